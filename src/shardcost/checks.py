@@ -1,0 +1,219 @@
+"""What the four nouns share: fields that check themselves, and equality that knows arrays.
+
+A noun is a frozen dataclass whose fields carry their rule as metadata::
+
+    @noun
+    class Layout(Noun):
+        tp: Count = whole(default=1)
+
+On construction each value is checked, and brought into one form, by its rule. Numeric fields take
+a number or a NumPy array; an array must keep the rule in every cell. Nothing here imports NumPy:
+an array is recognised by its ``dtype``, so that a program which uses none never pays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from math import inf
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
+
+from shardcost.dtypes import canonical_dtype
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Count: TypeAlias = int | NDArray[np.integer[Any]]
+    """A whole number, or an array of them."""
+    Quantity: TypeAlias = float | NDArray[np.floating[Any]]
+    """A real number, or an array of them."""
+else:
+    Count, Quantity = int, float
+
+T = TypeVar("T")
+Rule: TypeAlias = Callable[[str, Any], Any]
+"""Takes the field's name and value; returns the value in its one form, or raises."""
+
+
+class Noun:
+    """Base of the frozen dataclasses that check themselves."""
+
+    def __post_init__(self) -> None:
+        """Apply each field's rule, then the rules between fields."""
+        for each in fields(self):  # type: ignore[arg-type]
+            rule = each.metadata.get("rule")
+            if rule:
+                name = f"{type(self).__name__}.{each.name}"
+                object.__setattr__(self, each.name, rule(name, getattr(self, each.name)))
+        self.check()
+
+    def check(self) -> None:
+        """Raise if fields that are right by themselves do not go together."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        names = [each.name for each in fields(self)]  # type: ignore[arg-type]
+        return all(_equal(getattr(self, name), getattr(other, name)) for name in names)
+
+    def __hash__(self) -> int:
+        values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
+        return hash(tuple(tuple(v.items()) if isinstance(v, Mapping) else v for v in values))
+
+
+def whole(*, default: Any = MISSING, least: int = 1) -> Any:
+    """Return a field for a whole number (or array of them) of at least `least`."""
+
+    def rule(name: str, value: Any) -> Any:
+        text = f"a whole number of at least {least}"
+        if is_array(value):
+            return _checked_array(name, value, "iu", text, lambda cells: cells >= least)
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise BadTypeError(name, value, text)
+        if value < least:
+            raise BadValueError(name, value, text)
+        return int(value)
+
+    return _field(default, rule)
+
+
+def positive(*, default: Any = MISSING) -> Any:
+    """Return a field for a finite number (or array of them) above 0."""
+    return _field(default, positive_number)
+
+
+def positive_number(name: str, value: Any) -> Any:
+    """Return a finite number (or array of them) above 0 as float; raise otherwise."""
+    rule = "a finite number above 0"
+    if is_array(value):
+        return _checked_array(name, value, "iuf", rule, lambda cells: (cells > 0) & (cells < inf))
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise BadTypeError(name, value, rule)
+    if not 0 < value < inf:
+        raise BadValueError(name, value, rule)
+    return float(value)
+
+
+def flag(*, default: Any = MISSING) -> Any:
+    """Return a field for True or False."""
+
+    def rule(name: str, value: Any) -> Any:
+        if not isinstance(value, bool):
+            raise BadTypeError(name, value, "True or False")
+        return value
+
+    return _field(default, rule)
+
+
+def one_of(*choices: str, default: Any = MISSING) -> Any:
+    """Return a field for one of a few words."""
+
+    def rule(name: str, value: Any) -> Any:
+        if value not in choices:
+            raise UnknownNameError(name, value, choices)
+        return value
+
+    return _field(default, rule)
+
+
+def text(*, default: Any = MISSING) -> Any:
+    """Return a field for a text that is not empty."""
+
+    def rule(name: str, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise BadTypeError(name, value, "a text")
+        if not value:
+            raise BadValueError(name, value, "a text that is not empty")
+        return value
+
+    return _field(default, rule)
+
+
+def dtype(*, default: Any = MISSING) -> Any:
+    """Return a field for a number format, kept under shardcost's own name."""
+    return _field(default, lambda name, value: canonical_dtype(value, name))
+
+
+def table(check: Callable[[str, Any], Any]) -> Any:
+    """Return a field for a mapping from texts to values that `check` accepts, kept read-only."""
+
+    def rule(name: str, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise BadTypeError(name, value, "a mapping")
+        return MappingProxyType({key: check(f"{name}[{key!r}]", cell) for key, cell in value.items()})
+
+    return _field(MISSING, rule)
+
+
+def instance(*kinds: type, default: Any = MISSING) -> Any:
+    """Return a field for another noun, of one of the classes `kinds`."""
+
+    def rule(name: str, value: Any) -> Any:
+        if not isinstance(value, kinds):
+            raise BadTypeError(name, value, "of class " + " or ".join(k.__name__ for k in kinds))
+        return value
+
+    return _field(default, rule)
+
+
+def instances(kind: type) -> Any:
+    """Return a field for one or more nouns of class `kind`, kept as a tuple."""
+
+    def rule(name: str, value: Any) -> Any:
+        if not isinstance(value, tuple | list) or not all(isinstance(each, kind) for each in value):
+            raise BadTypeError(name, value, f"a tuple of {kind.__name__}")
+        if not value:
+            raise BadValueError(name, value, f"at least one {kind.__name__}")
+        return tuple(value)
+
+    return _field(MISSING, rule)
+
+
+@dataclass_transform(
+    frozen_default=True,
+    kw_only_default=True,
+    field_specifiers=(whole, positive, flag, one_of, text, dtype, table, instance, instances),
+)
+def noun(cls: type[T]) -> type[T]:
+    """Turn a class into a noun: a frozen, keyword-only dataclass with `Noun`'s equality."""
+    return dataclass(frozen=True, kw_only=True, eq=False)(cls)
+
+
+def is_array(value: object) -> bool:
+    """Return whether `value` is an array of any library that follows NumPy's habits."""
+    return hasattr(value, "dtype") and getattr(value, "ndim", 0) > 0
+
+
+def anywhere(condition: Any) -> bool:
+    """Return whether a condition on numbers or arrays holds, in any cell."""
+    return bool(condition.any()) if is_array(condition) else bool(condition)
+
+
+def _field(default: Any, rule: Rule) -> Any:
+    """Return a field with its rule; where the default is None, None needs no rule."""
+
+    def or_none(name: str, value: Any) -> Any:
+        return None if value is None else rule(name, value)
+
+    return field(default=default, metadata={"rule": or_none if default is None else rule})
+
+
+def _checked_array(
+    name: str, cells: Any, kinds: str, rule: str, keeps_rule: Callable[[Any], Any]
+) -> Any:
+    if cells.dtype.kind not in kinds:
+        raise BadTypeError(name, cells, f"{rule}, in every cell")
+    good = keeps_rule(cells)
+    if not good.all():
+        raise BadValueError(name, cells[~good][0], f"{rule}, in every cell")
+    return cells
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if is_array(one) or is_array(other):
+        return getattr(one, "shape", ()) == getattr(other, "shape", ()) and bool((one == other).all())
+    return bool(one == other)

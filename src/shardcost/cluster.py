@@ -1,0 +1,187 @@
+"""The noun `Cluster`: devices, the links between them, and the network beyond.
+
+Every rate is nominal (the line rate that the vendor states), per device, and in one direction.
+What software achieves of it is not a property of the hardware and is not kept here.
+
+Quantities are plain numbers in base units (bytes, bytes per second, FLOP per second), or NumPy
+arrays of them to study many machines at once. `Cluster.why` says where each number comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardcost.checks import (
+    Count,
+    Noun,
+    Quantity,
+    flag,
+    instance,
+    instances,
+    noun,
+    one_of,
+    positive,
+    positive_number,
+    table,
+    text,
+    whole,
+)
+from shardcost.errors import BadValueError, UnknownNameError
+
+
+@noun
+class Device(Noun):
+    """One accelerator as its vendor describes it."""
+
+    name: str = text()
+    vendor: str = text()
+    architecture: str = text()
+    peak_flop_per_s: Mapping[str, Quantity] = table(positive_number)
+    """Dense matrix rate by number format. Rates "with sparsity" are twice this and not kept."""
+    memory_bytes: Quantity = positive()
+    memory_bytes_per_s: Quantity = positive()
+    compute_units: Count = whole()
+    """Streaming multiprocessors, compute units or Xe cores."""
+    compute_capability: str | None = text(default=None)
+    boost_clock_hz: Quantity | None = positive(default=None)
+    l2_cache_bytes: Quantity | None = positive(default=None)
+    power_w: Quantity | None = positive(default=None)
+
+    def peak(self, dtype: str) -> Quantity:
+        """Return the dense peak for a number format, in FLOP per second."""
+        if dtype not in self.peak_flop_per_s:
+            raise UnknownNameError(f"number format of {self.name}", dtype, self.peak_flop_per_s)
+        return self.peak_flop_per_s[dtype]
+
+
+@noun
+class Tier(Noun):
+    """A group of `gpus` devices that reach each other at one rate."""
+
+    name: str = text()
+    kind: str = one_of("nvswitch", "cube_mesh", "full_mesh", "pcie")
+    gpus: int = whole()
+    """Devices in one such group."""
+    bytes_per_s: Quantity = positive()
+    """Per device, one direction, nominal, all of its links together."""
+    links_per_gpu: int | None = whole(default=None)
+    in_switch_reduction: bool = flag(default=False)
+    """The switch can add up data that passes through it (NVLink SHARP)."""
+    peer_access: bool = flag(default=True)
+    """Devices reach each other's memory directly, without a copy through the host."""
+
+    def ring_bytes_per_s(self, num_gpus: int) -> Quantity:
+        """Return the rate at which each of `num_gpus` devices of one group can send to the others.
+
+        Behind a switch, or on PCIe, a device uses all its links whoever the peer is. Without one
+        a link leads to one peer only: in a full mesh n devices share n-1 of the links; in the
+        hybrid cube mesh of the DGX-1 (6 links, doubled along each of 3 dimensions) the dimensions
+        that they span.
+        """
+        if self.kind == "full_mesh":
+            return self.bytes_per_s * (num_gpus - 1) / (self.gpus - 1)
+        if self.kind == "cube_mesh":
+            return self.bytes_per_s * (num_gpus - 1).bit_length() / (self.gpus - 1).bit_length()
+        return self.bytes_per_s
+
+
+@noun
+class Network(Noun):
+    """What connects the nodes. Give either `nics_per_node` or `nics_per_gpu`.
+
+    >>> Network.named("ib_8x400g").node_bytes_per_s(gpus_per_node=8)
+    400000000000.0
+    """
+
+    name: str = text()
+    title: str = text()
+    kind: str = text()
+    nic_bytes_per_s: Quantity = positive()
+    """One port, one direction, line rate."""
+    nics_per_node: Count | None = whole(default=None)
+    nics_per_gpu: Count | None = whole(default=None)
+    sources: Mapping[str, str] = table(lambda _name, value: value)
+
+    def check(self) -> None:
+        """Ports are counted either by node or by device."""
+        if (self.nics_per_node is None) == (self.nics_per_gpu is None):
+            counts = (self.nics_per_node, self.nics_per_gpu)
+            raise BadValueError("Network.nics_per_node and nics_per_gpu", counts, "one number and one None")
+
+    @classmethod
+    def named(cls, name: str) -> Network:
+        """Return a preset of the catalog; ``-``, ``_`` and case do not matter."""
+        from shardcost.catalog import network_named
+
+        return network_named(name)
+
+    def node_bytes_per_s(self, gpus_per_node: Count) -> Quantity:
+        """Return the rate at which one node of that many devices can send, all ports together."""
+        ports = self.nics_per_node
+        if ports is None:
+            assert self.nics_per_gpu is not None
+            ports = self.nics_per_gpu * gpus_per_node
+        return ports * self.nic_bytes_per_s
+
+
+@noun
+class Cluster(Noun):
+    """Nodes of `gpus_per_node` devices, joined by `tiers` inside and a `network` outside.
+
+    >>> cluster = Cluster.named("h100_sxm", network="ib_8x400g")
+    >>> cluster.tiers[0].bytes_per_s, cluster.device.peak("bf16")
+    (450000000000.0, 989400000000000.0)
+    """
+
+    name: str = text()
+    title: str = text()
+    device: Device = instance(Device)
+    gpus_per_node: Count = whole()
+    tiers: tuple[Tier, ...] = instances(Tier)
+    """Scale-up domains, innermost first, each larger than the one before."""
+    network: Network | None = instance(Network, default=None)
+    sources: Mapping[str, str] = table(lambda _name, value: value)
+    """For each figure, by its path such as ``device.memory_bytes``: who says so, and the caveat."""
+
+    def check(self) -> None:
+        """Tiers grow outward."""
+        for inner, outer in zip(self.tiers, self.tiers[1:], strict=False):
+            if not outer.gpus > inner.gpus:
+                raise BadValueError("Cluster.tiers", [t.gpus for t in self.tiers], "growing outward")
+
+    @classmethod
+    def named(cls, name: str, network: str | Network | None = None) -> Cluster:
+        """Return a preset of the catalog, with a network if one is named."""
+        from shardcost.catalog import cluster_named
+
+        return cluster_named(name, network)
+
+    def ring_bytes_per_s(self, num_gpus: int) -> tuple[float, str]:
+        """Return the nominal rate of a ring over `num_gpus` devices, and which link sets it.
+
+        Inside a domain every device sends at its own link's rate. Beyond it, rings enter and leave
+        a domain through its network ports, one ring per port, so together they run at the rate of
+        all ports of the domain, or of the links inside where that is lower.
+        """
+        for tier in self.tiers:
+            if num_gpus <= tier.gpus:
+                return tier.ring_bytes_per_s(max(2, num_gpus)), f"{tier.kind} links of {self.name}"
+        outermost = self.tiers[-1]
+        if self.network is None:
+            raise BadValueError(
+                "num_gpus",
+                num_gpus,
+                f"at most {outermost.gpus} inside one domain of {self.name}, or with a network named",
+            )
+        ports = self.network.node_bytes_per_s(self.gpus_per_node) * max(
+            1, outermost.gpus // self.gpus_per_node
+        )
+        if ports < outermost.bytes_per_s:
+            return ports, f"network ports of {self.network.name}"
+        return outermost.bytes_per_s, f"{outermost.kind} links of {self.name}"
+
+    def why(self, figure: str) -> str:
+        """Return who states a figure, by its path: ``why("device.memory_bytes")``."""
+        if figure not in self.sources:
+            raise UnknownNameError("figure", figure, self.sources)
+        return self.sources[figure]

@@ -1,0 +1,103 @@
+"""The errors that shardcost raises, and how an offending value is shown.
+
+Each error also is the built-in that a caller would catch anyway::
+
+    Exception
+    └── ShardcostError
+        ├── BadValueError      (ValueError)   a value of the right type breaks its rule
+        │   ├── UnknownNameError (LookupError)  a name that no catalog or table holds
+        │   └── FormatError                     a file says something that cannot be
+        └── BadTypeError       (TypeError)    a value of the wrong type
+
+Every message is one line that names the value and the rule it breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+_SHOWN_CHARACTERS: Final = 60
+
+
+def shown(value: object) -> str:
+    """Show any value, however long or odd, as a short single line."""
+    if getattr(value, "ndim", None) == 0:  # a NumPy number: show it as a plain one
+        value = value.item()  # type: ignore[attr-defined]
+    try:
+        text = repr(value)
+    except ValueError:  # an int beyond Python's limit on digits to print
+        assert isinstance(value, int)
+        text = f"an integer of {value.bit_length()} bits"
+    text = " ".join(text.split())
+    if len(text) > _SHOWN_CHARACTERS:
+        text = text[: _SHOWN_CHARACTERS - 1] + "…"
+    return text
+
+
+class ShardcostError(Exception):
+    """Base of every error that shardcost raises on purpose."""
+
+
+class _BrokenRuleError(ShardcostError):
+    """What `argument` must be, and the `value` that is not.
+
+    All three are positional arguments of the exception, so that it survives pickling.
+    """
+
+    def __init__(self, argument: str, value: object, rule: str) -> None:
+        super().__init__(argument, value, rule)
+        self.argument = argument
+        self.value = value
+        self.rule = rule
+
+    def __str__(self) -> str:
+        return f"{self.argument} must be {self.rule}, got {shown(self.value)}"
+
+
+class BadValueError(_BrokenRuleError, ValueError):
+    """A value of the right type that breaks its rule: ``num_gpus must be … , got 0``."""
+
+
+class BadTypeError(_BrokenRuleError, TypeError):
+    """A value of the wrong type: ``num_gpus must be a whole number …, got '8'``."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({type(self.value).__name__})"
+
+
+class UnknownNameError(BadValueError, LookupError):
+    """A name that is not among the known ones; suggests the nearest."""
+
+    def __init__(self, argument: str, value: object, known: Iterable[str], hint: str = "") -> None:
+        self.known = sorted(known)
+        self.hint = hint
+        super().__init__(argument, value, "a known name")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.argument, self.value, self.known, self.hint)
+
+    def __str__(self) -> str:
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(self.value).lower(), self.known, n=3, cutoff=0.5)
+        if near:
+            way_out = "did you mean " + " or ".join(near) + "?"
+        else:
+            way_out = "known: " + ", ".join(self.known[:12]) + (", …" * (len(self.known) > 12))
+        return f"unknown {self.argument} {shown(self.value)}; {way_out} {self.hint}".rstrip()
+
+
+class FormatError(BadValueError):
+    """A file whose content cannot be what it should be; names the file and the reason."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(file, reason, "readable")
+        self.file = file
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.file, self.reason)
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}"

@@ -1,0 +1,81 @@
+"""The noun `Layout`: how a model and its batch are divided over devices.
+
+The degrees multiply: ``devices = tp x cp x pp x dp``. Expert parallelism (`ep`) does not add
+devices; it spreads the experts over devices that the other degrees already provide. Degrees may be
+NumPy arrays that broadcast, so that one `Layout` stands for millions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import permutations
+from typing import Any
+
+from shardcost.checks import Count, Noun, anywhere, flag, is_array, noun, one_of, whole
+from shardcost.errors import BadValueError
+
+_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
+
+
+@noun
+class Layout(Noun):
+    """Degrees of parallelism and the structural choices that go with them.
+
+    >>> Layout(tp=8, pp=4, dp=2).devices
+    64
+    """
+
+    tp: Count = whole(default=1)
+    """Tensor parallelism: devices that share each layer's matrices."""
+    cp: Count = whole(default=1)
+    """Context parallelism: devices that share each sequence."""
+    ep: Count = whole(default=1)
+    """Expert parallelism: devices over which the experts of a layer are spread."""
+    pp: Count = whole(default=1)
+    """Pipeline parallelism: stages of consecutive layers."""
+    dp: Count = whole(default=1)
+    """Data parallelism: replicas that divide the batch."""
+    chunks: Count = whole(default=1)
+    """Model chunks per pipeline stage; more than 1 interleaves them."""
+    micro_batch: Count = whole(default=1)
+    """Sequences that one replica works on at a time."""
+    sequence_parallel: bool = flag(default=False)
+    """Split the activations between tensor-parallel products along the sequence."""
+    recompute: str = one_of("none", "selective", "full", default="none")
+    """Activations computed again in the backward pass instead of kept."""
+    schedule: str = one_of("1f1b", "interleaved", "zero_bubble", default="1f1b")
+    zero: str = one_of("0", "1", "2", "3", default="0")
+    """ZeRO stage: what data parallelism shards (1: optimizer, 2: gradients, 3: weights)."""
+    scheme: str = one_of("1d", "2d", "2.5d", "3d", "weight_gathered", default="1d")
+    """How tensor parallelism partitions a matrix product."""
+    context_scheme: str = one_of("ring", "all_gather", "ulysses", default="ring")
+    order: str = one_of(*_ORDERS, default="tp-cp-dp-pp")
+    """Placement on the devices, innermost (nearest neighbours) first."""
+
+    @property
+    def devices(self) -> Count:
+        """Devices that the layout occupies."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    def problems(self) -> Mapping[str, Any]:
+        """Return, for each reason why degrees do not go together, where it holds (a mask)."""
+        return {
+            "ep must divide tp x cp x dp": (self.tp * self.cp * self.dp) % self.ep != 0,
+            "chunks above 1 need pp above 1": (self.chunks > 1) & (self.pp == 1),
+        }
+
+    def check(self) -> None:
+        """One layout asked for by itself must be possible; an array of them is masked instead."""
+        for reason, where in self.problems().items():
+            if not is_array(where) and anywhere(where):
+                raise BadValueError("Layout", self.short(), f"possible ({reason})")
+
+    def short(self) -> str:
+        """Return the degrees above 1 in the field's compact form.
+
+        >>> Layout(tp=8, pp=4).short()
+        'tp8pp4'
+        """
+        names = ("tp", "cp", "ep", "pp", "dp", "chunks")
+        degrees = {name: getattr(self, name) for name in names}
+        return "".join(f"{k}{v}" for k, v in degrees.items() if is_array(v) or v > 1) or "tp1"

@@ -1,0 +1,378 @@
+"""The noun `Model`: the shape of a transformer, and what can be counted from the shape alone.
+
+A model is a stack of blocks. Blocks that are alike are kept once with their `count`, so that a
+model of 61 layers with two kinds of layer is two blocks. A block is an attention part and a
+feed-forward part::
+
+    Model ── blocks ──► Block ── attention ──► Attention          heads over cached keys and values
+                              │                LatentAttention    DeepSeek's compressed cache (MLA)
+                              │                LinearAttention    a fixed state instead of a cache
+                              └─ feed_forward ► FeedForward       two or three matrices
+                                                Experts           a router over many of them
+
+Sizes may be NumPy arrays that broadcast, to study many shapes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from shardcost.checks import (
+    Count,
+    Noun,
+    anywhere,
+    dtype,
+    flag,
+    instance,
+    instances,
+    noun,
+    one_of,
+    text,
+    whole,
+)
+from shardcost.errors import BadValueError
+
+NORM_VECTORS: Final = {"rms": 1, "layer": 2, "layer_without_shift": 1, "none": 0}
+"""Learned vectors per normalisation: a scale, and for most layer norms a shift."""
+
+
+@noun
+class Attention(Noun):
+    """Softmax attention with `heads` queries over `kv_heads` keys and values.
+
+    Grouped-query attention where ``1 < kv_heads < heads`` (Ainslie et al. 2023, arXiv:2305.13245),
+    multi-query where ``kv_heads == 1``, plain where they are equal.
+    """
+
+    heads: Count = whole()
+    kv_heads: Count = whole()
+    head_dim: Count = whole()
+    window_tokens: int | None = whole(default=None)
+    """Tokens that a query sees, where it does not see all: a sliding window or a chunk."""
+    qkv_bias: bool = flag(default=False)
+    out_bias: bool = flag(default=False)
+    qk_norm: str = one_of("none", "head", "full", default="none")
+    """Normalised queries and keys: one scale of `head_dim` for all heads, or one per head."""
+    output_gate: bool = flag(default=False)
+    """The query projection also yields a gate for the output (Qwen3-Next): it is twice as wide."""
+    shared_kv: bool = flag(default=False)
+    """Values are the keys (Gemma 4's global layers): one projection and one cache for both."""
+    sinks: bool = flag(default=False)
+    """A learned logit per head that takes up attention (GPT-OSS)."""
+
+    def check(self) -> None:
+        """Each key-value head serves a whole number of query heads."""
+        if anywhere(self.heads % self.kv_heads != 0):
+            raise BadValueError("Attention.kv_heads", self.kv_heads, f"a divisor of {self.heads} heads")
+
+    @property
+    def kind(self) -> str:
+        """What this attention is called."""
+        return "attention" if self.window_tokens is None else "windowed attention"
+
+    @property
+    def cache_elements_per_token(self) -> Count:
+        """Elements that a decoder keeps of each token, in each layer."""
+        return (1 if self.shared_kv else 2) * self.kv_heads * self.head_dim
+
+    def parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the four projections, their biases and norms."""
+        query, key_value = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        columns = query * (2 if self.output_gate else 1) + key_value * (1 if self.shared_kv else 2)
+        norm = {"none": 0, "head": 2 * self.head_dim, "full": query + key_value}[self.qk_norm]
+        return (
+            hidden_size * (columns + query)
+            + (columns if self.qkv_bias else 0)
+            + (hidden_size if self.out_bias else 0)
+            + norm
+            + (self.heads if self.sinks else 0)
+        )
+
+
+@noun
+class LatentAttention(Noun):
+    """Multi-head latent attention: keys and values are rebuilt from one small cached vector.
+
+    DeepSeek-V2 (arXiv:2405.04434). With an indexer, each query attends to the `index_top_k` tokens
+    that a small second attention picks (DeepSeek-V3.2).
+    """
+
+    heads: Count = whole()
+    kv_lora_rank: Count = whole()
+    q_lora_rank: int | None = whole(default=None)
+    qk_nope_head_dim: Count = whole()
+    qk_rope_head_dim: Count = whole()
+    v_head_dim: Count = whole()
+    index_heads: int | None = whole(default=None)
+    index_head_dim: int | None = whole(default=None)
+    index_top_k: int | None = whole(default=None)
+
+    @property
+    def kind(self) -> str:
+        """What this attention is called."""
+        return "latent attention" + (" with sparse index" if self.index_heads else "")
+
+    @property
+    def cache_elements_per_token(self) -> Count:
+        """Elements that a decoder keeps of each token, in each layer."""
+        return self.kv_lora_rank + self.qk_rope_head_dim + (self.index_head_dim or 0)
+
+    def parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the down and up projections, the output and the indexer."""
+        query_out = self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
+        rank = self.q_lora_rank
+        query = hidden_size * query_out if rank is None else rank * (hidden_size + query_out + 1)
+        down = hidden_size * (self.kv_lora_rank + self.qk_rope_head_dim) + self.kv_lora_rank
+        up = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
+        out = self.heads * self.v_head_dim * hidden_size
+        return query + down + up + out + self._index_parameters(hidden_size)
+
+    def _index_parameters(self, hidden_size: Count) -> Count:
+        if self.index_heads is None or self.index_head_dim is None:
+            return 0
+        query_from = hidden_size if self.q_lora_rank is None else self.q_lora_rank
+        heads, dim = self.index_heads, self.index_head_dim
+        return query_from * heads * dim + hidden_size * (dim + heads) + 2 * dim
+
+
+@noun
+class LinearAttention(Noun):
+    """Gated delta-rule attention with a fixed state instead of a growing cache.
+
+    Yang et al. 2024 (arXiv:2412.06464), as in Qwen3-Next and Qwen3.5.
+    """
+
+    key_heads: Count = whole()
+    value_heads: Count = whole()
+    key_head_dim: Count = whole()
+    value_head_dim: Count = whole()
+    conv_kernel: Count = whole()
+
+    kind = "linear attention"
+    cache_elements_per_token = 0
+
+    def parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the projections, the convolution, the gates and the norm."""
+        key, value = self.key_heads * self.key_head_dim, self.value_heads * self.value_head_dim
+        projections = hidden_size * (2 * key + 2 * value + 2 * self.value_heads + value)
+        convolution = (2 * key + value) * self.conv_kernel
+        return projections + convolution + 2 * self.value_heads + self.value_head_dim
+
+
+@noun
+class FeedForward(Noun):
+    """Two matrices, or three where the activation is gated (Shazeer 2020, arXiv:2002.05202)."""
+
+    width: Count = whole()
+    gated: bool = flag()
+    bias: bool = flag(default=False)
+
+    kind = "feed-forward"
+
+    def parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the matrices and their biases."""
+        inner = 2 * self.width if self.gated else self.width
+        return hidden_size * (inner + self.width) + ((inner + hidden_size) if self.bias else 0)
+
+    active_parameters = parameters
+
+
+@noun
+class Experts(Noun):
+    """A mixture of experts: a router sends each token to `top_k` of `count` feed-forward parts."""
+
+    count: Count = whole()
+    top_k: Count = whole()
+    expert: FeedForward = instance(FeedForward)
+    shared: FeedForward | None = instance(FeedForward, default=None)
+    """The part that every token visits: all shared experts as one."""
+    shared_gate: bool = flag(default=False)
+    router_bias: bool = flag(default=False)
+    groups: int | None = whole(default=None)
+    """Experts are routed in this many groups, `top_groups` of which a token may reach: a bound on
+    how many nodes its data goes to (DeepSeek-V3, arXiv:2412.19437)."""
+    top_groups: int | None = whole(default=None)
+
+    def check(self) -> None:
+        """A token cannot visit more experts than there are."""
+        if anywhere(self.top_k > self.count):
+            raise BadValueError("Experts.top_k", self.top_k, f"at most the {self.count} experts")
+
+    @property
+    def kind(self) -> str:
+        """What this feed-forward part is called."""
+        return "experts"
+
+    def parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of all experts, the shared part and the router."""
+        return self._with_experts(self.count, hidden_size)
+
+    def active_parameters(self, hidden_size: Count) -> Count:
+        """Return the weights that one token meets."""
+        return self._with_experts(self.top_k, hidden_size)
+
+    def _with_experts(self, experts: Count, hidden_size: Count) -> Count:
+        router = self.count * (hidden_size + (1 if self.router_bias else 0))
+        shared = 0 if self.shared is None else self.shared.parameters(hidden_size)
+        gate = hidden_size if self.shared_gate else 0
+        return experts * self.expert.parameters(hidden_size) + router + shared + gate
+
+
+AnyAttention: TypeAlias = Attention | LatentAttention | LinearAttention
+AnyFeedForward: TypeAlias = FeedForward | Experts
+
+
+@noun
+class Block(Noun):
+    """`count` layers of one kind: attention, then a feed-forward part, or both side by side."""
+
+    count: Count = whole()
+    attention: AnyAttention = instance(Attention, LatentAttention, LinearAttention)
+    feed_forward: AnyFeedForward = instance(FeedForward, Experts)
+    parallel: bool = flag(default=False)
+    """Attention and feed-forward part read the same input and are added together (GPT-J,
+    GPT-NeoX, Falcon): tensor parallelism then needs one all-reduce instead of two."""
+    norms: int = whole(default=2, least=0)
+    """Normalisations per layer, each over the hidden size."""
+
+    @property
+    def allreduces_per_layer(self) -> int:
+        """All-reduces that 1-D tensor parallelism makes in one layer's forward pass.
+
+        One after each row-parallel product whose sum is needed at once (Shoeybi et al. 2019,
+        arXiv:1909.08053).
+        """
+        return 1 if self.parallel else 2
+
+
+@noun
+class Model(Noun):
+    """A transformer's shape. ``Model.named("llama3-70b")`` and ``Model.from_hf(path)`` make one.
+
+    >>> model = Model.named("llama3-8b")
+    >>> model.num_layers, model.hidden_size, model.parameters
+    (32, 4096, 8030261248)
+    """
+
+    name: str = text()
+    hidden_size: Count = whole()
+    vocab_size: Count = whole()
+    blocks: tuple[Block, ...] = instances(Block)
+    tied_embeddings: bool = flag(default=False)
+    """The output head is the input embedding: its weights are counted once."""
+    embedding_size: int | None = whole(default=None)
+    """Width of the embedding where it is not the hidden size (OPT-350M)."""
+    learned_positions: int = whole(default=0, least=0)
+    """Rows of a learned position table; 0 where positions are computed."""
+    norm: str = one_of(*NORM_VECTORS, default="rms")
+    embedding_norm: bool = flag(default=False)
+    final_norm: bool = flag(default=True)
+    head_bias: bool = flag(default=False)
+    weight_dtype: str = dtype(default="bf16")
+    context_tokens: int | None = whole(default=None)
+    """The longest sequence the model was made for."""
+    active_embedding_tables: int = whole(default=2, least=0)
+    """How many of the two embedding tables the model's authors count as active, see
+    `active_parameters`."""
+    source: str = text(default="given by the caller")
+    caveats: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """At most two tables exist: the input embedding and the output head."""
+        if self.active_embedding_tables > 2:
+            raise BadValueError("Model.active_embedding_tables", self.active_embedding_tables, "0, 1 or 2")
+
+    @classmethod
+    def named(cls, name: str) -> Model:
+        """Return a preset of the catalog; ``-``, ``_`` and case do not matter."""
+        from shardcost.catalog import model_named
+
+        return model_named(name)
+
+    @classmethod
+    def from_hf(cls, config: str | Path | Mapping[str, Any], *, name: str | None = None) -> Model:
+        """Return the model of a Hugging Face ``config.json``, given as a path or as its content.
+
+        A path may also be the folder that holds the file.
+        """
+        from shardcost.formats.hf_config import read_hf_config
+
+        return read_hf_config(config, name=name)
+
+    @property
+    def num_layers(self) -> Count:
+        """Transformer layers, all kinds together."""
+        return sum(block.count for block in self.blocks)
+
+    @property
+    def parameters(self) -> Count:
+        """Every learned weight, embeddings included, tied ones once."""
+        blocks = sum(
+            block.count
+            * (
+                block.attention.parameters(self.hidden_size)
+                + block.feed_forward.parameters(self.hidden_size)
+                + self._norm_parameters(block.norms)
+            )
+            for block in self.blocks
+        )
+        return blocks + self._embedding_parameters(2) + self._parameters_around_blocks
+
+    @property
+    def active_parameters(self) -> Count:
+        """The weights that one token meets, as the model's authors count them.
+
+        Authors differ in whether the embedding tables count: both (Qwen, Mixtral, Llama 4), the
+        output head alone (DeepSeek, GPT-OSS, Kimi), or neither (GLM, MiniMax). The convention is in
+        `active_embedding_tables`. A dense model is active as a whole.
+        """
+        if all(isinstance(block.feed_forward, FeedForward) for block in self.blocks):
+            return self.parameters
+        tables = self._embedding_parameters(self.active_embedding_tables)
+        return self.parameters - self._idle_parameters - self._embedding_parameters(2) + tables
+
+    @property
+    def allreduces_per_layer(self) -> int:
+        """All-reduces per layer and forward pass under 1-D tensor parallelism: 2, or 1 if parallel."""
+        return max(block.allreduces_per_layer for block in self.blocks)
+
+    @property
+    def cache_elements_per_token(self) -> Count:
+        """Elements of key-value cache that one token occupies over all layers."""
+        return sum(block.count * block.attention.cache_elements_per_token for block in self.blocks)
+
+    @property
+    def not_priced_yet(self) -> tuple[str, ...]:
+        """Parts of the model that are understood and counted, but whose time cannot be told yet."""
+        return tuple(
+            f"{block.attention.kind} in {block.count} of {self.num_layers} layers"
+            for block in self.blocks
+            if isinstance(block.attention, LinearAttention)
+            or (isinstance(block.attention, LatentAttention) and block.attention.index_heads)
+        )
+
+    @property
+    def _idle_parameters(self) -> Count:
+        """Weights of the experts that a token does not visit."""
+        idle: Count = 0
+        for block in self.blocks:
+            part, hidden = block.feed_forward, self.hidden_size
+            idle = idle + block.count * (part.parameters(hidden) - part.active_parameters(hidden))
+        return idle
+
+    @property
+    def _parameters_around_blocks(self) -> Count:
+        """Positions, projections of a narrow embedding, norms outside the blocks, head bias."""
+        narrow = 0 if self.embedding_size is None else 2 * self.embedding_size * self.hidden_size
+        norms = self._norm_parameters(int(self.embedding_norm) + int(self.final_norm))
+        bias = self.vocab_size if self.head_bias else 0
+        return self.learned_positions * self.hidden_size + narrow + norms + bias
+
+    def _embedding_parameters(self, tables: int) -> Count:
+        width = self.hidden_size if self.embedding_size is None else self.embedding_size
+        return min(tables, 1 if self.tied_embeddings else 2) * self.vocab_size * width
+
+    def _norm_parameters(self, norms: int) -> Count:
+        return norms * NORM_VECTORS[self.norm] * self.hidden_size

@@ -1,0 +1,163 @@
+"""Sizes, rates and times as people write them, and back.
+
+Quantities inside shardcost are plain numbers in base units: bytes, bytes per second, seconds,
+FLOP per second. This module is where text becomes such a number and a number becomes text.
+
+Two differences that the field trips over are enforced, never guessed:
+
+* bytes and bits: ``B`` is bytes, ``b`` (or ``bit``) is bits; a size cannot be given in bits;
+* decimal and binary: ``GB`` is 1e9 bytes, ``GiB`` is 2**30; a bare ``G`` is an error.
+
+>>> parse_bytes("64MiB"), parse_bytes("64 MB")
+(67108864, 64000000)
+>>> parse_rate("450GB/s"), parse_rate("400Gb/s")
+(450000000000.0, 50000000000.0)
+>>> parse_time("3.2us")
+3.2e-06
+>>> format_bytes(67108864), format_rate(50e9), format_time(3.2e-6)
+('64 MiB', '50 GB/s', '3.2 us')
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+from shardcost.errors import BadTypeError, BadValueError
+
+_DECIMAL: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_PREFIXES: Final = _DECIMAL | _BINARY
+_SECONDS: Final = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),  # the micro sign
+    "μs": Fraction(1, 10**6),  # the Greek letter mu  # noqa: RUF001
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+}
+# Bounded repetition: a hostile number cannot make the exact arithmetic below slow.
+_QUANTITY: Final = re.compile(
+    r"\s*([0-9]{1,30}(?:\.[0-9]{0,30})?(?:[eE][+-]?[0-9]{1,2})?)\s*([^\s0-9.][^\s]{0,15})?\s*"
+)
+_UNIT_OF_DATA: Final = re.compile(r"([kKMGTP]i?)?(B|b|bit|bits)?")
+
+
+def parse_bytes(text: str, name: str = "size") -> int:
+    """Return a size such as ``64MiB``, ``1.5 GB`` or ``4096`` (bytes) as a whole number of bytes."""
+    rule = "a size with its unit, like 64MiB (2**20 bytes each), 64MB (1e6) or 4096 (bytes)"
+    number, unit = _split(text, name, rule)
+    match = _UNIT_OF_DATA.fullmatch(unit)
+    if not match:
+        raise BadValueError(name, text, rule)
+    prefix, kind = match[1] or "", match[2] or ""
+    if kind.startswith("b"):
+        raise BadValueError(name, text, f"in bytes, not bits; write {prefix}B for bytes")
+    if prefix and not kind:
+        raise BadValueError(name, text, _say_which(prefix))
+    size = number * _factor(prefix, name, text)
+    if size.denominator != 1:
+        raise BadValueError(name, text, "a whole number of bytes")
+    return int(size)
+
+
+def parse_rate(text: str, name: str = "bandwidth") -> float:
+    """Return a bandwidth such as ``450GB/s`` or ``400Gb/s`` (bits) in bytes per second.
+
+    ``GBps`` and ``Gbps`` are read as ``GB/s`` and ``Gb/s``.
+    """
+    rule = "a rate above 0 with its unit, like 450GB/s (bytes) or 400Gb/s (bits)"
+    number, unit = _split(text, name, rule)
+    data, per_second = re.fullmatch(r"(.*?)(/s|ps)?", unit).groups()  # type: ignore[union-attr]
+    match = _UNIT_OF_DATA.fullmatch(data)
+    if not match or not per_second or not match[2] or not number:
+        raise BadValueError(name, text, rule)
+    bytes_each = Fraction(1, 8) if match[2].startswith("b") else Fraction(1)
+    return float(number * _factor(match[1] or "", name, text) * bytes_each)
+
+
+def parse_time(text: str, name: str = "time") -> float:
+    """Return a time such as ``3.2us``, ``15 ms`` or ``2min`` in seconds."""
+    rule = "a time with its unit (ns, us, ms, s, min, h), like 3.2us"
+    number, unit = _split(text, name, rule)
+    if unit not in _SECONDS:
+        raise BadValueError(name, text, rule)
+    return float(number * _SECONDS[unit])
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Return a size in binary units, as memory and messages are counted: ``64 MiB``."""
+    return _scaled(size_bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
+
+
+def format_bytes_decimal(size_bytes: float) -> str:
+    """Return an amount of traffic in decimal units, which divide by GB/s: ``18.79 GB``."""
+    return _scaled(size_bytes, 1000, ["B", "kB", "MB", "GB", "TB", "PB", "EB"])
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """Return a bandwidth in decimal bytes per second: ``450 GB/s``."""
+    return _scaled(bytes_per_s, 1000, ["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"])
+
+
+def format_flops(flop_per_s: float) -> str:
+    """Return a rate of computation: ``989.4 TFLOP/s``."""
+    units = ["FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"]
+    return _scaled(flop_per_s, 1000, units)
+
+
+def format_count(count: float) -> str:
+    """Return a large count the way parameter counts are written: ``70.55B``."""
+    return _scaled(count, 1000, ["", "K", "M", "B", "T"]).replace(" ", "")
+
+
+def format_time(seconds: float) -> str:
+    """Return a time in the unit that suits it: ``3.2 us``, ``41.76 ms``, ``2.5 s``."""
+    if seconds == 0 or seconds >= 1:
+        return f"{_digits(seconds)} s"
+    return _scaled(seconds * 1e9, 1000, ["ns", "us", "ms", "s"])
+
+
+def _split(text: str, name: str, rule: str) -> tuple[Fraction, str]:
+    if not isinstance(text, str):
+        raise BadTypeError(name, text, rule)
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        raise BadValueError(name, text, rule)
+    return Fraction(match[1]), match[2] or ""
+
+
+def _factor(prefix: str, name: str, text: str) -> int:
+    if prefix not in _PREFIXES:  # "ki": the binary prefix has a capital K
+        raise BadValueError(name, text, "written with a known prefix, like kB, KiB, MB or MiB")
+    return _PREFIXES[prefix]
+
+
+def _say_which(prefix: str) -> str:
+    """Return the rule that a bare prefix breaks, with both ways out."""
+    letter = prefix[0].upper()
+    power = "kMGTP".lower().index(letter.lower()) + 1
+    return (
+        f"clear about its unit: write {letter}iB for {1024**power:,} bytes each"
+        f" or {letter}B for {1000**power:,}"
+    )
+
+
+def _scaled(value: float, step: int, units: list[str]) -> str:
+    scaled, unit = float(value), units[0]
+    for unit in units:  # noqa: B007
+        if float(f"{abs(scaled):.4g}") < step or unit == units[-1]:  # 999.99 B is 1 kB
+            break
+        scaled /= step
+    return f"{_digits(scaled)} {unit}"
+
+
+def _digits(value: float) -> str:
+    """Return at most four significant digits, without an exponent or trailing zeros."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    text = f"{value:.4g}"
+    return f"{value:.4f}".rstrip("0").rstrip(".") if "e" in text else text
