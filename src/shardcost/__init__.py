@@ -1,1 +1,78 @@
+"""shardcost: what it costs to shard a transformer over accelerators.
+
+The front door is `tensor_parallel_allreduce_cost`, which needs only the standard library. All
+names below are imported when they are first used, so that ``import shardcost`` is instant and a
+program that needs no NumPy loads none.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardcost.allreduce import tensor_parallel_allreduce_cost
+    from shardcost.allreduce_grid import tensor_parallel_allreduce_cost_grid
+    from shardcost.cluster import Cluster, Device, Network, Tier
+    from shardcost.errors import (
+        BadTypeError,
+        BadValueError,
+        FormatError,
+        ShardcostError,
+        UnknownNameError,
+    )
+    from shardcost.layout import Layout
+    from shardcost.model import Model
+    from shardcost.workload import Decode, Prefill, Train, Workload
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "shardcost.allreduce": ("tensor_parallel_allreduce_cost",),
+    "shardcost.allreduce_grid": ("tensor_parallel_allreduce_cost_grid",),
+    "shardcost.cluster": ("Cluster", "Device", "Network", "Tier"),
+    "shardcost.errors": (
+        "BadTypeError",
+        "BadValueError",
+        "FormatError",
+        "ShardcostError",
+        "UnknownNameError",
+    ),
+    "shardcost.layout": ("Layout",),
+    "shardcost.model": ("Model",),
+    "shardcost.workload": ("Decode", "Prefill", "Train", "Workload"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "BadTypeError",
+    "BadValueError",
+    "Cluster",
+    "Decode",
+    "Device",
+    "FormatError",
+    "Layout",
+    "Model",
+    "Network",
+    "Prefill",
+    "ShardcostError",
+    "Tier",
+    "Train",
+    "UnknownNameError",
+    "Workload",
+    "__version__",
+    "tensor_parallel_allreduce_cost",
+    "tensor_parallel_allreduce_cost_grid",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'shardcost' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -70,19 +70,23 @@ def tensor_parallel_allreduce_cost_grid(
         _whole_numbers("allreduces_per_layer", allreduces_per_layer),
     ]
     whole = _dtype_that_holds(2 * prod(int(array.max(initial=1)) for array in counts))
-    inputs = [*(array.astype(whole, copy=False) for array in counts), _bandwidths(bandwidth_gb_per_sec)]
+    inputs = [
+        *(array.astype(whole, copy=False) for array in counts),
+        _bandwidths(bandwidth_gb_per_sec),
+    ]
     shapes = [array.shape for array in inputs]
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
         raise BadValueError("the arguments' shapes", shapes, "able to broadcast") from None
 
-    message = np.empty(shape, whole)
+    message: NDArray[Any] = np.empty(shape, whole)
     floats = np.empty(shape), np.empty(shape), np.empty(shape)
     blocks = np.nditer(
         [*inputs, message, *floats],
         flags=["external_loop", "buffered", "refs_ok", "zerosize_ok"],
-        op_flags=[["readonly"]] * len(inputs) + [["writeonly"]] * 4,
+        # One list of flags per array; NumPy's type stubs know only one list for all.
+        op_flags=[["readonly"]] * len(inputs) + [["writeonly"]] * 4,  # type: ignore[arg-type]
         buffersize=CELLS_PER_BLOCK,
     )
     with blocks:
@@ -138,7 +142,9 @@ def _dtype_that_holds(largest: int) -> type:
     return np.int64 if largest <= np.iinfo(np.int64).max else object
 
 
-def _finite_cost(message: Any, gpus: Any, allreduces: Any, bandwidth: Any) -> list[NDArray[np.float64]]:
+def _finite_cost(
+    message: Any, gpus: Any, allreduces: Any, bandwidth: Any
+) -> list[NDArray[np.float64]]:
     """Return the three costs of `ring_allreduce_cost` as floats; raise if one is beyond a float."""
     try:
         with np.errstate(over="ignore"):

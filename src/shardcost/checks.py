@@ -93,7 +93,7 @@ def positive_number(name: str, value: Any) -> Any:
         return _checked_array(name, value, "iuf", rule, lambda cells: (cells > 0) & (cells < inf))
     if isinstance(value, bool) or not isinstance(value, Real):
         raise BadTypeError(name, value, rule)
-    if not 0 < value < inf:
+    if not 0 < float(value) < inf:
         raise BadValueError(name, value, rule)
     return float(value)
 
@@ -133,20 +133,21 @@ def text(*, default: Any = MISSING) -> Any:
     return _field(default, rule)
 
 
-def dtype(*, default: Any = MISSING) -> Any:
+def number_format(*, default: Any = MISSING) -> Any:
     """Return a field for a number format, kept under shardcost's own name."""
     return _field(default, lambda name, value: canonical_dtype(value, name))
 
 
-def table(check: Callable[[str, Any], Any]) -> Any:
+def table(check: Rule, *, default_factory: Any = MISSING) -> Any:
     """Return a field for a mapping from texts to values that `check` accepts, kept read-only."""
 
     def rule(name: str, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise BadTypeError(name, value, "a mapping")
-        return MappingProxyType({key: check(f"{name}[{key!r}]", cell) for key, cell in value.items()})
+        checked = {key: check(f"{name}[{key!r}]", cell) for key, cell in value.items()}
+        return MappingProxyType(checked)
 
-    return _field(MISSING, rule)
+    return field(default_factory=default_factory, metadata={"rule": rule})
 
 
 def instance(*kinds: type, default: Any = MISSING) -> Any:
@@ -176,7 +177,17 @@ def instances(kind: type) -> Any:
 @dataclass_transform(
     frozen_default=True,
     kw_only_default=True,
-    field_specifiers=(whole, positive, flag, one_of, text, dtype, table, instance, instances),
+    field_specifiers=(
+        whole,
+        positive,
+        flag,
+        one_of,
+        text,
+        number_format,
+        table,
+        instance,
+        instances,
+    ),
 )
 def noun(cls: type[T]) -> type[T]:
     """Turn a class into a noun: a frozen, keyword-only dataclass with `Noun`'s equality."""
@@ -215,5 +226,7 @@ def _checked_array(
 
 def _equal(one: Any, other: Any) -> bool:
     if is_array(one) or is_array(other):
-        return getattr(one, "shape", ()) == getattr(other, "shape", ()) and bool((one == other).all())
+        return getattr(one, "shape", ()) == getattr(other, "shape", ()) and bool(
+            (one == other).all()
+        )
     return bool(one == other)

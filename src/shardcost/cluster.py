@@ -10,6 +10,7 @@ arrays of them to study many machines at once. `Cluster.why` says where each num
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from shardcost.checks import (
     Count,
@@ -26,7 +27,7 @@ from shardcost.checks import (
     text,
     whole,
 )
-from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 
 
 @noun
@@ -52,6 +53,33 @@ class Device(Noun):
         if dtype not in self.peak_flop_per_s:
             raise UnknownNameError(f"number format of {self.name}", dtype, self.peak_flop_per_s)
         return self.peak_flop_per_s[dtype]
+
+
+class Source(NamedTuple):
+    """Who states a figure, and what to mind when reading it."""
+
+    citation: str
+    caveat: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.citation} ({self.caveat})" if self.caveat else self.citation
+
+
+class Link(NamedTuple):
+    """The rate that a group of devices gets, and what sets it."""
+
+    bytes_per_s: Quantity
+    name: str
+    source: Source
+
+
+_GIVEN = Source("given by the caller")
+
+
+def _source(name: str, value: object) -> Source:
+    if not isinstance(value, Source):
+        raise BadTypeError(name, value, "a Source")
+    return value
 
 
 @noun
@@ -100,13 +128,15 @@ class Network(Noun):
     """One port, one direction, line rate."""
     nics_per_node: Count | None = whole(default=None)
     nics_per_gpu: Count | None = whole(default=None)
-    sources: Mapping[str, str] = table(lambda _name, value: value)
+    sources: Mapping[str, Source] = table(_source, default_factory=dict)
 
     def check(self) -> None:
         """Ports are counted either by node or by device."""
         if (self.nics_per_node is None) == (self.nics_per_gpu is None):
             counts = (self.nics_per_node, self.nics_per_gpu)
-            raise BadValueError("Network.nics_per_node and nics_per_gpu", counts, "one number and one None")
+            raise BadValueError(
+                "Network.nics_per_node and nics_per_gpu", counts, "one number and one None"
+            )
 
     @classmethod
     def named(cls, name: str) -> Network:
@@ -117,11 +147,9 @@ class Network(Noun):
 
     def node_bytes_per_s(self, gpus_per_node: Count) -> Quantity:
         """Return the rate at which one node of that many devices can send, all ports together."""
-        ports = self.nics_per_node
-        if ports is None:
-            assert self.nics_per_gpu is not None
-            ports = self.nics_per_gpu * gpus_per_node
-        return ports * self.nic_bytes_per_s
+        if self.nics_per_gpu is not None:
+            return self.nics_per_gpu * gpus_per_node * self.nic_bytes_per_s
+        return self.nics_per_node * self.nic_bytes_per_s  # type: ignore[operator]  # see check
 
 
 @noun
@@ -140,14 +168,16 @@ class Cluster(Noun):
     tiers: tuple[Tier, ...] = instances(Tier)
     """Scale-up domains, innermost first, each larger than the one before."""
     network: Network | None = instance(Network, default=None)
-    sources: Mapping[str, str] = table(lambda _name, value: value)
+    sources: Mapping[str, Source] = table(_source, default_factory=dict)
     """For each figure, by its path such as ``device.memory_bytes``: who says so, and the caveat."""
 
     def check(self) -> None:
         """Tiers grow outward."""
         for inner, outer in zip(self.tiers, self.tiers[1:], strict=False):
             if not outer.gpus > inner.gpus:
-                raise BadValueError("Cluster.tiers", [t.gpus for t in self.tiers], "growing outward")
+                raise BadValueError(
+                    "Cluster.tiers", [t.gpus for t in self.tiers], "growing outward"
+                )
 
     @classmethod
     def named(cls, name: str, network: str | Network | None = None) -> Cluster:
@@ -156,8 +186,8 @@ class Cluster(Noun):
 
         return cluster_named(name, network)
 
-    def ring_bytes_per_s(self, num_gpus: int) -> tuple[float, str]:
-        """Return the nominal rate of a ring over `num_gpus` devices, and which link sets it.
+    def slowest_ring_link(self, num_gpus: int) -> Link:
+        """Return the link that sets the nominal rate of a ring over `num_gpus` devices.
 
         Inside a domain every device sends at its own link's rate. Beyond it, rings enter and leave
         a domain through its network ports, one ring per port, so together they run at the rate of
@@ -165,22 +195,23 @@ class Cluster(Noun):
         """
         for tier in self.tiers:
             if num_gpus <= tier.gpus:
-                return tier.ring_bytes_per_s(max(2, num_gpus)), f"{tier.kind} links of {self.name}"
+                return self._inside(tier, tier.ring_bytes_per_s(max(2, num_gpus)))
         outermost = self.tiers[-1]
         if self.network is None:
-            raise BadValueError(
-                "num_gpus",
-                num_gpus,
-                f"at most {outermost.gpus} inside one domain of {self.name}, or with a network named",
-            )
-        ports = self.network.node_bytes_per_s(self.gpus_per_node) * max(
-            1, outermost.gpus // self.gpus_per_node
-        )
+            rule = f"at most the {outermost.gpus} of one domain of {self.name}, or a network named"
+            raise BadValueError("num_gpus", num_gpus, rule)
+        nodes = max(1, outermost.gpus // self.gpus_per_node)
+        ports = self.network.node_bytes_per_s(self.gpus_per_node) * nodes
         if ports < outermost.bytes_per_s:
-            return ports, f"network ports of {self.network.name}"
-        return outermost.bytes_per_s, f"{outermost.kind} links of {self.name}"
+            source = self.network.sources.get("nic_bytes_per_s", _GIVEN)
+            return Link(ports, f"network ports of {self.network.name}", source)
+        return self._inside(outermost, outermost.bytes_per_s)
 
-    def why(self, figure: str) -> str:
+    def _inside(self, tier: Tier, bytes_per_s: Quantity) -> Link:
+        source = self.sources.get("tiers.bytes_per_s", _GIVEN)
+        return Link(bytes_per_s, f"{tier.kind} links of {self.name}", source)
+
+    def why(self, figure: str) -> Source:
         """Return who states a figure, by its path: ``why("device.memory_bytes")``."""
         if figure not in self.sources:
             raise UnknownNameError("figure", figure, self.sources)

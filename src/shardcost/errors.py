@@ -27,8 +27,7 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # an int beyond Python's limit on digits to print
-        assert isinstance(value, int)
-        text = f"an integer of {value.bit_length()} bits"
+        text = f"an integer of {value.bit_length()} bits"  # type: ignore[attr-defined]
     text = " ".join(text.split())
     if len(text) > _SHOWN_CHARACTERS:
         text = text[: _SHOWN_CHARACTERS - 1] + "…"

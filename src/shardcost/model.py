@@ -23,11 +23,11 @@ from shardcost.checks import (
     Count,
     Noun,
     anywhere,
-    dtype,
     flag,
     instance,
     instances,
     noun,
+    number_format,
     one_of,
     text,
     whole,
@@ -36,6 +36,8 @@ from shardcost.errors import BadValueError
 
 NORM_VECTORS: Final = {"rms": 1, "layer": 2, "layer_without_shift": 1, "none": 0}
 """Learned vectors per normalisation: a scale, and for most layer norms a shift."""
+
+_WITHOUT_A_PRICE: Final = {"linear attention", "indexed latent attention"}
 
 
 @noun
@@ -65,12 +67,14 @@ class Attention(Noun):
     def check(self) -> None:
         """Each key-value head serves a whole number of query heads."""
         if anywhere(self.heads % self.kv_heads != 0):
-            raise BadValueError("Attention.kv_heads", self.kv_heads, f"a divisor of {self.heads} heads")
+            raise BadValueError(
+                "Attention.kv_heads", self.kv_heads, f"a divisor of {self.heads} heads"
+            )
 
     @property
     def kind(self) -> str:
         """What this attention is called."""
-        return "attention" if self.window_tokens is None else "windowed attention"
+        return "full attention" if self.window_tokens is None else "windowed attention"
 
     @property
     def cache_elements_per_token(self) -> Count:
@@ -112,7 +116,7 @@ class LatentAttention(Noun):
     @property
     def kind(self) -> str:
         """What this attention is called."""
-        return "latent attention" + (" with sparse index" if self.index_heads else "")
+        return "indexed latent attention" if self.index_heads else "latent attention"
 
     @property
     def cache_elements_per_token(self) -> Count:
@@ -270,7 +274,7 @@ class Model(Noun):
     embedding_norm: bool = flag(default=False)
     final_norm: bool = flag(default=True)
     head_bias: bool = flag(default=False)
-    weight_dtype: str = dtype(default="bf16")
+    weight_dtype: str = number_format(default="bf16")
     context_tokens: int | None = whole(default=None)
     """The longest sequence the model was made for."""
     active_embedding_tables: int = whole(default=2, least=0)
@@ -282,7 +286,9 @@ class Model(Noun):
     def check(self) -> None:
         """At most two tables exist: the input embedding and the output head."""
         if self.active_embedding_tables > 2:
-            raise BadValueError("Model.active_embedding_tables", self.active_embedding_tables, "0, 1 or 2")
+            raise BadValueError(
+                "Model.active_embedding_tables", self.active_embedding_tables, "0, 1 or 2"
+            )
 
     @classmethod
     def named(cls, name: str) -> Model:
@@ -335,7 +341,7 @@ class Model(Noun):
 
     @property
     def allreduces_per_layer(self) -> int:
-        """All-reduces per layer and forward pass under 1-D tensor parallelism: 2, or 1 if parallel."""
+        """All-reduces per layer and forward pass under 1-D tensor parallelism."""
         return max(block.allreduces_per_layer for block in self.blocks)
 
     @property
@@ -346,12 +352,12 @@ class Model(Noun):
     @property
     def not_priced_yet(self) -> tuple[str, ...]:
         """Parts of the model that are understood and counted, but whose time cannot be told yet."""
-        return tuple(
-            f"{block.attention.kind} in {block.count} of {self.num_layers} layers"
-            for block in self.blocks
-            if isinstance(block.attention, LinearAttention)
-            or (isinstance(block.attention, LatentAttention) and block.attention.index_heads)
-        )
+        counts: dict[str, Count] = {}
+        for block in self.blocks:
+            kind = block.attention.kind
+            if kind in _WITHOUT_A_PRICE:
+                counts[kind] = counts.get(kind, 0) + block.count
+        return tuple(f"{kind} in {n} of {self.num_layers} layers" for kind, n in counts.items())
 
     @property
     def _idle_parameters(self) -> Count:

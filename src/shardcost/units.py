@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Final
+from typing import Final, SupportsFloat
 
 from shardcost.errors import BadTypeError, BadValueError
 
+GIGA: Final = 10**9
 _DECIMAL: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _PREFIXES: Final = _DECIMAL | _BINARY
@@ -33,7 +34,7 @@ _SECONDS: Final = {
     "ns": Fraction(1, 10**9),
     "us": Fraction(1, 10**6),
     "µs": Fraction(1, 10**6),  # the micro sign
-    "μs": Fraction(1, 10**6),  # the Greek letter mu  # noqa: RUF001
+    "μs": Fraction(1, 10**6),  # the Greek letter mu
     "ms": Fraction(1, 1000),
     "s": Fraction(1),
     "min": Fraction(60),
@@ -47,7 +48,7 @@ _UNIT_OF_DATA: Final = re.compile(r"([kKMGTP]i?)?(B|b|bit|bits)?")
 
 
 def parse_bytes(text: str, name: str = "size") -> int:
-    """Return a size such as ``64MiB``, ``1.5 GB`` or ``4096`` (bytes) as a whole number of bytes."""
+    """Return a size such as ``64MiB``, ``1.5 GB`` or ``4096`` (bytes) in bytes."""
     rule = "a size with its unit, like 64MiB (2**20 bytes each), 64MB (1e6) or 4096 (bytes)"
     number, unit = _split(text, name, rule)
     match = _UNIT_OF_DATA.fullmatch(unit)
@@ -88,37 +89,38 @@ def parse_time(text: str, name: str = "time") -> float:
     return float(number * _SECONDS[unit])
 
 
-def format_bytes(size_bytes: float) -> str:
+def format_bytes(size_bytes: SupportsFloat) -> str:
     """Return a size in binary units, as memory and messages are counted: ``64 MiB``."""
     return _scaled(size_bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
 
 
-def format_bytes_decimal(size_bytes: float) -> str:
+def format_bytes_decimal(size_bytes: SupportsFloat) -> str:
     """Return an amount of traffic in decimal units, which divide by GB/s: ``18.79 GB``."""
     return _scaled(size_bytes, 1000, ["B", "kB", "MB", "GB", "TB", "PB", "EB"])
 
 
-def format_rate(bytes_per_s: float) -> str:
+def format_rate(bytes_per_s: SupportsFloat) -> str:
     """Return a bandwidth in decimal bytes per second: ``450 GB/s``."""
     return _scaled(bytes_per_s, 1000, ["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"])
 
 
-def format_flops(flop_per_s: float) -> str:
+def format_flops(flop_per_s: SupportsFloat) -> str:
     """Return a rate of computation: ``989.4 TFLOP/s``."""
     units = ["FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"]
     return _scaled(flop_per_s, 1000, units)
 
 
-def format_count(count: float) -> str:
+def format_count(count: SupportsFloat) -> str:
     """Return a large count the way parameter counts are written: ``70.55B``."""
     return _scaled(count, 1000, ["", "K", "M", "B", "T"]).replace(" ", "")
 
 
-def format_time(seconds: float) -> str:
+def format_time(seconds: SupportsFloat) -> str:
     """Return a time in the unit that suits it: ``3.2 us``, ``41.76 ms``, ``2.5 s``."""
-    if seconds == 0 or seconds >= 1:
-        return f"{_digits(seconds)} s"
-    return _scaled(seconds * 1e9, 1000, ["ns", "us", "ms", "s"])
+    value = float(seconds)
+    if value == 0 or value >= 1:
+        return f"{_digits(value)} s"
+    return _scaled(value * 1e9, 1000, ["ns", "us", "ms", "s"])
 
 
 def _split(text: str, name: str, rule: str) -> tuple[Fraction, str]:
@@ -146,9 +148,9 @@ def _say_which(prefix: str) -> str:
     )
 
 
-def _scaled(value: float, step: int, units: list[str]) -> str:
+def _scaled(value: SupportsFloat, step: int, units: list[str]) -> str:
     scaled, unit = float(value), units[0]
-    for unit in units:  # noqa: B007
+    for unit in units:
         if float(f"{abs(scaled):.4g}") < step or unit == units[-1]:  # 999.99 B is 1 kB
             break
         scaled /= step

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardcost.checks import Count, Noun, dtype, noun, one_of, whole
+from shardcost.checks import Count, Noun, noun, number_format, one_of, whole
 
 
 class Workload(Noun):
@@ -34,9 +34,9 @@ class Train(Workload):
     global_batch: Count = whole()
     """Sequences per optimizer step, over all replicas."""
     sequence_length: Count = whole()
-    dtype: str = dtype(default="bf16")
+    dtype: str = number_format(default="bf16")
     """Number format of the matrix products."""
-    gradient_dtype: str = dtype(default="fp32")
+    gradient_dtype: str = number_format(default="fp32")
     """Number format in which gradients are accumulated and reduced."""
     optimizer: str = one_of("adam", "sgd", default="adam")
 
@@ -57,8 +57,8 @@ class Prefill(Workload):
     """New tokens per sequence."""
     cached_tokens: Count = whole(default=0, least=0)
     """Tokens per sequence whose keys and values are already in the cache."""
-    dtype: str = dtype(default="bf16")
-    cache_dtype: str = dtype(default="bf16")
+    dtype: str = number_format(default="bf16")
+    cache_dtype: str = number_format(default="bf16")
 
     phase = "prefill"
 
@@ -77,8 +77,8 @@ class Decode(Workload):
     """Tokens per sequence that are in the cache when the step begins."""
     new_tokens: Count = whole(default=1)
     """Tokens per sequence and step; more than 1 where drafts are verified."""
-    dtype: str = dtype(default="bf16")
-    cache_dtype: str = dtype(default="bf16")
+    dtype: str = number_format(default="bf16")
+    cache_dtype: str = number_format(default="bf16")
 
     phase = "decode"
 

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any, Final, TypeVar
 
 from shardcost.checks import Noun
-from shardcost.cluster import Cluster, Device, Network, Tier
+from shardcost.cluster import Cluster, Device, Network, Source, Tier
 from shardcost.errors import FormatError, ShardcostError
 from shardcost.model import (
     Attention,
@@ -44,7 +44,7 @@ class _Sheet:
         self.file = file
         self.rest = dict(content)
         self.cited = cited
-        self.sources: dict[str, str] = {}
+        self.sources: dict[str, Source] = {}
 
     def plain(self, key: str, default: Any = ...) -> Any:
         """Return a value that needs no source: a name or a word."""
@@ -58,16 +58,19 @@ class _Sheet:
         if entry is None:
             return None
         if not isinstance(entry, dict) or not {"value", "source"} <= set(entry) <= _ENTRY:
-            raise FormatError(self.file, f"{key} must be {{ value, source, caveat }}, got {entry!r}")
+            raise FormatError(
+                self.file, f"{key} must be {{ value, source, caveat }}, got {entry!r}"
+            )
         if entry["source"] not in self.cited:
-            raise FormatError(self.file, f"{key} names a source that [sources] lacks: {entry['source']}")
-        caveat = f" ({entry['caveat']})" if "caveat" in entry else ""
-        self.sources[field] = self.cited[entry["source"]] + caveat
+            raise FormatError(
+                self.file, f"{key} names a source that [sources] lacks: {entry['source']}"
+            )
+        self.sources[field] = Source(self.cited[entry["source"]], entry.get("caveat", ""))
         value = entry["value"]
         return value if isinstance(value, bool) or unit == 1 else _exact(value, unit)
 
     def close(self) -> None:
-        """Raise if a key was not used: it is misspelt, or means something that is not understood."""
+        """Raise if a key was not used: it is misspelt, or not understood."""
         if self.rest:
             raise FormatError(self.file, f"unknown key {sorted(self.rest)[0]}")
 
@@ -115,7 +118,7 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
                     for dtype in list(peaks.rest)
                 },
             ),
-            tiers=[_tier(link)],
+            tiers=(_tier(link),),
             network=network,
             sources={**top.sources, **device.sources, **peaks.sources, **link.sources},
         )
@@ -172,7 +175,9 @@ def _block(content: dict[str, Any], file: str) -> Block:
     attention = dict(content.pop("attention", {}))
     kind = attention.pop("kind", None)
     if kind not in _ATTENTIONS:
-        raise FormatError(file, f"attention.kind must be one of {', '.join(_ATTENTIONS)}, got {kind!r}")
+        raise FormatError(
+            file, f"attention.kind must be one of {', '.join(_ATTENTIONS)}, got {kind!r}"
+        )
     if ("feed_forward" in content) == ("experts" in content):
         raise FormatError(file, "a block must have either feed_forward or experts")
     part: FeedForward | Experts

@@ -54,7 +54,8 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "shared_width": ("shared_expert_intermediate_size", "shared_intermediate_size"),
     "vocab": ("vocab_size", "padded_vocab_size"),
     "context": (
-        "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length",
+        "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length",
+        "seq_length",
     ),
     "dtype": ("dtype", "torch_dtype"),
 }  # fmt: skip
@@ -89,15 +90,19 @@ def read_hf_config(config: str | Path | Mapping[str, Any], *, name: str | None =
     source = f"Hugging Face config {path.name}, sha256 {digest[:16]}…"
     beside = path.with_name("hf_quant_config.json")
     quantized = parse_object(read_text(beside), str(beside)) if beside.is_file() else {}
-    given = name or (path.resolve().parent.name if path.name == "config.json" else path.stem)
-    return _model(parse_object(text, str(path)), str(path), given, source, quantized)
+    return _model(
+        parse_object(text, str(path)), str(path), name or _file_name(path), source, quantized
+    )
 
 
 def looks_like_hf_config(content: Mapping[str, Any]) -> bool:
     """Return whether a JSON object has the marks of a Hugging Face model config."""
     if {"model_type", "architectures", "text_config"} & set(content):
         return True
-    return sum(any(alias in content for alias in ALIASES[q]) for q in ("layers", "hidden", "heads")) > 1
+    return (
+        sum(any(alias in content for alias in ALIASES[q]) for q in ("layers", "hidden", "heads"))
+        > 1
+    )
 
 
 def _model(
@@ -161,7 +166,7 @@ class _Config:
         gated = "silu" in str(activation) or "glu" in str(activation)
         caveat = (
             f"model_type {shown(self.model_type)} is not a known family: read by its field names,"
-            f" with {'three' if gated else 'two'} feed-forward matrices, biases and norms as in Llama"
+            f" {'three' if gated else 'two'} feed-forward matrices, biases and norms as in Llama"
         )
         self.caveats.append(caveat)
         warnings.warn(f"{self.file}: {caveat}", UnknownFamilyWarning, stacklevel=6)
@@ -262,13 +267,14 @@ def families() -> dict[str, dict[str, Any]]:
     known = {}
     for name, family in content["family"].items():
         unknown = set(family) - set(content["default"]) - {"model_types"}
-        assert not unknown, f"hf_families.toml: unknown keys {unknown}"
+        if unknown:
+            raise FormatError("hf_families.toml", f"unknown key {min(unknown)}")
         for model_type in family["model_types"]:
             known[model_type] = {**content["default"], **family, "family": name}
     return known
 
 
-def _blocks(config: _Config) -> list[Block]:
+def _blocks(config: _Config) -> tuple[Block, ...]:
     """Return the layers, those that are alike joined into one block."""
     layers = config.needed("layers")
     if layers > _MOST_LAYERS:
@@ -277,7 +283,7 @@ def _blocks(config: _Config) -> list[Block]:
     for kind in zip(_attentions(config, layers), _feed_forwards(config, layers), strict=True):
         counts[kind] = counts.get(kind, 0) + 1
     parallel = config.trait("parallel")
-    return [
+    return tuple(
         Block(
             count=count,
             attention=attention,
@@ -286,7 +292,7 @@ def _blocks(config: _Config) -> list[Block]:
             norms=_norms(config, feed_forward, parallel=parallel),
         )
         for (attention, feed_forward), count in counts.items()
-    ]
+    )
 
 
 def _norms(config: _Config, feed_forward: AnyFeedForward, *, parallel: bool) -> int:
@@ -295,7 +301,9 @@ def _norms(config: _Config, feed_forward: AnyFeedForward, *, parallel: bool) -> 
         return 7  # its experts and its dense part are normalised apart
     if config.trait("family") == "falcon":
         own = config.whole("num_ln_in_parallel_attn")
-        return own or (2 if not parallel or config.flag("new_decoder_architecture", default=False) else 1)
+        return own or (
+            2 if not parallel or config.flag("new_decoder_architecture", default=False) else 1
+        )
     if config.model_type == "stablelm" and parallel:
         return 1
     norms: int = config.trait("norms_per_layer")
@@ -319,12 +327,16 @@ def _layer_types(config: _Config, layers: int) -> list[str]:
     if listed is not None:
         return listed
     pattern = config.trait("attention_pattern")
-    window = config.whole("sliding_window", least=0) or config.whole("attention_chunk_size", least=0)
+    window = config.whole("sliding_window", least=0) or config.whole(
+        "attention_chunk_size", least=0
+    )
     if pattern == "linear_but_every":
         every = config.needed("full_attention_interval")
         return _but_every(every, "linear_attention", layers)
     if pattern == "window_but_every" and window:
-        every = config.whole("sliding_window_pattern") or config.whole("_sliding_window_pattern") or 1
+        every = (
+            config.whole("sliding_window_pattern") or config.whole("_sliding_window_pattern") or 1
+        )
         return _but_every(every, "sliding_attention", layers)
     if pattern == "window_in_all" and window:
         return ["sliding_attention"] * layers
@@ -394,7 +406,9 @@ def _head_dim(config: _Config, heads: int) -> int:
         return stated
     hidden = config.needed("hidden")
     if hidden % heads:
-        raise FormatError(config.file, f"head_dim is missing and {hidden} / {heads} heads is not whole")
+        raise FormatError(
+            config.file, f"head_dim is missing and {hidden} / {heads} heads is not whole"
+        )
     return hidden // heads
 
 
@@ -513,6 +527,13 @@ def _not_counted(content: dict[str, Any], config: _Config) -> list[str]:
     if config.whole("hidden_size_per_layer_input", least=0):
         caveats.append("embeddings per layer are not counted")
     return caveats
+
+
+def _file_name(path: Path) -> str | None:
+    """Return what a file is called after: its folder if it is a plain config.json, else itself."""
+    if path.name == "config.json":
+        return path.resolve().parent.name or None
+    return path.stem.removesuffix("_config").removesuffix("-config") or None
 
 
 def _own_name(content: dict[str, Any], config: _Config) -> str:

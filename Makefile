@@ -1,0 +1,58 @@
+# shardcost: every chore is one target. `make demo` and `make test` set up all they need.
+#
+# The environment is .venv in this folder, made by the first target that needs it and renewed when
+# pyproject.toml or constraints.txt changes. PYTHON chooses the interpreter: make test PYTHON=python3.12
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+WANTED := pyproject.toml constraints.txt
+
+.PHONY: demo test lint types layers tests bench format clean help
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: .venv/demo ## the main job: what sharding Llama 3 70B over 8 H100s costs in all-reduces
+	@$(BIN)/shardcost allreduce --model llama3-70b --on h100_sxm --gpus 8
+
+test: lint types layers tests ## everything that CI checks
+
+lint: .venv/dev ## style
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: .venv/dev ## static types
+	@$(BIN)/mypy
+
+layers: .venv/dev ## which module may import which
+	@$(BIN)/lint-imports
+
+tests: .venv/dev ## unit tests, property tests, every example in the documentation
+	@$(BIN)/python -m pytest
+
+bench: .venv/dev ## speed, as ratios measured in one run
+	@$(BIN)/python benchmarks/front_door.py
+
+format: .venv/dev ## rewrite the code in the project's style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## remove the environment and every cache
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "make: shardcost needs Python 3.11 or newer; none was found" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
+		echo "make: '$(PYTHON) -m venv' failed (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+
+.venv/demo: .venv/bin/python $(WANTED)
+	@echo "Setting up .venv (once)…"
+	@$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/dev: .venv/bin/python $(WANTED)
+	@echo "Setting up .venv for development (once)…"
+	@$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@touch $@ .venv/demo

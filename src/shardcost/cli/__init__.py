@@ -1,0 +1,83 @@
+"""The command line. Each command is a module that is imported only when it is asked for.
+
+Exit codes: 0 done; 2 bad input, with one line on standard error that names the value and the rule.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
+
+import shardcost
+from shardcost.cli.options import UsageError, join_signed_values
+from shardcost.errors import ShardcostError, UnknownNameError
+
+COMMANDS: Final = {
+    "allreduce": "the exact cost of tensor-parallel all-reduces",
+    "models": "the models in the catalog, or one of them in full",
+    "clusters": "the clusters and networks in the catalog, or one of them in full",
+    "inspect": "read a file (a Hugging Face config.json) and say what it means",
+}
+"""Each command with its one-line help; the module of the same name has the rest."""
+
+_HELP: Final = """\
+shardcost: what it costs to shard a transformer over accelerators.
+
+usage: shardcost COMMAND [OPTION…]
+
+commands:
+{commands}
+
+  shardcost COMMAND --help   its options, with examples
+  shardcost --version        the version
+
+examples:
+  shardcost allreduce --model llama3-70b --on h100_sxm --gpus 8
+  shardcost models deepseek-v3
+  shardcost inspect config.json --json
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows ?
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except ShardcostError as error:
+        print(f"shardcost: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("shardcost: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        sys.stdout = None  # nothing more to flush
+        return 0
+    return code
+
+
+def _run(words: list[str]) -> int:
+    if not words or words[0] in {"-h", "--help", "help"}:
+        lines = (f"  {name:<10} {text}" for name, text in COMMANDS.items())
+        print(_HELP.format(commands="\n".join(lines)), end="")
+        return 0
+    if words[0] in {"-V", "--version", "version"}:
+        print(f"shardcost {shardcost.__version__}")
+        return 0
+    if words[0] not in COMMANDS:
+        if words[0].startswith("-"):
+            raise UsageError(f"{words[0]} is not an option; the command comes first, see --help")
+        raise UnknownNameError("command", words[0], COMMANDS, "(see shardcost --help)")
+    command = import_module(f"shardcost.cli.{words[0]}")
+    parser = command.parser()
+    try:
+        options = parser.parse_args(join_signed_values(words[1:]))
+    except SystemExit as done:  # --help was printed
+        return int(done.code or 0)
+    code: int = command.run(options)
+    return code

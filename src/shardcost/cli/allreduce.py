@@ -1,0 +1,155 @@
+"""``shardcost allreduce``: the front-door function, with sizes from the catalog if asked."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Final
+
+from shardcost.allreduce import tensor_parallel_allreduce_cost
+from shardcost.cli import options
+from shardcost.dtypes import BITS, canonical_dtype
+from shardcost.errors import BadValueError
+from shardcost.report.allreduce import NOMINAL, Input, as_data, as_text
+
+if TYPE_CHECKING:
+    from shardcost.cluster import Cluster
+    from shardcost.model import Model
+
+_EXAMPLES: Final = """\
+  shardcost allreduce --hidden-size 8192 --sequence-length 4096 --batch-size 1 \\
+      --num-gpus 8 --num-layers 80
+  shardcost allreduce --model llama3-70b --on h100_sxm --gpus 8
+  shardcost allreduce --model llama3-405b --on h100_sxm --network ib_8x400g --gpus 16 --json
+  shardcost allreduce --model path/to/config.json --gpus 4 --bandwidth 400Gb/s
+"""
+_SIZES: Final = {
+    "hidden_size": "width of the activation, in elements",
+    "sequence_length": "tokens per sequence (with --model: 4096 unless given)",
+    "batch_size": "sequences per batch (with --model: 1 unless given)",
+    "num_gpus": "GPUs that share each layer",
+    "num_layers": "transformer layers",
+    "bytes_per_element": "bytes of one element of the activation (2 unless given)",
+    "allreduces_per_layer": "2 for a serial block (unless given), 1 for a parallel one",
+}
+_WITH_MODEL: Final = {"sequence_length": 4096, "batch_size": 1}
+_ALWAYS: Final = {"bytes_per_element": 2, "allreduces_per_layer": 2}
+
+
+def parser() -> options.Parser:
+    """Return the parser of this command."""
+    parser = options.Parser(
+        "allreduce",
+        "What the all-reduces of one tensor-parallel forward pass cost each GPU, on a ring.",
+        _EXAMPLES,
+    )
+    for name, text in _SIZES.items():
+        flags = [_flag(name)] + (["--gpus"] if name == "num_gpus" else [])
+        parser.add_argument(*flags, dest=name, metavar="N", help=text)
+    parser.add_argument("--dtype", help="number format of the activation, instead of its bytes")
+    parser.add_argument(
+        "--bandwidth-gb-per-sec", metavar="X", help="per GPU and direction, 1e9 bytes/s (300)"
+    )
+    parser.add_argument(
+        "--bandwidth", metavar="RATE", help="the same with its unit: 450GB/s, 400Gb/s"
+    )
+    parser.add_argument("--model", help="catalog name or config.json: fills sizes and layers")
+    parser.add_argument("--on", metavar="CLUSTER", help="catalog name: fills the bandwidth")
+    parser.add_argument("--network", help="catalog name: for groups larger than one domain of --on")
+    return parser
+
+
+def run(given: Namespace) -> int:
+    """Gather the inputs, price them, print the report."""
+    model = options.model(given.model) if given.model is not None else None
+    inputs = _sizes(given, model)
+    num_gpus = inputs["num_gpus"].value
+    cluster = _cluster(given)
+    inputs["bandwidth_gb_per_sec"] = _bandwidth(given, cluster, num_gpus)
+    cost = tensor_parallel_allreduce_cost(**{name: each.value for name, each in inputs.items()})
+    notes = [*_notes(model, cluster, num_gpus), NOMINAL]
+    if given.json:
+        options.print_json(as_data(inputs, cost, notes))
+    else:
+        subject = model.name if model else "a transformer"
+        place = f"{num_gpus} x {cluster.name}" if cluster else f"{num_gpus} GPUs"
+        print(as_text(f"All-reduces of {subject} on {place}", inputs, cost, notes))
+    return 0
+
+
+def _sizes(given: Namespace, model: Model | None) -> dict[str, Input]:
+    """Return every whole-number argument: the option, else the model's, else the default."""
+    inputs: dict[str, Input] = {}
+    missing = []
+    for name in _SIZES:
+        text = getattr(given, name)
+        if text is not None:
+            inputs[name] = Input(options.whole(_flag(name), text), "option")
+        elif name == "bytes_per_element" and given.dtype is not None:
+            inputs[name] = _bytes_of(given.dtype)
+        elif model is not None and name in {"hidden_size", "num_layers", "allreduces_per_layer"}:
+            inputs[name] = Input(getattr(model, name), f"model {model.name}", model.source)
+        elif name in _ALWAYS:
+            inputs[name] = Input(_ALWAYS[name], "default")
+        elif model is not None and name in _WITH_MODEL:
+            inputs[name] = Input(_WITH_MODEL[name], "default")
+        else:
+            missing.append(_flag(name))
+    if given.dtype is not None and given.bytes_per_element is not None:
+        raise options.UsageError("--dtype and --bytes-per-element exclude each other; give one")
+    if missing:
+        way_out = "" if model else " (or --model, which fills sizes from the catalog)"
+        raise options.UsageError(f"missing {', '.join(missing)}{way_out}")
+    return inputs
+
+
+def _bytes_of(dtype: str) -> Input:
+    name = canonical_dtype(dtype, "--dtype")
+    if BITS[name] % 8:
+        raise BadValueError("--dtype", dtype, "a format of whole bytes")
+    return Input(BITS[name] // 8, f"number format {name}")
+
+
+def _cluster(given: Namespace) -> Cluster | None:
+    if given.on is None:
+        if given.network is not None:
+            raise options.UsageError("--network needs --on CLUSTER, whose nodes it connects")
+        return None
+    from shardcost.cluster import Cluster
+
+    return Cluster.named(given.on, given.network)
+
+
+def _bandwidth(given: Namespace, cluster: Cluster | None, num_gpus: int) -> Input:
+    """Return the bandwidth: the option, else the cluster's, else the function's default."""
+    if given.bandwidth is not None and given.bandwidth_gb_per_sec is not None:
+        raise options.UsageError(
+            "--bandwidth and --bandwidth-gb-per-sec exclude each other; give one"
+        )
+    if given.bandwidth is not None:
+        from shardcost.units import parse_rate
+
+        return Input(parse_rate(given.bandwidth, "--bandwidth") / 1e9, "option")
+    if given.bandwidth_gb_per_sec is not None:
+        return Input(options.number("--bandwidth-gb-per-sec", given.bandwidth_gb_per_sec), "option")
+    if cluster is None:
+        return Input(300.0, "default: NVLink of an A100, nominal, one direction")
+    link = cluster.slowest_ring_link(num_gpus)
+    return Input(link.bytes_per_s / 1e9, link.name, str(link.source))
+
+
+def _notes(model: Model | None, cluster: Cluster | None, num_gpus: int) -> list[str]:
+    """Return what the user should know about this combination."""
+    notes = list(model.caveats) if model else []
+    heads = (
+        {getattr(block.attention, "heads", num_gpus) for block in model.blocks} if model else set()
+    )
+    uneven = sorted(count for count in heads if num_gpus > 0 and count % num_gpus)
+    if uneven:
+        notes.append(f"{uneven[0]} attention heads do not divide evenly over {num_gpus} GPUs.")
+    if cluster and not cluster.tiers[0].peer_access and num_gpus > 1:
+        notes.append(f"{cluster.name} has no peer access: data is copied through the host.")
+    return notes
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

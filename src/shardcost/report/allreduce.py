@@ -1,0 +1,93 @@
+"""The all-reduce report: what went in and from where, what comes out and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from shardcost.allreduce import AllreduceCost
+from shardcost.report.text import heading, paragraph, table
+from shardcost.units import format_bytes, format_bytes_decimal, format_time
+
+
+class Input(NamedTuple):
+    """One argument of the front-door function, and where its value came from."""
+
+    value: Any
+    origin: str
+    source: str = ""
+    """Who states the value, where the catalog or a file does."""
+
+
+FORMULA: Final = (
+    "message = batch x sequence x hidden x bytes; sent = 2 (n - 1) / n x message;"
+    " total = sent x layers x all-reduces; time = total / bandwidth"
+)
+NOMINAL: Final = (
+    "The bandwidth is nominal and latency is left out: a bound that real all-reduces approach for"
+    " large messages and miss by far for small ones."
+)
+_LABELS: Final = {
+    "hidden_size": ("hidden size", "{:,} elements"),
+    "sequence_length": ("sequence length", "{:,} tokens"),
+    "batch_size": ("batch", "{:,} sequences"),
+    "num_gpus": ("GPUs (n)", "{:,}"),
+    "num_layers": ("layers", "{:,}"),
+    "bytes_per_element": ("element", "{:,} bytes"),
+    "allreduces_per_layer": ("all-reduces per layer", "{:,}"),
+    "bandwidth_gb_per_sec": ("bandwidth per GPU", "{:,.4g} GB/s"),
+}
+
+
+def as_text(
+    title: str, inputs: Mapping[str, Input], cost: AllreduceCost, notes: Sequence[str]
+) -> str:
+    """Return the report for a terminal."""
+    given = [
+        (label, _counted(form.format(inputs[name].value)), inputs[name].origin)
+        for name, (label, form) in _LABELS.items()
+    ]
+    count = (
+        f"{inputs['num_layers'].value} layers x {inputs['allreduces_per_layer'].value} all-reduces"
+    )
+    one, total = cost["comm_volume_per_allreduce_bytes"], cost["total_comm_volume_bytes"]
+    found = [
+        ("message", format_bytes(cost["message_size_bytes"]), "what each all-reduce sums up"),
+        ("sent per all-reduce", format_bytes_decimal(one), "by each GPU, which receives as much"),
+        ("sent in total", format_bytes_decimal(total), f"by each GPU, {count}"),
+        ("time", format_time(cost["total_comm_time_ms"] / 1e3), "one forward pass, on a ring"),
+    ]
+    sources = {each.origin: each.source for each in inputs.values() if each.source}
+    remarks = [
+        f"Formula: {FORMULA}",
+        *(f"Note: {note}" for note in notes),
+        *(f"Source of {origin}: {source}" for origin, source in sources.items()),
+    ]
+    return "\n\n".join(
+        [
+            heading(title),
+            table(("input", "value", "from"), given, right="1"),
+            table(("cost", "value", "meaning"), found, right="1"),
+            "\n".join(paragraph(remark, "  ") for remark in remarks),
+        ]
+    )
+
+
+def _counted(text: str) -> str:
+    """Return ``1 sequences`` as ``1 sequence``."""
+    return text.removesuffix("s") if text.startswith("1 ") else text
+
+
+def as_data(
+    inputs: Mapping[str, Input], cost: AllreduceCost, notes: Sequence[str]
+) -> dict[str, Any]:
+    """Return the report as plain data: the function's result first, then what went in."""
+    return {
+        **cost,
+        "inputs": {
+            name: {"value": each.value, "from": each.origin, "source": each.source}
+            for name, each in inputs.items()
+        },
+        "formula": FORMULA,
+        "notes": list(notes),
+    }

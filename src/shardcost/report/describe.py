@@ -1,0 +1,157 @@
+"""Models, clusters and networks shown: as plain data for JSON and as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from shardcost.cluster import Cluster, Network, Source
+from shardcost.model import Attention, Block, Experts, FeedForward, LatentAttention, Model
+from shardcost.report.text import heading, paragraph, table
+from shardcost.units import format_bytes, format_count, format_flops, format_rate
+
+
+def as_data(noun: Any) -> Any:
+    """Return a noun as plain data: its fields, those of the nouns inside it, and so on."""
+    if is_dataclass(noun):
+        named = {"kind": noun.kind} if hasattr(noun, "kind") else {}
+        return named | {each.name: as_data(getattr(noun, each.name)) for each in fields(noun)}
+    if isinstance(noun, Source):
+        return noun._asdict()
+    if isinstance(noun, tuple):
+        return [as_data(each) for each in noun]
+    return {k: as_data(v) for k, v in noun.items()} if isinstance(noun, Mapping) else noun
+
+
+def model_as_data(model: Model) -> dict[str, Any]:
+    """Return a model as plain data, with what is counted from its shape."""
+    return {
+        **as_data(model),
+        "num_layers": model.num_layers,
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+        "allreduces_per_layer": model.allreduces_per_layer,
+        "cache_elements_per_token": model.cache_elements_per_token,
+        "not_priced_yet": list(model.not_priced_yet),
+    }
+
+
+def model_as_text(model: Model) -> str:
+    """Return a model for a terminal: the counts, then each kind of layer."""
+    tied = "head and embedding tied" if model.tied_embeddings else "head and embedding apart"
+    counts = [
+        ("parameters", format_count(model.parameters), f"{model.parameters:,}, {tied}"),
+        ("active per token", format_count(model.active_parameters), _active(model)),
+        ("layers", f"{model.num_layers}", ""),
+        ("hidden size", f"{model.hidden_size:,}", "elements"),
+        ("vocabulary", f"{model.vocab_size:,}", "tokens"),
+        ("weights", model.weight_dtype, "number format"),
+        ("context", f"{model.context_tokens:,}" if model.context_tokens else "-", "tokens"),
+        (
+            "key-value cache",
+            f"{model.cache_elements_per_token:,}",
+            "elements per token, all layers",
+        ),
+        ("all-reduces per layer", f"{model.allreduces_per_layer}", _allreduces(model)),
+    ]
+    layers = [(f"{block.count}", _attention(block), _feed_forward(block)) for block in model.blocks]
+    remarks = [
+        *(f"Note: {caveat}" for caveat in model.caveats),
+        *(f"Cannot be priced yet: {part}" for part in model.not_priced_yet),
+        f"Source: {model.source}",
+    ]
+    return "\n\n".join(
+        [
+            heading(model.name),
+            table(("what", "value", "meaning"), counts, right="1"),
+            table(("layers", "attention", "feed-forward"), layers, right="0"),
+            "\n".join(paragraph(remark, "  ") for remark in remarks),
+        ]
+    )
+
+
+def cluster_as_text(cluster: Cluster) -> str:
+    """Return a cluster for a terminal: each figure with who states it."""
+    device, tier = cluster.device, cluster.tiers[0]
+    figures = [
+        ("GPUs per node", f"{cluster.gpus_per_node}", "gpus_per_node"),
+        ("memory", format_bytes(device.memory_bytes), "device.memory_bytes"),
+        ("memory bandwidth", format_rate(device.memory_bytes_per_s), "device.memory_bytes_per_s"),
+        ("compute units", f"{device.compute_units}", "device.compute_units"),
+        *(
+            (f"{dtype} dense", format_flops(peak), f"device.peak_flop_per_s.{dtype}")
+            for dtype, peak in device.peak_flop_per_s.items()
+        ),
+        (f"{tier.kind} domain", f"{tier.gpus} GPUs", "tiers.gpus"),
+        ("link, per GPU, one way", format_rate(tier.bytes_per_s), "tiers.bytes_per_s"),
+    ]
+    if device.power_w is not None:
+        figures.append(("power", f"{device.power_w:g} W", "device.power_w"))
+    rows = [(label, value, cluster.sources.get(path)) for label, value, path in figures]
+    return _with_sources(f"{cluster.name}: {cluster.title}", rows)
+
+
+def network_as_text(network: Network) -> str:
+    """Return a network for a terminal: each figure with who states it."""
+    per_node = network.nics_per_node is not None
+    count = network.nics_per_node if per_node else network.nics_per_gpu
+    path, label = ("nics_per_node", "per node") if per_node else ("nics_per_gpu", "per GPU")
+    rate = format_rate(network.nic_bytes_per_s)
+    rows = [
+        (f"ports {label}", f"{count}", network.sources.get(path)),
+        ("port, one way", rate, network.sources.get("nic_bytes_per_s")),
+    ]
+    return _with_sources(f"{network.name}: {network.title}", rows)
+
+
+def _with_sources(title: str, figures: Sequence[tuple[str, str, Source | None]]) -> str:
+    """Return figures with a number for each source, and the numbered sources below."""
+    numbers: dict[str, int] = {}
+    rows = []
+    for label, value, source in figures:
+        remark = ""
+        if source is not None:
+            number = numbers.setdefault(source.citation, len(numbers) + 1)
+            remark = f"[{number}] {source.caveat}"
+        rows.append((label, value, remark))
+    cited = "\n".join(paragraph(f"[{n}] {citation}", "    ") for citation, n in numbers.items())
+    head = ("figure", "nominal", "source, and what to mind")
+    return "\n\n".join([heading(title), table(head, rows, right="1"), cited])
+
+
+def _active(model: Model) -> str:
+    if model.active_parameters == model.parameters:
+        return "every weight"
+    tables = ("neither embedding table", "the output head", "both embedding tables")
+    return f"as its authors count, with {tables[model.active_embedding_tables]}"
+
+
+def _allreduces(model: Model) -> str:
+    blocks = (
+        "attention and feed-forward part side by side" if model.allreduces_per_layer == 1 else ""
+    )
+    return f"forward, tensor parallel{'; ' if blocks else ''}{blocks}"
+
+
+def _attention(block: Block) -> str:
+    attention = block.attention
+    if isinstance(attention, Attention):
+        window = f", window {attention.window_tokens:,}" if attention.window_tokens else ""
+        return f"{attention.heads} heads x {attention.head_dim}, {attention.kv_heads} KV{window}"
+    if isinstance(attention, LatentAttention):
+        index = f", top {attention.index_top_k}" if attention.index_heads else ""
+        return f"latent {attention.kv_lora_rank}, {attention.heads} heads{index}"
+    return f"linear, {attention.key_heads}/{attention.value_heads} heads"
+
+
+def _feed_forward(block: Block) -> str:
+    part = block.feed_forward
+    if isinstance(part, Experts):
+        shared = f", shared {part.shared.width:,}" if part.shared else ""
+        return f"{part.count} experts of {part.expert.width:,}, top {part.top_k}{shared}"
+    return _dense(part)
+
+
+def _dense(part: FeedForward) -> str:
+    return f"{'gated ' if part.gated else ''}{part.width:,}"

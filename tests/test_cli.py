@@ -1,0 +1,249 @@
+"""The command line: what it prints, that JSON is all it prints, and how it starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardcost
+from shardcost import Model, catalog, cli, tensor_parallel_allreduce_cost
+
+SIZES = {
+    "hidden_size": 8192,
+    "sequence_length": 4096,
+    "batch_size": 2,
+    "num_gpus": 8,
+    "num_layers": 80,
+}
+FULL = [
+    word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(value))
+]
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert cli.main([*words, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return json.loads(out)
+
+
+def run_text(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def test_allreduce_is_the_function(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, "allreduce", *FULL)
+    expected = tensor_parallel_allreduce_cost(**SIZES)
+    assert {key: found[key] for key in expected} == expected
+    assert found["inputs"]["bandwidth_gb_per_sec"] == {
+        "value": 300.0,
+        "from": "default: NVLink of an A100, nominal, one direction",
+        "source": "",
+    }
+
+
+def test_allreduce_takes_every_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--bytes-per-element", "4", "--allreduces-per-layer", "1"]
+    found = run_json(capsys, "allreduce", *FULL, *words, "--bandwidth-gb-per-sec", "31.5")
+    expected = tensor_parallel_allreduce_cost(
+        **SIZES, bytes_per_element=4, allreduces_per_layer=1, bandwidth_gb_per_sec=31.5
+    )
+    assert {key: found[key] for key in expected} == expected
+    same = run_json(
+        capsys, "allreduce", *FULL, *words[2:], "--dtype", "fp32", "--bandwidth", "252Gb/s"
+    )
+    assert {key: same[key] for key in expected} == expected
+
+
+def test_allreduce_fills_from_the_catalog_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["allreduce", "--model", "llama3-70b", "--on", "h100_sxm", "--gpus", "8"]
+    inputs = run_json(capsys, *words)["inputs"]
+    assert inputs["hidden_size"]["value"] == 8192
+    assert inputs["hidden_size"]["from"] == "model llama3-70b"
+    assert inputs["hidden_size"]["source"] == Model.named("llama3-70b").source
+    assert inputs["bandwidth_gb_per_sec"]["value"] == 450
+    assert "datasheet" in inputs["bandwidth_gb_per_sec"]["source"]
+    assert inputs["batch_size"] == {"value": 1, "from": "default", "source": ""}
+    text = run_text(capsys, *words)
+    for part in ("64 MiB", "18.79 GB", "41.76 ms", "450 GB/s", "model llama3-70b", "Formula: "):
+        assert part in text
+
+
+def test_options_win_over_the_catalog(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "llama3-70b", "--on", "h100_sxm", "--gpus", "8", "--num-layers", "1"]
+    inputs = run_json(capsys, "allreduce", *words, "--bandwidth", "1GB/s")["inputs"]
+    assert inputs["num_layers"]["from"] == inputs["bandwidth_gb_per_sec"]["from"] == "option"
+
+
+def test_groups_beyond_a_node_use_the_network(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "llama3-405b", "--on", "h100_sxm", "--network", "ib_8x400g", "--gpus", "16"]
+    found = run_json(capsys, "allreduce", *words)["inputs"]["bandwidth_gb_per_sec"]
+    assert found["value"] == 400
+    assert found["from"] == "network ports of ib_8x400g"
+
+
+def test_notes_name_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "gpt2-xl", "--on", "rtx4090", "--gpus", "4"]
+    notes = run_json(capsys, "allreduce", *words)["notes"]
+    assert "25 attention heads do not divide evenly over 4 GPUs." in notes
+    assert any("no peer access" in note for note in notes)
+
+
+def test_parallel_blocks_are_priced_with_one_allreduce(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, "allreduce", "--model", "gpt-neox-20b", "--gpus", "2")
+    assert found["inputs"]["allreduces_per_layer"]["value"] == 1
+
+
+def test_models(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = run_json(capsys, "models")["models"]
+    assert [model["name"] for model in listed] == catalog.names("models")
+    assert "llama3-70b" in run_text(capsys, "models")
+    one = run_json(capsys, "models", "mixtral-8x7b")
+    assert one["active_parameters"] == Model.named("mixtral-8x7b").active_parameters
+    assert "8 experts of 14,336, top 2" in run_text(capsys, "models", "Mixtral_8x7B")
+
+
+def test_clusters(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = run_json(capsys, "clusters")
+    assert [cluster["name"] for cluster in listed["clusters"]] == catalog.names("clusters")
+    assert [network["name"] for network in listed["networks"]] == catalog.names("networks")
+    text = run_text(capsys, "clusters")
+    assert "gb200_nvl72" in text
+    assert "ib_8x400g" in text
+    one = run_json(capsys, "clusters", "h100")
+    assert one["device"]["peak_flop_per_s"]["bf16"] == 989.4e12
+    assert one["sources"]["tiers.bytes_per_s"]["caveat"]
+    assert "450 GB/s" in run_text(capsys, "clusters", "h100_sxm")
+    assert "50 GB/s" in run_text(capsys, "clusters", "ib_8x400g")
+    assert run_json(capsys, "clusters", "ib")["nics_per_gpu"] == 1
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    case = json.loads((Path(__file__).parent / "data" / "hf_tiny.json").read_text())["models"][3]
+    file = tmp_path / "tiny_config.json"
+    file.write_text(json.dumps(case["config"]))
+    return file
+
+
+def test_inspect(capsys: pytest.CaptureFixture[str], config: Path) -> None:
+    found = run_json(capsys, "inspect", str(config))
+    assert found["file"] == str(config)
+    assert found["kind"] == "hf-config"
+    assert found["model"]["name"] == "tiny"
+    assert found["model"]["parameters"] == Model.from_hf(config).parameters
+    assert found["model"]["active_parameters"] == Model.from_hf(config).active_parameters
+    text = run_text(capsys, "inspect", str(config))
+    assert "4 experts of 160, top 2" in text
+
+
+def test_inspect_shows_what_every_kind_of_layer_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for case in json.loads((Path(__file__).parent / "data" / "hf_tiny.json").read_text())["models"]:
+        (tmp_path / "config.json").write_text(json.dumps(case["config"]))
+        assert f"{case['parameters']:,}" in run_text(capsys, "inspect", str(tmp_path))
+
+
+def test_an_unknown_family_is_a_note_not_a_warning(
+    capsys: pytest.CaptureFixture[str], config: Path
+) -> None:
+    content = json.loads(config.read_text()) | {"model_type": "brandnew"}
+    config.write_text(json.dumps(content))
+    assert "Note: model_type 'brandnew' is not a known family" in " ".join(
+        run_text(capsys, "inspect", str(config)).split()
+    )
+
+
+def test_inspect_refuses_other_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"results": []}')
+    assert cli.main(["inspect", str(tmp_path / "x.json")]) == 2
+    assert "not of a kind that is read so far" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    text = run_text(capsys, *words)
+    for command in cli.COMMANDS:
+        assert f"  {command}" in text
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_of_each_command_has_examples(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    text = run_text(capsys, command, "--help")
+    assert "--json" in text
+    assert f"examples:\n  shardcost {command}" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_text(capsys, "--version") == f"shardcost {shardcost.__version__}\n"
+
+
+@pytest.mark.parametrize("width", ["40", "80", "200", "x", "0"])
+def test_tables_fit_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    columns = 200 if width == "200" else 80  # columns of names and numbers do not shrink
+    for words in (["models"], ["allreduce", "--model", "llama3-8b", "--gpus", "8"]):
+        for line in run_text(capsys, *words).splitlines():
+            assert len(line) <= columns, line
+
+
+def shell(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def test_the_module_runs_and_loads_no_numpy() -> None:
+    code = (
+        "import sys; from shardcost.cli import main;"
+        " code = main(['allreduce', '--model', 'llama3-70b', '--on', 'h100_sxm', '--gpus', '8',"
+        " '--json']); sys.exit(code or 'numpy' in sys.modules)"
+    )
+    assert shell("-c", code).returncode == 0
+    assert shell("-m", "shardcost", "--version").stdout.startswith("shardcost ")
+    failed = shell("-m", "shardcost", "allreduce", *FULL, "--num-gpus", "0")
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == "shardcost: num_gpus must be a whole number of at least 1, got 0\n"
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    command = f"{sys.executable} -m shardcost models --json | head -c 10"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout == '{\n  "model'
+    assert done.stderr == ""
+
+
+def test_an_interrupt_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_words: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_run", interrupted)
+    assert cli.main(["models"]) == 130
+    assert capsys.readouterr().err == "shardcost: interrupted\n"
+
+
+def test_a_terminal_without_unicode_shows_what_it_can() -> None:
+    import os
+
+    done = shell("-m", "shardcost", "--help", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0
+    assert "usage: shardcost COMMAND [OPTION?]" in done.stdout

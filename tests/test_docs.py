@@ -1,0 +1,61 @@
+"""The documentation runs: every ``$ shardcost …`` block prints exactly what the page shows.
+
+(The ``>>>`` examples of every page and module run as doctests by pytest itself.)
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from shardcost.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+
+
+def commands(page: Path) -> list[tuple[str, str]]:
+    """Return each command of a page's console blocks with the output shown below it."""
+    found = []
+    for block in BLOCK.findall(page.read_text()):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output))
+    return found
+
+
+RUNNABLE = [
+    pytest.param(command, output, id=f"{page.name}: {command}")
+    for page in PAGES
+    for command, output in commands(page)
+    if command.startswith("shardcost ")
+]
+
+
+def test_there_are_examples() -> None:
+    assert len(RUNNABLE) >= 3
+
+
+@pytest.mark.parametrize(("command", "output"), RUNNABLE)
+def test_console_blocks_show_real_output(
+    command: str,
+    output: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(ROOT)
+    main(shlex.split(command)[1:])
+    out, err = capsys.readouterr()
+    assert out + err == output
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_inside_the_project_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
