@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from shardcost import Model, catalog
 from shardcost.cli import main
+from shardcost.formats.hf_config import families
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -59,3 +61,21 @@ def test_links_inside_the_project_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_the_readme_counts_the_catalog_right() -> None:
+    models, clusters, networks = (
+        len(catalog.names(shelf)) for shelf in ("models", "clusters", "networks")
+    )
+    counts = f"{models} models, {clusters} clusters and {networks} networks"
+    assert counts in (ROOT / "README.md").read_text()
+    assert counts in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_page_of_models_is_complete() -> None:
+    page = (ROOT / "docs" / "models.md").read_text()
+    for model_type in families():
+        assert f"`{model_type}`" in page
+    for name in catalog.names("models"):
+        model = Model.named(name)
+        assert f"| {name} | {model.parameters / 1e9:,.2f}B |" in page

@@ -32,9 +32,13 @@ from shardcost.model import Attention, Block, Experts, FeedForward, LatentAttent
 def small_model(**changes: Any) -> Model:
     attention = Attention(heads=8, kv_heads=2, head_dim=16)
     block = Block(count=4, attention=attention, feed_forward=FeedForward(width=512, gated=True))
-    return Model(
-        **{"name": "m", "hidden_size": 128, "vocab_size": 1000, "blocks": [block]} | changes
-    )
+    values: dict[str, Any] = {
+        "name": "m",
+        "hidden_size": 128,
+        "vocab_size": 1000,
+        "blocks": [block],
+    }
+    return Model(**values | changes)
 
 
 def small_cluster(kind: str = "nvswitch", gpus: int = 8, **changes: Any) -> Cluster:
@@ -48,7 +52,13 @@ def small_cluster(kind: str = "nvswitch", gpus: int = 8, **changes: Any) -> Clus
         compute_units=100,
     )
     tier = Tier(name="t", kind=kind, gpus=gpus, bytes_per_s=420e9)
-    values = {"name": "c", "title": "C", "device": device, "gpus_per_node": 8, "tiers": [tier]}
+    values: dict[str, Any] = {
+        "name": "c",
+        "title": "C",
+        "device": device,
+        "gpus_per_node": 8,
+        "tiers": [tier],
+    }
     return Cluster(**values | changes)
 
 
@@ -167,7 +177,7 @@ def test_experts_cannot_exceed_their_number() -> None:
 
 
 def test_nouns_are_frozen_and_compare_by_value() -> None:
-    one, same, other = Layout(tp=2), Layout(tp=np.int64(2)), Layout(tp=4)
+    one, same, other = Layout(tp=2), Layout(tp=np.int64(2)), Layout(tp=4)  # type: ignore[arg-type]
     assert one == same
     assert hash(one) == hash(same)
     assert one != other

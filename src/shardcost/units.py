@@ -21,24 +21,26 @@ Two differences that the field trips over are enforced, never guessed:
 from __future__ import annotations
 
 import re
-from fractions import Fraction
-from typing import Final, SupportsFloat
+from typing import TYPE_CHECKING, Final, SupportsFloat
 
 from shardcost.errors import BadTypeError, BadValueError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 GIGA: Final = 10**9
 _DECIMAL: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _PREFIXES: Final = _DECIMAL | _BINARY
-_SECONDS: Final = {
-    "ns": Fraction(1, 10**9),
-    "us": Fraction(1, 10**6),
-    "µs": Fraction(1, 10**6),  # the micro sign
-    "μs": Fraction(1, 10**6),  # the Greek letter mu
-    "ms": Fraction(1, 1000),
-    "s": Fraction(1),
-    "min": Fraction(60),
-    "h": Fraction(3600),
+_NANOSECONDS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,  # the micro sign
+    "μs": 10**3,  # the Greek letter mu
+    "ms": 10**6,
+    "s": GIGA,
+    "min": 60 * GIGA,
+    "h": 3600 * GIGA,
 }
 # Bounded repetition: a hostile number cannot make the exact arithmetic below slow.
 _QUANTITY: Final = re.compile(
@@ -76,17 +78,17 @@ def parse_rate(text: str, name: str = "bandwidth") -> float:
     match = _UNIT_OF_DATA.fullmatch(data)
     if not match or not per_second or not match[2] or not number:
         raise BadValueError(name, text, rule)
-    bytes_each = Fraction(1, 8) if match[2].startswith("b") else Fraction(1)
-    return float(number * _factor(match[1] or "", name, text) * bytes_each)
+    per_byte = 8 if match[2].startswith("b") else 1
+    return float(number * _factor(match[1] or "", name, text) / per_byte)
 
 
 def parse_time(text: str, name: str = "time") -> float:
     """Return a time such as ``3.2us``, ``15 ms`` or ``2min`` in seconds."""
     rule = "a time with its unit (ns, us, ms, s, min, h), like 3.2us"
     number, unit = _split(text, name, rule)
-    if unit not in _SECONDS:
+    if unit not in _NANOSECONDS:
         raise BadValueError(name, text, rule)
-    return float(number * _SECONDS[unit])
+    return float(number * _NANOSECONDS[unit] / GIGA)
 
 
 def format_bytes(size_bytes: SupportsFloat) -> str:
@@ -129,6 +131,8 @@ def _split(text: str, name: str, rule: str) -> tuple[Fraction, str]:
     match = _QUANTITY.fullmatch(text)
     if not match:
         raise BadValueError(name, text, rule)
+    from fractions import Fraction
+
     return Fraction(match[1]), match[2] or ""
 
 

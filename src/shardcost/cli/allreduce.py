@@ -67,6 +67,8 @@ def run(given: Namespace) -> int:
     inputs["bandwidth_gb_per_sec"] = _bandwidth(given, cluster, num_gpus)
     cost = tensor_parallel_allreduce_cost(**{name: each.value for name, each in inputs.items()})
     notes = [*_notes(model, cluster, num_gpus), NOMINAL]
+    if model and options.is_file(given.model):
+        notes = [*model.caveats, *notes]
     if given.json:
         options.print_json(as_data(inputs, cost, notes))
     else:
@@ -139,7 +141,7 @@ def _bandwidth(given: Namespace, cluster: Cluster | None, num_gpus: int) -> Inpu
 
 def _notes(model: Model | None, cluster: Cluster | None, num_gpus: int) -> list[str]:
     """Return what the user should know about this combination."""
-    notes = list(model.caveats) if model else []
+    notes = []
     heads = (
         {getattr(block.attention, "heads", num_gpus) for block in model.blocks} if model else set()
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import warnings
-from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from shardcost.errors import BadTypeError, BadValueError, ShardcostError
-from shardcost.model import Model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardcost.model import Model
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,300}")
 _SIGNED: Final = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
@@ -69,16 +70,28 @@ def number(option: str, text: str) -> float:
 
 def model(text: str) -> Model:
     """Return the model that an option names: one of the catalog, or a config.json on disk."""
+    from pathlib import Path
+
+    from shardcost.model import Model
+
     if not text:
         raise BadValueError("--model", text, "a name of the catalog or a path")
-    if text.endswith(".json") or Path(text).is_dir():
-        return model_file(Path(text))
-    return Model.named(text)
+    return model_file(Path(text)) if is_file(text) else Model.named(text)
+
+
+def is_file(text: str) -> bool:
+    """Return whether ``--model`` means a file or folder rather than a name of the catalog."""
+    from pathlib import Path
+
+    return text.endswith(".json") or Path(text).is_dir()
 
 
 def model_file(path: Path) -> Model:
     """Return the model of a Hugging Face config; what it warns of is a note of the model."""
+    import warnings
+
     from shardcost.formats.hf_config import UnknownFamilyWarning
+    from shardcost.model import Model
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownFamilyWarning)
@@ -87,4 +100,6 @@ def model_file(path: Path) -> Model:
 
 def print_json(data: Any) -> None:
     """Print one JSON document and nothing else."""
+    import json
+
     print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
