@@ -171,8 +171,9 @@ def test_network_files_are_held_to_their_form() -> None:
         ({"hidden": 1}, "unknown key hidden"),
         ({"hidden_size": "8192"}, "hidden_size must be"),
         ({"block": []}, "at least one Block"),
-        ({"block": [{"count": 1}]}, "attention.kind must be one of"),
-        ({"block": [{"attention": {"kind": "softmax"}}]}, "feed_forward or experts"),
+        ({"block": [{"count": 1}]}, "given attention, a feed-forward part or both"),
+        ({"block": [{"attention": {"kind": "psychic"}}]}, "attention.kind must be one of"),
+        ({"block": [{"feed_forward": {}, "experts": {}}]}, "either feed_forward or experts"),
         (
             {
                 "block": [

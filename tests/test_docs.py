@@ -13,7 +13,7 @@ import pytest
 
 from shardcost import Model, catalog
 from shardcost.cli import main
-from shardcost.formats.hf_config import families
+from shardcost.formats.hf_fields import families
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from shardcost import BadTypeError, FormatError, Model
-from shardcost.formats.hf_config import UnknownFamilyWarning, families, looks_like_hf_config
+from shardcost.formats.hf_config import looks_like_hf_config
+from shardcost.formats.hf_fields import UnknownFamilyWarning, families
 from shardcost.formats.safe_json import parse_object, read_text
 from shardcost.model import Attention, Experts, LatentAttention, LinearAttention
 
@@ -29,6 +30,10 @@ MOE = {"num_local_experts": 8, "num_experts_per_tok": 2}
 def read(**changes: Any) -> Model:
     config = {k: v for k, v in (LLAMA | changes).items() if v is not ...}
     return Model.from_hf(config)
+
+
+def kinds(model: Model) -> list[str]:
+    return [block.attention.kind for block in model.blocks if block.attention]
 
 
 @pytest.mark.parametrize("case", TINY, ids=[case["name"] for case in TINY])
@@ -100,12 +105,9 @@ def test_windows() -> None:
     by_list = read(layer_types=["sliding_attention", "full_attention"] * 2, sliding_window=128)
     assert [block.count for block in by_list.blocks] == [2, 2]
     every_second = read(model_type="gemma2", head_dim=16, sliding_window=128)
-    assert [block.attention.kind for block in every_second.blocks] == [
-        "windowed attention",
-        "full attention",
-    ]
+    assert kinds(every_second) == ["windowed attention", "full attention"]
     unused = read(model_type="qwen2", use_sliding_window=False, sliding_window=128)
-    assert [block.attention.kind for block in unused.blocks] == ["full attention"]
+    assert kinds(unused) == ["full attention"]
 
 
 def test_linear_layers_are_named_and_said_to_lack_a_price() -> None:
@@ -193,9 +195,29 @@ def test_an_unknown_family_says_what_is_missing() -> None:
             Model.from_hf({"model_type": "brandnew", "vocab_size": 5})
 
 
-def test_state_space_layers_are_refused_by_name() -> None:
+def test_state_space_layers_are_named() -> None:
+    hybrid = next(case for case in TINY if case["name"] == "nemotron_h")
+    model = Model.from_hf(hybrid["config"])
+    assert [(b.attention is None, b.feed_forward is None) for b in model.blocks] == [
+        (False, True),
+        (False, True),
+        (True, False),
+        (True, False),
+    ]
+    assert model.allreduces_per_layer == 1
+    assert model.not_priced_yet == ("state space in 1 of 4 layers",)
     with pytest.raises(FormatError, match=r"state-space layers \(mamba_d_state\)"):
         read(model_type="brandnew", mamba_d_state=16)
+
+
+def test_key_value_heads_by_layer() -> None:
+    model = read(num_key_value_heads_per_layer=[4, 4, 1, 2])
+    found = [(b.count, b.attention) for b in model.blocks]
+    assert found == [
+        (2, Attention(heads=4, kv_heads=4, head_dim=16)),
+        (1, Attention(heads=4, kv_heads=1, head_dim=16)),
+        (1, Attention(heads=4, kv_heads=2, head_dim=16)),
+    ]
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -223,6 +245,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"text_config": [1]}, "text_config is"),
     ({"torch_dtype": "float17"}, "unknown dtype 'float17'"),
     ({"kv_lora_rank": 16}, "qk_nope_head_dim is missing"),
+    ({"layer_types": ["sliding_attention"] * 4}, "sliding_window is missing"),
+    ({"num_key_value_heads_per_layer": [1]}, "names 1 layers of 4"),
+    ({"block_configs": [{}]}, "block_configs"),
+    (MOE | {"moe_latent_size": 16}, "moe_latent_size"),
+    ({"model_type": "nemotron_h"}, "hybrid_override_pattern or layers_block_type is missing"),
+    ({"model_type": "nemotron_h", "hybrid_override_pattern": "M"}, "names 1 layers of 4"),
+    ({"model_type": "nemotron_h", "hybrid_override_pattern": "????"}, "layers of type '\\?'"),
+    ({"model_type": "jamba"}, "attn_layer_period is missing"),
 ]
 
 

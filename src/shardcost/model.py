@@ -7,8 +7,11 @@ feed-forward part::
     Model ── blocks ──► Block ── attention ──► Attention          heads over cached keys and values
                               │                LatentAttention    DeepSeek's compressed cache (MLA)
                               │                LinearAttention    a fixed state instead of a cache
+                              │                StateSpace         Mamba: likewise
                               └─ feed_forward ► FeedForward       two or three matrices
                                                 Experts           a router over many of them
+
+In some hybrids a layer has only one of the two.
 
 Sizes may be NumPy arrays that broadcast, to study many shapes at once.
 """
@@ -37,7 +40,7 @@ from shardcost.errors import BadValueError
 NORM_VECTORS: Final = {"rms": 1, "layer": 2, "layer_without_shift": 1, "none": 0}
 """Learned vectors per normalisation: a scale, and for most layer norms a shift."""
 
-_WITHOUT_A_PRICE: Final = {"linear attention", "indexed latent attention"}
+_WITHOUT_A_PRICE: Final = {"linear attention", "indexed latent attention", "state space"}
 
 
 @noun
@@ -166,6 +169,47 @@ class LinearAttention(Noun):
 
 
 @noun
+class StateSpace(Noun):
+    """A selective state space in attention's place: Mamba, with heads its second generation.
+
+    Gu & Dao 2023 (arXiv:2312.00752); Dao & Gu 2024 (arXiv:2405.21060).
+    """
+
+    inner_size: Count = whole()
+    state_size: Count = whole()
+    conv_kernel: Count = whole()
+    heads: int | None = whole(default=None)
+    groups: Count = whole(default=1)
+    step_rank: int | None = whole(default=None)
+    """Rank of the step size's projection, first generation only; its inputs are normalised."""
+    conv_bias: bool = flag(default=True)
+    bias: bool = flag(default=False)
+
+    kind = "state space"
+    cache_elements_per_token = 0
+
+    def check(self) -> None:
+        """The first generation has a rank, the second has heads."""
+        if (self.heads is None) == (self.step_rank is None):
+            given = (self.heads, self.step_rank)
+            raise BadValueError("StateSpace.heads and step_rank", given, "one number and one None")
+
+    def parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the projections, the convolution and the state."""
+        inner, state, taps = self.inner_size, self.state_size, self.conv_kernel + self.conv_bias
+        if self.heads is not None:
+            channels = inner + 2 * self.groups * state
+            into = inner + channels + self.heads
+            own = channels * taps + 3 * self.heads + inner
+        else:
+            rank = self.step_rank or 0
+            into = 2 * inner
+            own = inner * (taps + (rank + 2 * state) + (rank + 1) + state + 1) + rank + 2 * state
+        bias = into + hidden_size if self.bias else 0
+        return hidden_size * (into + inner) + own + bias
+
+
+@noun
 class FeedForward(Noun):
     """Two matrices, or three where the activation is gated (Shazeer 2020, arXiv:2002.05202)."""
 
@@ -179,8 +223,6 @@ class FeedForward(Noun):
         """Return the weights of the matrices and their biases."""
         inner = 2 * self.width if self.gated else self.width
         return hidden_size * (inner + self.width) + ((inner + hidden_size) if self.bias else 0)
-
-    active_parameters = parameters
 
 
 @noun
@@ -224,22 +266,32 @@ class Experts(Noun):
         return experts * self.expert.parameters(hidden_size) + router + shared + gate
 
 
-AnyAttention: TypeAlias = Attention | LatentAttention | LinearAttention
+AnyAttention: TypeAlias = Attention | LatentAttention | LinearAttention | StateSpace
 AnyFeedForward: TypeAlias = FeedForward | Experts
 
 
 @noun
 class Block(Noun):
-    """`count` layers of one kind: attention, then a feed-forward part, or both side by side."""
+    """`count` layers of one kind: attention, then a feed-forward part, or both side by side.
+
+    In hybrids such as Nemotron-H a layer may have only one of the two.
+    """
 
     count: Count = whole()
-    attention: AnyAttention = instance(Attention, LatentAttention, LinearAttention)
-    feed_forward: AnyFeedForward = instance(FeedForward, Experts)
+    attention: AnyAttention | None = instance(
+        Attention, LatentAttention, LinearAttention, StateSpace, default=None
+    )
+    feed_forward: AnyFeedForward | None = instance(FeedForward, Experts, default=None)
     parallel: bool = flag(default=False)
     """Attention and feed-forward part read the same input and are added together (GPT-J,
     GPT-NeoX, Falcon): tensor parallelism then needs one all-reduce instead of two."""
     norms: int = whole(default=2, least=0)
     """Normalisations per layer, each over the hidden size."""
+
+    def check(self) -> None:
+        """A layer has at least one part."""
+        if self.attention is None and self.feed_forward is None:
+            raise BadValueError("Block", "neither", "given attention, a feed-forward part or both")
 
     @property
     def allreduces_per_layer(self) -> int:
@@ -248,7 +300,20 @@ class Block(Noun):
         One after each row-parallel product whose sum is needed at once (Shoeybi et al. 2019,
         arXiv:1909.08053).
         """
-        return 1 if self.parallel else 2
+        single = self.parallel or self.attention is None or self.feed_forward is None
+        return 1 if single else 2
+
+    def parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of one layer's parts, norms left out."""
+        parts = (self.attention, self.feed_forward)
+        return sum(part.parameters(hidden_size) for part in parts if part is not None)
+
+    def idle_parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the experts that a token does not visit, in one layer."""
+        part = self.feed_forward
+        if not isinstance(part, Experts):
+            return 0
+        return part.parameters(hidden_size) - part.active_parameters(hidden_size)
 
 
 @noun
@@ -316,12 +381,7 @@ class Model(Noun):
     def parameters(self) -> Count:
         """Every learned weight, embeddings included, tied ones once."""
         blocks = sum(
-            block.count
-            * (
-                block.attention.parameters(self.hidden_size)
-                + block.feed_forward.parameters(self.hidden_size)
-                + self._norm_parameters(block.norms)
-            )
+            block.count * (block.parameters(self.hidden_size) + self._norm_parameters(block.norms))
             for block in self.blocks
         )
         return blocks + self._embedding_parameters(2) + self._parameters_around_blocks
@@ -334,10 +394,13 @@ class Model(Noun):
         output head alone (DeepSeek, GPT-OSS, Kimi), or neither (GLM, MiniMax). The convention is in
         `active_embedding_tables`. A dense model is active as a whole.
         """
-        if all(isinstance(block.feed_forward, FeedForward) for block in self.blocks):
+        if not any(isinstance(block.feed_forward, Experts) for block in self.blocks):
             return self.parameters
-        tables = self._embedding_parameters(self.active_embedding_tables)
-        return self.parameters - self._idle_parameters - self._embedding_parameters(2) + tables
+        idle = sum(block.count * block.idle_parameters(self.hidden_size) for block in self.blocks)
+        left_out = self._embedding_parameters(2) - self._embedding_parameters(
+            self.active_embedding_tables
+        )
+        return self.parameters - idle - left_out
 
     @property
     def allreduces_per_layer(self) -> int:
@@ -347,26 +410,21 @@ class Model(Noun):
     @property
     def cache_elements_per_token(self) -> Count:
         """Elements of key-value cache that one token occupies over all layers."""
-        return sum(block.count * block.attention.cache_elements_per_token for block in self.blocks)
+        return sum(
+            block.count * block.attention.cache_elements_per_token
+            for block in self.blocks
+            if block.attention is not None
+        )
 
     @property
     def not_priced_yet(self) -> tuple[str, ...]:
         """Parts of the model that are understood and counted, but whose time cannot be told yet."""
         counts: dict[str, Count] = {}
         for block in self.blocks:
-            kind = block.attention.kind
+            kind = block.attention.kind if block.attention else ""
             if kind in _WITHOUT_A_PRICE:
                 counts[kind] = counts.get(kind, 0) + block.count
         return tuple(f"{kind} in {n} of {self.num_layers} layers" for kind, n in counts.items())
-
-    @property
-    def _idle_parameters(self) -> Count:
-        """Weights of the experts that a token does not visit."""
-        idle: Count = 0
-        for block in self.blocks:
-            part, hidden = block.feed_forward, self.hidden_size
-            idle = idle + block.count * (part.parameters(hidden) - part.active_parameters(hidden))
-        return idle
 
     @property
     def _parameters_around_blocks(self) -> Count:

@@ -21,10 +21,16 @@ from shardcost.model import (
     LatentAttention,
     LinearAttention,
     Model,
+    StateSpace,
 )
 
 GB, GIB, MIB, GBIT, TERA, MEGA = 10**9, 2**30, 2**20, 10**9 / 8, 10**12, 10**6
-_ATTENTIONS: Final = {"softmax": Attention, "latent": LatentAttention, "linear": LinearAttention}
+_ATTENTIONS: Final[dict[str, type[Noun]]] = {
+    "softmax": Attention,
+    "latent": LatentAttention,
+    "linear": LinearAttention,
+    "state_space": StateSpace,
+}
 
 _ENTRY: Final = {"value", "source", "caveat"}
 _CATALOG_ONLY: Final = {
@@ -172,25 +178,24 @@ def model_from(content: dict[str, Any], file: str) -> Model:
 
 
 def _block(content: dict[str, Any], file: str) -> Block:
-    attention = dict(content.pop("attention", {}))
-    kind = attention.pop("kind", None)
-    if kind not in _ATTENTIONS:
-        raise FormatError(
-            file, f"attention.kind must be one of {', '.join(_ATTENTIONS)}, got {kind!r}"
-        )
-    if ("feed_forward" in content) == ("experts" in content):
-        raise FormatError(file, "a block must have either feed_forward or experts")
-    part: FeedForward | Experts
+    """Return one ``[[block]]``: its attention by kind, its feed-forward part or its experts."""
+    if "attention" in content:
+        attention = dict(content["attention"])
+        kind = attention.pop("kind", None)
+        if kind not in _ATTENTIONS:
+            known = ", ".join(_ATTENTIONS)
+            raise FormatError(file, f"attention.kind must be one of {known}, got {kind!r}")
+        content["attention"] = _noun(_ATTENTIONS[kind], attention, file)
+    if "feed_forward" in content and "experts" in content:
+        raise FormatError(file, "a block has either feed_forward or experts, not both")
     if "experts" in content:
         experts = dict(content.pop("experts"))
-        for key in ("expert", "shared"):
-            if key in experts:
-                experts[key] = _noun(FeedForward, experts[key], file)
-        part = _noun(Experts, experts, file)
-    else:
-        part = _noun(FeedForward, content.pop("feed_forward"), file)
-    attention_noun: Noun = _noun(_ATTENTIONS[kind], attention, file)
-    return _noun(Block, {**content, "attention": attention_noun, "feed_forward": part}, file)
+        for key in {"expert", "shared"} & set(experts):
+            experts[key] = _noun(FeedForward, experts[key], file)
+        content["feed_forward"] = _noun(Experts, experts, file)
+    elif "feed_forward" in content:
+        content["feed_forward"] = _noun(FeedForward, content["feed_forward"], file)
+    return _noun(Block, content, file)
 
 
 def _noun(kind: type[N], content: dict[str, Any], file: str) -> N:

@@ -58,5 +58,5 @@ def run(given: Namespace) -> int:
 
 
 def _attentions(model: Model) -> str:
-    kinds = dict.fromkeys(block.attention.kind for block in model.blocks)
+    kinds = dict.fromkeys(block.attention.kind for block in model.blocks if block.attention)
     return " + ".join(kind.removesuffix(" attention") for kind in kinds)

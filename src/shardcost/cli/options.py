@@ -90,7 +90,7 @@ def model_file(path: Path) -> Model:
     """Return the model of a Hugging Face config; what it warns of is a note of the model."""
     import warnings
 
-    from shardcost.formats.hf_config import UnknownFamilyWarning
+    from shardcost.formats.hf_fields import UnknownFamilyWarning
     from shardcost.model import Model
 
     with warnings.catch_warnings():

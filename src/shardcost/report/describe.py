@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from shardcost.cluster import Cluster, Network, Source
-from shardcost.model import Attention, Block, Experts, FeedForward, LatentAttention, Model
+from shardcost.model import Attention, Block, Experts, LatentAttention, Model, StateSpace
 from shardcost.report.text import heading, paragraph, table
 from shardcost.units import format_bytes, format_count, format_flops, format_rate
 
@@ -136,22 +136,24 @@ def _allreduces(model: Model) -> str:
 
 def _attention(block: Block) -> str:
     attention = block.attention
+    if attention is None:
+        return "-"
     if isinstance(attention, Attention):
         window = f", window {attention.window_tokens:,}" if attention.window_tokens else ""
         return f"{attention.heads} heads x {attention.head_dim}, {attention.kv_heads} KV{window}"
     if isinstance(attention, LatentAttention):
         index = f", top {attention.index_top_k}" if attention.index_heads else ""
         return f"latent {attention.kv_lora_rank}, {attention.heads} heads{index}"
+    if isinstance(attention, StateSpace):
+        return f"state space {attention.inner_size:,} x {attention.state_size}"
     return f"linear, {attention.key_heads}/{attention.value_heads} heads"
 
 
 def _feed_forward(block: Block) -> str:
     part = block.feed_forward
+    if part is None:
+        return "-"
     if isinstance(part, Experts):
         shared = f", shared {part.shared.width:,}" if part.shared else ""
         return f"{part.count} experts of {part.expert.width:,}, top {part.top_k}{shared}"
-    return _dense(part)
-
-
-def _dense(part: FeedForward) -> str:
     return f"{'gated ' if part.gated else ''}{part.width:,}"

@@ -1,0 +1,190 @@
+"""The fields of a Hugging Face config, and what its family leaves unsaid.
+
+`Config` looks each quantity up under its aliases and checks it on the way out, so that a damaged
+or hostile file ends in one line that names the field. `families` reads `hf_families.toml`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from shardcost.errors import FormatError, shown
+
+ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model", "n_embed"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads", "attn_config.kv_n_heads"),
+    "head_dim": ("head_dim", "attention_head_dim", "head_size"),
+    "width": (
+        "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "ffn_config.ffn_hidden_size",
+    ),
+    "experts": (
+        "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
+        "ffn_config.moe_num_experts",
+    ),
+    "top_k": (
+        "num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_topk", "moe_k",
+        "ffn_config.moe_top_k",
+    ),
+    "expert_width": ("moe_intermediate_size", "expert_intermediate_size"),
+    "shared_count": ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
+    "shared_width": (
+        "shared_expert_intermediate_size", "shared_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+    ),
+    "state": ("ssm_state_size", "mamba_d_state"),
+    "state_heads": ("mamba_num_heads", "mamba_n_heads"),
+    "state_groups": ("n_groups", "mamba_n_groups"),
+    "state_kernel": ("conv_kernel", "mamba_d_conv"),
+    "state_expand": ("expand", "mamba_expand"),
+    "vocab": ("vocab_size", "padded_vocab_size"),
+    "context": (
+        "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length",
+        "seq_length",
+    ),
+    "dtype": ("dtype", "torch_dtype"),
+}  # fmt: skip
+"""For each quantity, the names it goes by; a dot descends into a nested table."""
+
+
+_RECURRENT_KEYS: Final = ("mamba_", "ssm_", "state_size", "rwkv")
+_ACTIVATION_KEYS: Final = ("hidden_act", "hidden_activation", "activation_function", "activation")
+
+
+class UnknownFamilyWarning(UserWarning):
+    """The model_type is not in the family table; the config was read by its field names."""
+
+
+class Config:
+    """The fields of one config, each looked up by its aliases and checked on the way out."""
+
+    def __init__(self, content: dict[str, Any], file: str) -> None:
+        self.content = content
+        self.file = file
+        self.caveats: list[str] = []
+        self.model_type = self._text("model_type") or "unstated"
+        self.family = families().get(self.model_type) or self._unknown_family()
+        for key, value in self.family["config_defaults"].items():
+            self.content.setdefault(key, value)
+
+    def _unknown_family(self) -> dict[str, Any]:
+        """Return Llama's traits for a family that is not in the table, and warn."""
+        recurrent = sorted(key for key in self.content if key.startswith(_RECURRENT_KEYS))
+        if recurrent:
+            reason = f"has state-space layers ({recurrent[0]}) and is not a known family"
+            raise FormatError(self.file, f"model_type {shown(self.model_type)} {reason}")
+        activation = next((self.content[k] for k in _ACTIVATION_KEYS if k in self.content), "silu")
+        gated = "silu" in str(activation) or "glu" in str(activation)
+        caveat = (
+            f"model_type {shown(self.model_type)} is not a known family: read by its field names,"
+            f" {'three' if gated else 'two'} feed-forward matrices, biases and norms as in Llama"
+        )
+        self.caveats.append(caveat)
+        warnings.warn(f"{self.file}: {caveat}", UnknownFamilyWarning, stacklevel=6)
+        return {**families()["llama"], "family": "unknown", "gated": gated}
+
+    def find(self, quantity: str) -> tuple[str, Any]:
+        """Return the first alias that is present and not null, and its value."""
+        for alias in ALIASES.get(quantity, (quantity,)):
+            value: Any = self.content
+            for part in alias.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            if value is not None:
+                return alias, value
+        return quantity, None
+
+    def whole(self, quantity: str, least: int = 1) -> int | None:
+        """Return a whole number of at least `least`, or None if the config does not have it."""
+        alias, value = self.find(quantity)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            rule = f"a whole number of at least {least}"
+            raise FormatError(self.file, f"{alias} must be {rule}, got {shown(value)}")
+        return value
+
+    def needed(self, quantity: str) -> int:
+        """Return a whole number that the config must have."""
+        value = self.whole(quantity)
+        if value is None:
+            raise FormatError(self.file, f"{self._missing(quantity)} is missing")
+        return value
+
+    def require(self, *quantities: str) -> None:
+        """Raise one error that names everything missing at once."""
+        missing = [self._missing(q) for q in quantities if self.whole(q) is None]
+        if missing:
+            raise FormatError(
+                self.file,
+                f"cannot be read as a model of type {shown(self.model_type)}: missing "
+                + ", ".join(missing),
+            )
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return a true-or-false field."""
+        value = self.content.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise FormatError(self.file, f"{key} must be true or false, got {shown(value)}")
+        return value
+
+    def words(self, key: str, length: int) -> list[str] | None:
+        """Return a list of `length` texts, or None if the config does not have it."""
+        value = self.content.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise FormatError(self.file, f"{key} must be a list of texts, got {shown(value)}")
+        if len(value) != length:
+            raise FormatError(self.file, f"{key} names {len(value)} layers of {length}")
+        return value
+
+    def numbers(self, key: str) -> list[int] | None:
+        """Return a list of whole numbers, or None if the config does not have it."""
+        value = self.content.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(type(each) is int for each in value):
+            raise FormatError(self.file, f"{key} must be a list of numbers, got {shown(value)}")
+        return value
+
+    def trait(self, name: str) -> Any:
+        """Return what the family table says, asking the config where the table says so."""
+        trait = self.family[name]
+        if not isinstance(trait, dict):
+            return trait
+        said = self.flag(trait["key"], default=trait["default"])
+        return (trait["when_true"] if said else "none") if "when_true" in trait else said
+
+    def _text(self, key: str) -> str | None:
+        value = self.content.get(key)
+        if value is not None and not isinstance(value, str):
+            raise FormatError(self.file, f"{key} must be a text, got {shown(value)}")
+        return value
+
+    @staticmethod
+    def _missing(quantity: str) -> str:
+        return " or ".join(ALIASES.get(quantity, (quantity,))[:3])
+
+
+@cache
+def families() -> dict[str, dict[str, Any]]:
+    """Return the family table: for each model_type, its traits with the defaults filled in."""
+    import tomllib
+
+    with Path(__file__).with_name("hf_families.toml").open("rb") as file:
+        content = tomllib.load(file)
+    known = {}
+    for name, family in content["family"].items():
+        unknown = set(family) - set(content["default"]) - {"model_types"}
+        if unknown:
+            raise FormatError("hf_families.toml", f"unknown key {min(unknown)}")
+        for model_type in family["model_types"]:
+            known[model_type] = {**content["default"], **family, "family": name}
+    return known
