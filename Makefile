@@ -43,7 +43,8 @@ clean: ## remove the environment and every cache
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 
 .venv/bin/python:
-	@test -n "$(PYTHON)" || { echo "make: shardcost needs Python 3.11 or newer; none was found" >&2; exit 1; }
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "make: shardcost needs Python 3.11 or newer, not '$(or $(PYTHON),none)'; PYTHON=… chooses one" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
 		echo "make: '$(PYTHON) -m venv' failed (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shardcost import BadTypeError, FormatError, Model
 from shardcost.formats.hf_config import looks_like_hf_config
@@ -300,3 +302,39 @@ def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text("\ufeff" + json.dumps(LLAMA))
     assert parse_object(read_text(file), "x") == LLAMA
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "auto", "llama", "falcon", "full_attention", "silu", "4", "fp8"])
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+ODD_KEYS = [
+    "quantization_config", "text_config", "vision_config", "layer_types", "mlp_only_layers",
+    "moe_layers", "sliding_window", "rope_scaling", "_name_or_path", "block_configs", "dtype",
+    "num_key_value_heads_per_layer", "num_nextn_predict_layers", "word_embed_proj_dim",
+    "attn_layer_indices", "kv_lora_rank", "hybrid_override_pattern", "layers_block_type",
+    "mamba_dt_rank", "global_head_dim", "ffn_config", "attn_config", "tie_word_embeddings",
+]  # fmt: skip
+
+
+@settings(max_examples=1500)
+@given(st.sampled_from(TINY), st.data())
+def test_damaged_configs_are_read_or_refused(case: dict[str, Any], data: st.DataObject) -> None:
+    config = dict(case["config"])
+    for key in data.draw(st.lists(st.sampled_from([*config, *ODD_KEYS]), min_size=1, max_size=3)):
+        config[key] = data.draw(json_values)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownFamilyWarning)
+        try:
+            model = Model.from_hf(config)
+        except FormatError:
+            return
+    assert model.parameters >= model.active_parameters > 0

@@ -198,7 +198,7 @@ class Cluster(Noun):
                 return self._inside(tier, tier.ring_bytes_per_s(max(2, num_gpus)))
         outermost = self.tiers[-1]
         if self.network is None:
-            rule = f"at most the {outermost.gpus} of one domain of {self.name}, or a network named"
+            rule = f"at most {outermost.gpus}, one domain of {self.name} (name a network for more)"
             raise BadValueError("num_gpus", num_gpus, rule)
         nodes = max(1, outermost.gpus // self.gpus_per_node)
         ports = self.network.node_bytes_per_s(self.gpus_per_node) * nodes

@@ -302,7 +302,7 @@ def _state_space(config: Config) -> StateSpace:
     inner = heads * head_dim if heads and head_dim else config.needed("state_expand") * hidden
     rank = None
     if heads is None:
-        automatic = config.content.get("mamba_dt_rank") in {None, "auto"}
+        automatic = config.content.get("mamba_dt_rank") in (None, "auto")
         rank = -(-hidden // 16) if automatic else config.needed("mamba_dt_rank")
     biased = config.flag("use_bias", default=False) or config.flag("mamba_proj_bias", default=False)
     convolved = config.flag("use_conv_bias", default=True)
