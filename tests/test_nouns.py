@@ -41,21 +41,25 @@ def small_model(**changes: Any) -> Model:
     return Model(**values | changes)
 
 
+def small_device(**changes: Any) -> Device:
+    values: dict[str, Any] = {
+        "name": "d",
+        "vendor": "v",
+        "architecture": "a",
+        "peak_flop_per_s": {"bf16": 1e15},
+        "memory_bytes": 80 * 2**30,
+        "memory_bytes_per_s": 3e12,
+        "compute_units": 100,
+    }
+    return Device(**values | changes)
+
+
 def small_cluster(kind: str = "nvswitch", gpus: int = 8, **changes: Any) -> Cluster:
-    device = Device(
-        name="d",
-        vendor="v",
-        architecture="a",
-        peak_flop_per_s={"bf16": 1e15},
-        memory_bytes=80 * 2**30,
-        memory_bytes_per_s=3e12,
-        compute_units=100,
-    )
     tier = Tier(name="t", kind=kind, gpus=gpus, bytes_per_s=420e9)
     values: dict[str, Any] = {
         "name": "c",
         "title": "C",
-        "device": device,
+        "device": small_device(),
         "gpus_per_node": 8,
         "tiers": [tier],
     }
@@ -134,6 +138,11 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (Layout, {"tp": np.array([1.5])}, BadTypeError, r"Layout\.tp"),
     (Layout, {"sequence_parallel": 1}, BadTypeError, r"True or False, got 1"),
     (Layout, {"recompute": "ful"}, UnknownNameError, r"did you mean full"),
+    (Layout, {"zero": 4}, BadValueError, "a ZeRO stage from 0 to 3"),
+    (small_device, {"peak_flop_per_s": {"bf17": 1.0}}, UnknownNameError, "did you mean bf16"),
+    (small_device, {"memory_bytes": 10**400}, BadValueError, "a finite number above 0"),
+    (small_device, {"memory_bytes": "80"}, BadTypeError, "a finite number above 0"),
+    (small_device, {"memory_bytes": np.array([0.0])}, BadValueError, "every cell, got 0"),
     (Layout, {"chunks": 2}, BadValueError, r"chunks above 1 need pp above 1"),
     (Train, {"global_batch": 1, "sequence_length": -1}, BadValueError, r"Train\.sequence_length"),
     (Train, {"global_batch": 1, "sequence_length": 1, "dtype": "b16"}, UnknownNameError, "bf16"),

@@ -10,10 +10,10 @@ NumPy arrays.
 from __future__ import annotations
 
 from math import inf
-from numbers import Integral, Real
 from typing import Any, Final, TypedDict
 
-from shardcost.errors import BadTypeError, BadValueError
+from shardcost.errors import BadValueError
+from shardcost.scalars import positive_number, whole_number
 
 BYTES_PER_MS_AT_1_GB_PER_S: Final = 1e6
 """Bandwidth is decimal: 1 GB/s is 1e9 bytes per second, so 1e6 bytes per millisecond."""
@@ -93,14 +93,18 @@ def tensor_parallel_allreduce_cost(
         and allreduces_per_layer >= 0
         and 0.0 < bandwidth_gb_per_sec < inf
     ):
-        hidden_size = whole_number("hidden_size", hidden_size)
-        sequence_length = whole_number("sequence_length", sequence_length)
-        batch_size = whole_number("batch_size", batch_size)
-        num_gpus = whole_number("num_gpus", num_gpus)
-        num_layers = whole_number("num_layers", num_layers)
-        bytes_per_element = whole_number("bytes_per_element", bytes_per_element)
-        allreduces_per_layer = whole_number("allreduces_per_layer", allreduces_per_layer)
-        bandwidth_gb_per_sec = _bandwidth(bandwidth_gb_per_sec)
+        hidden_size = whole_number("hidden_size", hidden_size, LEAST["hidden_size"])
+        sequence_length = whole_number("sequence_length", sequence_length, LEAST["sequence_length"])
+        batch_size = whole_number("batch_size", batch_size, LEAST["batch_size"])
+        num_gpus = whole_number("num_gpus", num_gpus, LEAST["num_gpus"])
+        num_layers = whole_number("num_layers", num_layers, LEAST["num_layers"])
+        bytes_per_element = whole_number(
+            "bytes_per_element", bytes_per_element, LEAST["bytes_per_element"]
+        )
+        allreduces_per_layer = whole_number(
+            "allreduces_per_layer", allreduces_per_layer, LEAST["allreduces_per_layer"]
+        )
+        bandwidth_gb_per_sec = positive_number("bandwidth_gb_per_sec", bandwidth_gb_per_sec, "GB/s")
 
     message = batch_size * sequence_length * hidden_size * bytes_per_element
     try:
@@ -146,22 +150,6 @@ def ring_allreduce_cost(
     return per_allreduce, total, time_ms
 
 
-def whole_number(name: str, value: object, at: list[int] | None = None) -> int:
-    """Return `value` as an int if it is whole and at least ``LEAST[name]``; raise otherwise.
-
-    `at` is the cell's position where `value` is one of an array.
-    """
-    least = LEAST[name]
-    name += str(at) if at else ""
-    rule = f"a whole number of at least {least}"
-    # NumPy registers its integers as Integral; its bool is not, Python's is.
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise BadTypeError(name, value, rule)
-    if value < least:
-        raise BadValueError(name, value, rule)
-    return int(value)
-
-
 def beyond_float(message_bytes: int) -> BadValueError:
     """Return the error for volumes that no float can hold."""
     what = "message_size_bytes x num_layers x allreduces_per_layer"
@@ -172,17 +160,3 @@ def too_slow(bandwidth_gb_per_sec: float) -> BadValueError:
     """Return the error for a bandwidth so low that the time is beyond any float."""
     rule = "high enough for times below 1.8e308 ms"
     return BadValueError("bandwidth_gb_per_sec", bandwidth_gb_per_sec, rule)
-
-
-def _bandwidth(value: object) -> float:
-    """Return `value` as a float if it is a finite, positive number; raise otherwise."""
-    rule = "a finite number of GB/s above 0"
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise BadTypeError("bandwidth_gb_per_sec", value, rule)
-    try:
-        bandwidth = float(value)
-    except OverflowError:  # an int beyond the range of floats
-        bandwidth = inf
-    if not 0.0 < bandwidth < inf:
-        raise BadValueError("bandwidth_gb_per_sec", value, rule)
-    return bandwidth

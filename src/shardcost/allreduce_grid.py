@@ -19,9 +19,9 @@ from shardcost.allreduce import (
     beyond_float,
     ring_allreduce_cost,
     too_slow,
-    whole_number,
 )
 from shardcost.errors import BadTypeError, BadValueError
+from shardcost.scalars import whole_number
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -108,12 +108,12 @@ def _whole_numbers(name: str, value: ArrayLike) -> NDArray[Any]:
     array = _array(name, value, "whole numbers")
     if array.dtype == object:  # exact Python integers, or anything else: the scalar rule decides
         for index, cell in np.ndenumerate(array):
-            whole_number(name, cell, at=list(index))
+            whole_number(f"{name}{list(index)}", cell, LEAST[name])
     elif array.dtype.kind not in "iu":
         raise BadTypeError(name, value, f"whole numbers of at least {LEAST[name]}")
     elif array.size and array.min() < LEAST[name]:
         at = np.unravel_index(array.argmin(), array.shape)
-        whole_number(name, array[at], at=[int(i) for i in at])
+        whole_number(f"{name}{[int(i) for i in at]}", array[at], LEAST[name])
     return array
 
 

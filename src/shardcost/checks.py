@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf
-from numbers import Integral, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 from shardcost.dtypes import canonical_dtype
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.scalars import positive_number, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,33 +69,25 @@ def whole(*, default: Any = MISSING, least: int = 1) -> Any:
     """Return a field for a whole number (or array of them) of at least `least`."""
 
     def rule(name: str, value: Any) -> Any:
-        text = f"a whole number of at least {least}"
         if is_array(value):
+            text = f"a whole number of at least {least}"
             return _checked_array(name, value, "iu", text, lambda cells: cells >= least)
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise BadTypeError(name, value, text)
-        if value < least:
-            raise BadValueError(name, value, text)
-        return int(value)
+        return whole_number(name, value, least)
 
     return _field(default, rule)
 
 
 def positive(*, default: Any = MISSING) -> Any:
     """Return a field for a finite number (or array of them) above 0."""
-    return _field(default, positive_number)
+    return _field(default, positive_or_array)
 
 
-def positive_number(name: str, value: Any) -> Any:
-    """Return a finite number (or array of them) above 0 as float; raise otherwise."""
-    rule = "a finite number above 0"
+def positive_or_array(name: str, value: Any) -> Any:
+    """Return a finite number above 0 as float, or an array of them; raise otherwise."""
     if is_array(value):
-        return _checked_array(name, value, "iuf", rule, lambda cells: (cells > 0) & (cells < inf))
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise BadTypeError(name, value, rule)
-    if not 0 < float(value) < inf:
-        raise BadValueError(name, value, rule)
-    return float(value)
+        text = "a finite number above 0"
+        return _checked_array(name, value, "iuf", text, lambda cells: (cells > 0) & (cells < inf))
+    return positive_number(name, value)
 
 
 def flag(*, default: Any = MISSING) -> Any:

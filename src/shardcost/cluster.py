@@ -22,11 +22,12 @@ from shardcost.checks import (
     noun,
     one_of,
     positive,
-    positive_number,
+    positive_or_array,
     table,
     text,
     whole,
 )
+from shardcost.dtypes import BITS
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 
 
@@ -37,7 +38,7 @@ class Device(Noun):
     name: str = text()
     vendor: str = text()
     architecture: str = text()
-    peak_flop_per_s: Mapping[str, Quantity] = table(positive_number)
+    peak_flop_per_s: Mapping[str, Quantity] = table(positive_or_array)
     """Dense matrix rate by number format. Rates "with sparsity" are twice this and not kept."""
     memory_bytes: Quantity = positive()
     memory_bytes_per_s: Quantity = positive()
@@ -47,6 +48,12 @@ class Device(Noun):
     boost_clock_hz: Quantity | None = positive(default=None)
     l2_cache_bytes: Quantity | None = positive(default=None)
     power_w: Quantity | None = positive(default=None)
+
+    def check(self) -> None:
+        """Rates are kept under shardcost's own names of number formats."""
+        for dtype in self.peak_flop_per_s:
+            if dtype not in BITS:
+                raise UnknownNameError("Device.peak_flop_per_s", dtype, BITS)
 
     def peak(self, dtype: str) -> Quantity:
         """Return the dense peak for a number format, in FLOP per second."""

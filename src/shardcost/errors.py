@@ -95,6 +95,11 @@ class FormatError(BadValueError):
         self.file = file
         self.reason = reason
 
+    @classmethod
+    def within(cls, file: str, error: ShardcostError) -> FormatError:
+        """Return an error met while reading `file` as one that names the file."""
+        return error if isinstance(error, cls) else cls(file, str(error))
+
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.file, self.reason)
 

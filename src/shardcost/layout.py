@@ -44,7 +44,7 @@ class Layout(Noun):
     recompute: str = one_of("none", "selective", "full", default="none")
     """Activations computed again in the backward pass instead of kept."""
     schedule: str = one_of("1f1b", "interleaved", "zero_bubble", default="1f1b")
-    zero: str = one_of("0", "1", "2", "3", default="0")
+    zero: int = whole(default=0, least=0)
     """ZeRO stage: what data parallelism shards (1: optimizer, 2: gradients, 3: weights)."""
     scheme: str = one_of("1d", "2d", "2.5d", "3d", "weight_gathered", default="1d")
     """How tensor parallelism partitions a matrix product."""
@@ -66,6 +66,8 @@ class Layout(Noun):
 
     def check(self) -> None:
         """One layout asked for by itself must be possible; an array of them is masked instead."""
+        if self.zero > 3:
+            raise BadValueError("Layout.zero", self.zero, "a ZeRO stage from 0 to 3")
         for reason, where in self.problems().items():
             if not is_array(where) and anywhere(where):
                 raise BadValueError("Layout", self.short(), f"possible ({reason})")

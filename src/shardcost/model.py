@@ -63,7 +63,7 @@ class Attention(Noun):
     output_gate: bool = flag(default=False)
     """The query projection also yields a gate for the output (Qwen3-Next): it is twice as wide."""
     shared_kv: bool = flag(default=False)
-    """Values are the keys (Gemma 4's global layers): one projection and one cache for both."""
+    """Values come from the keys' projection (Gemma 4's global layers)."""
     sinks: bool = flag(default=False)
     """A learned logit per head that takes up attention (GPT-OSS)."""
 
@@ -82,7 +82,7 @@ class Attention(Noun):
     @property
     def cache_elements_per_token(self) -> Count:
         """Elements that a decoder keeps of each token, in each layer."""
-        return (1 if self.shared_kv else 2) * self.kv_heads * self.head_dim
+        return 2 * self.kv_heads * self.head_dim
 
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the four projections, their biases and norms."""
@@ -241,15 +241,12 @@ class Experts(Noun):
     how many nodes its data goes to (DeepSeek-V3, arXiv:2412.19437)."""
     top_groups: int | None = whole(default=None)
 
+    kind = "experts"
+
     def check(self) -> None:
         """A token cannot visit more experts than there are."""
         if anywhere(self.top_k > self.count):
             raise BadValueError("Experts.top_k", self.top_k, f"at most the {self.count} experts")
-
-    @property
-    def kind(self) -> str:
-        """What this feed-forward part is called."""
-        return "experts"
 
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of all experts, the shared part and the router."""

@@ -6,21 +6,21 @@ NumPy arrays that broadcast.
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
 
 from shardcost.checks import Count, Noun, noun, number_format, one_of, whole
 
 
-class Workload(Noun):
+class Workload(Noun, ABC):
     """Base of `Train`, `Prefill` and `Decode`."""
 
     phase: str
     dtype: str
 
     @property
-    def tokens(self) -> Any:
+    @abstractmethod
+    def tokens(self) -> Count:
         """Tokens that one step computes."""
-        raise NotImplementedError
 
 
 @noun

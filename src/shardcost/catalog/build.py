@@ -129,7 +129,7 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
             sources={**top.sources, **device.sources, **peaks.sources, **link.sources},
         )
     except ShardcostError as error:
-        raise _in_file(file, error) from None
+        raise FormatError.within(file, error) from None
     for sheet in (top, device, peaks, link):
         sheet.close()
     return cluster
@@ -164,7 +164,7 @@ def network_from(content: dict[str, Any], file: str) -> Network:
             sources=sheet.sources,
         )
     except ShardcostError as error:
-        raise _in_file(file, error) from None
+        raise FormatError.within(file, error) from None
     sheet.close()
     return network
 
@@ -207,10 +207,6 @@ def _noun(kind: type[N], content: dict[str, Any], file: str) -> N:
     try:
         return kind(**content)
     except ShardcostError as error:
-        raise _in_file(file, error) from None
+        raise FormatError.within(file, error) from None
     except TypeError as error:  # a field without a default is missing
         raise FormatError(file, str(error)) from None
-
-
-def _in_file(file: str, error: ShardcostError) -> FormatError:
-    return error if isinstance(error, FormatError) else FormatError(file, str(error))

@@ -84,10 +84,8 @@ def _model(
             source=source,
             caveats=tuple(config.caveats),
         )
-    except FormatError:
-        raise
     except ShardcostError as error:
-        raise FormatError(file, str(error)) from None
+        raise FormatError.within(file, error) from None
 
 
 def _text_part(content: dict[str, Any], file: str) -> dict[str, Any]:
