@@ -93,17 +93,13 @@ def tensor_parallel_allreduce_cost(
         and allreduces_per_layer >= 0
         and 0.0 < bandwidth_gb_per_sec < inf
     ):
-        hidden_size = whole_number("hidden_size", hidden_size, LEAST["hidden_size"])
-        sequence_length = whole_number("sequence_length", sequence_length, LEAST["sequence_length"])
-        batch_size = whole_number("batch_size", batch_size, LEAST["batch_size"])
-        num_gpus = whole_number("num_gpus", num_gpus, LEAST["num_gpus"])
-        num_layers = whole_number("num_layers", num_layers, LEAST["num_layers"])
-        bytes_per_element = whole_number(
-            "bytes_per_element", bytes_per_element, LEAST["bytes_per_element"]
-        )
-        allreduces_per_layer = whole_number(
-            "allreduces_per_layer", allreduces_per_layer, LEAST["allreduces_per_layer"]
-        )
+        hidden_size = _count("hidden_size", hidden_size)
+        sequence_length = _count("sequence_length", sequence_length)
+        batch_size = _count("batch_size", batch_size)
+        num_gpus = _count("num_gpus", num_gpus)
+        num_layers = _count("num_layers", num_layers)
+        bytes_per_element = _count("bytes_per_element", bytes_per_element)
+        allreduces_per_layer = _count("allreduces_per_layer", allreduces_per_layer)
         bandwidth_gb_per_sec = positive_number("bandwidth_gb_per_sec", bandwidth_gb_per_sec, "GB/s")
 
     message = batch_size * sequence_length * hidden_size * bytes_per_element
@@ -148,6 +144,10 @@ def ring_allreduce_cost(
     total = 1.0 * (n_times_sent * allreduces) / num_gpus
     time_ms = total / bandwidth_gb_per_sec / BYTES_PER_MS_AT_1_GB_PER_S
     return per_allreduce, total, time_ms
+
+
+def _count(name: str, value: object) -> int:
+    return whole_number(name, value, LEAST[name])
 
 
 def beyond_float(message_bytes: int) -> BadValueError:
