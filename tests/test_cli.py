@@ -97,6 +97,13 @@ def test_notes_name_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> Non
     assert any("no peer access" in note for note in notes)
 
 
+def test_every_family_is_priced(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for case in json.loads((Path(__file__).parent / "data" / "hf_tiny.json").read_text())["models"]:
+        (tmp_path / "config.json").write_text(json.dumps(case["config"]))
+        found = run_json(capsys, "allreduce", "--model", str(tmp_path), "--gpus", "2")
+        assert found["message_size_bytes"] == 4096 * 64 * 2
+
+
 def test_parallel_blocks_are_priced_with_one_allreduce(capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, "allreduce", "--model", "gpt-neox-20b", "--gpus", "2")
     assert found["inputs"]["allreduces_per_layer"]["value"] == 1

@@ -401,8 +401,15 @@ class Model(Noun):
 
     @property
     def allreduces_per_layer(self) -> int:
-        """All-reduces per layer and forward pass under 1-D tensor parallelism."""
+        """All-reduces per layer and forward pass under 1-D tensor parallelism; the most of any."""
         return max(block.allreduces_per_layer for block in self.blocks)
+
+    @property
+    def attention_heads(self) -> tuple[Count, ...]:
+        """Query heads of each kind of layer that has them: what tensor parallelism divides."""
+        with_heads = (Attention, LatentAttention)
+        parts = (block.attention for block in self.blocks)
+        return tuple(part.heads for part in parts if isinstance(part, with_heads))
 
     @property
     def cache_elements_per_token(self) -> Count:

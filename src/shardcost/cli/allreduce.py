@@ -141,13 +141,11 @@ def _bandwidth(given: Namespace, cluster: Cluster | None, num_gpus: int) -> Inpu
 
 def _notes(model: Model | None, cluster: Cluster | None, num_gpus: int) -> list[str]:
     """Return what the user should know about this combination."""
-    notes = []
-    heads = (
-        {getattr(block.attention, "heads", num_gpus) for block in model.blocks} if model else set()
-    )
-    uneven = sorted(count for count in heads if num_gpus > 0 and count % num_gpus)
-    if uneven:
-        notes.append(f"{uneven[0]} attention heads do not divide evenly over {num_gpus} GPUs.")
+    notes: list[str] = []
+    uneven = {heads for heads in (model.attention_heads if model else ()) if heads % num_gpus}
+    notes += [
+        f"{heads} attention heads do not divide evenly over {num_gpus} GPUs." for heads in uneven
+    ]
     if cluster and not cluster.tiers[0].peer_access and num_gpus > 1:
         notes.append(f"{cluster.name} has no peer access: data is copied through the host.")
     return notes

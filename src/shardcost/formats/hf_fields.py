@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from shardcost.errors import FormatError, shown
+from shardcost.errors import FormatError, ShardcostError, shown
+from shardcost.scalars import whole_number
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -103,10 +104,10 @@ class Config:
         alias, value = self.find(quantity)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            rule = f"a whole number of at least {least}"
-            raise FormatError(self.file, f"{alias} must be {rule}, got {shown(value)}")
-        return value
+        try:
+            return whole_number(alias, value, least)
+        except ShardcostError as error:
+            raise FormatError.within(self.file, error) from None
 
     def needed(self, quantity: str) -> int:
         """Return a whole number that the config must have."""
@@ -153,6 +154,14 @@ class Config:
         if not isinstance(value, list) or not all(type(each) is int for each in value):
             raise FormatError(self.file, f"{key} must be a list of numbers, got {shown(value)}")
         return value
+
+    def layer_numbers(self, key: str, layers: int) -> set[int] | None:
+        """Return the layers that a list names, or None if the config does not have it."""
+        listed = self.numbers(key)
+        beyond = [i for i in listed or () if not 0 <= i < layers]
+        if beyond:
+            raise FormatError(self.file, f"{key} names layer {shown(beyond[0])} of {layers}")
+        return None if listed is None else set(listed)
 
     def trait(self, name: str) -> Any:
         """Return what the family table says, asking the config where the table says so."""

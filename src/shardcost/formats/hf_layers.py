@@ -108,7 +108,7 @@ def _layer_kinds(config: Config, layers: int) -> list[_Kind]:
         )
     sparse = _sparse_layers(config, layers)
     listed = config.numbers("num_key_value_heads_per_layer")
-    kv_heads: Sequence[int | None] = listed or [None] * layers
+    kv_heads: Sequence[int | None] = [None] * layers if listed is None else listed
     if len(kv_heads) != layers:
         reason = f"num_key_value_heads_per_layer names {len(kv_heads)} layers of {layers}"
         raise FormatError(config.file, reason)
@@ -190,7 +190,7 @@ def _periodic(config: Config) -> _IsFull:
 
 def _listed(config: Config) -> _IsFull:
     """Full attention in the layers that are listed (Bamba)."""
-    listed = set(config.numbers("attn_layer_indices") or ())
+    listed = config.layer_numbers("attn_layer_indices", config.needed("layers")) or set()
     return lambda i: i in listed
 
 
@@ -227,7 +227,8 @@ def _attention(config: Config, kind: _Kind) -> AnyAttention:
 def _grouped(config: Config, window: int | None, own_kv_heads: int | None) -> Attention:
     """Return ordinary attention, with Gemma 4's global layers as the one exception."""
     heads = config.needed("heads")
-    kv_heads, head_dim = own_kv_heads or _kv_heads(config, heads), _head_dim(config, heads)
+    kv_heads = _kv_heads(config, heads) if own_kv_heads is None else own_kv_heads
+    head_dim = _head_dim(config, heads)
     global_dim = config.whole("global_head_dim")
     shared_kv = False
     if window is None and global_dim is not None:
@@ -334,9 +335,9 @@ def _sparse_layers(config: Config, layers: int) -> set[int]:
     if period is not None:
         offset = config.whole("expert_layer_offset", least=0) or 0
         return {i for i in range(layers) if i % period == offset}
-    listed = config.numbers("moe_layers")
+    listed = config.layer_numbers("moe_layers", layers)
     if listed is not None:
-        return {i for i in listed if 0 <= i < layers}
+        return listed
     first = config.whole("first_k_dense_replace", least=0) or 0
     every = (
         config.whole("interleave_moe_layer_step")
@@ -344,7 +345,7 @@ def _sparse_layers(config: Config, layers: int) -> set[int]:
         or config.whole("moe_layer_freq")
         or 1
     )
-    dense = set(config.numbers("mlp_only_layers") or ())
+    dense = config.layer_numbers("mlp_only_layers", layers) or set()
     return {i for i in range(first, layers) if (i + 1) % every == 0 and i not in dense}
 
 
