@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -74,6 +75,9 @@ def test_the_readme_counts_the_catalog_right() -> None:
 
 def test_the_page_of_models_is_complete() -> None:
     page = (ROOT / "docs" / "models.md").read_text()
+    compared = len(json.loads((ROOT / "tests" / "data" / "hf_tiny.json").read_text())["models"])
+    assert f"For the {compared} small configurations" in page
+    assert f"{len(families())} model types" in (ROOT / "CHANGELOG.md").read_text()
     for model_type in families():
         assert f"`{model_type}`" in page
     for name in catalog.names("models"):

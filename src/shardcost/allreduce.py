@@ -112,7 +112,7 @@ def tensor_parallel_allreduce_cost(
     if time_ms == inf:
         raise too_slow(bandwidth_gb_per_sec)
     # To 4 decimals, as round(x, 4) does, in operations that NumPy has too; in place, because
-    # three calls of a function would cost a seventh of the whole.
+    # three calls of a function would be a good part of the whole.
     if one < ROUNDED_BELOW:
         one = (one * 1e4 + TO_WHOLE - TO_WHOLE) / 1e4
     if total < ROUNDED_BELOW:

@@ -9,7 +9,7 @@ from shardcost.allreduce import tensor_parallel_allreduce_cost
 from shardcost.cli import options
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError
-from shardcost.report.allreduce import NOMINAL, Input, as_data, as_text
+from shardcost.report.allreduce import BOUND, Input, as_data, as_text
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
@@ -32,7 +32,11 @@ _SIZES: Final = {
     "allreduces_per_layer": "2 for a serial block (unless given), 1 for a parallel one",
 }
 _WITH_MODEL: Final = {"sequence_length": 4096, "batch_size": 1}
-_ALWAYS: Final = {"bytes_per_element": 2, "allreduces_per_layer": 2}
+_OPTIONAL: Final = ("bytes_per_element", "bandwidth_gb_per_sec", "allreduces_per_layer")
+_DEFAULTS: Final = dict(
+    zip(_OPTIONAL, tensor_parallel_allreduce_cost.__defaults__ or (), strict=True)
+)
+"""The function's own defaults, so that the command line cannot differ from it."""
 
 
 def parser() -> options.Parser:
@@ -66,7 +70,7 @@ def run(given: Namespace) -> int:
     cluster = _cluster(given)
     inputs["bandwidth_gb_per_sec"] = _bandwidth(given, cluster, num_gpus)
     cost = tensor_parallel_allreduce_cost(**{name: each.value for name, each in inputs.items()})
-    notes = [*_notes(model, cluster, num_gpus), NOMINAL]
+    notes = [*_notes(model, cluster, num_gpus), BOUND]
     if model and options.is_file(given.model):
         notes = [*model.caveats, *notes]
     if given.json:
@@ -90,8 +94,8 @@ def _sizes(given: Namespace, model: Model | None) -> dict[str, Input]:
             inputs[name] = _bytes_of(given.dtype)
         elif model is not None and name in {"hidden_size", "num_layers", "allreduces_per_layer"}:
             inputs[name] = Input(getattr(model, name), f"model {model.name}", model.source)
-        elif name in _ALWAYS:
-            inputs[name] = Input(_ALWAYS[name], "default")
+        elif name in _DEFAULTS:
+            inputs[name] = Input(_DEFAULTS[name], "default")
         elif model is not None and name in _WITH_MODEL:
             inputs[name] = Input(_WITH_MODEL[name], "default")
         else:
@@ -134,7 +138,8 @@ def _bandwidth(given: Namespace, cluster: Cluster | None, num_gpus: int) -> Inpu
     if given.bandwidth_gb_per_sec is not None:
         return Input(options.number("--bandwidth-gb-per-sec", given.bandwidth_gb_per_sec), "option")
     if cluster is None:
-        return Input(300.0, "default: NVLink of an A100, nominal, one direction")
+        origin = "default: NVLink of an A100, nominal, one direction"
+        return Input(_DEFAULTS["bandwidth_gb_per_sec"], origin)
     link = cluster.slowest_ring_link(num_gpus)
     return Input(link.bytes_per_s / 1e9, link.name, str(link.source))
 

@@ -23,9 +23,9 @@ FORMULA: Final = (
     "message = batch x sequence x hidden x bytes; sent = 2 (n - 1) / n x message;"
     " total = sent x layers x all-reduces; time = total / bandwidth"
 )
-NOMINAL: Final = (
-    "The bandwidth is nominal and latency is left out: a bound that real all-reduces approach for"
-    " large messages and miss by far for small ones."
+BOUND: Final = (
+    "Latency and protocols are left out: a lower bound for a ring, nearest for large messages and"
+    " far below what small ones take."
 )
 _LABELS: Final = {
     "hidden_size": ("hidden size", "{:,} elements"),
