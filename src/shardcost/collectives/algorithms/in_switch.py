@@ -5,7 +5,7 @@ shared-memory multiprocessor collectives"): each rank works on the block it owns
 block through the switch, which adds up what all ranks hold, and stores the sum through the switch,
 which hands it to all. A rank's link carries M (1 + 1/n) bytes each way.
 
-SHARP (Graham et al., 2016, "Scalable hierarchical aggregation protocol (SHARP): a hardware
+SHARP (Graham et al., 2016, "Scalable hierarchical aggregation protocol (SHArP): a hardware
 architecture for efficient data reduction"): everyone sends its buffer to the switch, and gets the
 sum from it: M bytes each way.
 
