@@ -3,8 +3,9 @@
 The forms count exactly what the schedules of `shardcost.collectives.algorithms` do when the buffer
 divides evenly among their chunks; the tests execute the schedules and compare.
 
-**The model.** A step starts when the one before it has ended. It costs `alpha_s`, and then the
-bytes of whoever is busiest in it. There are two wirings:
+**The model.** A step starts when the one before it has ended. It costs `alpha_s`, the latency from
+rank to rank (half of it between a rank and a switch that reduces, which is half the way), and then
+the bytes of whoever is busiest in it. There are two wirings:
 
 - ``"switch"``: each rank has one port, full duplex, that it shares among all whom it talks to at
   the same time. The busiest is the port that sends, or that receives, most. A switch that reduces
@@ -56,10 +57,13 @@ class Cost(NamedTuple):
     """By the busiest port of each step, added up: what takes time behind a switch."""
     wire_bytes: Quantity
     """By the busiest link of each step, added up: what takes time in a full mesh."""
+    switch_steps: Count = 0
+    """Those of the steps that are between ranks and a switch."""
 
     def latency_s(self, alpha_s: Quantity) -> Quantity:
         """Return the part of the time that does not depend on the size."""
-        latency: Quantity = self.steps * _at_least_zero("alpha_s", alpha_s)
+        latencies = self.steps - self.switch_steps / 2
+        latency: Quantity = latencies * _at_least_zero("alpha_s", alpha_s)
         return latency
 
     def bandwidth_s(self, bytes_per_s: Quantity, wiring: Wiring = "switch") -> Quantity:
@@ -85,10 +89,14 @@ class Bound(NamedTuple):
     steps: Count
     port_bytes: Quantity
     """Sent, or received, by the rank that sends or receives most."""
+    switch_steps: Count = 0
+    """Those of the steps that are between ranks and a switch."""
 
     def time_s(self, alpha_s: Quantity, bytes_per_s: Quantity) -> Quantity:
         """Return the least time behind a switch."""
-        return Cost(self.steps, *[self.port_bytes] * 4).time_s(alpha_s, bytes_per_s)
+        least = self.port_bytes
+        bare = Cost(self.steps, least, least, least, least, self.switch_steps)
+        return bare.time_s(alpha_s, bytes_per_s)
 
 
 def cost(
@@ -110,8 +118,9 @@ def cost(
         chunks: Pieces in a pipeline; a number or an array.
         shape: (rows, columns) or (nodes, ranks per node), numbers or arrays.
 
-    >>> cost("all_reduce", "ring", 4, 1000)
-    Cost(steps=6, sent_bytes=1500.0, link_bytes=1500.0, port_bytes=1500.0, wire_bytes=1500.0)
+    >>> found = cost("all_reduce", "one_shot", 4, 1000)
+    >>> found.steps, found.sent_bytes, found.link_bytes
+    (1, 3000.0, 1000.0)
     """
     takes = algorithm_named(collective, algorithm).takes
     n, k = _counts("ranks", ranks), _counts("chunks", chunks)
@@ -201,9 +210,9 @@ def best_chunks(
 
     # Two points of each line; these are straight from three pieces on, and flat for one rank.
     few, many = price(4), price(8)
-    seconds = few.bandwidth_s(bytes_per_s, wiring) - many.bandwidth_s(bytes_per_s, wiring)
-    steps = np.maximum((many.steps - few.steps) / 4, 1)
-    ideal = np.sqrt(8 * np.maximum(seconds, 0) / (steps * alpha))
+    saved = few.bandwidth_s(bytes_per_s, wiring) - many.bandwidth_s(bytes_per_s, wiring)
+    added = np.maximum(many.latency_s(alpha) - few.latency_s(alpha), alpha)
+    ideal = np.sqrt(8 * np.maximum(saved, 0) / (added / 4))
     below = np.maximum(ideal, 1).astype(np.int64)
     best = np.ones_like(below)
     for k in (below, below + 1):
@@ -241,19 +250,17 @@ def lower_bound(
         in_switch: Whether a switch reduces and replicates.
 
     >>> lower_bound("all_reduce", 5, 1000)
-    Bound(steps=3, port_bytes=1600.0)
+    Bound(steps=3, port_bytes=1600.0, switch_steps=0)
     """
     algorithms_of(collective)  # refuses what is none
     n, ports = _counts("ranks", ranks), _counts("partners", partners)
     size = positive_or_array("size_bytes", size_bytes)
-    if in_switch:
-        steps = np.full_like(n, 2)
-    elif collective == "send_recv":
-        steps = np.ones_like(n)
-    else:
-        steps = _ceil_log(n, ports + 1)
     several = n > 1
-    share = 1.0 if in_switch and collective == "all_reduce" else _LEAST_SHARES[collective](n)
+    share = _LEAST_SHARES[collective](n)
+    if in_switch:
+        least = 1.0 if collective == "all_reduce" else share
+        return Bound(_plain(2 * several), _plain(several * least) * size, _plain(2 * several))
+    steps = 1 if collective == "send_recv" else _ceil_log(n, ports + 1)
     return Bound(_plain(several * steps), _plain(several * share) * size)
 
 
@@ -276,6 +283,7 @@ class _Shares(NamedTuple):
     link: Any
     port: Any
     wire: Any
+    switch_steps: Any = 0
 
     def times(self, count: Any) -> _Shares:
         """Return phases in turn that are alike, such as reduce-scatter and all-gather."""
@@ -283,7 +291,8 @@ class _Shares(NamedTuple):
 
     def of(self, size_bytes: Any) -> Cost:
         """Return the cost for a buffer of this size."""
-        return Cost(_plain(self.steps), *(_plain(share) * size_bytes for share in self[1:]))
+        sent, link, port, wire = (_plain(share) * size_bytes for share in self[1:5])
+        return Cost(_plain(self.steps), sent, link, port, wire, _plain(self.switch_steps))
 
 
 # Rings. Patarasuk, Yuan, 2009, "Bandwidth optimal all-reduce algorithms for clusters of
@@ -453,12 +462,12 @@ def _nvls_all_reduce(n: Any, k: Any) -> _Shares:
     large = np.minimum(2 * k, k + 3)
     small = np.where(k == 1, 2, k - 1)
     serial = (large + small / n) / k
-    return _Shares(k + 3, 1 + 1 / n, 1 + 1 / n, serial, serial)
+    return _Shares(k + 3, 1 + 1 / n, 1 + 1 / n, serial, serial, switch_steps=k + 3)
 
 
 def _nvls_reduce_scatter(n: Any, k: Any) -> _Shares:
     serial = 1 + 1 / (n * k)
-    return _Shares(k + 1, 1, 1, serial, serial)
+    return _Shares(k + 1, 1, 1, serial, serial, switch_steps=k + 1)
 
 
 def _nvls_all_gather(n: Any, k: Any) -> _Shares:
@@ -466,7 +475,7 @@ def _nvls_all_gather(n: Any, k: Any) -> _Shares:
 
 
 def _sharp_all_reduce(_: Any, k: Any) -> _Shares:
-    return _Shares(k + 1, 1, 1, (k + 1) / k, (k + 1) / k)
+    return _Shares(k + 1, 1, 1, (k + 1) / k, (k + 1) / k, switch_steps=k + 1)
 
 
 # Two levels. Mikami et al., 2018, "Massively distributed SGD: ImageNet/ResNet-50 training in a
@@ -487,7 +496,7 @@ def _levels(collective: str, rows: Any, columns: Any) -> tuple[_Shares, _Shares]
     form, scatters = _LEVEL_FORMS[collective]
     outer = form(rows)
     if scatters:
-        outer = outer.times(1 / columns)._replace(steps=outer.steps)
+        outer = outer.times(1 / columns)._replace(steps=outer.steps, switch_steps=0)
     return form(columns), outer
 
 
