@@ -1,0 +1,85 @@
+"""``shardcost validate``: prediction against measurement."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Final
+
+from shardcost.cli import options
+from shardcost.evidence.tables import read_table, write_table
+from shardcost.evidence.validate import validate
+from shardcost.report.validate import PREDICTIONS_HEAD, as_data, as_text, prediction_rows
+
+_EXAMPLES: Final = """\
+  shardcost validate collectives.csv
+  shardcost validate collectives.csv --by cluster,library
+  shardcost validate collectives.csv --by population --by size_band --json
+  shardcost validate collectives.csv --predictions predicted.csv
+"""
+
+
+def parser() -> options.Parser:
+    """Return the parser of this command."""
+    text = "Predict every row of measured tables and say how far off the predictions are."
+    parser = options.Parser("validate", text, _EXAMPLES)
+    parser.add_argument("tables", nargs="+", metavar="TABLE.csv", help="measured tables (CSV)")
+    parser.add_argument(
+        "--by",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="COLUMN",
+        help="errors for each value of these columns, or of size_band, span, population",
+    )
+    parser.add_argument(
+        "--predictions", metavar="FILE.csv", help="write the prediction of every row of one table"
+    )
+    parser.add_argument(
+        "--ignore-versions",
+        action="store_true",
+        help="predict serving engines by their newest kernels, not by the version in dataset",
+    )
+    return parser
+
+
+def run(given: Namespace) -> int:
+    """Read the tables, predict them, print the report."""
+    paths = [Path(name) for name in given.tables]
+    target = _target(given, paths)
+    found = [
+        validate(read_table(path), _columns(given.by), ignore_versions=given.ignore_versions)
+        for path in paths
+    ]
+    if target is not None:
+        write_table(target, PREDICTIONS_HEAD, prediction_rows(found[0]))
+    if given.json:
+        options.print_json(as_data(found))
+    else:
+        print(as_text(found))
+    return 0
+
+
+def _columns(words: list[str]) -> list[str]:
+    """Return the columns of ``--by a,b``, ``--by a b`` or ``--by a --by b``, each once."""
+    return list(dict.fromkeys(name.strip() for word in words for name in word.split(",")))
+
+
+def _target(given: Namespace, tables: list[Path]) -> Path | None:
+    """Return where to write predictions, which is none of the tables."""
+    if given.predictions is None:
+        return None
+    if len(tables) > 1:
+        raise options.UsageError("--predictions is for one table, whose rows it numbers; give one")
+    target = Path(given.predictions)
+    if _are_same(target, tables[0]):
+        raise options.UsageError(f"--predictions {target} is the measured table itself")
+    return target
+
+
+def _are_same(one: Path, other: Path) -> bool:
+    """Return whether two names are of one file, through links too."""
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):  # one of them is not there; reading or writing it will say so
+        return False

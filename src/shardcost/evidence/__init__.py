@@ -1,0 +1,1 @@
+"""Measurement against prediction: measured tables, errors on them, constants fitted to them."""

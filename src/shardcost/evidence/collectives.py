@@ -1,0 +1,215 @@
+"""Predicts the rows of a table of measured collectives.
+
+Rows that ask the same question at different sizes are one call of `collective_time` with an array
+of sizes. A row that cannot be predicted gets a reason instead, and its neighbours are not harmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.cluster import Cluster
+from shardcost.collectives.direct import ENGINES
+from shardcost.collectives.silicon import collective_time
+from shardcost.errors import BadValueError, ShardcostError, UnknownNameError, shown
+from shardcost.evidence.tables import Row, Table, number
+
+Floats = NDArray[np.float64]
+
+MEASURED: Final = "time_us"
+HOST_LAUNCH_S_PER_GPU: Final = 2.4e-6
+"""What each GPU adds where one process drives all of them.
+
+Fitted to two published tables of nccl-tests with one process, against what is predicted for a
+process each: 8 A100 take 14 us longer up to 128 KiB and 28 us at 1 to 4 MiB, 12 V100 of a DGX-2
+36 us longer up to 8 MiB. The best fits, 1.9 and 3.0 us, differ; this is their geometric mean.
+"""
+SIZE_BANDS: Final = {
+    "<=4KiB": 2**12,
+    "<=64KiB": 2**16,
+    "<=1MiB": 2**20,
+    "<=16MiB": 2**24,
+    "<=256MiB": 2**28,
+    ">256MiB": np.inf,
+}
+"""Names of ranges of sizes, each with the largest size in it, in bytes."""
+_MOST_GPUS: Final = 10**7
+_MOST_BYTES: Final = 2.0**63
+
+
+class Predictions(NamedTuple):
+    """What is predicted for each row of a table."""
+
+    values: Floats
+    """In the unit of the measured column; NaN where a row is skipped."""
+    reasons: list[str]
+    """Why a row is skipped; empty where it is not."""
+
+
+class Question(NamedTuple):
+    """What a row asks, but for its size."""
+
+    collective: str
+    cluster: str
+    network: str
+    gpus: int
+    nodes: int
+    library: str
+    mode: str
+    single_process: bool
+
+
+def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+    """Return the predicted time of every row, in microseconds."""
+    values = np.full(table.rows, np.nan)
+    reasons = [""] * table.rows
+    asked: dict[Question, list[int]] = {}
+    sizes = np.full(table.rows, np.nan)
+    for i, row in enumerate(table.records()):
+        try:
+            sizes[i] = size_bytes(row)
+            asked.setdefault(_question(row, ignore_versions=ignore_versions), []).append(i)
+        except ShardcostError as error:
+            reasons[i] = reason_of(error)
+    for question, places in asked.items():
+        try:
+            values[places] = 1e6 * _time_s(question, sizes[places])
+        except ShardcostError as error:
+            for i in places:
+                reasons[i] = reason_of(error)
+    return Predictions(values, reasons)
+
+
+def library_asked(row: Row) -> str:
+    """Return the library of a row, with its version where that decides which kernels run.
+
+    Serving engines change their kernels, and the sizes up to which they run them, from version to
+    version. Such a table says which one was measured in the name of the data set, if at all::
+
+        >>> library_asked({"library": "sglang", "dataset": "aic_h100_sxm_sglang_0.5.10"})
+        'sglang==0.5.10'
+        >>> library_asked({"library": "nccl", "dataset": "aic_h100_sxm_nccl_2.29.2"})
+        'nccl'
+
+    A name may be wrong; `ignore_versions` predicts every row by the newest kernels instead.
+    """
+    library = row["library"]
+    if library not in ENGINES:
+        return library
+    _, _, version = row["dataset"].rpartition(f"_{library}_")
+    return f"{library}=={version}" if version[:1].isdigit() and "_" not in version else library
+
+
+def one_process_time_s(time_s: Floats, gpus_per_process: float) -> Floats:
+    """Return the time of a collective whose GPUs are driven by one process, not by one each.
+
+    Its kernels are launched one after the other, and the first waits for the last. Were launches
+    hidden behind the kernels of the collective before, the larger of the two times would count;
+    measured is a sum, whose excess does not shrink as messages grow.
+    """
+    return time_s + HOST_LAUNCH_S_PER_GPU * gpus_per_process
+
+
+def reason_of(error: ShardcostError) -> str:
+    """Return why a row is skipped: the error's rule, without the value that the row shows anyway.
+
+    So rows that break one rule with different values count as one reason.
+    """
+    if isinstance(error, UnknownNameError):
+        return f"{error.argument} unknown: {shown(error.value)}"
+    return str(error).rpartition(", got ")[0] or str(error)
+
+
+def _question(row: Row, *, ignore_versions: bool) -> Question:
+    return Question(
+        collective=row["collective"],
+        cluster=row["cluster"],
+        network=row["network"],
+        gpus=_count(row, "num_gpus"),
+        nodes=_count(row, "nodes"),
+        library=row["library"] if ignore_versions else library_asked(row),
+        mode=row["mode"] or "graph",
+        single_process=is_single_process(row),
+    )
+
+
+def _time_s(question: Question, sizes: Floats) -> Floats:
+    result = collective_time(
+        question.collective,
+        sizes,
+        _cluster(question.cluster, question.network),
+        question.gpus,
+        question.nodes,
+        library=question.library,
+        mode=question.mode,
+    )
+    time_s = np.broadcast_to(np.asarray(result.time_s, dtype=np.float64), sizes.shape)
+    if not np.isfinite(time_s).all():
+        raise BadValueError("predicted time", time_s, "finite")
+    if not question.single_process:
+        return time_s
+    return one_process_time_s(time_s, question.gpus / question.nodes)
+
+
+@cache
+def _cluster(name: str, network: str) -> Cluster:
+    return Cluster.named(name, network or None)
+
+
+def size_bytes(row: Row) -> float:
+    """Return the size of a row's buffer."""
+    return number(row, "size_bytes", 0, _MOST_BYTES, "a number of bytes above 0, at most 8 EiB")
+
+
+def size_band(row: Row) -> str:
+    """Return the range of sizes that a row is in."""
+    size = size_bytes(row)
+    return next(name for name, most in SIZE_BANDS.items() if size <= most)
+
+
+def span(row: Row) -> str:
+    """Return whether a row's ranks share one scale-up domain, be it a node or a rack.
+
+    A table names a network just where they do not: without one, no second domain can be reached,
+    and the row is not predicted.
+    """
+    return "across nodes" if row["network"] else "one node"
+
+
+def population(row: Row) -> str:
+    """Return which of the kinds of measurement a row is of: each has errors of its own."""
+    if is_single_process(row):
+        return "single process"
+    if row["mode"] == "eager":
+        return "eager"
+    if row["network"]:
+        return "across nodes or racks"
+    return "engines, graph, one node" if row["library"] in ENGINES else "NCCL family, one node"
+
+
+def is_single_process(row: Row) -> bool:
+    """Return whether one process drives all GPUs of a node, rather than one each."""
+    if row["single_process"] not in {"", "0", "1"}:
+        raise BadValueError("single_process", row["single_process"], "0, 1 or empty")
+    return row["single_process"] == "1"
+
+
+def _count(row: Row, column: str) -> int:
+    rule = f"a whole number from 1 to {_MOST_GPUS}"
+    value = number(row, column, 0, _MOST_GPUS, rule)
+    if value != int(value):
+        raise BadValueError(column, row[column], rule)
+    return int(value)
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {
+    "size_band": size_band,
+    "span": span,
+    "population": population,
+}
+"""Columns that follow from others, to group predicted rows by."""

@@ -1,0 +1,161 @@
+"""Measured tables: CSV files, one measurement a row, recognised by their header.
+
+A table comes from anywhere, so it is read without trusting it: its size is bounded, its text must
+be UTF-8, every row must have as many cells as the header, and whatever is wrong becomes one line
+that names the file and the place. Cells stay text; what they mean is for those who predict them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from errno import EEXIST
+from math import nan
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from shardcost.errors import BadValueError, FormatError, shown
+from shardcost.formats.safe_json import read_text
+
+MOST_BYTES: Final = 64 * 2**20
+"""A table of ten thousand rows has 1 MiB; 64 MiB leaves room and still fits any memory."""
+_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    kind: tuple(columns.split())
+    for kind, columns in {
+        "collectives": "dataset cluster network nodes gpus_per_node num_gpus library mode"
+        " single_process collective dtype size_bytes time_us",
+        "gemm": "gpu dtype m n k time_us",
+        "attention": "gpu phase batch query_tokens context_tokens heads kv_heads head_dim time_us",
+        "layers": "gpu hidden heads kv_heads head_dim ffn gated tp batch seq pass time_us",
+        "decode": "gpu hidden heads kv_heads head_dim ffn gated tp batch context part time_us",
+        "elementwise": "gpu op bytes time_us",
+        "ceilings": "gpu what value unit",
+        "overlap": "gpu m n k ctas gemm_us_alone gemm_us_overlapped",
+        "launch": "gpu what time_us",
+        "layer_ops": "model op phase gpu tp tokens msg_bytes time_us",
+        "training": "model layers hidden heads seq mbs gbs gpus tp pp dp measured_step_s",
+        "memory": "gpu capacity_GB layers hidden heads seq mbs dp pp tp zero_stage outcome",
+        "inference": "model layers hidden heads tp engine batch isl osl metric value",
+        "comm_fraction": "model phase gpu tp total_ms comm_ms comm_fraction_pct",
+        "published_model_errors": "tool quantity error_pct statistic",
+    }.items()
+}
+"""The columns by which each kind of table is known. A table may have more, in any order."""
+VALIDATED: Final = ("collectives",)
+"""The kinds whose rows shardcost predicts so far."""
+_MEANT: Final = 0.5
+"""Share of a kind's columns from which on a header is taken for a misspelt one of that kind."""
+_NUMBER: Final = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
+
+Row: TypeAlias = Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A measured table: text cells by column."""
+
+    kind: str
+    path: Path
+    columns: Mapping[str, list[str]]
+    rows: int
+
+    def records(self) -> Iterator[Row]:
+        """Yield each row as its cells by column."""
+        for cells in zip(*self.columns.values(), strict=True):
+            yield dict(zip(self.columns, cells, strict=True))
+
+
+def read_table(path: Path) -> Table:
+    """Return the measured table that a CSV file holds."""
+    file = str(path)
+    text = read_text(path, MOST_BYTES)
+    _refuse_nul(text, file)
+    records = _records(text, file)
+    head = next(records, None)
+    if head is None:
+        raise FormatError(file, "is empty")
+    kind = _kind(head, file)
+    columns = [list(column) for column in zip(*records, strict=True)] or [[] for _ in head]
+    return Table(kind, path, dict(zip(head, columns, strict=True)), len(columns[0]))
+
+
+def number(row: Row, column: str, least: float, most: float, rule: str) -> float:
+    """Return the number in a cell, if it is one and within its range (`least` itself is not)."""
+    text = row[column]
+    value = float(text) if _NUMBER.fullmatch(text) else nan
+    if not least < value <= most:
+        raise BadValueError(column, text, rule)
+    return value
+
+
+def write_table(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file whole or not at all: under another name first, then in one step."""
+    draft = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    try:
+        if path.exists() and not path.is_file():  # replacing a device or folder is a mishap
+            raise FileExistsError(EEXIST, "it exists and is not a regular file")
+        with draft.open("x", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(head)
+            writer.writerows(rows)
+        draft.replace(path)
+    except OSError as error:
+        raise FormatError(str(path), f"cannot be written: {error.strerror or error}") from None
+    except ValueError:  # a NUL character inside the name
+        raise FormatError(shown(str(path)), "is not a file name") from None
+    finally:
+        with suppress(OSError, ValueError):  # it is there only if something went wrong
+            draft.unlink()
+
+
+def _refuse_nul(text: str, file: str) -> None:
+    """Raise at a NUL character: no text has one, and csv would keep it inside a cell."""
+    place = text.find("\0")
+    if place >= 0:
+        raise FormatError(file, f"line {text.count(chr(10), 0, place) + 1} holds a NUL character")
+
+
+def _records(text: str, file: str) -> Iterator[list[str]]:
+    """Yield the header and the rows, each of the header's length, without blank lines."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    cells = 0
+    try:
+        for record in reader:
+            if not record:
+                continue
+            if cells and len(record) != cells:
+                reason = f"line {reader.line_num} has {len(record)} cells, the header {cells}"
+                raise FormatError(file, reason)
+            cells = len(record)
+            yield [cell.strip() for cell in record]
+    except csv.Error as error:
+        raise FormatError(file, f"line {reader.line_num} is not CSV: {error}") from None
+
+
+def _kind(head: list[str], file: str) -> str:
+    """Return which kind of table a header is of, if it is of one that can be validated."""
+    twice = next((name for name in head if head.count(name) > 1), None)
+    if twice is not None:
+        raise FormatError(file, f"line 1 names the column {shown(twice)} twice")
+    share = {kind: _share_present(columns, head) for kind, columns in _COLUMNS.items()}
+    whole = [kind for kind in _COLUMNS if share[kind] == 1]
+    if whole:
+        kind = max(whole, key=lambda each: len(_COLUMNS[each]))
+        if kind not in VALIDATED:
+            known = ", ".join(VALIDATED)
+            raise FormatError(file, f"is a table of {kind}, not yet validated (so far: {known})")
+        return kind
+    nearest = max(_COLUMNS, key=lambda each: share[each])
+    if share[nearest] < _MEANT:
+        raise FormatError(file, f"line 1 is not the header of a measured table: {shown(head)}")
+    missing = ", ".join(name for name in _COLUMNS[nearest] if name not in head)
+    raise FormatError(file, f"line 1 looks like a table of {nearest}, without columns {missing}")
+
+
+def _share_present(columns: Sequence[str], head: Sequence[str]) -> float:
+    return sum(name in head for name in columns) / len(columns)

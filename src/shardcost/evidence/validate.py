@@ -1,0 +1,184 @@
+"""Prediction against measurement: the error on every row of a table, overall and by group.
+
+The error of a row is its distance from the measurement in percent of the measurement. Rows that
+cannot be predicted are counted by reason; nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.errors import BadValueError, ShardcostError
+from shardcost.evidence import collectives
+from shardcost.evidence.collectives import Predictions, reason_of
+from shardcost.evidence.tables import Row, Table, number
+
+Floats = NDArray[np.float64]
+_COLUMNS_SHOWN: Final = 40
+_MEASURABLE: Final = (1e-6, 1e15)
+"""Bounds of a measurement, in any unit: percentages of it stay finite."""
+_RULE: Final = "a number above 1e-6 and at most 1e15, or empty"
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Errors of some rows, in percent of the measurement; None where there are no rows."""
+
+    rows: int
+    median_pct: float | None = None
+    mean_pct: float | None = None
+    p90_pct: float | None = None
+    max_pct: float | None = None
+    bias_pct: float | None = None
+    """The mean with signs: above 0 where predictions are too slow."""
+
+
+@dataclass(frozen=True)
+class GroupStats:
+    """Errors of the rows that share the values of some columns."""
+
+    key: Mapping[str, str]
+    stats: Stats
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """A table's predictions and their errors."""
+
+    table: Table
+    predictions: Predictions
+    skipped: Mapping[str, int]
+    """How many rows are not predicted, by reason, most first."""
+    unmeasured: int
+    """Rows that are predicted but have nothing to compare with: their measurement is left blank."""
+    overall: Stats
+    groups: tuple[GroupStats, ...]
+
+    @property
+    def predicted(self) -> int:
+        """How many rows are predicted."""
+        return self.table.rows - sum(self.skipped.values())
+
+
+class _Predictor(Protocol):
+    def __call__(self, table: Table, *, ignore_versions: bool) -> Predictions: ...
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How tables of one kind are validated."""
+
+    measured: str
+    """The column with the measurement."""
+    predictions: _Predictor
+    derived: Mapping[str, Callable[[Row], str]]
+    """Columns that follow from others, of rows that were predicted."""
+
+
+_KINDS: Final = {
+    "collectives": _Kind(collectives.MEASURED, collectives.predictions, collectives.DERIVED),
+}
+
+
+def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = False) -> Validation:
+    """Return the errors of a table's predictions, overall and for each group of rows.
+
+    Args:
+        table: What was measured.
+        by: Columns whose values make a group: of the table, or derived (`columns_of`).
+        ignore_versions: Predict every row by a library's newest version.
+    """
+    _check_columns(table, by)
+    kind = _KINDS[table.kind]
+    found = kind.predictions(table, ignore_versions=ignore_versions)
+    measured, complaints = _measured(table, kind.measured)
+    reasons = [first or second for first, second in zip(found.reasons, complaints, strict=True)]
+    values = np.where([bool(reason) for reason in reasons], np.nan, found.values)
+    errors_pct = 100 * (values / measured - 1)
+    skipped = Counter(reason for reason in reasons if reason)
+    compared = int(np.isfinite(errors_pct).sum())
+    return Validation(
+        table=table,
+        predictions=Predictions(values, reasons),
+        skipped=dict(skipped.most_common()),
+        unmeasured=table.rows - skipped.total() - compared,
+        overall=stats(errors_pct),
+        groups=_groups(table, by, errors_pct) if by else (),
+    )
+
+
+def columns_of(table: Table) -> list[str]:
+    """Return the columns that a table's rows can be grouped by: its own and the derived ones."""
+    return [*table.columns, *(n for n in _KINDS[table.kind].derived if n not in table.columns)]
+
+
+def stats(errors_pct: Floats) -> Stats:
+    """Return what signed errors amount to; NaN marks rows without one.
+
+    >>> stats(np.array([-10.0, 20.0, np.nan]))
+    Stats(rows=2, median_pct=15.0, mean_pct=15.0, p90_pct=19.0, max_pct=20.0, bias_pct=5.0)
+    """
+    signed = errors_pct[~np.isnan(errors_pct)]
+    if not signed.size:
+        return Stats(0)
+    sizes = np.abs(signed)
+    return Stats(
+        rows=signed.size,
+        median_pct=float(np.median(sizes)),
+        mean_pct=float(np.mean(sizes)),
+        p90_pct=float(np.percentile(sizes, 90)),
+        max_pct=float(np.max(sizes)),
+        bias_pct=float(np.mean(signed)),
+    )
+
+
+def _check_columns(table: Table, by: Sequence[str]) -> None:
+    known = columns_of(table)
+    for name in by:
+        if name not in known:
+            named = ", ".join(known[:_COLUMNS_SHOWN]) + ", …" * (len(known) > _COLUMNS_SHOWN)
+            raise BadValueError(
+                "--by", name, f"a column of {table.path} ({' '.join(named.split())})"
+            )
+
+
+def _measured(table: Table, column: str) -> tuple[Floats, list[str]]:
+    """Return the measurements, NaN where left blank, and what is wrong with the others."""
+    values = np.full(table.rows, np.nan)
+    complaints = [""] * table.rows
+    for i, text in enumerate(table.columns[column]):
+        try:
+            if text:
+                values[i] = number({column: text}, column, *_MEASURABLE, _RULE)
+        except ShardcostError as error:
+            complaints[i] = reason_of(error)
+    return values, complaints
+
+
+def _groups(table: Table, by: Sequence[str], errors_pct: Floats) -> tuple[GroupStats, ...]:
+    """Return the errors of every group that has any, in the order of its key."""
+    derived = _KINDS[table.kind].derived
+    members: dict[tuple[str, ...], list[int]] = {}
+    for i, row in enumerate(table.records()):
+        if not np.isnan(errors_pct[i]):
+            key = tuple(row[name] if name in row else derived[name](row) for name in by)
+            members.setdefault(key, []).append(i)
+    return tuple(
+        GroupStats(dict(zip(by, key, strict=True)), stats(errors_pct[members[key]]))
+        for key in sorted(members, key=lambda key: [_rank(value) for value in key])
+    )
+
+
+def _rank(value: str) -> tuple[float, str]:
+    """Return what puts values in order: numbers and ranges of sizes by size, then text."""
+    try:
+        return float(value), ""
+    except ValueError:
+        bands = list(collectives.SIZE_BANDS)
+        return (float(bands.index(value)) if value in bands else np.inf), value

@@ -1,0 +1,79 @@
+"""The report of a validation: errors by group and skipped rows by reason, as text and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from numpy import isnan
+
+from shardcost.evidence.validate import GroupStats, Stats, Validation
+from shardcost.report.text import paragraph, table
+
+_HEAD: Final = ("rows", "median %", "mean %", "p90 %", "max %", "bias %", "of")
+_LEGEND: Final = (
+    "Errors: |predicted - measured| in percent of measured; p90: nine rows of ten are closer;"
+    " bias: the mean with its sign, above 0 where predictions are too slow."
+)
+PREDICTIONS_HEAD: Final = ("row", "predicted", "low", "high", "reason")
+
+
+def as_text(validations: Sequence[Validation]) -> str:
+    """Return the report for a terminal."""
+    parts = [part for each in validations for part in _parts(each)]
+    return "\n\n".join([*parts, paragraph(_LEGEND, "  ")])
+
+
+def as_data(validations: Sequence[Validation]) -> dict[str, Any]:
+    """Return the report as plain data."""
+    return {"tables": [_table_as_data(each) for each in validations]}
+
+
+def prediction_rows(validation: Validation) -> Iterator[tuple[int, str, str, str, str]]:
+    """Yield the lines of a file of predictions, one for each row of the table."""
+    values, reasons = validation.predictions
+    for row, (value, reason) in enumerate(zip(values, reasons, strict=True)):
+        yield row, "" if isnan(value) else f"{value:.4f}", "", "", reason
+
+
+def _parts(validation: Validation) -> Iterator[str]:
+    total, skipped = validation.table.rows, sum(validation.skipped.values())
+    counts = f"{total:,} rows, {validation.predicted:,} predicted, {skipped:,} skipped"
+    if validation.unmeasured:
+        counts += f", {validation.unmeasured:,} without a measurement"
+    yield paragraph(f"{validation.table.path}: {counts}", "  ")
+    lines = [_line(validation.overall, "all")]
+    lines += [_line(group.stats, _label(group)) for group in validation.groups]
+    yield table(_HEAD, lines, right="012345")
+    if validation.skipped:
+        rows = [(f"{count:,}", reason) for reason, count in validation.skipped.items()]
+        yield table(("skipped", "reason"), rows, right="0")
+
+
+def _line(stats: Stats, label: str) -> tuple[str, ...]:
+    figures = (stats.median_pct, stats.mean_pct, stats.p90_pct, stats.max_pct)
+    bias = "" if stats.bias_pct is None else f"{stats.bias_pct:+.1f}"
+    return f"{stats.rows:,}", *("" if x is None else f"{x:.1f}" for x in figures), bias, label
+
+
+def _label(group: GroupStats) -> str:
+    """Return the values of a group's key; a column's name stands in where a cell is blank.
+
+    Characters that would steer the terminal are shown as question marks.
+    """
+    label = ", ".join(value or f"no {column}" for column, value in group.key.items())
+    return "".join(letter if letter.isprintable() else "?" for letter in label)
+
+
+def _table_as_data(validation: Validation) -> dict[str, Any]:
+    return {
+        "table": str(validation.table.path),
+        "kind": validation.table.kind,
+        "rows": validation.table.rows,
+        "predicted": validation.predicted,
+        "unmeasured": validation.unmeasured,
+        "skipped": [{"reason": r, "rows": rows} for r, rows in validation.skipped.items()],
+        "overall": asdict(validation.overall),
+        "groups": [{"key": dict(g.key), **asdict(g.stats)} for g in validation.groups],
+    }
