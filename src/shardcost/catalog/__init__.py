@@ -18,7 +18,7 @@ from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.model import Model
 
-Shelf = Literal["models", "clusters", "networks"]
+Shelf = Literal["models", "clusters", "networks", "silicon", "tuner"]
 T = TypeVar("T")
 
 _HERE: Final = Path(__file__).parent
@@ -42,14 +42,28 @@ def network_named(name: str) -> Network:
 
 def cluster_named(name: str, network: str | Network | None = None) -> Cluster:
     """Return the cluster preset of that name or alias, joined by `network` if one is given."""
-    joined = network_named(network) if isinstance(network, str) else network
-    return _named("clusters", name, lambda content, file: cluster_from(content, file, joined))
+
+    def build(content: dict[str, Any], file: str) -> Cluster:
+        joined = network
+        if isinstance(network, str):
+            architecture = content["device"].get("architecture")
+            joined = _named(
+                "networks", network, lambda found, where: network_from(found, where, architecture)
+            )
+        return cluster_from(content, file, joined)
+
+    return _named("clusters", name, build)
 
 
 def contents(shelf: Shelf) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the raw content of every preset of one kind."""
     for name in names(shelf):
         yield name, _content(shelf, name)
+
+
+def tuner_table(name: str) -> dict[str, Any]:
+    """Return the rules by which a library chooses its paths, as their file has them."""
+    return _content("tuner", name)
 
 
 def _named(shelf: Shelf, name: str, build: Callable[[dict[str, Any], str], T]) -> T:

@@ -148,11 +148,19 @@ def _tier(link: _Sheet) -> Tier:
     )
 
 
-def network_from(content: dict[str, Any], file: str) -> Network:
-    """Return the network that a catalog file describes."""
+def network_from(content: dict[str, Any], file: str, architecture: str | None = None) -> Network:
+    """Return the network that a catalog file describes, beside devices of an architecture.
+
+    A network of unstated rate is taken to be what shipped with that generation.
+    """
+    by_architecture = content.get("nic_rate_with_gbit_per_s", {})
+    if architecture in by_architecture:
+        rate = content["nic_rate_gbit_per_s"] | {"value": by_architecture[architecture]}
+        content = content | {"nic_rate_gbit_per_s": rate}
     sheet = _Sheet(file, content, content.get("sources", {}))
     for key in ("aliases", "sources"):
         sheet.plain(key)
+    sheet.plain("nic_rate_with_gbit_per_s", None)
     try:
         network = Network(
             name=sheet.plain("name"),

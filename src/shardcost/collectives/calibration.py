@@ -1,0 +1,281 @@
+"""The fitted constants of one library on one system: where they come from, and how well they fit.
+
+They live in ``catalog/silicon/``, one file per system, in microseconds and GB/s. A system that was
+never measured inherits from its family: constants are carried over in units of the datasheet
+(latencies in clock cycles, rates as shares of the nominal link rate), and the result says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from shardcost import catalog
+from shardcost.checks import Noun, instance, noun, one_of, positive, text, whole
+from shardcost.cluster import Cluster, Network, Source
+from shardcost.collectives.direct import ENGINES, DirectLibrary, generation
+from shardcost.collectives.paths import RingLibrary, Wire
+from shardcost.errors import FormatError, ShardcostError, UnknownNameError
+
+Constants: TypeAlias = RingLibrary | DirectLibrary | Wire
+
+_KINDS: Final[dict[str, type[Constants]]] = {
+    "ring": RingLibrary,
+    "direct": DirectLibrary,
+    "wire": Wire,
+}
+_UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
+_BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s"})
+"""Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
+
+
+@noun
+class Fit(Noun):
+    """The rows behind a set of constants, and the error on them."""
+
+    source: str = text()
+    rows: int = whole()
+    median_pct: float = positive()
+    p90_pct: float = positive()
+    least_gpus: int = whole()
+    most_gpus: int = whole()
+    least_bytes: int = whole()
+    most_bytes: int = whole()
+    collectives: tuple[str, ...] = ()
+
+    def outside(self, collective: str, size_bytes: Any, ranks: Any) -> list[str]:
+        """Return in which ways a question lies outside of the rows, in words."""
+        said = []
+        if collective not in self.collectives:
+            said.append(f"no row is of {collective}")
+        if np.min(size_bytes) < self.least_bytes / 2 or np.max(size_bytes) > self.most_bytes * 2:
+            said.append(f"the rows end at {self.least_bytes} B and {self.most_bytes} B")
+        if np.min(ranks) < self.least_gpus or np.max(ranks) > self.most_gpus:
+            said.append(f"the rows have {self.least_gpus} to {self.most_gpus} GPUs")
+        return said
+
+
+@noun
+class Calibration(Noun):
+    """A library on a system (or a network): its constants and the fit that gave them."""
+
+    system: str = text()
+    library: str = text()
+    since: str = text(default="0")
+    """First version of the library that these constants are for."""
+    chooser: str = one_of("nccl-tuner", "fastest", "limits", default="fastest")
+    """How the library chooses among its paths."""
+    constants: Constants = instance(RingLibrary, DirectLibrary, Wire)
+    fit: Fit = instance(Fit)
+    inherited_from: tuple[str, ...] = ()
+    """The systems whose constants were carried over; empty if the system itself was measured."""
+
+    def source(self) -> Source:
+        """Return who states the constants, and what to mind."""
+        error = f"median error {self.fit.median_pct:.1f} %, p90 {self.fit.p90_pct:.1f} %"
+        on = f"{self.fit.rows} rows, {error}"
+        if self.inherited_from:
+            carried = ", ".join(self.inherited_from)
+            return Source(
+                f"carried over from {carried} by datasheet", f"{self.system} was not measured"
+            )
+        return Source(f"{self.fit.source}; {on}")
+
+
+def from_file_content(content: Mapping[str, Any], file: str) -> Iterator[Calibration]:
+    """Yield the calibrations that a file of the catalog, or of a user, holds."""
+    system = content.get("system")
+    if not isinstance(system, str):
+        raise FormatError(file, "system is missing")
+    for entry in content.get("library", []):
+        yield _entry(dict(entry), system, file)
+
+
+def _entry(entry: dict[str, Any], system: str, file: str) -> Calibration:
+    try:
+        kind = _KINDS[entry.pop("kind")]
+        constants = kind(**_in_base_units(entry.pop("constants")))
+        fit = dict(entry.pop("fit"))
+        fit["collectives"] = tuple(fit["collectives"])
+        return Calibration(
+            system=system,
+            library=entry.pop("name"),
+            constants=constants,
+            fit=Fit(**fit),
+            **entry,
+        )
+    except KeyError as error:
+        raise FormatError(file, f"{error.args[0]} is missing") from None
+    except TypeError as error:
+        raise FormatError(file, str(error)) from None
+    except ShardcostError as error:
+        raise FormatError.within(file, error) from None
+
+
+def _in_base_units(figures: Mapping[str, float]) -> dict[str, float]:
+    """Return figures of a file, which has microseconds and GB/s, under the names of the fields."""
+    found = {}
+    for key, value in figures.items():
+        suffix, unit_name, unit = next(
+            (each for each in _UNITS if key.endswith(each[0])), ("", "", 1.0)
+        )
+        found[key.removesuffix(suffix) + unit_name] = value * unit
+    return found
+
+
+def in_file_units(constants: Constants) -> dict[str, float]:
+    """Return constants as a file has them, in microseconds and GB/s, to four digits."""
+    found = {}
+    for name, value in given(constants).items():
+        suffix, unit_name, unit = next(
+            ((s, u, x) for s, u, x in _UNITS if name.endswith(u)), ("", "", 1.0)
+        )
+        found[name.removesuffix(unit_name) + suffix] = float(f"{value / unit:.4g}")
+    return found
+
+
+def given(constants: Constants) -> dict[str, float]:
+    """Return the constants that a library has on its system, by name."""
+    values = {each.name: getattr(constants, each.name) for each in fields(constants)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@cache
+def measured() -> tuple[Calibration, ...]:
+    """Return every calibration of the catalog."""
+    return tuple(
+        calibration
+        for name, content in catalog.contents("silicon")
+        for calibration in from_file_content(content, f"silicon/{name}.toml")
+    )
+
+
+def libraries(cluster: Cluster) -> list[str]:
+    """Return the libraries whose time shardcost can predict on a cluster, measured or inherited."""
+    known = sorted({each.library for each in measured() if not isinstance(each.constants, Wire)})
+    return [name for name in known if _own(cluster, name, "0") or _donors(cluster, name, "0")]
+
+
+def calibration_of(cluster: Cluster, library: str, version: str | None = None) -> Calibration:
+    """Return the constants of a library on a cluster: its own, else its family's."""
+    since = generation(library, version) if library in ENGINES else "0"
+    own = _own(cluster, library, since)
+    if own is not None:
+        return own
+    donors = _donors(cluster, library, since)
+    if not donors:
+        raise UnknownNameError(
+            f"library measured on {cluster.name} or its family",
+            library,
+            [*libraries(cluster), "nccl-tuner"],
+            "(for another, fit constants to your own measurements: see docs/collectives.md)",
+        )
+    return inherited(cluster, donors)
+
+
+def wire_of(network: Network) -> Calibration:
+    """Return what a network adds: its own constants, else those of networks of its kind."""
+    known = [each for each in measured() if isinstance(each.constants, Wire)]
+    for each in known:
+        if each.system == network.name:
+            return each
+    kin = [each for each in known if catalog.network_named(each.system).kind == network.kind]
+    return _mean_wire(network, kin or known)
+
+
+def _mean_wire(network: Network, donors: list[Calibration]) -> Calibration:
+    tables = [given(each.constants) for each in donors]
+    mean = {name: _geometric_mean([t[name] for t in tables], [1.0] * len(tables)) for name in tables[0]}
+    return Calibration(
+        system=network.name,
+        library="network",
+        constants=Wire(**mean),
+        fit=donors[0].fit,
+        inherited_from=tuple(each.system for each in donors),
+    )
+
+
+def _own(cluster: Cluster, library: str, since: str) -> Calibration | None:
+    """Return the constants measured on a cluster, for the generation of the library or an older."""
+    own = [each for each in measured() if (each.system, each.library) == (cluster.name, library)]
+    exact = [each for each in own if each.since == since]
+    return (exact or own or [None])[0]
+
+
+def _donors(cluster: Cluster, library: str, since: str) -> list[Calibration]:
+    """Return the calibrations of a cluster's family: same links, and same architecture if any."""
+    kin = []
+    for name in {each.system for each in measured() if each.library == library}:
+        other = catalog.cluster_named(name)
+        found = _own(other, library, since)
+        if found and name != cluster.name and link_family(other) == link_family(cluster):
+            kin.append((other, found))
+    kin.sort(key=lambda pair: pair[0].name)
+    same = [pair for pair in kin if pair[0].device.architecture == cluster.device.architecture]
+    return [found for _, found in same or kin]
+
+
+def link_family(cluster: Cluster) -> tuple[str, str]:
+    """Return what systems must share for one to lend another its constants."""
+    kind = cluster.tiers[0].kind
+    return cluster.device.vendor, "pcie" if kind == "pcie" else "links"
+
+
+def inherited(cluster: Cluster, donors: list[Calibration]) -> Calibration:
+    """Return the constants of a system that was not measured, from its family and its datasheet.
+
+    Each constant is the geometric mean over the donors, in units of the datasheet. Systems of one
+    architecture count as one, so that a well-measured generation does not outvote the others.
+    """
+    machines = [catalog.cluster_named(each.system) for each in donors]
+    names = [machine.device.architecture for machine in machines]
+    weights = [1 / names.count(name) for name in names]
+    carried: dict[str, list[tuple[float, float]]] = {}
+    for donor, machine, weight in zip(donors, machines, weights, strict=True):
+        for name, value in given(donor.constants).items():
+            scaled = value * _datasheet_unit(name, cluster) / _datasheet_unit(name, machine)
+            carried.setdefault(name, []).append((scaled, weight))
+    if not cluster.tiers[0].in_switch_reduction:
+        carried = {name: each for name, each in carried.items() if not in_switch(name)}
+    mean = {
+        name: _geometric_mean([value for value, _ in each], [weight for _, weight in each])
+        for name, each in carried.items()
+    }
+    return Calibration(
+        system=cluster.name,
+        library=donors[0].library,
+        since=donors[0].since,
+        chooser=donors[0].chooser,
+        constants=type(donors[0].constants)(**mean),
+        fit=donors[0].fit,
+        inherited_from=tuple(each.system for each in donors),
+    )
+
+
+def in_switch(name: str) -> bool:
+    """Return whether a constant is of in-switch reduction."""
+    return name.startswith(("nvls_", "multicast_"))
+
+
+def _datasheet_unit(name: str, cluster: Cluster) -> float:
+    """Return the figure of the datasheet that a constant scales with.
+
+    Latency is instructions, so clock cycles; a rate is a share of the link.
+    """
+    clock = float(cluster.device.boost_clock_hz or 1.9e9)
+    if name in _BY_CLOCK:
+        return clock
+    if name.endswith("_bytes_per_s"):
+        return float(cluster.tiers[0].bytes_per_s)
+    if name.endswith("_s"):
+        return 1 / clock
+    return 1.0
+
+
+def _geometric_mean(values: list[float], weights: list[float]) -> float:
+    return float(np.exp(np.average(np.log(values), weights=weights)))
+

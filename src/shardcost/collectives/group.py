@@ -1,0 +1,155 @@
+"""Where the ranks of one collective sit: how many, on how many nodes, joined by which links.
+
+`Group.on` checks that the ranks fit and finds what every model of time needs to know: the scale-up
+domains that the group spans, the rate at which one of its devices can send inside a domain, and
+the rate at which one domain can send to the others. Ranks and nodes may be arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+
+from shardcost.checks import Count, Quantity, anywhere, is_array
+from shardcost.cluster import Cluster, Tier
+from shardcost.errors import BadTypeError, BadValueError
+from shardcost.scalars import whole_number
+
+MOST_HEADS: Final = 8
+NVLINK_KINDS: Final = frozenset({"nvswitch", "cube_mesh", "full_mesh"})
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of one collective on a cluster."""
+
+    cluster: Cluster
+    ranks: Count
+    nodes: Count
+    domains: Count
+    """Scale-up domains (an NVSwitch node, an NVL72 rack) that the group spans."""
+    link_bytes_per_s: Quantity
+    """Nominal rate at which one device sends to others of its domain."""
+    port_bytes_per_s: Quantity
+    """Nominal rate at which one device sends into the network, its share of the ports; 0 without
+    a network."""
+
+    @classmethod
+    def on(cls, cluster: Cluster, gpus: Any, nodes: Any = None) -> Group:
+        """Return `gpus` ranks on `nodes` nodes; without `nodes`, on as few as hold them."""
+        ranks = _counts("gpus", gpus)
+        hosts = _fewest_nodes(cluster, ranks) if nodes is None else _counts("nodes", nodes)
+        _check_fit(cluster, ranks, hosts)
+        tier = cluster.tiers[-1]
+        domains = _spanned(cluster, tier, ranks, hosts)
+        if cluster.network is None and anywhere(domains > 1):
+            raise BadValueError(
+                "gpus",
+                _first(ranks, domains > 1),
+                f"at most {tier.gpus} in one domain of {cluster.name}"
+                " (name a network for more: `shardcost clusters` lists them)",
+            )
+        return cls(
+            cluster=cluster,
+            ranks=ranks,
+            nodes=hosts,
+            domains=domains,
+            link_bytes_per_s=_ring_rate(tier, np.maximum(2, ranks / domains)),
+            port_bytes_per_s=_port_rate(cluster, ranks / hosts),
+        )
+
+    @property
+    def ranks_per_domain(self) -> Quantity:
+        """Ranks that share one domain."""
+        return self.ranks / self.domains
+
+    @property
+    def domain_port_bytes_per_s(self) -> Quantity:
+        """Nominal rate at which one domain sends into the network; 0 without one.
+
+        Libraries lead their traffic out of a domain at a few devices, eight at most; a rack with
+        more ports than those has does not send faster for it.
+        """
+        leaving = np.maximum(self.ranks / self.nodes, np.minimum(self.ranks_per_domain, MOST_HEADS))
+        return self.port_bytes_per_s * leaving
+
+    @property
+    def tier(self) -> Tier:
+        """The links inside a domain."""
+        return self.cluster.tiers[-1]
+
+    @property
+    def has_nvlink(self) -> bool:
+        """Whether devices of a domain reach each other over links of their own, not PCIe."""
+        return self.tier.kind in NVLINK_KINDS
+
+
+def _counts(name: str, value: Any) -> Any:
+    """Return a whole number of at least 1, or an array of them."""
+    if not is_array(value):
+        return whole_number(name, value, 1)
+    if value.dtype.kind not in "iu":
+        raise BadTypeError(name, value, "a whole number, in every cell")
+    if (value < 1).any():
+        raise BadValueError(name, value[value < 1][0], "a whole number of at least 1")
+    return value
+
+
+def _fewest_nodes(cluster: Cluster, ranks: Any) -> Any:
+    return -(-ranks // cluster.gpus_per_node)
+
+
+def _check_fit(cluster: Cluster, ranks: Any, nodes: Any) -> None:
+    per_node = cluster.gpus_per_node
+    too_many = ranks > nodes * per_node
+    if anywhere(too_many):
+        rule = f"at most {per_node} per node of {cluster.name}, so at least more nodes"
+        raise BadValueError(
+            "gpus", _first(ranks, too_many), f"{rule} than {_first(nodes, too_many)}"
+        )
+    uneven = ranks % nodes != 0
+    if anywhere(uneven):
+        raise BadValueError(
+            "gpus",
+            _first(ranks, uneven),
+            f"a multiple of the {_first(nodes, uneven)} nodes"
+            " (a ring through nodes of different size runs at the pace of none that was measured)",
+        )
+
+
+def _spanned(cluster: Cluster, tier: Tier, ranks: Any, nodes: Any) -> Any:
+    """Return how many domains the nodes make up: several nodes each where a rack is one domain."""
+    return -(-nodes // max(1, tier.gpus // cast("int", cluster.gpus_per_node)))
+
+
+def _ring_rate(tier: Tier, ranks: Any) -> Any:
+    """Return the nominal rate at which each of `ranks` devices of a domain can send to the others.
+
+    `Tier.ring_bytes_per_s`, on arrays too.
+    """
+    if tier.kind == "full_mesh":
+        return tier.bytes_per_s * (ranks - 1) / (tier.gpus - 1)
+    if tier.kind == "cube_mesh":
+        dimensions = np.ceil(np.log2(ranks))
+        return tier.bytes_per_s * dimensions / np.ceil(np.log2(tier.gpus))
+    return tier.bytes_per_s
+
+
+def _port_rate(cluster: Cluster, ranks_per_node: Any) -> Any:
+    """Return the network rate per device of a node that takes part with some of its devices.
+
+    Ports belong to devices: half of the devices reach half of the ports, and at least one.
+    """
+    if cluster.network is None:
+        return 0.0
+    full = cluster.network.node_bytes_per_s(cluster.gpus_per_node)
+    one = np.minimum(full, cluster.network.nic_bytes_per_s)
+    return np.maximum(full / cluster.gpus_per_node, one / ranks_per_node)
+
+
+def _first(cells: Any, where: Any) -> Any:
+    """Return the first value, of a number or an array, for which a condition holds."""
+    both = np.broadcast_arrays(cells, where)
+    return both[0][both[1]].flat[0].item()

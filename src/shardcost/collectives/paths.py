@@ -1,0 +1,378 @@
+"""How long each path of a library takes on silicon: a formula with a few fitted constants each.
+
+A *path* is one algorithm with one protocol (or kernel). Its time is a sum of named parts, so that
+every prediction can be taken apart. All paths share one shape::
+
+    latency = base + hops x hop (+ crossings of the network x its latency)
+    stream  = bytes on the busiest link / rate + bytes copied locally / copy rate
+    time    = latency + stream + fill x sqrt(latency x stream)
+
+The last term is what pipelining cannot hide: cut into optimal chunks, a pipeline takes
+(sqrt(latency) + sqrt(stream))^2, which is fill = 2 (Sanders, Speck and Traeff, Two-tree algorithms
+for full bandwidth broadcast, reduction and scan, 2009); perfectly hidden it is fill = 0.
+
+The constants of one (system, library) are one noun, `RingLibrary` or `DirectLibrary`. They are
+shared by all collectives, GPU counts and sizes; what differs between those is in the formulas.
+Everything takes numbers or arrays that broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from shardcost.checks import Noun, Quantity, noun, positive
+from shardcost.collectives.group import MOST_HEADS, Group
+from shardcost.collectives.tuner import Path_, steps
+
+Parts: TypeAlias = Mapping[str, Any]
+"""The parts of a time in seconds, by name; the time is their sum."""
+
+
+@noun
+class Wire(Noun):
+    """What a network adds, fitted per network: latency of one crossing, and rates achieved."""
+
+    ll_latency_s: Quantity = positive()
+    """One crossing under LL …"""
+    ll128_latency_s: Quantity = positive()
+    """… under LL128 …"""
+    latency_s: Quantity = positive()
+    """… and under Simple, as far as streaming does not hide it."""
+    ll_efficiency: Quantity = positive()
+    """Share of the ports' nominal rate that LL reaches."""
+    efficiency: Quantity = positive()
+    """Share of the ports' nominal rate that the others reach."""
+
+
+NO_WIRE = Wire(
+    ll_latency_s=1e-6, ll128_latency_s=1e-6, latency_s=1e-6, ll_efficiency=1, efficiency=1
+)
+"""For groups inside one domain, where nothing crosses a network."""
+
+
+@noun
+class RingLibrary(Noun):
+    """Constants of NCCL and libraries built like it (RCCL, oneCCL) on one system.
+
+    LL sends 8 bytes with a flag in each store, LL128 120 bytes of 128, Simple whole chunks behind a
+    fence: latency rises and the share of the link's rate with it (Hu et al., 2025,
+    arXiv:2507.04786).
+    """
+
+    ll_base_s: Quantity = positive()
+    ll_hop_s: Quantity = positive()
+    ll_spread_s: Quantity = positive()
+    """What it costs to spread a message over all channels rather than run on one."""
+    ll_spread_bytes: Quantity = positive()
+    """Bytes per rank at which half of that is paid."""
+    ll_bytes_per_s: Quantity = positive()
+    ll_copy_bytes_per_s: Quantity = positive()
+    """Rate at which a rank moves its own block from input to output."""
+    ll128_base_s: Quantity = positive()
+    ll128_hop_s: Quantity = positive()
+    ll128_bytes_per_s: Quantity = positive()
+    simple_base_s: Quantity = positive()
+    simple_hop_s: Quantity = positive()
+    simple_bytes_per_s: Quantity = positive()
+    simple_copy_bytes_per_s: Quantity = positive()
+    fill: Quantity = positive()
+    p2p_ll_base_s: Quantity = positive()
+    """Sends and receives, of which an all-to-all is made, have kernels of their own."""
+    p2p_ll_bytes_per_s: Quantity = positive()
+    p2p_base_s: Quantity = positive()
+    p2p_hop_s: Quantity = positive()
+    p2p_bytes_per_s: Quantity = positive()
+    nvls_small_base_s: Quantity | None = positive(default=None)
+    """In-switch reduction with small chunks …"""
+    nvls_small_bytes_per_s: Quantity | None = positive(default=None)
+    nvls_base_s: Quantity | None = positive(default=None)
+    """… and with large ones: a longer pipeline at a higher rate."""
+    nvls_bytes_per_s: Quantity | None = positive(default=None)
+    ll_crowd: Quantity | None = positive(default=None)
+    """Over PCIe, the share of a pair's rate that is left when more than two ranks go through the
+    host, and what is left of that when they sit on both sockets: low-latency protocol …"""
+    ll_socket: Quantity | None = positive(default=None)
+    crowd: Quantity | None = positive(default=None)
+    """… and bandwidth protocol."""
+    socket: Quantity | None = positive(default=None)
+
+
+def ring_ll(
+    constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
+) -> Parts:
+    """Return the parts of a ring under LL."""
+    crossings = steps(collective, group.domains)
+    hops = steps(collective, group.ranks)
+    rate = _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket)
+    block = size_bytes / group.ranks
+    return {
+        "start": constants.ll_base_s,
+        "hops": (hops - crossings) * constants.ll_hop_s + crossings * wire.ll_latency_s,
+        "spread over channels": constants.ll_spread_s
+        * (size_bytes / (size_bytes + constants.ll_spread_bytes * group.ranks)),
+        "wire": block * (hops / _slowest(rate, wire.ll_efficiency, group)),
+        "local copy": block / constants.ll_copy_bytes_per_s,
+    }
+
+
+def ring_ll128(
+    constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
+) -> Parts:
+    """Return the parts of a ring under LL128."""
+    crossings = steps(collective, group.domains)
+    hops = steps(collective, group.ranks)
+    block = size_bytes / group.ranks
+    rate = _slowest(constants.ll128_bytes_per_s, wire.efficiency, group)
+    return {
+        "start": constants.ll128_base_s,
+        "hops": (hops - crossings) * constants.ll128_hop_s + crossings * wire.ll128_latency_s,
+        "wire": block * (hops / rate),
+        "local copy": block / constants.ll128_bytes_per_s,
+    }
+
+
+def ring_simple(
+    constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
+) -> Parts:
+    """Return the parts of a ring under Simple."""
+    crossings = steps(collective, group.domains)
+    hops = steps(collective, group.ranks)
+    rate = _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket)
+    block = size_bytes / group.ranks
+    return _filled(
+        constants.fill,
+        {
+            "start": constants.simple_base_s,
+            "hops": (hops - crossings) * constants.simple_hop_s + crossings * wire.latency_s,
+        },
+        {
+            "wire": block * (hops / _slowest(rate, wire.efficiency, group)),
+            "local copy": block / constants.simple_copy_bytes_per_s,
+        },
+    )
+
+
+def tree(
+    constants: RingLibrary, wire: Wire, protocol: str, size_bytes: Any, group: Group
+) -> Parts:
+    """Return the parts of a double binary tree over domains, with a chain inside each.
+
+    Inside, every rank passes the buffer up and down: 2 M.
+    """
+    low = protocol != "Simple"
+    base, hop, rate, across, latency = {
+        "LL": (
+            constants.ll_base_s,
+            constants.ll_hop_s,
+            constants.ll_bytes_per_s,
+            wire.ll_efficiency,
+            wire.ll_latency_s,
+        ),
+        "LL128": (
+            constants.ll128_base_s,
+            constants.ll128_hop_s,
+            constants.ll128_bytes_per_s,
+            wire.efficiency,
+            wire.ll128_latency_s,
+        ),
+        "Simple": (
+            constants.simple_base_s,
+            constants.simple_hop_s,
+            constants.simple_bytes_per_s,
+            wire.efficiency,
+            wire.latency_s,
+        ),
+    }[protocol]
+    levels = np.ceil(np.log2(group.domains))
+    crossing = _tree_share(group) / (across * _ports(group))
+    return _filled(
+        0.0 if low else constants.fill,
+        {
+            "start": base,
+            "hops": 2 * (group.ranks_per_domain - 1) * hop + 2 * levels * latency,
+        },
+        {"wire": size_bytes * np.maximum(2 / rate, crossing)},
+    )
+
+
+def nvls(constants: RingLibrary, size_bytes: Any) -> Parts:
+    """Return the parts of in-switch reduction inside one domain: M up and M down each link.
+
+    Small messages are cut into small chunks, which start sooner and stream slower; the library
+    takes whichever chunks suit.
+    """
+    assert constants.nvls_base_s is not None  # noqa: S101
+    assert constants.nvls_small_base_s is not None  # noqa: S101
+    small = constants.nvls_small_base_s + size_bytes / constants.nvls_small_bytes_per_s
+    large = constants.nvls_base_s + size_bytes / constants.nvls_bytes_per_s
+    start = np.where(small < large, constants.nvls_small_base_s, constants.nvls_base_s)
+    return {"start": start, "wire": np.minimum(small, large) - start}
+
+
+def nvls_tree(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+    """Return the parts of in-switch reduction in every domain, joined by a tree across them.
+
+    The slower of the switch and the ports of a domain sets the pace. Every rank heads a part of the
+    buffer and sends chunks of its own, so a level of the tree fills more slowly in a larger domain.
+    """
+    inside = nvls(constants, size_bytes)
+    crossing = size_bytes * _tree_share(group) / (wire.efficiency * _ports(group))
+    heads = np.maximum(1.0, group.ranks_per_domain / MOST_HEADS)
+    levels = np.ceil(np.log2(group.domains))
+    return _filled(
+        constants.fill,
+        {"start": inside["start"], "hops": 2 * levels * heads * wire.latency_s},
+        {"wire": np.maximum(inside["wire"], crossing)},
+    )
+
+
+def p2p_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+    """Return the parts of an all-to-all of small sends: all peers at once, one channel each."""
+    block = size_bytes / group.ranks
+    beyond = group.ranks - group.ranks_per_domain
+    share = wire.ll_efficiency * _port(group)
+    return {
+        "start": constants.p2p_ll_base_s,
+        "hops": (group.ranks - 1) * constants.p2p_hop_s + _crosses(group) * wire.ll_latency_s,
+        "wire": block * (1 / constants.p2p_ll_bytes_per_s + beyond / share),
+    }
+
+
+def p2p_simple(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+    """Return the parts of an all-to-all of large sends, each rank to n-1 others."""
+    inside = _crowded(constants.p2p_bytes_per_s, group, constants.crowd, constants.socket)
+    block = size_bytes / group.ranks
+    peers = group.ranks_per_domain - 1
+    beyond = group.ranks - group.ranks_per_domain
+    share = wire.efficiency * _port(group)
+    return _filled(
+        constants.fill,
+        {
+            "start": constants.p2p_base_s,
+            "hops": (group.ranks - 1) * constants.p2p_hop_s + _crosses(group) * wire.latency_s,
+        },
+        {
+            "wire": block * (peers / inside + beyond / share),
+            "local copy": block / constants.simple_copy_bytes_per_s,
+        },
+    )
+
+
+def chain(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+    """Return the parts of a broadcast or a reduction along a chain, pipelined in chunks."""
+    rate = _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket)
+    crossings = group.domains - 1
+    return _filled(
+        constants.fill,
+        {
+            "start": constants.simple_base_s,
+            "hops": (group.ranks - 1 - crossings) * constants.simple_hop_s
+            + crossings * wire.latency_s,
+        },
+        {"wire": size_bytes / _slowest(rate, wire.efficiency, group)},
+    )
+
+
+def chain_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+    """Return the parts of a short broadcast or reduction along a chain, under LL."""
+    rate = _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket)
+    crossings = group.domains - 1
+    return {
+        "start": constants.ll_base_s,
+        "hops": (group.ranks - 1 - crossings) * constants.ll_hop_s
+        + crossings * wire.ll_latency_s,
+        "wire": size_bytes / _slowest(rate, wire.ll_efficiency, group),
+    }
+
+
+def ring_library_paths(
+    constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
+) -> Mapping[Path_, Parts]:
+    """Return the parts of every path that such a library has for a collective."""
+    if collective in {"all_to_all", "send_recv"}:
+        return {
+            ("p2p", "LL"): p2p_ll(constants, wire, size_bytes, group),
+            ("p2p", "Simple"): p2p_simple(constants, wire, size_bytes, group),
+        }
+    if collective in {"broadcast", "reduce"}:
+        return {
+            ("chain", "LL"): chain_ll(constants, wire, size_bytes, group),
+            ("chain", "Simple"): chain(constants, wire, size_bytes, group),
+        }
+    found = {("ring", "LL"): ring_ll(constants, wire, collective, size_bytes, group)}
+    if group.has_nvlink:
+        found["ring", "LL128"] = ring_ll128(constants, wire, collective, size_bytes, group)
+    found["ring", "Simple"] = ring_simple(constants, wire, collective, size_bytes, group)
+    if collective == "all_reduce":
+        found |= _all_reduce_only(constants, wire, size_bytes, group)
+    return found
+
+
+def _all_reduce_only(
+    constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group
+) -> dict[Path_, Parts]:
+    found: dict[Path_, Parts] = {}
+    if np.any(group.domains > 1):
+        for protocol in ("LL", "LL128", "Simple") if group.has_nvlink else ("LL", "Simple"):
+            found["tree", protocol] = tree(constants, wire, protocol, size_bytes, group)
+    if constants.nvls_base_s is not None and group.tier.in_switch_reduction:
+        found["nvls", "Simple"] = nvls(constants, size_bytes)
+        if np.any(group.domains > 1):
+            found["nvls_tree", "Simple"] = nvls_tree(constants, wire, size_bytes, group)
+    return found
+
+
+def total(parts: Parts) -> Any:
+    """Return the time that the parts add up to."""
+    values = list(parts.values())
+    time = values[0]
+    for value in values[1:]:
+        time = time + value
+    return time
+
+
+def _filled(fill: Quantity, latency: Parts, stream: Parts) -> Parts:
+    """Return the parts of a pipeline, with what it cannot hide."""
+    hidden = fill * np.sqrt(total(latency) * total(stream))
+    return {**latency, **stream, "filling the pipeline": hidden}
+
+
+def _crowded(rate: Any, group: Group, crowd: Any, socket: Any) -> Any:
+    """Return a rate as it is left when a PCIe group is more than a pair, or on both sockets."""
+    if crowd is None:
+        return rate
+    ranks = group.ranks_per_domain
+    across = np.where(ranks > group.tier.gpus / 2, socket, 1.0)
+    return rate * np.where(ranks > 2, crowd * across, 1.0)
+
+
+def _slowest(inside: Any, efficiency: Any, group: Group) -> Any:
+    """Return the rate of the slowest link of a ring: inside a domain, or its network ports."""
+    return np.where(
+        group.domains > 1, np.minimum(inside, efficiency * _ports(group)), inside
+    )
+
+
+def _ports(group: Group) -> Any:
+    """Return the network rate of one domain; any positive number where nothing crosses."""
+    return np.where(group.domains > 1, group.domain_port_bytes_per_s, 1.0)
+
+
+def _port(group: Group) -> Any:
+    """Return the network rate of one device; any positive number where nothing crosses."""
+    return np.where(group.domains > 1, group.port_bytes_per_s, 1.0)
+
+
+def _tree_share(group: Group) -> Any:
+    """Return how much of the buffer a domain sends in a double tree: 2 (N-1)/N on average.
+
+    So once between two domains (Sanders, Speck and Traeff, 2009).
+    """
+    return 2 * (group.domains - 1) / group.domains
+
+
+def _crosses(group: Group) -> Any:
+    return np.where(group.domains > 1, 1.0, 0.0)

@@ -1,0 +1,392 @@
+"""How long a collective takes on real machines: `collective_time`.
+
+Three questions, three modules: which paths there are and what each takes (`paths`, `direct`, with
+constants fitted to measurements), which of them the library runs (`tuner`, `direct.limits`), and
+where the ranks sit (`group`). Here they meet.
+
+**Continuity.** A library switches paths at one size, and its time may jump there. Where exactly
+depends on its version and its channels, so near the switch shardcost weighs the candidates: with
+NCCL's tuner by how close its estimates are (a path that it thinks 5 % slower counts 4 %), with
+stated limits over the last few percent before the limit. Elsewhere one path counts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from shardcost.checks import is_array
+from shardcost.cluster import Cluster
+from shardcost.collectives import direct
+from shardcost.collectives.calibration import (
+    Calibration,
+    calibration_of,
+    libraries,
+    wire_of,
+)
+from shardcost.collectives.direct import DirectLibrary, direct_paths, eager, fallback_constants
+from shardcost.collectives.group import Group
+from shardcost.collectives.paths import (
+    NO_WIRE,
+    Parts,
+    RingLibrary,
+    Wire,
+    ring_library_paths,
+    total,
+)
+from shardcost.collectives.tuner import COLLECTIVES as TUNED
+from shardcost.collectives.tuner import Path_, tuner_times
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.scalars import positive_number
+
+COLLECTIVES: Final = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "send_recv",
+)
+MODES: Final = ("graph", "eager")
+TUNER: Final = "nccl-tuner"
+
+_SHARPNESS: Final = 6
+"""Weights are ratios of times squared this often: to the power 64."""
+_LIMIT_SHARPNESS: Final = 5
+_BEFORE_LIMIT: Final = 0.93
+"""Where, as a share of a stated limit, two paths weigh the same."""
+
+_FALLBACK: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
+"""What an engine falls back to, by vendor of the device."""
+
+Weights: TypeAlias = Mapping[Path_, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class CollectiveTime:
+    """The time of a collective, and what it is made of. Times may be arrays."""
+
+    collective: str
+    size_bytes: Any
+    group: Group
+    library: str
+    mode: str
+    time_s: Any
+    paths: Mapping[Path_, Parts]
+    """Every path that the library has, by parts."""
+    weights: Weights
+    """How much each path counts; one of them is 1 except near a switch."""
+    calibrations: tuple[Calibration, ...]
+    notes: tuple[str, ...]
+    """Where the prediction goes beyond what was measured."""
+
+    @property
+    def choice(self) -> Any:
+        """Index into `paths` of the one that runs."""
+        shape = np.shape(self.time_s)
+        stacked = [np.broadcast_to(each, shape) for each in self.weights.values()]
+        return np.argmax(np.stack(stacked), axis=0)
+
+    @property
+    def algorithm(self) -> Any:
+        """The algorithm that runs: a name, or an array of them."""
+        return self._named(0)
+
+    @property
+    def protocol(self) -> Any:
+        """The protocol or kernel that runs: a name, or an array of them."""
+        return self._named(1)
+
+    def _named(self, place: int) -> Any:
+        names = np.array([path[place] for path in self.paths])
+        found = names[self.choice]
+        return found if is_array(found) else str(found)
+
+    @property
+    def algbw_bytes_per_s(self) -> Any:
+        """Size over time."""
+        return self.size_bytes / self.time_s
+
+    @property
+    def busbw_bytes_per_s(self) -> Any:
+        """The rate of the links if the ring ran, as nccl-tests counts it.
+
+        Not a wire rate where switches reduce: it may then exceed the link's.
+        """
+        return self.algbw_bytes_per_s * bus_factor(self.collective, self.group.ranks)
+
+    @property
+    def link_share(self) -> Any:
+        """`busbw_bytes_per_s` over the nominal rate of the slowest link on the way."""
+        return self.busbw_bytes_per_s / nominal_rate(self.group)
+
+    def alternatives(self) -> list[tuple[Path_, float]]:
+        """Return every path with its time in seconds, fastest first. For one cell only."""
+        found = [(path, float(total(parts))) for path, parts in self.paths.items()]
+        return sorted(found, key=lambda each: each[1])
+
+    def parts(self) -> Parts:
+        """Return the parts of the path that runs, in seconds. For one cell only."""
+        running = self.paths[self.algorithm, self.protocol]
+        return {name: float(value) for name, value in running.items()}
+
+
+def collective_time(
+    collective: str,
+    size_bytes: Any,
+    cluster: Cluster | str,
+    gpus: Any,
+    nodes: Any = None,
+    *,
+    library: str = "nccl",
+    mode: str = "graph",
+    calibration: Calibration | None = None,
+    wire: Calibration | None = None,
+) -> CollectiveTime:
+    """Return how long a collective takes, which path runs, and the alternatives.
+
+    >>> result = collective_time("all_reduce", 64 * 2**20, "h100_sxm", gpus=8)
+    >>> f"{result.time_s * 1e6:.0f} us by {result.algorithm}"
+    '323 us by nvls'
+
+    Args:
+        collective: One of `COLLECTIVES`.
+        size_bytes: Bytes of the buffer, as nccl-tests counts: the whole array for all-gather and
+            reduce-scatter. A number or an array.
+        cluster: A `Cluster` or the name of one in the catalog.
+        gpus: Ranks. A number or an array.
+        nodes: Nodes that they are spread over evenly; as few as hold them if left out.
+        library: ``nccl``, ``rccl``, ``oneccl``, an engine (``vllm``, ``sglang``, ``trtllm``), which
+            may name its version (``sglang==0.5.10``), or ``nccl-tuner``: NCCL's own estimate.
+        mode: ``graph``: kernels follow each other on the device, as in a CUDA graph or in
+            nccl-tests; ``eager``: an engine launches each from the host.
+        calibration: Constants of your own instead of the catalog's, for any library's name.
+        wire: The same for the network.
+    """
+    _check_names(collective, mode)
+    machine = Cluster.named(cluster) if isinstance(cluster, str) else cluster
+    size = _checked_size(size_bytes)
+    group = Group.on(machine, gpus, nodes)
+    engine, version = _name_and_version(library)
+    if engine == TUNER:
+        return _by_tuner(collective, size, group)
+    own = calibration or calibration_of(machine, engine, version)
+    used = _used(own, wire, group)
+    paths, weights = _paths_and_weights(collective, size, group, used, version)
+    if mode == "eager":
+        paths = _eager(paths, own, size)
+    time = _alone_is_free(_weighted(paths, weights), group)
+    notes = _notes(used, collective, size, group)
+    return CollectiveTime(
+        collective, size, group, library, mode, time, paths, weights, used, notes
+    )
+
+
+def bus_factor(collective: str, ranks: Any) -> Any:
+    """Return busbw over algbw (nccl-tests, doc/PERFORMANCE.md)."""
+    if collective == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if collective in {"all_gather", "reduce_scatter", "all_to_all"}:
+        return (ranks - 1) / ranks
+    return ranks / ranks
+
+
+def nominal_rate(group: Group) -> Any:
+    """Return the nominal rate of the slowest link on the way, per device inside a domain."""
+    inside = group.link_bytes_per_s
+    return np.where(group.domains > 1, np.minimum(inside, group.domain_port_bytes_per_s), inside)[()]
+
+
+def _check_names(collective: str, mode: str) -> None:
+    if collective not in COLLECTIVES:
+        raise UnknownNameError("collective", collective, COLLECTIVES)
+    if mode not in MODES:
+        raise UnknownNameError("mode", mode, MODES)
+
+
+def _checked_size(size_bytes: Any) -> Any:
+    if not is_array(size_bytes):
+        return positive_number("size_bytes", size_bytes, "bytes")
+    if size_bytes.dtype.kind not in "iuf":
+        raise BadTypeError("size_bytes", size_bytes, "numbers, in every cell")
+    good = (size_bytes > 0) & (size_bytes < np.inf)
+    if not good.all():
+        raise BadValueError("size_bytes", size_bytes[~good][0], "above 0 and finite, in bytes")
+    return size_bytes.astype(np.float64)
+
+
+def _name_and_version(library: str) -> tuple[str, str | None]:
+    """Return ``("sglang", "0.5.10")`` for ``sglang==0.5.10``."""
+    if not isinstance(library, str):
+        raise BadTypeError("library", library, "a name")
+    name, _, version = library.partition("==")
+    return name, version or None
+
+
+def _used(own: Calibration, wire: Calibration | None, group: Group) -> tuple[Calibration, ...]:
+    """Return the calibrations that a prediction rests on: the library's, NCCL's, the network's."""
+    used = [own]
+    if isinstance(own.constants, DirectLibrary):
+        used.append(calibration_of(group.cluster, _FALLBACK[group.cluster.device.vendor]))
+    if group.cluster.network is not None and np.any(group.domains > 1):
+        used.append(wire or wire_of(group.cluster.network))
+    return tuple(used)
+
+
+def _paths_and_weights(
+    collective: str,
+    size: Any,
+    group: Group,
+    used: tuple[Calibration, ...],
+    version: str | None,
+) -> tuple[dict[Path_, Parts], Weights]:
+    ring = next(each for each in used if isinstance(each.constants, RingLibrary))
+    wire = next((each.constants for each in used if isinstance(each.constants, Wire)), NO_WIRE)
+    own = used[0]
+    constants: Any = ring.constants
+    if isinstance(own.constants, DirectLibrary):
+        constants = fallback_constants(own.constants, constants)
+    paths = dict(ring_library_paths(constants, wire, collective, size, group))
+    if ring.chooser == TUNER and collective in TUNED:
+        weights = _tuner_weights(tuner_times(collective, size, group), paths)
+    else:
+        weights = _fastest_weights(paths)
+    if isinstance(own.constants, DirectLibrary) and collective == "all_reduce":
+        return _with_kernels(own, size, group, version, paths, weights)
+    return paths, weights
+
+
+def _with_kernels(
+    own: Calibration,
+    size: Any,
+    group: Group,
+    version: str | None,
+    fallback: Mapping[Path_, Parts],
+    fallback_weights: Weights,
+) -> tuple[dict[Path_, Parts], Weights]:
+    """Return an engine's kernels beside NCCL's paths, which it falls back to."""
+    kernels = dict(direct_paths(own.constants, size, group))  # type: ignore[arg-type]
+    below = direct.limits(own.library, version, group)
+    paths = {**kernels, **fallback}
+    if below is None:
+        return paths, _fastest_weights_with(kernels, fallback, fallback_weights, group)
+    weights: dict[Path_, Any] = {}
+    left: Any = 1.0
+    for path in kernels:
+        weights[path] = left * _share_below(size, below[path]) if path in below else 0.0
+        left = left - weights[path]
+    return paths, weights | {path: left * each for path, each in fallback_weights.items()}
+
+
+def _fastest_weights_with(
+    kernels: Mapping[Path_, Parts],
+    fallback: Mapping[Path_, Parts],
+    fallback_weights: Weights,
+    group: Group,
+) -> Weights:
+    """Return weights where the fastest kernel runs unless what NCCL chooses is faster still."""
+    direct_times = {path: total(parts) for path, parts in kernels.items()}
+    usable = group.has_nvlink & (group.domains == 1)
+    best = np.where(usable, _least(direct_times), np.inf)
+    nccl = _weighted(fallback, fallback_weights)
+    runs = best < nccl
+    weights = {path: np.where(runs & (time == best), 1.0, 0.0) for path, time in direct_times.items()}
+    return weights | {path: np.where(runs, 0.0, each) for path, each in fallback_weights.items()}
+
+
+def _share_below(size: Any, limit: Any) -> Any:
+    """Return 1 well below a limit, 0 at and beyond it, and one half a little before it."""
+    ratio = size / np.maximum(limit * _BEFORE_LIMIT, 1e-9)
+    for _ in range(_LIMIT_SHARPNESS):
+        ratio = np.minimum(ratio * ratio, 1e150)
+    return 1 / (1 + ratio)
+
+
+def _tuner_weights(estimates: Mapping[Path_, Any], paths: Mapping[Path_, Parts]) -> Weights:
+    """Return how much each path counts by how close NCCL's estimates are to the lowest."""
+    usable = {path: estimates[path] for path in paths if path in estimates}
+    least = _least(usable)
+    weights = {}
+    for path, time in usable.items():
+        ratio = least / time
+        for _ in range(_SHARPNESS):
+            ratio = ratio * ratio
+        weights[path] = ratio
+    return weights | {path: 0.0 for path in paths if path not in usable}
+
+
+def _fastest_weights(paths: Mapping[Path_, Parts]) -> Weights:
+    times = {path: total(parts) for path, parts in paths.items()}
+    least = _least(times)
+    return {path: np.where(time == least, 1.0, 0.0) for path, time in times.items()}
+
+
+def _least(times: Mapping[Path_, Any]) -> Any:
+    values = list(times.values())
+    least = values[0]
+    for value in values[1:]:
+        least = np.minimum(least, value)
+    return least
+
+
+def _weighted(paths: Mapping[Path_, Parts], weights: Weights) -> Any:
+    """Return the time as the weighted mean over the paths."""
+    above: Any = 0.0
+    below: Any = 0.0
+    for path, weight in weights.items():
+        above = above + weight * total(paths[path])
+        below = below + weight
+    return above / below
+
+
+def _alone_is_free(time: Any, group: Group) -> Any:
+    """Return the time, which is 0 for a rank by itself: there is nobody to talk to."""
+    return np.where(group.ranks == 1, 0.0, time)[()]
+
+
+def _eager(
+    paths: Mapping[Path_, Parts], own: Calibration, size: Any
+) -> dict[Path_, Parts]:
+    constants = own.constants
+    if not isinstance(constants, DirectLibrary) or constants.eager_launch_s is None:
+        raise BadValueError(
+            "mode", "eager", f"graph for {own.library} on {own.system}: no eager rows were measured"
+        )
+    return {path: eager(constants, parts, size) for path, parts in paths.items()}
+
+
+def _by_tuner(collective: str, size: Any, group: Group) -> CollectiveTime:
+    """Return NCCL's own estimate, taken at its word."""
+    if collective not in TUNED:
+        raise UnknownNameError(f"collective of {TUNER}", collective, TUNED)
+    estimates = tuner_times(collective, size, group)
+    paths = {path: {"NCCL's estimate": time} for path, time in estimates.items()}
+    time = _alone_is_free(_least(estimates), group)
+    note = "NCCL's own model, built to rank paths: no constant is fitted to measurements"
+    weights = _fastest_weights(paths)
+    return CollectiveTime(
+        collective, size, group, TUNER, "graph", time, paths, weights, (), (note,)
+    )
+
+
+def _notes(
+    used: tuple[Calibration, ...], collective: str, size: Any, group: Group
+) -> tuple[str, ...]:
+    """Return where a prediction goes beyond what was measured."""
+    said = []
+    for each in used:
+        if each.inherited_from:
+            donors = ", ".join(each.inherited_from)
+            said.append(f"{each.library} on {each.system} was not measured: carried over from {donors}")
+    own = used[0]
+    inside = np.all(group.domains == 1)
+    beyond = own.fit.outside(collective, size, group.ranks if inside else group.ranks_per_domain)
+    said += [f"beyond the calibration of {own.library} on {own.system}: {each}" for each in beyond]
+    return tuple(said)
+
+
+__all__ = ["COLLECTIVES", "MODES", "CollectiveTime", "collective_time", "libraries"]

@@ -1,0 +1,183 @@
+"""NCCL's own model of time, with which it chooses an algorithm and a protocol.
+
+NCCL estimates, for each algorithm and protocol, a latency from tables and a rate from the channels
+that its graph search found, and runs the pair with the lowest sum (Demystifying NCCL, Hu et al.,
+2025, arXiv:2507.04786, describes the protocols; the tables are in ``catalog/tuner/nccl.toml``). It
+was built to rank, not to predict: base latencies are the same for every generation. So shardcost
+takes from it *what runs*, and from measurements *how long that takes* (`paths`).
+
+Everything here takes numbers or arrays: sizes, ranks and nodes broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from shardcost.catalog import tuner_table
+from shardcost.collectives.group import MOST_HEADS, Group
+
+Path_ = tuple[str, str]
+"""An algorithm and a protocol, such as ``("ring", "LL")``."""
+PROTOCOLS: Final = ("LL", "LL128", "Simple")
+COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter")
+_MICRO: Final = 1e-6
+_GB: Final = 1e9
+
+
+def tables() -> dict[str, Any]:
+    """Return NCCL's constants, as the catalog has them."""
+    return tuner_table("nccl")
+
+
+def architecture_row(group: Group) -> str:
+    """Return the row of NCCL's tables for the devices of a group, by compute capability."""
+    capability = group.cluster.device.compute_capability or "7.0"
+    generation = int(capability.split(".")[0])
+    return {7: "volta", 8: "ampere", 9: "hopper"}.get(generation, "blackwell")
+
+
+def steps(collective: str, ranks: Any) -> Any:
+    """Return the steps of a ring: 2(n-1) for an all-reduce, n-1 for its halves."""
+    return (2 if collective == "all_reduce" else 1) * (ranks - 1)
+
+
+def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[Path_, Any]:
+    """Return NCCL's estimate in seconds for each pair that it would consider; inf where it cannot.
+
+    Args:
+        collective: all_reduce, all_gather or reduce_scatter.
+        size_bytes: Bytes of the whole buffer.
+        group: Where the ranks are.
+    """
+    times: dict[Path_, Any] = {}
+    for index, protocol in enumerate(PROTOCOLS):
+        if protocol == "LL128" and not group.has_nvlink:
+            continue
+        times["ring", protocol] = _ring(collective, size_bytes, group, index)
+        if collective == "all_reduce":
+            times["tree", protocol] = _tree(size_bytes, group, index)
+    if group.tier.in_switch_reduction and architecture_row(group) in tables()["in_switch"]["efficiency"]:
+        times["nvls", "Simple"] = _nvls(collective, size_bytes, group)
+        if collective == "all_reduce":
+            times["nvls_tree", "Simple"] = _nvls_tree(size_bytes, group)
+    return times
+
+
+def _by_nodes(row: list[float], group: Group) -> Any:
+    """Return the figure of a table for one, two, or three and more nodes."""
+    return np.where(group.domains == 1, row[0], np.where(group.domains == 2, row[1], row[2]))
+
+
+def _channels(group: Group) -> tuple[Any, Any]:
+    """Return how many channels the graph search finds, and their joint rate in GB/s."""
+    graph = tables()["graph"]
+    if group.has_nvlink:
+        inside = graph["nvlink_share"] * group.link_bytes_per_s / _GB
+        channels = inside / graph["channel_gb_per_s"][architecture_row(group)]
+    else:
+        inside = graph["pcie_share"] * group.link_bytes_per_s / _GB
+        crosses_sockets = group.ranks_per_domain > group.tier.gpus / 2
+        inside = np.where(crosses_sockets, np.minimum(inside, graph["host_link_gb_per_s"]), inside)
+        channels = graph["pcie_channels"]
+    outside = graph["network_share"] * group.domain_port_bytes_per_s / _GB
+    return channels, np.where(group.domains > 1, np.minimum(inside, outside), inside)
+
+
+def _ring(collective: str, size_bytes: Any, group: Group, protocol: int) -> Any:
+    caps = tables()["cap_gb_per_s"]
+    latency = tables()["latency_us"]
+    row = architecture_row(group)
+    channels, rate = _channels(group)
+    if protocol == 0:
+        across = _by_nodes(caps["ll_across_nodes"], group)
+        cap = np.where(group.domains == 1, _by_nodes(caps["ll"][row], group), across)
+        rate = np.minimum(cap, 0.5 * rate)
+    elif protocol == 1:
+        per_channel = _by_nodes(caps["ring_ll128"][row], group)
+        rate = np.minimum(0.92 * rate, channels * per_channel)
+    number = steps(collective, group.ranks)
+    crossings = steps(collective, group.domains)
+    network = latency["network"]
+    inside = latency["nvlink" if group.has_nvlink else "pcie"]["ring"][protocol]
+    busy = np.where(
+        group.domains > 1, np.maximum(inside, network["overhead_per_step"][protocol]), inside
+    )
+    time = (
+        latency["base"]["ring"][protocol]
+        + (number - crossings) * busy
+        + crossings * network["ring"][protocol]
+    )
+    if protocol == 2 and collective == "all_reduce":
+        time = time * np.where(group.domains > 1, network["ring_simple_factor"][row], 1.0)
+    return (time + size_bytes * number / group.ranks / (1e3 * rate)) * _MICRO
+
+
+def _tree(size_bytes: Any, group: Group, protocol: int) -> Any:
+    caps = tables()["cap_gb_per_s"]
+    latency = tables()["latency_us"]
+    row = architecture_row(group)
+    channels, rate = _channels(group)
+    rate = np.minimum(0.92 * rate, channels * _by_nodes(caps["tree"][row], group))
+    if protocol == 0:
+        across = _by_nodes(caps["ll_across_nodes"], group)
+        cap = np.where(group.domains == 1, _by_nodes(caps["ll"][row], group), across)
+        rate = np.minimum(rate / 3.8, cap)
+    elif protocol == 1:
+        share = np.where(group.domains == 1, 7 / 9, 120 / 128)
+        rate = np.minimum(rate * share, channels * _by_nodes(caps["tree_ll128"][row], group))
+    correction = np.array(tables()["tree_correction"][PROTOCOLS[protocol].lower()])
+    index = np.clip(np.frexp(size_bytes / 64)[1] - 1, 0, 23)
+    inside = latency["nvlink" if group.has_nvlink else "pcie"]["tree"][protocol]
+    levels = np.floor(np.log2(group.domains))
+    time = latency["base"]["tree"][protocol] + 2 * (
+        (group.ranks_per_domain - 1) * inside + levels * latency["network"]["tree"][protocol]
+    )
+    return (time + size_bytes * 2 / (1e3 * rate * correction[index])) * _MICRO
+
+
+def _head_rate(group: Group) -> tuple[Any, Any]:
+    """Return the channels of in-switch reduction, one per head, and the rate of one in GB/s.
+
+    A head sends twice what the others do, so (n+1) rates fill a device's links.
+    """
+    rules = tables()["in_switch"]
+    row = architecture_row(group)
+    heads = np.minimum(group.ranks_per_domain, MOST_HEADS)
+    whole = rules["link_share"][row] * group.link_bytes_per_s / _GB / (heads + 1)
+    speeds = np.array(sorted(rules["channel_speeds_gb_per_s"][row]), dtype=float)
+    found = np.searchsorted(speeds, whole + 1e-9, side="right") - 1
+    return heads, np.where(found >= 0, speeds[np.maximum(found, 0)], 0.0)
+
+
+def _nvls(collective: str, size_bytes: Any, group: Group) -> Any:
+    """Return the time of in-switch reduction inside one domain; inf beyond it or for one rank."""
+    heads, speed = _head_rate(group)
+    efficiency = tables()["in_switch"]["efficiency"][architecture_row(group)]
+    gain = 2.0 if collective == "all_reduce" else (group.ranks - 1) / group.ranks
+    rate = speed * efficiency * (heads - 1) * gain
+    number = steps(collective, group.ranks)
+    possible = (group.domains == 1) & (heads > 1) & (rate > 0)
+    stream = size_bytes * number / group.ranks / (1e3 * np.where(possible, rate, 1.0))
+    time = (tables()["latency_us"]["nvlink"]["nvls"] + stream) * _MICRO
+    return np.where(possible, time, np.inf)
+
+
+def _nvls_tree(size_bytes: Any, group: Group) -> Any:
+    """Return the time of in-switch reduction in every domain, joined by a tree; inf inside one."""
+    latency = tables()["latency_us"]
+    row = architecture_row(group)
+    heads, speed = _head_rate(group)
+    inside = speed * tables()["in_switch"]["efficiency"][row] * (heads - 1) / heads * 2
+    _, outside = _channels(group)
+    twice = np.where(group.domains <= 2, 2.0, 1.0)
+    cap = _by_nodes(tables()["cap_gb_per_s"]["nvls_tree"][row], group)
+    rate = heads * np.minimum(np.minimum(inside, outside / heads * twice), cap)
+    number = steps("all_reduce", group.ranks)
+    possible = (group.domains > 1) & (heads > 1) & (rate > 0)
+    levels = np.floor(np.log2(group.domains))
+    time = latency["nvlink"]["nvls_tree"] + 2 * levels * latency["network"]["nvls_tree"]
+    stream = size_bytes * number / group.ranks / (1e3 * np.where(possible, rate, 1.0))
+    return np.where(possible, (time + stream) * _MICRO, np.inf)
