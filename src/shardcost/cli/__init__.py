@@ -16,8 +16,10 @@ from shardcost.errors import ShardcostError, UnknownNameError
 
 COMMANDS: Final = {
     "allreduce": "the exact cost of tensor-parallel all-reduces",
+    "collective": "how long a collective takes, what runs and why",
     "models": "the models in the catalog, or one of them in full",
     "clusters": "the clusters and networks in the catalog, or one of them in full",
+    "validate": "prediction against measurement: errors on measured tables",
     "inspect": "read a file (a Hugging Face config.json) and say what it means",
 }
 """Each command with its one-line help; the module of the same name has the rest."""

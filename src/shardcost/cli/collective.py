@@ -1,0 +1,178 @@
+"""``shardcost collective``: how long one collective takes, for one size or many."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from shardcost.cli import options
+from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.units import parse_bytes
+
+if TYPE_CHECKING:
+    from shardcost.collectives.silicon import CollectiveTime
+
+_EXAMPLES: Final = """\
+  shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm
+  shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm --explain
+  shardcost collective all-gather --size 1GiB --gpus 16 --on h100_sxm --network ib_8x400g
+  shardcost collective all_reduce --size 256KiB --gpus 8 --on h100_sxm --library vllm
+  shardcost collective all_reduce --gpus 8 --on h100_sxm --sweep 1KiB:1GiB --plot curve.svg
+"""
+_WHOLE_RANGE: Final = "8:8GiB"
+_POINTS_PER_OCTAVE: Final = 16
+"""Of a plotted curve: dense enough that a switch is seen where it is."""
+
+
+def parser() -> options.Parser:
+    """Return the parser of this command."""
+    parser = options.Parser(
+        "collective",
+        "How long a collective takes, which algorithm and protocol run, and what else could.",
+        _EXAMPLES,
+    )
+    parser.add_argument("collective", help="all_reduce, all_gather, reduce_scatter, all_to_all, …")
+    parser.add_argument(
+        "--size", metavar="BYTES", help="the whole buffer, as nccl-tests counts: 64MiB, 1GB, 4096"
+    )
+    parser.add_argument("--gpus", metavar="N", required=True, help="GPUs that take part")
+    parser.add_argument("--on", metavar="CLUSTER", required=True, help="a cluster of the catalog")
+    parser.add_argument("--network", help="catalog name: for groups larger than one domain of --on")
+    parser.add_argument(
+        "--nodes", metavar="N", help="nodes that share the GPUs evenly (as few as hold them)"
+    )
+    parser.add_argument(
+        "--library",
+        default="nccl",
+        help="nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14),"
+        " or nccl-tuner: NCCL's own estimate (nccl)",
+    )
+    parser.add_argument(
+        "--mode", default="graph", help="graph: launched by the device; eager: by the host (graph)"
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help="show the formula with its numbers and their sources"
+    )
+    parser.add_argument(
+        "--sweep", metavar="A:B[:X]", help="instead of --size, all from A to B, each X times (2)"
+    )
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw the sweep (8 B to 8 GiB unless given) as .png or .svg"
+    )
+    return parser
+
+
+def run(given: Namespace) -> int:
+    """Predict one size or a sweep, and print the report."""
+    _check_options(given)
+    return _one_size(given) if given.size is not None else _sweep(given)
+
+
+def _check_options(given: Namespace) -> None:
+    many = [name for name in ("--sweep", "--plot") if getattr(given, name[2:]) is not None]
+    if given.size is not None and many:
+        raise options.UsageError(f"--size and {many[0]} exclude each other; give one")
+    if given.size is None and not many:
+        raise options.UsageError("missing --size (or --sweep A:B for many sizes)")
+    if given.explain and many:
+        raise options.UsageError(
+            f"--explain and {many[0]} exclude each other: it explains one --size"
+        )
+
+
+def _one_size(given: Namespace) -> int:
+    from shardcost.report.collective import as_data, as_text
+
+    result = _predicted(given, _size(given.size, "--size"))
+    if given.json:
+        options.print_json(as_data(result))
+    else:
+        print(as_text(result, explain=given.explain))
+    return 0
+
+
+def _sweep(given: Namespace) -> int:
+    from shardcost.report.collective import sweep_as_data, sweep_as_text
+
+    sizes = _sizes(given.sweep or _WHOLE_RANGE)
+    result = _predicted(given, _as_array(sizes))
+    if given.plot is not None:
+        _draw(given, sizes[0], sizes[-1])
+    if given.json:
+        options.print_json(sweep_as_data(result) | {"plot": given.plot})
+    else:
+        print(sweep_as_text(result))
+        if given.plot is not None:
+            print(f"Plot: {given.plot}")
+    return 0
+
+
+def _draw(given: Namespace, least: int, most: int) -> None:
+    """Write the plot of a sweep, at sizes so dense that its curves are smooth."""
+    from math import ceil, log2
+
+    import numpy as np
+
+    from shardcost.report.plot import write_plot
+
+    points = 1 + ceil(_POINTS_PER_OCTAVE * max(1.0, log2(most / least)))
+    write_plot(_predicted(given, np.geomspace(least, most, points)), Path(given.plot))
+
+
+def _predicted(given: Namespace, size_bytes: Any) -> CollectiveTime:
+    from shardcost.cluster import Cluster
+    from shardcost.collectives.silicon import collective_time
+
+    return collective_time(
+        _collective(given.collective),
+        size_bytes,
+        Cluster.named(given.on, given.network),
+        options.whole("--gpus", given.gpus),
+        None if given.nodes is None else options.whole("--nodes", given.nodes),
+        library=given.library,
+        mode=given.mode,
+    )
+
+
+def _collective(text: str) -> str:
+    """Return a collective's name; capitals, hyphens and underscores do not matter."""
+    from shardcost.collectives.silicon import COLLECTIVES
+
+    def plain(name: str) -> str:
+        return name.lower().replace("-", "").replace("_", "")
+
+    known = {plain(name): name for name in COLLECTIVES}
+    if plain(text) not in known:
+        raise UnknownNameError("collective", text, COLLECTIVES)
+    return known[plain(text)]
+
+
+def _size(text: str, name: str) -> int:
+    size = parse_bytes(text, name)
+    if size < 1:
+        raise BadValueError(name, text, "at least 1 byte")
+    return size
+
+
+def _sizes(text: str) -> list[int]:
+    """Return the sizes of ``A:B`` or ``A:B:factor``: A, times 2 (or the factor) …, B."""
+    words = text.split(":")
+    if len(words) not in {2, 3}:
+        raise BadValueError("--sweep", text, "two sizes like 8:8GiB, or with a factor, 8:8GiB:4")
+    least, most = (_size(word, "--sweep") for word in words[:2])
+    factor = options.whole("--sweep", words[2]) if len(words) == 3 else 2
+    if factor < 2:
+        raise BadValueError("--sweep", text, "with a factor of at least 2")
+    if least >= most:
+        raise BadValueError("--sweep", text, "from a smaller size to a larger one")
+    sizes = [least]
+    while sizes[-1] * factor < most:
+        sizes.append(sizes[-1] * factor)
+    return [*sizes, most]
+
+
+def _as_array(sizes: list[int]) -> Any:
+    import numpy as np
+
+    return np.array([float(size) for size in sizes])

@@ -1,0 +1,253 @@
+"""A sweep over sizes drawn: time and bandwidth of the prediction, and of every path beside it.
+
+Each curve is labelled at its end, in its own colour, so that nobody looks up a legend. Colours are
+those of Okabe and Ito (Color Universal Design, 2008), which colour-blind readers tell apart.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from shardcost.collectives.paths import total
+from shardcost.collectives.silicon import CollectiveTime
+from shardcost.errors import BadValueError, ShardcostError
+from shardcost.report.collective import available, link, title
+from shardcost.units import format_bytes, format_rate, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES: Final = (".png", ".svg")
+_OKABE_ITO: Final = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C7A00",  # their yellow, darkened: the original is too pale for thin lines on white
+)
+_DASHES: Final = ("-", "--")
+_GREY: Final = "#666666"
+_LEAST_GAP: Final = 0.055
+"""Between two labels, as a share of the axis' height."""
+_MOST_TICKS: Final = 11
+_STYLE: Final[dict[Any, Any]] = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
+    "svg.hashsalt": "shardcost",  # the same sweep gives the same file
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+class MissingMatplotlibError(ShardcostError, ImportError):
+    """Matplotlib is needed and not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("a plot needs matplotlib: pip install 'shardcost[plot]'")
+
+
+def write_plot(sweep: CollectiveTime, file: Path) -> None:
+    """Draw a sweep over sizes into a PNG or SVG file, which appears whole or not at all."""
+    if file.suffix.lower() not in SUFFIXES:
+        raise BadValueError("plot", str(file), f"a file name that ends in {' or '.join(SUFFIXES)}")
+    if sweep.group.ranks == 1:
+        raise BadValueError("gpus", 1, "at least 2 for a plot: one by itself sends nothing")
+    _write(_drawn(sweep, file.suffix.lower()[1:]), file)
+
+
+def _drawn(sweep: CollectiveTime, kind: str) -> bytes:
+    """Return the picture as the content of a file."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure  # without pyplot: no display, no global state
+    except ImportError:
+        raise MissingMatplotlibError from None
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(9, 7.5), layout="constrained")
+        _fill(figure, sweep)
+        content = BytesIO()
+        figure.savefig(
+            content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {}
+        )
+    return content.getvalue()
+
+
+def _write(content: bytes, file: Path) -> None:
+    """Write a file by way of a neighbour, so that no half of it is ever seen."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        draft.write_bytes(content)
+        draft.replace(file)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        with suppress(OSError, ValueError):
+            draft.unlink()
+        reason = getattr(error, "strerror", None) or error
+        raise BadValueError("plot", str(file), f"a file that can be written ({reason})") from None
+
+
+def _fill(figure: Figure, sweep: CollectiveTime) -> None:
+    figure.suptitle(title(sweep, _range(sweep.size_bytes)), x=0.01, ha="left", fontsize=12)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    _draw_times(above, sweep)
+    _draw_rates(below, sweep)
+    for axes in (above, below):
+        _mark_switches(axes, sweep)
+        axes.grid(visible=True, color="#dddddd", linewidth=0.5)
+    _name_switches(above, sweep)
+    _label_sizes(below, sweep.size_bytes)
+
+
+def _draw_times(axes: Axes, sweep: CollectiveTime) -> None:
+    """Draw every path thin and the prediction bold, on logarithmic axes, labelled at the end."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    sizes = sweep.size_bytes
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ends: list[tuple[str, float, str]] = []
+    for index, path in enumerate(available(sweep)):
+        colour = _OKABE_ITO[index % len(_OKABE_ITO)]
+        dashes = _DASHES[index // len(_OKABE_ITO) % len(_DASHES)]
+        times = np.broadcast_to(total(sweep.paths[path]), sizes.shape)
+        axes.plot(sizes, times, color=colour, linestyle=dashes, linewidth=1)
+        ends.append((" ".join(path), float(times[-1]), colour))
+    axes.plot(sizes, sweep.time_s, color="black", linewidth=2.6)
+    ends.append(("prediction", float(sweep.time_s[-1]), "black"))
+    few_decades = np.log10(axes.get_ylim()[1] / axes.get_ylim()[0]) < 3.5
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few_decades else (1,)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel("time")
+    _label_ends(axes, sizes[-1], ends)
+
+
+def _draw_rates(axes: Axes, sweep: CollectiveTime) -> None:
+    """Draw the bus bandwidth of the prediction under the nominal rate of the link."""
+    from matplotlib.ticker import FuncFormatter
+
+    nominal = link(sweep.group)
+    rate = float(nominal.bytes_per_s)
+    rates = sweep.busbw_bytes_per_s
+    axes.plot(sweep.size_bytes, rates, color="black", linewidth=2.6)
+    axes.axhline(rate, color=_GREY, linestyle="--", linewidth=1)
+    axes.annotate(
+        f"{format_rate(rate)}: {nominal.name}, nominal",
+        (0.01, rate),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 4),
+        textcoords="offset points",
+        color=_GREY,
+    )
+    axes.set_ylim(0, 1.15 * max(rate, float(rates.max())))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_rate(value)))
+    axes.set_ylabel("bus bandwidth")
+
+
+def _label_ends(axes: Axes, size: float, ends: list[tuple[str, float, str]]) -> None:
+    """Write each curve's name to the right of its end, moved apart where they would overlap."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = [float(to_axes.transform((size, end))[1]) for _, end, _ in ends]
+    for (name, end, colour), height in zip(ends, spread(heights, _LEAST_GAP), strict=True):
+        axes.annotate(
+            name,
+            (size, end),
+            xytext=(1.03, height),
+            textcoords="axes fraction",
+            color=colour,
+            va="center",
+            fontweight="bold" if colour == "black" else "normal",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5)},
+        )
+
+
+def spread(heights: list[float], gap: float) -> list[float]:
+    """Return heights moved as little as needs be so that any two are at least `gap` apart.
+
+    >>> spread([0.5, 0.1, 0.5], gap=0.2)
+    [0.4, 0.1, 0.6]
+    """
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
+    clusters: list[list[int]] = []
+    for index in order:
+        clusters.append([index])
+        while len(clusters) > 1 and _overlap(clusters[-2], clusters[-1], heights, gap):
+            clusters[-2:] = [clusters[-2] + clusters[-1]]
+    moved = list(heights)
+    for cluster in clusters:
+        for index, height in zip(cluster, _stacked(cluster, heights, gap), strict=True):
+            moved[index] = round(height, 6)
+    return moved
+
+
+def _overlap(lower: list[int], upper: list[int], heights: list[float], gap: float) -> bool:
+    highest, lowest = _stacked(lower, heights, gap)[-1], _stacked(upper, heights, gap)[0]
+    return lowest - highest < gap
+
+
+def _stacked(cluster: list[int], heights: list[float], gap: float) -> list[float]:
+    """Return a cluster's heights one gap apart, around the mean of what they were."""
+    middle = sum(heights[index] for index in cluster) / len(cluster)
+    return [middle + gap * (place - (len(cluster) - 1) / 2) for place in range(len(cluster))]
+
+
+def _mark_switches(axes: Axes, sweep: CollectiveTime) -> None:
+    """Draw a line where another path takes over, and a dot on the prediction."""
+    values = sweep.time_s if axes.get_yscale() == "log" else sweep.busbw_bytes_per_s
+    for index in np.flatnonzero(np.diff(sweep.choice)) + 1:
+        size = sweep.size_bytes[index]
+        axes.axvline(size, color=_GREY, linestyle=":", linewidth=1)
+        axes.plot(size, values[index], "o", color="black", markersize=6)
+
+
+def _name_switches(axes: Axes, sweep: CollectiveTime) -> None:
+    """Write along the line of each switch what runs from there on."""
+    for index in np.flatnonzero(np.diff(sweep.choice)) + 1:
+        size = float(sweep.size_bytes[index])
+        axes.annotate(
+            f"{sweep.algorithm[index]} {sweep.protocol[index]} from {_about(size)}",
+            (size, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(-3, -3),
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="top",
+            color=_GREY,
+            fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
+        )
+
+
+def _about(size_bytes: float) -> str:
+    """Return a size to the two digits or so that the place of a switch is worth."""
+    value, unit = format_bytes(size_bytes).split()
+    number = float(value.replace(",", ""))
+    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
+
+
+def _range(sizes: Any) -> str:
+    return f"{format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
+
+
+def _label_sizes(axes: Axes, sizes: Any) -> None:
+    """Put ticks at powers of two, few enough to be read."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    first, last = int(np.ceil(np.log2(sizes[0]))), int(np.floor(np.log2(sizes[-1])))
+    step = max(1, -(-(last - first + 1) // _MOST_TICKS))
+    axes.xaxis.set_major_locator(
+        FixedLocator([2.0**power for power in range(first, last + 1, step)])
+    )
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+    axes.set_xlabel("size of the buffer")

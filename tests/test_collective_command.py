@@ -1,0 +1,396 @@
+"""``shardcost collective``: what it prints, that its arithmetic holds, and how it fails.
+
+The fitted constants change whenever they are fitted anew, so nothing here states a time: structure,
+units and widths are held, and every formula is evaluated and compared with the model.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields
+from itertools import pairwise, product
+from math import sqrt
+from typing import Any
+
+import pytest
+
+from shardcost import Cluster, catalog, cli
+from shardcost.collectives.calibration import Calibration, calibration_of, libraries, measured
+from shardcost.collectives.direct import ENGINES
+from shardcost.collectives.paths import Wire
+from shardcost.collectives.silicon import COLLECTIVES, TUNER, CollectiveTime, collective_time
+from shardcost.errors import ShardcostError
+from shardcost.report.collective import (
+    ACROSS,
+    ALGORITHMS,
+    FORMULAS,
+    OF_ANY_PATH,
+    PROTOCOLS,
+    available,
+    formulas,
+    parts,
+    symbols_used,
+    title,
+)
+
+ASK = ("collective", "all_reduce", "--gpus", "8", "--on", "h100_sxm")
+UNITS = {"us": 1e-6, "GB/s": 1e9, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+QUANTITY = re.compile(r"([0-9.]+) (us|GB/s|B|KiB|MiB|GiB)\b")
+OPERATORS: Mapping[type[ast.operator], Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+FUNCTIONS: Mapping[str, Any] = {"min": min, "max": max, "sqrt": sqrt}
+
+
+def evaluated(expression: str, names: Mapping[str, float]) -> float:
+    """Return what an expression comes to; it may hold numbers, names, + - * / and few functions."""
+
+    def value(node: ast.expr) -> float:
+        match node:
+            case ast.Constant(value=int() | float() as number):
+                return float(number)
+            case ast.Name(id=name):
+                return names[name]
+            case ast.BinOp(left=left, op=kind, right=right):
+                return float(OPERATORS[type(kind)](value(left), value(right)))
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                return float(FUNCTIONS[name](*map(value, arguments)))
+        raise AssertionError(f"not allowed in a formula: {ast.dump(node)}")
+
+    return value(ast.parse(expression, mode="eval").body)
+
+
+def printed_value(text: str) -> float:
+    """Return what a printed formula comes to: ``64 MiB / 450 GB/s`` in seconds."""
+    numbers = QUANTITY.sub(lambda found: f"({found[1]} * {UNITS[found[2]]})", text)
+    return evaluated(numbers.replace(" x ", " * "), {})
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert cli.main([*words, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return json.loads(out)
+
+
+def run_text(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def run_error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+def some_network() -> Calibration:
+    """Return made-up constants of a network: the formulas are tested, not the fit."""
+    made_up = {f.name: 0.8 if "efficiency" in f.name else 5e-6 for f in fields(Wire)}
+    return Calibration(
+        system="ib_8x400g", library="network", constants=Wire(**made_up), fit=measured()[0].fit
+    )
+
+
+def predictions() -> Iterator[CollectiveTime]:
+    """Yield a prediction of every library on every system, inside a domain and across."""
+    wire = some_network()
+    for name in catalog.names("clusters"):
+        cluster = Cluster.named(name, "ib_8x400g")
+        whole = cluster.tiers[-1].gpus
+        own = {library: calibration_of(cluster, library) for library in libraries(cluster)}
+        for library, collective in product([*own, TUNER], COLLECTIVES):
+            if library in ENGINES and collective != "all_reduce":
+                continue  # theirs are those of the library they fall back to
+            for gpus, size, mode in (
+                (2, 1000, "graph"),
+                (max(2, whole // 2), 2**26, "graph"),
+                (whole, 1000, "graph"),
+                (whole, 2**26, "graph"),
+                (whole, 2**16, "eager"),
+                (2 * whole, 1000, "graph"),
+                (2 * whole, 2**26, "graph"),
+            ):
+                with suppress(ShardcostError):  # a library need not have every collective and mode
+                    yield collective_time(
+                        collective,
+                        size,
+                        cluster,
+                        gpus,
+                        library=library,
+                        mode=mode,
+                        calibration=own.get(library),
+                        wire=wire,
+                    )
+
+
+def test_every_part_of_every_path_is_explained_and_adds_up() -> None:
+    seen = set()
+    for result in predictions():
+        for path in available(result):
+            texts = formulas(result, path)
+            assert list(texts) == list(result.paths[path])
+            names = symbols_used(result, path)
+            for part in parts(result, path):
+                seen.add((path, part.name))
+                where = f"{part} of {path}, {title(result, '?')}"
+                assert evaluated(texts[part.name], names) == pytest.approx(
+                    part.time_s, rel=1e-9, abs=1e-15
+                ), where
+                names[part.name.replace(" ", "_")] = part.time_s
+                scale = sum(float(each) for each in result.paths[path].values())
+                assert printed_value(part.numbers) == pytest.approx(
+                    part.time_s, rel=3e-4, abs=3e-4 * scale
+                ), where
+    for path, stated in [*FORMULAS.items(), *ACROSS.items()]:
+        assert {(path, part) for part in stated} <= seen, f"formulas that nothing uses: {path}"
+    assert set(OF_ANY_PATH) <= {part for _, part in seen}
+    assert {path[0] for path, _ in seen} == set(ALGORITHMS)
+    assert {path[1] for path, _ in seen} == set(PROTOCOLS)
+
+
+def test_the_default_view_has_the_answer_with_units(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run_text(capsys, *ASK, "--size", "64MiB")
+    assert text.startswith("all_reduce of 64 MiB over 8 x h100_sxm, nccl\n")
+    for figure, unit in {
+        "time": r"[mu]s",
+        "algbw": "GB/s",
+        "busbw": "GB/s",
+        "link": "GB/s",
+        "share of link": "%",
+    }.items():
+        assert re.search(rf"^{figure} +[0-9.,]+ {unit}  \S", text, re.MULTILINE), figure
+    found = run_json(capsys, *ASK, "--size", "64MiB")
+    assert ALGORITHMS[found["algorithm"]].split(":")[0] in text
+    assert "nvswitch links of h100_sxm" in text
+    assert len(found["alternatives"]) > 1
+    for each in found["alternatives"]:
+        assert f"\n{each['algorithm']} {each['protocol']} " in text
+    assert re.search(r"Fit of nccl on h100_sxm: .*[0-9]+ rows, median error [0-9.]+ %, p90", text)
+    assert len(text.splitlines()) <= 30
+
+
+VIEWS = [
+    ("--size", "64MiB"),
+    ("--size", "64MiB", "--explain"),
+    ("--size", "250KiB", "--explain", "--library", "vllm"),
+    ("--size", "250KiB", "--explain", "--library", "sglang==0.5.10", "--mode", "eager"),
+    ("--size", "8", "--explain", "--library", TUNER),
+    ("--sweep", "8:8GiB"),
+    ("--sweep", "8:8GiB", "--library", "vllm"),
+    ("--size", "1GiB", "--explain", "--gpus", "32", "--network", "ib_8x400g", "--library", TUNER),
+    ("--size", "1GiB", "--explain", "--on", "rtx4090"),
+    ("--size", "1MiB", "--gpus", "1", "--explain"),
+]
+
+
+@pytest.mark.parametrize("words", VIEWS, ids=" ".join)
+def test_every_view_fits_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for line in run_text(capsys, *ASK, *words).splitlines():
+        assert len(line) <= 80 or "://" in line, line  # an address cannot be broken
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in VIEWS if "--explain" in words and "1" not in words], ids=" ".join
+)
+def test_the_explanation_is_the_answer_taken_apart(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    found = run_json(capsys, *ASK, *words)
+    own = next(
+        each
+        for each in found["alternatives"]
+        if (each["algorithm"], each["protocol"]) == (found["algorithm"], found["protocol"])
+    )
+    assert sum(found["parts"].values()) == pytest.approx(own["time_s"])
+    mean = sum(each["weight"] * each["time_s"] for each in found["alternatives"])
+    assert mean == pytest.approx(found["time_s"])
+    text = run_text(capsys, *ASK, *words)
+    flat = " ".join(text.split())
+    assert f"Why {found['algorithm']} {found['protocol']}: {found['why']}." in flat
+    for part in found["formulas"]:
+        assert re.search(rf"^{part['name']} +[0-9.]+ us  \S", text, re.MULTILINE), part
+        assert part["formula"].split()[0] in flat
+    assert re.search(r"^sum +[0-9.]+ us  of ", text, re.MULTILINE)
+    near_a_switch = sum(each["weight"] > 1e-3 for each in found["alternatives"]) > 1
+    assert bool(re.search(r"^time +[0-9.]+ us  = 0\.", text, re.MULTILINE)) == near_a_switch
+    if found["calibrations"]:
+        assert "\n[1] " in text
+        assert found["calibrations"][0]["stated_by"] in flat
+
+
+def test_near_a_switch_the_paths_are_weighed(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*ASK, "--library", "vllm", "--size")
+    sizes = [f"{kib}KiB" for kib in range(16, 1025, 16)]
+    mixed = [
+        size
+        for size in sizes
+        if max(each["weight"] for each in run_json(capsys, *words, size)["alternatives"]) < 0.9
+    ]
+    assert 0 < len(mixed) < len(sizes) / 2
+    assert "near a switch, so a mean: " in run_text(capsys, *words, mixed[0])
+
+
+def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, *ASK, "--size", "64MiB")
+    assert list(found) == [
+        *("collective", "system", "network", "gpus", "nodes", "domains", "library", "mode"),
+        *("size_bytes", "time_s", "algorithm", "protocol"),
+        *("algbw_bytes_per_s", "busbw_bytes_per_s", "link_share", "link"),
+        *("alternatives", "parts", "formulas", "why", "notes", "calibrations"),
+    ]
+    result = collective_time("all_reduce", 2**26, "h100_sxm", gpus=8)
+    assert found["time_s"] == float(result.time_s)
+    assert found["parts"] == result.parts()
+    assert found["busbw_bytes_per_s"] == pytest.approx(2**26 / found["time_s"] * 2 * 7 / 8)
+    assert found["link_share"] == found["busbw_bytes_per_s"] / found["link"]["bytes_per_s"]
+    times = [each["time_s"] for each in found["alternatives"]]
+    assert times == sorted(times)
+    own = found["calibrations"][0]
+    assert (own["system"], own["library"]) == ("h100_sxm", "nccl")
+    assert own["constants"]["ll_base_s"] < 1e-3
+    assert {"rows", "median_pct", "p90_pct", "source"} <= set(own["fit"])
+
+
+def test_a_sweep_is_one_prediction_per_size(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, *ASK, "--sweep", "8:8GiB")
+    rows = found["rows"]
+    assert [row["size_bytes"] for row in rows] == [2**power for power in range(3, 34)]
+    assert found["plot"] is None
+    one = run_json(capsys, *ASK, "--size", "1MiB")
+    row = next(row for row in rows if row["size_bytes"] == 2**20)
+    assert row == pytest.approx({name: one[name] for name in row})
+    text = run_text(capsys, *ASK, "--sweep", "8:8GiB")
+    paths = [(row["algorithm"], row["protocol"]) for row in rows]
+    switches = sum(one != other for one, other in pairwise(paths))
+    assert switches > 0
+    assert text.count("<- switch") == switches
+    assert re.search(r"^ *64 MiB +[0-9.]+ us  \w+ \w+ +[0-9.]+ GB/s +[0-9.]+ GB/s", text, re.M)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "sizes"),
+    [
+        ("8:64", [8, 16, 32, 64]),
+        ("8:100", [8, 16, 32, 64, 100]),
+        ("1kB:1MB:10", [1000, 10_000, 100_000, 1_000_000]),
+        ("1KiB:2KiB:8", [1024, 2048]),
+    ],
+)
+def test_a_sweep_includes_both_ends(
+    capsys: pytest.CaptureFixture[str], sweep: str, sizes: list[int]
+) -> None:
+    rows = run_json(capsys, *ASK, "--sweep", sweep)["rows"]
+    assert [row["size_bytes"] for row in rows] == sizes
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all-reduce", "allreduce", "AllReduce"])
+def test_a_collective_has_many_spellings(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    found = run_json(capsys, "collective", name, *ASK[2:], "--size", "1MiB")
+    assert found["collective"] == "all_reduce"
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_every_collective_is_answered(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    text = run_text(capsys, "collective", name, *ASK[2:], "--size", "1MiB", "--explain")
+    assert text.startswith(f"{name} of 1 MiB over 8 x h100_sxm, nccl\n")
+
+
+def test_one_gpu_by_itself_sends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*ASK, "--gpus", "1")
+    found = run_json(capsys, *words, "--size", "1MiB")
+    assert (found["time_s"], found["algbw_bytes_per_s"], found["parts"]) == (0, None, {})
+    assert "sends nothing" in run_text(capsys, *words, "--size", "1MiB")
+    assert {row["time_s"] for row in run_json(capsys, *words, "--sweep", "8:64")["rows"]} == {0}
+    assert "sends nothing" in run_error(capsys, *words, "--plot", "never.png")
+
+
+def test_carried_over_constants_are_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    known = {each.system for each in measured() if each.library == "nccl"}
+    clusters = (Cluster.named(name) for name in catalog.names("clusters"))
+    unmeasured = next(c.name for c in clusters if c.name not in known and "nccl" in libraries(c))
+    text = run_text(capsys, *ASK, "--on", unmeasured, "--gpus", "2", "--size", "1MiB")
+    assert f"nccl on {unmeasured} was not measured" in " ".join(text.split())
+
+
+def test_beyond_the_rows_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    notes = run_json(capsys, *ASK, "--size", "1TiB")["notes"]
+    assert any("beyond the calibration" in note for note in notes)
+
+
+def test_beyond_a_domain_the_network_is_the_link(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--gpus", "16", "--network", "ib_8x400g", "--size", "1GiB", "--library", TUNER)
+    found = run_json(capsys, *ASK, *words)
+    assert (found["nodes"], found["domains"], found["network"]) == (2, 2, "ib_8x400g")
+    assert found["link"]["name"].startswith("network ports of ib_8x400g")
+    assert "on 2 nodes (ib_8x400g)" in run_text(capsys, *ASK, *words)
+    spread = run_json(capsys, *ASK, *words, "--nodes", "4")
+    assert spread["domains"] == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("collective", "allgater", *ASK[2:], "--size", "1"), "did you mean all_gather?"),
+        (("collective", "shout", *ASK[2:], "--size", "1"), "known: all_gather, all_reduce, "),
+        ((*ASK, "--size", "0"), "--size must be at least 1 byte, got '0'"),
+        ((*ASK, "--size", "-5"), "--size must be a size with its unit"),
+        ((*ASK, "--size", "many"), "--size must be a size with its unit"),
+        ((*ASK, "--size", "64M"), "write MiB for"),
+        ((*ASK, "--size", "1.5"), "a whole number of bytes"),
+        ((*ASK, "--size", "1", "--gpus", "eight"), "--gpus must be a whole number"),
+        ((*ASK, "--size", "1", "--gpus", "0"), "gpus must be a whole number of at least 1"),
+        ((*ASK, "--size", "1", "--nodes", "3", "--network", "ib"), "a multiple of the 3 nodes"),
+        ((*ASK, "--size", "1", "--gpus", "16", "--nodes", "1"), "at most 8 per node"),
+        ((*ASK, "--size", "1", "--gpus", "16"), "name a network for more"),
+        ((*ASK, "--size", "1", "--on", "mi300x"), "did you mean rccl"),
+        ((*ASK, "--size", "1", "--on", "gaudi3"), "unknown library measured on gaudi3"),
+        ((*ASK, "--size", "1", "--library", "mpi"), "nccl-tuner"),
+        ((*ASK, "--size", "1", "--mode", "slow"), "unknown mode 'slow'; known: eager, graph"),
+        ((*ASK, "--size", "1", "--mode", "eager"), "no eager rows were measured"),
+        (("collective", "broadcast", *ASK[2:], "--size", "1", "--library", TUNER), "all_gather"),
+        (ASK, "missing --size"),
+        ((*ASK, "--size", "1", "--sweep", "8:16"), "--size and --sweep exclude each other"),
+        ((*ASK, "--size", "1", "--plot", "x.png"), "--size and --plot exclude each other"),
+        ((*ASK, "--explain", "--sweep", "8:16"), "it explains one --size"),
+        ((*ASK, "--sweep", "8"), "two sizes like 8:8GiB"),
+        ((*ASK, "--sweep", "8:8"), "from a smaller size to a larger one"),
+        ((*ASK, "--sweep", "0:8"), "at least 1 byte"),
+        ((*ASK, "--sweep", "8:16:1"), "with a factor of at least 2"),
+        ((*ASK, "--sweep", "8:16:x"), "--sweep must be a whole number"),
+        (("collective", "all_reduce", "--size", "1", "--on", "h100_sxm"), "--gpus"),
+    ],
+)
+def test_bad_input_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert said in run_error(capsys, *words)
+
+
+def test_an_answer_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from shardcost.cli import main;"
+        f" code = main([*{ASK!r}, '--size', '1MiB', '--explain']);"
+        " heavy = {'matplotlib', 'scipy', 'networkx'} & set(sys.modules);"
+        " sys.exit(code or str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
