@@ -37,7 +37,9 @@ _OKABE_ITO: Final = (
 _DASHES: Final = ("-", "--")
 _GREY: Final = "#666666"
 _LEAST_GAP: Final = 0.055
-"""Between two labels, as a share of the axis' height."""
+"""Between two labels at the ends of curves, as a share of the axis' height."""
+_LEAST_GAP_ACROSS: Final = 0.02
+"""Between two labels of switches, as a share of the axis' width."""
 _MOST_TICKS: Final = 11
 _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
@@ -210,13 +212,16 @@ def _mark_switches(axes: Axes, sweep: CollectiveTime) -> None:
 
 
 def _name_switches(axes: Axes, sweep: CollectiveTime) -> None:
-    """Write along the line of each switch what runs from there on."""
-    for index in np.flatnonzero(np.diff(sweep.choice)) + 1:
-        size = float(sweep.size_bytes[index])
+    """Write beside the line of each switch what runs from there on."""
+    switches = np.flatnonzero(np.diff(sweep.choice)) + 1
+    to_axes = axes.transData + axes.transAxes.inverted()
+    places = [float(to_axes.transform((sweep.size_bytes[index], 1))[0]) for index in switches]
+    for index, place in zip(switches, spread(places, _LEAST_GAP_ACROSS), strict=True):
         axes.annotate(
-            f"{sweep.algorithm[index]} {sweep.protocol[index]} from {_about(size)}",
-            (size, 1),
-            xycoords=("data", "axes fraction"),
+            f"{sweep.algorithm[index]} {sweep.protocol[index]}"
+            f" from {_about(float(sweep.size_bytes[index]))}",
+            (place, 1),
+            xycoords="axes fraction",
             xytext=(-3, -3),
             textcoords="offset points",
             rotation=90,
