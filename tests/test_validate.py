@@ -228,7 +228,7 @@ def test_one_process_adds_what_its_launches_take(tmp_path: Path) -> None:
     rows = [LIKE | {"single_process": flag} for flag in ("", "0", "1")]
     blank, apart, one = validated(tmp_path, rows).predictions.values
     assert blank == apart
-    assert one - apart == pytest.approx(8e6 * collectives.HOST_LAUNCH_S_PER_GPU)
+    assert one - apart == pytest.approx(8e6 * 1e-6 * catalog.tuner_table("nccl")["host_launch"]["us_per_gpu"])
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: object) -> Any:

@@ -86,6 +86,11 @@ class Calibration(Noun):
         return Source(f"{self.fit.source}; {on}")
 
 
+def wire_start() -> Wire:
+    """Return where a fit of a network starts."""
+    return Wire(**_in_base_units(catalog.tuner_table("start")["wire"]))
+
+
 def from_file_content(content: Mapping[str, Any], file: str) -> Iterator[Calibration]:
     """Yield the calibrations that a file of the catalog, or of a user, holds."""
     system = content.get("system")
@@ -145,6 +150,11 @@ def given(constants: Constants) -> dict[str, float]:
 
 
 @cache
+def _machine(name: str) -> Cluster:
+    return catalog.cluster_named(name)
+
+
+@cache
 def measured() -> tuple[Calibration, ...]:
     """Return every calibration of the catalog."""
     return tuple(
@@ -157,7 +167,7 @@ def measured() -> tuple[Calibration, ...]:
 def libraries(cluster: Cluster) -> list[str]:
     """Return the libraries whose time shardcost can predict on a cluster, measured or inherited."""
     known = sorted({each.library for each in measured() if not isinstance(each.constants, Wire)})
-    return [name for name in known if _own(cluster, name, "0") or _donors(cluster, name, "0")]
+    return [name for name in known if _own(cluster, name, "0") or donors_of(cluster, name, "0")]
 
 
 def calibration_of(cluster: Cluster, library: str, version: str | None = None) -> Calibration:
@@ -166,7 +176,7 @@ def calibration_of(cluster: Cluster, library: str, version: str | None = None) -
     own = _own(cluster, library, since)
     if own is not None:
         return own
-    donors = _donors(cluster, library, since)
+    donors = donors_of(cluster, library, since)
     if not donors:
         raise UnknownNameError(
             f"library measured on {cluster.name} or its family",
@@ -206,11 +216,11 @@ def _own(cluster: Cluster, library: str, since: str) -> Calibration | None:
     return (exact or own or [None])[0]
 
 
-def _donors(cluster: Cluster, library: str, since: str) -> list[Calibration]:
+def donors_of(cluster: Cluster, library: str, since: str) -> list[Calibration]:
     """Return the calibrations of a cluster's family: same links, and same architecture if any."""
     kin = []
     for name in {each.system for each in measured() if each.library == library}:
-        other = catalog.cluster_named(name)
+        other = _machine(name)
         found = _own(other, library, since)
         if found and name != cluster.name and link_family(other) == link_family(cluster):
             kin.append((other, found))
@@ -231,13 +241,13 @@ def inherited(cluster: Cluster, donors: list[Calibration]) -> Calibration:
     Each constant is the geometric mean over the donors, in units of the datasheet. Systems of one
     architecture count as one, so that a well-measured generation does not outvote the others.
     """
-    machines = [catalog.cluster_named(each.system) for each in donors]
+    machines = [_machine(each.system) for each in donors]
     names = [machine.device.architecture for machine in machines]
     weights = [1 / names.count(name) for name in names]
     carried: dict[str, list[tuple[float, float]]] = {}
     for donor, machine, weight in zip(donors, machines, weights, strict=True):
         for name, value in given(donor.constants).items():
-            scaled = value * _datasheet_unit(name, cluster) / _datasheet_unit(name, machine)
+            scaled = value * datasheet_unit(name, cluster) / datasheet_unit(name, machine)
             carried.setdefault(name, []).append((scaled, weight))
     if not cluster.tiers[0].in_switch_reduction:
         carried = {name: each for name, each in carried.items() if not in_switch(name)}
@@ -261,7 +271,7 @@ def in_switch(name: str) -> bool:
     return name.startswith(("nvls_", "multicast_"))
 
 
-def _datasheet_unit(name: str, cluster: Cluster) -> float:
+def datasheet_unit(name: str, cluster: Cluster) -> float:
     """Return the figure of the datasheet that a constant scales with.
 
     Latency is instructions, so clock cycles; a rate is a share of the link.

@@ -135,6 +135,8 @@ def limits(engine: str, version: str | None, group: Group) -> Mapping[Path_, Any
     usable = (known[index] == group.ranks) & (group.domains == 1)
     if not group.has_nvlink:
         usable = usable & (group.ranks == 2)
+    if group.cluster.device.vendor == "intel":  # the engines have no such kernels for it
+        usable = usable & False
     found: dict[Path_, Any] = {}
     for kernel, sizes in row.items():
         below = np.array(sizes, dtype=float)[index] * _MIB

@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import Calibration
 from shardcost.collectives.direct import ENGINES
 from shardcost.collectives.silicon import collective_time
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError, shown
@@ -22,13 +24,6 @@ from shardcost.evidence.tables import Row, Table, number
 Floats = NDArray[np.float64]
 
 MEASURED: Final = "time_us"
-HOST_LAUNCH_S_PER_GPU: Final = 2.4e-6
-"""What each GPU adds where one process drives all of them.
-
-Fitted to two published tables of nccl-tests with one process, against what is predicted for a
-process each: 8 A100 take 14 us longer up to 128 KiB and 28 us at 1 to 4 MiB, 12 V100 of a DGX-2
-36 us longer up to 8 MiB. The best fits, 1.9 and 3.0 us, differ; this is their geometric mean.
-"""
 SIZE_BANDS: Final = {
     "<=4KiB": 2**12,
     "<=64KiB": 2**16,
@@ -63,22 +58,59 @@ class Question(NamedTuple):
     mode: str
     single_process: bool
 
+    def time_s(
+        self, sizes: Floats, calibration: Calibration | None = None, wire: Calibration | None = None
+    ) -> Floats:
+        """Return the answer for some sizes, by the catalog's constants or by those given."""
+        result = collective_time(
+            self.collective,
+            sizes,
+            machine(self.cluster, self.network),
+            self.gpus,
+            self.nodes,
+            library=self.library,
+            mode=self.mode,
+            calibration=calibration,
+            wire=wire,
+        )
+        time_s = np.broadcast_to(np.asarray(result.time_s, dtype=np.float64), sizes.shape)
+        if not np.isfinite(time_s).all():
+            raise BadValueError("predicted time", time_s, "finite")
+        if not self.single_process:
+            return time_s
+        return one_process_time_s(time_s, self.gpus / self.nodes)
+
+
+class Asked(NamedTuple):
+    """What a table asks: its rows by question, and the rows that ask nothing sensible."""
+
+    rows: Mapping[Question, list[int]]
+    sizes: Floats
+    """Bytes, by row; NaN where a row has a reason."""
+    reasons: list[str]
+
+
+def asked(table: Table, *, ignore_versions: bool = False) -> Asked:
+    """Return what the rows of a table ask, those that differ in size only together."""
+    reasons = [""] * table.rows
+    rows: dict[Question, list[int]] = {}
+    sizes = np.full(table.rows, np.nan)
+    for i, row in enumerate(table.records()):
+        try:
+            sizes[i] = whole_array_bytes(row)
+            rows.setdefault(_question(row, ignore_versions=ignore_versions), []).append(i)
+        except ShardcostError as error:
+            reasons[i] = reason_of(error)
+    return Asked(rows, sizes, reasons)
+
 
 def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
     values = np.full(table.rows, np.nan)
-    reasons = [""] * table.rows
-    asked: dict[Question, list[int]] = {}
-    sizes = np.full(table.rows, np.nan)
-    for i, row in enumerate(table.records()):
+    rows, sizes, reasons = asked(table, ignore_versions=ignore_versions)
+    for question, places in rows.items():
         try:
-            sizes[i] = size_bytes(row)
-            asked.setdefault(_question(row, ignore_versions=ignore_versions), []).append(i)
-        except ShardcostError as error:
-            reasons[i] = reason_of(error)
-    for question, places in asked.items():
-        try:
-            values[places] = 1e6 * _time_s(question, sizes[places])
+            values[places] = 1e6 * question.time_s(sizes[places])
         except ShardcostError as error:
             for i in places:
                 reasons[i] = reason_of(error)
@@ -112,7 +144,7 @@ def one_process_time_s(time_s: Floats, gpus_per_process: float) -> Floats:
     hidden behind the kernels of the collective before, the larger of the two times would count;
     measured is a sum, whose excess does not shrink as messages grow.
     """
-    return time_s + HOST_LAUNCH_S_PER_GPU * gpus_per_process
+    return time_s + tuner_table("nccl")["host_launch"]["us_per_gpu"] * 1e-6 * gpus_per_process
 
 
 def reason_of(error: ShardcostError) -> str:
@@ -138,31 +170,26 @@ def _question(row: Row, *, ignore_versions: bool) -> Question:
     )
 
 
-def _time_s(question: Question, sizes: Floats) -> Floats:
-    result = collective_time(
-        question.collective,
-        sizes,
-        _cluster(question.cluster, question.network),
-        question.gpus,
-        question.nodes,
-        library=question.library,
-        mode=question.mode,
-    )
-    time_s = np.broadcast_to(np.asarray(result.time_s, dtype=np.float64), sizes.shape)
-    if not np.isfinite(time_s).all():
-        raise BadValueError("predicted time", time_s, "finite")
-    if not question.single_process:
-        return time_s
-    return one_process_time_s(time_s, question.gpus / question.nodes)
-
-
 @cache
-def _cluster(name: str, network: str) -> Cluster:
+def machine(name: str, network: str) -> Cluster:
+    """Return a cluster of the catalog, joined by a network unless that is empty."""
     return Cluster.named(name, network or None)
 
 
+def whole_array_bytes(row: Row) -> float:
+    """Return the size that a row means, as nccl-tests counts: of the whole array.
+
+    oneCCL's benchmark counts one rank's block of an all-gather instead: its times are those of a
+    ring over n times the size that it states, at the rate of its reduce-scatter.
+    """
+    counted = size_bytes(row)
+    if row["library"] == "oneccl" and row["collective"] == "all_gather":
+        return counted * _count(row, "num_gpus")
+    return counted
+
+
 def size_bytes(row: Row) -> float:
-    """Return the size of a row's buffer."""
+    """Return the size that a row states."""
     return number(row, "size_bytes", 0, _MOST_BYTES, "a number of bytes above 0, at most 8 EiB")
 
 
@@ -187,7 +214,7 @@ def population(row: Row) -> str:
         return "single process"
     if row["mode"] == "eager":
         return "eager"
-    if row["network"]:
+    if row["network"] or _count(row, "nodes") > 1:
         return "across nodes or racks"
     return "engines, graph, one node" if row["library"] in ENGINES else "NCCL family, one node"
 

@@ -2,7 +2,7 @@
 
 What is minimised is the relative error (the logarithm of predicted over measured), robustly, so
 that an outlier of a benchmark does not bend a curve. Constants stay positive and physical: no rate
-beats its wire. A weak pull towards the family's constants (or, without a family, towards
+beats its wire. A pull towards the family's constants (without a family, towards
 ``catalog/tuner/start.toml``) settles what the rows do not speak of.
 
 Needs SciPy: ``pip install 'shardcost[fit]'``.
@@ -10,7 +10,7 @@ Needs SciPy: ``pip install 'shardcost[fit]'``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -23,22 +23,29 @@ from shardcost.collectives.calibration import (
     Calibration,
     Constants,
     Fit,
+    calibration_of,
+    datasheet_unit,
     given,
     in_switch,
+    inherited,
 )
 from shardcost.collectives.direct import DirectLibrary
 from shardcost.collectives.paths import RingLibrary, Wire
-from shardcost.collectives.silicon import collective_time
 from shardcost.errors import ShardcostError
+from shardcost.evidence.collectives import Question, asked, machine
+from shardcost.evidence.tables import Table
 
 Floats = NDArray[np.float64]
-_PULL: Final = 0.02
-"""Weight of a constant's distance (in logarithms) from where it started."""
-_WIRE_PULL: Final = 0.05
-"""The same for a network: few rows, of few groups, speak of each."""
+
+_PULL: Final = {RingLibrary: 0.2, DirectLibrary: 0.02, Wire: 0.05}
+"""Weight of a constant's distance (in logarithms) from where it started. A ring's constants are
+many and hang together, so they hold on to their family's; see docs/validation.md for what that does
+to GPU counts that were left out."""
 _OUTLIER: Final = 0.05
 """Relative error beyond which a row counts by its size and no longer by its square."""
-_ACROSS_LINKS: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
+_HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
+"""What host bridges leave of a rate: a matter of the machine, which no family shares."""
+_LEAST_PCT: Final = 1e-3
 
 
 class MissingSciPyError(ShardcostError, ImportError):
@@ -52,61 +59,68 @@ class MissingSciPyError(ShardcostError, ImportError):
 class Curve:
     """Measured times of one collective on one group, by size."""
 
-    collective: str
-    cluster: Cluster
-    gpus: int
-    nodes: int
-    library: str
-    mode: str
+    question: Question
     size_bytes: Floats
     time_s: Floats
+    datasets: frozenset[str]
 
-    def predicted(self, calibration: Calibration, wire: Calibration | None = None) -> Floats:
-        """Return the predicted times under constants that are not (yet) the catalog's."""
-        result = collective_time(
-            self.collective,
-            self.size_bytes,
-            self.cluster,
-            self.gpus,
-            self.nodes,
-            library=self.library,
-            mode=self.mode,
-            calibration=calibration,
-            wire=wire,
-        )
-        return np.broadcast_to(result.time_s, self.size_bytes.shape)
+    @property
+    def cluster(self) -> Cluster:
+        """The machine that it was measured on."""
+        return machine(self.question.cluster, self.question.network)
+
+    def error_pct(self, calibration: Calibration | None, wire: Calibration | None = None) -> Floats:
+        """Return the signed error of each point, in percent, under given constants."""
+        predicted = self.question.time_s(self.size_bytes, calibration, wire)
+        return 100 * (predicted / self.time_s - 1)
+
+
+def curves(table: Table, without: frozenset[str] = frozenset()) -> list[Curve]:
+    """Return the curves of a table of collectives, of all data sets but those named.
+
+    Rows that ask nothing sensible, or have no measurement, are on no curve.
+    """
+    rows, sizes, _ = asked(table)
+    times = np.array([float(text or "nan") for text in table.columns["time_us"]]) * 1e-6
+    names = table.columns["dataset"]
+    found = []
+    for question, places in rows.items():
+        kept = [i for i in places if names[i] not in without and times[i] > 0]
+        if kept:
+            found.append(
+                Curve(question, sizes[kept], times[kept], frozenset(names[i] for i in kept))
+            )
+    return found
 
 
 def fitted(
-    curves: Sequence[Curve],
+    known: Sequence[Curve],
     start: Constants,
     predict: Callable[[Curve, Any], Floats],
-    caps: Mapping[str, float],
     free: Callable[[str], bool] = lambda _: True,
-    pull: float = _PULL,
 ) -> Any:
     """Return the constants, of the class of `start`, that fit the curves best.
 
     Args:
-        curves: What was measured.
+        known: What was measured.
         start: Where to begin, and where to stay for what no row speaks of.
         predict: The model: times of a curve under given constants.
-        caps: The most that some constants may be, by name.
         free: Which constants to fit, by name; the others stay as they are.
-        pull: Weight of a constant's distance, in logarithms, from where it started.
     """
     least_squares = _least_squares()
     names = [name for name in given(start) if free(name)]
     origin = np.log([given(start)[name] for name in names])
+    caps = caps_on(known[0].cluster)
     most = np.array([np.log(caps.get(name, np.inf)) for name in names])
-    measured = np.log(np.concatenate([curve.time_s for curve in curves]))
+    measured = np.log(np.concatenate([curve.time_s for curve in known]))
+    pull = _PULL[type(start)]
 
     def constants(logs: Floats) -> Any:
         return replace(start, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
     def residuals(logs: Floats) -> Floats:
         table = constants(logs)
-        predicted = np.concatenate([predict(curve, table) for curve in curves])
+        predicted = np.concatenate([predict(curve, table) for curve in known])
         return np.concatenate([np.log(predicted) - measured, pull * (logs - origin)])
 
     begin = np.minimum(origin, most - 1e-6)
@@ -117,122 +131,97 @@ def fitted(
     return constants(found.x)
 
 
-def fitted_library(
-    curves: Sequence[Curve],
-    start: Calibration,
-) -> Calibration:
-    """Return a library's calibration on a system, from its curves inside one domain."""
-    cluster = curves[0].cluster
+def fitted_library(known: Sequence[Curve], start: Calibration) -> Calibration:
+    """Return a library's calibration on a system, from its curves inside one domain.
+
+    Rows of kernels in a graph say what the paths take; eager rows what launching adds.
+    """
 
     def predict(curve: Curve, constants: Any) -> Floats:
-        return curve.predicted(replace(start, constants=constants))
+        return curve.question.time_s(curve.size_bytes, replace(start, constants=constants))
 
-    caps = caps_on(cluster)
-    graph = [curve for curve in curves if curve.mode == "graph"]
-    eager = [curve for curve in curves if curve.mode == "eager"]
+    graph = [curve for curve in known if curve.question.mode == "graph"]
+    eager = [curve for curve in known if curve.question.mode == "eager"]
     best = start.constants
     if graph:
-        best = fitted(graph, best, predict, caps, lambda name: not name.startswith("eager_"))
+        best = fitted(graph, best, predict, lambda name: not name.startswith("eager_"))
     if eager:
-        best = fitted(eager, best, predict, caps, lambda name: name.startswith("eager_"))
-    return with_fit(replace(start, constants=best), graph or eager)
+        best = fitted(eager, best, predict, lambda name: name.startswith("eager_"))
+    found = replace(start, constants=best, inherited_from=())
+    shown = graph or eager
+    return replace(found, fit=fit_of(shown, [curve.error_pct(found) for curve in shown]))
 
 
-def with_fit(calibration: Calibration, curves: Sequence[Curve]) -> Calibration:
-    """Return a calibration that states its rows and its error on them."""
-    errors = np.concatenate(
-        [100 * np.abs(curve.predicted(calibration) / curve.time_s - 1) for curve in curves]
-    )
-    sizes = np.concatenate([curve.size_bytes for curve in curves])
-    gpus = [curve.gpus for curve in curves]
-    fit = Fit(
-        source=calibration.fit.source,
+def fitted_wire(known: Sequence[Curve], start: Calibration) -> Calibration:
+    """Return a network's calibration, from curves that cross it, all else being known.
+
+    Twice: a network none of whose rows is under LL keeps the latency of LL that it started from,
+    and half of what LL128 shows is a better guess than a round figure.
+    """
+
+    def predict(curve: Curve, constants: Any) -> Floats:
+        inside = calibration_of(curve.cluster, curve.question.library)
+        wire = replace(start, constants=constants)
+        return curve.question.time_s(curve.size_bytes, inside, wire)
+
+    first: Wire = fitted(known, start.constants, predict)
+    again = replace(first, ll_latency_s=first.ll128_latency_s / 2)
+    found = replace(start, constants=fitted(known, again, predict))
+    return replace(found, fit=fit_of(known, [curve.error_pct(None, found) for curve in known]))
+
+
+def fit_of(known: Sequence[Curve], errors_pct: Sequence[Floats]) -> Fit:
+    """Return what a fit rests on, and its errors."""
+    sizes = np.concatenate([curve.size_bytes for curve in known])
+    errors = np.abs(np.concatenate(errors_pct))
+    gpus = [curve.question.gpus for curve in known]
+    names = sorted(frozenset[str]().union(*(curve.datasets for curve in known)))
+    return Fit(
+        source="fitted by shardcost to measured rows of " + ", ".join(names),
         rows=len(errors),
-        median_pct=max(1e-3, float(np.median(errors))),
-        p90_pct=max(1e-3, float(np.quantile(errors, 0.9))),
+        median_pct=max(_LEAST_PCT, float(np.median(errors))),
+        p90_pct=max(_LEAST_PCT, float(np.quantile(errors, 0.9))),
         least_gpus=min(gpus),
         most_gpus=max(gpus),
         least_bytes=int(sizes.min()),
         most_bytes=int(sizes.max()),
-        collectives=tuple(sorted({curve.collective for curve in curves})),
+        collectives=tuple(sorted({curve.question.collective for curve in known})),
     )
-    return replace(calibration, fit=fit, inherited_from=())
 
 
 def caps_on(cluster: Cluster) -> dict[str, float]:
     """Return the most that constants may be: no rate of a wire beats the wire's nominal rate."""
     nominal = float(cluster.tiers[0].bytes_per_s)
-    wires = (
-        "ll_bytes_per_s",
-        "ll128_bytes_per_s",
-        "simple_bytes_per_s",
-        "p2p_bytes_per_s",
-        "one_shot_bytes_per_s",
-        "two_shot_bytes_per_s",
-        "nvls_bytes_per_s",
-        "nvls_small_bytes_per_s",
-        "multicast_bytes_per_s",
-    )
-    shares = [*_ACROSS_LINKS, "efficiency", "ll_efficiency"]
-    shares += [f"fallback_{name}" for name in _ACROSS_LINKS]
-    return dict.fromkeys(wires, nominal) | dict.fromkeys(shares, 1.0) | {"fill": 2.0}
+    wires = ("ll", "ll128", "simple", "p2p", "one_shot", "two_shot", "nvls", "nvls_small")
+    rates = {f"{name}_bytes_per_s": nominal for name in (*wires, "multicast")}
+    shares = [*_HOST, *(f"fallback_{name}" for name in _HOST), "efficiency", "ll_efficiency"]
+    return rates | dict.fromkeys(shares, 1.0) | {"fill": 2.0}
 
 
-def starting_point(kind: type[RingLibrary | DirectLibrary], cluster: Cluster, *, eager: bool) -> Any:
-    """Return where a fit begins on a system that has no measured family."""
+def starting_point(
+    kind: type[RingLibrary | DirectLibrary],
+    cluster: Cluster,
+    donors: Sequence[Calibration] = (),
+) -> Any:
+    """Return where a fit begins: at the family's constants, else at round figures."""
     table = tuner_table("start")["ring" if kind is RingLibrary else "direct"]
-    clock = float(cluster.device.boost_clock_hz or 1.9e9)
-    link = float(cluster.tiers[0].bytes_per_s)
-    known = {each.name for each in fields(kind)}
     values = {}
-    for key, value in table.items():
-        if key.endswith("rate"):
-            unit = clock if key == "p2p_ll_rate" else link
-            values[key.removesuffix("rate") + "bytes_per_s"] = value * unit
-        elif key + "_s" in known:
-            values[key + "_s"] = value * 1e3 / clock
-        else:
-            values[key] = value
-    return kind(**{name: value for name, value in values.items() if _applies(name, cluster, eager)})
+    for each in fields(kind):
+        figure = table[each.name.removesuffix("_bytes_per_s").removesuffix("_s")]
+        values[each.name] = figure * datasheet_unit(each.name, cluster)
+    if donors:
+        family = given(inherited(cluster, list(donors)).constants)
+        values |= {name: value for name, value in family.items() if name not in _HOST}
+    return kind(**{name: value for name, value in values.items() if _applies(name, cluster)})
 
 
-def _applies(name: str, cluster: Cluster, eager: bool) -> bool:
+def _applies(name: str, cluster: Cluster) -> bool:
     """Return whether a constant means something on a system."""
     if in_switch(name):
         return cluster.tiers[0].in_switch_reduction
-    if name.removeprefix("fallback_") in _ACROSS_LINKS:
+    if name.removeprefix("fallback_") in _HOST:
         return cluster.tiers[0].kind == "pcie"
-    return eager or not name.startswith("eager_")
-
-
-def fitted_wire(curves: Iterable[Curve], start: Calibration) -> Calibration:
-    """Return a network's calibration, from curves that cross it, the rest being known."""
-    from shardcost.collectives.calibration import calibration_of
-
-    known = list(curves)
-
-    def predict(curve: Curve, constants: Any) -> Floats:
-        inside = calibration_of(curve.cluster, curve.library)
-        return curve.predicted(inside, replace(start, constants=constants))
-
-    best: Wire = fitted(
-        known, start.constants, predict, caps_on(known[0].cluster), pull=_WIRE_PULL
-    )
-    found = replace(start, constants=best)
-    errors = np.concatenate([100 * np.abs(predict(c, best) / c.time_s - 1) for c in known])
-    sizes = np.concatenate([curve.size_bytes for curve in known])
-    fit = replace(
-        start.fit,
-        rows=len(errors),
-        median_pct=max(1e-3, float(np.median(errors))),
-        p90_pct=max(1e-3, float(np.quantile(errors, 0.9))),
-        least_gpus=min(c.gpus for c in known),
-        most_gpus=max(c.gpus for c in known),
-        least_bytes=int(sizes.min()),
-        most_bytes=int(sizes.max()),
-        collectives=tuple(sorted({curve.collective for curve in known})),
-    )
-    return replace(found, fit=fit)
+    return True
 
 
 def _least_squares() -> Any:
@@ -241,3 +230,4 @@ def _least_squares() -> Any:
     except ImportError:
         raise MissingSciPyError from None
     return least_squares
+

@@ -1,0 +1,90 @@
+"""How the error grows on what was left out of a fit: a GPU count, a whole system.
+
+In sample, any model with enough constants looks good. Here a system's constants are fitted without
+the rows of one GPU count and tried on them, and a system is predicted from its datasheet and its
+family's constants alone, as if nobody had ever measured it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.catalog import cluster_named
+from shardcost.collectives.calibration import Calibration, donors_of, inherited
+from shardcost.collectives.direct import ENGINES
+from shardcost.evidence.fit import Curve, fitted_library, fitted_wire
+from shardcost.evidence.refit import Key, blank, by_key, inside, wire_blank
+
+Floats = NDArray[np.float64]
+_ENOUGH_ROWS: Final = 100
+"""Fewer rows of a system say little about it."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Errors on rows that a fit did not see."""
+
+    system: str
+    library: str
+    what: str
+    error_pct: Floats
+    """Signed, by row."""
+
+
+def gpu_counts(known: Iterable[Curve]) -> Iterator[LeftOut]:
+    """Yield, for ring libraries, the errors on each GPU count that was left out of the fit."""
+    for key, curves in _ring_groups(known):
+        counts = sorted({curve.question.gpus for curve in curves})
+        if len(counts) < 2:
+            continue
+        start = blank(key, _family(key))
+        for count in counts:
+            rest = [curve for curve in curves if curve.question.gpus != count]
+            tried = [curve for curve in curves if curve.question.gpus == count]
+            found = fitted_library(rest, start)
+            yield LeftOut(key[0], key[1], f"{count} GPUs", _errors(tried, found))
+
+
+def systems(known: Iterable[Curve]) -> Iterator[LeftOut]:
+    """Yield the errors on each system that is predicted from its family and its datasheet."""
+    for key, curves in _ring_groups(known):
+        family = _family(key)
+        if family and sum(len(curve.time_s) for curve in curves) >= _ENOUGH_ROWS:
+            found = inherited(curves[0].cluster, family)
+            yield LeftOut(key[0], key[1], "the whole system", _errors(curves, found))
+
+
+def networks(known: Iterable[Curve]) -> Iterator[LeftOut]:
+    """Yield the errors on each data set across nodes, its network fitted on the others' rows."""
+    across = [curve for curve in known if curve.question.network]
+    for name in sorted({curve.question.network for curve in across}):
+        own = [curve for curve in across if curve.question.network == name]
+        for cluster in sorted({curve.question.cluster for curve in own}):
+            rest = [curve for curve in own if curve.question.cluster != cluster]
+            tried = [curve for curve in own if curve.question.cluster == cluster]
+            if rest:
+                wire = fitted_wire(rest, wire_blank(name))
+                yield LeftOut(name, "network", cluster, _errors(tried, None, wire))
+
+
+def _ring_groups(known: Iterable[Curve]) -> Iterator[tuple[Key, list[Curve]]]:
+    for key, curves in by_key(inside(known)).items():
+        if key[1] not in ENGINES:
+            yield key, curves
+
+
+def _family(key: Key) -> list[Calibration]:
+    """Return the catalog's calibrations of the other systems of a family."""
+    system, library, since = key
+    return donors_of(cluster_named(system), library, since)
+
+
+def _errors(
+    curves: Sequence[Curve], found: Calibration | None, wire: Calibration | None = None
+) -> Floats:
+    return np.concatenate([curve.error_pct(found, wire) for curve in curves])

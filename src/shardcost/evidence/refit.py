@@ -1,0 +1,219 @@
+"""Writes the fitted constants of the catalog anew, from measured tables.
+
+    python -m shardcost.evidence.refit collectives.csv
+
+First the ring libraries of every system (three rounds, so that systems of one family settle on each
+other), then the engines that fall back on them, then the networks that join them. Each file of
+``catalog/silicon/`` states its rows and its error. Rows driven by one process, which contain host
+launches, and data sets of a library too old to be the one meant (`OUTDATED`) are not fitted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from shardcost import catalog
+from shardcost.cluster import Cluster
+from shardcost.collectives import calibration
+from shardcost.collectives.calibration import (
+    Calibration,
+    Fit,
+    in_file_units,
+    link_family,
+    wire_start,
+)
+from shardcost.collectives.direct import ENGINES, DirectLibrary, generation
+from shardcost.collectives.paths import RingLibrary, Wire
+from shardcost.evidence.fit import Curve, curves, fitted_library, fitted_wire, starting_point
+from shardcost.evidence.tables import Table, read_table
+
+OUTDATED: Final = frozenset({"vtrain_a100"})
+"""Data sets of an NCCL years older than the others of their system."""
+_ROUNDS: Final = 3
+_KIND_NAMES: Final = {RingLibrary: "ring", DirectLibrary: "direct", Wire: "wire"}
+_UNFITTED: Final = Fit(
+    source="not fitted",
+    rows=1,
+    median_pct=1,
+    p90_pct=1,
+    least_gpus=1,
+    most_gpus=1,
+    least_bytes=1,
+    most_bytes=1,
+)
+Key = tuple[str, str, str]
+"""A system, a library, and the version since when its kernels are as measured."""
+
+
+def usable(tables: Iterable[Table]) -> list[Curve]:
+    """Return the curves that constants are fitted to."""
+    known = (curve for table in tables for curve in curves(table, OUTDATED))
+    return [curve for curve in known if not curve.question.single_process]
+
+
+def inside(known: Iterable[Curve]) -> list[Curve]:
+    """Return the curves of groups inside one domain."""
+    return [curve for curve in known if not curve.question.network]
+
+
+def key_of(curve: Curve) -> Key:
+    """Return which constants a curve speaks of."""
+    name, _, version = curve.question.library.partition("==")
+    since = generation(name, version or None) if name in ENGINES else "0"
+    return curve.question.cluster, name, since
+
+
+def by_key(known: Iterable[Curve]) -> dict[Key, list[Curve]]:
+    """Return curves by the constants that they speak of."""
+    found: dict[Key, list[Curve]] = {}
+    for curve in known:
+        found.setdefault(key_of(curve), []).append(curve)
+    return found
+
+
+def blank(key: Key, donors: Sequence[Calibration] = ()) -> Calibration:
+    """Return the calibration that a fit starts from."""
+    system, library, since = key
+    kind = DirectLibrary if library in ENGINES else RingLibrary
+    chooser = {"nccl": "nccl-tuner", "vllm": "limits", "sglang": "limits"}.get(library, "fastest")
+    start = starting_point(kind, catalog.cluster_named(system), donors)
+    return Calibration(
+        system=system,
+        library=library,
+        since=since,
+        chooser=chooser,
+        constants=start,
+        fit=_UNFITTED,
+    )
+
+
+def family_of(system: str, known: Mapping[Key, Calibration], key: Key) -> list[Calibration]:
+    """Return the calibrations of a system's family among those fitted so far."""
+    cluster = catalog.cluster_named(system)
+    kin = [
+        (catalog.cluster_named(other[0]), each)
+        for other, each in known.items()
+        if other[1:] == key[1:] and other[0] != system
+    ]
+    kin = [pair for pair in kin if link_family(pair[0]) == link_family(cluster)]
+    return [each for _, each in _same_architecture(kin, cluster) or kin]
+
+
+def _same_architecture(
+    kin: list[tuple[Cluster, Calibration]], cluster: Cluster
+) -> list[tuple[Cluster, Calibration]]:
+    return [pair for pair in kin if pair[0].device.architecture == cluster.device.architecture]
+
+
+def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
+    """Return the calibrations of NCCL, RCCL and oneCCL on every system."""
+    groups = {key: each for key, each in by_key(known).items() if key[1] not in ENGINES}
+    found: dict[Key, Calibration] = {}
+    for round_ in range(_ROUNDS):
+        latest = {}
+        for key, each in groups.items():
+            donors = family_of(key[0], found, key) if round_ else []
+            latest[key] = fitted_library(each, blank(key, donors))
+        found = latest
+    return found
+
+
+def engines(known: Iterable[Curve]) -> dict[Key, Calibration]:
+    """Return the calibrations of serving engines, given those of the libraries below them."""
+    groups = {key: each for key, each in by_key(known).items() if key[1] in ENGINES}
+    return {key: fitted_library(each, _without_eager(blank(key), each)) for key, each in groups.items()}
+
+
+def _without_eager(start: Calibration, known: Sequence[Curve]) -> Calibration:
+    """Return a start without the constants of eager launches where no row has any."""
+    if any(curve.question.mode == "eager" for curve in known):
+        return start
+    nothing = {"eager_launch_s": None, "eager_gap_s": None, "eager_copy_bytes_per_s": None}
+    return replace(start, constants=replace(start.constants, **nothing))  # type: ignore[type-var]
+
+
+def networks(known: Iterable[Curve]) -> dict[Key, Calibration]:
+    """Return the calibrations of networks, given those of the systems that they join."""
+    groups: dict[str, list[Curve]] = {}
+    for curve in known:
+        if curve.question.network:
+            groups.setdefault(curve.question.network, []).append(curve)
+    found = {}
+    for name, each in groups.items():
+        found[name, "network", "0"] = fitted_wire(each, wire_blank(name))
+    return found
+
+
+def wire_blank(network: str) -> Calibration:
+    """Return the calibration that the fit of a network starts from."""
+    return Calibration(
+        system=network, library="network", constants=wire_start(), fit=_UNFITTED
+    )
+
+
+def as_toml(system: str, found: Sequence[Calibration]) -> str:
+    """Return the file of a system or a network."""
+    lines = [
+        "# Constants fitted to measurements by `python -m shardcost.evidence.refit`: not by hand.",
+        f'system = "{system}"',
+    ]
+    for each in sorted(found, key=lambda one: (one.library, one.since)):
+        fit = each.fit
+        quoted = ", ".join(f'"{name}"' for name in fit.collectives)
+        lines += [
+            "",
+            "[[library]]",
+            f'name = "{each.library}"',
+            f'kind = "{_KIND_NAMES[type(each.constants)]}"',
+            f'since = "{each.since}"',
+            f'chooser = "{each.chooser}"',
+            "",
+            "[library.fit]",
+            f'source = "{fit.source}"',
+            f"rows = {fit.rows}",
+            f"median_pct = {fit.median_pct:.2f}",
+            f"p90_pct = {fit.p90_pct:.2f}",
+            f"least_gpus = {fit.least_gpus}",
+            f"most_gpus = {fit.most_gpus}",
+            f"least_bytes = {fit.least_bytes}",
+            f"most_bytes = {fit.most_bytes}",
+            f"collectives = [{quoted}]",
+            "",
+            "[library.constants]",
+            *(f"{name} = {value!r}" for name, value in in_file_units(each.constants).items()),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _write(folder: Path, found: Mapping[Key, Calibration]) -> None:
+    """Write the files of all systems, and forget what was read from them before."""
+    for system in sorted({key[0] for key in found}):
+        own = [each for key, each in found.items() if key[0] == system]
+        (folder / f"{system}.toml").write_text(as_toml(system, own), encoding="utf-8")
+    catalog.forget()
+    calibration.measured.cache_clear()
+
+
+def main(tables: Sequence[str]) -> None:
+    """Fit everything and write it into the catalog of this installation."""
+    folder = Path(catalog.__file__).parent / "silicon"
+    known = usable(read_table(Path(name)) for name in tables)
+    for old in folder.glob("*.toml"):
+        old.unlink()
+    found = ring_libraries(inside(known))
+    _write(folder, found)
+    found |= engines(inside(known))
+    _write(folder, found)
+    found |= networks(known)
+    _write(folder, found)
+    for key, each in sorted(found.items()):
+        print(f"{' '.join(key):<34} {each.fit.rows:>5} rows"  # noqa: T201
+              f" {each.fit.median_pct:6.2f} % {each.fit.p90_pct:6.2f} %")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
