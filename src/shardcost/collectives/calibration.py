@@ -20,6 +20,7 @@ from shardcost.cluster import Cluster, Network, Source
 from shardcost.collectives.direct import ENGINES, DirectLibrary, generation
 from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.errors import FormatError, ShardcostError, UnknownNameError
+from shardcost.units import format_bytes
 
 Constants: TypeAlias = RingLibrary | DirectLibrary | Wire
 
@@ -53,7 +54,8 @@ class Fit(Noun):
         if collective not in self.collectives:
             said.append(f"no row is of {collective}")
         if np.min(size_bytes) < self.least_bytes / 2 or np.max(size_bytes) > self.most_bytes * 2:
-            said.append(f"the rows end at {self.least_bytes} B and {self.most_bytes} B")
+            ends = f"{format_bytes(self.least_bytes)} to {format_bytes(self.most_bytes)}"
+            said.append(f"the rows have {ends}")
         if np.min(ranks) < self.least_gpus or np.max(ranks) > self.most_gpus:
             said.append(f"the rows have {self.least_gpus} to {self.most_gpus} GPUs")
         return said

@@ -18,7 +18,7 @@ import numpy as np
 from shardcost.catalog import tuner_table
 from shardcost.checks import Noun, Quantity, noun, positive
 from shardcost.collectives.group import Group
-from shardcost.collectives.paths import Parts, RingLibrary, total
+from shardcost.collectives.paths import Parts, RingLibrary, linked, total
 from shardcost.collectives.tuner import Path_
 
 ENGINES: Final = ("sglang", "trtllm", "vllm")
@@ -60,14 +60,14 @@ def one_shot(constants: DirectLibrary, size_bytes: Any, group: Group) -> Parts:
     return {
         "start": constants.one_shot_base_s,
         "peers": peers * constants.one_shot_hop_s,
-        "wire": size_bytes * (peers / constants.one_shot_bytes_per_s),
+        "wire": size_bytes * (peers / linked(constants.one_shot_bytes_per_s, group)),
     }
 
 
 def two_shot(constants: DirectLibrary, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of a two-shot all-reduce: reduce one's share, then gather the others'."""
     peers = group.ranks - 1
-    stream = size_bytes * (2 * peers / group.ranks / constants.two_shot_bytes_per_s)
+    stream = size_bytes * (2 * peers / group.ranks / linked(constants.two_shot_bytes_per_s, group))
     floor = constants.two_shot_floor_s + peers * constants.two_shot_floor_hop_s
     start = constants.two_shot_base_s
     return {

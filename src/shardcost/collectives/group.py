@@ -31,7 +31,9 @@ class Group:
     domains: Count
     """Scale-up domains (an NVSwitch node, an NVL72 rack) that the group spans."""
     link_bytes_per_s: Quantity
-    """Nominal rate at which one device sends to others of its domain."""
+    """Nominal rate at which one device sends to the others of its domain, all at once."""
+    pair_bytes_per_s: Quantity
+    """Nominal rate at which one device sends to one other."""
     port_bytes_per_s: Quantity
     """Nominal rate at which one device sends into the network, its share of the ports; 0 without
     a network."""
@@ -41,9 +43,9 @@ class Group:
         """Return `gpus` ranks on `nodes` nodes; without `nodes`, on as few as hold them."""
         ranks = _counts("gpus", gpus)
         hosts = _fewest_nodes(cluster, ranks) if nodes is None else _counts("nodes", nodes)
-        _check_fit(cluster, ranks, hosts)
         tier = cluster.tiers[-1]
-        domains = _spanned(cluster, tier, ranks, hosts)
+        domains = _spanned(cluster, tier, hosts)
+        _check_fit(cluster, ranks, hosts, domains)
         if cluster.network is None and anywhere(domains > 1):
             raise BadValueError(
                 "gpus",
@@ -57,6 +59,7 @@ class Group:
             nodes=hosts,
             domains=domains,
             link_bytes_per_s=_ring_rate(tier, np.maximum(2, ranks / domains)),
+            pair_bytes_per_s=_ring_rate(tier, 2),
             port_bytes_per_s=_port_rate(cluster, ranks / hosts),
         )
 
@@ -101,25 +104,25 @@ def _fewest_nodes(cluster: Cluster, ranks: Any) -> Any:
     return -(-ranks // cluster.gpus_per_node)
 
 
-def _check_fit(cluster: Cluster, ranks: Any, nodes: Any) -> None:
+def _check_fit(cluster: Cluster, ranks: Any, nodes: Any, domains: Any) -> None:
     per_node = cluster.gpus_per_node
     too_many = ranks > nodes * per_node
     if anywhere(too_many):
-        rule = f"at most {per_node} per node of {cluster.name}, so at least more nodes"
-        raise BadValueError(
-            "gpus", _first(ranks, too_many), f"{rule} than {_first(nodes, too_many)}"
-        )
-    uneven = ranks % nodes != 0
+        count = _first(nodes, too_many)
+        rule = f"at most {count * per_node} on {count} nodes of {cluster.name}"
+        raise BadValueError("gpus", _first(ranks, too_many), rule)
+    too_few = ranks < nodes
+    if anywhere(too_few):
+        rule = f"at least {_first(nodes, too_few)}, one for each node"
+        raise BadValueError("gpus", _first(ranks, too_few), rule)
+    uneven = (ranks % nodes != 0) & (domains > 1)
     if anywhere(uneven):
-        raise BadValueError(
-            "gpus",
-            _first(ranks, uneven),
-            f"a multiple of the {_first(nodes, uneven)} nodes"
-            " (a ring through nodes of different size runs at the pace of none that was measured)",
-        )
+        rule = f"a multiple of the {_first(nodes, uneven)} nodes"
+        why = "nodes of different size were never measured; ask for the larger and the smaller"
+        raise BadValueError("gpus", _first(ranks, uneven), f"{rule} ({why})")
 
 
-def _spanned(cluster: Cluster, tier: Tier, ranks: Any, nodes: Any) -> Any:
+def _spanned(cluster: Cluster, tier: Tier, nodes: Any) -> Any:
     """Return how many domains the nodes make up: several nodes each where a rack is one domain."""
     return -(-nodes // max(1, tier.gpus // cast("int", cluster.gpus_per_node)))
 

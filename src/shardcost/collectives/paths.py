@@ -125,7 +125,7 @@ def ring_ll128(
     crossings = steps(collective, group.domains)
     hops = steps(collective, group.ranks)
     block = size_bytes / group.ranks
-    rate = _slowest(constants.ll128_bytes_per_s, wire.efficiency, group)
+    rate = _slowest(linked(constants.ll128_bytes_per_s, group), wire.efficiency, group)
     return {
         "start": constants.ll128_base_s,
         "hops": (hops - crossings) * constants.ll128_hop_s + crossings * wire.ll128_latency_s,
@@ -162,7 +162,6 @@ def tree(
 
     Inside, every rank passes the buffer up and down: 2 M.
     """
-    low = protocol != "Simple"
     base, hop, rate, across, latency = {
         "LL": (
             constants.ll_base_s,
@@ -188,14 +187,11 @@ def tree(
     }[protocol]
     levels = np.ceil(np.log2(group.domains))
     crossing = _tree_share(group) / (across * _ports(group))
-    return _filled(
-        0.0 if low else constants.fill,
-        {
-            "start": base,
-            "hops": 2 * (group.ranks_per_domain - 1) * hop + 2 * levels * latency,
-        },
-        {"wire": size_bytes * np.maximum(2 / rate, crossing)},
-    )
+    hops = 2 * (group.ranks_per_domain - 1) * hop + 2 * levels * latency
+    wire_s = size_bytes * np.maximum(2 / linked(rate, group), crossing)
+    if protocol != "Simple":
+        return {"start": base, "hops": hops, "wire": wire_s}
+    return _filled(constants.fill, {"start": base, "hops": hops}, {"wire": wire_s})
 
 
 def nvls(constants: RingLibrary, size_bytes: Any) -> Parts:
@@ -230,14 +226,19 @@ def nvls_tree(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group)
 
 
 def p2p_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
-    """Return the parts of an all-to-all of small sends: all peers at once, one channel each."""
+    """Return the parts of an all-to-all of small sends: all peers at once, one channel each.
+
+    Flags go along with the data, so LL fills the links with twice its bytes.
+    """
     block = size_bytes / group.ranks
+    peers = group.ranks_per_domain - 1
     beyond = group.ranks - group.ranks_per_domain
     share = wire.ll_efficiency * _port(group)
+    inside = np.maximum(1 / constants.p2p_ll_bytes_per_s, 2 * peers / group.link_bytes_per_s)
     return {
         "start": constants.p2p_ll_base_s,
         "hops": (group.ranks - 1) * constants.p2p_hop_s + _crosses(group) * wire.ll_latency_s,
-        "wire": block * (1 / constants.p2p_ll_bytes_per_s + beyond / share),
+        "wire": block * (inside + beyond / share),
     }
 
 
@@ -258,6 +259,33 @@ def p2p_simple(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group
             "wire": block * (peers / inside + beyond / share),
             "local copy": block / constants.simple_copy_bytes_per_s,
         },
+    )
+
+
+def send_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+    """Return the parts of a small send of each rank to the next."""
+    rate = np.minimum(constants.p2p_ll_bytes_per_s, group.pair_bytes_per_s / 2)
+    across = wire.ll_efficiency * _port(group)
+    return {
+        "start": constants.p2p_ll_base_s,
+        "hops": constants.p2p_hop_s + _crosses(group) * wire.ll_latency_s,
+        "wire": size_bytes / np.where(group.domains > 1, np.minimum(rate, across), rate),
+    }
+
+
+def send_simple(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+    """Return the parts of a large send of each rank to the next."""
+    share = group.pair_bytes_per_s / group.tier.bytes_per_s
+    rate = _crowded(constants.p2p_bytes_per_s, group, constants.crowd, constants.socket)
+    rate = np.minimum(rate, constants.p2p_bytes_per_s * share)
+    across = wire.efficiency * _port(group)
+    return _filled(
+        constants.fill,
+        {
+            "start": constants.p2p_base_s,
+            "hops": constants.p2p_hop_s + _crosses(group) * wire.latency_s,
+        },
+        {"wire": size_bytes / np.where(group.domains > 1, np.minimum(rate, across), rate)},
     )
 
 
@@ -292,10 +320,15 @@ def ring_library_paths(
     constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
 ) -> Mapping[Path_, Parts]:
     """Return the parts of every path that such a library has for a collective."""
-    if collective in {"all_to_all", "send_recv"}:
+    if collective == "all_to_all":
         return {
             ("p2p", "LL"): p2p_ll(constants, wire, size_bytes, group),
             ("p2p", "Simple"): p2p_simple(constants, wire, size_bytes, group),
+        }
+    if collective == "send_recv":
+        return {
+            ("send", "LL"): send_ll(constants, wire, size_bytes, group),
+            ("send", "Simple"): send_simple(constants, wire, size_bytes, group),
         }
     if collective in {"broadcast", "reduce"}:
         return {
@@ -319,7 +352,8 @@ def _all_reduce_only(
         for protocol in ("LL", "LL128", "Simple") if group.has_nvlink else ("LL", "Simple"):
             found["tree", protocol] = tree(constants, wire, protocol, size_bytes, group)
     if constants.nvls_base_s is not None and group.tier.in_switch_reduction:
-        found["nvls", "Simple"] = nvls(constants, size_bytes)
+        if np.any(group.domains == 1):
+            found["nvls", "Simple"] = nvls(constants, size_bytes)
         if np.any(group.domains > 1):
             found["nvls_tree", "Simple"] = nvls_tree(constants, wire, size_bytes, group)
     return found
@@ -340,10 +374,15 @@ def _filled(fill: Quantity, latency: Parts, stream: Parts) -> Parts:
     return {**latency, **stream, "filling the pipeline": hidden}
 
 
+def linked(rate: Any, group: Group) -> Any:
+    """Return a rate on the links that lead to the group: without a switch not all of them do."""
+    return rate * (group.link_bytes_per_s / group.tier.bytes_per_s)
+
+
 def _crowded(rate: Any, group: Group, crowd: Any, socket: Any) -> Any:
     """Return a rate as it is left when a PCIe group is more than a pair, or on both sockets."""
     if crowd is None:
-        return rate
+        return linked(rate, group)
     ranks = group.ranks_per_domain
     across = np.where(ranks > group.tier.gpus / 2, socket, 1.0)
     return rate * np.where(ranks > 2, crowd * across, 1.0)

@@ -60,8 +60,7 @@ _LIMIT_SHARPNESS: Final = 5
 _BEFORE_LIMIT: Final = 0.93
 """Where, as a share of a stated limit, two paths weigh the same."""
 
-_FALLBACK: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
-"""What an engine falls back to, by vendor of the device."""
+_VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
 
 Weights: TypeAlias = Mapping[Path_, Any]
 
@@ -108,8 +107,9 @@ class CollectiveTime:
 
     @property
     def algbw_bytes_per_s(self) -> Any:
-        """Size over time."""
-        return self.size_bytes / self.time_s
+        """Size over time; 0 for a rank by itself, which sends nothing."""
+        moving = np.asarray(self.time_s) > 0
+        return np.where(moving, self.size_bytes / np.where(moving, self.time_s, 1.0), 0.0)[()]
 
     @property
     def busbw_bytes_per_s(self) -> Any:
@@ -122,7 +122,7 @@ class CollectiveTime:
     @property
     def link_share(self) -> Any:
         """`busbw_bytes_per_s` over the nominal rate of the slowest link on the way."""
-        return self.busbw_bytes_per_s / nominal_rate(self.group)
+        return self.busbw_bytes_per_s / nominal_rate(self.collective, self.group)
 
     def alternatives(self) -> list[tuple[Path_, float]]:
         """Return every path with its time in seconds, fastest first. For one cell only."""
@@ -154,7 +154,7 @@ def collective_time(
     '323 us by nvls'
 
     Args:
-        collective: One of `COLLECTIVES`.
+        collective: One of `COLLECTIVES`. In ``send_recv`` every rank sends its buffer to the next.
         size_bytes: Bytes of the buffer, as nccl-tests counts: the whole array for all-gather and
             reduce-scatter. A number or an array.
         cluster: A `Cluster` or the name of one in the catalog.
@@ -171,7 +171,7 @@ def collective_time(
     machine = Cluster.named(cluster) if isinstance(cluster, str) else cluster
     size = _checked_size(size_bytes)
     group = Group.on(machine, gpus, nodes)
-    engine, version = _name_and_version(library)
+    engine, version = name_and_version(library)
     if engine == TUNER:
         return _by_tuner(collective, size, group)
     own = calibration or calibration_of(machine, engine, version)
@@ -186,6 +186,11 @@ def collective_time(
     )
 
 
+def default_library(cluster: Cluster) -> str:
+    """Return the library of a device's vendor, which engines fall back to."""
+    return _VENDORS_OWN.get(cluster.device.vendor, "nccl")
+
+
 def bus_factor(collective: str, ranks: Any) -> Any:
     """Return busbw over algbw (nccl-tests, doc/PERFORMANCE.md)."""
     if collective == "all_reduce":
@@ -195,10 +200,17 @@ def bus_factor(collective: str, ranks: Any) -> Any:
     return ranks / ranks
 
 
-def nominal_rate(group: Group) -> Any:
-    """Return the nominal rate of the slowest link on the way, per device inside a domain."""
-    inside = group.link_bytes_per_s
-    return np.where(group.domains > 1, np.minimum(inside, group.domain_port_bytes_per_s), inside)[()]
+def nominal_rate(collective: str, group: Group) -> Any:
+    """Return the nominal rate of the slowest link on the way.
+
+    Inside a domain that is what a device sends at. A ring leaves a domain through all its ports
+    together; in an all-to-all and in a send each device uses its own.
+    """
+    alone = collective == "send_recv"
+    inside = group.pair_bytes_per_s if alone else group.link_bytes_per_s
+    own_port = alone or collective == "all_to_all"
+    outside = group.port_bytes_per_s if own_port else group.domain_port_bytes_per_s
+    return np.where(group.domains > 1, np.minimum(inside, outside), inside)[()]
 
 
 def _check_names(collective: str, mode: str) -> None:
@@ -219,7 +231,7 @@ def _checked_size(size_bytes: Any) -> Any:
     return size_bytes.astype(np.float64)
 
 
-def _name_and_version(library: str) -> tuple[str, str | None]:
+def name_and_version(library: str) -> tuple[str, str | None]:
     """Return ``("sglang", "0.5.10")`` for ``sglang==0.5.10``."""
     if not isinstance(library, str):
         raise BadTypeError("library", library, "a name")
@@ -231,7 +243,7 @@ def _used(own: Calibration, wire: Calibration | None, group: Group) -> tuple[Cal
     """Return the calibrations that a prediction rests on: the library's, NCCL's, the network's."""
     used = [own]
     if isinstance(own.constants, DirectLibrary):
-        used.append(calibration_of(group.cluster, _FALLBACK[group.cluster.device.vendor]))
+        used.append(calibration_of(group.cluster, default_library(group.cluster)))
     if group.cluster.network is not None and np.any(group.domains > 1):
         used.append(wire or wire_of(group.cluster.network))
     return tuple(used)
@@ -268,18 +280,26 @@ def _with_kernels(
     fallback: Mapping[Path_, Parts],
     fallback_weights: Weights,
 ) -> tuple[dict[Path_, Parts], Weights]:
-    """Return an engine's kernels beside NCCL's paths, which it falls back to."""
+    """Return an engine's kernels beside NCCL's paths, which it falls back to.
+
+    Kernels are preferred in order: each counts from where the limits of those before it end.
+    """
     kernels = dict(direct_paths(own.constants, size, group))  # type: ignore[arg-type]
     below = direct.limits(own.library, version, group)
-    paths = {**kernels, **fallback}
     if below is None:
-        return paths, _fastest_weights_with(kernels, fallback, fallback_weights, group)
-    weights: dict[Path_, Any] = {}
-    left: Any = 1.0
+        weights = _fastest_weights_with(kernels, fallback, fallback_weights, group)
+        return {**kernels, **fallback}, weights
+    kernels = {path: each for path, each in kernels.items() if np.any(below.get(path, 0) > 0)}
+    weights = {}
+    reached: Any = 0.0
+    so_far: Any = 0.0
     for path in kernels:
-        weights[path] = left * _share_below(size, below[path]) if path in below else 0.0
-        left = left - weights[path]
-    return paths, weights | {path: left * each for path, each in fallback_weights.items()}
+        reached = np.maximum(reached, below[path])
+        share = _share_below(size, reached)
+        weights[path] = share - so_far
+        so_far = share
+    left = {path: (1 - so_far) * each for path, each in fallback_weights.items()}
+    return {**kernels, **fallback}, weights | left
 
 
 def _fastest_weights_with(

@@ -47,6 +47,8 @@ def steps(collective: str, ranks: Any) -> Any:
 def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[Path_, Any]:
     """Return NCCL's estimate in seconds for each pair that it would consider; inf where it cannot.
 
+    Trees inside one domain are left out: NCCL's figures never prefer one there to a ring.
+
     Args:
         collective: all_reduce, all_gather or reduce_scatter.
         size_bytes: Bytes of the whole buffer.
@@ -57,11 +59,13 @@ def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[Path_
         if protocol == "LL128" and not group.has_nvlink:
             continue
         times["ring", protocol] = _ring(collective, size_bytes, group, index)
-        if collective == "all_reduce":
+        if collective == "all_reduce" and np.any(group.domains > 1):
             times["tree", protocol] = _tree(size_bytes, group, index)
-    if group.tier.in_switch_reduction and architecture_row(group) in tables()["in_switch"]["efficiency"]:
-        times["nvls", "Simple"] = _nvls(collective, size_bytes, group)
-        if collective == "all_reduce":
+    rules = tables()["in_switch"]["efficiency"]
+    if group.tier.in_switch_reduction and architecture_row(group) in rules:
+        if np.any(group.domains == 1):
+            times["nvls", "Simple"] = _nvls(collective, size_bytes, group)
+        if collective == "all_reduce" and np.any(group.domains > 1):
             times["nvls_tree", "Simple"] = _nvls_tree(size_bytes, group)
     return times
 
@@ -128,14 +132,24 @@ def _tree(size_bytes: Any, group: Group, protocol: int) -> Any:
     elif protocol == 1:
         share = np.where(group.domains == 1, 7 / 9, 120 / 128)
         rate = np.minimum(rate * share, channels * _by_nodes(caps["tree_ll128"][row], group))
-    correction = np.array(tables()["tree_correction"][PROTOCOLS[protocol].lower()])
-    index = np.clip(np.frexp(size_bytes / 64)[1] - 1, 0, 23)
+    correction = _tree_correction(PROTOCOLS[protocol], size_bytes)
     inside = latency["nvlink" if group.has_nvlink else "pcie"]["tree"][protocol]
     levels = np.floor(np.log2(group.domains))
     time = latency["base"]["tree"][protocol] + 2 * (
         (group.ranks_per_domain - 1) * inside + levels * latency["network"]["tree"][protocol]
     )
-    return (time + size_bytes * 2 / (1e3 * rate * correction[index])) * _MICRO
+    return (time + size_bytes * 2 / (1e3 * rate * correction)) * _MICRO
+
+
+def _tree_correction(protocol: str, size_bytes: Any) -> Any:
+    """Return the share of a tree's rate that NCCL reckons with at a size.
+
+    NCCL looks it up by power of two; in between it is interpolated here, so that no estimate jumps.
+    """
+    table = np.array([*tables()["tree_correction"][protocol.lower()], 1.0])
+    mantissa, exponent = np.frexp(np.clip(size_bytes / 64, 1.0, 2.0**23))
+    share = 2 * mantissa - 1
+    return table[exponent - 1] * (1 - share) + table[exponent] * share
 
 
 def _head_rate(group: Group) -> tuple[Any, Any]:
