@@ -222,8 +222,9 @@ def test_nouns_and_errors_travel() -> None:
         ("pcie", 8, 420e9),
         ("full_mesh", 2, 60e9),  # one of seven links
         ("full_mesh", 8, 420e9),
-        ("cube_mesh", 2, 140e9),  # two of six links
+        ("cube_mesh", 2, 70e9),  # one of six links
         ("cube_mesh", 4, 280e9),
+        ("cube_mesh", 5, 140e9),  # the fifth device has two links to the first four
         ("cube_mesh", 8, 420e9),
     ],
 )

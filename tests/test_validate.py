@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from shardcost import Cluster, cli
+from shardcost.catalog import tuner_table
 from shardcost.collectives.silicon import collective_time
 from shardcost.evidence import collectives
 from shardcost.evidence.collectives import library_asked
@@ -228,7 +229,8 @@ def test_one_process_adds_what_its_launches_take(tmp_path: Path) -> None:
     rows = [LIKE | {"single_process": flag} for flag in ("", "0", "1")]
     blank, apart, one = validated(tmp_path, rows).predictions.values
     assert blank == apart
-    assert one - apart == pytest.approx(8e6 * 1e-6 * catalog.tuner_table("nccl")["host_launch"]["us_per_gpu"])
+    launch_us = tuner_table("nccl")["host_launch"]["us_per_gpu"]
+    assert one - apart == pytest.approx(8 * launch_us)
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: object) -> Any:

@@ -10,7 +10,7 @@ arrays of them to study many machines at once. `Cluster.why` says where each num
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shardcost.checks import (
     Count,
@@ -19,6 +19,7 @@ from shardcost.checks import (
     flag,
     instance,
     instances,
+    is_array,
     noun,
     one_of,
     positive,
@@ -29,6 +30,33 @@ from shardcost.checks import (
 )
 from shardcost.dtypes import BITS
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+
+
+CUBE_MESH: Final[Mapping[tuple[int, int], int]] = {
+    (0, 1): 1, (0, 2): 1, (0, 3): 2, (1, 2): 2, (1, 3): 1, (2, 3): 2,
+    (0, 4): 2, (1, 5): 2, (2, 6): 1, (3, 7): 1,
+    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
+}  # fmt: skip
+"""Cables between each two devices of the hybrid cube mesh (NVIDIA DGX-1 with Tesla V100 System
+Architecture white paper, NVIDIA, 2017), numbered as `nvidia-smi topo -m` shows them on machines
+with eight V100 SXM2. The doubled ones are a ring through all eight, and so are the single ones."""
+CUBE_MESH_CABLES: Final = sum(cables for pair, cables in CUBE_MESH.items() if 0 in pair)
+"""At each device."""
+
+
+def _cube_mesh_rings(num_gpus: int) -> int:
+    """Return how many rings the first devices of the cube mesh can hold between them.
+
+    Each ring leaves every device by a cable of its own, so as many as the worst connected has.
+    """
+    inside = [pair for pair in CUBE_MESH if max(pair) < num_gpus]
+    return min(
+        sum(CUBE_MESH[pair] for pair in inside if device in pair) for device in range(num_gpus)
+    )
+
+
+_CUBE_MESH_RINGS: Final = (0, 0, *(_cube_mesh_rings(num_gpus) for num_gpus in range(2, 9)))
+"""By number of devices."""
 
 
 @noun
@@ -89,6 +117,15 @@ def _source(name: str, value: object) -> Source:
     return value
 
 
+def _looked_up(table: tuple[int, ...], index: Count) -> Count:
+    """Return an entry of a table, or an array of them."""
+    if not is_array(index):
+        return table[index]  # type: ignore[index]  # a number, as it is not an array
+    import numpy as np
+
+    return np.array(table)[index]
+
+
 @noun
 class Tier(Noun):
     """A group of `gpus` devices that reach each other at one rate."""
@@ -105,18 +142,17 @@ class Tier(Noun):
     peer_access: bool = flag(default=True)
     """Devices reach each other's memory directly, without a copy through the host."""
 
-    def ring_bytes_per_s(self, num_gpus: int) -> Quantity:
+    def ring_bytes_per_s(self, num_gpus: Count) -> Quantity:
         """Return the rate at which each of `num_gpus` devices of one group can send to the others.
 
         Behind a switch, or on PCIe, a device uses all its links whoever the peer is. Without one
         a link leads to one peer only: in a full mesh n devices share n-1 of the links; in the
-        hybrid cube mesh of the DGX-1 (6 links, doubled along each of 3 dimensions) the dimensions
-        that they span.
+        hybrid cube mesh of the DGX-1 the first n hold as many rings as their cables allow.
         """
         if self.kind == "full_mesh":
             return self.bytes_per_s * (num_gpus - 1) / (self.gpus - 1)
         if self.kind == "cube_mesh":
-            return self.bytes_per_s * (num_gpus - 1).bit_length() / (self.gpus - 1).bit_length()
+            return self.bytes_per_s * _looked_up(_CUBE_MESH_RINGS, num_gpus) / CUBE_MESH_CABLES
         return self.bytes_per_s
 
 

@@ -44,12 +44,12 @@ def cluster_named(name: str, network: str | Network | None = None) -> Cluster:
     """Return the cluster preset of that name or alias, joined by `network` if one is given."""
 
     def build(content: dict[str, Any], file: str) -> Cluster:
-        joined = network
-        if isinstance(network, str):
-            architecture = content["device"].get("architecture")
-            joined = _named(
-                "networks", network, lambda found, where: network_from(found, where, architecture)
-            )
+        if not isinstance(network, str):
+            return cluster_from(content, file, network)
+        architecture = content["device"].get("architecture")
+        joined = _named(
+            "networks", network, lambda found, where: network_from(found, where, architecture)
+        )
         return cluster_from(content, file, joined)
 
     return _named("clusters", name, build)

@@ -44,9 +44,8 @@ def parser() -> options.Parser:
     )
     parser.add_argument(
         "--library",
-        default="nccl",
-        help="nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14),"
-        " or nccl-tuner: NCCL's own estimate (nccl)",
+        help="nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14), or"
+        " nccl-tuner: NCCL's own estimate (what the GPUs' vendor brings: nccl, rccl or oneccl)",
     )
     parser.add_argument(
         "--mode", default="graph", help="graph: launched by the device; eager: by the host (graph)"
@@ -122,15 +121,16 @@ def _draw(given: Namespace, least: int, most: int) -> None:
 
 def _predicted(given: Namespace, size_bytes: Any) -> CollectiveTime:
     from shardcost.cluster import Cluster
-    from shardcost.collectives.silicon import collective_time
+    from shardcost.collectives.silicon import collective_time, default_library
 
+    cluster = Cluster.named(given.on, given.network)
     return collective_time(
         _collective(given.collective),
         size_bytes,
-        Cluster.named(given.on, given.network),
+        cluster,
         options.whole("--gpus", given.gpus),
         None if given.nodes is None else options.whole("--nodes", given.nodes),
-        library=given.library,
+        library=default_library(cluster) if given.library is None else given.library,
         mode=given.mode,
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from shardcost.cli import options
-from shardcost.evidence.tables import read_table, write_table
+from shardcost.evidence.tables import read_table, write_table, write_whole
 from shardcost.evidence.validate import validate
 from shardcost.report.validate import PREDICTIONS_HEAD, as_data, as_text, prediction_rows
 
@@ -36,6 +36,12 @@ def parser() -> options.Parser:
         "--predictions", metavar="FILE.csv", help="write the prediction of every row of one table"
     )
     parser.add_argument(
+        "--page",
+        metavar="FILE.md",
+        help="write a page on one table: errors by every split, simpler models, cross-validation"
+        " (needs SciPy, takes a minute)",
+    )
+    parser.add_argument(
         "--ignore-versions",
         action="store_true",
         help="predict serving engines by their newest kernels, not by the version in dataset",
@@ -46,13 +52,18 @@ def parser() -> options.Parser:
 def run(given: Namespace) -> int:
     """Read the tables, predict them, print the report."""
     paths = [Path(name) for name in given.tables]
-    target = _target(given, paths)
+    target = _target("--predictions", given.predictions, paths)
+    page_target = _target("--page", given.page, paths)
     found = [
         validate(read_table(path), _columns(given.by), ignore_versions=given.ignore_versions)
         for path in paths
     ]
     if target is not None:
         write_table(target, PREDICTIONS_HEAD, prediction_rows(found[0]))
+    if page_target is not None:
+        from shardcost.report.validation_page import page
+
+        write_whole(page_target, page(found[0].table))
     if given.json:
         options.print_json(as_data(found))
     else:
@@ -65,16 +76,15 @@ def _columns(words: list[str]) -> list[str]:
     return list(dict.fromkeys(name.strip() for word in words for name in word.split(",")))
 
 
-def _target(given: Namespace, tables: list[Path]) -> Path | None:
-    """Return where to write predictions, which is none of the tables."""
-    if given.predictions is None:
+def _target(option: str, name: str | None, tables: list[Path]) -> Path | None:
+    """Return the file that an option asks to write, which is none of the tables."""
+    if name is None:
         return None
     if len(tables) > 1:
-        raise options.UsageError("--predictions is for one table, whose rows it numbers; give one")
-    target = Path(given.predictions)
-    if _are_same(target, tables[0]):
-        raise options.UsageError(f"--predictions {target} is the measured table itself")
-    return target
+        raise options.UsageError(f"{option} is for one table; give one")
+    if _are_same(Path(name), tables[0]):
+        raise options.UsageError(f"{option} {name} is the measured table itself")
+    return Path(name)
 
 
 def _are_same(one: Path, other: Path) -> bool:

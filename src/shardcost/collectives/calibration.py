@@ -201,7 +201,9 @@ def wire_of(network: Network) -> Calibration:
 
 def _mean_wire(network: Network, donors: list[Calibration]) -> Calibration:
     tables = [given(each.constants) for each in donors]
-    mean = {name: _geometric_mean([t[name] for t in tables], [1.0] * len(tables)) for name in tables[0]}
+    mean = {
+        name: _geometric_mean([t[name] for t in tables], [1.0] * len(tables)) for name in tables[0]
+    }
     return Calibration(
         system=network.name,
         library="network",
@@ -215,7 +217,7 @@ def _own(cluster: Cluster, library: str, since: str) -> Calibration | None:
     """Return the constants measured on a cluster, for the generation of the library or an older."""
     own = [each for each in measured() if (each.system, each.library) == (cluster.name, library)]
     exact = [each for each in own if each.since == since]
-    return (exact or own or [None])[0]
+    return next(iter(exact or own), None)
 
 
 def donors_of(cluster: Cluster, library: str, since: str) -> list[Calibration]:
@@ -233,8 +235,10 @@ def donors_of(cluster: Cluster, library: str, since: str) -> list[Calibration]:
 
 def link_family(cluster: Cluster) -> tuple[str, str]:
     """Return what systems must share for one to lend another its constants."""
-    kind = cluster.tiers[0].kind
-    return cluster.device.vendor, "pcie" if kind == "pcie" else "links"
+    tier = cluster.tiers[0]
+    if tier.kind != "pcie":
+        return cluster.device.vendor, "links"
+    return cluster.device.vendor, "pcie" if tier.peer_access else "pcie through the host"
 
 
 def inherited(cluster: Cluster, donors: list[Calibration]) -> Calibration:
@@ -290,4 +294,3 @@ def datasheet_unit(name: str, cluster: Cluster) -> float:
 
 def _geometric_mean(values: list[float], weights: list[float]) -> float:
     return float(np.exp(np.average(np.log(values), weights=weights)))
-

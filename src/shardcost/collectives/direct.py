@@ -95,9 +95,7 @@ def fallback_constants(own: DirectLibrary, ring: RingLibrary) -> RingLibrary:
     return replace(ring, **{name: share for name, share in met.items() if share is not None})
 
 
-def direct_paths(
-    constants: DirectLibrary, size_bytes: Any, group: Group
-) -> Mapping[Path_, Parts]:
+def direct_paths(constants: DirectLibrary, size_bytes: Any, group: Group) -> Mapping[Path_, Parts]:
     """Return the parts of every kernel that an engine has on a system."""
     found = {
         ("one_shot", "direct"): one_shot(constants, size_bytes, group),

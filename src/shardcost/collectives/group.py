@@ -58,8 +58,8 @@ class Group:
             ranks=ranks,
             nodes=hosts,
             domains=domains,
-            link_bytes_per_s=_ring_rate(tier, np.maximum(2, ranks / domains)),
-            pair_bytes_per_s=_ring_rate(tier, 2),
+            link_bytes_per_s=tier.ring_bytes_per_s(np.maximum(2, -(-ranks // domains))),
+            pair_bytes_per_s=tier.ring_bytes_per_s(2),
             port_bytes_per_s=_port_rate(cluster, ranks / hosts),
         )
 
@@ -125,19 +125,6 @@ def _check_fit(cluster: Cluster, ranks: Any, nodes: Any, domains: Any) -> None:
 def _spanned(cluster: Cluster, tier: Tier, nodes: Any) -> Any:
     """Return how many domains the nodes make up: several nodes each where a rack is one domain."""
     return -(-nodes // max(1, tier.gpus // cast("int", cluster.gpus_per_node)))
-
-
-def _ring_rate(tier: Tier, ranks: Any) -> Any:
-    """Return the nominal rate at which each of `ranks` devices of a domain can send to the others.
-
-    `Tier.ring_bytes_per_s`, on arrays too.
-    """
-    if tier.kind == "full_mesh":
-        return tier.bytes_per_s * (ranks - 1) / (tier.gpus - 1)
-    if tier.kind == "cube_mesh":
-        dimensions = np.ceil(np.log2(ranks))
-        return tier.bytes_per_s * dimensions / np.ceil(np.log2(tier.gpus))
-    return tier.bytes_per_s
 
 
 def _port_rate(cluster: Cluster, ranks_per_node: Any) -> Any:

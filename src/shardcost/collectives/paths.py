@@ -155,9 +155,7 @@ def ring_simple(
     )
 
 
-def tree(
-    constants: RingLibrary, wire: Wire, protocol: str, size_bytes: Any, group: Group
-) -> Parts:
+def tree(constants: RingLibrary, wire: Wire, protocol: str, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of a double binary tree over domains, with a chain inside each.
 
     Inside, every rank passes the buffer up and down: 2 M.
@@ -310,8 +308,7 @@ def chain_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) 
     crossings = group.domains - 1
     return {
         "start": constants.ll_base_s,
-        "hops": (group.ranks - 1 - crossings) * constants.ll_hop_s
-        + crossings * wire.ll_latency_s,
+        "hops": (group.ranks - 1 - crossings) * constants.ll_hop_s + crossings * wire.ll_latency_s,
         "wire": size_bytes / _slowest(rate, wire.ll_efficiency, group),
     }
 
@@ -390,9 +387,7 @@ def _crowded(rate: Any, group: Group, crowd: Any, socket: Any) -> Any:
 
 def _slowest(inside: Any, efficiency: Any, group: Group) -> Any:
     """Return the rate of the slowest link of a ring: inside a domain, or its network ports."""
-    return np.where(
-        group.domains > 1, np.minimum(inside, efficiency * _ports(group)), inside
-    )
+    return np.where(group.domains > 1, np.minimum(inside, efficiency * _ports(group)), inside)
 
 
 def _ports(group: Group) -> Any:

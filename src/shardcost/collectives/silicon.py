@@ -181,9 +181,7 @@ def collective_time(
         paths = _eager(paths, own, size)
     time = _alone_is_free(_weighted(paths, weights), group)
     notes = _notes(used, collective, size, group)
-    return CollectiveTime(
-        collective, size, group, library, mode, time, paths, weights, used, notes
-    )
+    return CollectiveTime(collective, size, group, library, mode, time, paths, weights, used, notes)
 
 
 def default_library(cluster: Cluster) -> str:
@@ -314,7 +312,9 @@ def _fastest_weights_with(
     best = np.where(usable, _least(direct_times), np.inf)
     nccl = _weighted(fallback, fallback_weights)
     runs = best < nccl
-    weights = {path: np.where(runs & (time == best), 1.0, 0.0) for path, time in direct_times.items()}
+    weights = {
+        path: np.where(runs & (time == best), 1.0, 0.0) for path, time in direct_times.items()
+    }
     return weights | {path: np.where(runs, 0.0, each) for path, each in fallback_weights.items()}
 
 
@@ -368,9 +368,7 @@ def _alone_is_free(time: Any, group: Group) -> Any:
     return np.where(group.ranks == 1, 0.0, time)[()]
 
 
-def _eager(
-    paths: Mapping[Path_, Parts], own: Calibration, size: Any
-) -> dict[Path_, Parts]:
+def _eager(paths: Mapping[Path_, Parts], own: Calibration, size: Any) -> dict[Path_, Parts]:
     constants = own.constants
     if not isinstance(constants, DirectLibrary) or constants.eager_launch_s is None:
         raise BadValueError(
@@ -401,7 +399,9 @@ def _notes(
     for each in used:
         if each.inherited_from:
             donors = ", ".join(each.inherited_from)
-            said.append(f"{each.library} on {each.system} was not measured: carried over from {donors}")
+            said.append(
+                f"{each.library} on {each.system} was not measured: carried over from {donors}"
+            )
     own = used[0]
     inside = np.all(group.domains == 1)
     beyond = own.fit.outside(collective, size, group.ranks if inside else group.ranks_per_domain)

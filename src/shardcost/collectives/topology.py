@@ -29,7 +29,7 @@ from math import inf, prod
 from numbers import Real
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from shardcost.cluster import Cluster, Network, Tier
+from shardcost.cluster import CUBE_MESH, CUBE_MESH_CABLES, Cluster, Network, Tier
 from shardcost.errors import BadTypeError, BadValueError, ShardcostError
 from shardcost.scalars import positive_number, whole_number
 
@@ -42,17 +42,6 @@ _NETWORK_HOP: Final = 1000
 _SPINE_HOP: Final = 1
 """Cheaper than a hop through a neighbour, so that traffic between rails crosses the spines."""
 _AVOIDED_SPINE_HOP: Final = 100
-
-# Cables between each two devices: NVIDIA DGX-1 with Tesla V100 System Architecture white paper,
-# NVIDIA, 2017, numbered as `nvidia-smi topo -m` shows them on machines with eight V100 SXM2. The
-# doubled ones are a ring through all eight, and so are the single ones.
-_CUBE_MESH: Final[Mapping[tuple[int, int], int]] = {
-    (0, 1): 1, (0, 2): 1, (0, 3): 2, (1, 2): 2, (1, 3): 1, (2, 3): 2,
-    (0, 4): 2, (1, 5): 2, (2, 6): 1, (3, 7): 1,
-    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
-}  # fmt: skip
-_CUBE_MESH_CABLES: Final = sum(cables for pair, cables in _CUBE_MESH.items() if 0 in pair)
-"""At each device."""
 
 
 class Place(NamedTuple):
@@ -438,7 +427,7 @@ def _wire_cube_mesh(
     plan: _Plan, devices: Sequence[int], link_bytes_per_s: float, latency_s: float
 ) -> None:
     rate, latency = _rate("link_bytes_per_s", link_bytes_per_s), _latency("latency_s", latency_s)
-    for (a, b), cables in _CUBE_MESH.items():
+    for (a, b), cables in CUBE_MESH.items():
         if b < len(devices):
             plan.join(devices[a], devices[b], rate * cables, latency)
 
@@ -513,7 +502,7 @@ def _wire_tier_mesh(plan: _Plan, devices: Sequence[int], tier: Tier, latency_s: 
 
 
 def _wire_tier_cube(plan: _Plan, devices: Sequence[int], tier: Tier, latency_s: float) -> None:
-    rate = _rate("Tier.bytes_per_s", tier.bytes_per_s) / _CUBE_MESH_CABLES
+    rate = _rate("Tier.bytes_per_s", tier.bytes_per_s) / CUBE_MESH_CABLES
     _wire_cube_mesh(plan, devices, rate, latency_s)
 
 

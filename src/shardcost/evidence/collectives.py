@@ -144,7 +144,8 @@ def one_process_time_s(time_s: Floats, gpus_per_process: float) -> Floats:
     hidden behind the kernels of the collective before, the larger of the two times would count;
     measured is a sum, whose excess does not shrink as messages grow.
     """
-    return time_s + tuner_table("nccl")["host_launch"]["us_per_gpu"] * 1e-6 * gpus_per_process
+    launch_s: float = 1e-6 * tuner_table("nccl")["host_launch"]["us_per_gpu"]
+    return time_s + launch_s * gpus_per_process
 
 
 def reason_of(error: ShardcostError) -> str:

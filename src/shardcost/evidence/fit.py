@@ -107,7 +107,7 @@ def fitted(
         predict: The model: times of a curve under given constants.
         free: Which constants to fit, by name; the others stay as they are.
     """
-    least_squares = _least_squares()
+    solve = least_squares()
     names = [name for name in given(start) if free(name)]
     origin = np.log([given(start)[name] for name in names])
     caps = caps_on(known[0].cluster)
@@ -125,9 +125,7 @@ def fitted(
 
     begin = np.minimum(origin, most - 1e-6)
     bounds = (np.full(len(names), -60.0), most)
-    found = least_squares(
-        residuals, begin, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, max_nfev=80
-    )
+    found = solve(residuals, begin, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, max_nfev=80)
     return constants(found.x)
 
 
@@ -224,10 +222,10 @@ def _applies(name: str, cluster: Cluster) -> bool:
     return True
 
 
-def _least_squares() -> Any:
+def least_squares() -> Any:
+    """Return SciPy's solver, or say how to get it."""
     try:
-        from scipy.optimize import least_squares
+        from scipy import optimize
     except ImportError:
         raise MissingSciPyError from None
-    return least_squares
-
+    return optimize.least_squares

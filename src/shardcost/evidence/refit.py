@@ -22,6 +22,7 @@ from shardcost.collectives import calibration
 from shardcost.collectives.calibration import (
     Calibration,
     Fit,
+    given,
     in_file_units,
     link_family,
     wire_start,
@@ -125,15 +126,16 @@ def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
 def engines(known: Iterable[Curve]) -> dict[Key, Calibration]:
     """Return the calibrations of serving engines, given those of the libraries below them."""
     groups = {key: each for key, each in by_key(known).items() if key[1] in ENGINES}
-    return {key: fitted_library(each, _without_eager(blank(key), each)) for key, each in groups.items()}
+    return {key: fitted_library(each, _engine_blank(key, each)) for key, each in groups.items()}
 
 
-def _without_eager(start: Calibration, known: Sequence[Curve]) -> Calibration:
-    """Return a start without the constants of eager launches where no row has any."""
+def _engine_blank(key: Key, known: Sequence[Curve]) -> Calibration:
+    """Return a start, without the constants of eager launches where no row has any."""
+    start = blank(key)
     if any(curve.question.mode == "eager" for curve in known):
         return start
-    nothing = {"eager_launch_s": None, "eager_gap_s": None, "eager_copy_bytes_per_s": None}
-    return replace(start, constants=replace(start.constants, **nothing))  # type: ignore[type-var]
+    kept = {k: v for k, v in given(start.constants).items() if not k.startswith("eager_")}
+    return replace(start, constants=DirectLibrary(**kept))
 
 
 def networks(known: Iterable[Curve]) -> dict[Key, Calibration]:
@@ -150,9 +152,7 @@ def networks(known: Iterable[Curve]) -> dict[Key, Calibration]:
 
 def wire_blank(network: str) -> Calibration:
     """Return the calibration that the fit of a network starts from."""
-    return Calibration(
-        system=network, library="network", constants=wire_start(), fit=_UNFITTED
-    )
+    return Calibration(system=network, library="network", constants=wire_start(), fit=_UNFITTED)
 
 
 def as_toml(system: str, found: Sequence[Calibration]) -> str:
@@ -211,8 +211,8 @@ def main(tables: Sequence[str]) -> None:
     found |= networks(known)
     _write(folder, found)
     for key, each in sorted(found.items()):
-        print(f"{' '.join(key):<34} {each.fit.rows:>5} rows"  # noqa: T201
-              f" {each.fit.median_pct:6.2f} % {each.fit.p90_pct:6.2f} %")
+        error = f"median {each.fit.median_pct:6.2f} %, p90 {each.fit.p90_pct:6.2f} %"
+        print(f"{' '.join(key):<34} {each.fit.rows:>5} rows, {error}")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import csv
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from errno import EEXIST
 from math import nan
 from pathlib import Path
@@ -69,6 +69,12 @@ class Table:
         for cells in zip(*self.columns.values(), strict=True):
             yield dict(zip(self.columns, cells, strict=True))
 
+    def where(self, keep: Callable[[Row], bool]) -> Table:
+        """Return the table of the rows that `keep` holds for."""
+        kept = [row for row in self.records() if keep(row)]
+        columns = {name: [row[name] for row in kept] for name in self.columns}
+        return replace(self, columns=columns, rows=len(kept))
+
 
 def read_table(path: Path) -> Table:
     """Return the measured table that a CSV file holds."""
@@ -94,15 +100,22 @@ def number(row: Row, column: str, least: float, most: float, rule: str) -> float
 
 
 def write_table(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV file whole or not at all: under another name first, then in one step."""
+    """Write a CSV file, whole or not at all."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    write_whole(path, text.getvalue())
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all: under another name first, then in one step."""
     draft = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         if path.exists() and not path.is_file():  # replacing a device or folder is a mishap
             raise FileExistsError(EEXIST, "it exists and is not a regular file")
         with draft.open("x", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(head)
-            writer.writerows(rows)
+            file.write(text)
         draft.replace(path)
     except OSError as error:
         raise FormatError(str(path), f"cannot be written: {error.strerror or error}") from None

@@ -136,7 +136,7 @@ def _draw_rates(axes: Axes, sweep: CollectiveTime) -> None:
     """Draw the bus bandwidth of the prediction under the nominal rate of the link."""
     from matplotlib.ticker import FuncFormatter
 
-    nominal = link(sweep.group)
+    nominal = link(sweep)
     rate = float(nominal.bytes_per_s)
     rates = sweep.busbw_bytes_per_s
     axes.plot(sweep.size_bytes, rates, color="black", linewidth=2.6)
