@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from itertools import pairwise, product
-from math import sqrt
+from math import isclose, sqrt
 from typing import Any
 
 import pytest
@@ -24,25 +24,28 @@ import pytest
 from shardcost import Cluster, catalog, cli
 from shardcost.collectives.calibration import Calibration, calibration_of, libraries, measured
 from shardcost.collectives.direct import ENGINES
-from shardcost.collectives.paths import Wire
+from shardcost.collectives.paths import Wire, total
 from shardcost.collectives.silicon import COLLECTIVES, TUNER, CollectiveTime, collective_time
+from shardcost.collectives.tuner import Path_
 from shardcost.errors import ShardcostError
-from shardcost.report.collective import (
+from shardcost.report.collective import available, title
+from shardcost.report.formulas import (
     ACROSS,
     ALGORITHMS,
+    FACTS,
+    FITTED,
     FORMULAS,
     OF_ANY_PATH,
     PROTOCOLS,
-    available,
+    crosses,
     formulas,
     parts,
     symbols_used,
-    title,
 )
 
 ASK = ("collective", "all_reduce", "--gpus", "8", "--on", "h100_sxm")
-UNITS = {"us": 1e-6, "GB/s": 1e9, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-QUANTITY = re.compile(r"([0-9.]+) (us|GB/s|B|KiB|MiB|GiB)\b")
+UNITS = {"us": 1e-6, "GB/s": 1e9, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+QUANTITY = re.compile(r"([0-9.]+) (us|GB/s|B|KiB|MiB|GiB|TiB)\b")
 OPERATORS: Mapping[type[ast.operator], Any] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -139,28 +142,35 @@ def predictions() -> Iterator[CollectiveTime]:
 
 
 def test_every_part_of_every_path_is_explained_and_adds_up() -> None:
-    seen = set()
+    seen: set[tuple[bool, Path_, str]] = set()
+    symbols: set[str] = set()
     for result in predictions():
         for path in available(result):
-            texts = formulas(result, path)
-            assert list(texts) == list(result.paths[path])
-            names = symbols_used(result, path)
-            for part in parts(result, path):
-                seen.add((path, part.name))
-                where = f"{part} of {path}, {title(result, '?')}"
-                assert evaluated(texts[part.name], names) == pytest.approx(
-                    part.time_s, rel=1e-9, abs=1e-15
-                ), where
-                names[part.name.replace(" ", "_")] = part.time_s
-                scale = sum(float(each) for each in result.paths[path].values())
-                assert printed_value(part.numbers) == pytest.approx(
-                    part.time_s, rel=3e-4, abs=3e-4 * scale
-                ), where
-    for path, stated in [*FORMULAS.items(), *ACROSS.items()]:
-        assert {(path, part) for part in stated} <= seen, f"formulas that nothing uses: {path}"
-    assert set(OF_ANY_PATH) <= {part for _, part in seen}
-    assert {path[0] for path, _ in seen} == set(ALGORITHMS)
-    assert {path[1] for path, _ in seen} == set(PROTOCOLS)
+            check_parts(result, path)
+            seen |= {(crosses(result.group), path, part) for part in result.paths[path]}
+            symbols |= symbols_used(result, path).keys()
+    for across, stated in ((False, FORMULAS), (True, ACROSS)):
+        texts = {(across, path, part) for path, named in stated.items() for part in named}
+        assert texts <= seen, f"formulas that nothing uses: {texts - seen}"
+    assert set(OF_ANY_PATH) <= {part for *_, part in seen}
+    assert {path[0] for _, path, _ in seen} == set(ALGORITHMS)
+    assert {path[1] for _, path, _ in seen} == set(PROTOCOLS)
+    assert FACTS.keys() | FITTED.keys() <= symbols
+
+
+def check_parts(result: CollectiveTime, path: Path_) -> None:
+    """Hold every part of a path to its formula, in symbols and as printed with its numbers."""
+    texts = formulas(result, path)
+    assert list(texts) == list(result.paths[path])
+    names = symbols_used(result, path)
+    scale = float(total(result.paths[path]))
+    for part in parts(result, path):
+        where = f"{part} of {path}, {title(result, '?')}"
+        value = evaluated(texts[part.name], names)
+        assert isclose(value, part.time_s, rel_tol=1e-9, abs_tol=1e-15), where
+        printed = printed_value(part.numbers)
+        assert isclose(printed, part.time_s, rel_tol=3e-4, abs_tol=3e-4 * scale), where
+        names[part.name.replace(" ", "_")] = part.time_s
 
 
 def test_the_default_view_has_the_answer_with_units(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +190,9 @@ def test_the_default_view_has_the_answer_with_units(capsys: pytest.CaptureFixtur
     assert len(found["alternatives"]) > 1
     for each in found["alternatives"]:
         assert f"\n{each['algorithm']} {each['protocol']} " in text
-    assert re.search(r"Fit of nccl on h100_sxm: .*[0-9]+ rows, median error [0-9.]+ %, p90", text)
+    fit = r"^Fit of nccl on h100_sxm: [0-9,]+ rows, median error [0-9.]+ %, p90 [0-9.]+ %$"
+    assert re.search(fit, text, re.MULTILINE)
+    assert found["calibrations"][0]["fit"]["source"] not in " ".join(text.split())
     assert len(text.splitlines()) <= 30
 
 
@@ -194,6 +206,17 @@ VIEWS = [
     ("--sweep", "8:8GiB", "--library", "vllm"),
     ("--size", "1GiB", "--explain", "--gpus", "32", "--network", "ib_8x400g", "--library", TUNER),
     ("--size", "1GiB", "--explain", "--on", "rtx4090"),
+    ("--size", "1MiB", "--explain", "--on", "l40s", "--library", "vllm"),
+    ("--size", "64KiB", "--explain", "--on", "mi300x", "--gpus", "4"),
+    ("--size", "64KiB", "--explain", "--on", "v100_cube", "--gpus", "4"),
+    (
+        *("--size", "1GiB", "--explain", "--on", "gb200_nvl72", "--gpus", "144"),
+        *("--network", "ib_1x400g_per_gpu"),
+    ),
+    (
+        *("--sweep", "8:8GiB", "--on", "gb200_nvl72", "--gpus", "144"),
+        *("--network", "ib_1x400g_per_gpu"),
+    ),
     ("--size", "1MiB", "--gpus", "1", "--explain"),
 ]
 
@@ -314,10 +337,67 @@ def test_every_collective_is_answered(capsys: pytest.CaptureFixture[str], name: 
     assert text.startswith(f"{name} of 1 MiB over 8 x h100_sxm, nccl\n")
 
 
+@pytest.mark.parametrize(
+    ("cluster", "library"), [("h100_sxm", "nccl"), ("mi300x", "rccl"), ("arc_b60", "oneccl")]
+)
+def test_the_library_is_the_vendors_unless_named(
+    capsys: pytest.CaptureFixture[str], cluster: str, library: str
+) -> None:
+    assert run_json(capsys, *ASK, "--on", cluster, "--size", "1MiB")["library"] == library
+
+
+@pytest.mark.parametrize("library", ["vllm", "sglang", "trtllm"])
+def test_across_nodes_an_engine_falls_back(
+    capsys: pytest.CaptureFixture[str], library: str
+) -> None:
+    words = (*ASK, "--gpus", "16", "--network", "ib_8x400g", "--size", "64KiB")
+    found = run_json(capsys, *words, "--library", library)
+    assert "direct" not in {each["protocol"] for each in found["alternatives"]}
+    assert found["why"].startswith(f"{library} has no kernel of its own for this group")
+
+
+@pytest.mark.parametrize(
+    ("library", "said"),
+    [
+        ("vllm", r"vllm since [0-9.]+ prefers one_shot up to [0-9]+ KiB, .*; beyond, NCCL runs"),
+        ("sglang==0.5.10", r"sglang 0\.5\.10 prefers one_shot up to "),
+        ("trtllm", "trtllm tunes its choice, so the fastest "),
+        ("nccl", "NCCL runs what its own model puts lowest"),
+    ],
+)
+def test_the_rule_of_the_choice_is_named(
+    capsys: pytest.CaptureFixture[str], library: str, said: str
+) -> None:
+    found = run_json(capsys, *ASK, "--size", "64KiB", "--library", library)
+    assert re.match(said, found["why"])
+
+
+@pytest.mark.parametrize(
+    ("collective", "words", "name"),
+    [
+        ("send_recv", ("--on", "mi300x"), "full_mesh links of mi300x, GPU to GPU"),
+        ("send_recv", (), "nvswitch links of h100_sxm, per GPU"),
+        ("all_to_all", ("--gpus", "16", "--network", "ib_8x400g"), "ib_8x400g, per GPU"),
+        ("all_gather", ("--gpus", "16", "--network", "ib_8x400g"), "ib_8x400g, per node"),
+    ],
+)
+def test_the_link_is_the_slowest_on_the_way(
+    capsys: pytest.CaptureFixture[str], collective: str, words: tuple[str, ...], name: str
+) -> None:
+    found = run_json(capsys, "collective", collective, *ASK[2:], *words, "--size", "1MiB")
+    assert found["link"]["name"].endswith(name)
+
+
+def test_a_path_that_nccl_rules_out_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    one_per_node = ("--nodes", "8", "--network", "ib_8x400g", "--size", "64MiB")
+    found = run_json(capsys, *ASK, *one_per_node)
+    assert not {"nvls", "nvls_tree"} & {each["algorithm"] for each in found["alternatives"]}
+
+
 def test_one_gpu_by_itself_sends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     words = (*ASK, "--gpus", "1")
     found = run_json(capsys, *words, "--size", "1MiB")
-    assert (found["time_s"], found["algbw_bytes_per_s"], found["parts"]) == (0, None, {})
+    assert (found["time_s"], found["algbw_bytes_per_s"], found["parts"]) == (0, 0, {})
     assert "sends nothing" in run_text(capsys, *words, "--size", "1MiB")
     assert {row["time_s"] for row in run_json(capsys, *words, "--sweep", "8:64")["rows"]} == {0}
     assert "sends nothing" in run_error(capsys, *words, "--plot", "never.png")
@@ -349,8 +429,7 @@ def test_beyond_a_domain_the_network_is_the_link(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("collective", "allgater", *ASK[2:], "--size", "1"), "did you mean all_gather?"),
-        (("collective", "shout", *ASK[2:], "--size", "1"), "known: all_gather, all_reduce, "),
+        (("collective", "allgater", *ASK[2:], "--size", "1"), "known: all_gather, all_reduce, "),
         ((*ASK, "--size", "0"), "--size must be at least 1 byte, got '0'"),
         ((*ASK, "--size", "-5"), "--size must be a size with its unit"),
         ((*ASK, "--size", "many"), "--size must be a size with its unit"),
@@ -359,9 +438,9 @@ def test_beyond_a_domain_the_network_is_the_link(capsys: pytest.CaptureFixture[s
         ((*ASK, "--size", "1", "--gpus", "eight"), "--gpus must be a whole number"),
         ((*ASK, "--size", "1", "--gpus", "0"), "gpus must be a whole number of at least 1"),
         ((*ASK, "--size", "1", "--nodes", "3", "--network", "ib"), "a multiple of the 3 nodes"),
-        ((*ASK, "--size", "1", "--gpus", "16", "--nodes", "1"), "at most 8 per node"),
+        ((*ASK, "--size", "1", "--gpus", "16", "--nodes", "1"), "at most 8 on 1 node"),
         ((*ASK, "--size", "1", "--gpus", "16"), "name a network for more"),
-        ((*ASK, "--size", "1", "--on", "mi300x"), "did you mean rccl"),
+        ((*ASK, "--size", "1", "--on", "mi300x", "--library", "nccl"), "known: nccl-tuner, rccl"),
         ((*ASK, "--size", "1", "--on", "gaudi3"), "unknown library measured on gaudi3"),
         ((*ASK, "--size", "1", "--library", "mpi"), "nccl-tuner"),
         ((*ASK, "--size", "1", "--mode", "slow"), "unknown mode 'slow'; known: eager, graph"),

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from shardcost.collectives.silicon import CollectiveTime
 
 _EXAMPLES: Final = """\
-  shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm
-  shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm --explain
-  shardcost collective all-gather --size 1GiB --gpus 16 --on h100_sxm --network ib_8x400g
-  shardcost collective all_reduce --size 256KiB --gpus 8 --on h100_sxm --library vllm
-  shardcost collective all_reduce --gpus 8 --on h100_sxm --sweep 1KiB:1GiB --plot curve.svg
+  shardcost collective all_reduce --size 64MiB --gpus 8 --on h100
+  shardcost collective all_reduce --size 64MiB --gpus 8 --on h100 --explain
+  shardcost collective all-gather --size 1GiB --gpus 16 --on h100 --network ib
+  shardcost collective all_reduce --size 1MiB --gpus 8 --on h100 --library vllm
+  shardcost collective all_reduce --sweep 1KiB:1GiB --gpus 8 --on h100
+  shardcost collective all_reduce --plot curve.svg --gpus 8 --on h100
 """
 _WHOLE_RANGE: Final = "8:8GiB"
 _POINTS_PER_OCTAVE: Final = 16
@@ -29,7 +30,7 @@ def parser() -> options.Parser:
     """Return the parser of this command."""
     parser = options.Parser(
         "collective",
-        "How long a collective takes, which algorithm and protocol run, and what else could.",
+        "How long a collective takes, which algorithm and protocol run, what else could.",
         _EXAMPLES,
     )
     parser.add_argument("collective", help="all_reduce, all_gather, reduce_scatter, all_to_all, …")
@@ -48,13 +49,17 @@ def parser() -> options.Parser:
         " nccl-tuner: NCCL's own estimate (what the GPUs' vendor brings: nccl, rccl or oneccl)",
     )
     parser.add_argument(
-        "--mode", default="graph", help="graph: launched by the device; eager: by the host (graph)"
+        "--mode",
+        default="graph",
+        help="graph: calls follow each other on the device; eager: the host launches each (graph)",
     )
     parser.add_argument(
         "--explain", action="store_true", help="show the formula with its numbers and their sources"
     )
     parser.add_argument(
-        "--sweep", metavar="A:B[:X]", help="instead of --size, all from A to B, each X times (2)"
+        "--sweep",
+        metavar="A:B[:X]",
+        help="instead of --size: sizes from A to B, each X times the last (2)",
     )
     parser.add_argument(
         "--plot", metavar="FILE", help="draw the sweep (8 B to 8 GiB unless given) as .png or .svg"

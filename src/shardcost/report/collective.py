@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from shardcost.catalog import tuner_table
 from shardcost.cluster import Link, Source
 from shardcost.collectives import direct
 from shardcost.collectives.calibration import Calibration, given
-from shardcost.collectives.paths import total
+from shardcost.collectives.paths import Wire, total
 from shardcost.collectives.silicon import (
     TUNER,
     CollectiveTime,
@@ -22,10 +23,12 @@ from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.collectives.tuner import Path_, tables, tuner_times
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.formulas import (
-    FACTS,
+    ALGORITHMS,
+    PROTOCOLS,
     crosses,
     digits,
     exact_bytes,
+    meaning,
     number,
     parts,
     symbol,
@@ -35,26 +38,7 @@ from shardcost.report.formulas import (
 from shardcost.report.text import heading, paragraph, table
 from shardcost.units import format_bytes, format_rate, format_time
 
-ALGORITHMS: Final = {
-    "ring": "each GPU passes blocks on to the next",
-    "tree": "two binary trees over the domains, a chain inside each",
-    "nvls": "the switch adds up and multicasts (NVLink SHARP)",
-    "nvls_tree": "the switches add up, and a tree joins the domains",
-    "p2p": "each GPU sends to each other one directly",
-    "send": "each GPU sends to the next",
-    "chain": "from GPU to GPU along a chain, in chunks",
-    "one_shot": "each GPU reads all other buffers and adds them up itself",
-    "two_shot": "each GPU adds up one share, then gathers the others'",
-    "multicast": "each GPU has the switch add up one share and multicast it",
-}
-PROTOCOLS: Final = {
-    "LL": "a flag in every 8 bytes: low latency, half of the rate",
-    "LL128": "a flag in every 128 bytes: low latency, most of the rate",
-    "Simple": "whole chunks behind a fence: high latency, full rate",
-    "direct": "a kernel of the engine, reading and writing peers' memory",
-}
-
-_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:us|GB/s|B|KiB|MiB|GiB|TiB)\b)")
+_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:us|GB/s|B|KiB|MiB|GiB|TiB)\b)")
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 _NOTHING_TO_SEND: Final = "one GPU by itself sends nothing"
 _FASTER_THAN_A_RING: Final = (
@@ -92,8 +76,8 @@ def title(result: CollectiveTime, subject: str) -> str:
 def as_text(result: CollectiveTime, *, explain: bool = False) -> str:
     """Return the report on one size for a terminal, with the arithmetic if asked."""
     sections = [
-        heading(title(result, exact_bytes(result.size_bytes))),
-        table(("figure", "value", "meaning"), _figures(result), right="1"),
+        heading(paragraph(title(result, exact_bytes(result.size_bytes)), "  ")),
+        _table(("figure", "value", "meaning"), _figures(result)),
     ]
     if result.group.ranks > 1:
         sections += [_alternatives_table(result), *(_explanation(result) if explain else ())]
@@ -134,7 +118,7 @@ def sweep_as_text(result: CollectiveTime) -> str:
     head = ("size", "time", "path", "algbw", "busbw", "of link", "")
     return "\n\n".join(
         [
-            heading(title(result, f"{rows[0][0]} to {rows[-1][0]}")),
+            heading(paragraph(title(result, f"{rows[0][0]} to {rows[-1][0]}"), "  ")),
             table(head, rows, right="01345"),
             *_remarks(result),
         ]
@@ -155,7 +139,8 @@ def link(result: CollectiveTime) -> Link:
     to_one = collective == "send_recv"
     inside = group.pair_bytes_per_s if to_one else group.link_bytes_per_s
     if network is not None and rate < inside:
-        share = "per GPU" if to_one or collective == "all_to_all" else "per domain"
+        together = "per node" if group.domains == group.nodes else "per domain"
+        share = "per GPU" if to_one or collective == "all_to_all" else together
         source = network.sources.get("nic_bytes_per_s", unknown)
         return Link(rate, f"network ports of {network.name}, {share}", source)
     reach = "GPU to GPU" if to_one and rate < group.tier.bytes_per_s else "per GPU"
@@ -185,10 +170,9 @@ def alternatives(result: CollectiveTime) -> list[Alternative]:
 
 
 def available(result: CollectiveTime) -> list[Path_]:
-    """Return the paths that can run: a kernel that an engine tunes needs NVLink to all others."""
-    near = result.group.has_nvlink and not crosses(result.group)
-    stated = bool(_limits(result))
-    return [path for path in result.paths if stated or near or path[1] != "direct"]
+    """Return the paths that can run: those that NCCL estimates to take forever cannot."""
+    estimates = _estimates(result)
+    return [path for path in result.paths if np.any(np.isfinite(estimates.get(path, 0.0)))]
 
 
 def weights(result: CollectiveTime) -> dict[Path_, float]:
@@ -201,18 +185,27 @@ def why(result: CollectiveTime) -> str:
     """Return by which rule the library chose the path that runs."""
     engine, version = name_and_version(result.library)
     by_tuner = f"NCCL runs what its own model puts lowest ({tables()['source']})"
-    chosen = by_tuner if _estimates(result) else "no rule of the library is known, so the fastest"
+    chosen = (
+        by_tuner if _estimates(result) else "no rule of the library is known, so the fastest counts"
+    )
     if result.collective != "all_reduce" or engine not in direct.ENGINES:
         return chosen
     if all(protocol != "direct" for _, protocol in available(result)):
         return f"{engine} has no kernel of its own for this group and falls back; {chosen}"
-    if not _limits(result):
-        return f"{engine} tunes its choice, so the fastest of its kernels and its fallback"
-    since = direct.generation(engine, version)
-    return (
-        f"{engine} (as since {since}) runs each kernel up to the limit that its code states for"
-        f" these GPUs; beyond the last, {chosen}"
+    limits = _limits(result)
+    if not limits:
+        return f"{engine} tunes its choice, so the fastest of its kernels and its fallback counts"
+    named = f"{engine} {version or 'since ' + direct.generation(engine, None)}"
+    kernels = ", ".join(
+        f"{path[0]} {_range(limits[path])}" for path in result.paths if path in limits
     )
+    source = tuner_table(engine)["source"]
+    return f"{named} prefers {kernels}, in that order ({source}); beyond, {chosen}"
+
+
+def _range(limit_bytes: Any) -> str:
+    """Return for which sizes an engine runs a kernel."""
+    return f"up to {format_bytes(limit_bytes)}" if limit_bytes < _ANY_SIZE else "for any size"
 
 
 def _estimates(result: CollectiveTime) -> Mapping[Path_, Any]:
@@ -324,6 +317,12 @@ def _figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
     ]
 
 
+def _table(head: tuple[str, str, str], rows: list[tuple[str, str, str]]) -> str:
+    """Return a table of a name, a value and a text, no line of which begins with a unit."""
+    glued = [(name, value, _BEFORE_UNIT.sub(_GLUE, text)) for name, value, text in rows]
+    return table(head, glued, right="1").replace(_GLUE, " ")
+
+
 def _rates_as_text(answer: Mapping[str, Any]) -> tuple[str, str, str]:
     share = 100 * answer["link_share"]
     return (
@@ -336,8 +335,8 @@ def _rates_as_text(answer: Mapping[str, Any]) -> tuple[str, str, str]:
 def _mixture_in_words(result: CollectiveTime) -> str:
     counted = _counted_paths(result)
     if len(counted) == 1:
-        by_host = result.mode == "eager"
-        return f"per call, launched by the {'host' if by_host else 'device'} one after another"
+        eager = result.mode == "eager"
+        return "per call, each launched by the host" if eager else "per call, one after another"
     shares = ", ".join(f"{100 * each.weight:.1f} % {' '.join(each.path)}" for each in counted)
     return f"near a switch, so a mean: {shares}"
 
@@ -372,9 +371,7 @@ def _compared(ratio: float) -> str:
 def _known_of(each: Alternative) -> str:
     """Return what the library itself goes by: NCCL's estimate, or the engine's limit."""
     if each.limit_bytes is not None:
-        return (
-            f"up to {format_bytes(each.limit_bytes)}" if each.limit_bytes < _ANY_SIZE else "always"
-        )
+        return _range(each.limit_bytes)
     return "" if each.estimate_s is None else f"NCCL expects {format_time(each.estimate_s)}"
 
 
@@ -398,9 +395,7 @@ def _parts_table(result: CollectiveTime) -> str:
             f"{digits(each.weight)} x {with_unit('_s', each.time_s)}" for each in counted
         )
         rows.append(("time", with_unit("_s", float(result.time_s)), f"= {mean}"))
-    glued = [(name, time, _BEFORE_UNIT.sub(_GLUE, text)) for name, time, text in rows]
-    head = ("part", "time", "formula, and with its numbers")
-    return table(head, glued, right="1").replace(_GLUE, " ")  # no line begins with a unit
+    return _table(("part", "time", "formula, and with its numbers"), rows)
 
 
 def _symbols_table(result: CollectiveTime) -> list[str]:
@@ -410,21 +405,27 @@ def _symbols_table(result: CollectiveTime) -> list[str]:
     places: dict[str, int] = {}
     rows = []
     for name, value in used.items():
-        origin = FACTS.get(name, "")
+        origin = ""
         if name in sources:
             place = places.setdefault(_cited(sources[name]), len(places) + 1)
-            origin = f"[{place}]"
-        rows.append((symbol(name), with_unit(name, value), origin))
+            origin = f"[{place}] "
+        rows.append((symbol(name), with_unit(name, value), origin + meaning(name)))
     cited = [paragraph(f"[{place}] {citation}", "    ") for citation, place in places.items()]
     nominal = paragraph(f"Link: {link(result).source}", "  ")
     return [
-        table(("symbol", "value", "meaning or source"), rows, right="1"),
+        _table(("symbol", "value", "meaning or source"), rows),
         "\n".join([*cited, nominal]),
     ]
 
 
 def _cited(calibration: Calibration) -> str:
-    return f"{calibration.library} on {calibration.system}: {calibration.source()}"
+    return f"{_measured(calibration)}: {calibration.source()}"
+
+
+def _measured(calibration: Calibration) -> str:
+    """Return what constants are of: ``nccl on h100_sxm``, ``network ib_8x400g``."""
+    network = isinstance(calibration.constants, Wire)
+    return f"{calibration.library}{' ' if network else ' on '}{calibration.system}"
 
 
 def _remarks(result: CollectiveTime, *, cited: bool = False) -> list[str]:
@@ -441,4 +442,4 @@ def _remarks(result: CollectiveTime, *, cited: bool = False) -> list[str]:
 def _fit(calibration: Calibration) -> str:
     fit = calibration.fit
     errors = f"median error {fit.median_pct:.1f} %, p90 {fit.p90_pct:.1f} %"
-    return f"{calibration.library} on {calibration.system}: {fit.rows:,} rows, {errors}"
+    return f"{_measured(calibration)}: {fit.rows:,} rows, {errors}"

@@ -1,4 +1,4 @@
-"""The formulas behind a predicted time, as text: what each part of a path's time is made of.
+"""The paths of a collective in words and in formulas: what each part of their time is made of.
 
 `FORMULAS` says for every path what the model computes, so that a prediction can be shown with its
 numbers put in. The texts are expressions over the names of the fitted constants, of the group
@@ -20,9 +20,28 @@ from shardcost.collectives.paths import total
 from shardcost.collectives.silicon import TUNER, CollectiveTime
 from shardcost.collectives.tuner import Path_, steps, tuner_times
 
+ALGORITHMS: Final = {
+    "ring": "each GPU passes blocks on to the next",
+    "tree": "two binary trees over the domains, a chain inside each",
+    "nvls": "the switch adds up and multicasts (NVLink SHARP)",
+    "nvls_tree": "the switches add up, and a tree joins the domains",
+    "p2p": "each GPU sends to each other one directly",
+    "send": "each GPU sends to the next",
+    "chain": "from GPU to GPU along a chain, in chunks",
+    "one_shot": "each GPU reads all other buffers and adds them up itself",
+    "two_shot": "each GPU adds up one share, then gathers the others'",
+    "multicast": "each GPU has the switch add up one share and multicast it",
+}
+PROTOCOLS: Final = {
+    "LL": "a flag in every 8 bytes: low latency, half of the rate",
+    "LL128": "a flag in every 128 bytes: low latency, most of the rate",
+    "Simple": "whole chunks behind a fence: high latency, full rate",
+    "direct": "a kernel of the engine, reading and writing peers' memory",
+}
+
 # In braces stands what depends on the group: a rate as it is on the links that lead to the group
 # (`linked`), on those to one other GPU (`paired`), or as left over PCIe when many share the host
-# (`crowded`); and which chunks the switch is fed with (`nvls`).
+# (`crowded`).
 FORMULAS: Final[Mapping[Path_, Mapping[str, str]]] = {
     ("ring", "LL"): {
         "start": "ll_base_s",
@@ -45,8 +64,9 @@ FORMULAS: Final[Mapping[Path_, Mapping[str, str]]] = {
         "filling the pipeline": "fill * sqrt((start + hops) * (wire + local_copy))",
     },
     ("nvls", "Simple"): {
-        "start": "{nvls}_base_s",
-        "wire": "size / {nvls}_bytes_per_s",
+        "start": "nvls_small_base_s",
+        "wire": "min(size / nvls_small_bytes_per_s,"
+        " nvls_base_s - nvls_small_base_s + size / nvls_bytes_per_s)",
     },
     ("p2p", "LL"): {
         "start": "p2p_ll_base_s",
@@ -133,10 +153,11 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
         "filling the pipeline": "fill * sqrt((start + hops) * wire)",
     },
     ("nvls_tree", "Simple"): {
-        "start": "{nvls}_base_s",
+        "start": "nvls_small_base_s",
         "hops": "2 * levels * max(1, ranks_per_domain / heads) * latency_s",
-        "wire": "size * max(1 / {nvls}_bytes_per_s,"
-        " 2 * (domains - 1) / domains / (efficiency * ports))",
+        "wire": "max(min(size / nvls_small_bytes_per_s,"
+        " nvls_base_s - nvls_small_base_s + size / nvls_bytes_per_s),"
+        " size * 2 * (domains - 1) / domains / (efficiency * ports))",
         "filling the pipeline": "fill * sqrt((start + hops) * wire)",
     },
     ("p2p", "LL"): {
@@ -179,9 +200,9 @@ OF_ANY_PATH: Final = {
 FACTS: Final = {
     "size": "the buffer, as nccl-tests counts it",
     "ranks": "GPUs",
-    "steps": "each GPU sends: 2 (ranks - 1) for all_reduce, else ranks - 1",
-    "domains": "groups of GPUs with links of their own",
-    "crossings": "steps that cross the network: as steps, of domains",
+    "steps": "sends of each GPU: 2 (ranks - 1) for all_reduce, else ranks - 1",
+    "domains": "nodes or racks inside which GPUs have links of their own",
+    "crossings": "of them over the network: 2 (domains - 1) for all_reduce, else domains - 1",
     "levels": "of the tree over the domains: log2, rounded up",
     "ranks_per_domain": "GPUs that share one domain",
     "heads": "GPUs of a domain, at most, that send into the network at once",
@@ -190,11 +211,28 @@ FACTS: Final = {
     "pair": "a GPU's links to one other, nominal, one way",
     "paired": "share of a GPU's links that lead to one other",
     "port": "a GPU's share of the network ports, nominal",
-    "ports": "of all GPUs of a domain that send into the network, nominal",
+    "ports": "the network ports that a domain sends through, nominal",
     "estimated_latency_s": "NCCL's estimate for an empty buffer",
     "estimated_bytes_per_s": "at which NCCL's estimate grows from there",
 }
 """What the formulas take from the question rather than from a fit, in words."""
+
+FITTED: Final = {
+    "nvls_small_base_s": "with small chunks, which start sooner and stream slower",
+    "nvls_base_s": "with large chunks, which start later and stream faster",
+    "ll_spread_bytes": "bytes per GPU at which half of ll_spread is paid",
+    "fill": "what the pipeline cannot hide; 0 if it hides all",
+    "ll_latency_s": "one crossing of the network",
+    "ll128_latency_s": "one crossing of the network",
+    "latency_s": "one crossing of the network",
+    "ll_efficiency": "share of the ports' rate that is reached",
+    "efficiency": "share of the ports' rate that is reached",
+    "ll_crowd": "what is left of the rate when more than two GPUs share the host",
+    "ll_socket": "what is left of that when they sit on both sockets",
+    "crowd": "what is left of the rate when more than two GPUs share the host",
+    "socket": "what is left of that when they sit on both sockets",
+}
+"""What those fitted constants are whose names do not say it."""
 
 _CROWDED: Final = {
     "ll_bytes_per_s": ("ll_crowd", "ll_socket"),
@@ -205,6 +243,8 @@ _CROWDED: Final = {
 
 _NAME: Final = re.compile(r"[a-z_][a-z_0-9]*")
 _NOMINAL_RATES: Final = frozenset({"link", "pair", "port", "ports"})
+_FALLBACK: Final = "fallback_"
+"""Begins an engine's own name for a constant of the library that it falls back to."""
 _A_MOMENT: Final = 1e-9
 """Bytes of a buffer that is as good as empty."""
 
@@ -239,11 +279,11 @@ def formulas(result: CollectiveTime, path: Path_) -> dict[str, str]:
     """Return each part of a path as an expression over names, for the group at hand."""
     across = ACROSS.get(path, {}) if crosses(result.group) else {}
     texts = {**FORMULAS.get(path, {}), **across, **OF_ANY_PATH}
-    fragments = _fragments(result, path)
+    rates = _rates(result)
     found: dict[str, str] = {}
     for part in result.paths[path]:
         before = " + ".join(_identifier(name) for name in found)
-        found[part] = texts[part].format(before=before, **fragments)
+        found[part] = texts[part].format(before=before, **rates)
     return found
 
 
@@ -259,21 +299,15 @@ def crosses(group: Group) -> bool:
     return bool(np.any(group.domains > 1))
 
 
-def _fragments(result: CollectiveTime, path: Path_) -> dict[str, Any]:
-    """Return what stands in a formula's braces: rates as the group gets them, and chunks."""
+def _rates(result: CollectiveTime) -> dict[str, dict[str, str]]:
+    """Return how the rates in a formula's braces are written for the group at hand."""
     constants, group = _constants(result), result.group
     rates = [name for name in constants if name.endswith("_bytes_per_s")]
     linked = {rate: _times(rate, ["linked"] if _linked(group) < 1 else []) for rate in rates}
     paired = {rate: _times(rate, ["paired"] if _paired(group) < 1 else []) for rate in rates}
     left = {rate: _left_over_pcie(rate, group, constants) for rate in _CROWDED}
     crowded = {rate: _times(rate, shares) for rate, shares in left.items() if shares}
-    small = float(result.paths[path].get("start", 0.0)) == constants.get("nvls_small_base_s")
-    return {
-        "linked": linked,
-        "crowded": linked | crowded,
-        "paired": paired | crowded,
-        "nvls": "nvls_small" if small else "nvls",
-    }
+    return {"linked": linked, "crowded": linked | crowded, "paired": paired | crowded}
 
 
 def _times(rate: str, shares: list[str]) -> str:
@@ -282,13 +316,9 @@ def _times(rate: str, shares: list[str]) -> str:
 
 
 def _left_over_pcie(rate: str, group: Group, constants: Mapping[str, float]) -> list[str]:
-    """Return the names of the shares that are left of a rate when many GPUs share the host.
-
-    An engine has its own name for each, where it met another machine.
-    """
+    """Return the names of the shares that are left of a rate when many GPUs share the host."""
     both = [
-        f"fallback_{share}" if f"fallback_{share}" in constants else share
-        for share in _CROWDED[rate]
+        _FALLBACK + share if _FALLBACK + share in constants else share for share in _CROWDED[rate]
     ]
     if both[0] not in constants or group.ranks_per_domain <= 2:
         return []
@@ -360,6 +390,11 @@ def symbol(name: str) -> str:
 def _put_in(expression: str, texts: Mapping[str, str]) -> str:
     """Return an expression with every name replaced by its text, for people to read."""
     return _NAME.sub(lambda name: texts.get(name[0], name[0]), expression).replace("*", "x")
+
+
+def meaning(name: str) -> str:
+    """Return what a symbol stands for, in words; nothing if its name says it."""
+    return {**FACTS, **FITTED}.get(name.removeprefix(_FALLBACK), "")
 
 
 def with_unit(name: str, value: float) -> str:
