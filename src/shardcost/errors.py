@@ -19,6 +19,8 @@ from typing import Final
 
 _SHOWN_CHARACTERS: Final = 60
 
+_FEW_NAMES = 8
+
 
 def shown(value: object) -> str:
     """Show any value, however long or odd, as a short single line."""
@@ -66,7 +68,7 @@ class BadTypeError(_BrokenRuleError, TypeError):
 
 
 class UnknownNameError(BadValueError, LookupError):
-    """A name that is not among the known ones; suggests the nearest."""
+    """A name that is not among the known ones; names them if they are few, else the nearest."""
 
     def __init__(self, argument: str, value: object, known: Iterable[str], hint: str = "") -> None:
         self.known = sorted(known)
@@ -80,7 +82,7 @@ class UnknownNameError(BadValueError, LookupError):
         from difflib import get_close_matches
 
         near = get_close_matches(str(self.value).lower(), self.known, n=3, cutoff=0.5)
-        if near:
+        if near and len(self.known) > _FEW_NAMES:
             way_out = "did you mean " + " or ".join(near) + "?"
         else:
             way_out = "known: " + ", ".join(self.known[:12]) + (", …" * (len(self.known) > 12))

@@ -200,10 +200,10 @@ def nvls(constants: RingLibrary, size_bytes: Any) -> Parts:
     """
     assert constants.nvls_base_s is not None  # noqa: S101
     assert constants.nvls_small_base_s is not None  # noqa: S101
-    small = constants.nvls_small_base_s + size_bytes / constants.nvls_small_bytes_per_s
-    large = constants.nvls_base_s + size_bytes / constants.nvls_bytes_per_s
-    start = np.where(small < large, constants.nvls_small_base_s, constants.nvls_base_s)
-    return {"start": start, "wire": np.minimum(small, large) - start}
+    small = size_bytes / constants.nvls_small_bytes_per_s
+    longer = constants.nvls_base_s - constants.nvls_small_base_s
+    large = longer + size_bytes / constants.nvls_bytes_per_s
+    return {"start": constants.nvls_small_base_s, "wire": np.minimum(small, large)}
 
 
 def nvls_tree(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:

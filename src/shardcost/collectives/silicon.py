@@ -211,6 +211,33 @@ def nominal_rate(collective: str, group: Group) -> Any:
     return np.where(group.domains > 1, np.minimum(inside, outside), inside)[()]
 
 
+def wire_bound_s(
+    collective: str, size_bytes: Any, group: Group, *, in_switch: bool = False
+) -> Any:
+    """Return the time below which no algorithm can be: bytes on the busiest link, nominal rate.
+
+    Inside a domain of g ranks, a rank of an all-reduce sends at least 2 (g-1)/g of the buffer,
+    between N domains each sends 2 (N-1)/N of it (Patarasuk and Yuan, Bandwidth optimal all-reduce
+    algorithms, 2009); half of that for reduce-scatter and all-gather. A switch that reduces needs
+    the buffer once.
+    """
+    near, domains = group.ranks_per_domain, group.domains
+    inside, outside = group.link_bytes_per_s, group.domain_port_bytes_per_s
+    if collective == "all_to_all":
+        sent_near, sent_far = (near - 1) / group.ranks, (group.ranks - near) / group.ranks
+        outside = group.port_bytes_per_s
+    elif collective in {"all_reduce", "all_gather", "reduce_scatter"}:
+        sent_near, sent_far = bus_factor(collective, near), bus_factor(collective, domains)
+        if in_switch:
+            sent_near = np.where(near > 1, 1.0, 0.0)
+    else:
+        sent_near, sent_far = np.where(near > 1, 1.0, 0.0), np.where(domains > 1, 1.0, 0.0)
+        if collective == "send_recv":
+            inside, outside = group.pair_bytes_per_s, group.port_bytes_per_s
+    far = np.where(domains > 1, sent_far / np.where(domains > 1, outside, 1.0), 0.0)
+    return (size_bytes * np.maximum(sent_near / inside, far))[()]
+
+
 def _check_names(collective: str, mode: str) -> None:
     if collective not in COLLECTIVES:
         raise UnknownNameError("collective", collective, COLLECTIVES)
@@ -285,7 +312,10 @@ def _with_kernels(
     kernels = dict(direct_paths(own.constants, size, group))  # type: ignore[arg-type]
     below = direct.limits(own.library, version, group)
     if below is None:
-        weights = _fastest_weights_with(kernels, fallback, fallback_weights, group)
+        reachable = group.has_nvlink & (group.domains == 1)
+        if not np.any(reachable):
+            return dict(fallback), fallback_weights
+        weights = _fastest_weights_with(kernels, fallback, fallback_weights, reachable)
         return {**kernels, **fallback}, weights
     kernels = {path: each for path, each in kernels.items() if np.any(below.get(path, 0) > 0)}
     weights = {}
@@ -304,12 +334,11 @@ def _fastest_weights_with(
     kernels: Mapping[Path_, Parts],
     fallback: Mapping[Path_, Parts],
     fallback_weights: Weights,
-    group: Group,
+    reachable: Any,
 ) -> Weights:
     """Return weights where the fastest kernel runs unless what NCCL chooses is faster still."""
     direct_times = {path: total(parts) for path, parts in kernels.items()}
-    usable = group.has_nvlink & (group.domains == 1)
-    best = np.where(usable, _least(direct_times), np.inf)
+    best = np.where(reachable, _least(direct_times), np.inf)
     nccl = _weighted(fallback, fallback_weights)
     runs = best < nccl
     weights = {

@@ -32,8 +32,9 @@ from shardcost.collectives.calibration import (
 from shardcost.collectives.direct import DirectLibrary
 from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.errors import ShardcostError
-from shardcost.evidence.collectives import Question, asked, machine
+from shardcost.evidence.collectives import MEASURED, Question, asked, machine, predictions
 from shardcost.evidence.tables import Table
+from shardcost.evidence.validate import measurements
 
 Floats = NDArray[np.float64]
 
@@ -78,18 +79,18 @@ class Curve:
 def curves(table: Table, without: frozenset[str] = frozenset()) -> list[Curve]:
     """Return the curves of a table of collectives, of all data sets but those named.
 
-    Rows that ask nothing sensible, or have no measurement, are on no curve.
+    Rows that cannot be predicted, or have no measurement, are on no curve.
     """
     rows, sizes, _ = asked(table)
-    times = np.array([float(text or "nan") for text in table.columns["time_us"]]) * 1e-6
+    reasons = predictions(table).reasons
+    times, _ = measurements(table, MEASURED)
     names = table.columns["dataset"]
     found = []
     for question, places in rows.items():
-        kept = [i for i in places if names[i] not in without and times[i] > 0]
+        kept = [i for i in places if not reasons[i] and times[i] > 0 and names[i] not in without]
         if kept:
-            found.append(
-                Curve(question, sizes[kept], times[kept], frozenset(names[i] for i in kept))
-            )
+            sets = frozenset(names[i] for i in kept)
+            found.append(Curve(question, sizes[kept], 1e-6 * times[kept], sets))
     return found
 
 

@@ -46,6 +46,7 @@ _UNFITTED: Final = Fit(
     least_bytes=1,
     most_bytes=1,
 )
+FOLDER: Final = Path(catalog.__file__).parent / "silicon"
 Key = tuple[str, str, str]
 """A system, a library, and the version since when its kernels are as measured."""
 
@@ -189,27 +190,26 @@ def as_toml(system: str, found: Sequence[Calibration]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write(folder: Path, found: Mapping[Key, Calibration]) -> None:
+def _write(found: Mapping[Key, Calibration]) -> None:
     """Write the files of all systems, and forget what was read from them before."""
     for system in sorted({key[0] for key in found}):
         own = [each for key, each in found.items() if key[0] == system]
-        (folder / f"{system}.toml").write_text(as_toml(system, own), encoding="utf-8")
+        (FOLDER / f"{system}.toml").write_text(as_toml(system, own), encoding="utf-8")
     catalog.forget()
     calibration.measured.cache_clear()
 
 
 def main(tables: Sequence[str]) -> None:
     """Fit everything and write it into the catalog of this installation."""
-    folder = Path(catalog.__file__).parent / "silicon"
     known = usable(read_table(Path(name)) for name in tables)
-    for old in folder.glob("*.toml"):
+    for old in FOLDER.glob("*.toml"):
         old.unlink()
     found = ring_libraries(inside(known))
-    _write(folder, found)
+    _write(found)
     found |= engines(inside(known))
-    _write(folder, found)
+    _write(found)
     found |= networks(known)
-    _write(folder, found)
+    _write(found)
     for key, each in sorted(found.items()):
         error = f"median {each.fit.median_pct:6.2f} %, p90 {each.fit.p90_pct:6.2f} %"
         print(f"{' '.join(key):<34} {each.fit.rows:>5} rows, {error}")

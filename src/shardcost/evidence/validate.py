@@ -97,7 +97,7 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
     _check_columns(table, by)
     kind = _KINDS[table.kind]
     found = kind.predictions(table, ignore_versions=ignore_versions)
-    measured, complaints = _measured(table, kind.measured)
+    measured, complaints = measurements(table, kind.measured)
     reasons = [first or second for first, second in zip(found.reasons, complaints, strict=True)]
     values = np.where([bool(reason) for reason in reasons], np.nan, found.values)
     errors_pct = 100 * (values / measured - 1)
@@ -148,7 +148,7 @@ def _check_columns(table: Table, by: Sequence[str]) -> None:
             )
 
 
-def _measured(table: Table, column: str) -> tuple[Floats, list[str]]:
+def measurements(table: Table, column: str) -> tuple[Floats, list[str]]:
     """Return the measurements, NaN where left blank, and what is wrong with the others."""
     values = np.full(table.rows, np.nan)
     complaints = [""] * table.rows

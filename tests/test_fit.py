@@ -1,0 +1,179 @@
+"""Fitting constants: what was put in comes out, and what no row speaks of stays with the family."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardcost import catalog
+from shardcost.collectives import calibration
+from shardcost.collectives.calibration import Calibration, calibration_of, given, in_file_units
+from shardcost.collectives.paths import RingLibrary
+from shardcost.collectives.silicon import collective_time, default_library
+from shardcost.evidence import cross_validation, refit
+from shardcost.evidence.collectives import Question
+from shardcost.evidence.fit import Curve, MissingSciPyError, fitted_library, starting_point
+from shardcost.evidence.refit import as_toml, blank, by_key, engines, networks, ring_libraries
+
+SIZES = 2.0 ** np.arange(9, 31)
+
+
+def curve(
+    truth: Calibration | None, collective: str = "all_reduce", noise: float = 0.0, **asked: Any
+) -> Curve:
+    """Return a curve that a model measured, with some noise that is the same in every run."""
+    question = Question(
+        **{
+            "collective": collective,
+            "cluster": "h100_sxm",
+            "network": "",
+            "gpus": 8,
+            "nodes": 1,
+            "library": "nccl",
+            "mode": "graph",
+            "single_process": False,
+        }
+        | asked
+    )
+    wobble = np.random.default_rng(0).normal(0, noise, len(SIZES)) if noise else 0.0
+    return Curve(question, SIZES, question.time_s(SIZES, truth) * np.exp(wobble), frozenset({"me"}))
+
+
+def slower(own: Calibration, factor: float) -> Calibration:
+    """Return a library of which every part takes longer by a factor."""
+    moved = {
+        name: value / factor if name.endswith("_bytes_per_s") else value * factor
+        for name, value in given(own.constants).items()
+        if name.endswith("_s")
+    }
+    return replace(own, chooser="fastest", constants=replace(own.constants, **moved))  # type: ignore[type-var]
+
+
+def test_constants_that_were_put_in_are_found_again() -> None:
+    own = calibration_of(catalog.cluster_named("h100_sxm"), "nccl")
+    truth = replace(own, constants=replace(own.constants, ll_base_s=9e-6, simple_bytes_per_s=250e9))  # type: ignore[type-var]
+    known = [
+        curve(truth, collective, gpus=gpus)
+        for collective in ("all_reduce", "all_gather", "all_to_all")
+        for gpus in (2, 4, 8)
+    ]
+    found = fitted_library(known, own)
+    assert found.fit.median_pct < 0.5
+    assert found.fit.rows == 9 * len(SIZES)
+    assert found.constants.ll_base_s == pytest.approx(9e-6, rel=0.05)  # type: ignore[union-attr]
+    assert found.constants.simple_bytes_per_s == pytest.approx(250e9, rel=0.05)  # type: ignore[union-attr]
+
+
+def test_outliers_do_not_bend_a_curve() -> None:
+    own = calibration_of(catalog.cluster_named("a100_sxm"), "nccl")
+    clean = curve(own, cluster="a100_sxm")
+    times = clean.time_s.copy()
+    times[[3, 11]] *= 10
+    found = fitted_library([replace(clean, time_s=times)], own)
+    assert np.median(np.abs(clean.error_pct(found))) < 1
+
+
+def test_what_no_row_speaks_of_stays_where_it_was() -> None:
+    start = blank(("h100_sxm", "nccl", "0"))
+    own = calibration_of(catalog.cluster_named("h100_sxm"), "nccl")
+    found = fitted_library([curve(own, gpus=2)], start)
+    before, after = given(start.constants), given(found.constants)
+    unused = "nvls_bytes_per_s"  # two GPUs never reduce in the switch
+    assert after[unused] == pytest.approx(before[unused], rel=1e-6)
+    assert after["ll_base_s"] != pytest.approx(before["ll_base_s"], rel=0.01)
+
+
+def test_a_library_of_ones_own_works_through_its_constants() -> None:
+    """Gloo, MPI or anything else: fit a few measured points, then ask by any name."""
+    truth = slower(calibration_of(catalog.cluster_named("a100_sxm"), "nccl"), 3.0)
+    known = [curve(truth, cluster="a100_sxm", library="gloo", gpus=n, noise=0.02) for n in (2, 8)]
+    start = replace(blank(("a100_sxm", "nccl", "0")), library="gloo", chooser="fastest")
+    mine = fitted_library(known, start)
+    result = collective_time("all_reduce", 2**20, "a100_sxm", 8, library="gloo", calibration=mine)
+    expected = known[1].time_s[SIZES == 2**20][0]
+    assert result.time_s == pytest.approx(expected, rel=0.15)
+    assert result.calibrations[0].library == "gloo"
+    again = list(calibration.from_file_content(_read(as_toml("a100_sxm", [mine])), "mine.toml"))
+    assert in_file_units(again[0].constants) == in_file_units(mine.constants)
+
+
+def _read(text: str) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(text)
+
+
+def test_a_whole_table_is_refitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rings, then engines, then networks, from curves of the catalog's own constants."""
+    known = [curve(None, gpus=gpus) for gpus in (2, 4, 8)]
+    known += [curve(None, gpus=8, library="vllm==0.24.0", mode=mode) for mode in ("graph", "eager")]
+    known += [curve(None, gpus=16, nodes=2, network="ib_8x400g")]
+    assert set(by_key(known)) == {("h100_sxm", "nccl", "0"), ("h100_sxm", "vllm", "0.19")}
+    monkeypatch.setattr(refit, "_ROUNDS", 1)
+    rings = ring_libraries(refit.inside(known))
+    assert rings["h100_sxm", "nccl", "0"].fit.median_pct < 3
+    assert engines(refit.inside(known))["h100_sxm", "vllm", "0.19"].fit.median_pct < 3
+    wires = networks(known)
+    assert wires["ib_8x400g", "network", "0"].fit.median_pct < 3
+
+
+def test_the_catalog_is_written_anew_from_a_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from test_validate import LIKE, written
+
+    rows = [
+        LIKE
+        | {
+            "library": "nccl",
+            "num_gpus": str(gpus),
+            "size_bytes": str(2**power),
+            "time_us": repr(
+                1e6 * float(collective_time("all_reduce", 2**power, "h100_sxm", gpus).time_s)
+            ),
+        }
+        for gpus in (2, 8)
+        for power in range(9, 31)
+    ]
+    table = written(tmp_path, rows)
+    (tmp_path / "silicon").mkdir()
+    monkeypatch.setattr(refit, "FOLDER", tmp_path / "silicon")
+    monkeypatch.setattr(refit, "_ROUNDS", 1)
+    refit.main([str(table)])
+    assert "h100_sxm nccl 0" in capsys.readouterr().out
+    content = _read((tmp_path / "silicon" / "h100_sxm.toml").read_text())
+    assert [each.library for each in calibration.from_file_content(content, "f")] == ["nccl"]
+
+
+def test_what_is_left_out_is_predicted_without_it() -> None:
+    known = [curve(None, gpus=gpus, cluster="h100_sxm") for gpus in (2, 4, 8)]
+    counts = list(cross_validation.gpu_counts(known))
+    assert [each.what for each in counts] == ["2 GPUs", "4 GPUs", "8 GPUs"]
+    assert np.median(np.abs(counts[1].error_pct)) < 10
+    whole = list(cross_validation.systems([*known, *known]))
+    assert [each.system for each in whole] == ["h100_sxm"]
+    assert np.abs(whole[0].error_pct).max() > 1, "predicted by its family, not by itself"
+    across = [
+        curve(None, cluster=name, gpus=16, nodes=2, network="ib_8x400g")
+        for name in ("h100_sxm", "b200_sxm")
+    ]
+    assert [each.what for each in cross_validation.networks(across)] == ["b200_sxm", "h100_sxm"]
+
+
+def test_a_start_without_a_family_has_every_constant_of_its_system() -> None:
+    for name in ("h100_sxm", "l40s", "mi300x"):
+        cluster = catalog.cluster_named(name)
+        own = calibration_of(cluster, default_library(cluster))
+        assert set(given(starting_point(RingLibrary, cluster))) == set(given(own.constants))
+
+
+def test_without_scipy_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    own = calibration_of(catalog.cluster_named("h100_sxm"), "nccl")
+    with pytest.raises(MissingSciPyError, match=r"pip install 'shardcost\[fit\]'"):
+        fitted_library([curve(own)], own)
