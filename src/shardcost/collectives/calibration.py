@@ -181,10 +181,11 @@ def calibration_of(cluster: Cluster, library: str, version: str | None = None) -
     donors = donors_of(cluster, library, since)
     if not donors:
         raise UnknownNameError(
-            f"library measured on {cluster.name} or its family",
+            f"library on {cluster.name}",
             library,
-            [*libraries(cluster), "nccl-tuner"],
-            "(for another, fit constants to your own measurements: see docs/collectives.md)",
+            [*libraries(cluster), *(["nccl-tuner"] if cluster.device.vendor == "nvidia" else [])],
+            "(measured there or on its family; for another, fit constants to your own"
+            " measurements: see docs/collectives.md)",
         )
     return inherited(cluster, donors)
 

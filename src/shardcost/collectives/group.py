@@ -47,10 +47,11 @@ class Group:
         domains = _spanned(cluster, tier, hosts)
         _check_fit(cluster, ranks, hosts, domains)
         if cluster.network is None and anywhere(domains > 1):
+            what, value = ("gpus", ranks) if nodes is None else ("nodes", hosts)
             raise BadValueError(
-                "gpus",
-                _first(ranks, domains > 1),
-                f"at most {tier.gpus} in one domain of {cluster.name}"
+                what,
+                _first(value, domains > 1),
+                f"within one domain of {cluster.name}, which has {tier.gpus} GPUs"
                 " (name a network for more: `shardcost clusters` lists them)",
             )
         return cls(
@@ -109,7 +110,7 @@ def _check_fit(cluster: Cluster, ranks: Any, nodes: Any, domains: Any) -> None:
     too_many = ranks > nodes * per_node
     if anywhere(too_many):
         count = _first(nodes, too_many)
-        rule = f"at most {count * per_node} on {count} nodes of {cluster.name}"
+        rule = f"at most {count * per_node} on {count} node{'s' * (count > 1)} of {cluster.name}"
         raise BadValueError("gpus", _first(ranks, too_many), rule)
     too_few = ranks < nodes
     if anywhere(too_few):
@@ -142,4 +143,5 @@ def _port_rate(cluster: Cluster, ranks_per_node: Any) -> Any:
 def _first(cells: Any, where: Any) -> Any:
     """Return the first value, of a number or an array, for which a condition holds."""
     both = np.broadcast_arrays(cells, where)
-    return both[0][both[1]].flat[0].item()
+    found = both[0][both[1]].flat[0]
+    return found.item() if hasattr(found, "item") else found

@@ -210,16 +210,21 @@ def nvls_tree(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group)
     """Return the parts of in-switch reduction in every domain, joined by a tree across them.
 
     The slower of the switch and the ports of a domain sets the pace. Every rank heads a part of the
-    buffer and sends chunks of its own, so a level of the tree fills more slowly in a larger domain.
+    buffer and sends chunks of its own, so a level of the tree fills more slowly in a larger domain,
+    though no more slowly than the whole buffer passes.
     """
     inside = nvls(constants, size_bytes)
     crossing = size_bytes * _tree_share(group) / (wire.efficiency * _ports(group))
-    heads = np.maximum(1.0, group.ranks_per_domain / MOST_HEADS)
+    wire_s = np.maximum(inside["wire"], crossing)
+    more_heads = np.maximum(0.0, group.ranks_per_domain / MOST_HEADS - 1)
     levels = np.ceil(np.log2(group.domains))
     return _filled(
         constants.fill,
-        {"start": inside["start"], "hops": 2 * levels * heads * wire.latency_s},
-        {"wire": np.maximum(inside["wire"], crossing)},
+        {"start": inside["start"], "hops": 2 * levels * wire.latency_s},
+        {
+            "wire": wire_s,
+            "filling the tree": 2 * levels * np.minimum(more_heads * wire.latency_s, wire_s),
+        },
     )
 
 
@@ -351,7 +356,7 @@ def _all_reduce_only(
     if constants.nvls_base_s is not None and group.tier.in_switch_reduction:
         if np.any(group.domains == 1):
             found["nvls", "Simple"] = nvls(constants, size_bytes)
-        if np.any(group.domains > 1):
+        if np.any((group.domains > 1) & (group.ranks_per_domain > 1)):
             found["nvls_tree", "Simple"] = nvls_tree(constants, wire, size_bytes, group)
     return found
 

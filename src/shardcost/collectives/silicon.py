@@ -27,7 +27,14 @@ from shardcost.collectives.calibration import (
     libraries,
     wire_of,
 )
-from shardcost.collectives.direct import DirectLibrary, direct_paths, eager, fallback_constants
+from shardcost.collectives.direct import (
+    ENGINES,
+    DirectLibrary,
+    direct_paths,
+    eager,
+    fallback_constants,
+    numbers,
+)
 from shardcost.collectives.group import Group
 from shardcost.collectives.paths import (
     NO_WIRE,
@@ -260,7 +267,10 @@ def name_and_version(library: str) -> tuple[str, str | None]:
     """Return ``("sglang", "0.5.10")`` for ``sglang==0.5.10``."""
     if not isinstance(library, str):
         raise BadTypeError("library", library, "a name")
-    name, _, version = library.partition("==")
+    name, given, version = library.partition("==")
+    if given and (name not in ENGINES or not numbers(version)):
+        rule = f"a name; {', '.join(ENGINES)} may have a version, such as sglang==0.5.10"
+        raise BadValueError("library", library, rule)
     return name, version or None
 
 
@@ -410,6 +420,9 @@ def _by_tuner(collective: str, size: Any, group: Group) -> CollectiveTime:
     """Return NCCL's own estimate, taken at its word."""
     if collective not in TUNED:
         raise UnknownNameError(f"collective of {TUNER}", collective, TUNED)
+    if group.cluster.device.vendor != "nvidia":
+        known = libraries(group.cluster)
+        raise UnknownNameError(f"library on {group.cluster.name}", TUNER, known)
     estimates = tuner_times(collective, size, group)
     paths = {path: {"NCCL's estimate": time} for path, time in estimates.items()}
     time = _alone_is_free(_least(estimates), group)
@@ -428,9 +441,9 @@ def _notes(
     for each in used:
         if each.inherited_from:
             donors = ", ".join(each.inherited_from)
-            said.append(
-                f"{each.library} on {each.system} was not measured: carried over from {donors}"
-            )
+            network = isinstance(each.constants, Wire)
+            what = f"network {each.system}" if network else f"{each.library} on {each.system}"
+            said.append(f"{what} was not measured: carried over from {donors}")
     own = used[0]
     inside = np.all(group.domains == 1)
     beyond = own.fit.outside(collective, size, group.ranks if inside else group.ranks_per_domain)

@@ -65,7 +65,8 @@ def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[Path_
     if group.tier.in_switch_reduction and architecture_row(group) in rules:
         if np.any(group.domains == 1):
             times["nvls", "Simple"] = _nvls(collective, size_bytes, group)
-        if collective == "all_reduce" and np.any(group.domains > 1):
+        shared = (group.domains > 1) & (group.ranks_per_domain > 1)
+        if collective == "all_reduce" and np.any(shared):
             times["nvls_tree", "Simple"] = _nvls_tree(size_bytes, group)
     return times
 

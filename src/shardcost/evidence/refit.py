@@ -202,9 +202,9 @@ def _write(found: Mapping[Key, Calibration]) -> None:
 def main(tables: Sequence[str]) -> None:
     """Fit everything and write it into the catalog of this installation."""
     known = usable(read_table(Path(name)) for name in tables)
+    found = ring_libraries(inside(known))
     for old in FOLDER.glob("*.toml"):
         old.unlink()
-    found = ring_libraries(inside(known))
     _write(found)
     found |= engines(inside(known))
     _write(found)

@@ -154,11 +154,13 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
     },
     ("nvls_tree", "Simple"): {
         "start": "nvls_small_base_s",
-        "hops": "2 * levels * max(1, ranks_per_domain / heads) * latency_s",
+        "hops": "2 * levels * latency_s",
         "wire": "max(min(size / nvls_small_bytes_per_s,"
         " nvls_base_s - nvls_small_base_s + size / nvls_bytes_per_s),"
         " size * 2 * (domains - 1) / domains / (efficiency * ports))",
-        "filling the pipeline": "fill * sqrt((start + hops) * wire)",
+        "filling the tree": "2 * levels"
+        " * min(max(0, ranks_per_domain / heads - 1) * latency_s, wire)",
+        "filling the pipeline": "fill * sqrt((start + hops) * (wire + filling_the_tree))",
     },
     ("p2p", "LL"): {
         "hops": "steps * p2p_hop_s + ll_latency_s",
