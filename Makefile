@@ -34,6 +34,8 @@ tests: .venv/dev ## unit tests, property tests, every example in the documentati
 
 bench: .venv/dev ## speed, as ratios measured in one run
 	@$(BIN)/python benchmarks/front_door.py
+	@$(BIN)/python benchmarks/collectives.py
+	@$(BIN)/python benchmarks/simulation.py
 
 format: .venv/dev ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .

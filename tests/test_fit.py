@@ -9,37 +9,46 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_validate import LIKE, written
 
 from shardcost import catalog
 from shardcost.collectives import calibration
 from shardcost.collectives.calibration import Calibration, calibration_of, given, in_file_units
 from shardcost.collectives.paths import RingLibrary
 from shardcost.collectives.silicon import collective_time, default_library
+from shardcost.errors import BadValueError
 from shardcost.evidence import cross_validation, refit
 from shardcost.evidence.collectives import Question
 from shardcost.evidence.fit import Curve, MissingSciPyError, fitted_library, starting_point
-from shardcost.evidence.refit import as_toml, blank, by_key, engines, networks, ring_libraries
+from shardcost.evidence.refit import (
+    as_toml,
+    blank,
+    by_key,
+    calibrated,
+    engines,
+    networks,
+    ring_libraries,
+)
+from shardcost.evidence.tables import read_table
 
-SIZES = 2.0 ** np.arange(9, 31)
+SIZES = np.exp2(np.arange(9.0, 31.0))
+USUAL = Question(
+    collective="all_reduce",
+    cluster="h100_sxm",
+    network="",
+    gpus=8,
+    nodes=1,
+    library="nccl",
+    mode="graph",
+    single_process=False,
+)
 
 
 def curve(
     truth: Calibration | None, collective: str = "all_reduce", noise: float = 0.0, **asked: Any
 ) -> Curve:
     """Return a curve that a model measured, with some noise that is the same in every run."""
-    question = Question(
-        **{
-            "collective": collective,
-            "cluster": "h100_sxm",
-            "network": "",
-            "gpus": 8,
-            "nodes": 1,
-            "library": "nccl",
-            "mode": "graph",
-            "single_process": False,
-        }
-        | asked
-    )
+    question = USUAL._replace(collective=collective, **asked)
     wobble = np.random.default_rng(0).normal(0, noise, len(SIZES)) if noise else 0.0
     return Curve(question, SIZES, question.time_s(SIZES, truth) * np.exp(wobble), frozenset({"me"}))
 
@@ -51,12 +60,32 @@ def slower(own: Calibration, factor: float) -> Calibration:
         for name, value in given(own.constants).items()
         if name.endswith("_s")
     }
-    return replace(own, chooser="fastest", constants=replace(own.constants, **moved))  # type: ignore[type-var]
+    return replace(with_constants(own, **moved), chooser="fastest")
+
+
+def with_constants(own: Calibration, **changed: float) -> Calibration:
+    """Return a calibration some of whose constants are others."""
+    return replace(own, constants=type(own.constants)(**(given(own.constants) | changed)))
+
+
+def rows_of(known: Curve) -> list[dict[str, str]]:
+    """Return a curve as rows of a table."""
+    question = known.question
+    like = LIKE | {
+        "cluster": question.cluster,
+        "library": question.library,
+        "num_gpus": str(question.gpus),
+        "collective": question.collective,
+    }
+    return [
+        like | {"size_bytes": f"{size}", "time_us": f"{1e6 * time}"}
+        for size, time in zip(known.size_bytes, known.time_s, strict=True)
+    ]
 
 
 def test_constants_that_were_put_in_are_found_again() -> None:
     own = calibration_of(catalog.cluster_named("h100_sxm"), "nccl")
-    truth = replace(own, constants=replace(own.constants, ll_base_s=9e-6, simple_bytes_per_s=250e9))  # type: ignore[type-var]
+    truth = with_constants(own, ll_base_s=9e-6, simple_bytes_per_s=250e9)
     known = [
         curve(truth, collective, gpus=gpus)
         for collective in ("all_reduce", "all_gather", "all_to_all")
@@ -65,8 +94,9 @@ def test_constants_that_were_put_in_are_found_again() -> None:
     found = fitted_library(known, own)
     assert found.fit.median_pct < 0.5
     assert found.fit.rows == 9 * len(SIZES)
-    assert found.constants.ll_base_s == pytest.approx(9e-6, rel=0.05)  # type: ignore[union-attr]
-    assert found.constants.simple_bytes_per_s == pytest.approx(250e9, rel=0.05)  # type: ignore[union-attr]
+    constants = given(found.constants)
+    assert constants["ll_base_s"] == pytest.approx(9e-6, rel=0.05)
+    assert constants["simple_bytes_per_s"] == pytest.approx(250e9, rel=0.05)
 
 
 def test_outliers_do_not_bend_a_curve() -> None:
@@ -88,16 +118,18 @@ def test_what_no_row_speaks_of_stays_where_it_was() -> None:
     assert after["ll_base_s"] != pytest.approx(before["ll_base_s"], rel=0.01)
 
 
-def test_a_library_of_ones_own_works_through_its_constants() -> None:
+def test_a_library_of_ones_own_works_through_its_constants(tmp_path: Path) -> None:
     """Gloo, MPI or anything else: fit a few measured points, then ask by any name."""
     truth = slower(calibration_of(catalog.cluster_named("a100_sxm"), "nccl"), 3.0)
     known = [curve(truth, cluster="a100_sxm", library="gloo", gpus=n, noise=0.02) for n in (2, 8)]
-    start = replace(blank(("a100_sxm", "nccl", "0")), library="gloo", chooser="fastest")
-    mine = fitted_library(known, start)
+    table = read_table(written(tmp_path, [row for each in known for row in rows_of(each)]))
+    mine = calibrated(table, "a100_sxm", "gloo")
     result = collective_time("all_reduce", 2**20, "a100_sxm", 8, library="gloo", calibration=mine)
     expected = known[1].time_s[SIZES == 2**20][0]
     assert result.time_s == pytest.approx(expected, rel=0.15)
     assert result.calibrations[0].library == "gloo"
+    with pytest.raises(BadValueError, match="a table with such rows"):
+        calibrated(table, "a100_sxm", "mpi")
     again = list(calibration.from_file_content(_read(as_toml("a100_sxm", [mine])), "mine.toml"))
     assert in_file_units(again[0].constants) == in_file_units(mine.constants)
 
@@ -108,7 +140,7 @@ def _read(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def test_a_whole_table_is_refitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_whole_table_is_refitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rings, then engines, then networks, from curves of the catalog's own constants."""
     known = [curve(None, gpus=gpus) for gpus in (2, 4, 8)]
     known += [curve(None, gpus=8, library="vllm==0.24.0", mode=mode) for mode in ("graph", "eager")]
@@ -125,21 +157,7 @@ def test_a_whole_table_is_refitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_the_catalog_is_written_anew_from_a_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from test_validate import LIKE, written
-
-    rows = [
-        LIKE
-        | {
-            "library": "nccl",
-            "num_gpus": str(gpus),
-            "size_bytes": str(2**power),
-            "time_us": repr(
-                1e6 * float(collective_time("all_reduce", 2**power, "h100_sxm", gpus).time_s)
-            ),
-        }
-        for gpus in (2, 8)
-        for power in range(9, 31)
-    ]
+    rows = [row for gpus in (2, 8) for row in rows_of(curve(None, gpus=gpus))]
     table = written(tmp_path, rows)
     (tmp_path / "silicon").mkdir()
     monkeypatch.setattr(refit, "FOLDER", tmp_path / "silicon")

@@ -25,6 +25,12 @@ from shardcost.errors import BadTypeError, BadValueError, ShardcostError, Unknow
 MIB = 2**20
 IN_SWITCH = {"nvls", "nvls_tree", "multicast"}
 SIZES = np.geomspace(8, 8 * 2**30, 1500)
+USUAL: dict[str, Any] = {
+    "collective": "all_reduce",
+    "size_bytes": MIB,
+    "cluster": "h100_sxm",
+    "gpus": 8,
+}
 
 
 @st.composite
@@ -100,11 +106,12 @@ def test_a_grid_of_sizes_and_ranks_equals_single_calls(library: str) -> None:
 def test_a_grid_of_nodes_equals_single_calls() -> None:
     cluster = Cluster.named("h100_sxm", "ib_8x400g")
     nodes = np.array([1, 2, 4, 16])
-    grid = collective_time("all_reduce", 64 * MIB, cluster, 8 * nodes, nodes)
-    alone = [collective_time("all_reduce", 64 * MIB, cluster, 8 * n, n) for n in nodes.tolist()]
-    assert grid.time_s.tolist() == [each.time_s for each in alone]
-    assert grid.algorithm.tolist() == [each.algorithm for each in alone]
-    assert (np.diff(grid.time_s) > 0).all(), "more nodes do not make an all-reduce faster"
+    for size in (64.0, 2.0**16, 2.0**20, 2.0**26, 2.0**31):
+        grid = collective_time("all_reduce", size, cluster, 8 * nodes, nodes)
+        alone = [collective_time("all_reduce", size, cluster, 8 * n, n) for n in nodes.tolist()]
+        assert grid.time_s.tolist() == [each.time_s for each in alone]
+        assert grid.algorithm.tolist() == [each.algorithm for each in alone]
+        assert (np.diff(grid.time_s) > 0).all(), "more nodes do not make an all-reduce faster"
 
 
 def test_the_parts_add_up_and_the_alternatives_are_in_order() -> None:
@@ -195,9 +202,11 @@ def test_a_system_that_was_not_measured_inherits_and_says_so() -> None:
     assert h200.time_s == pytest.approx(h100.time_s, rel=0.1)
     assert "carried over from h100_sxm" in " ".join(h200.notes)
     assert not h100.notes
-    a800 = calibration_of(Cluster.named("a800_sxm"), "nccl").constants
-    a100 = calibration_of(Cluster.named("a100_sxm"), "nccl").constants
-    share = a800.simple_bytes_per_s / a100.simple_bytes_per_s  # type: ignore[union-attr]
+    a800, a100 = (
+        calibration.given(calibration_of(Cluster.named(name), "nccl").constants)
+        for name in ("a800_sxm", "a100_sxm")
+    )
+    share = a800["simple_bytes_per_s"] / a100["simple_bytes_per_s"]
     assert share == pytest.approx(200 / 300), "a share of the nominal rate"
 
 
@@ -210,8 +219,7 @@ def test_a_system_that_was_not_measured_inherits_and_says_so() -> None:
     ],
 )
 def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], said: str) -> None:
-    question = {"collective": "all_reduce", "size_bytes": MIB, "cluster": "h100_sxm", "gpus": 8}
-    assert said in " ".join(collective_time(**(question | arguments)).notes)
+    assert said in " ".join(collective_time(**(USUAL | arguments)).notes)
 
 
 @pytest.mark.parametrize(
@@ -250,9 +258,8 @@ def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], 
 def test_bad_questions_get_one_clear_line(
     arguments: dict[str, Any], error: type[ShardcostError], said: str
 ) -> None:
-    question = {"collective": "all_reduce", "size_bytes": MIB, "cluster": "h100_sxm", "gpus": 8}
     with pytest.raises(error) as caught:
-        collective_time(**(question | arguments))
+        collective_time(**(USUAL | arguments))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shardcost.allreduce import tensor_parallel_allreduce_cost
     from shardcost.allreduce_grid import tensor_parallel_allreduce_cost_grid
     from shardcost.cluster import Cluster, Device, Network, Tier
+    from shardcost.collectives.silicon import CollectiveTime, collective_time
     from shardcost.errors import (
         BadTypeError,
         BadValueError,
@@ -31,6 +32,7 @@ _HOMES = {
     "shardcost.allreduce": ("tensor_parallel_allreduce_cost",),
     "shardcost.allreduce_grid": ("tensor_parallel_allreduce_cost_grid",),
     "shardcost.cluster": ("Cluster", "Device", "Network", "Tier"),
+    "shardcost.collectives.silicon": ("CollectiveTime", "collective_time"),
     "shardcost.errors": (
         "BadTypeError",
         "BadValueError",
@@ -48,6 +50,7 @@ __all__ = [
     "BadTypeError",
     "BadValueError",
     "Cluster",
+    "CollectiveTime",
     "Decode",
     "Device",
     "FormatError",
@@ -61,6 +64,7 @@ __all__ = [
     "UnknownNameError",
     "Workload",
     "__version__",
+    "collective_time",
     "tensor_parallel_allreduce_cost",
     "tensor_parallel_allreduce_cost_grid",
 ]

@@ -31,7 +31,6 @@ from shardcost.checks import (
 from shardcost.dtypes import BITS
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 
-
 CUBE_MESH: Final[Mapping[tuple[int, int], int]] = {
     (0, 1): 1, (0, 2): 1, (0, 3): 2, (1, 2): 2, (1, 3): 1, (2, 3): 2,
     (0, 4): 2, (1, 5): 2, (2, 6): 1, (3, 7): 1,
@@ -120,7 +119,7 @@ def _source(name: str, value: object) -> Source:
 def _looked_up(table: tuple[int, ...], index: Count) -> Count:
     """Return an entry of a table, or an array of them."""
     if not is_array(index):
-        return table[index]  # type: ignore[index]  # a number, as it is not an array
+        return table[index]
     import numpy as np
 
     return np.array(table)[index]

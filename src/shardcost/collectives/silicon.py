@@ -218,9 +218,7 @@ def nominal_rate(collective: str, group: Group) -> Any:
     return np.where(group.domains > 1, np.minimum(inside, outside), inside)[()]
 
 
-def wire_bound_s(
-    collective: str, size_bytes: Any, group: Group, *, in_switch: bool = False
-) -> Any:
+def wire_bound_s(collective: str, size_bytes: Any, group: Group, *, in_switch: bool = False) -> Any:
     """Return the time below which no algorithm can be: bytes on the busiest link, nominal rate.
 
     Inside a domain of g ranks, a rank of an all-reduce sends at least 2 (g-1)/g of the buffer,

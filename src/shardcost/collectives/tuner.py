@@ -121,6 +121,7 @@ def _ring(collective: str, size_bytes: Any, group: Group, protocol: int) -> Any:
 
 
 def _tree(size_bytes: Any, group: Group, protocol: int) -> Any:
+    """Return the time of a double tree across domains; inf inside one."""
     caps = tables()["cap_gb_per_s"]
     latency = tables()["latency_us"]
     row = architecture_row(group)
@@ -139,7 +140,8 @@ def _tree(size_bytes: Any, group: Group, protocol: int) -> Any:
     time = latency["base"]["tree"][protocol] + 2 * (
         (group.ranks_per_domain - 1) * inside + levels * latency["network"]["tree"][protocol]
     )
-    return (time + size_bytes * 2 / (1e3 * rate * correction)) * _MICRO
+    time = (time + size_bytes * 2 / (1e3 * rate * correction)) * _MICRO
+    return np.where(group.domains > 1, time, np.inf)
 
 
 def _tree_correction(protocol: str, size_bytes: Any) -> Any:

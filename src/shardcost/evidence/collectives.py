@@ -17,7 +17,8 @@ from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration
 from shardcost.collectives.direct import ENGINES
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.group import Group
+from shardcost.collectives.silicon import COLLECTIVES, collective_time
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError, shown
 from shardcost.evidence.tables import Row, Table, number
 
@@ -57,6 +58,14 @@ class Question(NamedTuple):
     library: str
     mode: str
     single_process: bool
+
+    def has_a_place(self) -> bool:
+        """Return whether the catalog has its machine, and the machine room for its ranks."""
+        try:
+            Group.on(machine(self.cluster, self.network), self.gpus, self.nodes)
+        except ShardcostError:
+            return False
+        return self.collective in COLLECTIVES
 
     def time_s(
         self, sizes: Floats, calibration: Calibration | None = None, wire: Calibration | None = None

@@ -32,7 +32,7 @@ from shardcost.collectives.calibration import (
 from shardcost.collectives.direct import DirectLibrary
 from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.errors import ShardcostError
-from shardcost.evidence.collectives import MEASURED, Question, asked, machine, predictions
+from shardcost.evidence.collectives import MEASURED, Question, asked, machine
 from shardcost.evidence.tables import Table
 from shardcost.evidence.validate import measurements
 
@@ -79,16 +79,15 @@ class Curve:
 def curves(table: Table, without: frozenset[str] = frozenset()) -> list[Curve]:
     """Return the curves of a table of collectives, of all data sets but those named.
 
-    Rows that cannot be predicted, or have no measurement, are on no curve.
+    Rows on no machine of the catalog, or without a measurement, are on no curve.
     """
     rows, sizes, _ = asked(table)
-    reasons = predictions(table).reasons
     times, _ = measurements(table, MEASURED)
     names = table.columns["dataset"]
     found = []
     for question, places in rows.items():
-        kept = [i for i in places if not reasons[i] and times[i] > 0 and names[i] not in without]
-        if kept:
+        kept = [i for i in places if times[i] > 0 and names[i] not in without]
+        if kept and question.has_a_place():
             sets = frozenset(names[i] for i in kept)
             found.append(Curve(question, sizes[kept], 1e-6 * times[kept], sets))
     return found

@@ -13,7 +13,9 @@ from typing import Final
 import numpy as np
 
 from shardcost.catalog import cluster_named
+from shardcost.collectives.calibration import libraries
 from shardcost.collectives.direct import ENGINES
+from shardcost.collectives.silicon import default_library
 from shardcost.evidence import cross_validation
 from shardcost.evidence.baselines import MODELS
 from shardcost.evidence.collectives import population
@@ -110,7 +112,7 @@ def page(table: Table) -> str:
     sections = [
         _OPENING,
         _populations(table),
-        _baselines(curves(ordinary)),
+        _baselines([curve for curve in curves(ordinary) if _predicted(curve)]),
         *(_split(ordinary, by) for by in _SPLITS),
         _gpu_counts(known),
         _systems(known),
@@ -118,6 +120,12 @@ def page(table: Table) -> str:
         _CAUTIONS,
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _predicted(curve: Curve) -> bool:
+    """Return whether the catalog has constants for the library of a curve."""
+    cluster, library = curve.cluster, curve.question.library.partition("==")[0]
+    return library in libraries(cluster) and default_library(cluster) in libraries(cluster)
 
 
 def _populations(table: Table) -> str:
