@@ -156,7 +156,7 @@ def test_the_buffer_of_an_all_to_all_has_room_for_all() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "kind", "message"),
     [
-        (("allreduce", "ring", 4), {}, UnknownNameError, "did you mean all_reduce"),
+        (("allreduce", "ring", 4), {}, UnknownNameError, "known: all_gather, all_reduce"),
         (("gossip", "ring", 4), {}, UnknownNameError, "unknown collective 'gossip'; known: all_"),
         (("all_to_all", "warp", 4), {}, UnknownNameError, "known: bruck, direct, hierarchical"),
         (("all_reduce", "rings", 4), {}, UnknownNameError, "algorithm of all_reduce 'rings'"),
