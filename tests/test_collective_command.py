@@ -28,7 +28,7 @@ from shardcost.collectives.paths import Wire, total
 from shardcost.collectives.silicon import COLLECTIVES, TUNER, CollectiveTime, collective_time
 from shardcost.collectives.tuner import Path_
 from shardcost.errors import ShardcostError
-from shardcost.report.collective import available, title
+from shardcost.report.collective import title
 from shardcost.report.formulas import (
     ACROSS,
     ALGORITHMS,
@@ -145,7 +145,7 @@ def test_every_part_of_every_path_is_explained_and_adds_up() -> None:
     seen: set[tuple[bool, Path_, str]] = set()
     symbols: set[str] = set()
     for result in predictions():
-        for path in available(result):
+        for path in result.paths:
             check_parts(result, path)
             seen |= {(crosses(result.group), path, part) for part in result.paths[path]}
             symbols |= symbols_used(result, path).keys()

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from shardcost import cli
 from shardcost.collectives.silicon import collective_time
-from shardcost.report.collective import available
 from shardcost.report.plot import spread, write_plot
 
 ASK = ("collective", "all_reduce", "--gpus", "8", "--on", "h100_sxm")
@@ -56,7 +55,7 @@ def test_an_svg_names_every_curve_and_unit(tmp_path: Path) -> None:
     root = ET.fromstring(file.read_text())
     texts = ["".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "all_reduce of 1 KiB to 1 GiB over 8 x h100_sxm, vllm" in texts
-    for path in available(sweep):
+    for path in sweep.paths:
         assert " ".join(path) in texts
     assert {"prediction", "time", "bus bandwidth", "1 KiB", "1 MiB", "100 us", "1 ms"} <= set(texts)
     assert any(text.startswith("450 GB/s: nvswitch links") for text in texts)

@@ -196,7 +196,7 @@ def test_the_version_in_the_name_of_an_engines_data_set_counts() -> None:
 
 
 def test_versions_can_be_ignored(tmp_path: Path) -> None:
-    """vLLM ran another kernel for 1 MiB before version 0.19."""
+    """VLLM ran another kernel for 1 MiB before version 0.19."""
     table = read_table(written(tmp_path, [LIKE | {"library": "vllm", "dataset": "x_vllm_0.14"}]))
     found = (
         validate(table).predictions.values[0],

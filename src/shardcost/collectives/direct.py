@@ -2,9 +2,9 @@
 
 Each reads its peers' memory directly, so its latency hardly grows with the number of ranks, unlike
 a ring's. An engine runs them up to a size that its code states per GPU generation and rank count,
-and falls back to NCCL beyond (``catalog/tuner/vllm.toml``, ``sglang.toml``); TensorRT-LLM tunes its
-choice, so there the fastest path runs. Launched eagerly rather than from a CUDA graph, a call costs
-at least its launch, and copies its input first.
+and falls back to NCCL beyond (``catalog/tuner/vllm.toml``, ``sglang.toml``, ``trtllm.toml``);
+TensorRT-LLM tunes its choice, so below its limit the fastest path runs. Launched eagerly rather
+than from a CUDA graph, a call costs at least its launch, and copies its input first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from shardcost.collectives.paths import Parts, RingLibrary, linked, total
 from shardcost.collectives.tuner import Path_
 
 ENGINES: Final = ("sglang", "trtllm", "vllm")
-_ALWAYS: Final = 2.0**60
 _MIB: Final = 2.0**20
 
 
@@ -34,6 +33,9 @@ class DirectLibrary(Noun):
     one_shot_hop_s: Quantity = positive()
     """What each further peer adds."""
     one_shot_bytes_per_s: Quantity = positive()
+    """On the wire …"""
+    one_shot_kernel_bytes_per_s: Quantity = positive()
+    """… and of the result, which no kernel writes faster however few peers there are."""
     two_shot_floor_s: Quantity = positive()
     """What the two barriers cost, however little is sent …"""
     two_shot_floor_hop_s: Quantity = positive()
@@ -55,12 +57,17 @@ class DirectLibrary(Noun):
 
 
 def one_shot(constants: DirectLibrary, size_bytes: Any, group: Group) -> Parts:
-    """Return the parts of a one-shot all-reduce: every rank reads the n-1 other buffers whole."""
+    """Return the parts of a one-shot all-reduce: every rank reads the n-1 other buffers whole.
+
+    Reading and writing overlap, though not quite where they take alike.
+    """
     peers = group.ranks - 1
+    wire = peers / linked(constants.one_shot_bytes_per_s, group)
+    kernel = 1 / constants.one_shot_kernel_bytes_per_s
     return {
         "start": constants.one_shot_base_s,
         "peers": peers * constants.one_shot_hop_s,
-        "wire": size_bytes * (peers / linked(constants.one_shot_bytes_per_s, group)),
+        "wire": size_bytes * np.sqrt(wire * wire + kernel * kernel),
     }
 
 
@@ -77,12 +84,15 @@ def two_shot(constants: DirectLibrary, size_bytes: Any, group: Group) -> Parts:
     }
 
 
-def multicast(constants: DirectLibrary, size_bytes: Any) -> Parts:
-    """Return the parts of a two-shot all-reduce in the switch: M up and M down each link."""
+def multicast(constants: DirectLibrary, size_bytes: Any, group: Group) -> Parts:
+    """Return the parts of a two-shot all-reduce in the switch.
+
+    Each link carries M for the switch to add up and the rank's own share, M/n, to multicast.
+    """
     assert constants.multicast_base_s is not None  # noqa: S101
     return {
         "start": constants.multicast_base_s,
-        "wire": size_bytes / constants.multicast_bytes_per_s,
+        "wire": size_bytes * (1 + 1 / group.ranks) / constants.multicast_bytes_per_s,
     }
 
 
@@ -102,7 +112,7 @@ def direct_paths(constants: DirectLibrary, size_bytes: Any, group: Group) -> Map
         ("two_shot", "direct"): two_shot(constants, size_bytes, group),
     }
     if constants.multicast_base_s is not None:
-        found["multicast", "direct"] = multicast(constants, size_bytes)
+        found["multicast", "direct"] = multicast(constants, size_bytes, group)
     return found
 
 
@@ -119,26 +129,24 @@ def eager(constants: DirectLibrary, parts: Parts, size_bytes: Any) -> Parts:
     return {**copied, "waiting for the launch": waiting}
 
 
-def limits(engine: str, version: str | None, group: Group) -> Mapping[Path_, Any] | None:
-    """Return up to which size an engine runs each kernel, in order of preference; None if tuned.
+def limits(engine: str, version: str | None, group: Group) -> Mapping[Path_, Any]:
+    """Return up to which size an engine runs each kernel, in order of preference.
 
     Beyond the last limit it falls back to NCCL.
     """
-    if engine == "trtllm":
-        return None
     rules = _rules(engine, version)
     row = _row(rules["below_mib"], group)
     known = np.array(rules["ranks"])
     index = np.clip(np.searchsorted(known, group.ranks), 0, len(known) - 1)
     usable = (known[index] == group.ranks) & (group.domains == 1)
     if not group.has_nvlink:
-        usable = usable & (group.ranks == 2)
+        usable = usable & (group.ranks == 2) & rules["pair_over_pcie"]
     if group.cluster.device.vendor == "intel":  # the engines have no such kernels for it
         usable = usable & False
     found: dict[Path_, Any] = {}
     for kernel, sizes in row.items():
         below = np.array(sizes, dtype=float)[index] * _MIB
-        found[kernel, "direct"] = np.where(usable, np.where(below < 0, _ALWAYS, below), 0.0)
+        found[kernel, "direct"] = np.where(usable, below, 0.0)
     return found
 
 

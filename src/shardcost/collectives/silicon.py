@@ -315,17 +315,21 @@ def _with_kernels(
 ) -> tuple[dict[Path_, Parts], Weights]:
     """Return an engine's kernels beside NCCL's paths, which it falls back to.
 
-    Kernels are preferred in order: each counts from where the limits of those before it end.
+    Kernels are preferred in order: each counts from where the limits of those before it end. Where
+    the choice is tuned, the fastest counts below the limit.
     """
-    kernels = dict(direct_paths(own.constants, size, group))  # type: ignore[arg-type]
     below = direct.limits(own.library, version, group)
-    if below is None:
-        reachable = group.has_nvlink & (group.domains == 1)
-        if not np.any(reachable):
-            return dict(fallback), fallback_weights
-        weights = _fastest_weights_with(kernels, fallback, fallback_weights, reachable)
+    kernels = {
+        path: parts
+        for path, parts in direct_paths(own.constants, size, group).items()  # type: ignore[arg-type]
+        if np.any(below.get(path, 0) > 0)
+    }
+    if not kernels:
+        return dict(fallback), _scaled(fallback_weights, 1.0)
+    if own.chooser == "fastest":
+        share = _share_below(size, below[next(iter(kernels))])
+        weights = _fastest_weights_with(kernels, fallback, fallback_weights, share)
         return {**kernels, **fallback}, weights
-    kernels = {path: each for path, each in kernels.items() if np.any(below.get(path, 0) > 0)}
     weights = {}
     reached: Any = 0.0
     so_far: Any = 0.0
@@ -334,25 +338,24 @@ def _with_kernels(
         share = _share_below(size, reached)
         weights[path] = share - so_far
         so_far = share
-    left = {path: (1 - so_far) * each for path, each in fallback_weights.items()}
-    return {**kernels, **fallback}, weights | left
+    return {**kernels, **fallback}, weights | _scaled(fallback_weights, 1 - so_far)
 
 
 def _fastest_weights_with(
     kernels: Mapping[Path_, Parts],
     fallback: Mapping[Path_, Parts],
     fallback_weights: Weights,
-    reachable: Any,
+    share: Any,
 ) -> Weights:
-    """Return weights where the fastest kernel runs unless what NCCL chooses is faster still."""
+    """Return weights where the fastest kernel runs unless what NCCL chooses is faster still.
+
+    `share` is how much a kernel may count at all.
+    """
     direct_times = {path: total(parts) for path, parts in kernels.items()}
-    best = np.where(reachable, _least(direct_times), np.inf)
-    nccl = _weighted(fallback, fallback_weights)
-    runs = best < nccl
-    weights = {
-        path: np.where(runs & (time == best), 1.0, 0.0) for path, time in direct_times.items()
-    }
-    return weights | {path: np.where(runs, 0.0, each) for path, each in fallback_weights.items()}
+    best = _least(direct_times)
+    faster = np.where(best < _weighted(fallback, fallback_weights), share, 0.0)
+    weights = {path: np.where(time == best, faster, 0.0) for path, time in direct_times.items()}
+    return weights | _scaled(fallback_weights, 1 - faster)
 
 
 def _share_below(size: Any, limit: Any) -> Any:
@@ -388,6 +391,13 @@ def _least(times: Mapping[Path_, Any]) -> Any:
     for value in values[1:]:
         least = np.minimum(least, value)
     return least
+
+
+def _scaled(weights: Weights, share: Any) -> dict[Path_, Any]:
+    """Return weights that add up to a share of 1."""
+    values = list(weights.values())
+    scale = share / sum(values[1:], start=values[0])
+    return {path: scale * each for path, each in weights.items()}
 
 
 def _weighted(paths: Mapping[Path_, Parts], weights: Weights) -> Any:

@@ -47,7 +47,6 @@ _FASTER_THAN_A_RING: Final = (
 )
 _NEGLIGIBLE: Final = 1e-3
 """Weights below this are not worth a line."""
-_ANY_SIZE: Final = 2.0**59
 
 
 class Alternative(NamedTuple):
@@ -155,24 +154,16 @@ def alternatives(result: CollectiveTime) -> list[Alternative]:
     estimates = _estimates(result) if result.library != TUNER else {}
     limits = _limits(result)
     shares = weights(result)
-    can_run = available(result)
     return [
         Alternative(
             path,
             time_s,
             shares[path],
             None if path not in estimates else float(estimates[path]),
-            None if path not in limits else _limit(limits[path]),
+            None if path not in limits else float(limits[path]),
         )
         for path, time_s in result.alternatives()
-        if path in can_run
     ]
-
-
-def available(result: CollectiveTime) -> list[Path_]:
-    """Return the paths that can run: those that NCCL estimates to take forever cannot."""
-    estimates = _estimates(result)
-    return [path for path in result.paths if np.any(np.isfinite(estimates.get(path, 0.0)))]
 
 
 def weights(result: CollectiveTime) -> dict[Path_, float]:
@@ -190,22 +181,16 @@ def why(result: CollectiveTime) -> str:
     )
     if result.collective != "all_reduce" or engine not in direct.ENGINES:
         return chosen
-    if all(protocol != "direct" for _, protocol in available(result)):
+    if all(protocol != "direct" for _, protocol in result.paths):
         return f"{engine} has no kernel of its own for this group and falls back; {chosen}"
-    limits = _limits(result)
-    if not limits:
-        return f"{engine} tunes its choice, so the fastest of its kernels and its fallback counts"
-    named = f"{engine} {version or 'since ' + direct.generation(engine, None)}"
-    kernels = ", ".join(
-        f"{path[0]} {_range(limits[path])}" for path in result.paths if path in limits
-    )
+    limits = {path[0]: format_bytes(limit) for path, limit in _limits(result).items()}
     source = tuner_table(engine)["source"]
+    if result.calibrations[0].chooser == "fastest":
+        tuned = f"{engine} tunes its choice, so the fastest of its kernels and its fallback counts"
+        return f"{tuned} up to {max(limits.values())} ({source}); beyond, {chosen}"
+    named = f"{engine} {version or 'since ' + direct.generation(engine, None)}"
+    kernels = ", ".join(f"{kernel} up to {limit}" for kernel, limit in limits.items())
     return f"{named} prefers {kernels}, in that order ({source}); beyond, {chosen}"
-
-
-def _range(limit_bytes: Any) -> str:
-    """Return for which sizes an engine runs a kernel."""
-    return f"up to {format_bytes(limit_bytes)}" if limit_bytes < _ANY_SIZE else "for any size"
 
 
 def _estimates(result: CollectiveTime) -> Mapping[Path_, Any]:
@@ -221,11 +206,8 @@ def _limits(result: CollectiveTime) -> Mapping[Path_, Any]:
     engine, version = name_and_version(result.library)
     if engine not in direct.ENGINES or result.collective != "all_reduce":
         return {}
-    return direct.limits(engine, version, result.group) or {}
-
-
-def _limit(limit: Any) -> float:
-    return float("inf") if limit > _ANY_SIZE else float(limit)
+    limits = direct.limits(engine, version, result.group)
+    return {path: limit for path, limit in limits.items() if path in result.paths}
 
 
 def _question(result: CollectiveTime) -> dict[str, Any]:
@@ -371,7 +353,7 @@ def _compared(ratio: float) -> str:
 def _known_of(each: Alternative) -> str:
     """Return what the library itself goes by: NCCL's estimate, or the engine's limit."""
     if each.limit_bytes is not None:
-        return _range(each.limit_bytes)
+        return f"up to {format_bytes(each.limit_bytes)}"
     return "" if each.estimate_s is None else f"NCCL expects {format_time(each.estimate_s)}"
 
 

@@ -105,7 +105,10 @@ FORMULAS: Final[Mapping[Path_, Mapping[str, str]]] = {
     ("one_shot", "direct"): {
         "start": "one_shot_base_s",
         "peers": "(ranks - 1) * one_shot_hop_s",
-        "wire": "size * (ranks - 1) / {linked[one_shot_bytes_per_s]}",
+        "wire": "size * sqrt("
+        "(ranks - 1) / {linked[one_shot_bytes_per_s]}"
+        " * (ranks - 1) / {linked[one_shot_bytes_per_s]}"
+        " + 1 / one_shot_kernel_bytes_per_s / one_shot_kernel_bytes_per_s)",
     },
     ("two_shot", "direct"): {
         "start": "two_shot_base_s",
@@ -115,7 +118,7 @@ FORMULAS: Final[Mapping[Path_, Mapping[str, str]]] = {
     },
     ("multicast", "direct"): {
         "start": "multicast_base_s",
-        "wire": "size / multicast_bytes_per_s",
+        "wire": "size * (1 + 1 / ranks) / multicast_bytes_per_s",
     },
 }
 """What each part of each path is, for a group inside one domain."""

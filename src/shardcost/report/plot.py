@@ -17,7 +17,7 @@ import numpy as np
 from shardcost.collectives.paths import total
 from shardcost.collectives.silicon import CollectiveTime
 from shardcost.errors import BadValueError, ShardcostError
-from shardcost.report.collective import available, link, title
+from shardcost.report.collective import link, title
 from shardcost.units import format_bytes, format_rate, format_time
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _draw_times(axes: Axes, sweep: CollectiveTime) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ends: list[tuple[str, float, str]] = []
-    for index, path in enumerate(available(sweep)):
+    for index, path in enumerate(sweep.paths):
         colour = _OKABE_ITO[index % len(_OKABE_ITO)]
         dashes = _DASHES[index // len(_OKABE_ITO) % len(_DASHES)]
         times = np.broadcast_to(total(sweep.paths[path]), sizes.shape)
