@@ -9,13 +9,12 @@ by one as well and must come out the same, to the last bit.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import time
 from typing import Any
 
 import numpy as np
+from on_one_core import asked_for_json
 
 from shardcost import Cluster, collective_time
 
@@ -82,11 +81,7 @@ def unequal_cells(question: dict[str, Any], checked: int = 200) -> int:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    as_json = asked_for_json(__doc__)
     found = {
         name: {
             "million_cells_per_s": million_cells_per_s(question),
@@ -94,7 +89,7 @@ def main() -> None:
         }
         for name, question in grids().items()
     }
-    if given.json:
+    if as_json:
         print(json.dumps(found, indent=2))
         return
     for name, each in found.items():

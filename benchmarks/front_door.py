@@ -9,9 +9,7 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -20,6 +18,7 @@ import timeit
 from typing import Any
 
 import numpy as np
+from on_one_core import asked_for_json
 
 from shardcost import tensor_parallel_allreduce_cost, tensor_parallel_allreduce_cost_grid
 
@@ -114,13 +113,9 @@ def start_ratio(runs: int = 41) -> dict[str, float]:
 
 def main() -> None:
     """Run all three on one core and print them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    as_json = asked_for_json(__doc__)
     call, grid, start = call_ratios(), grid_rates(), start_ratio()
-    if options.json:
+    if as_json:
         print(json.dumps(call | grid | start, indent=2))
         return
     print(f"call, checks included  {call['call_ns']:8,.0f} ns")

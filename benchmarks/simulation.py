@@ -10,12 +10,12 @@ repeats: ranks are scattered over a torus.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import random
 import time
 from typing import Final, NamedTuple
+
+from on_one_core import asked_for_json
 
 from shardcost.collectives.algorithms import ring, schedule
 from shardcost.collectives.algorithms.plan import pipelined
@@ -71,13 +71,9 @@ def measured(case: Case) -> dict[str, float]:
 
 def main() -> None:
     """Run all cases on one core and print them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    as_json = asked_for_json(__doc__)
     results = {case.name: measured(case) for case in cases()}
-    if options.json:
+    if as_json:
         print(json.dumps(results, indent=2))
         return
     for name, found in results.items():

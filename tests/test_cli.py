@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import run_json, run_text
 
 import shardcost
 from shardcost import Model, catalog, cli, tensor_parallel_allreduce_cost
@@ -23,20 +24,6 @@ SIZES = {
 FULL = [
     word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(value))
 ]
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    assert cli.main([*words, "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return json.loads(out)
-
-
-def run_text(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert cli.main(words) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return out
 
 
 def test_allreduce_is_the_function(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ units and widths are held, and every formula is evaluated and compared with the 
 from __future__ import annotations
 
 import ast
-import json
 import operator
 import re
 import subprocess
@@ -20,8 +19,9 @@ from math import isclose, sqrt
 from typing import Any
 
 import pytest
+from running import run_error, run_json, run_text
 
-from shardcost import Cluster, catalog, cli
+from shardcost import Cluster, catalog
 from shardcost.collectives.calibration import Calibration, calibration_of, libraries, measured
 from shardcost.collectives.direct import ENGINES
 from shardcost.collectives.paths import Wire, total
@@ -77,28 +77,6 @@ def printed_value(text: str) -> float:
     """Return what a printed formula comes to: ``64 MiB / 450 GB/s`` in seconds."""
     numbers = QUANTITY.sub(lambda found: f"({found[1]} * {UNITS[found[2]]})", text)
     return evaluated(numbers.replace(" x ", " * "), {})
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    assert cli.main([*words, "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return json.loads(out)
-
-
-def run_text(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert cli.main(words) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return out
-
-
-def run_error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert cli.main(words) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
 
 
 def some_network() -> Calibration:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from running import run_json
 
 from shardcost import Cluster, cli
 from shardcost.catalog import tuner_table
@@ -234,17 +235,12 @@ def test_one_process_adds_what_its_launches_take(tmp_path: Path) -> None:
     assert one - apart == pytest.approx(8 * launch_us)
 
 
-def run_json(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
-    assert cli.main(["validate", *map(str, words), "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return json.loads(out)
-
-
 def test_json_keeps_its_contract(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = written(tmp_path, [*ROWS, LIKE | {"cluster": "abacus"}])
     other = written(tmp_path, ROWS[:1], "other.csv")
-    first, second = run_json(capsys, path, other, "--by", "cluster", "--by", "size_band")["tables"]
+    first, second = run_json(
+        capsys, "validate", path, other, "--by", "cluster", "--by", "size_band"
+    )["tables"]
     assert first["table"] == str(path)
     assert (first["rows"], first["predicted"]) == (6, 5)
     assert first["skipped"] == [{"reason": "cluster unknown: 'abacus'", "rows": 1}]
@@ -262,13 +258,15 @@ def test_columns_can_be_given_in_three_ways(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = written(tmp_path, ROWS)
-    apart = run_json(capsys, path, "--by", "cluster", "--by", "library", "--by", "cluster")
+    apart = run_json(
+        capsys, "validate", path, "--by", "cluster", "--by", "library", "--by", "cluster"
+    )
     assert apart["tables"][0]["groups"][0]["key"] == {
         "cluster": "h100_sxm",
         "library": "nccl-tuner",
     }
-    assert run_json(capsys, path, "--by", "cluster,library") == apart
-    assert run_json(capsys, path, "--by", "cluster", "library") == apart
+    assert run_json(capsys, "validate", path, "--by", "cluster,library") == apart
+    assert run_json(capsys, "validate", path, "--by", "cluster", "library") == apart
 
 
 def test_the_report_fits_and_has_units(
@@ -294,7 +292,7 @@ def test_predictions_are_one_line_per_row(
     target = tmp_path / "out" / "predicted.csv"
     target.parent.mkdir()
     target.write_text("an older file is replaced")
-    run_json(capsys, path, "--predictions", target)
+    run_json(capsys, "validate", path, "--predictions", target)
     lines = list(csv.DictReader(target.read_text().splitlines()))
     assert list(lines[0]) == ["row", "predicted", "low", "high", "reason"]
     assert [line["row"] for line in lines] == [str(i) for i in range(6)]

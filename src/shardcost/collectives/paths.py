@@ -104,13 +104,12 @@ def ring_ll(
     constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
 ) -> Parts:
     """Return the parts of a ring under LL."""
-    crossings = steps(collective, group.domains)
     hops = steps(collective, group.ranks)
     rate = _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket)
     block = size_bytes / group.ranks
     return {
         "start": constants.ll_base_s,
-        "hops": (hops - crossings) * constants.ll_hop_s + crossings * wire.ll_latency_s,
+        "hops": _along_ring(collective, group, constants.ll_hop_s, wire.ll_latency_s),
         "spread over channels": constants.ll_spread_s
         * (size_bytes / (size_bytes + constants.ll_spread_bytes * group.ranks)),
         "wire": block * (hops / _slowest(rate, wire.ll_efficiency, group)),
@@ -122,13 +121,12 @@ def ring_ll128(
     constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
 ) -> Parts:
     """Return the parts of a ring under LL128."""
-    crossings = steps(collective, group.domains)
     hops = steps(collective, group.ranks)
     block = size_bytes / group.ranks
     rate = _slowest(linked(constants.ll128_bytes_per_s, group), wire.efficiency, group)
     return {
         "start": constants.ll128_base_s,
-        "hops": (hops - crossings) * constants.ll128_hop_s + crossings * wire.ll128_latency_s,
+        "hops": _along_ring(collective, group, constants.ll128_hop_s, wire.ll128_latency_s),
         "wire": block * (hops / rate),
         "local copy": block / constants.ll128_bytes_per_s,
     }
@@ -138,7 +136,6 @@ def ring_simple(
     constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
 ) -> Parts:
     """Return the parts of a ring under Simple."""
-    crossings = steps(collective, group.domains)
     hops = steps(collective, group.ranks)
     rate = _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket)
     block = size_bytes / group.ranks
@@ -146,7 +143,7 @@ def ring_simple(
         constants.fill,
         {
             "start": constants.simple_base_s,
-            "hops": (hops - crossings) * constants.simple_hop_s + crossings * wire.latency_s,
+            "hops": _along_ring(collective, group, constants.simple_hop_s, wire.latency_s),
         },
         {
             "wire": block * (hops / _slowest(rate, wire.efficiency, group)),
@@ -295,13 +292,11 @@ def send_simple(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Grou
 def chain(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of a broadcast or a reduction along a chain, pipelined in chunks."""
     rate = _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket)
-    crossings = group.domains - 1
     return _filled(
         constants.fill,
         {
             "start": constants.simple_base_s,
-            "hops": (group.ranks - 1 - crossings) * constants.simple_hop_s
-            + crossings * wire.latency_s,
+            "hops": _along_ring("broadcast", group, constants.simple_hop_s, wire.latency_s),
         },
         {"wire": size_bytes / _slowest(rate, wire.efficiency, group)},
     )
@@ -310,10 +305,9 @@ def chain(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> 
 def chain_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of a short broadcast or reduction along a chain, under LL."""
     rate = _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket)
-    crossings = group.domains - 1
     return {
         "start": constants.ll_base_s,
-        "hops": (group.ranks - 1 - crossings) * constants.ll_hop_s + crossings * wire.ll_latency_s,
+        "hops": _along_ring("broadcast", group, constants.ll_hop_s, wire.ll_latency_s),
         "wire": size_bytes / _slowest(rate, wire.ll_efficiency, group),
     }
 
@@ -368,6 +362,12 @@ def total(parts: Parts) -> Any:
     for value in values[1:]:
         time = time + value
     return time
+
+
+def _along_ring(collective: str, group: Group, hop_s: Any, latency_s: Any) -> Any:
+    """Return the latency of all steps along a ring or chain: hops inside domains, and crossings."""
+    crossings = steps(collective, group.domains)
+    return (steps(collective, group.ranks) - crossings) * hop_s + crossings * latency_s
 
 
 def _filled(fill: Quantity, latency: Parts, stream: Parts) -> Parts:
