@@ -155,6 +155,18 @@ def test_a_rack_is_one_domain_and_two_racks_need_a_network() -> None:
     assert racks.time_s > rack.time_s
 
 
+def test_a_network_can_be_named_with_the_question() -> None:
+    asked_once = collective_time("all_reduce", MIB, "h100_sxm", 16, network="ib_8x400g")
+    joined = Cluster.named("h100_sxm", "ib_8x400g")
+    assert asked_once.time_s == collective_time("all_reduce", MIB, joined, 16).time_s
+    apart = Cluster.named("h100_sxm")
+    network = catalog.network_named("ib_8x400g")
+    for name in ("ib_8x400g", network):
+        assert collective_time("all_reduce", MIB, apart, 16, network=name).time_s == (
+            asked_once.time_s
+        )
+
+
 def test_uneven_groups_work_inside_a_domain_and_say_why_not_beyond() -> None:
     assert collective_time("all_reduce", MIB, "h100_sxm", 7).time_s > 0
     assert collective_time("all_reduce", MIB, "gb200_nvl72", 5).group.nodes == 2

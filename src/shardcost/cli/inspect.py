@@ -8,8 +8,9 @@ from typing import Final
 
 from shardcost.cli import options
 from shardcost.errors import FormatError
+from shardcost.files import read_text
 from shardcost.formats.hf_config import looks_like_hf_config
-from shardcost.formats.safe_json import parse_object, read_text
+from shardcost.formats.safe_json import MOST_BYTES, parse_object
 from shardcost.report.describe import model_as_data, model_as_text
 
 _EXAMPLES: Final = """\
@@ -30,7 +31,7 @@ def run(given: Namespace) -> int:
     """Print what the file was understood to be."""
     path = Path(given.file)
     file = path / "config.json" if path.is_dir() else path
-    if not looks_like_hf_config(parse_object(read_text(file), str(file))):
+    if not looks_like_hf_config(parse_object(read_text(file, MOST_BYTES), str(file))):
         known = "a Hugging Face config.json"
         raise FormatError(str(file), f"is JSON, but not of a kind that is read so far ({known})")
     model = options.model_file(file)

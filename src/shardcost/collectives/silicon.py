@@ -13,13 +13,13 @@ stated limits over the last few percent before the limit. Elsewhere one path cou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from shardcost.checks import is_array
-from shardcost.cluster import Cluster
+from shardcost.cluster import Cluster, Network
 from shardcost.collectives import direct
 from shardcost.collectives.calibration import (
     Calibration,
@@ -149,8 +149,9 @@ def collective_time(
     gpus: Any,
     nodes: Any = None,
     *,
+    network: str | Network | None = None,
     library: str = "nccl",
-    mode: str = "graph",
+    mode: str | None = None,
     calibration: Calibration | None = None,
     wire: Calibration | None = None,
 ) -> CollectiveTime:
@@ -167,15 +168,17 @@ def collective_time(
         cluster: A `Cluster` or the name of one in the catalog.
         gpus: Ranks. A number or an array.
         nodes: Nodes that they are spread over evenly; as few as hold them if left out.
+        network: What joins the nodes, if the cluster does not say.
         library: ``nccl``, ``rccl``, ``oneccl``, an engine (``vllm``, ``sglang``, ``trtllm``), which
             may name its version (``sglang==0.5.10``), or ``nccl-tuner``: NCCL's own estimate.
-        mode: ``graph``: kernels follow each other on the device, as in a CUDA graph or in
-            nccl-tests; ``eager``: an engine launches each from the host.
+        mode: ``graph`` (if left out): kernels follow each other on the device, as in a CUDA graph
+            or in nccl-tests; ``eager``: an engine launches each from the host.
         calibration: Constants of your own instead of the catalog's, for any library's name.
         wire: The same for the network.
     """
+    mode = mode or MODES[0]
     _check_names(collective, mode)
-    machine = Cluster.named(cluster) if isinstance(cluster, str) else cluster
+    machine = _machine(cluster, network)
     size = _checked_size(size_bytes)
     group = Group.on(machine, gpus, nodes)
     engine, version = name_and_version(library)
@@ -241,6 +244,14 @@ def wire_bound_s(collective: str, size_bytes: Any, group: Group, *, in_switch: b
             inside, outside = group.pair_bytes_per_s, group.port_bytes_per_s
     far = np.where(domains > 1, sent_far / np.where(domains > 1, outside, 1.0), 0.0)
     return (size_bytes * np.maximum(sent_near / inside, far))[()]
+
+
+def _machine(cluster: Cluster | str, network: str | Network | None) -> Cluster:
+    if isinstance(cluster, str):
+        return Cluster.named(cluster, network)
+    if network is None:
+        return cluster
+    return replace(cluster, network=Network.named(network) if isinstance(network, str) else network)
 
 
 def _check_names(collective: str, mode: str) -> None:

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from errno import EEXIST
 from math import nan
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from shardcost.errors import BadValueError, FormatError, shown
-from shardcost.formats.safe_json import read_text
+from shardcost.files import read_text, write_whole
 
 MOST_BYTES: Final = 64 * 2**20
 """A table of ten thousand rows has 1 MiB; 64 MiB leaves room and still fits any memory."""
@@ -106,24 +103,6 @@ def write_table(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) 
     writer.writerow(head)
     writer.writerows(rows)
     write_whole(path, text.getvalue())
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: under another name first, then in one step."""
-    draft = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    try:
-        if path.exists() and not path.is_file():  # replacing a device or folder is a mishap
-            raise FileExistsError(EEXIST, "it exists and is not a regular file")
-        with draft.open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
-        draft.replace(path)
-    except OSError as error:
-        raise FormatError(str(path), f"cannot be written: {error.strerror or error}") from None
-    except ValueError:  # a NUL character inside the name
-        raise FormatError(shown(str(path)), "is not a file name") from None
-    finally:
-        with suppress(OSError, ValueError):  # it is there only if something went wrong
-            draft.unlink()
 
 
 def _refuse_nul(text: str, file: str) -> None:

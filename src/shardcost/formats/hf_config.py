@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from shardcost.dtypes import canonical_dtype
 from shardcost.errors import BadTypeError, FormatError, ShardcostError, shown
+from shardcost.files import read_text
 from shardcost.formats.hf_fields import ALIASES, Config
 from shardcost.formats.hf_layers import blocks
-from shardcost.formats.safe_json import parse_object, read_text
+from shardcost.formats.safe_json import MOST_BYTES, parse_object
 from shardcost.model import Model
 
 _TOWERS: Final = ("vision_config", "audio_config")
@@ -37,13 +38,13 @@ def read_hf_config(config: str | Path | Mapping[str, Any], *, name: str | None =
     path = Path(config)
     if path.is_dir():
         path = path / "config.json"
-    text = read_text(path)
+    text = read_text(path, MOST_BYTES)
     from hashlib import sha256
 
     digest = sha256(text.encode()).hexdigest()
     source = f"Hugging Face config {path.name}, sha256 {digest[:16]}…"
     beside = path.with_name("hf_quant_config.json")
-    quantized = parse_object(read_text(beside), str(beside)) if beside.is_file() else {}
+    quantized = parse_object(read_text(beside, MOST_BYTES), str(beside)) if beside.is_file() else {}
     return _model(
         parse_object(text, str(path)), str(path), name or _file_name(path), source, quantized
     )

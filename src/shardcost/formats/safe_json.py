@@ -1,6 +1,6 @@
 """JSON from outside, read without trusting it.
 
-Bounds the size before reading, refuses NaN and infinities (which JSON does not have), numbers of
+Refuses NaN and infinities (which JSON does not have), numbers of
 absurd length and nesting that exhausts the stack, and turns each failure into one line that names
 the file and the place.
 """
@@ -8,31 +8,13 @@ the file and the place.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, Final
 
-from shardcost.errors import FormatError, shown
+from shardcost.errors import FormatError
 
 MOST_BYTES: Final = 16 * 2**20
 """A config.json has a few KiB; 16 MiB leaves room and still parses in a second."""
 _MOST_DIGITS: Final = 40
-
-
-def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
-    """Return a file's text, if it is a file, is not too large and is UTF-8."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
-    except OSError as error:
-        raise FormatError(str(path), f"cannot be read: {error.strerror or error}") from None
-    except ValueError:  # a NUL character inside the name
-        raise FormatError(shown(str(path)), "is not a file name") from None
-    if len(content) > most_bytes:
-        raise FormatError(str(path), f"is larger than {most_bytes // 2**20} MiB")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FormatError(str(path), f"is not UTF-8 text (byte {error.start})") from None
 
 
 def parse_object(text: str, file: str) -> dict[str, Any]:

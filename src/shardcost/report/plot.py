@@ -6,8 +6,6 @@ those of Okabe and Ito (Color Universal Design, 2008), which colour-blind reader
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +15,7 @@ import numpy as np
 from shardcost.collectives.paths import total
 from shardcost.collectives.silicon import CollectiveTime
 from shardcost.errors import BadValueError, ShardcostError
+from shardcost.files import write_whole
 from shardcost.report.collective import link, title
 from shardcost.units import format_bytes, format_rate, format_time
 
@@ -63,7 +62,7 @@ def write_plot(sweep: CollectiveTime, file: Path) -> None:
         raise BadValueError("plot", str(file), f"a file name that ends in {' or '.join(SUFFIXES)}")
     if sweep.group.ranks == 1:
         raise BadValueError("gpus", 1, "at least 2 for a plot: one by itself sends nothing")
-    _write(_drawn(sweep, file.suffix.lower()[1:]), file)
+    write_whole(file, _drawn(sweep, file.suffix.lower()[1:]))
 
 
 def _drawn(sweep: CollectiveTime, kind: str) -> bytes:
@@ -81,19 +80,6 @@ def _drawn(sweep: CollectiveTime, kind: str) -> bytes:
             content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {}
         )
     return content.getvalue()
-
-
-def _write(content: bytes, file: Path) -> None:
-    """Write a file by way of a neighbour, so that no half of it is ever seen."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        draft.write_bytes(content)
-        draft.replace(file)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        with suppress(OSError, ValueError):
-            draft.unlink()
-        reason = getattr(error, "strerror", None) or error
-        raise BadValueError("plot", str(file), f"a file that can be written ({reason})") from None
 
 
 def _fill(figure: Figure, sweep: CollectiveTime) -> None:
