@@ -36,9 +36,12 @@ class LeftOut:
     """Signed, by row."""
 
 
-def gpu_counts(known: Iterable[Curve]) -> Iterator[LeftOut]:
-    """Yield, for ring libraries, the errors on each GPU count that was left out of the fit."""
-    for key, curves in _ring_groups(known):
+def gpu_counts(known: Iterable[Curve], *, engines: bool = False) -> Iterator[LeftOut]:
+    """Yield the errors on each GPU count that was left out of the fit.
+
+    Of ring libraries, or of engines' kernels, what they fall back on being known.
+    """
+    for key, curves in _groups(known, engines=engines):
         counts = sorted({curve.question.gpus for curve in curves})
         if len(counts) < 2:
             continue
@@ -52,7 +55,7 @@ def gpu_counts(known: Iterable[Curve]) -> Iterator[LeftOut]:
 
 def systems(known: Iterable[Curve]) -> Iterator[LeftOut]:
     """Yield the errors on each system that is predicted from its family and its datasheet."""
-    for key, curves in _ring_groups(known):
+    for key, curves in _groups(known, engines=False):
         family = _family(key)
         if family and sum(len(curve.time_s) for curve in curves) >= _ENOUGH_ROWS:
             found = inherited(curves[0].cluster, family)
@@ -72,9 +75,11 @@ def networks(known: Iterable[Curve]) -> Iterator[LeftOut]:
                 yield LeftOut(name, "network", cluster, _errors(tried, None, wire))
 
 
-def _ring_groups(known: Iterable[Curve]) -> Iterator[tuple[Key, list[Curve]]]:
-    for key, curves in by_key(inside(known)).items():
-        if key[1] not in ENGINES:
+def _groups(known: Iterable[Curve], *, engines: bool) -> Iterator[tuple[Key, list[Curve]]]:
+    """Yield the curves inside one domain of every library, or of every engine, on every system."""
+    graph = [curve for curve in inside(known) if curve.question.mode == "graph"]
+    for key, curves in by_key(graph).items():
+        if (key[1] in ENGINES) == engines:
             yield key, curves
 
 

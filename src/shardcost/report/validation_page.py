@@ -68,6 +68,10 @@ the remaining rows do not speak of (in-switch reduction, if only eight GPUs use 
 family's other systems. Over PCIe this cannot work well: how much of a pair's rate is left to four
 or eight GPUs is a matter of the machine's host bridges, which no other GPU count shows."""
 
+_ENGINES_LEFT_OUT: Final = """\
+The same for the kernels of engines, each GPU count left out in turn; NCCL, which they fall back on,
+is known:"""
+
 _SYSTEMS: Final = """\
 ### A system
 
@@ -97,6 +101,7 @@ _CAUTIONS: Final = """\
 - First rows of some tables carry warm-up, and a few rows in the middle are outliers. All are in."""
 
 
+_NO_ROWS: Final = "The table has no such rows."
 _SPLITS: Final = {
     ("cluster", "library"): "By system and library",
     ("collective",): "By collective",
@@ -183,8 +188,27 @@ def _model_stats(name: str, members: Iterable[Curve]) -> Stats:
 
 
 def _gpu_counts(known: Sequence[Curve]) -> str:
-    found = list(cross_validation.gpu_counts(known))
-    return f"{_LEFT_OUT}\n\n{_left_out(found, 'left out')}"
+    rings = list(cross_validation.gpu_counts(known))
+    kernels = _by_library(cross_validation.gpu_counts(known, engines=True))
+    return "\n\n".join(
+        [
+            _LEFT_OUT,
+            _left_out(rings, "left out"),
+            _ENGINES_LEFT_OUT,
+            _left_out(kernels, "each count in turn"),
+        ]
+    )
+
+
+def _by_library(found: Iterable[LeftOut]) -> list[LeftOut]:
+    """Return what was left out of each library on each system as one."""
+    together: dict[tuple[str, str], list[LeftOut]] = {}
+    for each in found:
+        together.setdefault((each.system, each.library), []).append(each)
+    return [
+        LeftOut(system, library, library, np.concatenate([each.error_pct for each in parts]))
+        for (system, library), parts in together.items()
+    ]
 
 
 def _systems(known: Sequence[Curve]) -> str:
@@ -192,12 +216,7 @@ def _systems(known: Sequence[Curve]) -> str:
     switched = [each for each in found if _kind_of_links(each.system) == "nvswitch"]
     others = [each for each in found if each not in switched]
     return "\n\n".join(
-        [
-            _SYSTEMS,
-            _left_out(switched, "left out"),
-            _NO_SWITCH,
-            _left_out(others, "left out"),
-        ]
+        [_SYSTEMS, _left_out(switched, "left out"), _NO_SWITCH, _left_out(others, "left out")]
     )
 
 
@@ -210,12 +229,16 @@ def _kind_of_links(system: str) -> str:
 
 
 def _left_out(found: Sequence[LeftOut], head: str) -> str:
-    rows = [((f"{each.system}", each.what), stats(each.error_pct)) for each in found]
+    if not found:
+        return _NO_ROWS
+    rows = [((each.system, each.what), stats(each.error_pct)) for each in found]
     together = stats(np.concatenate([each.error_pct for each in found]))
     return _table(("system", head), [*rows, (("all", ""), together)])
 
 
 def _grouped(groups: Sequence[GroupStats]) -> str:
+    if not groups:
+        return _NO_ROWS
     head = tuple(groups[0].key)
     return _table(head, [(tuple(each.key.values()), each.stats) for each in groups])
 
