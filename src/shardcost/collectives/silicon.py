@@ -92,7 +92,7 @@ class CollectiveTime:
 
     @property
     def choice(self) -> Any:
-        """Index into `paths` of the one that runs."""
+        """Index, in the order of `weights`, of the path that runs."""
         shape = np.shape(self.time_s)
         stacked = [np.broadcast_to(each, shape) for each in self.weights.values()]
         return np.argmax(np.stack(stacked), axis=0)
@@ -108,7 +108,7 @@ class CollectiveTime:
         return self._named(1)
 
     def _named(self, place: int) -> Any:
-        names = np.array([path[place] for path in self.paths])
+        names = np.array([path[place] for path in self.weights])
         found = names[self.choice]
         return found if is_array(found) else str(found)
 
