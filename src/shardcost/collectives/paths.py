@@ -139,7 +139,7 @@ def ring_simple(
     hops = steps(collective, group.ranks)
     rate = _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket)
     block = size_bytes / group.ranks
-    return _filled(
+    parts = _filled(
         constants.fill,
         {
             "start": constants.simple_base_s,
@@ -150,6 +150,7 @@ def ring_simple(
             "local copy": block / constants.simple_copy_bytes_per_s,
         },
     )
+    return _waited(parts, steps(collective, group.domains), wire, group)
 
 
 def tree(constants: RingLibrary, wire: Wire, protocol: str, size_bytes: Any, group: Group) -> Parts:
@@ -186,43 +187,52 @@ def tree(constants: RingLibrary, wire: Wire, protocol: str, size_bytes: Any, gro
     wire_s = size_bytes * np.maximum(2 / linked(rate, group), crossing)
     if protocol != "Simple":
         return {"start": base, "hops": hops, "wire": wire_s}
-    return _filled(constants.fill, {"start": base, "hops": hops}, {"wire": wire_s})
+    parts = _filled(constants.fill, {"start": base, "hops": hops}, {"wire": wire_s})
+    return _waited(parts, 2 * levels, wire, group)
 
 
-def nvls(constants: RingLibrary, size_bytes: Any) -> Parts:
+def nvls(constants: RingLibrary, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of in-switch reduction inside one domain: M up and M down each link.
 
     Small messages are cut into small chunks, which start sooner and stream slower; the library
-    takes whichever chunks suit.
+    takes whichever chunks suit. Every rank heads a part of the buffer and sends chunks of its own,
+    so a large domain fills more slowly, though no more slowly than the whole buffer passes.
     """
+    wire_s = _nvls_wire(constants, size_bytes)
+    fill = np.minimum(_more_heads(group) * constants.nvls_base_s, wire_s)
+    return {"start": constants.nvls_small_base_s, "wire": wire_s, "filling more heads": fill}
+
+
+def _nvls_wire(constants: RingLibrary, size_bytes: Any) -> Any:
     assert constants.nvls_base_s is not None  # noqa: S101
     assert constants.nvls_small_base_s is not None  # noqa: S101
     small = size_bytes / constants.nvls_small_bytes_per_s
     longer = constants.nvls_base_s - constants.nvls_small_base_s
     large = longer + size_bytes / constants.nvls_bytes_per_s
-    return {"start": constants.nvls_small_base_s, "wire": np.minimum(small, large)}
+    return np.minimum(small, large)
+
+
+def _more_heads(group: Group) -> Any:
+    """Return how many times over a domain has the heads of a node, beyond the first."""
+    return np.maximum(0.0, group.ranks_per_domain / MOST_HEADS - 1)
 
 
 def nvls_tree(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of in-switch reduction in every domain, joined by a tree across them.
 
-    The slower of the switch and the ports of a domain sets the pace. Every rank heads a part of the
-    buffer and sends chunks of its own, so a level of the tree fills more slowly in a larger domain,
-    though no more slowly than the whole buffer passes.
+    The slower of the switch and the ports of a domain sets the pace, and more heads fill each level
+    of the tree more slowly, as in `nvls`.
     """
-    inside = nvls(constants, size_bytes)
     crossing = size_bytes * _tree_share(group) / (wire.efficiency * _ports(group))
-    wire_s = np.maximum(inside["wire"], crossing)
-    more_heads = np.maximum(0.0, group.ranks_per_domain / MOST_HEADS - 1)
+    wire_s = np.maximum(_nvls_wire(constants, size_bytes), crossing)
     levels = np.ceil(np.log2(group.domains))
-    return _filled(
+    level_fill = np.minimum(_more_heads(group) * wire.latency_s, wire_s)
+    parts = _filled(
         constants.fill,
-        {"start": inside["start"], "hops": 2 * levels * wire.latency_s},
-        {
-            "wire": wire_s,
-            "filling the tree": 2 * levels * np.minimum(more_heads * wire.latency_s, wire_s),
-        },
+        {"start": constants.nvls_small_base_s, "hops": 2 * levels * wire.latency_s},
+        {"wire": wire_s, "filling more heads": 2 * levels * level_fill},
     )
+    return _waited(parts, 2 * levels, wire, group)
 
 
 def p2p_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
@@ -249,7 +259,7 @@ def p2p_simple(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group
     peers = group.ranks_per_domain - 1
     beyond = group.ranks - group.ranks_per_domain
     share = wire.efficiency * _port(group)
-    return _filled(
+    parts = _filled(
         constants.fill,
         {
             "start": constants.p2p_base_s,
@@ -260,6 +270,7 @@ def p2p_simple(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group
             "local copy": block / constants.simple_copy_bytes_per_s,
         },
     )
+    return _waited(parts, _crosses(group), wire, group)
 
 
 def send_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
@@ -279,7 +290,7 @@ def send_simple(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Grou
     rate = _crowded(constants.p2p_bytes_per_s, group, constants.crowd, constants.socket)
     rate = np.minimum(rate, constants.p2p_bytes_per_s * share)
     across = wire.efficiency * _port(group)
-    return _filled(
+    parts = _filled(
         constants.fill,
         {
             "start": constants.p2p_base_s,
@@ -287,12 +298,13 @@ def send_simple(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Grou
         },
         {"wire": size_bytes / np.where(group.domains > 1, np.minimum(rate, across), rate)},
     )
+    return _waited(parts, _crosses(group), wire, group)
 
 
 def chain(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of a broadcast or a reduction along a chain, pipelined in chunks."""
     rate = _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket)
-    return _filled(
+    parts = _filled(
         constants.fill,
         {
             "start": constants.simple_base_s,
@@ -300,6 +312,7 @@ def chain(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> 
         },
         {"wire": size_bytes / _slowest(rate, wire.efficiency, group)},
     )
+    return _waited(parts, group.domains - 1, wire, group)
 
 
 def chain_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
@@ -349,7 +362,7 @@ def _all_reduce_only(
             found["tree", protocol] = tree(constants, wire, protocol, size_bytes, group)
     if constants.nvls_base_s is not None and group.tier.in_switch_reduction:
         if np.any(group.domains == 1):
-            found["nvls", "Simple"] = nvls(constants, size_bytes)
+            found["nvls", "Simple"] = nvls(constants, size_bytes, group)
         if np.any((group.domains > 1) & (group.ranks_per_domain > 1)):
             found["nvls_tree", "Simple"] = nvls_tree(constants, wire, size_bytes, group)
     return found
@@ -379,6 +392,17 @@ def _filled(fill: Quantity, latency: Parts, stream: Parts) -> Parts:
 def linked(rate: Any, group: Group) -> Any:
     """Return a rate on the links that lead to the group: without a switch not all of them do."""
     return rate * (group.link_bytes_per_s / group.tier.bytes_per_s)
+
+
+def _waited(parts: Parts, crossings: Any, wire: Wire, group: Group) -> Parts:
+    """Return the parts of a path under Simple, with what short messages wait for the network.
+
+    A crossing takes no less than under LL128; streaming hides all of that but the latency.
+    """
+    if not np.any(group.domains > 1):
+        return parts
+    exposed = crossings * (wire.ll128_latency_s - wire.latency_s) - parts["wire"]
+    return {**parts, "waiting for the network": np.maximum(0.0, exposed)}
 
 
 def _crowded(rate: Any, group: Group, crowd: Any, socket: Any) -> Any:

@@ -67,6 +67,7 @@ FORMULAS: Final[Mapping[Path_, Mapping[str, str]]] = {
         "start": "nvls_small_base_s",
         "wire": "min(size / nvls_small_bytes_per_s,"
         " nvls_base_s - nvls_small_base_s + size / nvls_bytes_per_s)",
+        "filling more heads": "min(max(0, ranks / heads - 1) * nvls_base_s, wire)",
     },
     ("p2p", "LL"): {
         "start": "p2p_ll_base_s",
@@ -135,6 +136,7 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
     ("ring", "Simple"): {
         "hops": "(steps - crossings) * simple_hop_s + crossings * latency_s",
         "wire": "size * steps / ranks / min({crowded[simple_bytes_per_s]}, efficiency * ports)",
+        "waiting for the network": "max(0, crossings * (ll128_latency_s - latency_s) - wire)",
     },
     ("tree", "LL"): {
         "start": "ll_base_s",
@@ -154,6 +156,7 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
         "wire": "size * max(2 / {linked[simple_bytes_per_s]},"
         " 2 * (domains - 1) / domains / (efficiency * ports))",
         "filling the pipeline": "fill * sqrt((start + hops) * wire)",
+        "waiting for the network": "max(0, 2 * levels * (ll128_latency_s - latency_s) - wire)",
     },
     ("nvls_tree", "Simple"): {
         "start": "nvls_small_base_s",
@@ -161,9 +164,10 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
         "wire": "max(min(size / nvls_small_bytes_per_s,"
         " nvls_base_s - nvls_small_base_s + size / nvls_bytes_per_s),"
         " size * 2 * (domains - 1) / domains / (efficiency * ports))",
-        "filling the tree": "2 * levels"
+        "filling more heads": "2 * levels"
         " * min(max(0, ranks_per_domain / heads - 1) * latency_s, wire)",
-        "filling the pipeline": "fill * sqrt((start + hops) * (wire + filling_the_tree))",
+        "filling the pipeline": "fill * sqrt((start + hops) * (wire + filling_more_heads))",
+        "waiting for the network": "max(0, 2 * levels * (ll128_latency_s - latency_s) - wire)",
     },
     ("p2p", "LL"): {
         "hops": "steps * p2p_hop_s + ll_latency_s",
@@ -174,6 +178,7 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
         "hops": "steps * p2p_hop_s + latency_s",
         "wire": "size / ranks * ((ranks_per_domain - 1) / {crowded[p2p_bytes_per_s]}"
         " + (ranks - ranks_per_domain) / (efficiency * port))",
+        "waiting for the network": "max(0, ll128_latency_s - latency_s - wire)",
     },
     ("send", "LL"): {
         "hops": "p2p_hop_s + ll_latency_s",
@@ -182,6 +187,7 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
     ("send", "Simple"): {
         "hops": "p2p_hop_s + latency_s",
         "wire": "size / min({paired[p2p_bytes_per_s]}, efficiency * port)",
+        "waiting for the network": "max(0, ll128_latency_s - latency_s - wire)",
     },
     ("chain", "LL"): {
         "hops": "(steps - crossings) * ll_hop_s + crossings * ll_latency_s",
@@ -190,6 +196,7 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
     ("chain", "Simple"): {
         "hops": "(steps - crossings) * simple_hop_s + crossings * latency_s",
         "wire": "size / min({crowded[simple_bytes_per_s]}, efficiency * ports)",
+        "waiting for the network": "max(0, crossings * (ll128_latency_s - latency_s) - wire)",
     },
 }
 """For a group that spans several domains: the parts that differ, and paths that only run there."""
