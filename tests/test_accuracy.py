@@ -13,7 +13,7 @@ from shardcost.evidence.fit import Curve
 from shardcost.evidence.refit import usable
 from shardcost.evidence.tables import Table, read_table
 from shardcost.evidence.validate import Stats, stats, validate
-from shardcost.report.validation_page import page
+from shardcost.report.validation_page import errors_in_sample
 
 NUMBER = re.compile(r" [+-]?[0-9,]+(\.[0-9]+)? ")
 
@@ -39,6 +39,8 @@ def test_errors_by_kind_of_measurement(table: Table) -> None:
         "NCCL family, one node": (4, 14),
         "engines, graph, one node": (5, 20),
         "across nodes or racks": (10, 35),
+        "eager": (6, 35),
+        "single process": (10, 20),
     }
     found = validate(table, ("population",))
     assert found.predicted >= 0.97 * table.rows
@@ -64,8 +66,9 @@ def test_the_validation_page_is_of_these_constants(table: Table, repository: Pat
 
     Figures may differ a little: fits do, between machines and versions of SciPy.
     """
-    shown = (repository / "docs" / "validation.md").read_text(encoding="utf-8").split("|")
-    expected = page(table).split("|")
+    whole = (repository / "docs" / "validation.md").read_text(encoding="utf-8")
+    shown = whole.partition("\n\n## What was left out")[0].split("|")
+    expected = errors_in_sample(table).split("|")
     assert len(shown) == len(expected)
     for one, other in zip(shown, expected, strict=True):
         if NUMBER.fullmatch(one) and NUMBER.fullmatch(other):

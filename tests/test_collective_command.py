@@ -81,7 +81,8 @@ def printed_value(text: str) -> float:
 
 def some_network() -> Calibration:
     """Return made-up constants of a network: the formulas are tested, not the fit."""
-    made_up = {f.name: 0.8 if "efficiency" in f.name else 5e-6 for f in fields(Wire)}
+    kinds = {"efficiency": 0.8, "network_ll_bytes_per_s": 8e9}
+    made_up = {f.name: kinds.get(f.name, 5e-6) for f in fields(Wire)}
     return Calibration(
         system="ib_8x400g", library="network", constants=Wire(**made_up), fit=measured()[0].fit
     )
@@ -115,7 +116,7 @@ def predictions() -> Iterator[CollectiveTime]:
                         library=library,
                         mode=mode,
                         calibration=own.get(library),
-                        wire=wire,
+                        wire=None if library == TUNER else wire,
                     )
 
 
@@ -254,7 +255,7 @@ def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, *ASK, "--size", "64MiB")
     assert list(found) == [
         *("collective", "system", "network", "gpus", "nodes", "domains", "library", "mode"),
-        *("size_bytes", "time_s", "algorithm", "protocol"),
+        *("size_bytes", "time_s", "algorithm", "protocol", "bound_s"),
         *("algbw_bytes_per_s", "busbw_bytes_per_s", "link_share", "link"),
         *("alternatives", "parts", "formulas", "why", "notes", "calibrations"),
     ]
@@ -391,7 +392,7 @@ def test_carried_over_constants_are_a_note(capsys: pytest.CaptureFixture[str]) -
 
 def test_beyond_the_rows_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     notes = run_json(capsys, *ASK, "--size", "1TiB")["notes"]
-    assert any("beyond the calibration" in note for note in notes)
+    assert any("beyond the rows of" in note for note in notes)
 
 
 def test_beyond_a_domain_the_network_is_the_link(capsys: pytest.CaptureFixture[str]) -> None:
@@ -415,11 +416,11 @@ def test_beyond_a_domain_the_network_is_the_link(capsys: pytest.CaptureFixture[s
         ((*ASK, "--size", "1.5"), "a whole number of bytes"),
         ((*ASK, "--size", "1", "--gpus", "eight"), "--gpus must be a whole number"),
         ((*ASK, "--size", "1", "--gpus", "0"), "gpus must be a whole number of at least 1"),
-        ((*ASK, "--size", "1", "--nodes", "3", "--network", "ib"), "a multiple of the 3 nodes"),
+        ((*ASK, "--size", "1", "--nodes", "3", "--network", "ib"), "the same on each of 3 nodes"),
         ((*ASK, "--size", "1", "--gpus", "16", "--nodes", "1"), "at most 8 on 1 node"),
         ((*ASK, "--size", "1", "--gpus", "16"), "name a network for more"),
         ((*ASK, "--size", "1", "--on", "mi300x", "--library", "nccl"), "known: rccl"),
-        ((*ASK, "--size", "1", "--on", "gaudi3"), "unknown library on gaudi3"),
+        ((*ASK, "--size", "1", "--on", "gaudi3"), "none was measured there or on its family"),
         ((*ASK, "--size", "1", "--library", "mpi"), "nccl-tuner"),
         ((*ASK, "--size", "1", "--mode", "slow"), "unknown mode 'slow'; known: eager, graph"),
         ((*ASK, "--size", "1", "--mode", "eager"), "no eager rows were measured"),
@@ -432,7 +433,7 @@ def test_beyond_a_domain_the_network_is_the_link(capsys: pytest.CaptureFixture[s
         ((*ASK, "--sweep", "8:8"), "from a smaller size to a larger one"),
         ((*ASK, "--sweep", "0:8"), "at least 1 byte"),
         ((*ASK, "--sweep", "8:16:1"), "with a factor of at least 2"),
-        ((*ASK, "--sweep", "8:16:x"), "--sweep must be a whole number"),
+        ((*ASK, "--sweep", "8:16:x"), "the factor of --sweep must be a whole number"),
         (("collective", "all_reduce", "--size", "1", "--on", "h100_sxm"), "--gpus"),
     ],
 )

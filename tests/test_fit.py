@@ -173,8 +173,9 @@ def test_what_is_left_out_is_predicted_without_it() -> None:
     counts = list(cross_validation.gpu_counts(known))
     assert [each.what for each in counts] == ["2 GPUs", "4 GPUs", "8 GPUs"]
     assert np.median(np.abs(counts[1].error_pct)) < 10
-    whole = list(cross_validation.systems([*known, *known]))
-    assert [each.system for each in whole] == ["h100_sxm"]
+    sibling = [curve(None, gpus=gpus, cluster="b200_sxm") for gpus in (2, 8)]
+    whole = list(cross_validation.systems([*known, *known, *sibling]))
+    assert [each.system for each in whole] == ["h100_sxm"], "of the other there are too few rows"
     assert np.abs(whole[0].error_pct).max() > 1, "predicted by its family, not by itself"
     across = [
         curve(None, cluster=name, gpus=16, nodes=2, network="ib_8x400g")

@@ -274,6 +274,16 @@ def test_where_steps_are_uneven_the_barrier_matters(
     assert simulate(found, topology, size).time_s / with_barrier == pytest.approx(ratio, rel=0.02)
 
 
+def test_a_mesh_pays_for_the_way_back_in_latency() -> None:
+    """The last of a row reaches the first through all of it, on links the others leave free."""
+    found = schedule("all_reduce", "torus_2d", 12, shape=(3, 4))
+    times = [
+        simulate(found, torus((3, 4), 100 * GB, wrap=wrap, latency_s=ALPHA), 12 * 10**6).time_s
+        for wrap in (True, False)
+    ]
+    assert times[0] < times[1] < times[0] + 12 * 4 * ALPHA
+
+
 @pytest.mark.parametrize("shape", [(3, 3), (3, 4), (4, 4)])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_a_torus_runs_its_own_algorithm_without_contention(

@@ -130,6 +130,14 @@ def test_a_torus_has_two_links_per_device_and_dimension(
     assert sending_rates(topology) == [degree * 50 * GB] * topology.devices
 
 
+def test_a_mesh_is_a_torus_without_the_links_that_wrap() -> None:
+    mesh, whole = torus((3, 4), 50 * GB, wrap=False), torus((3, 4), 50 * GB)
+    assert len(whole.links) - len(mesh.links) == 2 * (3 + 4)
+    assert mesh.name == "mesh of 3 x 4"
+    assert len(mesh.route(0, 3)) == 3, "the whole row"
+    assert len(whole.route(0, 3)) == 1
+
+
 def test_a_torus_is_crossed_the_short_way_in_order_of_its_dimensions() -> None:
     topology = torus((5, 5), 50 * GB)
     assert way(topology, 0, 4 * 5 + 3) == ["gpu 0", "gpu 20", "gpu 24", "gpu 23"]
@@ -241,6 +249,7 @@ def test_nodes_may_be_used_in_part() -> None:
         (lambda: torus((), GB), BadValueError, "shape must be one to three"),
         (lambda: torus((2, 2, 2, 2), GB), BadValueError, "shape must be one to three"),
         (lambda: torus((4, 0), GB), BadValueError, "shape must be a whole number"),
+        (lambda: torus(4, GB), BadTypeError, "shape must be one to three"),  # type: ignore[arg-type]
         (lambda: pcie_tree(8, GB, gpus_per_switch=0), BadValueError, "gpus_per_switch"),
         (lambda: small_fat_tree(oversubscription=0), BadValueError, "oversubscription"),
         (lambda: small_fat_tree(spines=0), BadValueError, "spines"),

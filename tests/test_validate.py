@@ -108,7 +108,7 @@ def test_populations() -> None:
     assert collectives.population(LIKE) == "NCCL family, one node"
     assert collectives.population(LIKE | {"library": "vllm"}) == "engines, graph, one node"
     assert collectives.population(LIKE | {"library": "vllm", "mode": "eager"}) == "eager"
-    assert collectives.population(LIKE | {"network": "ib"}) == "across nodes or racks"
+    assert collectives.population(LIKE | {"nodes": "2"}) == "across nodes or racks"
     assert collectives.population(LIKE | {"single_process": "1"}) == "single process"
 
 
@@ -136,7 +136,7 @@ def test_columns_of_the_table_win_over_derived_ones(tmp_path: Path) -> None:
         ({"single_process": "yes"}, "single_process must be 0, 1 or empty"),
         ({"num_gpus": "64"}, "gpus must be at most 8 on 1 node of h100_sxm"),
         ({"nodes": "2", "num_gpus": "16"}, "nodes must be within one domain of h100_sxm"),
-        ({"nodes": "3", "network": "ib"}, "gpus must be a multiple of the 3 nodes"),
+        ({"nodes": "3", "network": "ib"}, "gpus must be the same on each of 3 nodes"),
         ({"time_us": "fast"}, "time_us must be a number above 1e-6 and at most 1e15, or empty"),
         ({"time_us": "-1"}, "time_us must be a number above 1e-6 and at most 1e15, or empty"),
         ({"time_us": "nan"}, "time_us must be a number above 1e-6 and at most 1e15, or empty"),

@@ -66,11 +66,6 @@ def tuner_table(name: str) -> dict[str, Any]:
     return _content("tuner", name)
 
 
-def forget() -> None:
-    """Read every file anew when it is next asked for."""
-    _content.cache_clear()
-
-
 def _named(shelf: Shelf, name: str, build: Callable[[dict[str, Any], str], T]) -> T:
     if not isinstance(name, str):
         raise BadTypeError(shelf[:-1], name, "a name")

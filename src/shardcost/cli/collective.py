@@ -166,7 +166,7 @@ def _sizes(text: str) -> list[int]:
     if len(words) not in {2, 3}:
         raise BadValueError("--sweep", text, "two sizes like 8:8GiB, or with a factor, 8:8GiB:4")
     least, most = (_size(word, "--sweep") for word in words[:2])
-    factor = options.whole("--sweep", words[2]) if len(words) == 3 else 2
+    factor = options.whole("the factor of --sweep", words[2]) if len(words) == 3 else 2
     if factor < 2:
         raise BadValueError("--sweep", text, "with a factor of at least 2")
     if least >= most:

@@ -40,7 +40,7 @@ def parser() -> options.Parser:
         "--page",
         metavar="FILE.md",
         help="write a page on one table: errors by every split, simpler models, cross-validation"
-        " (needs SciPy, takes a minute)",
+        " (needs SciPy, takes minutes)",
     )
     parser.add_argument(
         "--ignore-versions",

@@ -7,7 +7,8 @@ never measured inherits from its family: constants are carried over in units of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -19,7 +20,7 @@ from shardcost.checks import Noun, instance, noun, one_of, positive, text, whole
 from shardcost.cluster import Cluster, Network, Source
 from shardcost.collectives.direct import ENGINES, DirectLibrary, generation
 from shardcost.collectives.paths import RingLibrary, Wire
-from shardcost.errors import FormatError, ShardcostError, UnknownNameError
+from shardcost.errors import BadValueError, FormatError, ShardcostError, UnknownNameError
 from shardcost.units import format_bytes
 
 Constants: TypeAlias = RingLibrary | DirectLibrary | Wire
@@ -30,6 +31,7 @@ _KINDS: Final[dict[str, type[Constants]]] = {
     "wire": Wire,
 }
 _UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
+_HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/collectives.md"
 _BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s"})
 """Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
 
@@ -48,16 +50,16 @@ class Fit(Noun):
     most_bytes: int = whole()
     collectives: tuple[str, ...] = ()
 
-    def outside(self, collective: str, size_bytes: Any, ranks: Any) -> list[str]:
+    def outside(self, collective: str, size_bytes: Any, ranks: Any, where: str = "") -> list[str]:
         """Return in which ways a question lies outside of the rows, in words."""
         said = []
         if collective not in self.collectives:
-            said.append(f"no row is of {collective}")
+            said.append(f"none is of {collective}")
         if np.min(size_bytes) < self.least_bytes / 2 or np.max(size_bytes) > self.most_bytes * 2:
             ends = f"{format_bytes(self.least_bytes)} to {format_bytes(self.most_bytes)}"
-            said.append(f"the rows have {ends}")
+            said.append(f"they have {ends}")
         if np.min(ranks) < self.least_gpus or np.max(ranks) > self.most_gpus:
-            said.append(f"the rows have {self.least_gpus} to {self.most_gpus} GPUs")
+            said.append(f"they have {self.least_gpus} to {self.most_gpus} GPUs{where}")
         return said
 
 
@@ -156,9 +158,26 @@ def _machine(name: str) -> Cluster:
     return catalog.cluster_named(name)
 
 
-@cache
+_INSTEAD: Final[list[tuple[Calibration, ...]]] = []
+
+
+@contextmanager
+def instead(found: Iterable[Calibration]) -> Iterator[None]:
+    """Within this, let predictions rest on these calibrations and not on the catalog's."""
+    _INSTEAD.append(tuple(found))
+    try:
+        yield
+    finally:
+        _INSTEAD.pop()
+
+
 def measured() -> tuple[Calibration, ...]:
-    """Return every calibration of the catalog."""
+    """Return every calibration of the catalog, or those that stand in for them (`instead`)."""
+    return _INSTEAD[-1] if _INSTEAD else _catalogued()
+
+
+@cache
+def _catalogued() -> tuple[Calibration, ...]:
     return tuple(
         calibration
         for name, content in catalog.contents("silicon")
@@ -179,13 +198,15 @@ def calibration_of(cluster: Cluster, library: str, version: str | None = None) -
     if own is not None:
         return own
     donors = donors_of(cluster, library, since)
+    if not donors and not libraries(cluster):
+        rule = "one whose constants you fitted: none was measured there or on its family"
+        raise BadValueError(f"library on {cluster.name}", library, f"{rule}{_HOW_TO_FIT}")
     if not donors:
         raise UnknownNameError(
             f"library on {cluster.name}",
             library,
             [*libraries(cluster), *(["nccl-tuner"] if cluster.device.vendor == "nvidia" else [])],
-            "(measured there or on its family; for another, fit constants to your own"
-            " measurements: see docs/collectives.md)",
+            f"(measured there or on its family){_HOW_TO_FIT}",
         )
     return inherited(cluster, donors)
 

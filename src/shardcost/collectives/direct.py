@@ -22,6 +22,8 @@ from shardcost.collectives.paths import Parts, RingLibrary, linked, total
 from shardcost.collectives.tuner import Path_
 
 ENGINES: Final = ("sglang", "trtllm", "vllm")
+_ALL_TO_ALL: Final = frozenset({"nvswitch", "full_mesh"})
+"""Links by which every device reaches every other directly, as the kernels need."""
 _MIB: Final = 2.0**20
 
 
@@ -139,8 +141,10 @@ def limits(engine: str, version: str | None, group: Group) -> Mapping[Path_, Any
     known = np.array(rules["ranks"])
     index = np.clip(np.searchsorted(known, group.ranks), 0, len(known) - 1)
     usable = (known[index] == group.ranks) & (group.domains == 1)
-    if not group.has_nvlink:
-        usable = usable & (group.ranks == 2) & rules["pair_over_pcie"]
+    if rules["one_node"]:
+        usable = usable & (group.nodes == 1)
+    if group.tier.kind not in _ALL_TO_ALL:
+        usable = usable & (group.ranks == 2) & (group.has_nvlink or rules["pair_over_pcie"])
     if group.cluster.device.vendor == "intel":  # the engines have no such kernels for it
         usable = usable & False
     found: dict[Path_, Any] = {}

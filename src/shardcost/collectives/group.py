@@ -18,6 +18,7 @@ from shardcost.errors import BadTypeError, BadValueError
 from shardcost.scalars import whole_number
 
 MOST_HEADS: Final = 8
+_MOST_RANKS: Final = 10**9
 NVLINK_KINDS: Final = frozenset({"nvswitch", "cube_mesh", "full_mesh"})
 
 
@@ -93,12 +94,17 @@ class Group:
 def _counts(name: str, value: Any) -> Any:
     """Return a whole number of at least 1, or an array of them."""
     if not is_array(value):
-        return whole_number(name, value, 1)
+        number = whole_number(name, value, 1)
+        if number > _MOST_RANKS:
+            raise BadValueError(name, number, f"at most {_MOST_RANKS}")
+        return number
     if value.dtype.kind not in "iu":
         raise BadTypeError(name, value, "a whole number, in every cell")
     if (value < 1).any():
         raise BadValueError(name, value[value < 1][0], "a whole number of at least 1")
-    return value
+    if (value > _MOST_RANKS).any():
+        raise BadValueError(name, value[value > _MOST_RANKS][0], f"at most {_MOST_RANKS}")
+    return value.astype(np.int64)
 
 
 def _fewest_nodes(cluster: Cluster, ranks: Any) -> Any:
@@ -116,11 +122,12 @@ def _check_fit(cluster: Cluster, ranks: Any, nodes: Any, domains: Any) -> None:
     if anywhere(too_few):
         rule = f"at least {_first(nodes, too_few)}, one for each node"
         raise BadValueError("gpus", _first(ranks, too_few), rule)
-    uneven = (ranks % nodes != 0) & (domains > 1)
+    uneven = ((ranks % nodes != 0) | (nodes % domains != 0)) & (domains > 1)
     if anywhere(uneven):
-        rule = f"a multiple of the {_first(nodes, uneven)} nodes"
-        why = "nodes of different size were never measured; ask for the larger and the smaller"
-        raise BadValueError("gpus", _first(ranks, uneven), f"{rule} ({why})")
+        count, parts = _first(nodes, uneven), _first(domains, uneven)
+        rule = f"the same on each of {count} nodes" + f" in {parts} domains" * (count != parts)
+        way_out = "uneven groups were never measured: name a number of nodes that divides evenly"
+        raise BadValueError("gpus", _first(ranks, uneven), f"{rule} ({way_out})")
 
 
 def _spanned(cluster: Cluster, tier: Tier, nodes: Any) -> Any:

@@ -41,14 +41,18 @@ class Wire(Noun):
     """… under LL128 …"""
     latency_s: Quantity = positive()
     """… and under Simple, as far as streaming does not hide it."""
-    ll_efficiency: Quantity = positive()
-    """Share of the ports' nominal rate that LL reaches."""
+    network_ll_bytes_per_s: Quantity = positive()
+    """What LL gets through the ports of a domain, if they are that fast: few proxies carry it."""
     efficiency: Quantity = positive()
-    """Share of the ports' nominal rate that the others reach."""
+    """Share of the ports' nominal rate that the other protocols reach."""
 
 
 NO_WIRE = Wire(
-    ll_latency_s=1e-6, ll128_latency_s=1e-6, latency_s=1e-6, ll_efficiency=1, efficiency=1
+    ll_latency_s=1e-6,
+    ll128_latency_s=1e-6,
+    latency_s=1e-6,
+    network_ll_bytes_per_s=1e12,
+    efficiency=1,
 )
 """For groups inside one domain, where nothing crosses a network."""
 
@@ -112,7 +116,7 @@ def ring_ll(
         "hops": _along_ring(collective, group, constants.ll_hop_s, wire.ll_latency_s),
         "spread over channels": constants.ll_spread_s
         * (size_bytes / (size_bytes + constants.ll_spread_bytes * group.ranks)),
-        "wire": block * (hops / _slowest(rate, wire.ll_efficiency, group)),
+        "wire": block * (hops / _slowest(rate, _ll_across(wire, group), group)),
         "local copy": block / constants.ll_copy_bytes_per_s,
     }
 
@@ -123,7 +127,7 @@ def ring_ll128(
     """Return the parts of a ring under LL128."""
     hops = steps(collective, group.ranks)
     block = size_bytes / group.ranks
-    rate = _slowest(linked(constants.ll128_bytes_per_s, group), wire.efficiency, group)
+    rate = _slowest(linked(constants.ll128_bytes_per_s, group), _across(wire, group), group)
     return {
         "start": constants.ll128_base_s,
         "hops": _along_ring(collective, group, constants.ll128_hop_s, wire.ll128_latency_s),
@@ -146,7 +150,7 @@ def ring_simple(
             "hops": _along_ring(collective, group, constants.simple_hop_s, wire.latency_s),
         },
         {
-            "wire": block * (hops / _slowest(rate, wire.efficiency, group)),
+            "wire": block * (hops / _slowest(rate, _across(wire, group), group)),
             "local copy": block / constants.simple_copy_bytes_per_s,
         },
     )
@@ -162,29 +166,29 @@ def tree(constants: RingLibrary, wire: Wire, protocol: str, size_bytes: Any, gro
         "LL": (
             constants.ll_base_s,
             constants.ll_hop_s,
-            constants.ll_bytes_per_s,
-            wire.ll_efficiency,
+            _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket),
+            _ll_across(wire, group),
             wire.ll_latency_s,
         ),
         "LL128": (
             constants.ll128_base_s,
             constants.ll128_hop_s,
-            constants.ll128_bytes_per_s,
-            wire.efficiency,
+            linked(constants.ll128_bytes_per_s, group),
+            _across(wire, group),
             wire.ll128_latency_s,
         ),
         "Simple": (
             constants.simple_base_s,
             constants.simple_hop_s,
-            constants.simple_bytes_per_s,
-            wire.efficiency,
+            _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket),
+            _across(wire, group),
             wire.latency_s,
         ),
     }[protocol]
     levels = np.ceil(np.log2(group.domains))
-    crossing = _tree_share(group) / (across * _ports(group))
+    crossing = _tree_share(group) / across
     hops = 2 * (group.ranks_per_domain - 1) * hop + 2 * levels * latency
-    wire_s = size_bytes * np.maximum(2 / linked(rate, group), crossing)
+    wire_s = size_bytes * np.maximum(2 / rate, crossing)
     if protocol != "Simple":
         return {"start": base, "hops": hops, "wire": wire_s}
     parts = _filled(constants.fill, {"start": base, "hops": hops}, {"wire": wire_s})
@@ -207,7 +211,7 @@ def _nvls_wire(constants: RingLibrary, size_bytes: Any) -> Any:
     assert constants.nvls_base_s is not None  # noqa: S101
     assert constants.nvls_small_base_s is not None  # noqa: S101
     small = size_bytes / constants.nvls_small_bytes_per_s
-    longer = constants.nvls_base_s - constants.nvls_small_base_s
+    longer = np.maximum(0.0, constants.nvls_base_s - constants.nvls_small_base_s)
     large = longer + size_bytes / constants.nvls_bytes_per_s
     return np.minimum(small, large)
 
@@ -223,7 +227,7 @@ def nvls_tree(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group)
     The slower of the switch and the ports of a domain sets the pace, and more heads fill each level
     of the tree more slowly, as in `nvls`.
     """
-    crossing = size_bytes * _tree_share(group) / (wire.efficiency * _ports(group))
+    crossing = size_bytes * _tree_share(group) / _across(wire, group)
     wire_s = np.maximum(_nvls_wire(constants, size_bytes), crossing)
     levels = np.ceil(np.log2(group.domains))
     level_fill = np.minimum(_more_heads(group) * wire.latency_s, wire_s)
@@ -243,7 +247,7 @@ def p2p_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) ->
     block = size_bytes / group.ranks
     peers = group.ranks_per_domain - 1
     beyond = group.ranks - group.ranks_per_domain
-    share = wire.ll_efficiency * _port(group)
+    share = _ll_across(wire, group) / group.ranks_per_domain
     inside = np.maximum(1 / constants.p2p_ll_bytes_per_s, 2 * peers / group.link_bytes_per_s)
     return {
         "start": constants.p2p_ll_base_s,
@@ -276,7 +280,7 @@ def p2p_simple(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group
 def send_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of a small send of each rank to the next."""
     rate = np.minimum(constants.p2p_ll_bytes_per_s, group.pair_bytes_per_s / 2)
-    across = wire.ll_efficiency * _port(group)
+    across = _ll_across(wire, group) / group.ranks_per_domain
     return {
         "start": constants.p2p_ll_base_s,
         "hops": constants.p2p_hop_s + _crosses(group) * wire.ll_latency_s,
@@ -310,7 +314,7 @@ def chain(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> 
             "start": constants.simple_base_s,
             "hops": _along_ring("broadcast", group, constants.simple_hop_s, wire.latency_s),
         },
-        {"wire": size_bytes / _slowest(rate, wire.efficiency, group)},
+        {"wire": size_bytes / _slowest(rate, _across(wire, group), group)},
     )
     return _waited(parts, group.domains - 1, wire, group)
 
@@ -321,7 +325,7 @@ def chain_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) 
     return {
         "start": constants.ll_base_s,
         "hops": _along_ring("broadcast", group, constants.ll_hop_s, wire.ll_latency_s),
-        "wire": size_bytes / _slowest(rate, wire.ll_efficiency, group),
+        "wire": size_bytes / _slowest(rate, _ll_across(wire, group), group),
     }
 
 
@@ -366,6 +370,13 @@ def _all_reduce_only(
         if np.any((group.domains > 1) & (group.ranks_per_domain > 1)):
             found["nvls_tree", "Simple"] = nvls_tree(constants, wire, size_bytes, group)
     return found
+
+
+def exists(path: Path_, group: Group) -> Any:
+    """Return where a path can run: trees only across domains, one switch only inside one."""
+    if path[0] in {"tree", "nvls_tree"}:
+        return group.domains > 1
+    return group.domains == 1 if path[0] == "nvls" else True
 
 
 def total(parts: Parts) -> Any:
@@ -414,9 +425,19 @@ def _crowded(rate: Any, group: Group, crowd: Any, socket: Any) -> Any:
     return rate * np.where(ranks > 2, crowd * across, 1.0)
 
 
-def _slowest(inside: Any, efficiency: Any, group: Group) -> Any:
-    """Return the rate of the slowest link of a ring: inside a domain, or its network ports."""
-    return np.where(group.domains > 1, np.minimum(inside, efficiency * _ports(group)), inside)
+def _slowest(inside: Any, outside: Any, group: Group) -> Any:
+    """Return the rate of the slowest link of a ring: inside a domain, or out of it."""
+    return np.where(group.domains > 1, np.minimum(inside, outside), inside)
+
+
+def _across(wire: Wire, group: Group) -> Any:
+    """Return the rate at which a domain sends to others."""
+    return wire.efficiency * _ports(group)
+
+
+def _ll_across(wire: Wire, group: Group) -> Any:
+    """Return the rate at which a domain sends to others under LL."""
+    return np.minimum(wire.network_ll_bytes_per_s, _ports(group))
 
 
 def _ports(group: Group) -> Any:
@@ -438,4 +459,5 @@ def _tree_share(group: Group) -> Any:
 
 
 def _crosses(group: Group) -> Any:
-    return np.where(group.domains > 1, 1.0, 0.0)
+    """Return how often a send crosses the network: the receiver's leave to send, then the data."""
+    return np.where(group.domains > 1, 2.0, 0.0)

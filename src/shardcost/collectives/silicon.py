@@ -7,7 +7,8 @@ where the ranks sit (`group`). Here they meet.
 **Continuity.** A library switches paths at one size, and its time may jump there. Where exactly
 depends on its version and its channels, so near the switch shardcost weighs the candidates: with
 NCCL's tuner by how close its estimates are (a path that it thinks 5 % slower counts 4 %), with
-stated limits over the last few percent before the limit. Elsewhere one path counts alone.
+stated limits over the last fifth before the limit, at which 3 % are left. Elsewhere one path counts
+alone.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from shardcost.collectives.paths import (
     Parts,
     RingLibrary,
     Wire,
+    exists,
     ring_library_paths,
     total,
 )
@@ -64,9 +66,11 @@ TUNER: Final = "nccl-tuner"
 _SHARPNESS: Final = 6
 """Weights are ratios of times squared this often: to the power 64."""
 _LIMIT_SHARPNESS: Final = 5
-_BEFORE_LIMIT: Final = 0.93
+_BEFORE_LIMIT: Final = 0.9
 """Where, as a share of a stated limit, two paths weigh the same."""
+_MOST_BYTES: Final = 2.0**62
 
+_IN_SWITCH: Final = ("nvls", "nvls_tree", "multicast")
 _VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
 
 Weights: TypeAlias = Mapping[Path_, Any]
@@ -131,6 +135,15 @@ class CollectiveTime:
         """`busbw_bytes_per_s` over the nominal rate of the slowest link on the way."""
         return self.busbw_bytes_per_s / nominal_rate(self.collective, self.group)
 
+    @property
+    def bound_s(self) -> Any:
+        """What the path that runs cannot beat: bytes on the busiest link over its nominal rate."""
+        by_links, by_switch = (
+            wire_bound_s(self.collective, self.size_bytes, self.group, in_switch=each)
+            for each in (False, True)
+        )
+        return np.where(np.isin(self.algorithm, _IN_SWITCH), by_switch, by_links)[()]
+
     def alternatives(self) -> list[tuple[Path_, float]]:
         """Return every path with its time in seconds, fastest first. For one cell only."""
         found = [(path, float(total(parts))) for path, parts in self.paths.items()]
@@ -178,11 +191,15 @@ def collective_time(
     """
     mode = mode or MODES[0]
     _check_names(collective, mode)
+    _check_constants(calibration, wire)
     machine = _machine(cluster, network)
     size = _checked_size(size_bytes)
     group = Group.on(machine, gpus, nodes)
+    _check_shapes(size, group)
     engine, version = name_and_version(library)
     if engine == TUNER:
+        if mode != MODES[0] or calibration or wire:
+            raise BadValueError("library", library, "another, for eager launches or own constants")
         return _by_tuner(collective, size, group)
     own = calibration or calibration_of(machine, engine, version)
     used = _used(own, wire, group)
@@ -190,12 +207,14 @@ def collective_time(
     if mode == "eager":
         paths = _eager(paths, own, size)
     time = _alone_is_free(_weighted(paths, weights), group)
-    notes = _notes(used, collective, size, group)
+    notes = _notes(used, collective, size, group) + _notes_on(own, machine, engine, version)
     return CollectiveTime(collective, size, group, library, mode, time, paths, weights, used, notes)
 
 
 def default_library(cluster: Cluster) -> str:
     """Return the library of a device's vendor, which engines fall back to."""
+    if cluster.device.architecture.startswith("gaudi"):
+        return "hccl"
     return _VENDORS_OWN.get(cluster.device.vendor, "nccl")
 
 
@@ -249,6 +268,8 @@ def wire_bound_s(collective: str, size_bytes: Any, group: Group, *, in_switch: b
 def _machine(cluster: Cluster | str, network: str | Network | None) -> Cluster:
     if isinstance(cluster, str):
         return Cluster.named(cluster, network)
+    if not isinstance(cluster, Cluster):
+        raise BadTypeError("cluster", cluster, "a Cluster or the name of one")
     if network is None:
         return cluster
     return replace(cluster, network=Network.named(network) if isinstance(network, str) else network)
@@ -261,15 +282,44 @@ def _check_names(collective: str, mode: str) -> None:
         raise UnknownNameError("mode", mode, MODES)
 
 
+def _check_constants(calibration: object, wire: object) -> None:
+    """Raise unless constants of the caller's own are of the kind that they stand in for."""
+    kinds: dict[str, tuple[object, tuple[type, ...]]] = {
+        "calibration": (calibration, (RingLibrary, DirectLibrary)),
+        "wire": (wire, (Wire,)),
+    }
+    for name, (given, wanted) in kinds.items():
+        constants = getattr(given, "constants", None)
+        if given is not None and not (
+            isinstance(given, Calibration) and isinstance(constants, wanted)
+        ):
+            words = " or ".join(kind.__name__ for kind in wanted)
+            raise BadTypeError(name, given, f"a Calibration with constants of {words}")
+
+
 def _checked_size(size_bytes: Any) -> Any:
     if not is_array(size_bytes):
-        return positive_number("size_bytes", size_bytes, "bytes")
+        size = positive_number("size_bytes", size_bytes, "bytes")
+        if size > _MOST_BYTES:
+            raise BadValueError("size_bytes", size_bytes, "at most 4 EiB")
+        return size
     if size_bytes.dtype.kind not in "iuf":
         raise BadTypeError("size_bytes", size_bytes, "numbers, in every cell")
-    good = (size_bytes > 0) & (size_bytes < np.inf)
+    good = (size_bytes > 0) & (size_bytes <= _MOST_BYTES)
     if not good.all():
-        raise BadValueError("size_bytes", size_bytes[~good][0], "above 0 and finite, in bytes")
+        raise BadValueError("size_bytes", size_bytes[~good][0], "above 0 bytes, at most 4 EiB")
     return size_bytes.astype(np.float64)
+
+
+def _check_shapes(size: Any, group: Group) -> None:
+    """Raise unless sizes, ranks and nodes go together, cell by cell."""
+    shapes = [np.shape(each) for each in (size, group.ranks, group.nodes)]
+    try:
+        cells = np.prod(np.broadcast_shapes(*shapes))
+    except ValueError:
+        raise BadValueError("shapes of size_bytes, gpus, nodes", shapes, "alike") from None
+    if not cells:
+        raise BadValueError("shapes of size_bytes, gpus, nodes", shapes, "of at least one cell")
 
 
 def name_and_version(library: str) -> tuple[str, str | None]:
@@ -310,7 +360,7 @@ def _paths_and_weights(
     if ring.chooser == TUNER and collective in TUNED:
         weights = _tuner_weights(tuner_times(collective, size, group), paths)
     else:
-        weights = _fastest_weights(paths)
+        weights = _fastest_weights(paths, group)
     if isinstance(own.constants, DirectLibrary) and collective == "all_reduce":
         return _with_kernels(own, size, group, version, paths, weights)
     return paths, weights
@@ -370,7 +420,7 @@ def _fastest_weights_with(
 
 
 def _share_below(size: Any, limit: Any) -> Any:
-    """Return 1 well below a limit, 0 at and beyond it, and one half a little before it."""
+    """Return 1 well below a limit, one half a little before it, and 3 % at it."""
     ratio = size / np.maximum(limit * _BEFORE_LIMIT, 1e-9)
     for _ in range(_LIMIT_SHARPNESS):
         ratio = np.minimum(ratio * ratio, 1e150)
@@ -390,8 +440,10 @@ def _tuner_weights(estimates: Mapping[Path_, Any], paths: Mapping[Path_, Parts])
     return weights | {path: 0.0 for path in paths if path not in usable}
 
 
-def _fastest_weights(paths: Mapping[Path_, Parts]) -> Weights:
-    times = {path: total(parts) for path, parts in paths.items()}
+def _fastest_weights(paths: Mapping[Path_, Parts], group: Group) -> Weights:
+    times = {
+        path: np.where(exists(path, group), total(parts), np.inf) for path, parts in paths.items()
+    }
     least = _least(times)
     return {path: np.where(time == least, 1.0, 0.0) for path, time in times.items()}
 
@@ -446,7 +498,7 @@ def _by_tuner(collective: str, size: Any, group: Group) -> CollectiveTime:
     paths = {path: {"NCCL's estimate": time} for path, time in estimates.items()}
     time = _alone_is_free(_least(estimates), group)
     note = "NCCL's own model, built to rank paths: no constant is fitted to measurements"
-    weights = _fastest_weights(paths)
+    weights = _fastest_weights(paths, group)
     return CollectiveTime(
         collective, size, group, TUNER, "graph", time, paths, weights, (), (note,)
     )
@@ -463,10 +515,26 @@ def _notes(
             network = isinstance(each.constants, Wire)
             what = f"network {each.system}" if network else f"{each.library} on {each.system}"
             said.append(f"{what} was not measured: carried over from {donors}")
-    own = used[0]
-    inside = np.all(group.domains == 1)
-    beyond = own.fit.outside(collective, size, group.ranks if inside else group.ranks_per_domain)
-    said += [f"beyond the calibration of {own.library} on {own.system}: {each}" for each in beyond]
+    for each in used:
+        network = isinstance(each.constants, Wire)
+        ranks = group.ranks if network else group.ranks_per_domain
+        where = "" if network or np.all(group.domains == 1) else " per domain"
+        beyond = each.fit.outside(collective, size, ranks, where)
+        what = f"network {each.system}" if network else f"{each.library} on {each.system}"
+        said += [f"beyond the rows of {what}: {words}" for words in beyond]
+    return tuple(dict.fromkeys(said))
+
+
+def _notes_on(
+    own: Calibration, machine: Cluster, engine: str, version: str | None
+) -> tuple[str, ...]:
+    """Return where the constants are of another system, or another version, than asked for."""
+    said = []
+    if own.system != machine.name:
+        said.append(f"constants of {own.system} are used for {machine.name}")
+    if engine in ENGINES and own.since != direct.generation(engine, version):
+        asked = f"{engine} {version or 'of today'}"
+        said.append(f"{asked} was not measured on {own.system}; its other versions were")
     return tuple(said)
 
 

@@ -198,12 +198,18 @@ def cube_mesh(link_bytes_per_s: float, *, latency_s: float = 0.0) -> Topology:
     return plan.topology("cube mesh")
 
 
-def torus(shape: Sequence[int], link_bytes_per_s: float, *, latency_s: float = 0.0) -> Topology:
+def torus(
+    shape: Sequence[int], link_bytes_per_s: float, *, wrap: bool = True, latency_s: float = 0.0
+) -> Topology:
     """Return a torus of one to three dimensions; the last varies fastest in the device's number.
+
+    Without `wrap` it is a mesh: no link joins the ends of a row.
 
     >>> torus((4, 4, 4), 50e9).devices
     64
     """
+    if not isinstance(shape, tuple | list):
+        raise BadTypeError("shape", shape, "one to three whole numbers, one per dimension")
     if not 1 <= len(shape) <= 3:
         raise BadValueError("shape", tuple(shape), "one to three whole numbers, one per dimension")
     sides = [whole_number("shape", side, 1) for side in shape]
@@ -213,10 +219,13 @@ def torus(shape: Sequence[int], link_bytes_per_s: float, *, latency_s: float = 0
     for dimension, side in enumerate(sides):
         for place, device in at.items():
             onward = (place[dimension] + 1) % side
+            if not wrap and onward == 0:
+                continue
             neighbour = at[(*place[:dimension], onward, *place[dimension + 1 :])]
             if side > 2 or device < neighbour:  # two devices in a row share one cable, not two
                 plan.join(device, neighbour, rate, latency)
-    return plan.topology("torus of " + " x ".join(map(str, sides)))
+    kind = "torus" if wrap else "mesh"
+    return plan.topology(f"{kind} of " + " x ".join(map(str, sides)))
 
 
 def pcie_tree(

@@ -168,6 +168,8 @@ def reason_of(error: ShardcostError) -> str:
 
 
 def _question(row: Row, *, ignore_versions: bool) -> Question:
+    if _count(row, "num_gpus") == 1:
+        raise BadValueError("num_gpus", row["num_gpus"], "at least 2: one by itself sends nothing")
     return Question(
         collective=row["collective"],
         cluster=row["cluster"],
@@ -212,10 +214,10 @@ def size_band(row: Row) -> str:
 def span(row: Row) -> str:
     """Return whether a row's ranks share one scale-up domain, be it a node or a rack.
 
-    A table names a network just where they do not: without one, no second domain can be reached,
-    and the row is not predicted.
+    A table names a network where they do not: without one, no second domain can be reached, and the
+    row is not predicted.
     """
-    return "across nodes" if row["network"] else "one node"
+    return "across nodes" if row["network"] and _count(row, "nodes") > 1 else "one node"
 
 
 def population(row: Row) -> str:
@@ -224,7 +226,7 @@ def population(row: Row) -> str:
         return "single process"
     if row["mode"] == "eager":
         return "eager"
-    if row["network"] or _count(row, "nodes") > 1:
+    if _count(row, "nodes") > 1:
         return "across nodes or racks"
     return "engines, graph, one node" if row["library"] in ENGINES else "NCCL family, one node"
 

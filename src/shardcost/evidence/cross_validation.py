@@ -9,16 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.catalog import cluster_named
-from shardcost.collectives.calibration import Calibration, donors_of, inherited
+from shardcost.collectives.calibration import Calibration, inherited, link_family
 from shardcost.collectives.direct import ENGINES
 from shardcost.evidence.fit import Curve, fitted_library, fitted_wire
-from shardcost.evidence.refit import Key, blank, by_key, inside, wire_blank
+from shardcost.evidence.refit import (
+    Key,
+    blank,
+    by_key,
+    engines,
+    family_of,
+    inside,
+    key_of,
+    ring_libraries,
+    wire_blank,
+)
 
 Floats = NDArray[np.float64]
 _ENOUGH_ROWS: Final = 100
@@ -36,16 +47,17 @@ class LeftOut:
     """Signed, by row."""
 
 
-def gpu_counts(known: Iterable[Curve], *, engines: bool = False) -> Iterator[LeftOut]:
+def gpu_counts(known: Iterable[Curve], *, of_engines: bool = False) -> Iterator[LeftOut]:
     """Yield the errors on each GPU count that was left out of the fit.
 
     Of ring libraries, or of engines' kernels, what they fall back on being known.
     """
-    for key, curves in _groups(known, engines=engines):
+    everything = tuple(known)
+    for key, curves in _groups(everything, of_engines=of_engines):
         counts = sorted({curve.question.gpus for curve in curves})
         if len(counts) < 2:
             continue
-        start = blank(key, _family(key))
+        start = blank(key, family_without(key, everything))
         for count in counts:
             rest = [curve for curve in curves if curve.question.gpus != count]
             tried = [curve for curve in curves if curve.question.gpus == count]
@@ -55,8 +67,9 @@ def gpu_counts(known: Iterable[Curve], *, engines: bool = False) -> Iterator[Lef
 
 def systems(known: Iterable[Curve]) -> Iterator[LeftOut]:
     """Yield the errors on each system that is predicted from its family and its datasheet."""
-    for key, curves in _groups(known, engines=False):
-        family = _family(key)
+    everything = tuple(known)
+    for key, curves in _groups(everything, of_engines=False):
+        family = family_without(key, everything)
         if family and sum(len(curve.time_s) for curve in curves) >= _ENOUGH_ROWS:
             found = inherited(curves[0].cluster, family)
             yield LeftOut(key[0], key[1], "the whole system", _errors(curves, found))
@@ -75,18 +88,32 @@ def networks(known: Iterable[Curve]) -> Iterator[LeftOut]:
                 yield LeftOut(name, "network", cluster, _errors(tried, None, wire))
 
 
-def _groups(known: Iterable[Curve], *, engines: bool) -> Iterator[tuple[Key, list[Curve]]]:
+def _groups(known: Iterable[Curve], *, of_engines: bool) -> Iterator[tuple[Key, list[Curve]]]:
     """Yield the curves inside one domain of every library, or of every engine, on every system."""
     graph = [curve for curve in inside(known) if curve.question.mode == "graph"]
     for key, curves in by_key(graph).items():
-        if (key[1] in ENGINES) == engines:
+        if (key[1] in ENGINES) == of_engines:
             yield key, curves
 
 
-def _family(key: Key) -> list[Calibration]:
-    """Return the catalog's calibrations of the other systems of a family."""
-    system, library, since = key
-    return donors_of(cluster_named(system), library, since)
+@lru_cache(maxsize=100)
+def family_without(key: Key, known: tuple[Curve, ...]) -> list[Calibration]:
+    """Return the calibrations of a system's family, fitted as if the system did not exist.
+
+    The catalog's will not do: systems of a family are pulled towards each other.
+    """
+    system, library, _ = key
+    own = cluster_named(system)
+    kin = [
+        curve
+        for curve in inside(known)
+        if curve.question.cluster != system
+        and key_of(curve)[1] == library
+        and link_family(curve.cluster) == link_family(own)
+    ]
+    same = [c for c in kin if c.cluster.device.architecture == own.device.architecture]
+    fitted = engines(same or kin) if library in ENGINES else ring_libraries(same or kin)
+    return family_of(key, fitted)
 
 
 def _errors(

@@ -192,7 +192,7 @@ def caps_on(cluster: Cluster) -> dict[str, float]:
     nominal = float(cluster.tiers[0].bytes_per_s)
     wires = ("ll", "ll128", "simple", "p2p", "one_shot", "two_shot", "nvls", "nvls_small")
     rates = {f"{name}_bytes_per_s": nominal for name in (*wires, "multicast")}
-    shares = [*_HOST, *(f"fallback_{name}" for name in _HOST), "efficiency", "ll_efficiency"]
+    shares = [*_HOST, *(f"fallback_{name}" for name in _HOST), "efficiency"]
     return rates | dict.fromkeys(shares, 1.0) | {"fill": 2.0}
 
 

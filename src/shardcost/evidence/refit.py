@@ -1,15 +1,17 @@
 """Writes the fitted constants of the catalog anew, from measured tables.
 
-    python -m shardcost.evidence.refit collectives.csv
+    python -m shardcost.evidence.refit collectives.csv [--output FOLDER]
 
 First the ring libraries of every system (three rounds, so that systems of one family settle on each
 other), then the engines that fall back on them, then the networks that join them. Each file of
-``catalog/silicon/`` states its rows and its error. Rows driven by one process, which contain host
+``catalog/silicon/`` states its rows and its error; files of systems that the tables do not speak of
+stay as they are. Rows driven by one process, which contain host
 launches, and data sets of a library too old to be the one meant (`OUTDATED`) are not fitted.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,22 +19,21 @@ from pathlib import Path
 from typing import Final
 
 from shardcost import catalog
-from shardcost.cluster import Cluster
 from shardcost.collectives import calibration
 from shardcost.collectives.calibration import (
     Calibration,
     Fit,
     given,
     in_file_units,
-    link_family,
     wire_start,
 )
 from shardcost.collectives.direct import ENGINES, DirectLibrary, generation
 from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.collectives.silicon import default_library
-from shardcost.errors import BadValueError
+from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence.fit import Curve, curves, fitted_library, fitted_wire, starting_point
 from shardcost.evidence.tables import Table, read_table
+from shardcost.files import write_whole
 
 OUTDATED: Final = frozenset({"vtrain_a100"})
 """Data sets of an NCCL years older than the others of their system."""
@@ -61,7 +62,7 @@ def usable(tables: Iterable[Table]) -> list[Curve]:
 
 def inside(known: Iterable[Curve]) -> list[Curve]:
     """Return the curves of groups inside one domain."""
-    return [curve for curve in known if not curve.question.network]
+    return [curve for curve in known if not curve.question.network or curve.question.nodes == 1]
 
 
 def key_of(curve: Curve) -> Key:
@@ -112,22 +113,11 @@ def calibrated(table: Table, system: str, library: str) -> Calibration:
     return fitted_library(known, replace(blank(key, [own]), chooser="fastest"))
 
 
-def family_of(system: str, known: Mapping[Key, Calibration], key: Key) -> list[Calibration]:
+def family_of(key: Key, known: Mapping[Key, Calibration]) -> list[Calibration]:
     """Return the calibrations of a system's family among those fitted so far."""
-    cluster = catalog.cluster_named(system)
-    kin = [
-        (catalog.cluster_named(other[0]), each)
-        for other, each in known.items()
-        if other[1:] == key[1:] and other[0] != system
-    ]
-    kin = [pair for pair in kin if link_family(pair[0]) == link_family(cluster)]
-    return [each for _, each in _same_architecture(kin, cluster) or kin]
-
-
-def _same_architecture(
-    kin: list[tuple[Cluster, Calibration]], cluster: Cluster
-) -> list[tuple[Cluster, Calibration]]:
-    return [pair for pair in kin if pair[0].device.architecture == cluster.device.architecture]
+    system, library, since = key
+    with calibration.instead(known.values()):
+        return calibration.donors_of(catalog.cluster_named(system), library, since)
 
 
 def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
@@ -137,7 +127,7 @@ def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
     for round_ in range(_ROUNDS):
         latest = {}
         for key, each in groups.items():
-            donors = family_of(key[0], found, key) if round_ else []
+            donors = family_of(key, found) if round_ else []
             latest[key] = fitted_library(each, blank(key, donors))
         found = latest
     return found
@@ -209,30 +199,34 @@ def as_toml(system: str, found: Sequence[Calibration]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write(found: Mapping[Key, Calibration]) -> None:
-    """Write the files of all systems, and forget what was read from them before."""
+def refitted(known: Sequence[Curve]) -> dict[Key, Calibration]:
+    """Return all calibrations: rings, then the engines and networks that rest on them."""
+    found = ring_libraries(inside(known))
+    with calibration.instead(found.values()):
+        found |= engines(inside(known))
+        found |= networks(known)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fit everything that tables speak of, and write it into the catalog of this installation."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path, help="measured tables of collectives (CSV)")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
+    given = parser.parse_args(arguments)
+    found = refitted(usable(read_table(path) for path in given.tables))
+    if not found:
+        raise BadValueError("tables", [str(path) for path in given.tables], "tables with curves")
     for system in sorted({key[0] for key in found}):
         own = [each for key, each in found.items() if key[0] == system]
-        (FOLDER / f"{system}.toml").write_text(as_toml(system, own), encoding="utf-8")
-    catalog.forget()
-    calibration.measured.cache_clear()
-
-
-def main(tables: Sequence[str]) -> None:
-    """Fit everything and write it into the catalog of this installation."""
-    known = usable(read_table(Path(name)) for name in tables)
-    found = ring_libraries(inside(known))
-    for old in FOLDER.glob("*.toml"):
-        old.unlink()
-    _write(found)
-    found |= engines(inside(known))
-    _write(found)
-    found |= networks(known)
-    _write(found)
+        write_whole(given.output / f"{system}.toml", as_toml(system, own))
     for key, each in sorted(found.items()):
         error = f"median {each.fit.median_pct:6.2f} %, p90 {each.fit.p90_pct:6.2f} %"
         print(f"{' '.join(key):<34} {each.fit.rows:>5} rows, {error}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main()
+    except ShardcostError as error:
+        sys.exit(f"refit: {error}")

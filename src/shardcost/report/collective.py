@@ -187,7 +187,8 @@ def why(result: CollectiveTime) -> str:
     source = tuner_table(engine)["source"]
     if result.calibrations[0].chooser == "fastest":
         tuned = f"{engine} tunes its choice, so the fastest of its kernels and its fallback counts"
-        return f"{tuned} up to {max(limits.values())} ({source}); beyond, {chosen}"
+        most = format_bytes(max(_limits(result).values()))
+        return f"{tuned} up to {most} ({source}); beyond, {chosen}"
     named = f"{engine} {version or 'since ' + direct.generation(engine, None)}"
     kernels = ", ".join(f"{kernel} up to {limit}" for kernel, limit in limits.items())
     return f"{named} prefers {kernels}, in that order ({source}); beyond, {chosen}"
@@ -230,6 +231,7 @@ def _answer(result: CollectiveTime) -> dict[str, Any]:
         "time_s": float(result.time_s),
         "algorithm": result.algorithm,
         "protocol": result.protocol,
+        "bound_s": float(result.bound_s),
         "algbw_bytes_per_s": float(result.algbw_bytes_per_s),
         "busbw_bytes_per_s": float(result.busbw_bytes_per_s),
         "link_share": float(result.link_share),
@@ -292,6 +294,11 @@ def _figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
         ("time", format_time(answer["time_s"]), _mixture_in_words(result)),
         ("algorithm", result.algorithm, ALGORITHMS[result.algorithm]),
         ("protocol", result.protocol, PROTOCOLS[result.protocol]),
+        (
+            "at least",
+            format_time(answer["bound_s"]),
+            "bytes on the busiest link / its nominal rate",
+        ),
         ("algbw", algbw, "size / time"),
         ("busbw", busbw, "what each link of a ring would carry in that time"),
         ("link", format_rate(slowest.bytes_per_s), f"{slowest.name}, one way, nominal"),

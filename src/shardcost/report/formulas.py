@@ -66,7 +66,7 @@ FORMULAS: Final[Mapping[Path_, Mapping[str, str]]] = {
     ("nvls", "Simple"): {
         "start": "nvls_small_base_s",
         "wire": "min(size / nvls_small_bytes_per_s,"
-        " nvls_base_s - nvls_small_base_s + size / nvls_bytes_per_s)",
+        " max(0, nvls_base_s - nvls_small_base_s) + size / nvls_bytes_per_s)",
         "filling more heads": "min(max(0, ranks / heads - 1) * nvls_base_s, wire)",
     },
     ("p2p", "LL"): {
@@ -127,7 +127,8 @@ FORMULAS: Final[Mapping[Path_, Mapping[str, str]]] = {
 ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
     ("ring", "LL"): {
         "hops": "(steps - crossings) * ll_hop_s + crossings * ll_latency_s",
-        "wire": "size * steps / ranks / min({crowded[ll_bytes_per_s]}, ll_efficiency * ports)",
+        "wire": "size * steps / ranks"
+        " / min({crowded[ll_bytes_per_s]}, network_ll_bytes_per_s, ports)",
     },
     ("ring", "LL128"): {
         "hops": "(steps - crossings) * ll128_hop_s + crossings * ll128_latency_s",
@@ -141,8 +142,8 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
     ("tree", "LL"): {
         "start": "ll_base_s",
         "hops": "2 * (ranks_per_domain - 1) * ll_hop_s + 2 * levels * ll_latency_s",
-        "wire": "size * max(2 / {linked[ll_bytes_per_s]},"
-        " 2 * (domains - 1) / domains / (ll_efficiency * ports))",
+        "wire": "size * max(2 / {crowded[ll_bytes_per_s]},"
+        " 2 * (domains - 1) / domains / min(network_ll_bytes_per_s, ports))",
     },
     ("tree", "LL128"): {
         "start": "ll128_base_s",
@@ -153,7 +154,7 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
     ("tree", "Simple"): {
         "start": "simple_base_s",
         "hops": "2 * (ranks_per_domain - 1) * simple_hop_s + 2 * levels * latency_s",
-        "wire": "size * max(2 / {linked[simple_bytes_per_s]},"
+        "wire": "size * max(2 / {crowded[simple_bytes_per_s]},"
         " 2 * (domains - 1) / domains / (efficiency * ports))",
         "filling the pipeline": "fill * sqrt((start + hops) * wire)",
         "waiting for the network": "max(0, 2 * levels * (ll128_latency_s - latency_s) - wire)",
@@ -162,7 +163,7 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
         "start": "nvls_small_base_s",
         "hops": "2 * levels * latency_s",
         "wire": "max(min(size / nvls_small_bytes_per_s,"
-        " nvls_base_s - nvls_small_base_s + size / nvls_bytes_per_s),"
+        " max(0, nvls_base_s - nvls_small_base_s) + size / nvls_bytes_per_s),"
         " size * 2 * (domains - 1) / domains / (efficiency * ports))",
         "filling more heads": "2 * levels"
         " * min(max(0, ranks_per_domain / heads - 1) * latency_s, wire)",
@@ -170,28 +171,29 @@ ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
         "waiting for the network": "max(0, 2 * levels * (ll128_latency_s - latency_s) - wire)",
     },
     ("p2p", "LL"): {
-        "hops": "steps * p2p_hop_s + ll_latency_s",
+        "hops": "steps * p2p_hop_s + 2 * ll_latency_s",
         "wire": "size / ranks * (max(1 / p2p_ll_bytes_per_s, 2 * (ranks_per_domain - 1) / link)"
-        " + (ranks - ranks_per_domain) / (ll_efficiency * port))",
+        " + (ranks - ranks_per_domain) * ranks_per_domain / min(network_ll_bytes_per_s, ports))",
     },
     ("p2p", "Simple"): {
-        "hops": "steps * p2p_hop_s + latency_s",
+        "hops": "steps * p2p_hop_s + 2 * latency_s",
         "wire": "size / ranks * ((ranks_per_domain - 1) / {crowded[p2p_bytes_per_s]}"
         " + (ranks - ranks_per_domain) / (efficiency * port))",
-        "waiting for the network": "max(0, ll128_latency_s - latency_s - wire)",
+        "waiting for the network": "max(0, 2 * (ll128_latency_s - latency_s) - wire)",
     },
     ("send", "LL"): {
-        "hops": "p2p_hop_s + ll_latency_s",
-        "wire": "size / min(p2p_ll_bytes_per_s, pair / 2, ll_efficiency * port)",
+        "hops": "p2p_hop_s + 2 * ll_latency_s",
+        "wire": "size / min(p2p_ll_bytes_per_s, pair / 2,"
+        " min(network_ll_bytes_per_s, ports) / ranks_per_domain)",
     },
     ("send", "Simple"): {
-        "hops": "p2p_hop_s + latency_s",
+        "hops": "p2p_hop_s + 2 * latency_s",
         "wire": "size / min({paired[p2p_bytes_per_s]}, efficiency * port)",
-        "waiting for the network": "max(0, ll128_latency_s - latency_s - wire)",
+        "waiting for the network": "max(0, 2 * (ll128_latency_s - latency_s) - wire)",
     },
     ("chain", "LL"): {
         "hops": "(steps - crossings) * ll_hop_s + crossings * ll_latency_s",
-        "wire": "size / min({crowded[ll_bytes_per_s]}, ll_efficiency * ports)",
+        "wire": "size / min({crowded[ll_bytes_per_s]}, network_ll_bytes_per_s, ports)",
     },
     ("chain", "Simple"): {
         "hops": "(steps - crossings) * simple_hop_s + crossings * latency_s",
@@ -237,7 +239,7 @@ FITTED: Final = {
     "ll_latency_s": "one crossing of the network",
     "ll128_latency_s": "one crossing of the network",
     "latency_s": "one crossing of the network",
-    "ll_efficiency": "share of the ports' rate that is reached",
+    "network_ll_bytes_per_s": "what LL gets through the network",
     "efficiency": "share of the ports' rate that is reached",
     "ll_crowd": "what is left of the rate when more than two GPUs share the host",
     "ll_socket": "what is left of that when they sit on both sockets",

@@ -2,12 +2,13 @@
 
     shardcost validate collectives.csv --page docs/validation.md
 
-Nothing on it is typed by hand but what explains it.
+Its figures are computed; only what explains them is typed by hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Final
 
 import numpy as np
@@ -16,13 +17,14 @@ from shardcost.catalog import cluster_named
 from shardcost.collectives.calibration import libraries
 from shardcost.collectives.direct import ENGINES
 from shardcost.collectives.silicon import default_library
+from shardcost.errors import ShardcostError
 from shardcost.evidence import cross_validation
 from shardcost.evidence.baselines import MODELS
 from shardcost.evidence.collectives import population
 from shardcost.evidence.cross_validation import LeftOut
 from shardcost.evidence.fit import Curve, curves
 from shardcost.evidence.refit import usable
-from shardcost.evidence.tables import Table
+from shardcost.evidence.tables import Row, Table
 from shardcost.evidence.validate import GroupStats, Stats, stats, validate
 
 _OPENING: Final = """\
@@ -35,9 +37,13 @@ points the tests at one), and SciPy for the fits of the cross-validation:
     shardcost validate collectives.csv --page docs/validation.md
 
 Errors are |predicted - measured| in percent of the measurement, over all rows of a kind: half of
-the rows are closer than the *median*, nine of ten closer than *p90*. Two runs of one measurement
-differ by 1.5 % (median) and 9.4 % (p90), so no model can be closer than that. What the constants
-are and how they are fitted is in [collectives](collectives.md)."""
+the rows are closer than the *median*, nine of ten closer than *p90*. What the constants are and
+how they are fitted is in [collectives](collectives.md)."""
+
+_REPEATS: Final = """\
+No model can be closer than measurements are to each other: the {rows:,} rows that measure what
+another row measures as well are {median_pct:.1f} % (median) and {p90_pct:.1f} % (p90) from the
+middle one."""
 
 _POPULATIONS: Final = """\
 ## By kind of measurement
@@ -56,7 +62,8 @@ _BASELINES: Final = """\
 All rows but eager and single-process ones. *Plain ring* and *NCCL's tuner* have nothing fitted;
 the *best rate* and the *alpha-beta line* are fitted to the very curve that they are tried on, one
 or two constants for each curve, where shardcost has at most 24 for all curves of a system and
-library. NCCL's tuner covers all-reduce, all-gather and reduce-scatter on NVIDIA devices."""
+library (23 for NCCL, 12 to 16 for an engine and up to 8 sizes at which it switches). NCCL's tuner
+covers all-reduce, all-gather and reduce-scatter on NVIDIA devices."""
 
 _LEFT_OUT: Final = """\
 ## What was left out of the fit
@@ -65,18 +72,19 @@ _LEFT_OUT: Final = """\
 
 The constants of a system are fitted without the rows of one GPU count, then tried on these. What
 the remaining rows do not speak of (in-switch reduction, if only eight GPUs use it) comes from the
-family's other systems. Over PCIe this cannot work well: how much of a pair's rate is left to four
-or eight GPUs is a matter of the machine's host bridges, which no other GPU count shows."""
+family's other systems, fitted without this one. Over PCIe this cannot work well: how much of a
+pair's rate is left to four or eight GPUs is a matter of the machine's host bridges, which no other
+GPU count shows."""
 
 _ENGINES_LEFT_OUT: Final = """\
-The same for the kernels of engines, each GPU count left out in turn; NCCL, which they fall back on,
-is known:"""
+The same for the kernels of engines, each GPU count left out in turn. NCCL, which they fall back on,
+is known, and so are the sizes at which an engine switches:"""
 
 _SYSTEMS: Final = """\
 ### A system
 
-A system is predicted from its datasheet and its family's constants alone, as one that nobody ever
-measured would be: latencies in clock cycles, rates as shares of the nominal link rate."""
+A system is predicted from its datasheet and its family's constants alone, and the family is fitted
+as if the system did not exist: latencies in clock cycles, rates as shares of the nominal rate."""
 
 _NO_SWITCH: Final = """\
 Systems over PCIe lend each other little, for the reason above:"""
@@ -87,20 +95,24 @@ _NETWORKS: Final = """\
 The constants of a network are fitted without the rows of one system, then tried on these. Sites
 differ more than systems do: the names `ib` and `tcp` stand for networks of unstated speed."""
 
-_CAUTIONS: Final = """\
-## What to mind about the rows
-
+_CAUTIONS: Final = {
+    "aic_l40s_sglang_0.5.12": """\
 - Machines of one name differ. Two L40S machines in the tables are a factor of 5 apart with four
-  GPUs, two RTX PRO 6000 machines a factor of 2.6 with two: one model of both is wrong on one.
+  GPUs, two RTX PRO 6000 machines a factor of 2.6 with two: one model of both is wrong on one.""",
+    "vtrain_a100": """\
 - `vtrain_a100` was measured with an NCCL years older than the other rows of the A100; it is
-  predicted, and counted above, but its rows are not fitted.
+  predicted, and counted above, but its rows are not fitted.""",
+    "aic_b60_oneccl_2021.17.2": """\
 - oneCCL's all-gather rows count one rank's block, not the whole array: their times are those of a
-  ring over n times the size that they state. They are read that way.
+  ring over n times the size that they state. They are read that way.""",
+    "oci_b300_alltoall_16": """\
 - Rows of the B300 across nodes beat the rate of the network that they name (8 x 400 Gb/s), which
-  no prediction may: the ports were probably twice as fast.
-- First rows of some tables carry warm-up, and a few rows in the middle are outliers. All are in."""
+  no prediction may: the ports were probably twice as fast.""",
+}
+"""What to mind about rows, by the data set that it is about."""
 
-
+_OUTLIERS: Final = """\
+- First rows of some tables carry warm-up, and a few in the middle are outliers. All are in."""
 _NO_ROWS: Final = "The table has no such rows."
 _SPLITS: Final = {
     ("cluster", "library"): "By system and library",
@@ -111,20 +123,56 @@ _SPLITS: Final = {
 
 
 def page(table: Table) -> str:
-    """Return the page, in Markdown. Takes about a minute: it fits what it leaves out."""
+    """Return the page, in Markdown. Takes minutes: it fits families without their members."""
     known = usable([table])
-    ordinary = table.where(lambda row: population(row) not in {"eager", "single process"})
     sections = [
-        _OPENING,
-        _populations(table),
-        _baselines([curve for curve in curves(ordinary) if _predicted(curve)]),
-        *(_split(ordinary, by) for by in _SPLITS),
+        errors_in_sample(table),
         _gpu_counts(known),
         _systems(known),
         _networks(known),
-        _CAUTIONS,
+        _cautions(table),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def errors_in_sample(table: Table) -> str:
+    """Return the first part of the page: errors by every split, beside those of simpler models."""
+    ordinary = table.where(_is_ordinary)
+    repeats = _repeats(usable([table]))
+    sections = [
+        _OPENING,
+        *([_REPEATS.format(**asdict(repeats))] if repeats.rows else []),
+        _populations(table),
+        _baselines([curve for curve in curves(ordinary) if _predicted(curve)]),
+        *(_split(ordinary, by) for by in _SPLITS),
+    ]
+    return "\n\n".join(sections)
+
+
+def _is_ordinary(row: Row) -> bool:
+    """Return whether a row is neither eager nor of a single process, and makes sense at all."""
+    try:
+        return population(row) not in {"eager", "single process"}
+    except ShardcostError:
+        return False
+
+
+def _cautions(table: Table) -> str:
+    """Return what to mind about the data sets of a table."""
+    sets = set(table.columns["dataset"])
+    said = [text for name, text in _CAUTIONS.items() if name in sets]
+    return "## What to mind about the rows\n\n" + "\n".join([*said, _OUTLIERS])
+
+
+def _repeats(known: Sequence[Curve]) -> Stats:
+    """Return how far measurements of one thing are from the middle one of them."""
+    apart = [np.zeros(0)]
+    for curve in known:
+        for size in np.unique(curve.size_bytes):
+            times = curve.time_s[curve.size_bytes == size]
+            if len(times) > 1:
+                apart.append(100 * (times / np.median(times) - 1))
+    return stats(np.concatenate(apart))
 
 
 def _predicted(curve: Curve) -> bool:
@@ -189,7 +237,7 @@ def _model_stats(name: str, members: Iterable[Curve]) -> Stats:
 
 def _gpu_counts(known: Sequence[Curve]) -> str:
     rings = list(cross_validation.gpu_counts(known))
-    kernels = _by_library(cross_validation.gpu_counts(known, engines=True))
+    kernels = _by_library(cross_validation.gpu_counts(known, of_engines=True))
     return "\n\n".join(
         [
             _LEFT_OUT,
