@@ -157,6 +157,8 @@ def test_the_buffer_of_an_all_to_all_has_room_for_all() -> None:
     ("arguments", "options", "kind", "message"),
     [
         (("allreduce", "ring", 4), {}, UnknownNameError, "known: all_gather, all_reduce"),
+        (("all_reduce", "ring", 10**7), {}, BadValueError, "ranks must be at most 4096"),
+        (("broadcast", "chain", 4), {"chunks": 10**9}, BadValueError, "chunks must be at most"),
         (("gossip", "ring", 4), {}, UnknownNameError, "unknown collective 'gossip'; known: all_"),
         (("all_to_all", "warp", 4), {}, UnknownNameError, "known: bruck, direct, hierarchical"),
         (("all_reduce", "rings", 4), {}, UnknownNameError, "algorithm of all_reduce 'rings'"),

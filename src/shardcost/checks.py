@@ -77,6 +77,18 @@ def whole(*, default: Any = MISSING, least: int = 1) -> Any:
     return _field(default, rule)
 
 
+def count_or_array(name: str, value: Any, most: int = 10**9) -> Any:
+    """Return a whole number from 1 to `most`, or an int64 array of them; raise otherwise."""
+    if is_array(value):
+        text = f"a whole number from 1 to {most}"
+        kept = _checked_array(name, value, "iu", text, lambda cells: (cells >= 1) & (cells <= most))
+        return kept.astype("int64")
+    number = whole_number(name, value, 1)
+    if number > most:
+        raise BadValueError(name, number, f"at most {most}")
+    return number
+
+
 def positive(*, default: Any = MISSING) -> Any:
     """Return a field for a finite number (or array of them) above 0."""
     return _field(default, positive_or_array)

@@ -32,7 +32,14 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from shardcost.checks import Count, Quantity, anywhere, is_array, positive_or_array
+from shardcost.checks import (
+    Count,
+    Quantity,
+    anywhere,
+    count_or_array,
+    is_array,
+    positive_or_array,
+)
 from shardcost.collectives.algorithms import (
     algorithm_named,
     algorithms_of,
@@ -40,7 +47,6 @@ from shardcost.collectives.algorithms import (
     most_square,
 )
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
-from shardcost.scalars import whole_number
 
 Wiring: TypeAlias = Literal["switch", "mesh"]
 
@@ -563,14 +569,8 @@ FORMS: Final[dict[tuple[str, str], Callable[..., _Shares]]] = {
 
 def _counts(name: str, value: Any) -> Any:
     """Return whole numbers of at least 1 as NumPy's."""
-    if not is_array(value):
-        return np.int64(whole_number(name, value, least=1))
-    rule = "a whole number of at least 1, in every cell"
-    if value.dtype.kind not in "iu":
-        raise BadTypeError(name, value, rule)
-    if anywhere(value < 1):
-        raise BadValueError(name, value.min(), rule)
-    return value.astype(np.int64)
+    found = count_or_array(name, value)
+    return found if is_array(found) else np.int64(found)
 
 
 def _at_least_zero(name: str, value: Any) -> Any:

@@ -12,13 +12,11 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from shardcost.checks import Count, Quantity, anywhere, is_array
+from shardcost.checks import Count, Quantity, anywhere, count_or_array
 from shardcost.cluster import Cluster, Tier
-from shardcost.errors import BadTypeError, BadValueError
-from shardcost.scalars import whole_number
+from shardcost.errors import BadValueError
 
 MOST_HEADS: Final = 8
-_MOST_RANKS: Final = 10**9
 NVLINK_KINDS: Final = frozenset({"nvswitch", "cube_mesh", "full_mesh"})
 
 
@@ -42,8 +40,8 @@ class Group:
     @classmethod
     def on(cls, cluster: Cluster, gpus: Any, nodes: Any = None) -> Group:
         """Return `gpus` ranks on `nodes` nodes; without `nodes`, on as few as hold them."""
-        ranks = _counts("gpus", gpus)
-        hosts = _fewest_nodes(cluster, ranks) if nodes is None else _counts("nodes", nodes)
+        ranks = count_or_array("gpus", gpus)
+        hosts = _fewest_nodes(cluster, ranks) if nodes is None else count_or_array("nodes", nodes)
         tier = cluster.tiers[-1]
         domains = _spanned(cluster, tier, hosts)
         _check_fit(cluster, ranks, hosts, domains)
@@ -89,22 +87,6 @@ class Group:
     def has_nvlink(self) -> bool:
         """Whether devices of a domain reach each other over links of their own, not PCIe."""
         return self.tier.kind in NVLINK_KINDS
-
-
-def _counts(name: str, value: Any) -> Any:
-    """Return a whole number of at least 1, or an array of them."""
-    if not is_array(value):
-        number = whole_number(name, value, 1)
-        if number > _MOST_RANKS:
-            raise BadValueError(name, number, f"at most {_MOST_RANKS}")
-        return number
-    if value.dtype.kind not in "iu":
-        raise BadTypeError(name, value, "a whole number, in every cell")
-    if (value < 1).any():
-        raise BadValueError(name, value[value < 1][0], "a whole number of at least 1")
-    if (value > _MOST_RANKS).any():
-        raise BadValueError(name, value[value > _MOST_RANKS][0], f"at most {_MOST_RANKS}")
-    return value.astype(np.int64)
 
 
 def _fewest_nodes(cluster: Cluster, ranks: Any) -> Any:

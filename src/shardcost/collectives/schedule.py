@@ -103,6 +103,8 @@ def cuts(length: int, chunks: int) -> Ints:
     >>> cuts(10, 4).tolist()
     [0, 2, 5, 7, 10]
     """
+    if length * chunks >= 2**63:
+        raise BadValueError("length of a buffer", length, f"below 2**63 / {chunks} chunks")
     return np.arange(chunks + 1, dtype=np.int64) * length // chunks
 
 

@@ -23,12 +23,16 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Final, Literal, TypeAlias
 
-from shardcost.checks import Count, anywhere
+from shardcost.checks import Count, anywhere, count_or_array
 from shardcost.collectives.algorithms import direct, grid, in_switch, recursive, ring, tree
 from shardcost.collectives.algorithms.plan import Plan
 from shardcost.collectives.schedule import Schedule
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.scalars import whole_number
+
+_MOST_RANKS: Final = 4096
+_MOST_CHUNKS: Final = 100_000
+"""Beyond these a list of steps no longer fits a memory: `closed_forms` has no such bounds."""
 
 Shape: TypeAlias = tuple[int, int]
 """Rows and columns of a torus; nodes and ranks per node of a cluster."""
@@ -124,8 +128,8 @@ def schedule(
     (6, 4)
     """
     known = algorithm_named(collective, algorithm)
-    ranks = whole_number("ranks", ranks, least=1)
-    chunks = whole_number("chunks", chunks, least=1)
+    ranks = count_or_array("ranks", whole_number("ranks", ranks, least=1), _MOST_RANKS)
+    chunks = count_or_array("chunks", whole_number("chunks", chunks, least=1), _MOST_CHUNKS)
     check_options(collective, algorithm, chunks, shape)
     arguments = {
         "ranks": (ranks,),
