@@ -14,6 +14,7 @@ import pytest
 
 from shardcost import Model, catalog
 from shardcost.cli import main
+from shardcost.collectives.calibration import measured
 from shardcost.formats.hf_fields import families
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,3 +84,14 @@ def test_the_page_of_models_is_complete() -> None:
     for name in catalog.names("models"):
         model = Model.named(name)
         assert f"| {name} | {model.parameters / 1e9:,.2f}B |" in page
+
+
+def test_every_data_set_behind_a_constant_is_attributed() -> None:
+    page = (ROOT / "docs" / "collectives.md").read_text()
+    table = page.partition("## Where the measurements come from")[2]
+    known = tuple(name.removesuffix("…") for name in re.findall(r"`([^`]+)`", table))
+    for calibration in measured():
+        sets = calibration.fit.source.partition("measured rows of ")[2].split(", ")
+        assert sets
+        for name in sets:
+            assert name.startswith(known), name
