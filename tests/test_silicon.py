@@ -278,7 +278,7 @@ def test_constants_of_another_system_or_version_are_noted() -> None:
     assert "was not measured on a100_sxm" in " ".join(old.notes)
     wide = collective_time("all_to_all", MIB, Cluster.named("h100_sxm", "ib_8x400g"), 512)
     assert "beyond the rows of network ib_8x400g: none is of all_to_all" in wide.notes
-    assert "beyond the rows of network ib_8x400g: they have 16 to 16 GPUs" in wide.notes
+    assert "beyond the rows of network ib_8x400g: they have 16 GPUs" in wide.notes
 
 
 def test_a_system_that_was_not_measured_inherits_and_says_so() -> None:

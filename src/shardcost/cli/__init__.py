@@ -37,6 +37,7 @@ commands:
 
 examples:
   shardcost allreduce --model llama3-70b --on h100_sxm --gpus 8
+  shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm
   shardcost models deepseek-v3
   shardcost inspect config.json --json
 """

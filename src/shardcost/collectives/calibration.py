@@ -59,7 +59,8 @@ class Fit(Noun):
             ends = f"{format_bytes(self.least_bytes)} to {format_bytes(self.most_bytes)}"
             said.append(f"they have {ends}")
         if np.min(ranks) < self.least_gpus or np.max(ranks) > self.most_gpus:
-            said.append(f"they have {self.least_gpus} to {self.most_gpus} GPUs{where}")
+            some = "" if self.least_gpus == self.most_gpus else f"{self.least_gpus} to "
+            said.append(f"they have {some}{self.most_gpus} GPUs{where}")
         return said
 
 
