@@ -62,7 +62,7 @@ _BASELINES: Final = """\
 All rows but eager and single-process ones. *Plain ring* and *NCCL's tuner* have nothing fitted;
 the *best rate* and the *alpha-beta line* are fitted to the very curve that they are tried on, one
 or two constants for each curve, where shardcost has at most 24 for all curves of a system and
-library (23 for NCCL, 12 to 16 for an engine and up to 8 sizes at which it switches). NCCL's tuner
+library (23 for NCCL, 8 to 15 for an engine and up to 8 sizes at which it switches). NCCL's tuner
 covers all-reduce, all-gather and reduce-scatter on NVIDIA devices."""
 
 _LEFT_OUT: Final = """\
