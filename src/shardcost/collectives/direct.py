@@ -1,8 +1,8 @@
 """Kernels that serving engines bring along: one-shot, two-shot and multicast all-reduces.
 
 Each reads its peers' memory directly, so its latency hardly grows with the number of ranks, unlike
-a ring's. An engine runs them up to a size that its code states per GPU generation and rank count,
-and falls back to NCCL beyond (``catalog/tuner/vllm.toml``, ``sglang.toml``, ``trtllm.toml``);
+a ring's. An engine runs them up to some size per GPU generation and rank count, and falls back to
+NCCL beyond (``catalog/tuner/vllm.toml``, ``sglang.toml``, ``trtllm.toml`` say who states it);
 TensorRT-LLM tunes its choice, so below its limit the fastest path runs. Launched eagerly rather
 than from a CUDA graph, a call costs at least its launch, and copies its input first.
 """
