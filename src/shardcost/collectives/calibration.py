@@ -305,7 +305,8 @@ def datasheet_unit(name: str, cluster: Cluster) -> float:
 
     Latency is instructions, so clock cycles; a rate is a share of the link.
     """
-    clock = float(cluster.device.boost_clock_hz or 1.9e9)
+    assumed = 1e6 * catalog.tuner_table("start")["assumed_clock_mhz"]
+    clock = float(cluster.device.boost_clock_hz or assumed)
     if name in _BY_CLOCK:
         return clock
     if name.endswith("_bytes_per_s"):

@@ -12,12 +12,18 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from shardcost.catalog import tuner_table
 from shardcost.checks import Count, Quantity, anywhere, count_or_array
 from shardcost.cluster import Cluster, Tier
 from shardcost.errors import BadValueError
 
-MOST_HEADS: Final = 8
 NVLINK_KINDS: Final = frozenset({"nvswitch", "cube_mesh", "full_mesh"})
+
+
+def most_heads() -> int:
+    """Return at how many devices of a domain libraries lead traffic out of it at most."""
+    heads: int = tuner_table("nccl")["in_switch"]["most_heads"]
+    return heads
 
 
 @dataclass(frozen=True)
@@ -72,10 +78,12 @@ class Group:
     def domain_port_bytes_per_s(self) -> Quantity:
         """Nominal rate at which one domain sends into the network; 0 without one.
 
-        Libraries lead their traffic out of a domain at a few devices, eight at most; a rack with
+        Libraries lead their traffic out of a domain at a few devices (`most_heads`); a rack with
         more ports than those has does not send faster for it.
         """
-        leaving = np.maximum(self.ranks / self.nodes, np.minimum(self.ranks_per_domain, MOST_HEADS))
+        leaving = np.maximum(
+            self.ranks / self.nodes, np.minimum(self.ranks_per_domain, most_heads())
+        )
         return self.port_bytes_per_s * leaving
 
     @property

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from shardcost.checks import Noun, Quantity, noun, positive
-from shardcost.collectives.group import MOST_HEADS, Group
+from shardcost.collectives.group import Group, most_heads
 from shardcost.collectives.tuner import Path_, steps
 
 Parts: TypeAlias = Mapping[str, Any]
@@ -218,7 +218,7 @@ def _nvls_wire(constants: RingLibrary, size_bytes: Any) -> Any:
 
 def _more_heads(group: Group) -> Any:
     """Return how many times over a domain has the heads of a node, beyond the first."""
-    return np.maximum(0.0, group.ranks_per_domain / MOST_HEADS - 1)
+    return np.maximum(0.0, group.ranks_per_domain / most_heads() - 1)
 
 
 def nvls_tree(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:

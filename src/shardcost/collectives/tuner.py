@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from shardcost.catalog import tuner_table
-from shardcost.collectives.group import MOST_HEADS, Group
+from shardcost.collectives.group import Group, most_heads
 
 Path_ = tuple[str, str]
 """An algorithm and a protocol, such as ``("ring", "LL")``."""
@@ -92,17 +92,17 @@ def _channels(group: Group) -> tuple[Any, Any]:
 
 
 def _ring(collective: str, size_bytes: Any, group: Group, protocol: int) -> Any:
-    caps = tables()["cap_gb_per_s"]
+    caps, shares = tables()["cap_gb_per_s"], tables()["rate_share"]
     latency = tables()["latency_us"]
     row = architecture_row(group)
     channels, rate = _channels(group)
     if protocol == 0:
         across = _by_nodes(caps["ll_across_nodes"], group)
         cap = np.where(group.domains == 1, _by_nodes(caps["ll"][row], group), across)
-        rate = np.minimum(cap, 0.5 * rate)
+        rate = np.minimum(cap, shares["ring_ll"] * rate)
     elif protocol == 1:
         per_channel = _by_nodes(caps["ring_ll128"][row], group)
-        rate = np.minimum(0.92 * rate, channels * per_channel)
+        rate = np.minimum(shares["ring_ll128"] * rate, channels * per_channel)
     number = steps(collective, group.ranks)
     crossings = steps(collective, group.domains)
     network = latency["network"]
@@ -122,17 +122,20 @@ def _ring(collective: str, size_bytes: Any, group: Group, protocol: int) -> Any:
 
 def _tree(size_bytes: Any, group: Group, protocol: int) -> Any:
     """Return the time of a double tree across domains; inf inside one."""
-    caps = tables()["cap_gb_per_s"]
+    caps, shares = tables()["cap_gb_per_s"], tables()["rate_share"]
     latency = tables()["latency_us"]
     row = architecture_row(group)
     channels, rate = _channels(group)
-    rate = np.minimum(0.92 * rate, channels * _by_nodes(caps["tree"][row], group))
+    rate = np.minimum(shares["tree"] * rate, channels * _by_nodes(caps["tree"][row], group))
     if protocol == 0:
         across = _by_nodes(caps["ll_across_nodes"], group)
         cap = np.where(group.domains == 1, _by_nodes(caps["ll"][row], group), across)
-        rate = np.minimum(rate / 3.8, cap)
+        rate = np.minimum(rate / shares["tree_ll_divisor"], cap)
     elif protocol == 1:
-        share = np.where(group.domains == 1, 7 / 9, 120 / 128)
+        near, far = shares["tree_ll128_in_node"], shares["tree_ll128_across"]
+        share = np.where(
+            group.domains == 1, near["over"] / near["under"], far["over"] / far["under"]
+        )
         rate = np.minimum(rate * share, channels * _by_nodes(caps["tree_ll128"][row], group))
     correction = _tree_correction(PROTOCOLS[protocol], size_bytes)
     inside = latency["nvlink" if group.has_nvlink else "pcie"]["tree"][protocol]
@@ -162,7 +165,7 @@ def _head_rate(group: Group) -> tuple[Any, Any]:
     """
     rules = tables()["in_switch"]
     row = architecture_row(group)
-    heads = np.minimum(group.ranks_per_domain, MOST_HEADS)
+    heads = np.minimum(group.ranks_per_domain, most_heads())
     whole = rules["link_share"][row] * group.link_bytes_per_s / _GB / (heads + 1)
     speeds = np.array(sorted(rules["channel_speeds_gb_per_s"][row]), dtype=float)
     found = np.searchsorted(speeds, whole + 1e-9, side="right") - 1

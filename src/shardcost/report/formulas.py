@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardcost.collectives.calibration import given
-from shardcost.collectives.group import MOST_HEADS, Group
+from shardcost.collectives.group import Group, most_heads
 from shardcost.collectives.paths import total
 from shardcost.collectives.silicon import TUNER, CollectiveTime
 from shardcost.collectives.tuner import Path_, steps, tuner_times
@@ -358,7 +358,7 @@ def _symbols(result: CollectiveTime, path: Path_) -> dict[str, float]:
         "crossings": steps(result.collective, group.domains),
         "levels": np.ceil(np.log2(group.domains)),
         "ranks_per_domain": group.ranks_per_domain,
-        "heads": MOST_HEADS,
+        "heads": most_heads(),
         "link": group.link_bytes_per_s,
         "linked": _linked(group),
         "pair": group.pair_bytes_per_s,
