@@ -26,7 +26,7 @@ from shardcost.collectives.calibration import Calibration, calibration_of, libra
 from shardcost.collectives.direct import ENGINES
 from shardcost.collectives.paths import Wire, total
 from shardcost.collectives.silicon import COLLECTIVES, TUNER, CollectiveTime, collective_time
-from shardcost.collectives.tuner import Path_
+from shardcost.collectives.tuner import PathName
 from shardcost.errors import ShardcostError
 from shardcost.report.collective import title
 from shardcost.report.formulas import (
@@ -121,7 +121,7 @@ def predictions() -> Iterator[CollectiveTime]:
 
 
 def test_every_part_of_every_path_is_explained_and_adds_up() -> None:
-    seen: set[tuple[bool, Path_, str]] = set()
+    seen: set[tuple[bool, PathName, str]] = set()
     symbols: set[str] = set()
     for result in predictions():
         for path in result.paths:
@@ -137,7 +137,7 @@ def test_every_part_of_every_path_is_explained_and_adds_up() -> None:
     assert FACTS.keys() | FITTED.keys() <= symbols
 
 
-def check_parts(result: CollectiveTime, path: Path_) -> None:
+def check_parts(result: CollectiveTime, path: PathName) -> None:
     """Hold every part of a path to its formula, in symbols and as printed with its numbers."""
     texts = formulas(result, path)
     assert list(texts) == list(result.paths[path])

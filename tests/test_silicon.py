@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shardcost import Cluster, catalog
 from shardcost.collectives import calibration
+from shardcost.collectives.bounds import wire_bound_s
 from shardcost.collectives.calibration import calibration_of, libraries, measured, wire_of
 from shardcost.collectives.paths import Wire, total
 from shardcost.collectives.silicon import (
@@ -18,7 +19,6 @@ from shardcost.collectives.silicon import (
     CollectiveTime,
     collective_time,
     default_library,
-    wire_bound_s,
 )
 from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError
 

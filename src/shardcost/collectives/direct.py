@@ -19,7 +19,7 @@ from shardcost.catalog import tuner_table
 from shardcost.checks import Noun, Quantity, noun, positive
 from shardcost.collectives.group import Group
 from shardcost.collectives.paths import Parts, RingLibrary, linked, total
-from shardcost.collectives.tuner import Path_
+from shardcost.collectives.tuner import PathName
 
 ENGINES: Final = ("sglang", "trtllm", "vllm")
 _ALL_TO_ALL: Final = frozenset({"nvswitch", "full_mesh"})
@@ -107,7 +107,9 @@ def fallback_constants(own: DirectLibrary, ring: RingLibrary) -> RingLibrary:
     return replace(ring, **{name: share for name, share in met.items() if share is not None})
 
 
-def direct_paths(constants: DirectLibrary, size_bytes: Any, group: Group) -> Mapping[Path_, Parts]:
+def direct_paths(
+    constants: DirectLibrary, size_bytes: Any, group: Group
+) -> Mapping[PathName, Parts]:
     """Return the parts of every kernel that an engine has on a system."""
     found = {
         ("one_shot", "direct"): one_shot(constants, size_bytes, group),
@@ -131,7 +133,7 @@ def eager(constants: DirectLibrary, parts: Parts, size_bytes: Any) -> Parts:
     return {**copied, "waiting for the launch": waiting}
 
 
-def limits(engine: str, version: str | None, group: Group) -> Mapping[Path_, Any]:
+def limits(engine: str, version: str | None, group: Group) -> Mapping[PathName, Any]:
     """Return up to which size an engine runs each kernel, in order of preference.
 
     Beyond the last limit it falls back to NCCL.
@@ -147,7 +149,7 @@ def limits(engine: str, version: str | None, group: Group) -> Mapping[Path_, Any
         usable = usable & (group.ranks == 2) & (group.has_nvlink or rules["pair_over_pcie"])
     if group.cluster.device.vendor == "intel":  # the engines have no such kernels for it
         usable = usable & False
-    found: dict[Path_, Any] = {}
+    found: dict[PathName, Any] = {}
     for kernel, sizes in row.items():
         below = np.array(sizes, dtype=float)[index] * _MIB
         found[kernel, "direct"] = np.where(usable, below, 0.0)

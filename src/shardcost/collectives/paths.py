@@ -25,7 +25,7 @@ import numpy as np
 
 from shardcost.checks import Noun, Quantity, noun, positive
 from shardcost.collectives.group import Group, most_heads
-from shardcost.collectives.tuner import Path_, steps
+from shardcost.collectives.tuner import PathName, steps
 
 Parts: TypeAlias = Mapping[str, Any]
 """The parts of a time in seconds, by name; the time is their sum."""
@@ -331,7 +331,7 @@ def chain_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) 
 
 def ring_library_paths(
     constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
-) -> Mapping[Path_, Parts]:
+) -> Mapping[PathName, Parts]:
     """Return the parts of every path that such a library has for a collective."""
     if collective == "all_to_all":
         return {
@@ -359,8 +359,8 @@ def ring_library_paths(
 
 def _all_reduce_only(
     constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group
-) -> dict[Path_, Parts]:
-    found: dict[Path_, Parts] = {}
+) -> dict[PathName, Parts]:
+    found: dict[PathName, Parts] = {}
     if np.any(group.domains > 1):
         for protocol in ("LL", "LL128", "Simple") if group.has_nvlink else ("LL", "Simple"):
             found["tree", protocol] = tree(constants, wire, protocol, size_bytes, group)
@@ -372,7 +372,7 @@ def _all_reduce_only(
     return found
 
 
-def exists(path: Path_, group: Group) -> Any:
+def exists(path: PathName, group: Group) -> Any:
     """Return where a path can run: trees only across domains, one switch only inside one."""
     if path[0] in {"tree", "nvls_tree"}:
         return group.domains > 1

@@ -1,37 +1,39 @@
 """How long a collective takes on real machines: `collective_time`.
 
-Three questions, three modules: which paths there are and what each takes (`paths`, `direct`, with
-constants fitted to measurements), which of them the library runs (`tuner`, `direct.limits`), and
-where the ranks sit (`group`). Here they meet.
-
-**Continuity.** A library switches paths at one size, and its time may jump there. Where exactly
-depends on its version and its channels, so near the switch shardcost weighs the candidates: with
-NCCL's tuner by how close its estimates are (a path that it thinks 5 % slower counts 4 %), with
-stated limits over the last fifth before the limit, at which 3 % are left. Elsewhere one path counts
-alone.
+Four questions, each with its module: where the ranks sit (`group`), which paths there are and what
+each takes (`paths`, `direct`), by which fitted constants (`calibration`), and which path runs
+(`choice`). Here they meet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster, Network
 from shardcost.collectives import direct
+from shardcost.collectives.bounds import bus_factor, nominal_rate, wire_bound_s
 from shardcost.collectives.calibration import (
     Calibration,
     calibration_of,
     libraries,
     wire_of,
 )
+from shardcost.collectives.choice import (
+    Weights,
+    fastest_weights,
+    least,
+    tuner_weights,
+    weighted,
+    with_kernels,
+)
 from shardcost.collectives.direct import (
     ENGINES,
     DirectLibrary,
-    direct_paths,
     eager,
     fallback_constants,
     numbers,
@@ -42,12 +44,11 @@ from shardcost.collectives.paths import (
     Parts,
     RingLibrary,
     Wire,
-    exists,
     ring_library_paths,
     total,
 )
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
-from shardcost.collectives.tuner import Path_, tuner_times
+from shardcost.collectives.tuner import PathName, tuner_times
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.scalars import positive_number
 
@@ -63,17 +64,10 @@ COLLECTIVES: Final = (
 MODES: Final = ("graph", "eager")
 TUNER: Final = "nccl-tuner"
 
-_SHARPNESS: Final = 6
-"""Weights are ratios of times squared this often: to the power 64."""
-_LIMIT_SHARPNESS: Final = 5
-_BEFORE_LIMIT: Final = 0.9
-"""Where, as a share of a stated limit, two paths weigh the same."""
 _MOST_BYTES: Final = 2.0**62
 
 _IN_SWITCH: Final = ("nvls", "nvls_tree", "multicast")
 _VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
-
-Weights: TypeAlias = Mapping[Path_, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +80,7 @@ class CollectiveTime:
     library: str
     mode: str
     time_s: Any
-    paths: Mapping[Path_, Parts]
+    paths: Mapping[PathName, Parts]
     """Every path that the library has, by parts."""
     weights: Weights
     """How much each path counts; one of them is 1 except near a switch."""
@@ -144,7 +138,24 @@ class CollectiveTime:
         )
         return np.where(np.isin(self.algorithm, _IN_SWITCH), by_switch, by_links)[()]
 
-    def alternatives(self) -> list[tuple[Path_, float]]:
+    @property
+    def estimates(self) -> Mapping[PathName, Any]:
+        """NCCL's own estimate of each path in seconds, where it is what NCCL chooses by."""
+        choosers = {each.chooser for each in self.calibrations}
+        if TUNER not in {self.library, *choosers} or self.collective not in TUNED:
+            return {}
+        return tuner_times(self.collective, self.size_bytes, self.group)
+
+    @property
+    def limits(self) -> Mapping[PathName, Any]:
+        """Up to which size, in bytes, an engine runs each kernel that it has on the group."""
+        engine, version = name_and_version(self.library)
+        if engine not in ENGINES or self.collective != "all_reduce":
+            return {}
+        found = direct.limits(engine, version, self.group)
+        return {path: limit for path, limit in found.items() if path in self.paths}
+
+    def alternatives(self) -> list[tuple[PathName, float]]:
         """Return every path with its time in seconds, fastest first. For one cell only."""
         found = [(path, float(total(parts))) for path, parts in self.paths.items()]
         return sorted(found, key=lambda each: each[1])
@@ -206,7 +217,7 @@ def collective_time(
     paths, weights = _paths_and_weights(collective, size, group, used, version)
     if mode == "eager":
         paths = _eager(paths, own, size)
-    time = _alone_is_free(_weighted(paths, weights), group)
+    time = _alone_is_free(weighted(paths, weights), group)
     notes = _notes(used, collective, size, group) + _notes_on(own, machine, engine, version)
     return CollectiveTime(collective, size, group, library, mode, time, paths, weights, used, notes)
 
@@ -216,53 +227,6 @@ def default_library(cluster: Cluster) -> str:
     if cluster.device.architecture.startswith("gaudi"):
         return "hccl"
     return _VENDORS_OWN.get(cluster.device.vendor, "nccl")
-
-
-def bus_factor(collective: str, ranks: Any) -> Any:
-    """Return busbw over algbw (nccl-tests, doc/PERFORMANCE.md)."""
-    if collective == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    if collective in {"all_gather", "reduce_scatter", "all_to_all"}:
-        return (ranks - 1) / ranks
-    return ranks / ranks
-
-
-def nominal_rate(collective: str, group: Group) -> Any:
-    """Return the nominal rate of the slowest link on the way.
-
-    Inside a domain that is what a device sends at. A ring leaves a domain through all its ports
-    together; in an all-to-all and in a send each device uses its own.
-    """
-    alone = collective == "send_recv"
-    inside = group.pair_bytes_per_s if alone else group.link_bytes_per_s
-    own_port = alone or collective == "all_to_all"
-    outside = group.port_bytes_per_s if own_port else group.domain_port_bytes_per_s
-    return np.where(group.domains > 1, np.minimum(inside, outside), inside)[()]
-
-
-def wire_bound_s(collective: str, size_bytes: Any, group: Group, *, in_switch: bool = False) -> Any:
-    """Return the time below which no algorithm can be: bytes on the busiest link, nominal rate.
-
-    Inside a domain of g ranks, a rank of an all-reduce sends at least 2 (g-1)/g of the buffer,
-    between N domains each sends 2 (N-1)/N of it (Patarasuk and Yuan, Bandwidth optimal all-reduce
-    algorithms, 2009); half of that for reduce-scatter and all-gather. A switch that reduces needs
-    the buffer once.
-    """
-    near, domains = group.ranks_per_domain, group.domains
-    inside, outside = group.link_bytes_per_s, group.domain_port_bytes_per_s
-    if collective == "all_to_all":
-        sent_near, sent_far = (near - 1) / group.ranks, (group.ranks - near) / group.ranks
-        outside = group.port_bytes_per_s
-    elif collective in {"all_reduce", "all_gather", "reduce_scatter"}:
-        sent_near, sent_far = bus_factor(collective, near), bus_factor(collective, domains)
-        if in_switch:
-            sent_near = np.where(near > 1, 1.0, 0.0)
-    else:
-        sent_near, sent_far = np.where(near > 1, 1.0, 0.0), np.where(domains > 1, 1.0, 0.0)
-        if collective == "send_recv":
-            inside, outside = group.pair_bytes_per_s, group.port_bytes_per_s
-    far = np.where(domains > 1, sent_far / np.where(domains > 1, outside, 1.0), 0.0)
-    return (size_bytes * np.maximum(sent_near / inside, far))[()]
 
 
 def _machine(cluster: Cluster | str, network: str | Network | None) -> Cluster:
@@ -349,7 +313,7 @@ def _paths_and_weights(
     group: Group,
     used: tuple[Calibration, ...],
     version: str | None,
-) -> tuple[dict[Path_, Parts], Weights]:
+) -> tuple[dict[PathName, Parts], Weights]:
     ring = next(each for each in used if isinstance(each.constants, RingLibrary))
     wire = next((each.constants for each in used if isinstance(each.constants, Wire)), NO_WIRE)
     own = used[0]
@@ -358,119 +322,12 @@ def _paths_and_weights(
         constants = fallback_constants(own.constants, constants)
     paths = dict(ring_library_paths(constants, wire, collective, size, group))
     if ring.chooser == TUNER and collective in TUNED:
-        weights = _tuner_weights(tuner_times(collective, size, group), paths)
+        weights = tuner_weights(tuner_times(collective, size, group), paths)
     else:
-        weights = _fastest_weights(paths, group)
+        weights = fastest_weights(paths, group)
     if isinstance(own.constants, DirectLibrary) and collective == "all_reduce":
-        return _with_kernels(own, size, group, version, paths, weights)
+        return with_kernels(own, size, group, version, paths, weights)
     return paths, weights
-
-
-def _with_kernels(
-    own: Calibration,
-    size: Any,
-    group: Group,
-    version: str | None,
-    fallback: Mapping[Path_, Parts],
-    fallback_weights: Weights,
-) -> tuple[dict[Path_, Parts], Weights]:
-    """Return an engine's kernels beside NCCL's paths, which it falls back to.
-
-    Kernels are preferred in order: each counts from where the limits of those before it end. Where
-    the choice is tuned, the fastest counts below the limit.
-    """
-    below = direct.limits(own.library, version, group)
-    kernels = {
-        path: parts
-        for path, parts in direct_paths(own.constants, size, group).items()  # type: ignore[arg-type]
-        if np.any(below.get(path, 0) > 0)
-    }
-    if not kernels:
-        return dict(fallback), _scaled(fallback_weights, 1.0)
-    if own.chooser == "fastest":
-        share = _share_below(size, below[next(iter(kernels))])
-        weights = _fastest_weights_with(kernels, fallback, fallback_weights, share)
-        return {**kernels, **fallback}, weights
-    weights = {}
-    reached: Any = 0.0
-    so_far: Any = 0.0
-    for path in kernels:
-        reached = np.maximum(reached, below[path])
-        share = _share_below(size, reached)
-        weights[path] = share - so_far
-        so_far = share
-    return {**kernels, **fallback}, weights | _scaled(fallback_weights, 1 - so_far)
-
-
-def _fastest_weights_with(
-    kernels: Mapping[Path_, Parts],
-    fallback: Mapping[Path_, Parts],
-    fallback_weights: Weights,
-    share: Any,
-) -> Weights:
-    """Return weights where the fastest kernel runs unless what NCCL chooses is faster still.
-
-    `share` is how much a kernel may count at all.
-    """
-    direct_times = {path: total(parts) for path, parts in kernels.items()}
-    best = _least(direct_times)
-    faster = np.where(best < _weighted(fallback, fallback_weights), share, 0.0)
-    weights = {path: np.where(time == best, faster, 0.0) for path, time in direct_times.items()}
-    return weights | _scaled(fallback_weights, 1 - faster)
-
-
-def _share_below(size: Any, limit: Any) -> Any:
-    """Return 1 well below a limit, one half a little before it, and 3 % at it."""
-    ratio = size / np.maximum(limit * _BEFORE_LIMIT, 1e-9)
-    for _ in range(_LIMIT_SHARPNESS):
-        ratio = np.minimum(ratio * ratio, 1e150)
-    return 1 / (1 + ratio)
-
-
-def _tuner_weights(estimates: Mapping[Path_, Any], paths: Mapping[Path_, Parts]) -> Weights:
-    """Return how much each path counts by how close NCCL's estimates are to the lowest."""
-    usable = {path: estimates[path] for path in paths if path in estimates}
-    least = _least(usable)
-    weights = {}
-    for path, time in usable.items():
-        ratio = least / time
-        for _ in range(_SHARPNESS):
-            ratio = ratio * ratio
-        weights[path] = ratio
-    return weights | {path: 0.0 for path in paths if path not in usable}
-
-
-def _fastest_weights(paths: Mapping[Path_, Parts], group: Group) -> Weights:
-    times = {
-        path: np.where(exists(path, group), total(parts), np.inf) for path, parts in paths.items()
-    }
-    least = _least(times)
-    return {path: np.where(time == least, 1.0, 0.0) for path, time in times.items()}
-
-
-def _least(times: Mapping[Path_, Any]) -> Any:
-    values = list(times.values())
-    least = values[0]
-    for value in values[1:]:
-        least = np.minimum(least, value)
-    return least
-
-
-def _scaled(weights: Weights, share: Any) -> dict[Path_, Any]:
-    """Return weights that add up to a share of 1."""
-    values = list(weights.values())
-    scale = share / sum(values[1:], start=values[0])
-    return {path: scale * each for path, each in weights.items()}
-
-
-def _weighted(paths: Mapping[Path_, Parts], weights: Weights) -> Any:
-    """Return the time as the weighted mean over the paths."""
-    above: Any = 0.0
-    below: Any = 0.0
-    for path, weight in weights.items():
-        above = above + weight * total(paths[path])
-        below = below + weight
-    return above / below
 
 
 def _alone_is_free(time: Any, group: Group) -> Any:
@@ -478,7 +335,7 @@ def _alone_is_free(time: Any, group: Group) -> Any:
     return np.where(group.ranks == 1, 0.0, time)[()]
 
 
-def _eager(paths: Mapping[Path_, Parts], own: Calibration, size: Any) -> dict[Path_, Parts]:
+def _eager(paths: Mapping[PathName, Parts], own: Calibration, size: Any) -> dict[PathName, Parts]:
     constants = own.constants
     if not isinstance(constants, DirectLibrary) or constants.eager_launch_s is None:
         raise BadValueError(
@@ -496,9 +353,9 @@ def _by_tuner(collective: str, size: Any, group: Group) -> CollectiveTime:
         raise UnknownNameError(f"library on {group.cluster.name}", TUNER, known)
     estimates = tuner_times(collective, size, group)
     paths = {path: {"NCCL's estimate": time} for path, time in estimates.items()}
-    time = _alone_is_free(_least(estimates), group)
+    time = _alone_is_free(least(estimates), group)
     note = "NCCL's own model, built to rank paths: no constant is fitted to measurements"
-    weights = _fastest_weights(paths, group)
+    weights = fastest_weights(paths, group)
     return CollectiveTime(
         collective, size, group, TUNER, "graph", time, paths, weights, (), (note,)
     )

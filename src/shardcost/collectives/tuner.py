@@ -19,7 +19,7 @@ import numpy as np
 from shardcost.catalog import tuner_table
 from shardcost.collectives.group import Group, most_heads
 
-Path_ = tuple[str, str]
+PathName = tuple[str, str]
 """An algorithm and a protocol, such as ``("ring", "LL")``."""
 PROTOCOLS: Final = ("LL", "LL128", "Simple")
 COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter")
@@ -44,7 +44,7 @@ def steps(collective: str, ranks: Any) -> Any:
     return (2 if collective == "all_reduce" else 1) * (ranks - 1)
 
 
-def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[Path_, Any]:
+def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[PathName, Any]:
     """Return NCCL's estimate in seconds for each pair that it would consider; inf where it cannot.
 
     Trees inside one domain are left out: NCCL's figures never prefer one there to a ring.
@@ -54,7 +54,7 @@ def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[Path_
         size_bytes: Bytes of the whole buffer.
         group: Where the ranks are.
     """
-    times: dict[Path_, Any] = {}
+    times: dict[PathName, Any] = {}
     for index, protocol in enumerate(PROTOCOLS):
         if protocol == "LL128" and not group.has_nvlink:
             continue

@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardcost.collectives.bounds import bus_factor, nominal_rate
 from shardcost.collectives.group import Group
-from shardcost.collectives.silicon import TUNER, bus_factor, collective_time, nominal_rate
+from shardcost.collectives.silicon import TUNER, collective_time
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.evidence.fit import Curve, least_squares
 

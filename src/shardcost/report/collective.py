@@ -11,16 +11,15 @@ import numpy as np
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Link, Source
 from shardcost.collectives import direct
+from shardcost.collectives.bounds import nominal_rate
 from shardcost.collectives.calibration import Calibration, given
 from shardcost.collectives.paths import Wire, total
 from shardcost.collectives.silicon import (
     TUNER,
     CollectiveTime,
     name_and_version,
-    nominal_rate,
 )
-from shardcost.collectives.tuner import COLLECTIVES as TUNED
-from shardcost.collectives.tuner import Path_, tables, tuner_times
+from shardcost.collectives.tuner import PathName, tables
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.formulas import (
     ALGORITHMS,
@@ -52,7 +51,7 @@ _NEGLIGIBLE: Final = 1e-3
 class Alternative(NamedTuple):
     """A path that can run, what it takes, and what the library knows of it."""
 
-    path: Path_
+    path: PathName
     time_s: float
     weight: float
     """How much it counts in the prediction, of 1."""
@@ -151,8 +150,8 @@ def alternatives(result: CollectiveTime) -> list[Alternative]:
     """Return every path that can run on the group, fastest first. For one cell only."""
     if result.group.ranks == 1:
         return []
-    estimates = _estimates(result) if result.library != TUNER else {}
-    limits = _limits(result)
+    estimates = result.estimates if result.library != TUNER else {}
+    limits = result.limits
     shares = weights(result)
     return [
         Alternative(
@@ -166,7 +165,7 @@ def alternatives(result: CollectiveTime) -> list[Alternative]:
     ]
 
 
-def weights(result: CollectiveTime) -> dict[Path_, float]:
+def weights(result: CollectiveTime) -> dict[PathName, float]:
     """Return how much each path counts, of 1. For one cell only."""
     found = {path: float(each) for path, each in result.weights.items()}
     return {path: each / sum(found.values()) for path, each in found.items()}
@@ -177,38 +176,21 @@ def why(result: CollectiveTime) -> str:
     engine, version = name_and_version(result.library)
     by_tuner = f"NCCL runs what its own model puts lowest ({tables()['source']})"
     chosen = (
-        by_tuner if _estimates(result) else "no rule of the library is known, so the fastest counts"
+        by_tuner if result.estimates else "no rule of the library is known, so the fastest counts"
     )
     if result.collective != "all_reduce" or engine not in direct.ENGINES:
         return chosen
     if all(protocol != "direct" for _, protocol in result.paths):
         return f"{engine} has no kernel of its own for this group and falls back; {chosen}"
-    limits = {path[0]: format_bytes(limit) for path, limit in _limits(result).items()}
+    limits = {path[0]: format_bytes(limit) for path, limit in result.limits.items()}
     source = tuner_table(engine)["source"]
     if result.calibrations[0].chooser == "fastest":
         tuned = f"{engine} tunes its choice, so the fastest of its kernels and its fallback counts"
-        most = format_bytes(max(_limits(result).values()))
+        most = format_bytes(max(result.limits.values()))
         return f"{tuned} up to {most} ({source}); beyond, {chosen}"
     named = f"{engine} {version or 'since ' + direct.generation(engine, None)}"
     kernels = ", ".join(f"{kernel} up to {limit}" for kernel, limit in limits.items())
     return f"{named} prefers {kernels}, in that order ({source}); beyond, {chosen}"
-
-
-def _estimates(result: CollectiveTime) -> Mapping[Path_, Any]:
-    """Return NCCL's estimate of each path, where NCCL chooses by them; else nothing."""
-    by_tuner = result.library == TUNER or any(each.chooser == TUNER for each in result.calibrations)
-    if not by_tuner or result.collective not in TUNED:
-        return {}
-    return tuner_times(result.collective, result.size_bytes, result.group)
-
-
-def _limits(result: CollectiveTime) -> Mapping[Path_, Any]:
-    """Return up to which size an engine runs each kernel, where its code says so."""
-    engine, version = name_and_version(result.library)
-    if engine not in direct.ENGINES or result.collective != "all_reduce":
-        return {}
-    limits = direct.limits(engine, version, result.group)
-    return {path: limit for path, limit in limits.items() if path in result.paths}
 
 
 def _question(result: CollectiveTime) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from shardcost.collectives.calibration import given
 from shardcost.collectives.group import Group, most_heads
 from shardcost.collectives.paths import total
 from shardcost.collectives.silicon import TUNER, CollectiveTime
-from shardcost.collectives.tuner import Path_, steps, tuner_times
+from shardcost.collectives.tuner import PathName, steps, tuner_times
 
 ALGORITHMS: Final = {
     "ring": "each GPU passes blocks on to the next",
@@ -42,7 +42,7 @@ PROTOCOLS: Final = {
 # In braces stands what depends on the group: a rate as it is on the links that lead to the group
 # (`linked`), on those to one other GPU (`paired`), or as left over PCIe when many share the host
 # (`crowded`).
-FORMULAS: Final[Mapping[Path_, Mapping[str, str]]] = {
+FORMULAS: Final[Mapping[PathName, Mapping[str, str]]] = {
     ("ring", "LL"): {
         "start": "ll_base_s",
         "hops": "steps * ll_hop_s",
@@ -124,7 +124,7 @@ FORMULAS: Final[Mapping[Path_, Mapping[str, str]]] = {
 }
 """What each part of each path is, for a group inside one domain."""
 
-ACROSS: Final[Mapping[Path_, Mapping[str, str]]] = {
+ACROSS: Final[Mapping[PathName, Mapping[str, str]]] = {
     ("ring", "LL"): {
         "hops": "(steps - crossings) * ll_hop_s + crossings * ll_latency_s",
         "wire": "size * steps / ranks"
@@ -272,7 +272,7 @@ class Part(NamedTuple):
     time_s: float
 
 
-def parts(result: CollectiveTime, path: Path_ | None = None) -> list[Part]:
+def parts(result: CollectiveTime, path: PathName | None = None) -> list[Part]:
     """Return a path's parts with their formulas; of the one that runs if none is named."""
     if result.group.ranks == 1:
         return []
@@ -289,7 +289,7 @@ def parts(result: CollectiveTime, path: Path_ | None = None) -> list[Part]:
     ]
 
 
-def formulas(result: CollectiveTime, path: Path_) -> dict[str, str]:
+def formulas(result: CollectiveTime, path: PathName) -> dict[str, str]:
     """Return each part of a path as an expression over names, for the group at hand."""
     across = ACROSS.get(path, {}) if crosses(result.group) else {}
     texts = {**FORMULAS.get(path, {}), **across, **OF_ANY_PATH}
@@ -301,7 +301,7 @@ def formulas(result: CollectiveTime, path: Path_) -> dict[str, str]:
     return found
 
 
-def symbols_used(result: CollectiveTime, path: Path_) -> dict[str, float]:
+def symbols_used(result: CollectiveTime, path: PathName) -> dict[str, float]:
     """Return the names in a path's formulas that are not parts themselves, with their values."""
     known = _symbols(result, path)
     written = " ".join(formulas(result, path).values())
@@ -347,7 +347,7 @@ def _paired(group: Group) -> float:
     return float(group.pair_bytes_per_s / group.tier.bytes_per_s)
 
 
-def _symbols(result: CollectiveTime, path: Path_) -> dict[str, float]:
+def _symbols(result: CollectiveTime, path: PathName) -> dict[str, float]:
     """Return every name that a formula may hold, but for the parts before: group and constants."""
     group = result.group
     facts = {
@@ -370,7 +370,7 @@ def _symbols(result: CollectiveTime, path: Path_) -> dict[str, float]:
     return {name: float(value) for name, value in {**facts, **_constants(result)}.items()}
 
 
-def _estimate_taken_apart(result: CollectiveTime, path: Path_) -> dict[str, float]:
+def _estimate_taken_apart(result: CollectiveTime, path: PathName) -> dict[str, float]:
     """Return the latency and the rate in NCCL's estimate, where that is the prediction."""
     if result.library != TUNER:
         return {}

@@ -1,0 +1,142 @@
+"""Which path a library runs: how much each path counts, as weights.
+
+NCCL runs what its own model puts lowest (`tuner`), an engine its kernels up to stated sizes
+(`direct.limits`), any other library what is fastest, as far as is known.
+
+**Continuity.** A library switches paths at one size, and its time may jump there. Where exactly
+depends on its version and its channels, so near the switch shardcost weighs the candidates: with
+NCCL's tuner by how close its estimates are (a path that it thinks 5 % slower counts 4 %), with
+stated limits over the last fifth before the limit, at which 3 % are left. Elsewhere one path counts
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from shardcost.collectives import direct
+from shardcost.collectives.calibration import Calibration
+from shardcost.collectives.direct import direct_paths
+from shardcost.collectives.group import Group
+from shardcost.collectives.paths import Parts, exists, total
+from shardcost.collectives.tuner import PathName
+
+_SHARPNESS: Final = 6
+"""Weights are ratios of times squared this often: to the power 64."""
+_LIMIT_SHARPNESS: Final = 5
+_BEFORE_LIMIT: Final = 0.9
+"""Where, as a share of a stated limit, two paths weigh the same."""
+
+Weights: TypeAlias = Mapping[PathName, Any]
+
+
+def with_kernels(
+    own: Calibration,
+    size: Any,
+    group: Group,
+    version: str | None,
+    fallback: Mapping[PathName, Parts],
+    fallback_weights: Weights,
+) -> tuple[dict[PathName, Parts], Weights]:
+    """Return an engine's kernels beside NCCL's paths, which it falls back to.
+
+    Kernels are preferred in order: each counts from where the limits of those before it end. Where
+    the choice is tuned, the fastest counts below the limit.
+    """
+    below = direct.limits(own.library, version, group)
+    kernels = {
+        path: parts
+        for path, parts in direct_paths(own.constants, size, group).items()  # type: ignore[arg-type]
+        if np.any(below.get(path, 0) > 0)
+    }
+    if not kernels:
+        return dict(fallback), _scaled(fallback_weights, 1.0)
+    if own.chooser == "fastest":
+        share = _share_below(size, below[next(iter(kernels))])
+        weights = _fastest_weights_with(kernels, fallback, fallback_weights, share)
+        return {**kernels, **fallback}, weights
+    weights = {}
+    reached: Any = 0.0
+    so_far: Any = 0.0
+    for path in kernels:
+        reached = np.maximum(reached, below[path])
+        share = _share_below(size, reached)
+        weights[path] = share - so_far
+        so_far = share
+    return {**kernels, **fallback}, weights | _scaled(fallback_weights, 1 - so_far)
+
+
+def _fastest_weights_with(
+    kernels: Mapping[PathName, Parts],
+    fallback: Mapping[PathName, Parts],
+    fallback_weights: Weights,
+    share: Any,
+) -> Weights:
+    """Return weights where the fastest kernel runs unless what NCCL chooses is faster still.
+
+    `share` is how much a kernel may count at all.
+    """
+    direct_times = {path: total(parts) for path, parts in kernels.items()}
+    best = least(direct_times)
+    faster = np.where(best < weighted(fallback, fallback_weights), share, 0.0)
+    weights = {path: np.where(time == best, faster, 0.0) for path, time in direct_times.items()}
+    return weights | _scaled(fallback_weights, 1 - faster)
+
+
+def _share_below(size: Any, limit: Any) -> Any:
+    """Return 1 well below a limit, one half a little before it, and 3 % at it."""
+    ratio = size / np.maximum(limit * _BEFORE_LIMIT, 1e-9)
+    for _ in range(_LIMIT_SHARPNESS):
+        ratio = np.minimum(ratio * ratio, 1e150)
+    return 1 / (1 + ratio)
+
+
+def tuner_weights(estimates: Mapping[PathName, Any], paths: Mapping[PathName, Parts]) -> Weights:
+    """Return how much each path counts by how close NCCL's estimates are to the lowest."""
+    usable = {path: estimates[path] for path in paths if path in estimates}
+    lowest = least(usable)
+    weights = {}
+    for path, time in usable.items():
+        ratio = lowest / time
+        for _ in range(_SHARPNESS):
+            ratio = ratio * ratio
+        weights[path] = ratio
+    return weights | {path: 0.0 for path in paths if path not in usable}
+
+
+def fastest_weights(paths: Mapping[PathName, Parts], group: Group) -> Weights:
+    """Return weights by which the fastest path that can run counts alone."""
+    times = {
+        path: np.where(exists(path, group), total(parts), np.inf) for path, parts in paths.items()
+    }
+    lowest = least(times)
+    return {path: np.where(time == lowest, 1.0, 0.0) for path, time in times.items()}
+
+
+def least(times: Mapping[PathName, Any]) -> Any:
+    """Return the lowest of some times, cell by cell."""
+    values = list(times.values())
+    lowest = values[0]
+    for value in values[1:]:
+        lowest = np.minimum(lowest, value)
+    return lowest
+
+
+def _scaled(weights: Weights, share: Any) -> dict[PathName, Any]:
+    """Return weights that add up to a share of 1."""
+    values = list(weights.values())
+    scale = share / sum(values[1:], start=values[0])
+    return {path: scale * each for path, each in weights.items()}
+
+
+def weighted(paths: Mapping[PathName, Parts], weights: Weights) -> Any:
+    """Return the time as the weighted mean over the paths."""
+    above: Any = 0.0
+    below: Any = 0.0
+    for path, weight in weights.items():
+        above = above + weight * total(paths[path])
+        below = below + weight
+    return above / below
