@@ -10,17 +10,20 @@ The middle two know the curve that they are tried on, so theirs are errors in sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.collectives.bounds import bus_factor, nominal_rate
+from shardcost.collectives.calibration import libraries
+from shardcost.collectives.direct import ENGINES
 from shardcost.collectives.group import Group
-from shardcost.collectives.silicon import TUNER, collective_time
+from shardcost.collectives.silicon import TUNER, collective_time, default_library
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.evidence.fit import Curve, least_squares
+from shardcost.evidence.validate import Stats, stats
 
 Floats = NDArray[np.float64]
 
@@ -86,3 +89,39 @@ MODELS: Final[Mapping[str, Callable[[Curve], Floats | None]]] = {
     "alpha-beta line": alpha_beta,
     "NCCL's tuner": tuner,
 }
+
+
+def is_predicted(curve: Curve) -> bool:
+    """Return whether the catalog has constants for the library of a curve."""
+    cluster, library = curve.cluster, curve.question.library.partition("==")[0]
+    return library in libraries(cluster) and default_library(cluster) in libraries(cluster)
+
+
+def kind_of(curve: Curve) -> str:
+    """Return which rows a curve is compared among: of a system, of an engine, or across nodes."""
+    question = curve.question
+    if question.network or question.nodes > 1:
+        return "across nodes or racks"
+    library = question.library.partition("==")[0]
+    return f"{library}, all systems" if library in ENGINES else f"{library}, {question.cluster}"
+
+
+def model_stats(name: str, members: Iterable[Curve]) -> Stats:
+    """Return the errors of one model on some curves; of no rows where it says nothing."""
+    errors = [
+        100 * (predicted / curve.time_s - 1)
+        for curve in members
+        if (predicted := MODELS[name](curve)) is not None
+    ]
+    return stats(np.concatenate(errors)) if errors else Stats(0)
+
+
+def repeats(known: Sequence[Curve]) -> Stats:
+    """Return how far measurements of one thing are from the middle one of them."""
+    apart = [np.zeros(0)]
+    for curve in known:
+        for size in np.unique(curve.size_bytes):
+            times = curve.time_s[curve.size_bytes == size]
+            if len(times) > 1:
+                apart.append(100 * (times / np.median(times) - 1))
+    return stats(np.concatenate(apart))

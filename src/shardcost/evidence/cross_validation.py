@@ -88,6 +88,17 @@ def networks(known: Iterable[Curve]) -> Iterator[LeftOut]:
                 yield LeftOut(name, "network", cluster, _errors(tried, None, wire))
 
 
+def pooled_by_library(found: Iterable[LeftOut]) -> list[LeftOut]:
+    """Return what was left out of each library on each system as one."""
+    together: dict[tuple[str, str], list[LeftOut]] = {}
+    for each in found:
+        together.setdefault((each.system, each.library), []).append(each)
+    return [
+        LeftOut(system, library, library, np.concatenate([each.error_pct for each in parts]))
+        for (system, library), parts in together.items()
+    ]
+
+
 def _groups(known: Iterable[Curve], *, of_engines: bool) -> Iterator[tuple[Key, list[Curve]]]:
     """Yield the curves inside one domain of every library, or of every engine, on every system."""
     graph = [curve for curve in inside(known) if curve.question.mode == "graph"]

@@ -7,21 +7,18 @@ Its figures are computed; only what explains them is typed by hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
 import numpy as np
 
 from shardcost.catalog import cluster_named
-from shardcost.collectives.calibration import libraries
-from shardcost.collectives.direct import ENGINES
-from shardcost.collectives.silicon import default_library
 from shardcost.errors import ShardcostError
 from shardcost.evidence import cross_validation
-from shardcost.evidence.baselines import MODELS
+from shardcost.evidence.baselines import MODELS, is_predicted, kind_of, model_stats, repeats
 from shardcost.evidence.collectives import population
-from shardcost.evidence.cross_validation import LeftOut
+from shardcost.evidence.cross_validation import LeftOut, pooled_by_library
 from shardcost.evidence.fit import Curve, curves
 from shardcost.evidence.refit import usable
 from shardcost.evidence.tables import Row, Table
@@ -138,12 +135,12 @@ def page(table: Table) -> str:
 def errors_in_sample(table: Table) -> str:
     """Return the first part of the page: errors by every split, beside those of simpler models."""
     ordinary = table.where(_is_ordinary)
-    repeats = _repeats(usable([table]))
+    spread = repeats(usable([table]))
     sections = [
         _OPENING,
-        *([_REPEATS.format(**asdict(repeats))] if repeats.rows else []),
+        *([_REPEATS.format(**asdict(spread))] if spread.rows else []),
         _populations(table),
-        _baselines([curve for curve in curves(ordinary) if _predicted(curve)]),
+        _baselines([curve for curve in curves(ordinary) if is_predicted(curve)]),
         *(_split(ordinary, by) for by in _SPLITS),
     ]
     return "\n\n".join(sections)
@@ -162,23 +159,6 @@ def _cautions(table: Table) -> str:
     sets = set(table.columns["dataset"])
     said = [text for name, text in _CAUTIONS.items() if name in sets]
     return "## What to mind about the rows\n\n" + "\n".join([*said, _OUTLIERS])
-
-
-def _repeats(known: Sequence[Curve]) -> Stats:
-    """Return how far measurements of one thing are from the middle one of them."""
-    apart = [np.zeros(0)]
-    for curve in known:
-        for size in np.unique(curve.size_bytes):
-            times = curve.time_s[curve.size_bytes == size]
-            if len(times) > 1:
-                apart.append(100 * (times / np.median(times) - 1))
-    return stats(np.concatenate(apart))
-
-
-def _predicted(curve: Curve) -> bool:
-    """Return whether the catalog has constants for the library of a curve."""
-    cluster, library = curve.cluster, curve.question.library.partition("==")[0]
-    return library in libraries(cluster) and default_library(cluster) in libraries(cluster)
 
 
 def _populations(table: Table) -> str:
@@ -208,36 +188,19 @@ def _split(ordinary: Table, by: tuple[str, ...]) -> str:
 def _baselines(known: Sequence[Curve]) -> str:
     kinds: dict[str, list[Curve]] = {}
     for curve in known:
-        kinds.setdefault(_kind(curve), []).append(curve)
+        kinds.setdefault(kind_of(curve), []).append(curve)
     rows = [
         ((kind, name), found)
         for kind in sorted(kinds)
         for name in MODELS
-        if (found := _model_stats(name, kinds[kind])).rows
+        if (found := model_stats(name, kinds[kind])).rows
     ]
     return f"{_BASELINES}\n\n{_table(('rows of', 'model'), rows)}"
 
 
-def _kind(curve: Curve) -> str:
-    question = curve.question
-    if question.network or question.nodes > 1:
-        return "across nodes or racks"
-    library = question.library.partition("==")[0]
-    return f"{library}, all systems" if library in ENGINES else f"{library}, {question.cluster}"
-
-
-def _model_stats(name: str, members: Iterable[Curve]) -> Stats:
-    errors = [
-        100 * (predicted / curve.time_s - 1)
-        for curve in members
-        if (predicted := MODELS[name](curve)) is not None
-    ]
-    return stats(np.concatenate(errors)) if errors else Stats(0)
-
-
 def _gpu_counts(known: Sequence[Curve]) -> str:
     rings = list(cross_validation.gpu_counts(known))
-    kernels = _by_library(cross_validation.gpu_counts(known, of_engines=True))
+    kernels = pooled_by_library(cross_validation.gpu_counts(known, of_engines=True))
     return "\n\n".join(
         [
             _LEFT_OUT,
@@ -246,17 +209,6 @@ def _gpu_counts(known: Sequence[Curve]) -> str:
             _left_out(kernels, "each count in turn"),
         ]
     )
-
-
-def _by_library(found: Iterable[LeftOut]) -> list[LeftOut]:
-    """Return what was left out of each library on each system as one."""
-    together: dict[tuple[str, str], list[LeftOut]] = {}
-    for each in found:
-        together.setdefault((each.system, each.library), []).append(each)
-    return [
-        LeftOut(system, library, library, np.concatenate([each.error_pct for each in parts]))
-        for (system, library), parts in together.items()
-    ]
 
 
 def _systems(known: Sequence[Curve]) -> str:
