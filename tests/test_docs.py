@@ -14,6 +14,7 @@ import pytest
 
 from shardcost import Model, catalog
 from shardcost.cli import main
+from shardcost.collectives.algorithms import ALGORITHMS, COLLECTIVES
 from shardcost.collectives.calibration import measured
 from shardcost.formats.hf_fields import families
 
@@ -84,6 +85,13 @@ def test_the_page_of_models_is_complete() -> None:
     for name in catalog.names("models"):
         model = Model.named(name)
         assert f"| {name} | {model.parameters / 1e9:,.2f}B |" in page
+
+
+def test_the_changelog_counts_the_algorithms_right() -> None:
+    assert len(COLLECTIVES) == 7
+    assert (
+        f"{len(ALGORITHMS)} algorithms of seven collectives" in (ROOT / "CHANGELOG.md").read_text()
+    )
 
 
 def test_every_data_set_behind_a_constant_is_attributed() -> None:

@@ -13,6 +13,7 @@ from shardcost import Cluster, catalog
 from shardcost.collectives import calibration
 from shardcost.collectives.bounds import wire_bound_s
 from shardcost.collectives.calibration import calibration_of, libraries, measured, wire_of
+from shardcost.collectives.choice import tuner_weights
 from shardcost.collectives.paths import Wire, total
 from shardcost.collectives.silicon import (
     COLLECTIVES,
@@ -377,6 +378,26 @@ def test_every_measured_set_of_constants_is_small_physical_and_sourced() -> None
         wires = ("ll", "ll128", "simple", "p2p", "nvls", "one_shot", "two_shot", "multicast")
         for wire in wires:
             assert constants.get(f"{wire}_bytes_per_s", 0) <= nominal, (each.system, wire)
+
+
+def test_an_engine_has_few_constants_with_its_limits_counted() -> None:
+    """Sizes at which SGLang and TensorRT-LLM switch are read off measured curves, so they count."""
+    for engine in ("sglang", "trtllm"):
+        most = max(
+            len(calibration.given(each.constants)) for each in measured() if each.library == engine
+        )
+        for generation in catalog.tuner_table(engine)["generation"]:
+            for kernels in generation["below_mib"].values():
+                distinct = {tuple(limits) for limits in kernels.values()}
+                assert most + sum(len(limits) for limits in distinct) <= 24
+
+
+def test_how_much_the_runner_up_counts() -> None:
+    """As the documentation says: 4 % if NCCL thinks it 5 % slower, 3 % left at a stated limit."""
+    weights = tuner_weights({("a", ""): 1.0, ("b", ""): 1.05}, {("a", ""): {}, ("b", ""): {}})
+    assert weights["b", ""] == pytest.approx(0.044, abs=0.001)
+    at_limit = collective_time("all_reduce", 2.0**18, "h100_sxm", 8, library="vllm")
+    assert at_limit.weights["one_shot", "direct"] == pytest.approx(0.033, abs=0.001)
 
 
 def test_every_cluster_has_the_library_of_its_vendor_or_an_error_that_names_it() -> None:
