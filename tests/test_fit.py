@@ -16,10 +16,10 @@ from shardcost.collectives import calibration
 from shardcost.collectives.calibration import Calibration, calibration_of, given, in_file_units
 from shardcost.collectives.paths import RingLibrary
 from shardcost.collectives.silicon import collective_time, default_library
-from shardcost.errors import BadValueError
+from shardcost.errors import BadValueError, MissingExtraError
 from shardcost.evidence import cross_validation, refit
 from shardcost.evidence.collectives import Question
-from shardcost.evidence.fit import Curve, MissingSciPyError, fitted_library, starting_point
+from shardcost.evidence.fit import Curve, fitted_library, starting_point
 from shardcost.evidence.refit import (
     as_toml,
     blank,
@@ -194,5 +194,5 @@ def test_a_start_without_a_family_has_every_constant_of_its_system() -> None:
 def test_without_scipy_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
     own = calibration_of(catalog.cluster_named("h100_sxm"), "nccl")
-    with pytest.raises(MissingSciPyError, match=r"pip install 'shardcost\[fit\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'shardcost\[fit\]'"):
         fitted_library([curve(own)], own)

@@ -18,6 +18,7 @@ from shardcost import (
     Device,
     FormatError,
     Layout,
+    MissingExtraError,
     Model,
     Network,
     Prefill,
@@ -208,6 +209,7 @@ def test_nouns_and_errors_travel() -> None:
         BadTypeError("a", 1, "2"),
         UnknownNameError("model", "lama", ["llama"], "hint"),
         FormatError("f", "broken"),
+        MissingExtraError("a plot", "matplotlib", "plot"),
     ]
     for error in errors:
         again = pickle.loads(pickle.dumps(error))

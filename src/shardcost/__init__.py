@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         BadTypeError,
         BadValueError,
         FormatError,
+        MissingExtraError,
         ShardcostError,
         UnknownNameError,
     )
@@ -37,6 +38,7 @@ _HOMES = {
         "BadTypeError",
         "BadValueError",
         "FormatError",
+        "MissingExtraError",
         "ShardcostError",
         "UnknownNameError",
     ),
@@ -55,6 +57,7 @@ __all__ = [
     "Device",
     "FormatError",
     "Layout",
+    "MissingExtraError",
     "Model",
     "Network",
     "Prefill",

@@ -7,7 +7,8 @@ Each error also is the built-in that a caller would catch anyway::
         ├── BadValueError      (ValueError)   a value of the right type breaks its rule
         │   ├── UnknownNameError (LookupError)  a name that no catalog or table holds
         │   └── FormatError                     a file says something that cannot be
-        └── BadTypeError       (TypeError)    a value of the wrong type
+        ├── BadTypeError       (TypeError)    a value of the wrong type
+        └── MissingExtraError  (ImportError)  a library that an extra brings along is missing
 
 Every message is one line that names the value and the rule it breaks.
 """
@@ -18,8 +19,8 @@ from collections.abc import Iterable
 from typing import Final
 
 _SHOWN_CHARACTERS: Final = 60
-
-_FEW_NAMES = 8
+_FEW_NAMES: Final = 8
+"""So many known names are all named; of more, the nearest."""
 
 
 def shown(value: object) -> str:
@@ -107,3 +108,14 @@ class FormatError(BadValueError):
 
     def __str__(self) -> str:
         return f"{self.file}: {self.reason}"
+
+
+class MissingExtraError(ShardcostError, ImportError):
+    """A library that only an extra of the package brings along is needed and not installed."""
+
+    def __init__(self, what: str, library: str, extra: str) -> None:
+        super().__init__(f"{what} needs {library}: pip install 'shardcost[{extra}]'")
+        self.parts = (what, library, extra)
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), self.parts

@@ -16,6 +16,7 @@ import numpy as np
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster, Network
 from shardcost.collectives import direct
+from shardcost.collectives.algorithms import COLLECTIVES
 from shardcost.collectives.bounds import bus_factor, nominal_rate, wire_bound_s
 from shardcost.collectives.calibration import (
     Calibration,
@@ -52,15 +53,6 @@ from shardcost.collectives.tuner import PathName, tuner_times
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.scalars import positive_number
 
-COLLECTIVES: Final = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "send_recv",
-)
 MODES: Final = ("graph", "eager")
 TUNER: Final = "nccl-tuner"
 

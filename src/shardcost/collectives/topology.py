@@ -30,7 +30,7 @@ from numbers import Real
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardcost.cluster import CUBE_MESH, CUBE_MESH_CABLES, Cluster, Network, Tier
-from shardcost.errors import BadTypeError, BadValueError, ShardcostError
+from shardcost.errors import BadTypeError, BadValueError, MissingExtraError
 from shardcost.scalars import positive_number, whole_number
 
 Route: TypeAlias = tuple[int, ...]
@@ -545,6 +545,5 @@ def _networkx() -> Any:
     try:
         import networkx
     except ImportError:
-        rule = "a topology needs networkx: pip install 'shardcost[topology]'"
-        raise ShardcostError(rule) from None
+        raise MissingExtraError("a topology", "networkx", "topology") from None
     return networkx

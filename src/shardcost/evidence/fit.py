@@ -31,7 +31,7 @@ from shardcost.collectives.calibration import (
 )
 from shardcost.collectives.direct import DirectLibrary
 from shardcost.collectives.paths import RingLibrary, Wire
-from shardcost.errors import ShardcostError
+from shardcost.errors import MissingExtraError
 from shardcost.evidence.collectives import MEASURED, Question, asked, machine
 from shardcost.evidence.tables import Table
 from shardcost.evidence.validate import measurements
@@ -47,13 +47,6 @@ _OUTLIER: Final = 0.05
 _HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
 """What host bridges leave of a rate: a matter of the machine, which no family shares."""
 _LEAST_PCT: Final = 1e-3
-
-
-class MissingSciPyError(ShardcostError, ImportError):
-    """SciPy is needed and not installed."""
-
-    def __init__(self) -> None:
-        super().__init__("fitting constants needs SciPy: pip install 'shardcost[fit]'")
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,5 +220,5 @@ def least_squares() -> Any:
     try:
         from scipy import optimize
     except ImportError:
-        raise MissingSciPyError from None
+        raise MissingExtraError("fitting constants", "SciPy", "fit") from None
     return optimize.least_squares

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardcost.collectives.paths import total
 from shardcost.collectives.silicon import CollectiveTime
-from shardcost.errors import BadValueError, ShardcostError
+from shardcost.errors import BadValueError, MissingExtraError
 from shardcost.files import write_whole
 from shardcost.report.collective import link, title
 from shardcost.units import format_bytes, format_rate, format_time
@@ -49,13 +49,6 @@ _STYLE: Final[dict[Any, Any]] = {
 }
 
 
-class MissingMatplotlibError(ShardcostError, ImportError):
-    """Matplotlib is needed and not installed."""
-
-    def __init__(self) -> None:
-        super().__init__("a plot needs matplotlib: pip install 'shardcost[plot]'")
-
-
 def write_plot(sweep: CollectiveTime, file: Path) -> None:
     """Draw a sweep over sizes into a PNG or SVG file, which appears whole or not at all."""
     if file.suffix.lower() not in SUFFIXES:
@@ -71,7 +64,7 @@ def _drawn(sweep: CollectiveTime, kind: str) -> bytes:
         import matplotlib as mpl
         from matplotlib.figure import Figure  # without pyplot: no display, no global state
     except ImportError:
-        raise MissingMatplotlibError from None
+        raise MissingExtraError("a plot", "matplotlib", "plot") from None
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9, 7.5), layout="constrained")
         _fill(figure, sweep)
