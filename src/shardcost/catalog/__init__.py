@@ -18,7 +18,17 @@ from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.model import Model
 
-Shelf = Literal["models", "clusters", "networks", "silicon", "tuner"]
+Shelf = Literal[
+    "models",
+    "clusters",
+    "networks",
+    "silicon",
+    "tuner",
+    "products",
+    "attention",
+    "passes",
+    "software",
+]
 T = TypeVar("T")
 
 _HERE: Final = Path(__file__).parent

@@ -19,7 +19,8 @@ from shardcost.collectives.calibration import Calibration
 from shardcost.collectives.direct import ENGINES
 from shardcost.collectives.group import Group
 from shardcost.collectives.silicon import COLLECTIVES, collective_time
-from shardcost.errors import BadValueError, ShardcostError, UnknownNameError, shown
+from shardcost.errors import BadValueError, ShardcostError
+from shardcost.evidence.predictions import Predictions, reason_of, whole_cell
 from shardcost.evidence.tables import Row, Table, number
 
 Floats = NDArray[np.float64]
@@ -36,15 +37,6 @@ SIZE_BANDS: Final = {
 """Names of ranges of sizes, each with the largest size in it, in bytes."""
 _MOST_GPUS: Final = 10**7
 _MOST_BYTES: Final = 2.0**63
-
-
-class Predictions(NamedTuple):
-    """What is predicted for each row of a table."""
-
-    values: Floats
-    """In the unit of the measured column; NaN where a row is skipped."""
-    reasons: list[str]
-    """Why a row is skipped; empty where it is not."""
 
 
 class Question(NamedTuple):
@@ -157,16 +149,6 @@ def one_process_time_s(time_s: Floats, gpus_per_process: float) -> Floats:
     return time_s + launch_s * gpus_per_process
 
 
-def reason_of(error: ShardcostError) -> str:
-    """Return why a row is skipped: the error's rule, without the value that the row shows anyway.
-
-    So rows that break one rule with different values count as one reason.
-    """
-    if isinstance(error, UnknownNameError):
-        return f"{error.argument} unknown: {shown(error.value)}"
-    return str(error).rpartition(", got ")[0] or str(error)
-
-
 def _question(row: Row, *, ignore_versions: bool) -> Question:
     if _count(row, "num_gpus") == 1:
         raise BadValueError("num_gpus", row["num_gpus"], "at least 2: one by itself sends nothing")
@@ -239,11 +221,7 @@ def is_single_process(row: Row) -> bool:
 
 
 def _count(row: Row, column: str) -> int:
-    rule = f"a whole number from 1 to {_MOST_GPUS}"
-    value = number(row, column, 0, _MOST_GPUS, rule)
-    if value != int(value):
-        raise BadValueError(column, row[column], rule)
-    return int(value)
+    return whole_cell(row, column, most=_MOST_GPUS)
 
 
 DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from importlib import import_module
+from typing import Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence import collectives
-from shardcost.evidence.collectives import Predictions, reason_of
+from shardcost.evidence.predictions import Predictions, reason_of
 from shardcost.evidence.tables import Row, Table, number
 
 Floats = NDArray[np.float64]
@@ -66,24 +67,20 @@ class Validation:
         return self.table.rows - sum(self.skipped.values())
 
 
-class _Predictor(Protocol):
-    def __call__(self, table: Table, *, ignore_versions: bool) -> Predictions: ...
+class _Kind(Protocol):
+    """How tables of one kind are validated: what the module of its name holds."""
 
-
-@dataclass(frozen=True)
-class _Kind:
-    """How tables of one kind are validated."""
-
-    measured: str
+    MEASURED: str
     """The column with the measurement."""
-    predictions: _Predictor
-    derived: Mapping[str, Callable[[Row], str]]
+    DERIVED: Mapping[str, Callable[[Row], str]]
     """Columns that follow from others, of rows that were predicted."""
 
+    def predictions(self, table: Table, *, ignore_versions: bool) -> Predictions:
+        """Return the prediction of every row."""
 
-_KINDS: Final = {
-    "collectives": _Kind(collectives.MEASURED, collectives.predictions, collectives.DERIVED),
-}
+
+def _kind_of(table: Table) -> _Kind:
+    return cast("_Kind", import_module(f"shardcost.evidence.{table.kind}"))
 
 
 def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = False) -> Validation:
@@ -95,9 +92,9 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
         ignore_versions: Predict every row by a library's newest version.
     """
     _check_columns(table, by)
-    kind = _KINDS[table.kind]
+    kind = _kind_of(table)
     found = kind.predictions(table, ignore_versions=ignore_versions)
-    measured, complaints = measurements(table, kind.measured)
+    measured, complaints = measurements(table, kind.MEASURED)
     reasons = [first or second for first, second in zip(found.reasons, complaints, strict=True)]
     values = np.where([bool(reason) for reason in reasons], np.nan, found.values)
     errors_pct = 100 * (values / measured - 1)
@@ -115,7 +112,7 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
 
 def columns_of(table: Table) -> list[str]:
     """Return the columns that a table's rows can be grouped by: its own and the derived ones."""
-    return [*table.columns, *(n for n in _KINDS[table.kind].derived if n not in table.columns)]
+    return [*table.columns, *(n for n in _kind_of(table).DERIVED if n not in table.columns)]
 
 
 def stats(errors_pct: Floats) -> Stats:
@@ -163,7 +160,7 @@ def measurements(table: Table, column: str) -> tuple[Floats, list[str]]:
 
 def _groups(table: Table, by: Sequence[str], errors_pct: Floats) -> tuple[GroupStats, ...]:
     """Return the errors of every group that has any, in the order of its key."""
-    derived = _KINDS[table.kind].derived
+    derived = _kind_of(table).DERIVED
     members: dict[tuple[str, ...], list[int]] = {}
     for i, row in enumerate(table.records()):
         if not np.isnan(errors_pct[i]):

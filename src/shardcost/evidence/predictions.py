@@ -1,0 +1,58 @@
+"""What predicting a table's rows yields, and the helpers that every kind of table shares.
+
+A kind of table has a module of its name in this package, with the column that was measured
+(`MEASURED`), the function `predictions` and the columns that follow from others (`DERIVED`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.errors import BadValueError, ShardcostError, UnknownNameError, shown
+from shardcost.evidence.tables import Row, Table, number
+
+Floats = NDArray[np.float64]
+
+
+class Predictions(NamedTuple):
+    """What is predicted for each row of a table."""
+
+    values: Floats
+    """In the unit of the measured column; NaN where a row is skipped."""
+    reasons: list[str]
+    """Why a row is skipped; empty where it is not."""
+
+
+def each_row(table: Table, predict: Callable[[Row], float]) -> Predictions:
+    """Return what `predict` says of every row; a row that it refuses gets its reason."""
+    values = np.full(table.rows, np.nan)
+    reasons = [""] * table.rows
+    for i, row in enumerate(table.records()):
+        try:
+            values[i] = predict(row)
+        except ShardcostError as error:
+            reasons[i] = reason_of(error)
+    return Predictions(values, reasons)
+
+
+def whole_cell(row: Row, column: str, least: int = 1, most: int = 10**15) -> int:
+    """Return the whole number in a cell."""
+    rule = f"a whole number from {least} to {most}"
+    value = number(row, column, least - 1, most, rule)
+    if value != int(value):
+        raise BadValueError(column, row[column], rule)
+    return int(value)
+
+
+def reason_of(error: ShardcostError) -> str:
+    """Return why a row is skipped: the error's rule, without the value that the row shows anyway.
+
+    So rows that break one rule with different values count as one reason.
+    """
+    if isinstance(error, UnknownNameError):
+        return f"{error.argument} unknown: {shown(error.value)}"
+    return str(error).rpartition(", got ")[0] or str(error)

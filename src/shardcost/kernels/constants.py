@@ -1,0 +1,93 @@
+"""Which fitted constants a kernel runs by on a device: its own, or those of its nearest kin.
+
+The shelves ``products``, ``attention`` and ``passes`` of the catalog hold one file per measured
+device, named like the cluster that has it. A section of a file is one set of constants with the
+rows and the error of its fit. Constants are shares of the device's datasheet, clock cycles or
+tile sizes, so that a device nobody measured can take them over from its family; whoever uses them
+is told so (`Section.inherited_from`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import log
+from typing import Any, Literal, NamedTuple
+
+from shardcost import catalog
+from shardcost.cluster import Cluster, Device
+from shardcost.errors import UnknownNameError
+
+KernelShelf = Literal["products", "attention", "passes"]
+
+
+class Fit(NamedTuple):
+    """The rows behind a set of constants, and the error on them."""
+
+    source: str
+    rows: int
+    median_pct: float
+    p90_pct: float
+
+
+class Section(NamedTuple):
+    """One set of constants."""
+
+    system: str
+    """The measured system."""
+    name: str
+    """Which section of its file."""
+    constants: Mapping[str, Any]
+    fit: Fit
+    inherited_from: str | None
+    """The system that lends its constants; None where the device itself was measured."""
+
+
+@cache
+def section_of(shelf: KernelShelf, device: Device, *names: str) -> Section:
+    """Return the constants of a device: the first of the sections `names` that its file has.
+
+    Without such a file, those of the nearest kin: the same architecture, else the same vendor at
+    the nearest compute capability, else the nearest memory bandwidth.
+    """
+    for system in _nearest_first(shelf, device):
+        content = _file(shelf, system)
+        name = next((each for each in names if each in content), None)
+        if name is not None:
+            constants = dict(content[name])
+            fit = Fit(**constants.pop("fit"))
+            own = _device(system).name == device.name
+            return Section(system, name, constants, fit, None if own else system)
+    raise UnknownNameError(f"{shelf} of {device.name}", names[0], _known(shelf))
+
+
+def _nearest_first(shelf: KernelShelf, device: Device) -> Sequence[str]:
+    return sorted(catalog.names(shelf), key=lambda system: _distance(device, _device(system)))
+
+
+def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, float, float]:
+    """Return how far apart two devices are; what counts most stands first."""
+    return (
+        one.name != other.name,
+        one.architecture != other.architecture,
+        one.vendor != other.vendor,
+        abs(_capability(one) - _capability(other)),
+        abs(log(float(one.memory_bytes_per_s) / float(other.memory_bytes_per_s))),
+    )
+
+
+def _capability(device: Device) -> float:
+    return float(device.compute_capability or 0)
+
+
+def _known(shelf: KernelShelf) -> list[str]:
+    return sorted({name for _, content in catalog.contents(shelf) for name in content})
+
+
+def _file(shelf: KernelShelf, system: str) -> dict[str, Any]:
+    return next(content for name, content in catalog.contents(shelf) if name == system)
+
+
+@cache
+def _device(system: str) -> Device:
+    return Cluster.named(system).device
