@@ -1,0 +1,372 @@
+"""Layers whose matrix products are split otherwise: 2-D, 2.5-D, 3-D, weight-gathered.
+
+Every scheme divides the tokens into `rows` and the features (hidden size, heads, feed-forward
+width) into `columns`, so that what stands between the matrices needs no communication: a rank
+attends with its own heads over its own sequences, and a norm adds up two numbers per token over
+the columns. The schemes differ in what a product `Y = X W` costs. With N tokens, a matrix of
+`i x o` elements and e bytes per element, a rank takes part in::
+
+    2d               q x q = tp      q times: broadcast of X/q² and W/q²  e (N i + i o) / q
+    2.5d             q x q x r = tp  the same on 1/r of the tokens        e (N i / r + i o) / q
+    3d               q x q x q = tp  gather of X and W, scatter of Y      e (N i + i o + N o) / q²
+    weight_gathered                  gather of W                          e i o
+
+The right column sums the sizes of all collectives forward, as nccl-tests counts them: on a ring a
+rank sends (n-1)/n of a gathered or scattered array, a binary tree takes log2 q rounds for a
+broadcast. Backward, each of SUMMA's two products costs that again; a cube's two products cost it
+once together, because the gathered factors are kept; weights are gathered again and their
+gradients scattered, which is twice. Activations are spread over all tp ranks at all times, so
+sequence parallelism has nothing left to split.
+
+Xu et al. 2021, Optimus (arXiv:2104.05343); Wang et al. 2022, Tesseract (arXiv:2105.14500); Bian et
+al. 2021 (arXiv:2105.14450); Pope et al. 2022 (arXiv:2211.05102).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import isqrt
+from typing import Any, Final, NamedTuple
+
+from shardcost.arrays import largest, smallest
+from shardcost.checks import anywhere, is_array
+from shardcost.errors import BadValueError
+from shardcost.layout import Layout
+from shardcost.model import Attention, Block, FeedForward
+from shardcost.program.attention import attention_part
+from shardcost.program.edges import norm, residual
+from shardcost.program.feed_forward import feed_forward_part
+from shardcost.program.operations import (
+    Collective,
+    Operation,
+    Operations,
+    Passes,
+    Product,
+    together,
+)
+from shardcost.program.setting import Setting
+
+_NORM_BYTES: Final = 2 * 4
+"""Per token and norm: the sums of the elements and of their squares, in 32 bits; backward likewise
+two sums (Xu et al. 2021)."""
+
+
+class Grid(NamedTuple):
+    """How a scheme arranges the ranks of tensor parallelism."""
+
+    rows: Any
+    """Parts into which the tokens are divided, by whole sequences."""
+    columns: Any
+    """Parts into which hidden size, heads and feed-forward width are divided."""
+    side: Any
+    """Ranks of one row or column of the grid: those that take part in a collective."""
+    depth: Any
+    """Copies of each weight."""
+
+
+def grid_of(layout: Layout) -> Grid:
+    """Return the grid of a layout's scheme. Where `tp` has no such grid, the next smaller side.
+
+    >>> grid_of(Layout(tp=8, scheme="2.5d"))
+    Grid(rows=4, columns=2, side=2, depth=2)
+    """
+    tp, scheme = layout.tp, layout.scheme
+    if scheme == "2d":
+        q = _cell_by_cell(isqrt, tp)
+        return Grid(q, q, q, 1)
+    if scheme == "2.5d":
+        q = _cell_by_cell(_side_of_a_box, tp)
+        depth = tp // (q * q)
+        return Grid(q * depth, q, q, depth)
+    if scheme == "3d":
+        q = _cell_by_cell(_side_of_a_cube, tp)
+        return Grid(q * q, q, q, 1)
+    return Grid(tp, 1, tp, 1)
+
+
+def weight_copies(layout: Layout) -> Any:
+    """Return how many ranks of a tensor group hold the same weights: only 2.5-D's depth does.
+
+    A rank has ``weight_copies / tp`` of a layer's weights.
+    """
+    return grid_of(layout).depth
+
+
+def layer_otherwise(s: Setting, block: Block) -> Passes:
+    """Return one layer of a block under a scheme other than Megatron's.
+
+    Where tp is an array, cells that `scheme_problems` names hold no meaning.
+
+    Raises:
+        BadValueError: if one layout asked for by itself is impossible, or a part of the layer has
+            no form under these schemes.
+    """
+    for reason, where in scheme_problems(s.layout, block, s.hidden, s.sequences).items():
+        if not is_array(where) and anywhere(where):
+            raise BadValueError(
+                "Layout", s.layout.short(), f"possible as {s.layout.scheme}: {reason}"
+            )
+    whole = together(*_pieces(s, block))
+    if s.layout.recompute == "full" and s.training:
+        return whole._replace(recompute=whole.forward)
+    return whole
+
+
+def scheme_problems(layout: Layout, block: Block, hidden: Any, sequences: Any) -> Mapping[str, Any]:
+    """Return, for each reason why a block cannot be split by the layout's scheme, where it holds.
+
+    Args:
+        layout: Its scheme is any but 1d, and tp may be an array.
+        block: Layers of one kind.
+        hidden: The hidden size.
+        sequences: Sequences that a tensor group works on in one pass.
+
+    >>> block = Block(count=1, feed_forward=FeedForward(width=64, gated=False))
+    >>> found = scheme_problems(Layout(tp=8, scheme="2d"), block, hidden=64, sequences=4)
+    >>> [reason for reason, holds in found.items() if holds]
+    ['tp is not a square']
+    """
+    grid = grid_of(layout)
+    found = dict(_shape_problems(layout, grid))
+    for part in (block.attention, block.feed_forward):
+        if part is not None and not isinstance(part, Attention | FeedForward):
+            found[f"{part.kind} is split by 1d alone"] = True
+    found["the grid's rows do not divide the sequences of a pass"] = sequences % grid.rows != 0
+    if layout.scheme == "weight_gathered":
+        return found
+    # A cube splits each matrix into q x q² blocks.
+    finest = grid.side**2 if layout.scheme == "3d" else grid.side
+    found[f"the grid does not divide the hidden size {hidden}"] = hidden % finest != 0
+    if isinstance(block.feed_forward, FeedForward):
+        width = block.feed_forward.width
+        found[f"the grid does not divide the feed-forward width {width}"] = width % finest != 0
+    if isinstance(block.attention, Attention):
+        found.update(_head_problems(block.attention, grid.columns))
+    return found
+
+
+def _shape_problems(layout: Layout, grid: Grid) -> Mapping[str, Any]:
+    tp, q = layout.tp, grid.side
+    if layout.scheme == "2d":
+        return {"tp is not a square": q * q != tp}
+    if layout.scheme == "2.5d":
+        return {"tp is not q x q x r with q and r above 1": (q == 1) & (tp > 1)}
+    if layout.scheme == "3d":
+        return {"tp is not a cube": q**3 != tp}
+    return {}
+
+
+def _head_problems(part: Attention, columns: Any) -> Mapping[str, Any]:
+    kv = part.kv_heads
+    uneven = largest(kv, columns) % smallest(kv, columns) != 0
+    return {
+        f"the grid's columns do not divide {part.heads} heads": part.heads % columns != 0,
+        f"the grid's columns and {kv} key-value heads do not divide each other": uneven,
+    }
+
+
+def _pieces(s: Setting, block: Block) -> list[Passes]:
+    """Return norms, parts and residual sums in their order; a parallel block has one norm."""
+    grid = grid_of(s.layout)
+    split = replace(s.layout, tp=grid.columns, ep=1, sequence_parallel=False)
+    share = replace(s, layout=split, sequences=s.sequences / grid.rows)
+    between = replace(share, hidden=s.hidden / grid.columns)
+    # 1-D's program of the rank's sequences on the columns: all but its matrix products is ours.
+    parts: list[Passes] = []
+    if block.attention is not None:
+        parts.append(attention_part(share, block.attention))
+    if block.feed_forward is not None:
+        parts.append(feed_forward_part(share, block.feed_forward))
+    names = tuple(op.name for part in parts for op in part.forward if _is_matrix(op))
+    pieces: list[Passes] = []
+    for number, part in enumerate(parts):
+        if number == 0 or not block.parallel:
+            pieces.append(_norm(between, grid))
+        pieces.append(_split_part(s, grid, part, names))
+        if number == len(parts) - 1 or not block.parallel:
+            pieces.append(residual(between))
+    return pieces
+
+
+def _norm(between: Setting, grid: Grid) -> Passes:
+    """Return a normalisation of the rank's share, whose sums go over the columns."""
+    own = norm(between, "norm")
+    if _is_one(grid.columns):
+        return own
+    sums = Collective("norm sums", "all_reduce", _NORM_BYTES * between.tokens, "tp", grid.columns)
+    back = (sums._replace(name="norm gradient sums"),) if between.training else ()
+    return together(Passes((sums,), back), own)
+
+
+def _split_part(s: Setting, grid: Grid, part: Passes, names: tuple[str, ...]) -> Passes:
+    """Return a part whose first and last operations, its two matrices, are split by the scheme."""
+    first, last = (op for op in part.forward if isinstance(op, Product) and op.weights)
+    rest = Passes(*(tuple(op for op in each if not _is_matrix(op)) for each in part))
+    return together(
+        _matrix(s, grid, first.name, first.k, first.n * grid.columns, names),
+        rest,
+        _matrix(s, grid, last.name, last.k * grid.columns, last.n, names),
+    )
+
+
+def _matrix(
+    s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any, names: tuple[str, ...]
+) -> Passes:
+    if s.layout.scheme == "weight_gathered":
+        whole = _weight_gathered(s, name, inputs, outputs, names)
+    elif s.layout.scheme == "3d":
+        whole = _cube(s, grid, name, inputs, outputs)
+    else:
+        whole = _summa(s, grid, name, inputs, outputs)
+    return whole if s.training else Passes(whole.forward)
+
+
+def _summa(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Passes:
+    """Return a product by SUMMA on a `q x q` grid, `depth` of which share the tokens.
+
+    In each of q steps a column of blocks of X goes along the rows and a row of blocks of W along
+    the columns, and their product is added up: ``q (X/q² + W/q²) = (X + W)/q`` bytes, X being the
+    grid's own part of the input. Backward, ``dX = dY Wᵀ`` broadcasts W and reduces dX, and
+    ``dW = Xᵀ dY`` broadcasts X and reduces dW: as many bytes each (Xu et al. 2021,
+    arXiv:2104.05343, algorithms 1 to 3). The copies of dW are then added up over the depth,
+    ``W/q²`` bytes (Wang et al. 2022, arXiv:2105.14500).
+    """
+    q = grid.side
+    m, k, n = s.tokens / grid.rows, inputs / q, outputs / q
+    x_bytes, w_bytes = m * k * s.element_bytes, k * n * s.element_bytes
+    gradient, weight = _gradients(name)
+
+    def each_step(what: str, collective: str, size: Any, feeds: str) -> Operations:
+        beside = (weight,) if feeds == gradient and collective == "reduce" else ()
+        return _over(f"{what} of {feeds}", collective, size, q, q, beside, feeds)
+
+    return Passes(
+        (
+            *each_step("input", "broadcast", x_bytes, name),
+            *each_step("weights", "broadcast", w_bytes, name),
+            Product(name, m, n, k, s.dtype, count=q),
+        ),
+        (
+            *each_step("weights", "broadcast", w_bytes, gradient),
+            Product(gradient, m, k, n, s.dtype, count=q),
+            *each_step("sum", "reduce", x_bytes, gradient),
+        ),
+        (
+            *each_step("input", "broadcast", x_bytes, weight),
+            Product(weight, k, n, m, s.dtype, count=q),
+            *each_step("sum", "reduce", w_bytes, weight),
+            *_over(f"sum over depth of {weight}", "all_reduce", w_bytes, grid.depth),
+        ),
+    )
+
+
+def _cube(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Passes:
+    """Return a product on a cube of side q: two gathers before it and a scatter after it.
+
+    Each rank gathers ``X/q²`` along one edge and ``W/q²`` along another, and scatters the partial
+    ``Y/q²`` along the third. Backward it gathers dY, and scatters dX and dW; the factors gathered
+    before are kept (Bian et al. 2021, arXiv:2105.14450).
+    """
+    q = grid.side
+    m, k, n = s.tokens / q, inputs / q, outputs / q
+    e = s.element_bytes
+    gradient, weight = _gradients(name)
+    return Passes(
+        (
+            *_over(f"input of {name}", "all_gather", m * k * e, q, feeds=name),
+            *_over(f"weights of {name}", "all_gather", k * n * e, q, feeds=name),
+            Product(name, m, n, k, s.dtype),
+            *_over(f"sum of {name}", "reduce_scatter", m * n * e, q, feeds=name),
+        ),
+        (
+            *_over(f"input of {gradient}", "all_gather", m * n * e, q, feeds=gradient),
+            Product(gradient, m, k, n, s.dtype),
+            *_over(f"sum of {gradient}", "reduce_scatter", m * k * e, q, 1, (weight,), gradient),
+        ),
+        (
+            Product(weight, k, n, m, s.dtype),
+            *_over(f"sum of {weight}", "reduce_scatter", k * n * e, q, feeds=weight),
+        ),
+    )
+
+
+def _weight_gathered(
+    s: Setting, name: str, inputs: Any, outputs: Any, names: tuple[str, ...]
+) -> Passes:
+    """Return a product of the rank's own tokens with weights gathered for it.
+
+    ``W`` bytes forward; backward W again and as much for the scattered gradient. No gather waits
+    for a product, so each may hide behind the one before it, and likewise a scattered gradient
+    (Pope et al. 2022, arXiv:2211.05102, section 3.2.3).
+    """
+    tp = s.layout.tp
+    m = s.tokens / tp
+    w_bytes = inputs * outputs * s.element_bytes
+    gradient, weight = _gradients(name)
+    before = names[names.index(name) - 1]
+    after = names[(names.index(name) + 1) % len(names)]
+
+    def gather(feeds: str, beside: tuple[str, ...]) -> Operations:
+        return _over(f"weights of {feeds}", "all_gather", w_bytes, tp, 1, beside, feeds)
+
+    return Passes(
+        (*gather(name, (before,)), Product(name, m, outputs, inputs, s.dtype)),
+        (*gather(gradient, _gradients(after)), Product(gradient, m, inputs, outputs, s.dtype)),
+        (
+            Product(weight, inputs, outputs, m, s.dtype),
+            *_over(
+                f"sum of {weight}", "reduce_scatter", w_bytes, tp, 1, _gradients(before), weight
+            ),
+        ),
+    )
+
+
+def _over(
+    name: str,
+    collective: str,
+    size_bytes: Any,
+    ranks: Any,
+    count: Any = 1,
+    beside: tuple[str, ...] = (),
+    feeds: str = "",
+) -> Operations:
+    """Return a collective over some of the tensor group's ranks; none where it is one rank."""
+    if _is_one(ranks):
+        return ()
+    return (Collective(name, collective, size_bytes, "tp", ranks, count, beside, feeds),)
+
+
+def _gradients(name: str) -> tuple[str, str]:
+    """Return what the products of a matrix's gradients are called, as in 1-D's program."""
+    return f"{name} input gradient", f"{name} weight gradient"
+
+
+def _is_matrix(op: Operation) -> bool:
+    return isinstance(op, Product) and op.weights
+
+
+def _is_one(ranks: Any) -> bool:
+    return not is_array(ranks) and bool(ranks == 1)
+
+
+def _side_of_a_box(tp: int) -> int:
+    """Return q of the flattest box `q x q x r` that is deeper than 1; 1 where there is none."""
+    sides = range(isqrt(tp), 1, -1)
+    return next((q for q in sides if tp % (q * q) == 0 and tp > q * q), 1)
+
+
+def _side_of_a_cube(tp: int) -> int:
+    """Return the largest whole number whose cube is at most tp."""
+    near: int = round(tp ** (1 / 3))
+    return near if near**3 <= tp else near - 1
+
+
+def _cell_by_cell(function: Callable[[int], int], tp: Any) -> Any:
+    """Return a function of whole numbers, once for each different cell of an array."""
+    if not is_array(tp):
+        return function(int(tp))
+    import numpy as np
+
+    different, where = np.unique(tp, return_inverse=True)
+    return np.array([function(int(each)) for each in different])[where.reshape(np.shape(tp))]
