@@ -1,0 +1,335 @@
+"""How long one fused attention kernel takes on one device.
+
+A fused kernel (Dao, FlashAttention-2, arXiv:2307.08691) cuts its work into *blocks*, each a tile
+of queries of one head that walks over its keys and values. Multiprocessors take blocks as they
+become free, so two times bound it: all blocks spread evenly, and the longest block by itself. The
+memory must meanwhile deliver queries, keys and values and take the output::
+
+    compute = smooth maximum of (work of all blocks / multiprocessors, longest block)
+    time    = launch + smooth maximum of (compute, bytes / achieved bandwidth)
+
+The smooth maximum of x and y is (x^p + y^p)^(1/p): their sum for p = 1 (one after the other), the
+larger of the two for p without bound (perfectly overlapped).
+
+*Prefill* works by tiles of queries against tiles of keys on the matrix units, a triangle of them
+where masked causally. Per pair of query and key it also takes one exponential, whose cost neither
+head size nor number format changes: small heads run at a lower share of the peak (Shah et al.,
+FlashAttention-3, arXiv:2407.08608).
+
+*Decode* reads the whole cache for a few queries. Two kinds of kernel do that. A *grouped* one has a
+block per sequence and KV head, which serves all its query heads as the padded rows of one tile. A
+*vector* one has a block per query head and needs no tile: it serves models whose query heads all
+have a KV head of their own, groups too large for a tile, and calls with too few blocks. Where
+blocks do not fill the device, the context is split over more of them and the parts are reduced
+(flash decoding).
+
+Everything takes numbers or arrays that broadcast. Constants come from the catalog
+(`shardcost.kernels.constants`), relative to the datasheet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from shardcost.checks import Count, Quantity, anywhere
+from shardcost.cluster import Device
+from shardcost.dtypes import BITS, canonical_dtype
+from shardcost.errors import BadValueError
+from shardcost.kernels.constants import section_of
+
+Constants: TypeAlias = Mapping[str, Any]
+
+_FITTED_DIMS: Final = 2 * 128
+"""Dimensions of a key and a value together at which shares of the peak are stated."""
+_QUERY_BYTES: Final = 2
+"""Queries and outputs have 16 bits; the vector kernel widens narrower entries of a cache to that
+one by one, and gains nothing by their being narrow."""
+
+
+def prefill_time_s(
+    device: Device,
+    dtype: str,
+    batch: Count,
+    query_tokens: Count,
+    context_tokens: Count,
+    heads: Count,
+    kv_heads: Count,
+    head_dim: Count,
+    *,
+    causal: bool = True,
+    window_tokens: Count | None = None,
+    backward: bool = False,
+    value_dim: Count | None = None,
+    constants: Constants | None = None,
+) -> Quantity:
+    """Return the seconds of attention from many new tokens to a context that ends with them.
+
+    Args:
+        device: What it runs on.
+        dtype: Number format of queries, keys and values.
+        batch: Sequences.
+        query_tokens: New tokens of each.
+        context_tokens: All tokens of each, the new ones included.
+        heads: Query heads on this device.
+        kv_heads: KV heads on this device.
+        head_dim: Size of a query and of a key.
+        causal: Whether a token sees only itself and those before it.
+        window_tokens: How many of the latest tokens a token sees, if not all.
+        backward: Time of the gradients instead: five products of matrices for the forward's two.
+        value_dim: Size of a value, where it is not that of a key.
+        constants: Instead of the catalog's.
+
+    Sixteen thousand tokens attend to themselves, on 32 heads of an H100::
+
+        >>> from shardcost.cluster import Cluster
+        >>> device = Cluster.named("h100_sxm").device
+        >>> time_s = prefill_time_s(device, "bf16", 1, 16384, 16384, 32, 8, 128)
+        >>> bool(0.5 < 2 * 32 * 16384**2 * 128 / time_s / device.peak("bf16") < 0.6)
+        True
+    """
+    _check(
+        batch=batch,
+        query_tokens=query_tokens,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        window_tokens=window_tokens,
+    )
+    if anywhere(np.less(context_tokens, query_tokens)):
+        raise BadValueError("context_tokens", context_tokens, "at least query_tokens")
+    table = constants or section_of("attention", device, "prefill").constants
+    dims = head_dim + (head_dim if value_dim is None else value_dim)
+    tiles = np.ceil(np.asarray(query_tokens) / table["tile_queries"])
+    before = context_tokens - np.asarray(query_tokens)
+    pairs, longest = _visited(
+        tiles * table["tile_queries"], before, window_tokens, table, causal=causal
+    )
+    pair_s = _pair_s(device, dtype, dims, table)
+    entries = heads * np.asarray(query_tokens) + table["kv_weight"] * kv_heads * context_tokens
+    moved_bytes = batch * entries * dims * (BITS[canonical_dtype(dtype)] / 8)
+    if backward:
+        gradient = section_of("attention", device, "backward").constants
+        pair_s = pair_s * (gradient["flop_ratio"] / gradient["rate_ratio"])
+        moved_bytes = moved_bytes * gradient["bytes_ratio"]
+    block_s = 1e-6 * table["block_us"]
+    work_s = batch * heads * (tiles * block_s + pairs * pair_s) / device.compute_units
+    alone_s = table["alone_ratio"] * (block_s + table["tile_queries"] * longest * pair_s)
+    compute_s = _smooth_maximum(work_s, alone_s, table["tail_power"])
+    memory_s = moved_bytes / (device.memory_bytes_per_s * table["memory_share"])
+    time_s = _smooth_maximum(compute_s, memory_s, table["overlap_power"])
+    return _plain(1e-6 * table["launch_us"] + time_s)
+
+
+def decode_time_s(
+    device: Device,
+    dtype: str,
+    batch: Count,
+    context_tokens: Count,
+    heads: Count,
+    kv_heads: Count,
+    head_dim: Count,
+    *,
+    new_tokens: Count = 1,
+    window_tokens: Count | None = None,
+    value_dim: Count | None = None,
+    cache_is_warm: bool = False,
+    constants: Constants | None = None,
+) -> Quantity:
+    """Return the seconds of attention from one or a few new tokens to a cached context.
+
+    Latent attention, decoded in absorbed form, is one KV head of all query heads, whose values are
+    the first part of its keys and are not read again: ``heads=128, kv_heads=1, head_dim=576,
+    value_dim=512`` for DeepSeek-V3 (arXiv:2412.19437).
+
+    Args:
+        device: What it runs on.
+        dtype: Number format of the cache.
+        batch: Sequences.
+        context_tokens: Tokens in the cache of each.
+        heads: Query heads on this device.
+        kv_heads: KV heads on this device.
+        head_dim: Size of a query and of a key.
+        new_tokens: Queries of each sequence.
+        window_tokens: How many of the latest tokens a token sees, if not all.
+        value_dim: Size of a value that is part of its key; without it, values are as large as keys
+            and stored beside them.
+        cache_is_warm: Whether the kernel ran on the very same cache just before, as in a
+            benchmark's loop, so that what fits the L2 cache is found there. Between two layers of a
+            model it is not.
+        constants: Instead of the catalog's.
+
+    Bound by memory, an H100 reads a gigabyte of cache at nine tenths of its bandwidth::
+
+        >>> from shardcost.cluster import Cluster
+        >>> device = Cluster.named("h100_sxm").device
+        >>> time_s = decode_time_s(device, "bf16", 32, 8192, 32, 8, 128)
+        >>> bool(0.8 < 32 * 8192 * 8 * 2 * 128 * 2 / time_s / device.memory_bytes_per_s < 0.92)
+        True
+    """
+    _check(
+        batch=batch,
+        context_tokens=context_tokens,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        new_tokens=new_tokens,
+        window_tokens=window_tokens,
+    )
+    table = constants or section_of("attention", device, "decode").constants
+    seen = np.asarray(context_tokens, dtype=np.float64)
+    if window_tokens is not None:
+        seen = np.minimum(seen, window_tokens + np.asarray(new_tokens) - 1)
+    blocks = batch * np.asarray(kv_heads)
+    rows = heads / np.asarray(kv_heads) * new_tokens
+    elements = blocks * seen * (head_dim * 2 if value_dim is None else head_dim)
+    dims = head_dim + np.asarray(head_dim if value_dim is None else value_dim)
+    io_bytes = _QUERY_BYTES * dims * blocks * rows
+    width = BITS[canonical_dtype(dtype)] / 8
+
+    tile = np.maximum(table["tile_rows"], 2 ** np.ceil(np.log2(rows)))
+    grouped = _Work(blocks, tile, seen, dims / _FITTED_DIMS, elements * width, io_bytes)
+    grouped_s = _cache_walk_s(device, table["grouped"], grouped, warm=cache_is_warm)
+    # The matrix units bound a tile of very many rows, such as latent attention has.
+    product_s = 2 * blocks * tile * seen * dims / (_matrix_peak(device) * table["matrix_share"])
+    grouped_s = np.maximum(grouped_s, product_s)
+    if value_dim is not None:
+        return _plain(grouped_s)
+    vector = grouped._replace(
+        blocks=blocks * rows, rows=0, cache_bytes=elements * max(width, _QUERY_BYTES)
+    )
+    vector_s = _cache_walk_s(device, table["vector"], vector, warm=cache_is_warm)
+    return _plain(
+        np.where(_is_grouped(device, table, grouped, rows, new_tokens), grouped_s, vector_s)
+    )
+
+
+def _visited(
+    rows: Any, before: Any, window_tokens: Any, table: Constants, *, causal: bool
+) -> tuple[Any, Any]:
+    """Return the pairs of query and key that the tiles of one head hold, and the longest row.
+
+    A causal tile sees what came before and, of the new tokens, those up to its own end; on average
+    half a tile of keys lies beyond the diagonal and is computed for nothing. A window cuts off all
+    but the last keys; the tile's first query and its last one see windows a tile apart.
+
+    Args:
+        rows: Queries, padded to whole tiles.
+        before: Keys before the first query.
+        window_tokens: Keys that a query sees, or None.
+        table: Sizes of tiles.
+        causal: Whether later keys are masked.
+    """
+    keys = table["tile_keys"]
+    end = before + rows
+    if not causal:
+        longest = np.ceil(end / keys) * keys
+        if window_tokens is not None:
+            longest = np.minimum(longest, window_tokens + table["tile_queries"])
+        return rows * longest, longest
+    first, last = before + keys / 2, end + keys / 2
+    pairs = rows * (first + last) / 2
+    if window_tokens is None:
+        return pairs, end
+    limit = window_tokens + table["tile_queries"] + keys / 2
+    cut = np.maximum(last - limit, 0) ** 2 - np.maximum(first - limit, 0) ** 2
+    return pairs - cut / 2, np.minimum(end, limit)
+
+
+def _pair_s(device: Device, dtype: str, dims: Any, table: Constants) -> Any:
+    """Return the seconds that one multiprocessor spends on one pair of query and key.
+
+    At the fitted head size and in 16 bits the two products take ``1 - exponential_part`` of it.
+    """
+    whole = 2 * _FITTED_DIMS * device.compute_units / (_matrix_peak(device) * table["peak_share"])
+    faster = device.peak(canonical_dtype(dtype)) / _matrix_peak(device)
+    products = (1 - table["exponential_part"]) * dims / (_FITTED_DIMS * faster)
+    return whole * (products + table["exponential_part"])
+
+
+class _Work(NamedTuple):
+    """What a decode kernel has to do."""
+
+    blocks: Any
+    """Independent pieces."""
+    rows: Any
+    """Padded query rows of each."""
+    tokens: Any
+    """Tokens that each walks over."""
+    size: Any
+    """Dimensions of a key and a value, relative to those at which costs are stated."""
+    cache_bytes: Any
+    """Keys and values of all pieces."""
+    io_bytes: Any
+    """Queries and outputs of all pieces."""
+
+
+def _cache_walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> Any:
+    """Return the seconds in which blocks walk over a cache, split where they are few.
+
+    `warm` says that the L2 cache holds as much of it as fits.
+    """
+    units = device.compute_units
+    block_s = 1e-6 * (table["block_us"] + table["row_us"] * work.rows * work.size)
+    token_s = 1e-9 * table["token_ns"] * work.size
+    most = np.maximum(1, work.tokens / table["split_tokens"])
+    splits = np.clip(units * table["slots_per_unit"] / work.blocks, 1, most)
+    work_s = work.blocks * (splits * block_s + work.tokens * token_s) / units
+    alone_s = table["alone_ratio"] * (block_s + work.tokens / splits * token_s)
+    compute_s = _smooth_maximum(work_s, alone_s, table["tail_power"])
+    memory_s = _memory_s(device, table, work, warm=warm)
+    time_s = _smooth_maximum(compute_s, memory_s, table["overlap_power"])
+    return 1e-6 * (table["launch_us"] + table["split_us"] * (1 - 1 / splits)) + time_s
+
+
+def _memory_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> Any:
+    """Return the seconds that the memory needs, or the L2 cache for what it holds of the KV cache.
+
+    Past its size the L2 cache soon holds nothing of use: what is read next was evicted last.
+    """
+    cold_s = (work.io_bytes + work.cache_bytes) / device.memory_bytes_per_s / table["memory_share"]
+    if not warm or not device.l2_cache_bytes:
+        return cold_s
+    beyond = work.cache_bytes / device.l2_cache_bytes - table["resident_share"]
+    held_bytes = work.cache_bytes * (1 - np.clip(beyond / table["resident_fade"], 0, 1))
+    gain = 1 / table["memory_share"] - 1 / np.maximum(table["l2_ratio"], table["memory_share"])
+    return cold_s - held_bytes / device.memory_bytes_per_s * gain
+
+
+def _is_grouped(device: Device, table: Constants, work: _Work, rows: Any, new_tokens: Any) -> Any:
+    """Return where an engine runs the grouped kernel: tiles that pay, and blocks that fill.
+
+    Several new tokens have no vector kernel: their rows take as many tiles as they need.
+    """
+    fits = (rows >= table["least_rows"]) & ((rows <= table["most_rows"]) | (new_tokens > 1))
+    reach = work.blocks * np.maximum(1, np.floor(work.tokens / table["fill_tokens"]))
+    return fits & (reach >= table["least_fill"] * device.compute_units)
+
+
+def _smooth_maximum(one: Any, other: Any, power: float) -> Any:
+    """Return what two times amount to: from their sum (power 1) to the larger one.
+
+    The larger is taken out first, so that no power of a small time vanishes.
+    """
+    larger = np.maximum(one, other)
+    return larger * (1 + (np.minimum(one, other) / larger) ** power) ** (1 / power)
+
+
+def _matrix_peak(device: Device) -> Any:
+    """Return the peak in 16 bits, which costs at the fitted head size are stated against."""
+    return device.peak("bf16" if "bf16" in device.peak_flop_per_s else "fp16")
+
+
+def _check(**counts: Any) -> None:
+    """Raise at a count below 1."""
+    for name, value in counts.items():
+        if value is not None and anywhere(value < np.int64(1)):
+            raise BadValueError(name, value, "at least 1")
+
+
+def _plain(time_s: Any) -> Quantity:
+    """Return an array without dimensions as a number."""
+    found: Quantity = time_s if np.ndim(time_s) else float(time_s)
+    return found
