@@ -1,0 +1,19 @@
+"""What one rank holds: weights, gradients, optimizer state, activations, cache, buffers.
+
+`memory_of` joins the parts. All of them run on plain numbers and on arrays that broadcast::
+
+    habits       what a framework keeps beyond what the mathematics needs
+    parameters   the weights of a rank, by tensor, expert and pipeline parallelism
+    saved        the tensors that a layer's forward pass keeps for its backward pass
+    stages       layers and micro-batches in flight of a pipeline stage
+    cache        keys, values and states of a decoder
+    account      the sum of all, by kind and moment
+    held         the answer: `Memory`
+"""
+
+from shardcost.memory.account import memory_of
+from shardcost.memory.habits import Habits
+from shardcost.memory.held import KINDS, Held, Memory
+from shardcost.memory.saved import saved_bytes_per_layer
+
+__all__ = ["KINDS", "Habits", "Held", "Memory", "memory_of", "saved_bytes_per_layer"]

@@ -1,0 +1,271 @@
+"""Adds up what a rank holds, by kind, in the fullest moment of a step.
+
+Weights, gradients and optimizer state stay all the time. Activations of all micro-batches in
+flight are fullest when a stage's backward pass begins; then there are besides them either the
+logits with their softmax and gradient (at the loss, on the stage that has the head) or the
+gradients inside one layer, with what recomputation makes again. The larger of the two counts,
+unless the update of the weights has buffers that are larger still.
+
+ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) divides optimizer state (1), gradients (2) and
+weights (3) over the ranks along `dp` and `cp`; those of experts over the ranks with the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from shardcost.arrays import ceil_div, choose, largest, smallest
+from shardcost.checks import is_array
+from shardcost.cluster import Device
+from shardcost.dtypes import BITS
+from shardcost.errors import BadValueError
+from shardcost.layout import Layout
+from shardcost.memory.cache import cache_bytes_per_layer
+from shardcost.memory.habits import Habits, habits_of
+from shardcost.memory.held import Held, Memory
+from shardcost.memory.parameters import (
+    Parameters,
+    embedding_parameters,
+    expert_copies,
+    head_parameters,
+    stack_parameters,
+)
+from shardcost.memory.saved import Setting, activation_bytes, saved_by_layer, setting_of
+from shardcost.memory.stages import Stage, in_flight, last_stage, stage_by_cost, stage_evenly
+from shardcost.model import Model
+from shardcost.workload import Decode, Prefill, Train, Workload
+
+_FP32: Final = 4
+_MOMENTS: Final = {"adam": 2, "sgd": 1}
+"""Running means of an optimizer, each in fp32: Adam's two, the momentum of SGD."""
+_GATHERED_LAYERS: Final = 2
+"""Layers whose weights ZeRO-3 holds whole: the one computed and the one fetched ahead."""
+
+
+class _Rank(NamedTuple):
+    """What the accounts of all stages share."""
+
+    model: Model
+    layout: Layout
+    habits: Habits
+    layer: Parameters
+    """Weights of an average layer."""
+
+
+def memory_of(
+    model: Model,
+    layout: Layout,
+    workload: Workload,
+    *,
+    device: Device | None = None,
+    software: Mapping[str, Any] | Habits | None = None,
+    stage: int | None = None,
+) -> Memory:
+    """Return what one rank holds, by kind and by place in the pipeline.
+
+    Args:
+        model: The model; kinds of layer are taken to be spread evenly over the stages.
+        layout: How it is divided. Degrees may be arrays that broadcast.
+        workload: What is computed. Counts may be arrays too.
+        device: Where it shall fit; what `Memory.fits` and `Memory.reason` ask about by default.
+        software: What the framework keeps, see `Habits`.
+        stage: The one stage to account for; the first, the second and the last if None.
+
+    >>> memory = memory_of(
+    ...     Model.named("llama3-8b"), Layout(tp=2), Train(global_batch=8, sequence_length=4096)
+    ... )
+    >>> round(memory.by_kind()["optimizer"] / 8030261248 * 2, 2)
+    12.0
+    """
+    habits = habits_of(software)
+    rank = _Rank(model, layout, habits, stack_parameters(model, layout))
+    split = stage_evenly if habits.balance == "layers" else stage_by_cost
+    held = {
+        name: _held(rank, workload, split(model, layout, index))
+        for name, index in _places(model, layout, habits.balance, stage).items()
+    }
+    return Memory(held, device)
+
+
+def _places(model: Model, layout: Layout, balance: str, stage: int | None) -> dict[str, Any]:
+    pp = layout.pp
+    if stage is not None:
+        if is_array(pp) or not 0 <= stage < pp:
+            raise BadValueError("stage", stage, f"a stage of pp={pp}, counted from 0")
+        return {f"stage {stage}": stage}
+    last = last_stage(model, layout, balance)
+    if is_array(pp) or is_array(last):
+        return {"first": 0 * last, "last": last}
+    middle = {"middle": 1} if last > 1 else {}
+    return {"first": 0} | middle | ({"last": last} if last > 0 else {})
+
+
+def _held(rank: _Rank, workload: Workload, stage: Stage) -> Held:
+    if isinstance(workload, Train):
+        return _training(rank, workload, stage)
+    if isinstance(workload, Prefill | Decode):
+        return _serving(rank, workload, stage)
+    raise BadValueError("workload", workload, "Train, Prefill or Decode")
+
+
+def _weights(rank: _Rank, stage: Stage) -> Parameters:
+    """Return the weights of a stage's rank."""
+    dense = rank.layer.dense * stage.layers
+    dense = dense + choose(stage.has_embedding, embedding_parameters(rank.model, rank.layout), 0)
+    dense = dense + choose(stage.has_head, head_parameters(rank.model, rank.layout), 0)
+    return Parameters(dense, rank.layer.experts * stage.layers)
+
+
+def _training(rank: _Rank, work: Train, stage: Stage) -> Held:
+    layout, habits, weights = rank.layout, rank.habits, _weights(rank, stage)
+    weight_bytes = activation_bytes(work.dtype)
+    gradient_bytes = BITS[work.gradient_dtype] / 8
+    master_bytes = _FP32 if weight_bytes < _FP32 else 0
+    state_bytes = master_bytes + _FP32 * _MOMENTS[work.optimizer]
+    shard = _sharded(layout, weights)
+    setting = setting_of(rank.model, layout, work.dtype, work.sequence_length, habits)
+    tokens = layout.micro_batch * work.sequence_length / layout.cp
+
+    activations, inside = _activations(rank, work, stage, setting, tokens)
+    loss = choose(stage.has_head, _logits(rank, work.dtype, tokens), 0)
+    lasting = _lasting_buffers(rank, weights, weight_bytes, tokens)
+    passing = _passing_buffers(rank, weight_bytes, gradient_bytes, tokens, setting)
+    update = _update_buffers(rank, weights, shard, weight_bytes)
+    at_update = update > activations + largest(loss, inside) + passing
+    at_loss = (loss > inside) & (at_update ^ True)
+    logits = choose(at_loss, loss, 0)
+    activations = choose(at_update, 0, activations)
+    in_pass = passing + choose(at_loss, 0, inside)
+    held_weights = (shard if layout.zero >= 3 else weights.total) * weight_bytes
+    gradients = (shard if layout.zero >= 2 else weights.total) * gradient_bytes
+    optimizer = (shard if layout.zero >= 1 else weights.total) * state_bytes
+    fragments = activations + logits + choose(at_update, 0, in_pass)
+    return Held(
+        weights=held_weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activations,
+        logits=logits,
+        kv_cache=0,
+        buffers=lasting + choose(at_update, update, in_pass),
+        framework=habits.reserve_bytes + habits.reserve_share * fragments,
+        at_loss=at_loss,
+        at_update=at_update,
+        between_steps=held_weights + gradients + optimizer + lasting + update,
+    )
+
+
+def _sharded(layout: Layout, weights: Parameters) -> Any:
+    """Return the weights of a rank that are left to it when ZeRO divides them."""
+    copies, of_experts = layout.dp * layout.cp, expert_copies(layout)
+    if layout.shard_degree is not None:
+        copies = smallest(copies, layout.shard_degree)
+        of_experts = smallest(of_experts, layout.shard_degree)
+    return weights.dense / copies + weights.experts / of_experts
+
+
+def _activations(
+    rank: _Rank, work: Train, stage: Stage, setting: Setting, tokens: Any
+) -> tuple[Any, Any]:
+    """Return the activations in flight, and what is alive inside one layer's backward pass."""
+    layout, model = rank.layout, rank.model
+    kept: Any = 0
+    inside: Any = 0
+    for block in model.blocks:
+        saved = saved_by_layer(setting, block)
+        kept = kept + block.count * saved.kept(layout.recompute)
+        inside = largest(inside, saved.widest + saved.again(layout.recompute))
+    between = model.hidden_size * setting.element_bytes * setting.spread
+    # The final norm and the head's product keep their inputs; an embedding its dropout mask.
+    edges = choose(stage.has_head, 2 * between, 0)
+    if rank.habits.dropout:
+        edges = edges + choose(stage.has_embedding, between / setting.element_bytes, 0)
+    micro_batches = ceil_div(work.global_batch, layout.dp * layout.micro_batch)
+    passes = in_flight(layout, stage.index, micro_batches)
+    per_token = kept * stage.layers / model.num_layers + edges
+    return passes * per_token * tokens, inside * tokens
+
+
+def _logits(rank: _Rank, dtype: str, tokens: Any) -> Any:
+    """Return logits, their softmax in fp32 and their gradient, of tokens that meet the head."""
+    each = rank.habits.logit_bytes
+    if each is None:
+        each = _FP32 + 2 * activation_bytes(dtype)
+    return tokens * rank.model.vocab_size / rank.layout.tp * each
+
+
+def _lasting_buffers(rank: _Rank, weights: Parameters, weight_bytes: float, tokens: Any) -> Any:
+    """Return the buffers that are there all the time."""
+    layout, habits = rank.layout, rank.habits
+    total: Any = habits.workspace_bytes
+    if layout.sequence_parallel:
+        size = weight_bytes * tokens * rank.model.hidden_size * habits.gather_buffers
+        total = total + choose(layout.tp > 1, size, 0)
+    if habits.gradient_buckets:
+        total = total + choose(layout.dp * layout.cp > 1, weights.total * weight_bytes, 0)
+    return total
+
+
+def _update_buffers(rank: _Rank, weights: Parameters, shard: Any, weight_bytes: float) -> Any:
+    """Return what the update leaves behind until the next pass begins."""
+    layout = rank.layout
+    if not rank.habits.update_buffers or layout.zero == 0:
+        return 0
+    return choose(layout.dp * layout.cp > 1, (weights.total + shard) * weight_bytes, 0)
+
+
+def _passing_buffers(
+    rank: _Rank, weight_bytes: float, gradient_bytes: float, tokens: Any, setting: Setting
+) -> Any:
+    """Return what communication holds for a while: neighbours' tensors, a layer gathered whole."""
+    layout = rank.layout
+    sent = tokens * setting.hidden * setting.element_bytes * setting.spread
+    total = choose(layout.pp > 1, 2 * sent, 0)
+    layer = rank.layer.total
+    if layout.zero >= 2:
+        total = total + layer * gradient_bytes
+    if layout.zero >= 3:
+        total = total + _GATHERED_LAYERS * layer * weight_bytes
+    return total
+
+
+def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Held:
+    model, layout, habits = rank.model, rank.layout, rank.habits
+    weights = _weights(rank, stage).total * BITS[work.dtype] / 8
+    sequences = ceil_div(work.batch, layout.dp)
+    answered: Any
+    if isinstance(work, Prefill):
+        new, seen, answered = work.prompt_tokens, work.cached_tokens + work.prompt_tokens, 1
+    else:
+        new, seen = work.new_tokens, work.context_tokens + work.new_tokens
+        answered = new
+    cache = cache_bytes_per_layer(model, layout, seen, BITS[work.cache_dtype] / 8)
+    setting = setting_of(model, layout, work.dtype, seen, habits)
+    tokens = sequences * ceil_div(new, layout.cp)
+    hidden = model.hidden_size * setting.element_bytes
+    # The residual and the norm's output stand beside the widest part of the layer that runs.
+    widest = largest(*(saved_by_layer(setting, block).widest for block in model.blocks))
+    inside = tokens * (widest + hidden)
+    each = _FP32 + setting.element_bytes
+    loss = choose(stage.has_head, sequences * answered * model.vocab_size / layout.tp * each, 0)
+    at_loss = loss > inside
+    activations = choose(at_loss, tokens * 2 * hidden, inside)
+    logits = choose(at_loss, loss, 0)
+    buffers = habits.workspace_bytes + choose(layout.pp > 1, 2 * tokens * hidden, 0)
+    held_cache = cache * sequences * stage.layers
+    reserve = habits.reserve_bytes + habits.reserve_share * (activations + logits)
+    lasting = weights + held_cache + habits.workspace_bytes
+    return Held(
+        weights=weights,
+        gradients=0,
+        optimizer=0,
+        activations=activations,
+        logits=logits,
+        kv_cache=held_cache,
+        buffers=buffers,
+        framework=reserve,
+        at_loss=at_loss,
+        at_update=False,
+        between_steps=lasting,
+    )

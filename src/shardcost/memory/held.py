@@ -1,0 +1,136 @@
+"""The answer of the memory model: bytes by kind, of each stage, in its fullest moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardcost.arrays import choose, largest
+from shardcost.checks import is_array
+from shardcost.cluster import Device
+from shardcost.errors import BadTypeError, BadValueError
+from shardcost.units import format_bytes
+
+KINDS: Final = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "kv_cache",
+    "buffers",
+    "framework",
+)
+_SHRINK: Final = {
+    "weights": "more tp or pp, or zero 3",
+    "gradients": "more tp or pp, or zero 2",
+    "optimizer": "more tp or pp, or zero 1 over more dp",
+    "activations": "a smaller micro_batch, sequence_parallel, recompute, or more tp or cp",
+    "logits": "a smaller micro_batch, or more tp or cp",
+    "kv_cache": "a smaller batch, fewer tokens, or more tp, pp or dp",
+    "buffers": "a smaller micro_batch, or more tp",
+    "framework": "a device with more memory",
+}
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What one rank of a stage holds in its fullest moment, in bytes.
+
+    The kinds add up to `total`: what is not alive in that moment counts 0.
+    """
+
+    weights: Any
+    gradients: Any
+    optimizer: Any
+    activations: Any
+    logits: Any
+    kv_cache: Any
+    buffers: Any
+    framework: Any
+    at_loss: Any
+    """Whether the fullest moment is at the loss,"""
+    at_update: Any
+    """or when the weights have been updated, rather than inside a layer."""
+    between_steps: Any
+    """What stays between two steps: all but activations, logits and what the framework reserves."""
+
+    @property
+    def total(self) -> Any:
+        """All kinds together."""
+        return sum(getattr(self, kind) for kind in KINDS)
+
+    @property
+    def moment(self) -> Any:
+        """When the stage is fullest, in words."""
+        inside = choose(self.at_loss, "at the loss", "inside a layer")
+        return choose(self.at_update, "after the update", inside)
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What the ranks of a layout hold."""
+
+    stages: Mapping[str, Held]
+    """By place in the pipeline: ``first``, ``middle`` (the second of more than two), ``last``.
+
+    A middle stage never holds more than the first, so arrays of layouts go without it."""
+    device: Device | None = None
+
+    @property
+    def peak_bytes(self) -> Any:
+        """What the fullest rank holds in its fullest moment."""
+        return largest(*(held.total for held in self.stages.values()))
+
+    @property
+    def worst_stage(self) -> Any:
+        """The place of the fullest rank."""
+        names = list(self.stages)
+        worst: Any = names[0]
+        most = self.stages[worst].total
+        for name in names[1:]:
+            total = self.stages[name].total
+            worst = choose(total > most, name, worst)
+            most = largest(most, total)
+        return worst
+
+    def by_kind(self) -> dict[str, Any]:
+        """Return the bytes of the fullest rank by kind; they add up to `peak_bytes`."""
+        worst = self.worst_stage
+        if not is_array(worst):
+            return {kind: getattr(self.stages[str(worst)], kind) for kind in KINDS}
+        found = {kind: getattr(self.stages["first"], kind) for kind in KINDS}
+        for name, held in self.stages.items():
+            found = {
+                kind: choose(worst == name, getattr(held, kind), value)
+                for kind, value in found.items()
+            }
+        return found
+
+    def fits(self, device: Device | None = None) -> Any:
+        """Return whether the fullest rank fits a device, by default the one asked for."""
+        return self.peak_bytes <= self._on(device).memory_bytes
+
+    def reason(self, device: Device | None = None) -> str | None:
+        """Return why one layout does not fit a device, and what would have to shrink."""
+        on = self._on(device)
+        peak = self.peak_bytes
+        if is_array(peak) or is_array(on.memory_bytes):
+            raise BadTypeError("layout", peak, "one layout, not an array of them, to give a reason")
+        if peak <= on.memory_bytes:
+            return None
+        kinds = sorted(self.by_kind().items(), key=lambda item: -item[1])[:_SHOWN]
+        sizes = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in kinds)
+        place = f"{self.worst_stage} stage " if len(self.stages) > 1 else ""
+        return (
+            f"{place}needs {format_bytes(peak)} of {format_bytes(on.memory_bytes)}:"
+            f" {sizes}; {kinds[0][0]} shrink with {_SHRINK[kinds[0][0]]}"
+        )
+
+    def _on(self, device: Device | None) -> Device:
+        found = device or self.device
+        if found is None:
+            raise BadValueError("device", None, "given, here or to memory_of")
+        return found
