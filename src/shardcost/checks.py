@@ -17,7 +17,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    TypeAlias,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
 from shardcost.dtypes import canonical_dtype
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
@@ -42,6 +50,9 @@ Rule: TypeAlias = Callable[[str, Any], Any]
 class Noun:
     """Base of the frozen dataclasses that check themselves."""
 
+    _hash: ClassVar[int | None] = None
+    """Computed once: nouns are keys of caches."""
+
     def __post_init__(self) -> None:
         """Apply each field's rule, then the rules between fields."""
         for each in fields(self):  # type: ignore[arg-type]
@@ -61,6 +72,11 @@ class Noun:
         return all(_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     def __hash__(self) -> int:
+        if self._hash is None:
+            object.__setattr__(self, "_hash", self._hash_of_fields())
+        return cast("int", self._hash)
+
+    def _hash_of_fields(self) -> int:
         values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
         return hash(tuple(tuple(v.items()) if isinstance(v, Mapping) else v for v in values))
 

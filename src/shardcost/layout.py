@@ -11,7 +11,18 @@ from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
-from shardcost.checks import Count, Noun, anywhere, flag, is_array, noun, one_of, whole
+from shardcost.checks import (
+    Count,
+    Noun,
+    Quantity,
+    anywhere,
+    flag,
+    is_array,
+    noun,
+    one_of,
+    positive,
+    whole,
+)
 from shardcost.errors import BadValueError
 
 _ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
@@ -49,6 +60,10 @@ class Layout(Noun):
     scheme: str = one_of("1d", "2d", "2.5d", "3d", "weight_gathered", default="1d")
     """How tensor parallelism partitions a matrix product."""
     context_scheme: str = one_of("ring", "all_gather", "ulysses", default="ring")
+    imbalance: Quantity = positive(default=1.0)
+    """Tokens of the fullest rank's experts, over the mean of the ranks."""
+    shard_degree: Count | None = whole(default=None)
+    """Ranks that share what ZeRO shards, where not all of data parallelism does (HSDP)."""
     order: str = one_of(*_ORDERS, default="tp-cp-dp-pp")
     """Placement on the devices, innermost (nearest neighbours) first."""
 

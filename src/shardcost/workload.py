@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from shardcost.checks import Count, Noun, noun, number_format, one_of, whole
+from shardcost.checks import Count, Noun, flag, noun, number_format, one_of, whole
 
 
 class Workload(Noun, ABC):
@@ -39,6 +39,11 @@ class Train(Workload):
     gradient_dtype: str = number_format(default="fp32")
     """Number format in which gradients are accumulated and reduced."""
     optimizer: str = one_of("adam", "sgd", default="adam")
+    adapters: bool = flag(default=False)
+    """Only low-rank adapters are trained (Hu et al. 2021, arXiv:2106.09685): the model's own
+    weights have no gradients."""
+    document_tokens: int | None = whole(default=None)
+    """Mean length of the documents packed into a sequence, where attention stops at their ends."""
 
     phase = "train"
 

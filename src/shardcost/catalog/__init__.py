@@ -13,10 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from shardcost.catalog.build import cluster_from, model_from, network_from
+from shardcost.catalog.build import cluster_from, model_from, network_from, software_from
 from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.model import Model
+from shardcost.software import Software
 
 Shelf = Literal[
     "models",
@@ -31,6 +32,7 @@ Shelf = Literal[
 ]
 T = TypeVar("T")
 
+_SINGULAR: Final = {"models": "model", "clusters": "cluster", "networks": "network"}
 _HERE: Final = Path(__file__).parent
 _SEPARATORS: Final = str.maketrans("", "", "-_ ")
 
@@ -65,6 +67,11 @@ def cluster_named(name: str, network: str | Network | None = None) -> Cluster:
     return _named("clusters", name, build)
 
 
+def software_named(name: str) -> Software:
+    """Return the framework or engine of that name or alias."""
+    return _named("software", name, software_from)
+
+
 def contents(shelf: Shelf) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the raw content of every preset of one kind."""
     for name in names(shelf):
@@ -78,11 +85,12 @@ def tuner_table(name: str) -> dict[str, Any]:
 
 def _named(shelf: Shelf, name: str, build: Callable[[dict[str, Any], str], T]) -> T:
     if not isinstance(name, str):
-        raise BadTypeError(shelf[:-1], name, "a name")
+        raise BadTypeError(_SINGULAR.get(shelf, shelf), name, "a name")
     stem = _find(shelf, _folded(name))
     if stem is None:
-        hint = f"(`shardcost {'models' if shelf == 'models' else 'clusters'}` lists them)"
-        raise UnknownNameError(shelf[:-1], name, names(shelf), hint)
+        lister = {"models": "models", "software": ""}.get(shelf, "clusters")
+        hint = f"(`shardcost {lister}` lists them)" if lister else ""
+        raise UnknownNameError(_SINGULAR.get(shelf, shelf), name, names(shelf), hint)
     return build(_content(shelf, stem), f"{shelf}/{stem}.toml")
 
 

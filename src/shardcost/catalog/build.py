@@ -23,8 +23,10 @@ from shardcost.model import (
     Model,
     StateSpace,
 )
+from shardcost.software import Software
 
 GB, GIB, MIB, GBIT, TERA, MEGA = 10**9, 2**30, 2**20, 10**9 / 8, 10**12, 10**6
+
 _ATTENTIONS: Final[dict[str, type[Noun]]] = {
     "softmax": Attention,
     "latent": LatentAttention,
@@ -79,6 +81,11 @@ class _Sheet:
         """Raise if a key was not used: it is misspelt, or not understood."""
         if self.rest:
             raise FormatError(self.file, f"unknown key {sorted(self.rest)[0]}")
+
+
+_ABOUT: Final = {"source", "fit"}
+"""Keys that speak about a table of constants."""
+_SECONDS: Final = {"_us": 1e-6, "_ms": 1e-3}
 
 
 def _exact(value: float, unit: float) -> float:
@@ -183,6 +190,34 @@ def model_from(content: dict[str, Any], file: str) -> Model:
     caveat = content.get("caveat")
     blocks = [_block(dict(block), file) for block in rest.pop("block", [])]
     return _noun(Model, {**rest, "blocks": blocks, "caveats": (caveat,) if caveat else ()}, file)
+
+
+def software_from(content: dict[str, Any], file: str) -> Software:
+    """Return the framework that a catalog file describes.
+
+    Its choices come from its documentation; its constants are fitted to runs of it.
+    """
+    known = {"name", "title", "aliases", "source", "choices", "constants", "memory"}
+    unknown = sorted(set(content) - known)
+    if unknown:
+        raise FormatError(file, f"unknown key {unknown[0]}")
+    constants = dict(content.get("constants", {}))
+    fit = constants.pop("fit", "not fitted")
+    fields_given = {
+        **{key: content[key] for key in ("name", "title", "source") if key in content},
+        **content.get("choices", {}),
+        **{
+            _in_seconds(key): value * _SECONDS.get(key[-3:], 1.0)
+            for key, value in constants.items()
+        },
+        "fit": fit,
+        "memory": {k: v for k, v in content.get("memory", {}).items() if k not in _ABOUT},
+    }
+    return _noun(Software, fields_given, file)
+
+
+def _in_seconds(key: str) -> str:
+    return key[:-3] + "_s" if key[-3:] in _SECONDS else key
 
 
 def _block(content: dict[str, Any], file: str) -> Block:

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from shardcost.arrays import smallest
 from shardcost.catalog import tuner_table
 from shardcost.checks import Count, Quantity, anywhere, count_or_array
 from shardcost.cluster import Cluster, Tier
@@ -44,12 +45,21 @@ class Group:
     a network."""
 
     @classmethod
-    def on(cls, cluster: Cluster, gpus: Any, nodes: Any = None) -> Group:
-        """Return `gpus` ranks on `nodes` nodes; without `nodes`, on as few as hold them."""
+    def on(cls, cluster: Cluster, gpus: Any, nodes: Any = None, stride: Any = 1) -> Group:
+        """Return `gpus` ranks on `nodes` nodes; without `nodes`, on as few as hold them.
+
+        With a `stride` the ranks are every so many devices apart, and the devices between them
+        are taken to do the same in groups of their own, at the same time: they share the ports.
+        """
         ranks = count_or_array("gpus", gpus)
-        hosts = _fewest_nodes(cluster, ranks) if nodes is None else count_or_array("nodes", nodes)
         tier = cluster.tiers[-1]
-        domains = _spanned(cluster, tier, hosts)
+        if nodes is None:
+            reach = _fewest_nodes(cluster, ranks * stride)
+            hosts = smallest(ranks, reach)
+            domains = smallest(hosts, _spanned(cluster, tier, reach))
+        else:
+            hosts = count_or_array("nodes", nodes)
+            domains = _spanned(cluster, tier, hosts)
         _check_fit(cluster, ranks, hosts, domains)
         if cluster.network is None and anywhere(domains > 1):
             what, value = ("gpus", ranks) if nodes is None else ("nodes", hosts)
@@ -66,7 +76,9 @@ class Group:
             domains=domains,
             link_bytes_per_s=tier.ring_bytes_per_s(np.maximum(2, -(-ranks // domains))),
             pair_bytes_per_s=tier.ring_bytes_per_s(2),
-            port_bytes_per_s=_port_rate(cluster, ranks / hosts),
+            port_bytes_per_s=_port_rate(
+                cluster, smallest(ranks / hosts * stride, cluster.gpus_per_node)
+            ),
         )
 
     @property

@@ -165,6 +165,7 @@ def collective_time(
     gpus: Any,
     nodes: Any = None,
     *,
+    stride: Any = 1,
     network: str | Network | None = None,
     library: str = "nccl",
     mode: str | None = None,
@@ -184,6 +185,8 @@ def collective_time(
         cluster: A `Cluster` or the name of one in the catalog.
         gpus: Ranks. A number or an array.
         nodes: Nodes that they are spread over evenly; as few as hold them if left out.
+        stride: Devices from one rank to the next; those between are groups of the same kind, at
+            work at the same time.
         network: What joins the nodes, if the cluster does not say.
         library: ``nccl``, ``rccl``, ``oneccl``, an engine (``vllm``, ``sglang``, ``trtllm``), which
             may name its version (``sglang==0.5.10``), or ``nccl-tuner``: NCCL's own estimate.
@@ -197,7 +200,7 @@ def collective_time(
     _check_constants(calibration, wire)
     machine = _machine(cluster, network)
     size = _checked_size(size_bytes)
-    group = Group.on(machine, gpus, nodes)
+    group = Group.on(machine, gpus, nodes, stride)
     _check_shapes(size, group)
     engine, version = name_and_version(library)
     if engine == TUNER:

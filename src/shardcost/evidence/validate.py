@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,8 @@ class Validation:
     """Rows that are predicted but have nothing to compare with: their measurement is left blank."""
     overall: Stats
     groups: tuple[GroupStats, ...]
+    extra: Mapping[str, Any]
+    """What tables of the kind have beyond errors: outcomes predicted right, regret."""
 
     @property
     def predicted(self) -> int:
@@ -77,6 +79,8 @@ class _Kind(Protocol):
 
     def predictions(self, table: Table, *, ignore_versions: bool) -> Predictions:
         """Return the prediction of every row."""
+
+    # A kind may have `extra(table, values, measured)` too: what to report beyond errors.
 
 
 def _kind_of(table: Table) -> _Kind:
@@ -107,6 +111,7 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
         unmeasured=table.rows - skipped.total() - compared,
         overall=stats(errors_pct),
         groups=_groups(table, by, errors_pct) if by else (),
+        extra=kind.extra(table, values, measured) if hasattr(kind, "extra") else {},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -17,6 +17,22 @@ _LEGEND: Final = (
     " bias: the mean with its sign, above 0 where predictions are too slow."
 )
 PREDICTIONS_HEAD: Final = ("row", "predicted", "low", "high", "reason")
+
+
+def _regret(found: Mapping[str, Any]) -> str:
+    if not found["groups"]:
+        return "Regret: no three layouts of one question."
+    return (
+        f"Regret: of {found['groups']:,} questions with three layouts or more, the layout ranked"
+        f" first was {found['median_pct']:.1f} % (median), {found['p90_pct']:.1f} % (p90) slower"
+        " than the best measured one."
+    )
+
+
+_EXTRA: Final[Mapping[str, Callable[[Any], str]]] = {
+    "classified_pct": lambda share: f"Fits or runs out of memory, predicted right: {share:.1f} %.",
+    "regret": _regret,
+}
 
 
 def as_text(validations: Sequence[Validation]) -> str:
@@ -46,6 +62,8 @@ def _parts(validation: Validation) -> Iterator[str]:
     lines = [_line(validation.overall, "all")]
     lines += [_line(group.stats, _label(group)) for group in validation.groups]
     yield table(_HEAD, lines, right="012345")
+    for name, value in validation.extra.items():
+        yield paragraph(_EXTRA[name](value), "  ")
     if validation.skipped:
         rows = [(f"{count:,}", reason) for reason, count in validation.skipped.items()]
         yield table(("skipped", "reason"), rows, right="0")
@@ -75,5 +93,6 @@ def _table_as_data(validation: Validation) -> dict[str, Any]:
         "unmeasured": validation.unmeasured,
         "skipped": [{"reason": r, "rows": rows} for r, rows in validation.skipped.items()],
         "overall": asdict(validation.overall),
+        **validation.extra,
         "groups": [{"key": dict(g.key), **asdict(g.stats)} for g in validation.groups],
     }

@@ -1,0 +1,130 @@
+"""How long one pass over a piece of the model takes on one rank, by kind of work and by group.
+
+Communication counts twice: all of it, and the part that nothing hides. Tensor-parallel collectives
+hide as the software does it: behind a product that does not wait for them, or chunk by chunk behind
+the product that they feed (Wang et al. 2023, ASPLOS). A ring of key-value blocks hides behind the
+attention of the block at hand. What hides is not free: the collective's kernel takes compute units
+from the product, whose tiles then need more waves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shardcost.arrays import largest
+from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product
+from shardcost.schedule.overlap import chunked
+from shardcost.software import Software
+
+KINDS: Final = ("products", "attention", "passes")
+"""Kinds of compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Seconds of one pass; communication by group."""
+
+    compute_s: Mapping[str, Any]
+    """By kind."""
+    comm_s: Mapping[str, Any] = field(default_factory=dict)
+    exposed_s: Mapping[str, Any] = field(default_factory=dict)
+    kernels: Any = 0
+    flops: Any = 0.0
+
+    @property
+    def device_s(self) -> Any:
+        """Seconds until the device is done: compute, and communication that nothing hides."""
+        return sum(self.compute_s.values()) + sum(self.exposed_s.values())
+
+    def wall_s(self, software: Software) -> Any:
+        """Return the seconds that pass: the host's, where it starts kernels too slowly."""
+        if software.launch == "graph":
+            return self.device_s
+        return largest(self.device_s, self.kernels * software.host_per_kernel_s)
+
+    def times(self, count: Any) -> Busy:
+        """Return the same pass so many times."""
+        return Busy(
+            *({name: count * value for name, value in each.items()} for each in self._tables()),
+            kernels=count * self.kernels,
+            flops=count * self.flops,
+        )
+
+    def __add__(self, other: Busy) -> Busy:
+        tables = zip(self._tables(), other._tables(), strict=True)
+        return Busy(
+            *(_added(one, two) for one, two in tables),
+            kernels=self.kernels + other.kernels,
+            flops=self.flops + other.flops,
+        )
+
+    def _tables(self) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+        return self.compute_s, self.comm_s, self.exposed_s
+
+
+IDLE: Final = Busy(dict.fromkeys(KINDS, 0.0))
+
+
+def _added(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one.get(name, 0.0) + two.get(name, 0.0) for name in {**one, **two}}
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Seconds of a layer's products by name, by themselves and with a collective beside them."""
+
+    alone_s: Mapping[str, Any]
+    slowed_s: Mapping[str, Any]
+
+
+NOTHING_BESIDE: Final = Beside({}, {})
+
+
+def busy(
+    operations: Sequence[Operation], seconds: Sequence[Any], software: Software, beside: Beside
+) -> Busy:
+    """Return what operations that follow each other amount to."""
+    compute: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
+    comm: dict[str, Any] = {}
+    exposed: dict[str, Any] = {}
+    kernels: Any = 0
+    flops: Any = 0.0
+    for op, each_s in zip(operations, seconds, strict=True):
+        if isinstance(op, Collective):
+            comm[op.group] = comm.get(op.group, 0.0) + op.count * each_s
+            exposed[op.group] = exposed.get(op.group, 0.0) + _exposed(op, each_s, software, beside)
+            kernels = kernels + op.count
+            continue
+        kind = _KIND[type(op)]
+        compute[kind] = compute[kind] + op.count * each_s * software.slowdown
+        kernels = kernels + op.count * (op.kernels if isinstance(op, Pass) else 1)
+        flops = flops + (0.0 if isinstance(op, Pass) else op.flops)
+    return Busy(compute, comm, exposed, kernels, flops)
+
+
+_KIND: Final[Mapping[type, str]] = {
+    Product: "products",
+    AttentionCore: "attention",
+    Pass: "passes",
+}
+
+
+def _exposed(op: Collective, each_s: Any, software: Software, beside: Beside) -> Any:
+    """Return how much longer a pass takes for a collective."""
+    whole = op.count * each_s
+    if op.collective == "send_recv":
+        step = beside.alone_s.get(op.beside[0], 0.0) / (op.count + 1)
+        return op.count * largest(0.0, each_s - step)
+    if software.tp_overlap == "none" or op.group != "tp":
+        return whole
+    if op.beside and beside.slowed_s:
+        alone = sum(beside.alone_s[name] for name in op.beside)
+        slowed = sum(beside.slowed_s[name] for name in op.beside)
+        return largest(whole - alone, whole * (1 - alone / slowed))
+    if software.tp_overlap == "chunked" and op.feeds in beside.slowed_s:
+        chunks = software.overlap_chunks
+        part = beside.slowed_s[op.feeds] / chunks
+        return chunked(part, whole / chunks, chunks) - beside.alone_s[op.feeds]
+    return whole

@@ -1,0 +1,168 @@
+"""Seconds of each operation of a program on a cluster.
+
+Plain numbers go to the kernels together, all products of one number format as one vector, because
+a formula costs as much for twenty shapes as for one; and what was priced once on a cluster is kept.
+Arrays go one operation at a time, each over the axes that it depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from shardcost.checks import is_array
+from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import libraries
+from shardcost.collectives.silicon import collective_time, default_library
+from shardcost.errors import BadValueError
+from shardcost.estimate.placement import Place
+from shardcost.kernels.attention import decode_time_s, prefill_time_s
+from shardcost.kernels.passes import pass_time_s
+from shardcost.kernels.products import product_time_s
+from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product
+from shardcost.software import Software
+
+_MOST_KEPT: Final = 200_000
+"""Prices kept per cluster before all are forgotten: some tens of megabytes."""
+
+
+class Prices:
+    """What operations cost on a cluster under a software and a placement of the groups."""
+
+    def __init__(self, cluster: Cluster, software: Software, placed: dict[str, Place]) -> None:
+        self.cluster = cluster
+        self.device = cluster.device
+        self.placed = placed
+        self.notes: dict[str, None] = {}
+        """What to mind about the prices, each once, in order."""
+        self._library = _library(cluster, software)
+        self._kept, self._said = _kept(cluster)
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.clear()
+
+    def of(self, operations: Sequence[Operation], units_taken: int = 0) -> list[Any]:
+        """Return the seconds of each operation, happening once.
+
+        Args:
+            operations: What to price.
+            units_taken: Compute units that a collective's kernel holds meanwhile.
+        """
+        if any(is_array(value) for op in operations for value in op):
+            return [self._alone(op, units_taken) for op in operations]
+        keys = [self._key(op, units_taken) for op in operations]
+        new = {key: op for key, op in zip(keys, operations, strict=True) if key not in self._kept}
+        self._keep_products(new, units_taken)
+        self._keep_passes(new)
+        for key, op in new.items():
+            if key not in self._kept:
+                self._kept[key] = self._alone(op, units_taken)
+        for key in keys:
+            self.notes.update(self._said.get(key, {}))
+        return [self._kept[key] for key in keys]
+
+    def _key(self, op: Operation, units_taken: int) -> tuple[Any, ...]:
+        """Return what an operation's price depends on: everything but its name and count."""
+        if isinstance(op, Collective):
+            stride = self.placed[op.group].stride
+            library = self._library if op.group == "tp" else ""
+            return op.collective, op.size_bytes, op.ranks, stride, library
+        if isinstance(op, Pass):
+            return op.bytes_moved, op.kernels
+        if isinstance(op, Product):
+            return op.m, op.n, op.k, op.batch, op.dtype, units_taken
+        return op[1:]
+
+    def _keep_products(self, new: dict[Any, Operation], units_taken: int) -> None:
+        products = {key: op for key, op in new.items() if isinstance(op, Product)}
+        for dtype in {op.dtype for op in products.values()}:
+            chosen = {key: op for key, op in products.items() if op.dtype == dtype}
+            table = np.array([(op.m, op.n, op.k, op.batch) for op in chosen.values()], dtype=float)
+            m, n, k, batch = table.T
+            seconds = product_time_s(
+                self.device, dtype, m, n, k, batch=batch, units_taken=units_taken
+            )
+            self._kept.update(zip(chosen, seconds.tolist(), strict=True))
+
+    def _keep_passes(self, new: dict[Any, Operation]) -> None:
+        chosen = {key: op for key, op in new.items() if isinstance(op, Pass)}
+        if chosen:
+            table = np.array([(op.bytes_moved, op.kernels) for op in chosen.values()], dtype=float)
+            seconds = pass_time_s(self.device, table[:, 0], kernels=table[:, 1])
+            self._kept.update(zip(chosen, seconds.tolist(), strict=True))
+
+    def _alone(self, op: Operation, units_taken: int) -> Any:
+        if isinstance(op, Product):
+            return product_time_s(
+                self.device, op.dtype, op.m, op.n, op.k, batch=op.batch, units_taken=units_taken
+            )
+        if isinstance(op, Pass):
+            return pass_time_s(self.device, op.bytes_moved, kernels=op.kernels)
+        if isinstance(op, AttentionCore):
+            return self._attention(op)
+        return self._collective(op)
+
+    def _attention(self, op: AttentionCore) -> Any:
+        shared: dict[str, Any] = {"window_tokens": op.window_tokens, "value_dim": op.value_dim}
+        heads = (op.heads, op.kv_heads, op.head_dim)
+        if op.decode:
+            return decode_time_s(
+                self.device,
+                op.dtype,
+                op.batch,
+                op.context_tokens,
+                *heads,
+                new_tokens=op.query_tokens,
+                **shared,
+            )
+        return prefill_time_s(
+            self.device,
+            op.dtype,
+            op.batch,
+            op.query_tokens,
+            op.context_tokens,
+            *heads,
+            causal=op.causal,
+            backward=op.backward,
+            **shared,
+        )
+
+    def _collective(self, op: Collective) -> Any:
+        if not is_array(op.ranks) and op.ranks == 1:
+            return 0.0
+        stride = self.placed[op.group].stride
+        library = self._library if op.group == "tp" else default_library(self.cluster)
+        notes: dict[str, None] = {}
+        try:
+            found = collective_time(
+                op.collective, op.size_bytes, self.cluster, op.ranks, stride=stride, library=library
+            )
+        except BadValueError as error:
+            if "uneven" not in str(error):
+                raise
+            note = f"{op.group} group of {op.ranks} sits unevenly on nodes: priced as one rank each"
+            notes[note] = None
+            found = collective_time(
+                op.collective, op.size_bytes, self.cluster, op.ranks, op.ranks, library=library
+            )
+        notes.update(dict.fromkeys(found.notes))
+        if is_array(found.time_s):
+            self.notes.update(notes)
+            return found.time_s
+        self._said[self._key(op, 0)] = notes
+        return float(found.time_s)
+
+
+@lru_cache(maxsize=256)
+def _library(cluster: Cluster, software: Software) -> str:
+    """Return the library of tensor-parallel collectives: the engine's where it has constants."""
+    own = software.library
+    return own if own is not None and own in libraries(cluster) else default_library(cluster)
+
+
+@lru_cache(maxsize=64)
+def _kept(cluster: Cluster) -> tuple[dict[Any, Any], dict[Any, dict[str, None]]]:
+    """Return the prices found so far on a cluster, and what to mind about them."""
+    return {}, {}

@@ -1,0 +1,150 @@
+"""The answer: `Estimate`, what a layout costs and what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardcost.cluster import Cluster
+from shardcost.estimate.traffic import Traffic
+from shardcost.estimate.work import RankWork
+from shardcost.layout import Layout
+from shardcost.memory import Memory
+from shardcost.model import Model
+from shardcost.program.assemble import Program
+from shardcost.software import Software
+from shardcost.workload import Decode, Prefill, Train, Workload
+
+FLOP_CONVENTION = (
+    "2 per weight and token forward, twice that backward; attention over the pairs of tokens that"
+    " the causal mask leaves; dense peak"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """What a layout costs. Figures are numbers, or arrays where the layout has arrays."""
+
+    model: Model
+    cluster: Cluster
+    layout: Layout
+    workload: Workload
+    software: Software
+    time_s: Any
+    """Of one step: an optimizer step, a prefill, one step of decoding."""
+    parts_s: Mapping[str, Any]
+    """Seconds by part, of the stage that sets the pace; they add up to `time_s`."""
+    compute_s: Mapping[str, Any]
+    """Seconds of compute by kind: products, attention, passes, optimizer."""
+    comm_s: Mapping[str, Any]
+    """Seconds of communication by group, hidden or not."""
+    exposed_s: Mapping[str, Any]
+    """Of those, what nothing hides."""
+    memory: Memory
+    traffic: Traffic
+    flops: Any
+    """Of the model, by `FLOP_CONVENTION`."""
+    flops_full_attention: Any
+    """The same with all pairs of tokens counted."""
+    hardware_flops: Any
+    """That the devices really make: recomputation and copies included."""
+    program: Program
+    work: RankWork
+    warnings: tuple[str, ...]
+
+    @property
+    def devices(self) -> Any:
+        """Devices at work."""
+        return self.layout.devices
+
+    @property
+    def memory_bytes(self) -> Any:
+        """Peak of the fullest rank."""
+        return self.memory.peak_bytes
+
+    @property
+    def _peak_flops(self) -> Any:
+        return self.time_s * self.devices * self.cluster.device.peak(self.workload.dtype)
+
+    @property
+    def mfu(self) -> Any:
+        """Model FLOPs over what the devices could have made, by `FLOP_CONVENTION`."""
+        return self.flops / self._peak_flops
+
+    @property
+    def mfu_full_attention(self) -> Any:
+        """The same with all pairs of tokens counted, as older papers do."""
+        return self.flops_full_attention / self._peak_flops
+
+    @property
+    def hfu(self) -> Any:
+        """FLOPs really made over what could have been."""
+        return self.hardware_flops / self._peak_flops
+
+    @property
+    def tokens_per_s(self) -> Any:
+        """Tokens computed per second, over all devices."""
+        return self.workload.tokens / self.time_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> Any:
+        """Tokens computed per second and device."""
+        return self.tokens_per_s / self.devices
+
+    @property
+    def ttft_s(self) -> Any:
+        """Time to the first token of a prompt; None where nothing is prefilled."""
+        return self.time_s if isinstance(self.workload, Prefill) else None
+
+    @property
+    def tpot_s(self) -> Any:
+        """Time per output token of one sequence; None where nothing is decoded."""
+        if not isinstance(self.workload, Decode):
+            return None
+        return self.time_s / self.workload.new_tokens
+
+    @property
+    def tokens_per_s_per_user(self) -> Any:
+        """Output tokens per second of one sequence; None where nothing is decoded."""
+        return None if self.tpot_s is None else 1 / self.tpot_s
+
+    @property
+    def energy_j(self) -> Any:
+        """Energy of a step at the boards' rated power, an upper bound; None where unstated."""
+        power = self.cluster.device.power_w
+        return None if power is None else power * self.devices * self.time_s
+
+    @property
+    def comm_share(self) -> Any:
+        """Part of the step in which a rank does nothing but wait for communication."""
+        return sum(self.exposed_s.values()) / self.time_s
+
+    @property
+    def link_utilisation(self) -> Mapping[str, Any]:
+        """Bytes sent over what the links could have carried meanwhile: inside, and network."""
+        tier = self.cluster.tiers[-1]
+        found = {tier.kind: self.traffic.inside_bytes / (self.time_s * tier.bytes_per_s)}
+        network = self.cluster.network
+        if network is not None:
+            gpus = self.cluster.gpus_per_node
+            rate = network.node_bytes_per_s(gpus) / gpus
+            found["network"] = self.traffic.network_bytes / (self.time_s * rate)
+        return found
+
+    @property
+    def ratios(self) -> Mapping[str, Any]:
+        """Communication over computation in one layer, by phase: all of it, hidden or not."""
+        phases = {"forward": self.work.layer.forward}
+        if isinstance(self.workload, Train):
+            phases["backward"] = self.work.layer.backward + self.work.layer.weight
+        return {
+            name: sum(busy.comm_s.values()) / sum(busy.compute_s.values())
+            for name, busy in phases.items()
+        }
+
+    def explain(self) -> str:
+        """Return where the time comes from: formulas, values, sources, and the errors seen."""
+        from shardcost.estimate.explain import explanation
+
+        return explanation(self)

@@ -1,0 +1,157 @@
+"""From a program and its prices to the work of a step: seconds by stage, ready to be scheduled."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from shardcost.arrays import largest
+from shardcost.estimate.busy import IDLE, NOTHING_BESIDE, Beside, Busy, busy
+from shardcost.estimate.price import Prices
+from shardcost.program.assemble import Program
+from shardcost.program.operations import Collective, Operations, Passes, Product
+from shardcost.schedule.work import DataParallel, LayerGathers, Sends, Stage, StepWork
+from shardcost.software import Software
+
+
+@dataclass(frozen=True, slots=True)
+class PieceWork:
+    """What one pass of a micro-batch over one piece takes."""
+
+    forward: Busy = IDLE
+    backward: Busy = IDLE
+    """Gradients of the input, and what is computed again for them."""
+    weight: Busy = IDLE
+
+    def times(self, count: Any) -> PieceWork:
+        """Return the same piece so many times."""
+        return PieceWork(
+            *(each.times(count) for each in (self.forward, self.backward, self.weight))
+        )
+
+    def __add__(self, other: PieceWork) -> PieceWork:
+        return PieceWork(
+            self.forward + other.forward, self.backward + other.backward, self.weight + other.weight
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankWork:
+    """What a program amounts to on a cluster."""
+
+    layer: PieceWork
+    """The mean layer."""
+    first: PieceWork
+    last: PieceWork
+    gather_s: Any
+    """One layer's sharded weights, gathered once."""
+    scatter_s: Any
+    """One layer's gradients, scattered once."""
+    reduce_s: Any
+    """All gradients of a rank, once a step."""
+    collect_s: Any
+    """All updated weights of a rank, once a step."""
+    optimizer_s: Any
+    send_s: Any
+
+
+def rank_work(program: Program, prices: Prices) -> RankWork:
+    """Return how long each part of a program takes."""
+    software = program.setting.software
+    total = sum(each.count for each in program.layers)
+    layer = PieceWork()
+    gather: Any = 0.0
+    scatter: Any = 0.0
+    for each in program.layers:
+        share = each.count / total
+        layer = layer + piece_work(each.passes, prices, software).times(share)
+        gather = gather + share * _seconds(each.gathers.forward, prices)
+        scatter = scatter + share * _seconds(each.gathers.gradient, prices)
+    step = program.step
+    return RankWork(
+        layer=layer,
+        first=piece_work(program.first, prices, software),
+        last=piece_work(program.last, prices, software),
+        gather_s=gather,
+        scatter_s=scatter,
+        reduce_s=_seconds(step.gradients, prices) if step else 0.0,
+        collect_s=_seconds(step.weights, prices) if step else 0.0,
+        optimizer_s=_seconds(step.optimizer, prices) if step else 0.0,
+        send_s=_seconds(sends(program), prices),
+    )
+
+
+def sends(program: Program) -> Operations:
+    """Return the send of one stage to the next, none where there is one stage."""
+    pp = program.setting.layout.pp
+    if isinstance(pp, int) and pp == 1:
+        return ()
+    return (Collective("send", "send_recv", program.send_bytes, "pp", 2),)
+
+
+def _seconds(operations: Operations, prices: Prices) -> Any:
+    found = prices.of(operations)
+    return sum((op.count * each for op, each in zip(operations, found, strict=True)), 0.0)
+
+
+def piece_work(passes: Passes, prices: Prices, software: Software) -> PieceWork:
+    """Return how long each pass over a piece takes."""
+    again = passes.recompute + passes.backward
+    every = passes.forward + again + passes.weight
+    seconds = prices.of(every)
+    beside = _beside(every, seconds, prices, software)
+    cuts = (0, len(passes.forward), len(passes.forward) + len(again), len(every))
+    return PieceWork(
+        *(
+            busy(every[start:end], seconds[start:end], software, beside) if end > start else IDLE
+            for start, end in itertools.pairwise(cuts)
+        )
+    )
+
+
+def _beside(every: Operations, seconds: list[Any], prices: Prices, software: Software) -> Beside:
+    """Return the products' seconds by name, and with a collective's kernel beside them."""
+    named = {op.name: each for op, each in zip(every, seconds, strict=True)}
+    if software.tp_overlap == "none" or not any(isinstance(op, Collective) for op in every):
+        return Beside(named, {}) if any("ring" in name for name in named) else NOTHING_BESIDE
+    products = tuple(op for op in every if isinstance(op, Product))
+    slowed = prices.of(products, units_taken=software.overlap_units)
+    return Beside(named, {op.name: each for op, each in zip(products, slowed, strict=True)})
+
+
+def step_work(program: Program, work: RankWork) -> StepWork:
+    """Return a training step as the schedule takes it."""
+    layout, software = program.setting.layout, program.setting.software
+
+    def stage(layers: Any, extra: PieceWork) -> Stage:
+        return Stage(
+            *(layers * each.wall_s(software) for each in _parts(work.layer)),
+            *(each.wall_s(software) for each in _parts(extra)),
+        )
+
+    overlapped = software.dp_overlap
+    stages = program.stages
+    weights = largest(stages.first.weights, stages.middle.weights, stages.last.weights)
+    alone_s = 0.0 if overlapped else work.reduce_s + work.collect_s
+    return StepWork(
+        first=stage(stages.first.layers, work.first),
+        middle=stage(stages.middle.layers, PieceWork()),
+        last=stage(stages.last.layers, work.last),
+        stages=layout.pp,
+        micro_batches=program.micro_batches,
+        chunks=layout.chunks,
+        sends=Sends(work.send_s, blocking=not software.pp_overlap),
+        data_parallel=DataParallel(
+            work.reduce_s if overlapped else 0.0,
+            work.collect_s if overlapped else 0.0,
+            largest(1, 4 * weights // software.bucket_bytes),
+        ),
+        layer_gathers=LayerGathers(work.gather_s, stages.first.layers),
+        optimizer_s=work.optimizer_s,
+        overhead_s=software.step_overhead_s + alone_s,
+    )
+
+
+def _parts(piece: PieceWork) -> tuple[Busy, Busy, Busy]:
+    return piece.forward, piece.backward, piece.weight

@@ -1,0 +1,160 @@
+"""The program of a layout: `program_of`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from shardcost.arrays import choose, largest, smallest
+from shardcost.checks import anywhere, is_array
+from shardcost.errors import BadValueError
+from shardcost.layout import Layout
+from shardcost.memory.parameters import (
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+)
+from shardcost.memory.stages import stage_by_cost, stage_evenly
+from shardcost.model import Block, Model
+from shardcost.program.edges import embedding, head
+from shardcost.program.layer import layer
+from shardcost.program.operations import Pass, Passes
+from shardcost.program.partitions import layer_otherwise
+from shardcost.program.setting import Setting, setting_of
+from shardcost.program.shares import problems
+from shardcost.program.step import (
+    NO_GATHERS,
+    NO_STEP,
+    LayerWeights,
+    Step,
+    gradient_bytes,
+    layer_weights,
+    step,
+    weight_bytes,
+)
+from shardcost.software import Software
+from shardcost.workload import Train, Workload
+
+_UNFUSED_SUM_BYTES: Final = 2
+"""A gradient written in 16 bits and read again before it is added to the sum."""
+
+
+class Layers(NamedTuple):
+    """Layers of one kind."""
+
+    count: Any
+    """In the whole model."""
+    weights: Any
+    """Of one layer, on one rank."""
+    passes: Passes
+    gathers: LayerWeights
+
+
+class StageShare(NamedTuple):
+    """What a rank of one pipeline stage holds."""
+
+    layers: Any
+    weights: Any
+
+
+class Stages(NamedTuple):
+    """The three kinds of pipeline stages. With one stage, the first is all."""
+
+    first: StageShare
+    middle: StageShare
+    last: StageShare
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """What one rank does in a step."""
+
+    setting: Setting
+    layers: tuple[Layers, ...]
+    first: Passes
+    """Before the layers: the embedding, on the first stage."""
+    last: Passes
+    """After the layers: norm, head and loss, on the last stage."""
+    micro_batches: Any
+    send_bytes: Any
+    """What one stage sends the next for each micro-batch, in each direction."""
+    stages: Stages
+    step: Step | None
+    """Once a step; None where nothing is trained."""
+
+
+def check(model: Model, layout: Layout, workload: Workload) -> None:
+    """Raise for the first reason why one layout is impossible; arrays are masked instead."""
+    for reason, where in problems(model, layout, workload).items():
+        if not is_array(where) and anywhere(where):
+            raise BadValueError("layout", layout.short(), f"possible for {model.name}: {reason}")
+
+
+def program_of(model: Model, layout: Layout, workload: Workload, software: Software) -> Program:
+    """Return what one rank does. Degrees and counts may be arrays that broadcast."""
+    check(model, layout, workload)
+    s = setting_of(model, layout, workload, software)
+    layers = tuple(_layers(s, model, block, workload) for block in model.blocks)
+    stages = stages_of(model, s, layers)
+    most = largest(stages.first.weights, stages.middle.weights, stages.last.weights)
+    return Program(
+        setting=s,
+        layers=layers,
+        first=embedding(s),
+        last=head(s, model),
+        micro_batches=micro_batches(layout, workload),
+        send_bytes=s.spread_tokens * s.hidden * s.element_bytes,
+        stages=stages,
+        step=_step(layout, workload, most),
+    )
+
+
+def _step(layout: Layout, workload: Workload, weights: Any) -> Step | None:
+    if not isinstance(workload, Train):
+        return None
+    return NO_STEP if workload.adapters else step(layout, workload, weights)
+
+
+def micro_batches(layout: Layout, workload: Workload) -> Any:
+    """Return how many micro-batches one replica has in a step."""
+    if isinstance(workload, Train):
+        return workload.global_batch // (layout.dp * layout.micro_batch)
+    return 1
+
+
+def stages_of(model: Model, s: Setting, layers: tuple[Layers, ...]) -> Stages:
+    """Return what each kind of stage holds: layers, and the tables at both ends."""
+    layout = s.layout
+    split = stage_by_cost if s.software.balance == "cost" else stage_evenly
+    mean = sum(each.count * each.weights for each in layers) / model.num_layers
+    places = (0 * layout.pp, smallest(1, layout.pp - 1), layout.pp - 1)
+
+    def share(index: Any) -> StageShare:
+        stage = split(model, layout, index)
+        ends = choose(stage.has_embedding, embedding_parameters(model, layout), 0)
+        ends = ends + choose(stage.has_head, head_parameters(model, layout), 0)
+        return StageShare(stage.layers, stage.layers * mean + ends)
+
+    return Stages(*map(share, places))
+
+
+def _layers(s: Setting, model: Model, block: Block, workload: Workload) -> Layers:
+    layout = s.layout
+    weights = layer_parameters(model, block, layout).total
+    passes = layer(s, block) if layout.scheme == "1d" else layer_otherwise(s, block)
+    if not isinstance(workload, Train) or workload.adapters:
+        return Layers(block.count, weights, passes, NO_GATHERS)
+    summed = passes._replace(weight=(*passes.weight, _gradient_sum(s, workload, weights)))
+    return Layers(block.count, weights, summed, layer_weights(layout, workload, weights))
+
+
+def _gradient_sum(s: Setting, workload: Train, weights: Any) -> Pass:
+    """Return what adding a micro-batch's gradients to their sum moves beyond their product.
+
+    The product itself writes each gradient once in the activations' format. Fused, it reads and
+    writes the sum instead.
+    """
+    moved = 2 * gradient_bytes(workload) - weight_bytes(workload)
+    if s.software.fused_passes:
+        return Pass("gradient sum", weights * largest(moved, 0), 0)
+    return Pass("gradient sum", weights * (moved + 2 * _UNFUSED_SUM_BYTES), 4)

@@ -1,0 +1,240 @@
+"""The attention part of a layer on one rank, from the gathered input to the partial output.
+
+Column-parallel projections, attention over the rank's own heads, a row-parallel projection
+(Shoeybi et al. 2019, arXiv:1909.08053). Context parallelism stands around the attention itself:
+rings of key-value blocks (Liu et al. 2023, arXiv:2310.01889), an all-gather of keys and values
+(Llama 3, arXiv:2407.21783), or all-to-alls that trade sequence for heads (Jacobs et al. 2023,
+arXiv:2309.14509).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardcost.arrays import smallest
+from shardcost.model import (
+    AnyAttention,
+    Attention,
+    LatentAttention,
+    LinearAttention,
+    StateSpace,
+)
+from shardcost.program.operations import (
+    AttentionCore,
+    Collective,
+    Operations,
+    Pass,
+    Passes,
+    Product,
+    together,
+)
+from shardcost.program.setting import Setting, linear
+from shardcost.program.shares import kv_heads_of_a_rank
+
+QKV, PROJECTION = "qkv", "proj"
+
+
+def attention_part(s: Setting, part: AnyAttention) -> Passes:
+    """Return the attention part of a layer, without its norm and its tensor-parallel sums."""
+    if isinstance(part, Attention):
+        return _attention(s, part)
+    if isinstance(part, LatentAttention):
+        return _latent_attention(s, part)
+    return _recurrent(s, part)
+
+
+def first_products(part: AnyAttention) -> tuple[str, ...]:
+    """Return the names of the products that read the part's input."""
+    return ("q down", "kv down") if isinstance(part, LatentAttention) else (QKV,)
+
+
+def _attention(s: Setting, part: Attention) -> Passes:
+    tp = s.layout.tp
+    heads, kv_heads = part.heads / tp, kv_heads_of_a_rank(part, tp)
+    query, key_value = heads * part.head_dim, kv_heads * part.head_dim
+    columns = query * (2 if part.output_gate else 1) + key_value * (1 if part.shared_kv else 2)
+    return together(
+        linear(s, QKV, s.hidden, columns),
+        _rotated(s, query + key_value),
+        _over_context(s, query, 2 * key_value),
+        attention_core(s, heads, kv_heads, part.head_dim, part.head_dim, part.window_tokens),
+        linear(s, PROJECTION, query, s.hidden),
+    )
+
+
+def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
+    """Return DeepSeek's attention: rebuilt heads in training and prefill, absorbed ones in decode.
+
+    Absorbed, each head's query meets the cached vector itself: the up-projections of keys and
+    values become products per head on both sides of a multi-query attention (arXiv:2405.04434).
+    """
+    heads = part.heads / s.layout.tp
+    query_dim = part.qk_nope_head_dim + part.qk_rope_head_dim
+    latent = part.kv_lora_rank + part.qk_rope_head_dim
+    rank = part.q_lora_rank
+    query = (
+        linear(s, "q down", s.hidden, heads * query_dim)
+        if rank is None
+        else together(
+            linear(s, "q down", s.hidden, rank), linear(s, "q up", rank, heads * query_dim)
+        )
+    )
+    down = linear(s, "kv down", s.hidden, latent)
+    out = linear(s, PROJECTION, heads * part.v_head_dim, s.hidden)
+    if s.decode:
+        absorbed = Passes(
+            (
+                Product(
+                    "q absorb", s.tokens, part.kv_lora_rank, part.qk_nope_head_dim, s.dtype, heads
+                ),
+                Product("v absorb", s.tokens, part.v_head_dim, part.kv_lora_rank, s.dtype, heads),
+            )
+        )
+        core = attention_core(s, heads, 1, latent, part.kv_lora_rank, part.index_top_k)
+        return together(query, down, absorbed, _over_context(s, heads * latent, latent), core, out)
+    columns = heads * (part.qk_nope_head_dim + part.v_head_dim)
+    core = attention_core(s, heads, heads, query_dim, part.v_head_dim, part.index_top_k)
+    return together(
+        query,
+        down,
+        linear(s, "kv up", part.kv_lora_rank, columns),
+        _rotated(s, heads * part.qk_rope_head_dim),
+        _over_context(s, heads * query_dim, columns),
+        core,
+        out,
+    )
+
+
+def _recurrent(s: Setting, part: LinearAttention | StateSpace) -> Passes:
+    """Return layers with a fixed state: their projections, and their tensors passed over once.
+
+    The scan itself is priced as a memory-bound pass; `Model.not_priced_yet` says that it is more.
+    """
+    tp = s.layout.tp
+    if isinstance(part, LinearAttention):
+        value = part.value_heads * part.value_head_dim / tp
+        columns = (2 * part.key_heads * part.key_head_dim + 2 * part.value_heads) / tp + 2 * value
+    else:
+        value = part.inner_size / tp
+        columns = 2 * value
+    size = s.tokens * (columns + value) * s.element_bytes
+    scan = Passes((Pass("scan", 2 * size, 2),), (Pass("scan gradient", 4 * size, 3),))
+    if not s.training:
+        scan = Passes(scan.forward)
+    return together(linear(s, QKV, s.hidden, columns), scan, linear(s, PROJECTION, value, s.hidden))
+
+
+def _rotated(s: Setting, columns: Any) -> Passes:
+    """Return the rotation of queries and keys: read and written once, forward and backward."""
+    size = 2 * s.tokens * columns * s.element_bytes
+    kernels = 1 if s.software.fused_passes else 2
+    backward = (Pass("rotation gradient", size, kernels),) if s.training else ()
+    return Passes((Pass("rotation", size, kernels),), backward)
+
+
+def attention_core(
+    s: Setting, heads: Any, kv_heads: Any, head_dim: Any, value_dim: Any, window: int | None
+) -> Passes:
+    """Return attention itself, by one fused kernel or by products with the scores in memory."""
+    if s.software.attention == "unfused" and s.training:
+        return _unfused(s, heads, head_dim)
+    cp, ulysses = s.layout.cp, s.layout.context_scheme == "ulysses"
+    alone = isinstance(cp, int) and cp == 1
+    queries, context = s.sequence_tokens, s.context_tokens
+    share = heads / cp if ulysses else heads
+    causal = True
+    if not ulysses and not alone:
+        # A balanced split gives every rank the same part of the triangle: each of its queries
+        # meets half of the sequence on average.
+        causal = s.decode
+        context = context / cp if s.decode else context - (queries - 1) / 2
+        queries = queries if s.decode else queries / cp
+    sequences = s.sequences
+    if s.document_tokens is not None and s.document_tokens < s.sequence_tokens:
+        sequences = sequences * s.sequence_tokens / s.document_tokens
+        queries = context = s.document_tokens
+    core = AttentionCore(
+        "attention",
+        sequences,
+        queries,
+        context if window is None else smallest(context, window),
+        share,
+        smallest(kv_heads, share) if ulysses else kv_heads,
+        head_dim,
+        value_dim,
+        window,
+        causal and (window is None or s.decode),
+        s.decode,
+        backward=False,
+        dtype=s.wide_dtype,
+    )
+    if not s.training:
+        return Passes((core,))
+    recompute = (core,) if s.layout.recompute == "selective" else ()
+    gradient = core._replace(name="attention gradient", backward=True)
+    return Passes((core,), (gradient,), (), recompute)
+
+
+def _unfused(s: Setting, heads: Any, head_dim: Any) -> Passes:
+    """Return attention with its scores in memory: two products and a softmax between them.
+
+    The softmax (with mask and scale) reads and writes the scores; dropout on the probabilities
+    reads and writes them again with a mask of one byte each.
+    """
+    queries, context = s.sequence_tokens / s.layout.cp, s.context_tokens
+    batch = s.sequences * heads
+    scores = batch * queries * context
+    drop = 5 if s.software.dropout else 0
+
+    def product(name: str, m: Any, n: Any, k: Any, count: int = 1) -> Product:
+        return Product(name, m, n, k, s.wide_dtype, batch, count, weights=False)
+
+    forward = (
+        product("scores", queries, context, head_dim),
+        Pass("softmax", scores * (2 * s.element_bytes + drop), 2 if drop else 1),
+        product("values", queries, head_dim, context),
+    )
+    backward = (
+        product("values gradient", queries, context, head_dim),
+        product("values gradient", context, head_dim, queries),
+        Pass("softmax gradient", scores * (3 * s.element_bytes + drop), 2 if drop else 1),
+        product("scores gradient", queries, head_dim, context),
+        product("scores gradient", context, head_dim, queries),
+    )
+    recompute = forward if s.layout.recompute == "selective" else ()
+    return Passes(forward, backward, (), recompute)
+
+
+def _over_context(s: Setting, query: Any, key_value: Any) -> Passes:
+    """Return what the ranks that share a sequence send each other; columns are of one rank."""
+    cp, scheme = s.layout.cp, s.layout.context_scheme
+    if isinstance(cp, int) and cp == 1:
+        return Passes(())
+    own = s.tokens * key_value * s.element_bytes
+    if s.decode:
+        # The cache is spread over the ranks: partial outputs and their weights are combined.
+        combined = s.tokens * cp * query * s.element_bytes
+        return Passes((Collective("context sum", "all_reduce", combined, "cp", cp),))
+    if scheme == "ring":
+        return _ring(s, own)
+    if scheme == "all_gather":
+        gather = Collective("gather keys and values", "all_gather", own * cp, "cp", cp)
+        back = Collective("key-value gradients", "reduce_scatter", own * cp, "cp", cp)
+        return _both(s, (gather,), (gather._replace(name="gather again"), back))
+    moved = s.tokens * (2 * query + key_value) * s.element_bytes
+    exchange = Collective("sequence for heads", "all_to_all", moved, "cp", cp)
+    return _both(s, (exchange,), (exchange._replace(name="heads for sequence"),))
+
+
+def _ring(s: Setting, block_bytes: Any) -> Passes:
+    """Return the turns of a ring: blocks go on forward, blocks and their gradients backward."""
+    cp = s.layout.cp
+    turn = Collective("ring", "send_recv", block_bytes, "cp", cp, cp - 1, ("attention",))
+    back = turn._replace(
+        name="ring gradient", size_bytes=2 * block_bytes, beside=("attention gradient",)
+    )
+    return _both(s, (turn,), (back,))
+
+
+def _both(s: Setting, forward: Operations, backward: Operations) -> Passes:
+    return Passes(forward, backward if s.training else ())

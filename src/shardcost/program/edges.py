@@ -1,0 +1,83 @@
+"""What stands before and after the layers: embedding, output head and loss.
+
+All three are divided over the vocabulary by tensor parallelism. A lookup that finds nothing adds
+nothing, so the embedding ends in a sum over the group; the loss needs three small sums, of the
+largest logit, the exponentials and the target's logit (Shoeybi et al. 2019, arXiv:1909.08053).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardcost.arrays import ceil_div
+from shardcost.model import Model
+from shardcost.program.operations import Collective, Pass, Passes, Product, together
+from shardcost.program.setting import Setting, enter, leave
+
+HEAD = "head"
+
+
+def vocabulary_of_a_rank(model: Model, s: Setting) -> Any:
+    """Return the rows of the vocabulary on one rank, padded as the software does."""
+    multiple = s.software.vocab_multiple * s.layout.tp
+    return ceil_div(model.vocab_size, multiple) * multiple / s.layout.tp
+
+
+def embedding(s: Setting) -> Passes:
+    """Return the lookup of every token, and its sum over the tensor group."""
+    size = 2 * s.hidden_bytes
+    lookup = Passes((Pass("embedding", size),))
+    if s.training:
+        lookup = Passes(lookup.forward, (), (Pass("embedding gradient", 2 * size),))
+    return together(lookup, leave(s, "embedding"))
+
+
+def head(s: Setting, model: Model) -> Passes:
+    """Return the last norm, the logits and, in training, the loss and what it sends back."""
+    rows = s.tokens if s.training else s.sequences * (s.sequence_tokens if s.decode else 1)
+    columns = vocabulary_of_a_rank(model, s)
+    dtype = s.wide_dtype
+    final = norm(s, "final norm")
+    forward = (Product(HEAD, rows, columns, s.hidden, dtype),)
+    if not s.training:
+        gather = Collective(
+            "logits", "all_gather", rows * columns * s.layout.tp * 2, "tp", s.layout.tp
+        )
+        return together(final, Passes((*forward, gather) if s.shares_tensors else forward))
+    matrix = Passes(
+        forward,
+        (Product(f"{HEAD} input gradient", rows, s.hidden, columns, dtype),),
+        (Product(f"{HEAD} weight gradient", s.hidden, columns, rows, dtype),),
+    )
+    return together(final, enter(s, HEAD), matrix, _loss(s, rows * columns))
+
+
+def _loss(s: Setting, logits: Any) -> Passes:
+    """Return the cross entropy: logits read as 16 bits, kept as 32, read for each sum."""
+    sums = Collective("loss sums", "all_reduce", 4 * s.tokens, "tp", s.layout.tp, 3)
+    forward = (Pass("loss", logits * (2 + 4 * 4), 4),)
+    return Passes(
+        (*forward, sums) if s.shares_tensors else forward,
+        (Pass("loss gradient", logits * (4 + 2), 2),),
+    )
+
+
+def norm(s: Setting, name: str) -> Passes:
+    """Return a normalisation by itself: read and written once; backward two read, one written."""
+    size = s.spread_tokens * s.hidden * s.element_bytes
+    backward = (Pass(f"{name} gradient", 3 * size, 2),) if s.training else ()
+    return Passes((Pass(name, 2 * size),), backward)
+
+
+def residual(s: Setting) -> Passes:
+    """Return the sum with the residual stream; with dropout its mask is written beside it.
+
+    Fused with the norm that follows, the sum is written and not read again.
+    """
+    size = s.spread_tokens * s.hidden * s.element_bytes
+    fused = s.software.fused_passes and not s.training
+    moved = size * (2 if fused else 3)
+    if s.software.dropout and s.training:
+        moved = moved + size / s.element_bytes
+    backward = (Pass("residual gradient", 2 * size),) if s.training else ()
+    return Passes((Pass("residual", moved, 0 if fused else 1),), backward)

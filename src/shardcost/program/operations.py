@@ -1,0 +1,114 @@
+"""The operations of which a rank's day is made, and the order they come in.
+
+Sizes are numbers or NumPy arrays that broadcast. An operation happens `count` times where it
+stands. Passes and collectives are in bytes, products in elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+
+class Product(NamedTuple):
+    """A matrix product `m x k` by `k x n`; `batch` of them at once, as for experts."""
+
+    name: str
+    m: Any
+    n: Any
+    k: Any
+    dtype: str
+    batch: Any = 1
+    count: Any = 1
+    weights: bool = True
+    """One factor is a weight; False for the products inside unfused attention."""
+
+    @property
+    def flops(self) -> Any:
+        """Multiplications and additions, each counted."""
+        return 2.0 * self.m * self.n * self.k * self.batch * self.count
+
+
+class AttentionCore(NamedTuple):
+    """Attention by one fused kernel that never writes the scores to memory."""
+
+    name: str
+    batch: Any
+    query_tokens: Any
+    context_tokens: Any
+    heads: Any
+    kv_heads: Any
+    head_dim: Any
+    value_dim: Any
+    window_tokens: int | None
+    causal: bool
+    decode: bool
+    backward: bool
+    dtype: str
+    count: Any = 1
+
+    @property
+    def flops(self) -> Any:
+        """Multiplications and additions that the kernel makes, masked blocks left out.
+
+        The backward pass makes five products for the forward's two (Dao 2023, arXiv:2307.08691).
+        """
+        pairs = self.query_tokens * self.context_tokens
+        if self.causal and not self.decode:
+            pairs = pairs - self.query_tokens * (self.query_tokens - 1) / 2
+        each = 2.0 * (self.head_dim + self.value_dim) * (2.5 if self.backward else 1.0)
+        return self.batch * self.heads * pairs * each * self.count
+
+
+class Pass(NamedTuple):
+    """Memory-bound work: so many bytes read and written by so many kernels."""
+
+    name: str
+    bytes_moved: Any
+    kernels: Any = 1
+    count: Any = 1
+
+
+class Collective(NamedTuple):
+    """A collective over one of the layout's groups; bytes as nccl-tests counts them."""
+
+    name: str
+    collective: str
+    size_bytes: Any
+    group: str
+    """``tp``, ``cp``, ``ep``, ``dp`` or ``pp``."""
+    ranks: Any
+    count: Any = 1
+    beside: tuple[str, ...] = ()
+    """Names of the products that do not wait for it and that it may hide behind."""
+    feeds: str = ""
+    """The product that its result goes into, or that yields what it carries: the one that chunked
+    overlap splits."""
+
+
+Operation: TypeAlias = Product | AttentionCore | Pass | Collective
+Operations: TypeAlias = tuple[Operation, ...]
+
+
+class Passes(NamedTuple):
+    """What a piece of the model does in each pass over it."""
+
+    forward: Operations
+    backward: Operations = ()
+    """Gradients of the input, and whatever cannot be put off."""
+    weight: Operations = ()
+    """Gradients of the weights, which zero-bubble schedules put off."""
+    recompute: Operations = ()
+
+
+NOTHING = Passes(())
+
+
+def together(*parts: Passes) -> Passes:
+    """Return pieces that follow each other forward, and so in turned order backward."""
+    turned = parts[::-1]
+    return Passes(
+        tuple(op for part in parts for op in part.forward),
+        tuple(op for part in turned for op in part.backward),
+        tuple(op for part in turned for op in part.weight),
+        tuple(op for part in parts for op in part.recompute),
+    )

@@ -1,0 +1,151 @@
+"""What every part of a program needs to know: the tokens of one pass and who shares them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from shardcost.dtypes import BITS
+from shardcost.layout import Layout
+from shardcost.model import Model
+from shardcost.program.operations import Collective, Operations, Passes, Product
+from shardcost.software import Software
+from shardcost.workload import Decode, Prefill, Train, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One pass of one rank over some sequences."""
+
+    layout: Layout
+    software: Software
+    hidden: Any
+    dtype: str
+    """Of the products."""
+    sequences: Any
+    """Sequences that the rank works on in one pass."""
+    sequence_tokens: Any
+    """New tokens of each, on all ranks that share it."""
+    context_tokens: Any
+    """Tokens that the last of them attends to, itself included."""
+    training: bool
+    decode: bool
+    frozen: bool = False
+    """The model's own weights have no gradients: adapters are trained."""
+    document_tokens: int | None = None
+    """Where attention stops at the ends of documents: their mean length."""
+
+    @property
+    def tokens(self) -> Any:
+        """Tokens that the rank's products see in one pass."""
+        return self.sequences * self.sequence_tokens / self.layout.cp
+
+    @property
+    def spread_tokens(self) -> Any:
+        """Tokens between the products: sequence parallelism spreads them over the tensor group."""
+        return self.tokens / self.layout.tp if self.layout.sequence_parallel else self.tokens
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of one activation; formats narrower than 16 bits are for products only."""
+        return max(16, BITS[self.dtype]) / 8
+
+    @property
+    def wide_dtype(self) -> str:
+        """Number format of what is never computed in fewer than 16 bits: attention, the head."""
+        return self.dtype if BITS[self.dtype] >= 16 else self.software.head_dtype
+
+    @property
+    def hidden_bytes(self) -> Any:
+        """Bytes of the activations between two layers, of all tokens of the rank's products."""
+        return self.tokens * self.hidden * self.element_bytes
+
+    @property
+    def shares_tensors(self) -> bool:
+        """Whether the layout, or any of them, has tensor parallelism."""
+        return not isinstance(self.layout.tp, int) or self.layout.tp > 1
+
+
+def setting_of(model: Model, layout: Layout, workload: Workload, software: Software) -> Setting:
+    """Return the setting of one pass: a micro-batch in training, a replica's batch otherwise."""
+    sequences: Any = layout.micro_batch
+    before: Any = 0
+    if isinstance(workload, Train):
+        new = workload.sequence_length
+    elif isinstance(workload, Decode):
+        sequences, new = workload.batch / layout.dp, workload.new_tokens
+        before = workload.context_tokens
+    else:
+        prefill = cast("Prefill", workload)
+        sequences, new = prefill.batch / layout.dp, prefill.prompt_tokens
+        before = prefill.cached_tokens
+    return Setting(
+        layout=layout,
+        software=software,
+        hidden=model.hidden_size,
+        dtype=workload.dtype,
+        sequences=sequences,
+        sequence_tokens=new,
+        context_tokens=before + new,
+        training=isinstance(workload, Train),
+        decode=isinstance(workload, Decode),
+        frozen=isinstance(workload, Train) and workload.adapters,
+        document_tokens=workload.document_tokens if isinstance(workload, Train) else None,
+    )
+
+
+def linear(s: Setting, name: str, inputs: Any, outputs: Any, tokens: Any = None) -> Passes:
+    """Return a matrix of weights applied to all tokens: one product forward, two backward."""
+    rows = s.tokens if tokens is None else tokens
+    forward = (Product(name, rows, outputs, inputs, s.dtype),)
+    if not s.training:
+        return Passes(forward)
+    back = (Product(f"{name} input gradient", rows, inputs, outputs, s.dtype),)
+    if s.frozen:
+        return Passes(forward, back)
+    return Passes(
+        forward, back, (Product(f"{name} weight gradient", inputs, outputs, rows, s.dtype),)
+    )
+
+
+def enter(s: Setting, *products: str) -> Passes:
+    """Return what column-parallel products need of the others, before them and backward.
+
+    Megatron's operator f: nothing forward and an all-reduce backward (Shoeybi et al. 2019,
+    arXiv:1909.08053); with sequence parallelism an all-gather forward and a reduce-scatter
+    backward, and the saved part of the input is gathered again for the weight gradient
+    (Korthikanti et al. 2022, arXiv:2205.05198).
+    """
+    if not s.shares_tensors:
+        return Passes(())
+    weight = () if s.frozen else tuple(f"{name} weight gradient" for name in products)
+    own = f"{products[0]} input gradient"
+    if not s.layout.sequence_parallel:
+        return Passes((), _over_tp(s, "all_reduce", f"gradient before {products[0]}", weight, own))
+    gather = _over_tp(s, "all_gather", f"gather before {products[0]}", (), products[0])
+    scatter = _over_tp(s, "reduce_scatter", f"gradient before {products[0]}", weight, own)
+    if s.frozen:
+        return Passes(gather, scatter)
+    inputs = tuple(f"{name} input gradient" for name in products)
+    again = _over_tp(s, "all_gather", f"gather again before {products[0]}", inputs, "")
+    return Passes(gather, scatter + again)
+
+
+def leave(s: Setting, product: str) -> Passes:
+    """Return what a row-parallel product needs of the others after it: Megatron's operator g."""
+    if not s.shares_tensors:
+        return Passes(())
+    if not s.layout.sequence_parallel:
+        return Passes(_over_tp(s, "all_reduce", f"sum after {product}", (), product))
+    return Passes(
+        _over_tp(s, "reduce_scatter", f"sum after {product}", (), product),
+        _over_tp(s, "all_gather", f"gradient after {product}", (), f"{product} input gradient"),
+    )
+
+
+def _over_tp(
+    s: Setting, collective: str, name: str, beside: tuple[str, ...], feeds: str
+) -> Operations:
+    return (
+        Collective(name, collective, s.hidden_bytes, "tp", s.layout.tp, beside=beside, feeds=feeds),
+    )

@@ -1,0 +1,106 @@
+"""What happens once a step, and what sharded weights cost every pass.
+
+Gradients are reduced over the data-parallel group: all-reduced, or with ZeRO scattered, after which
+the updated weights are gathered (Rajbhandari et al. 2020, arXiv:1910.02054). With ZeRO stage 3
+(FSDP) each layer's weights are gathered before it runs, forward and backward, in every micro-batch.
+Where only some of the ranks share the weights (HSDP), the scattered gradients are also reduced
+over the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from shardcost.dtypes import BITS
+from shardcost.layout import Layout
+from shardcost.program.operations import Collective, Operations, Pass
+from shardcost.workload import Train
+
+_ADAM_BYTES = 4 * (1 + 3 + 3)
+"""Per weight: a gradient, the weight and two moments read in 32 bits, the last three written."""
+_SGD_BYTES = 4 * (1 + 1 + 1)
+_CLIP_BYTES = 4
+"""Per weight: every gradient is read once for the norm by which gradients are clipped."""
+
+
+class Step(NamedTuple):
+    """Once a step."""
+
+    gradients: Operations
+    """May hide behind the last backward pass."""
+    weights: Operations
+    """May hide behind the next forward pass."""
+    optimizer: Operations
+
+
+class LayerWeights(NamedTuple):
+    """Collectives of one layer's weights where ZeRO stage 3 shards them, for each micro-batch."""
+
+    forward: Operations
+    backward: Operations
+    gradient: Operations
+
+
+NO_STEP = Step((), (), ())
+"""Of adapters, whose weights are too few to count."""
+NO_GATHERS = LayerWeights((), (), ())
+
+
+def weight_bytes(workload: Train) -> float:
+    """Return the bytes of one weight as the products read it: formats below 16 bits are cast."""
+    return max(16, BITS[workload.dtype]) / 8
+
+
+def gradient_bytes(workload: Train) -> float:
+    """Return the bytes of one gradient as it is summed up and sent."""
+    return BITS[workload.gradient_dtype] / 8
+
+
+def shard_ranks(layout: Layout) -> Any:
+    """Return how many ranks share what ZeRO shards."""
+    return layout.dp * layout.cp if layout.shard_degree is None else layout.shard_degree
+
+
+def step(layout: Layout, workload: Train, weights: Any) -> Step:
+    """Return what a rank with so many weights does once a step."""
+    replicas = layout.dp * layout.cp
+    shared = shard_ranks(layout)
+    gradient = weights * gradient_bytes(workload)
+    held = weights / (shared if layout.zero else 1)
+    per_weight = _ADAM_BYTES if workload.optimizer == "adam" else _SGD_BYTES
+    optimizer = Pass("optimizer", held * (per_weight + _CLIP_BYTES + weight_bytes(workload)), 4)
+    if isinstance(replicas, int) and replicas == 1:
+        return Step((), (), (optimizer,))
+    if layout.zero == 0:
+        reduce = Collective("gradients", "all_reduce", gradient, "dp", replicas)
+        return Step((reduce,), (), (optimizer,))
+    across = _across_shards(layout, gradient / shared)
+    if layout.zero == 3:
+        return Step(across, (), (optimizer,))
+    scatter = Collective("gradients", "reduce_scatter", gradient, "dp", shared)
+    gather = Collective("weights", "all_gather", weights * weight_bytes(workload), "dp", shared)
+    return Step((scatter, *across), (gather,), (optimizer,))
+
+
+def layer_weights(layout: Layout, workload: Train, weights: Any) -> LayerWeights:
+    """Return the gathers and the scatter of one layer's weights under ZeRO stage 3."""
+    shared = shard_ranks(layout)
+    if layout.zero != 3 or (isinstance(shared, int) and shared == 1):
+        return NO_GATHERS
+    gather = Collective(
+        "layer weights", "all_gather", weights * weight_bytes(workload), "dp", shared
+    )
+    scatter = Collective(
+        "layer gradients", "reduce_scatter", weights * gradient_bytes(workload), "dp", shared
+    )
+    return LayerWeights((gather,), (gather,), (scatter,))
+
+
+def _across_shards(layout: Layout, gradient: Any) -> Operations:
+    """Return the all-reduce between the groups that hold the same shards, where there are some."""
+    if layout.shard_degree is None:
+        return ()
+    copies = layout.dp * layout.cp // layout.shard_degree
+    if isinstance(copies, int) and copies == 1:
+        return ()
+    return (Collective("gradients across shards", "all_reduce", gradient, "dp_outer", copies),)

@@ -1,0 +1,80 @@
+"""The noun `Software`: how a framework or engine runs a program.
+
+Two frameworks that run one model under one layout differ in which kernels they have (fused
+attention or not), in what they overlap, and in how far their host code keeps up with the device.
+The first two are choices, kept as words; the last is a constant or two, fitted to runs and kept in
+the catalog with the error of the fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardcost.checks import (
+    Noun,
+    Quantity,
+    flag,
+    noun,
+    number_format,
+    one_of,
+    positive,
+    table,
+    text,
+    whole,
+)
+
+
+@noun
+class Software(Noun):
+    """A framework or an engine. ``Software.named("megatron_core")`` returns one of the catalog."""
+
+    name: str = text()
+    title: str = text()
+    attention: str = one_of("flash", "unfused", default="flash")
+    """One kernel that keeps the scores on chip, or products and a softmax through memory."""
+    fused_passes: bool = flag(default=True)
+    """Normalisation with the residual sum, and a gated activation, are one kernel each."""
+    dropout: bool = flag(default=False)
+    tp_overlap: str = one_of("none", "async", "chunked", default="none")
+    """What hides tensor-parallel communication: nothing; in the backward pass the product that
+    does not wait for it; or the product itself, cut into chunks."""
+    overlap_chunks: int = whole(default=4)
+    """Into how many chunks a product is cut that hides its own communication."""
+    overlap_units: int = whole(default=16)
+    """Compute units that a collective's kernel holds while products run beside it."""
+    dp_overlap: bool = flag(default=True)
+    """Gradients are reduced bucket by bucket behind the last backward pass, and sharded weights
+    gathered behind the first forward pass."""
+    bucket_bytes: Quantity = positive(default=1e8)
+    pp_overlap: bool = flag(default=True)
+    """Sends between stages run beside the products; otherwise the sender waits for them."""
+    balance: str = one_of("layers", "cost", default="layers")
+    """What pipeline stages have alike: their number of layers, or the work with the head's."""
+    launch: str = one_of("graph", "eager", default="graph")
+    """How kernels are started: from a recorded graph, or one by one from the host."""
+    library: str | None = text(default=None)
+    """The library of tensor-parallel collectives; the device vendor's own if None."""
+    vocab_multiple: int = whole(default=1)
+    """The vocabulary is padded to a multiple of this and of the tensor-parallel degree."""
+    head_dtype: str = number_format(default="bf16")
+    """Number format of attention and the output head where the other products' is narrower."""
+    host_per_kernel_s: Quantity = positive(default=1e-9)
+    """What the host needs to start one kernel, when it starts them one by one."""
+    step_overhead_s: Quantity = positive(default=1e-9)
+    """Once a step: data loading, scheduling, sampling, logging."""
+    slowdown: Quantity = positive(default=1.0)
+    """Kernels in a long run of this software, over the same kernels measured by themselves."""
+    fit: str = text(default="given by the caller")
+    """What the constants were fitted to, and how well."""
+    source: str = text(default="given by the caller")
+    """Who says so of the choices."""
+    memory: Mapping[str, Any] = table(lambda _, value: value, default_factory=dict)
+    """Constants of the memory model that are the framework's own."""
+
+    @classmethod
+    def named(cls, name: str) -> Software:
+        """Return a preset of the catalog; ``-``, ``_`` and case do not matter."""
+        from shardcost.catalog import software_named
+
+        return software_named(name)
