@@ -164,6 +164,22 @@ def test_optimizer_state_by_format_and_kind() -> None:
     assert state(optimizer="sgd") == 8
 
 
+def test_adapters_need_neither_gradients_nor_optimizer_state() -> None:
+    work = replace(WORK, adapters=True)
+    held = memory_of(plain(), Layout(dp=4, zero=2), work, software=BARE).by_kind()
+    full = memory_of(plain(), Layout(dp=4), WORK, software=BARE).by_kind()
+    assert held["gradients"] == held["optimizer"] == 0
+    assert held["weights"] == full["weights"]
+    assert held["activations"] == full["activations"]
+
+
+def test_other_partitions_divide_all_activations() -> None:
+    spread = memory_of(plain(), Layout(tp=4, sequence_parallel=True), WORK, software=BARE)
+    for scheme in ("2d", "weight_gathered"):
+        held = memory_of(plain(), Layout(tp=4, scheme=scheme), WORK, software=BARE)
+        assert held.by_kind()["activations"] == spread.by_kind()["activations"]
+
+
 def test_layers_are_dealt_out_evenly() -> None:
     model = plain(layers=10)
     found = [stage_evenly(model, Layout(pp=4), i) for i in range(4)]
@@ -312,6 +328,7 @@ def test_a_stage_must_exist_and_habits_must_be_known() -> None:
         habits_of({"reserve_share": -1.0})
     assert habits_of({"memory": {"dropout": True}, "launch": "eager"}).dropout
     assert habits_of(None).reserve_bytes == habits_named("nanotron").reserve_bytes
+    assert habits_of(None).reserve_share == 0
 
 
 DEGREES = ("tp", "cp", "ep", "pp", "dp", "chunks", "micro_batch")

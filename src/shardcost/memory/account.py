@@ -8,6 +8,9 @@ unless the update of the weights has buffers that are larger still.
 
 ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) divides optimizer state (1), gradients (2) and
 weights (3) over the ranks along `dp` and `cp`; those of experts over the ranks with the same ones.
+
+Partitions of products other than the one-dimensional hold the same share of the weights here (the
+copies of 2.5-D are left out), and divide all activations, as sequence parallelism does.
 """
 
 from __future__ import annotations
@@ -119,27 +122,30 @@ def _weights(rank: _Rank, stage: Stage) -> Parameters:
 
 def _training(rank: _Rank, work: Train, stage: Stage) -> Held:
     layout, habits, weights = rank.layout, rank.habits, _weights(rank, stage)
+    # Adapters are too small to count; the weights that they adapt have no gradients.
+    trained = Parameters(0, 0) if work.adapters else weights
     weight_bytes = activation_bytes(work.dtype)
     gradient_bytes = BITS[work.gradient_dtype] / 8
     master_bytes = _FP32 if weight_bytes < _FP32 else 0
     state_bytes = master_bytes + _FP32 * _MOMENTS[work.optimizer]
-    shard = _sharded(layout, weights)
+    shard = _sharded(layout, trained)
     setting = setting_of(rank.model, layout, work.dtype, work.sequence_length, habits)
     tokens = layout.micro_batch * work.sequence_length / layout.cp
 
     activations, inside = _activations(rank, work, stage, setting, tokens)
     loss = choose(stage.has_head, _logits(rank, work.dtype, tokens), 0)
-    lasting = _lasting_buffers(rank, weights, weight_bytes, tokens)
-    passing = _passing_buffers(rank, weight_bytes, gradient_bytes, tokens, setting)
-    update = _update_buffers(rank, weights, shard, weight_bytes)
+    lasting = _lasting_buffers(rank, trained, weight_bytes, tokens)
+    passing = _passing_buffers(rank, work, weight_bytes, tokens, setting)
+    update = _update_buffers(rank, trained, shard, weight_bytes)
     at_update = update > activations + largest(loss, inside) + passing
     at_loss = (loss > inside) & (at_update ^ True)
     logits = choose(at_loss, loss, 0)
     activations = choose(at_update, 0, activations)
     in_pass = passing + choose(at_loss, 0, inside)
-    held_weights = (shard if layout.zero >= 3 else weights.total) * weight_bytes
-    gradients = (shard if layout.zero >= 2 else weights.total) * gradient_bytes
-    optimizer = (shard if layout.zero >= 1 else weights.total) * state_bytes
+    whole = layout.zero < 3
+    held_weights = (weights.total if whole else _sharded(layout, weights)) * weight_bytes
+    gradients = (shard if layout.zero >= 2 else trained.total) * gradient_bytes
+    optimizer = (shard if layout.zero >= 1 else trained.total) * state_bytes
     fragments = activations + logits + choose(at_update, 0, in_pass)
     return Held(
         weights=held_weights,
@@ -216,17 +222,18 @@ def _update_buffers(rank: _Rank, weights: Parameters, shard: Any, weight_bytes: 
 
 
 def _passing_buffers(
-    rank: _Rank, weight_bytes: float, gradient_bytes: float, tokens: Any, setting: Setting
+    rank: _Rank, work: Train, weight_bytes: float, tokens: Any, setting: Setting
 ) -> Any:
     """Return what communication holds for a while: neighbours' tensors, a layer gathered whole."""
-    layout = rank.layout
+    layout, layer = rank.layout, rank.layer.total
     sent = tokens * setting.hidden * setting.element_bytes * setting.spread
     total = choose(layout.pp > 1, 2 * sent, 0)
-    layer = rank.layer.total
-    if layout.zero >= 2:
-        total = total + layer * gradient_bytes
+    if layout.zero >= 2 and not work.adapters:
+        total = total + layer * BITS[work.gradient_dtype] / 8
     if layout.zero >= 3:
         total = total + _GATHERED_LAYERS * layer * weight_bytes
+    if layout.scheme == "weight_gathered":
+        total = total + choose(layout.tp > 1, layer * layout.tp * weight_bytes, 0)
     return total
 
 

@@ -75,8 +75,8 @@ _KEYS: Final = tuple(each.name for each in fields(Habits))
 def habits_of(software: Mapping[str, Any] | Habits | None) -> Habits:
     """Return the habits in a table of a framework; its ``memory`` table where it has one.
 
-    What the table leaves open stays at the default, and the reserve at that of the one framework
-    that was measured.
+    What the table leaves open stays at the default, and scratch space and reserve at those of the
+    one framework that was measured.
     """
     if software is None:
         return _default()
@@ -105,6 +105,7 @@ def _default() -> Habits:
 
 @cache
 def _reserve() -> dict[str, Any]:
-    keys = ("workspace_bytes", "reserve_bytes", "reserve_share")
+    # Fragments are left out: they follow from the order in which one framework allocates.
+    keys = ("workspace_bytes", "reserve_bytes")
     content = dict(catalog.contents("software"))[MEASURED_FRAMEWORK]["memory"]
     return {key: content[key] for key in keys}

@@ -126,7 +126,7 @@ class Memory:
         place = f"{self.worst_stage} stage " if len(self.stages) > 1 else ""
         return (
             f"{place}needs {format_bytes(peak)} of {format_bytes(on.memory_bytes)}:"
-            f" {sizes}; {kinds[0][0]} shrink with {_SHRINK[kinds[0][0]]}"
+            f" {sizes}; what shrinks {kinds[0][0]}: {_SHRINK[kinds[0][0]]}"
         )
 
     def _on(self, device: Device | None) -> Device:

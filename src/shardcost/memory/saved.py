@@ -105,7 +105,8 @@ def activation_bytes(dtype: str) -> float:
 
 def setting_of(model: Model, layout: Layout, dtype: str, context: Any, habits: Habits) -> Setting:
     """Return the setting of a model's layers under a layout."""
-    spread = 1 / layout.tp if layout.sequence_parallel else 1.0
+    divided = layout.sequence_parallel or layout.scheme != "1d"
+    spread = 1 / layout.tp if divided else 1.0
     return Setting(
         model.hidden_size,
         layout.tp,
