@@ -89,14 +89,28 @@ def test_the_ranks_together_multiply_as_much_as_one(scheme: str, name: str) -> N
         assert SCHEMES[scheme] * flops(ours, kind) == pytest.approx(flops(alone, kind), rel=1e-12)
 
 
+@pytest.mark.parametrize("adapters", [False, True])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_products_keep_their_names_and_collectives_are_known(scheme: str) -> None:
-    for ours, alone in zip(layer_of(scheme), layer_of("1d", tp=1), strict=True):
-        products = [op.name for op in ours if isinstance(op, Product)]
-        assert products == [op.name for op in alone if isinstance(op, Product)]
-        for op in collectives(ours):
-            assert op.collective in COLLECTIVES
-            assert op.feeds in {*products, ""}
+def test_products_are_those_of_one_dimension(scheme: str, adapters: bool) -> None:
+    """With the same names, to which collectives refer; adapters leave no weight gradients."""
+    model = gpt()
+    passes = {}
+    for each, tp in ((scheme, SCHEMES[scheme]), ("1d", 1)):
+        layout = Layout(tp=tp, scheme=each, micro_batch=16)
+        workload = Train(global_batch=16, sequence_length=512, adapters=adapters)
+        s = setting_of(model, layout, workload, Software(name="plain", title="plain"))
+        passes[each] = (layer if each == "1d" else layer_otherwise)(s, model.blocks[0])
+    for ours, alone in zip(passes[scheme], passes["1d"], strict=True):
+        named = [op.name for op in ours if isinstance(op, Product)]
+        assert named == [op.name for op in alone if isinstance(op, Product)]
+    every = [op for part in passes[scheme] for op in part]
+    products = {op.name for op in every if isinstance(op, Product)}
+    for op in collectives(every):
+        assert op.collective in COLLECTIVES
+        assert {op.feeds, *op.beside} <= products | {""}
+        assert op.feeds not in op.beside
+    hiding = [name for op in collectives(every) for name in op.beside]
+    assert len(hiding) == len(set(hiding))  # no product hides two collectives
 
 
 def test_summa_is_optimus_table() -> None:

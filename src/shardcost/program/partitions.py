@@ -219,7 +219,9 @@ def _matrix(
         whole = _cube(s, grid, name, inputs, outputs)
     else:
         whole = _summa(s, grid, name, inputs, outputs)
-    return whole if s.training else Passes(whole.forward)
+    if not s.training:
+        return Passes(whole.forward)
+    return whole._replace(weight=()) if s.frozen else whole
 
 
 def _summa(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Passes:
@@ -238,7 +240,8 @@ def _summa(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Pass
     gradient, weight = _gradients(name)
 
     def each_step(what: str, collective: str, size: Any, feeds: str) -> Operations:
-        beside = (weight,) if feeds == gradient and collective == "reduce" else ()
+        put_off = feeds == gradient and collective == "reduce" and not s.frozen
+        beside = (weight,) if put_off else ()
         return _over(f"{what} of {feeds}", collective, size, q, q, beside, feeds)
 
     return Passes(
@@ -272,6 +275,7 @@ def _cube(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Passe
     m, k, n = s.tokens / q, inputs / q, outputs / q
     e = s.element_bytes
     gradient, weight = _gradients(name)
+    beside = () if s.frozen else (weight,)
     return Passes(
         (
             *_over(f"input of {name}", "all_gather", m * k * e, q, feeds=name),
@@ -282,7 +286,7 @@ def _cube(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Passe
         (
             *_over(f"input of {gradient}", "all_gather", m * n * e, q, feeds=gradient),
             Product(gradient, m, k, n, s.dtype),
-            *_over(f"sum of {gradient}", "reduce_scatter", m * k * e, q, 1, (weight,), gradient),
+            *_over(f"sum of {gradient}", "reduce_scatter", m * k * e, q, 1, beside, gradient),
         ),
         (
             Product(weight, k, n, m, s.dtype),
@@ -296,27 +300,30 @@ def _weight_gathered(
 ) -> Passes:
     """Return a product of the rank's own tokens with weights gathered for it.
 
-    ``W`` bytes forward; backward W again and as much for the scattered gradient. No gather waits
-    for a product, so each may hide behind the one before it, and likewise a scattered gradient
-    (Pope et al. 2022, arXiv:2211.05102, section 3.2.3).
+    ``W`` bytes forward; backward W again and as much for the scattered gradient (Pope et al. 2022,
+    arXiv:2211.05102, section 3.2.3). A gather waits for no product and may hide behind the one
+    before it: backward the weight gradient of the matrix that comes after. A scattered gradient may
+    hide behind the input gradient of the matrix before, so that no product hides two.
     """
     tp = s.layout.tp
     m = s.tokens / tp
     w_bytes = inputs * outputs * s.element_bytes
     gradient, weight = _gradients(name)
     before = names[names.index(name) - 1]
-    after = names[(names.index(name) + 1) % len(names)]
+    after = _gradients(names[(names.index(name) + 1) % len(names)])
+    last_of_after = after[0] if s.frozen else after[1]
+    first_of_before, _ = _gradients(before)
 
     def gather(feeds: str, beside: tuple[str, ...]) -> Operations:
         return _over(f"weights of {feeds}", "all_gather", w_bytes, tp, 1, beside, feeds)
 
     return Passes(
         (*gather(name, (before,)), Product(name, m, outputs, inputs, s.dtype)),
-        (*gather(gradient, _gradients(after)), Product(gradient, m, inputs, outputs, s.dtype)),
+        (*gather(gradient, (last_of_after,)), Product(gradient, m, inputs, outputs, s.dtype)),
         (
             Product(weight, inputs, outputs, m, s.dtype),
             *_over(
-                f"sum of {weight}", "reduce_scatter", w_bytes, tp, 1, _gradients(before), weight
+                f"sum of {weight}", "reduce_scatter", w_bytes, tp, 1, (first_of_before,), weight
             ),
         ),
     )
