@@ -445,6 +445,20 @@ def test_a_row_that_cannot_be_has_a_reason() -> None:
         evidence_memory.memory_of_row(ROW | {"tp_mode": "SOMETHING"})
 
 
+def test_a_row_without_a_capacity_is_not_classified_right() -> None:
+    rows = [ROW, ROW | {"capacity_GB": "none"}, ROW | {"outcome": "oom"}, ROW | {"tp": "0"}]
+    columns = {name: [row[name] for row in rows] for name in ROW}
+    table = Table("memory", Path("memory.csv"), columns, len(rows))
+    values, reasons = evidence_memory.predictions(table)
+    assert [bool(reason) for reason in reasons] == [False, False, False, True]
+    assert evidence_memory.extra(table, values) == {"classified_pct": 25.0}
+    bare = {name: cells for name, cells in columns.items() if name not in {"vocab", "num_params"}}
+    unknown = evidence_memory.predictions(Table("memory", Path("memory.csv"), bare, len(rows)))
+    assert np.isnan(unknown.values).all()
+    assert evidence_memory.DERIVED["predicted_outcome"](rows[1]) == ""
+    assert evidence_memory.DERIVED["gpus"](ROW) == "8"
+
+
 def test_bytes_per_parameter_between_steps() -> None:
     """Weights 2, their gradients' buckets 2, sums 4, master and moments 12; ZeRO-1 buffers 2."""
     quiet = replace(habits_named("nanotron"), workspace_bytes=0.0)

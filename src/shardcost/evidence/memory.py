@@ -39,6 +39,8 @@ _GIB: Final = 2**30
 """The unit of the table's GB columns: frameworks log memory in binary units."""
 _DIGITS: Final = 3
 """Significant digits of a stated number of parameters."""
+_NEEDED: Final = {"num_params": "", "vocab": ""}
+"""Columns by which a table is not known, but without which nothing can be said."""
 _SEQUENCE_PARALLEL: Final = {"REDUCE_SCATTER": True, "ALL_REDUCE": False, "": False}
 _YES_NO: Final = {"True": True, "1": True, "False": False, "0": False}
 
@@ -67,17 +69,22 @@ def classified_pct(table: Table, values: Floats, habits: Habits | None = None) -
     """
     if not table.rows:
         return 0.0
-    right = 0
-    for row, value in zip(table.records(), values, strict=True):
-        if not np.isnan(value):
-            right += outcome(row, habits) == row["outcome"]
-    return 100 * right / table.rows
+    rows = zip(table.records(), values, strict=True)
+    right = [not np.isnan(value) and _is_right(row, habits) for row, value in rows]
+    return 100 * sum(right) / table.rows
 
 
 def extra(table: Table, values: Floats, measured: Floats | None = None) -> dict[str, Any]:
     """Return what the report says of these tables besides the errors of what was measured."""
     del measured
     return {"classified_pct": classified_pct(table, values)}
+
+
+def _is_right(row: Row, habits: Habits | None) -> bool:
+    try:
+        return outcome(row, habits) == row["outcome"]
+    except ShardcostError:  # a capacity that is none
+        return False
 
 
 def outcome(row: Row, habits: Habits | None = None) -> str:
@@ -88,6 +95,7 @@ def outcome(row: Row, habits: Habits | None = None) -> str:
 
 def memory_of_row(row: Row, habits: Habits | None = None) -> Memory:
     """Return what the ranks of a run hold."""
+    row = _NEEDED | dict(row)
     pp, dp, micro_batch = (whole_cell(row, name) for name in ("pp", "dp", "mbs"))
     layout = Layout(
         tp=whole_cell(row, "tp"),
@@ -213,7 +221,7 @@ def gpus(row: Row) -> str:
 
 
 def predicted_outcome(row: Row) -> str:
-    """Return whether a run is predicted to fit, for rows that can be predicted."""
+    """Return whether a run is predicted to fit; nothing where its capacity is none."""
     try:
         return outcome(row)
     except ShardcostError:
