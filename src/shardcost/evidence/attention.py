@@ -23,6 +23,8 @@ Floats = NDArray[np.float64]
 
 MEASURED: Final = "time_us"
 PHASES: Final = ("prefill", "decode")
+FLASH_DECODE: Final = "flash_decode"
+"""Section of the constants of flash decoding as PyTorch runs it: one kernel for all groups."""
 CONTEXT_BANDS: Final = {
     "<=128 tokens": 128,
     "<=1024 tokens": 1024,
@@ -42,7 +44,7 @@ class Question(NamedTuple):
 
     gpu: str
     phase: str
-    cache_dtype: str
+    cache_dtype: str = _DTYPE
 
     def time_s(self, shapes: Floats, constants: Constants | None = None) -> Floats:
         """Return the answer for some shapes, the rows of an array with the columns of a shape."""
@@ -57,7 +59,8 @@ class Question(NamedTuple):
         else:
             found = decode_time_s(
                 device, self.cache_dtype, batch, context, heads, kv_heads, head_dim,
-                new_tokens=queries, cache_is_warm=True, constants=constants,
+                new_tokens=queries, cache_is_warm=self.phase == "decode",
+                section=self.phase, constants=constants,
             )  # fmt: skip
         return np.asarray(found, dtype=np.float64)
 

@@ -3,11 +3,15 @@
     python -m shardcost.evidence.refit_attention attention.csv [--output FOLDER]
         [--leave-out COLUMN]
 
-For every system of the table a file of ``catalog/attention/`` is written, with its sections
-``prefill`` and ``decode``, their rows and errors. Minimised is the relative error, robustly, as in
-`shardcost.evidence.fit`. What is no quantity but a choice of the kernel's authors (sizes of tiles,
-which kernel runs when) is tried in all combinations. With ``--leave-out`` nothing is written: the
-rows of each value of a column are predicted by constants that were fitted without them.
+For every system of the table a file of ``catalog/attention/`` is written. A table of attention
+kernels, which serving engines ran on a warm cache, gives the sections ``prefill`` and ``decode``;
+one of the parts of decoded layers, which PyTorch ran on a cold cache, gives ``flash_decode``. Each
+states its rows and its error; sections that the table does not speak of stay as they are.
+
+Minimised is the relative error, robustly, as in `shardcost.evidence.fit`. What is no quantity but a
+choice of the kernel's authors (sizes of tiles, which kernel runs when) is tried in all
+combinations. With ``--leave-out`` nothing is written: the rows of each value of a column are
+predicted by constants that were fitted without them.
 
 Needs SciPy: ``pip install 'shardcost[fit]'``.
 """
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -27,8 +32,9 @@ from numpy.typing import NDArray
 
 from shardcost import catalog
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
-from shardcost.evidence.attention import MEASURED, Question, asked
+from shardcost.evidence.attention import FLASH_DECODE, MEASURED, Asked, Question, asked
 from shardcost.evidence.fit import least_squares
+from shardcost.evidence.predictions import whole_cell
 from shardcost.evidence.tables import Table, read_table
 from shardcost.evidence.validate import measurements
 from shardcost.files import write_whole
@@ -66,6 +72,7 @@ _KERNEL: Final[Mapping[str, tuple[float, float, float]]] = {
     "slots_per_unit": (4, 0.25, 16),
     "split_tokens": (256, 16, 4096),
     "split_us": (3, 0.05, 20),
+    "split_loss": (0.2, 0.01, 3),
     "memory_share": (0.9, 0.2, 1),
     "l2_ratio": (2, 0.5, 5),
     "resident_share": (0.7, 0.1, 1.5),
@@ -76,8 +83,13 @@ _DECODE: Final = {
     for kernel in ("grouped", "vector")
     for name, bounds in _KERNEL.items()
     if (kernel, name) != ("vector", "row_us")
+} | {"vector.slots_per_unit": (1, 0.25, 16)}
+_FLASH: Final = ("launch_us", "block_us", "token_ns", "alone_ratio", "split_us", "memory_share")
+_QUANTITIES: Final = {
+    "prefill": _PREFILL,
+    "decode": _DECODE,
+    FLASH_DECODE: {f"grouped.{name}": _KERNEL[name] for name in (*_FLASH, "overlap_power")},
 }
-_QUANTITIES: Final = {"prefill": _PREFILL, "decode": _DECODE}
 _CHOICES: Final[Mapping[str, Sequence[Mapping[str, float]]]] = {
     "prefill": [
         {"tile_queries": queries, "tile_keys": 128, "exponential_part": 0.3}
@@ -96,6 +108,18 @@ _CHOICES: Final[Mapping[str, Sequence[Mapping[str, float]]]] = {
             "vector.row_us": 0.0,
         }
         for least, fill in product((1, 2), (0.0, 0.25))
+    ],
+    FLASH_DECODE: [
+        {
+            "tile_rows": 8,
+            "matrix_share": 0.5,
+            "grouped.slots_per_unit": slots,
+            "grouped.split_tokens": tokens,
+            "grouped.split_loss": 0.0,
+            "grouped.row_us": 0.0,
+            "grouped.tail_power": 2.0,
+        }
+        for slots, tokens in product((1, 2, 4), (64, 128, 256, 512))
     ],
 }
 """What kernels are built like. The part of exponentials is not fitted, for rows of one head size
@@ -126,8 +150,8 @@ class Rows:
 
 
 def sections(table: Table, keep: Sequence[bool] | None = None) -> Iterator[Rows]:
-    """Yield the rows of every system and phase of a table; of those to `keep` only, if given."""
-    rows, shapes, _ = asked(table)
+    """Yield the rows of every system and section of a table; of those to `keep` only, if given."""
+    rows, shapes, _ = _asked_of_layers(table) if table.kind == "decode" else asked(table)
     times, _ = measurements(table, MEASURED)
     names = table.columns.get("dataset", [""] * table.rows)
     found: dict[tuple[str, str], list[tuple[Question, list[int]]]] = {}
@@ -145,6 +169,20 @@ def sections(table: Table, keep: Sequence[bool] | None = None) -> Iterator[Rows]
             places=together,
             datasets=frozenset(names[i] for i in together),
         )
+
+
+def _asked_of_layers(table: Table) -> Asked:
+    """Return what a table of the parts of decoded layers asks of attention, one rank's share."""
+    shapes = np.full((table.rows, 6), np.nan)
+    rows: dict[Question, list[int]] = {}
+    for i, row in enumerate(table.records()):
+        if row["part"] == "attention":
+            tp = whole_cell(row, "tp")
+            heads, kv_heads = whole_cell(row, "heads") / tp, whole_cell(row, "kv_heads") / tp
+            batch, context = whole_cell(row, "batch"), whole_cell(row, "context")
+            shapes[i] = batch, 1, context, heads, max(1, kv_heads), whole_cell(row, "head_dim")
+            rows.setdefault(Question(row["gpu"], FLASH_DECODE), []).append(i)
+    return Asked(rows, shapes, [""] * table.rows)
 
 
 def fitted(known: Rows) -> Constants:
@@ -203,36 +241,52 @@ def left_out_error_pct(table: Table, column: str) -> Floats:
     return errors
 
 
-def as_toml(system: str, found: Sequence[tuple[Rows, Constants]]) -> str:
-    """Return the file of a system."""
+def as_toml(system: str, content: Mapping[str, Constants]) -> str:
+    """Return the file of a system, from its sections."""
     lines = [_HEAD, f'system = "{system}"']
-    for rows, constants in found:
-        errors = np.abs(rows.error_pct(constants))
-        names = ", ".join(sorted(rows.datasets))
-        plain = {name: each for name, each in constants.items() if not isinstance(each, dict)}
-        lines += ["", f"[{rows.phase}]", *_assignments(plain)]
-        for name, table in constants.items():
-            if isinstance(table, dict):
-                lines += ["", f"[{rows.phase}.{name}]", *_assignments(table)]
-        lines += [
-            "",
-            f"[{rows.phase}.fit]",
-            f'source = "fitted by shardcost to measured rows of {names}"',
-            f"rows = {len(errors)}",
-            f"median_pct = {np.median(errors):.2f}",
-            f"p90_pct = {np.quantile(errors, 0.9):.2f}",
-        ]
+    for section in sorted(content):
+        lines += _table(section, content[section])
     return "\n".join(lines) + "\n"
 
 
-def _assignments(constants: Mapping[str, float]) -> list[str]:
-    return [f"{name} = {value!r}" for name, value in constants.items()]
+def _table(name: str, table: Constants) -> Iterator[str]:
+    """Yield the lines of a table and of those inside it."""
+    inner = {key: each for key, each in table.items() if isinstance(each, dict)}
+    yield from ("", f"[{name}]")
+    for key, value in table.items():
+        if key not in inner:
+            yield f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value!r}"
+    for key, each in inner.items():
+        yield from _table(f"{name}.{key}", each)
+
+
+def _with_fit(rows: Rows, constants: Constants) -> Constants:
+    """Return a section: constants, and the rows and the error of their fit."""
+    errors = np.abs(rows.error_pct(constants))
+    names = ", ".join(sorted(rows.datasets))
+    fit = {
+        "source": f"fitted by shardcost to measured rows of {names}",
+        "rows": len(errors),
+        "median_pct": round(float(np.median(errors)), 2),
+        "p90_pct": round(float(np.quantile(errors, 0.9)), 2),
+    }
+    return constants | {"fit": fit}
+
+
+def _present(path: Path) -> dict[str, Constants]:
+    """Return the sections that a file has."""
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        return {name: each for name, each in tomllib.load(file).items() if name != "system"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit everything that a table speaks of, and write it into the catalog of this installation."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("table", type=Path, help="measured table of attention kernels (CSV)")
+    parser.add_argument(
+        "table", type=Path, help="table of attention kernels or of decoded layers (CSV)"
+    )
     parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
     parser.add_argument("--leave-out", metavar="COLUMN", help="only show errors on rows left out")
     given = parser.parse_args(arguments)
@@ -242,21 +296,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for rows in sections(table):
             _show(rows, errors[rows.places])
         return
-    found: dict[str, list[tuple[Rows, Constants]]] = {}
+    found: dict[str, dict[str, Constants]] = {}
     for rows in sections(table):
         constants = fitted(rows)
-        found.setdefault(rows.system, []).append((rows, constants))
+        found.setdefault(rows.system, {})[rows.phase] = _with_fit(rows, constants)
         _show(rows, rows.error_pct(constants))
     if not found:
         raise BadValueError("table", str(given.table), "a table with rows on known systems")
     for system, each in found.items():
-        write_whole(given.output / f"{system}.toml", as_toml(system, each))
+        path = given.output / f"{system}.toml"
+        write_whole(path, as_toml(system, _present(path) | each))
 
 
 def _show(rows: Rows, error_pct: Floats) -> None:
     known = np.abs(error_pct[np.isfinite(error_pct)])
     shown = f"median {np.median(known):6.2f} %, p90 {np.quantile(known, 0.9):6.2f} %"
-    print(f"{rows.system:<12} {rows.phase:<8} {len(known):>5} rows, {shown}")
+    print(f"{rows.system:<12} {rows.phase:<12} {len(known):>5} rows, {shown}")
 
 
 if __name__ == "__main__":

@@ -136,6 +136,7 @@ def decode_time_s(
     window_tokens: Count | None = None,
     value_dim: Count | None = None,
     cache_is_warm: bool = False,
+    section: str = "decode",
     constants: Constants | None = None,
 ) -> Quantity:
     """Return the seconds of attention from one or a few new tokens to a cached context.
@@ -159,6 +160,7 @@ def decode_time_s(
         cache_is_warm: Whether the kernel ran on the very same cache just before, as in a
             benchmark's loop, so that what fits the L2 cache is found there. Between two layers of a
             model it is not.
+        section: Whose kernels: "decode" a serving engine's, "flash_decode" PyTorch's.
         constants: Instead of the catalog's.
 
     Bound by memory, an H100 reads a gigabyte of cache at nine tenths of its bandwidth::
@@ -178,7 +180,7 @@ def decode_time_s(
         new_tokens=new_tokens,
         window_tokens=window_tokens,
     )
-    table = constants or section_of("attention", device, "decode").constants
+    table = constants or section_of("attention", device, section).constants
     seen = np.asarray(context_tokens, dtype=np.float64)
     if window_tokens is not None:
         seen = np.minimum(seen, window_tokens + np.asarray(new_tokens) - 1)
@@ -191,11 +193,14 @@ def decode_time_s(
 
     tile = np.maximum(table["tile_rows"], 2 ** np.ceil(np.log2(rows)))
     grouped = _Work(blocks, tile, seen, dims / _FITTED_DIMS, elements * width, io_bytes)
-    grouped_s = _cache_walk_s(device, table["grouped"], grouped, warm=cache_is_warm)
+    kernel = table["grouped"]
+    if value_dim is not None:  # such large heads leave a multiprocessor room for one block
+        kernel = {**kernel, "slots_per_unit": 1}
+    grouped_s = _cache_walk_s(device, kernel, grouped, warm=cache_is_warm)
     # The matrix units bound a tile of very many rows, such as latent attention has.
     product_s = 2 * blocks * tile * seen * dims / (_matrix_peak(device) * table["matrix_share"])
     grouped_s = np.maximum(grouped_s, product_s)
-    if value_dim is not None:
+    if value_dim is not None or "vector" not in table:
         return _plain(grouped_s)
     vector = grouped._replace(
         blocks=blocks * rows, rows=0, cache_bytes=elements * max(width, _QUERY_BYTES)
@@ -279,9 +284,10 @@ def _cache_walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) 
     work_s = work.blocks * (splits * block_s + work.tokens * token_s) / units
     alone_s = table["alone_ratio"] * (block_s + work.tokens / splits * token_s)
     compute_s = _smooth_maximum(work_s, alone_s, table["tail_power"])
-    memory_s = _memory_s(device, table, work, warm=warm)
+    split = 1 - 1 / splits
+    memory_s = _memory_s(device, table, work, warm=warm) * (1 + table["split_loss"] * split)
     time_s = _smooth_maximum(compute_s, memory_s, table["overlap_power"])
-    return 1e-6 * (table["launch_us"] + table["split_us"] * (1 - 1 / splits)) + time_s
+    return 1e-6 * (table["launch_us"] + table["split_us"] * split) + time_s
 
 
 def _memory_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> Any:
@@ -290,7 +296,7 @@ def _memory_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> A
     Past its size the L2 cache soon holds nothing of use: what is read next was evicted last.
     """
     cold_s = (work.io_bytes + work.cache_bytes) / device.memory_bytes_per_s / table["memory_share"]
-    if not warm or not device.l2_cache_bytes:
+    if not warm or not device.l2_cache_bytes or "resident_share" not in table:
         return cold_s
     beyond = work.cache_bytes / device.l2_cache_bytes - table["resident_share"]
     held_bytes = work.cache_bytes * (1 - np.clip(beyond / table["resident_fade"], 0, 1))
