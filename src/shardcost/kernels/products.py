@@ -113,10 +113,13 @@ def product_time_s(
         memory_taken: Bytes per second that it takes off the memory's bandwidth.
         constants: Those of the device's own section, unless others are given.
     """
-    kernel = _kernel(device, dtype) if constants is None else _given(device, dtype, constants)
-    return kernel_time_s(
-        kernel, m, n, k, batch=batch, units_taken=units_taken, memory_taken=memory_taken
-    )
+    dimensions = max(map(np.ndim, (m, n, k, batch, units_taken, memory_taken)))
+    if constants is None:
+        kernel = _kernel(device, dtype, dimensions)
+    else:
+        kernel = _given(device, dtype, constants).along(dimensions)
+    found = _time_s(kernel, m, n, k, batch, units_taken, memory_taken)
+    return found if dimensions else float(found)
 
 
 def product_parts(
@@ -279,8 +282,8 @@ def kernel_of(
 
 
 @cache
-def _kernel(device: Device, dtype: str) -> Kernel:
-    return _given(device, dtype, product_section(device, dtype))
+def _kernel(device: Device, dtype: str, dimensions: int) -> Kernel:
+    return _given(device, dtype, product_section(device, dtype)).along(dimensions)
 
 
 def _given(device: Device, dtype: str, section: Section) -> Kernel:
@@ -302,7 +305,7 @@ def kernel_time_s(
     memory_taken: Any = 0.0,
 ) -> Any:
     """Return what `product_time_s` does, for constants in units of the device."""
-    dimensions = max(np.ndim(each) for each in (m, n, k, batch, units_taken, memory_taken))
+    dimensions = max(map(np.ndim, (m, n, k, batch, units_taken, memory_taken)))
     found = _time_s(kernel.along(dimensions), m, n, k, batch, units_taken, memory_taken)
     return found if dimensions else float(found)
 
