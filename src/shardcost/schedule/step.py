@@ -1,0 +1,173 @@
+"""One training step in closed form: pipeline, data parallelism and optimizer joined.
+
+The parts of a `StepTime` add up to the step. They are told apart by taking things away: the
+pipeline without any communication is the busiest stage's compute and the bubble; what gathers and
+sends add to it is exposed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from shardcost.schedule.interleaved import Passes, interleaved, passes
+from shardcost.schedule.one_f_one_b import one_forward_one_backward
+from shardcost.schedule.overlap import before_forward, behind_backward
+from shardcost.schedule.pipeline import Pipeline, pipeline_of
+from shardcost.schedule.work import DataParallel, Seconds, StepWork, check, chosen, largest
+from shardcost.schedule.zero_bubble import zero_bubble
+
+
+class StepTime(NamedTuple):
+    """The time of a step and its parts, in seconds; the parts but `hidden_dp_s` add up to it."""
+
+    step_s: Seconds
+    compute_s: Seconds
+    """All micro-batches on the stage with most to do."""
+    bubble_s: Seconds
+    """What that stage waits for others' compute."""
+    exposed_send_s: Seconds
+    exposed_dp_s: Seconds
+    """Data parallelism that nothing hides: gradients, weights, and layers' gathers."""
+    hidden_dp_s: Seconds
+    optimizer_s: Seconds
+    overhead_s: Seconds
+
+
+def step_time(work: StepWork, schedule: str) -> StepTime:
+    """Return the time of a training step under a schedule.
+
+    >>> from shardcost.schedule.work import Stage
+    >>> work = StepWork.even(Stage(1.0, 1.0, 1.0), stages=4, micro_batches=8)
+    >>> step_time(work, "1f1b").step_s, step_time(work, "zero_bubble").step_s
+    (33.0, 27.0)
+    """
+    check(schedule, work)
+    bare = pipeline_of(work, schedule, sends=False, gathers=False)
+    compute_s = work.micro_batches * _most_work(bare)
+    bare_s = gathered_s = pipeline_s(bare, schedule)
+    pipe = bare
+    if _any(work.layer_gathers.seconds):
+        pipe = pipeline_of(work, schedule, sends=False)
+        gathered_s = pipeline_s(pipe, schedule)
+    pipeline_time_s = gathered_s
+    if _any(work.sends.seconds):
+        pipe = pipeline_of(work, schedule)
+        pipeline_time_s = pipeline_s(pipe, schedule)
+    late_s = _data_parallel_late(pipe, work.data_parallel, schedule, pipeline_time_s)
+    exposed_dp_s = late_s + (gathered_s - bare_s)
+    return StepTime(
+        step_s=pipeline_time_s + late_s + work.optimizer_s + work.overhead_s,
+        compute_s=compute_s,
+        bubble_s=bare_s - compute_s,
+        exposed_send_s=pipeline_time_s - gathered_s,
+        exposed_dp_s=exposed_dp_s,
+        hidden_dp_s=largest(0.0, _data_parallel_s(work) - exposed_dp_s),
+        optimizer_s=work.optimizer_s,
+        overhead_s=work.overhead_s,
+    )
+
+
+def pipeline_s(pipe: Pipeline, schedule: str) -> Seconds:
+    """Return how long the pipeline of a schedule takes, by its closed form."""
+    if schedule == "zero_bubble":
+        return zero_bubble(pipe)
+    single = pipe.chunks == 1
+    if schedule == "1f1b" or single is True:
+        return one_forward_one_backward(pipe)
+    if single is False:
+        return interleaved(pipe)
+    return chosen(single, one_forward_one_backward(pipe), interleaved(pipe))
+
+
+def _most_work(pipe: Pipeline) -> Seconds:
+    """Return the compute of one micro-batch on the stage that has most of it."""
+    return largest(
+        *(
+            pipe.chunks * (chunk.forward + chunk.backward + chunk.weight)
+            + (chunk.extra_forward + chunk.extra_backward + chunk.extra_weight)
+            for chunk in (pipe.first, pipe.middle, pipe.last)
+        )
+    )
+
+
+def _data_parallel_s(work: StepWork) -> Seconds:
+    """Return what data parallelism takes on one stage, hidden or not."""
+    parallel, gathers = work.data_parallel, work.layer_gathers
+    passes_of_layers = 2 * work.micro_batches * work.chunks * gathers.layers
+    return parallel.reduce_s + parallel.gather_s + passes_of_layers * gathers.seconds
+
+
+def _data_parallel_late(
+    pipe: Pipeline, parallel: DataParallel, schedule: str, pipeline_time_s: Seconds
+) -> Seconds:
+    """Return by how much reducing gradients and gathering weights prolongs the step."""
+    late_s: Seconds = 0.0
+    if _any(parallel.gather_s):
+        late_s = _gathered_late(pipe, parallel)
+    if _any(parallel.reduce_s):
+        if schedule == "zero_bubble":
+            late_s = late_s + (_reduced_after_weights(pipe, parallel) - pipeline_time_s)
+        else:
+            late_s = late_s + _reduced_late(pipe, parallel)
+    return late_s
+
+
+def _reduced_after_weights(pipe: Pipeline, parallel: DataParallel) -> Seconds:
+    """Return the pipeline's time when each stage reduces behind its last weight gradients."""
+    bucket_s = parallel.reduce_s / parallel.buckets
+    first, middle, last = (
+        behind_backward(chunk.whole_weight, bucket_s, parallel.buckets).exposed_s
+        for chunk in (pipe.first, pipe.middle, pipe.last)
+    )
+    return zero_bubble(pipe, (first, middle, last))
+
+
+def _reduced_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:
+    """Return what is left to reduce when the first stage has done its last backward.
+
+    Other stages are done before that, and have as much to reduce.
+    """
+    bucket_s = parallel.reduce_s / (pipe.chunks * parallel.buckets)
+    whole_s = chosen(pipe.stages > 1, pipe.first.whole_backward, pipe.last.whole_backward)
+    exposed_s = behind_backward(whole_s, bucket_s, parallel.buckets).exposed_s
+    if _none_above_one(pipe.chunks):
+        return exposed_s
+    behind_s = _queued(pipe, parallel, bucket_s, pipe.first.backward, passes(pipe).backward)
+    return largest(exposed_s, behind_s)
+
+
+def _gathered_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:
+    """Return for how long the first stage waits for weights; other stages need theirs later."""
+    bucket_s = parallel.gather_s / (pipe.chunks * parallel.buckets)
+    whole_s = chosen(pipe.stages > 1, pipe.first.whole_forward, pipe.last.whole_forward)
+    exposed_s = before_forward(whole_s, bucket_s, parallel.buckets)
+    if _none_above_one(pipe.chunks):
+        return exposed_s
+    behind_s = _queued(pipe, parallel, bucket_s, pipe.first.forward, passes(pipe).forward)
+    return largest(exposed_s, behind_s)
+
+
+def _queued(
+    pipe: Pipeline, parallel: DataParallel, bucket_s: Seconds, unit_s: Seconds, through: Passes
+) -> Seconds:
+    """Return what shows of buckets because those of other chunks are in the queue with them.
+
+    Those of the next chunk are needed (or ready) one pass through the pipeline apart, and so on.
+    """
+    spread_s = unit_s * (parallel.buckets - 1) / parallel.buckets
+    shown: list[Seconds] = []
+    for away in (1, largest(pipe.chunks - 1, 1)):
+        before = away * parallel.buckets
+        apart_s = through.outermost_s + (away - 1) * through.usual_s
+        shown.append((before + 1) * bucket_s - apart_s)
+        shown.append((before + parallel.buckets) * bucket_s - spread_s - apart_s)
+    return chosen(pipe.chunks > 1, largest(*shown), 0.0)
+
+
+def _any(seconds: Seconds) -> bool:
+    """Return whether there is anything to do; an array always counts."""
+    return not (isinstance(seconds, int | float) and seconds == 0)
+
+
+def _none_above_one(chunks: Any) -> bool:
+    return isinstance(chunks, int) and chunks == 1

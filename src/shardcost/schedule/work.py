@@ -1,0 +1,168 @@
+"""Priced work: what one training step has to do, in seconds, before any of it is laid out in time.
+
+All quantities are plain numbers or NumPy arrays that broadcast. A pipeline has three kinds of
+stages, because embedding and head sit on the outer two: ``first``, ``middle`` (of which there may
+be none) and ``last``. A single stage (``stages = 1``) has the layers of ``first`` and the extra
+work of both ``first`` and ``last``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from shardcost.checks import anywhere, is_array
+from shardcost.errors import BadValueError, UnknownNameError
+
+Seconds: TypeAlias = Any
+"""A number of seconds, or an array of them."""
+
+ScheduleName: TypeAlias = Literal["1f1b", "interleaved", "zero_bubble"]
+SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "interleaved", "zero_bubble")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Compute of one pipeline stage for one micro-batch, all its model chunks together.
+
+    The layers divide evenly among the chunks. The extra work does not: the embedding runs with the
+    first chunk of the first stage, the head with the last chunk of the last stage.
+    """
+
+    forward_s: Seconds
+    backward_input_s: Seconds
+    """Gradient of the activations, with whatever is recomputed for it."""
+    backward_weight_s: Seconds = 0.0
+    extra_forward_s: Seconds = 0.0
+    extra_backward_input_s: Seconds = 0.0
+    extra_backward_weight_s: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """Transfers between neighbouring stages, one per micro-batch and chunk in each direction.
+
+    Asynchronous sends run on a stream of their own and delay only who waits for them. Blocking
+    ones occupy the sender, which computes nothing meanwhile.
+    """
+
+    seconds: Seconds = 0.0
+    blocking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallel:
+    """Communication of a data-parallel replica, once per step and stage, cut into equal buckets.
+
+    Gradients are reduced bucket by bucket as the last micro-batch's backward produces them; under
+    a sharded optimizer the new weights are gathered, bucket by bucket, as the first micro-batch's
+    forward needs them (Rajbhandari et al., ZeRO, 2020, arXiv:1910.02054).
+    """
+
+    reduce_s: Seconds = 0.0
+    """All buckets of all chunks of a stage together."""
+    gather_s: Seconds = 0.0
+    """The same for the weights; 0 where every replica holds all of them."""
+    buckets: Any = 1
+    """How many per model chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGathers:
+    """Weights gathered layer by layer in every forward and backward: ZeRO-3, fully sharded.
+
+    The gather of a layer runs behind the compute of the one before it.
+    """
+
+    seconds: Seconds = 0.0
+    """One layer's gather."""
+    layers: Any = 1
+    """Layers per model chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """One training step of a pipeline of `stages`, each with `chunks` model chunks."""
+
+    first: Stage
+    middle: Stage
+    last: Stage
+    stages: Any = 1
+    micro_batches: Any = 1
+    chunks: Any = 1
+    sends: Sends = field(default_factory=Sends)
+    data_parallel: DataParallel = field(default_factory=DataParallel)
+    layer_gathers: LayerGathers = field(default_factory=LayerGathers)
+    optimizer_s: Seconds = 0.0
+    overhead_s: Seconds = 0.0
+    """What every step pays once, whatever its work: host, logging, the optimizer's scalars."""
+
+    @classmethod
+    def even(cls, stage: Stage, **rest: Any) -> StepWork:
+        """Return the work of a pipeline whose stages are all alike."""
+        return cls(first=stage, middle=stage, last=stage, **rest)
+
+
+def problems(schedule: str, stages: Any, micro_batches: Any, chunks: Any = 1) -> Mapping[str, Any]:
+    """Return, for each reason why a schedule cannot run, where it holds (a mask).
+
+    >>> problems("zero_bubble", 4, 6, 2)
+    {'schedule zero_bubble has one model chunk per stage': True}
+    """
+    if schedule not in SCHEDULES:
+        raise UnknownNameError("schedule", schedule, SCHEDULES)
+    if schedule == "interleaved":
+        # Megatron's order walks through p micro-batches of one chunk before it turns to the next
+        # (Narayanan et al., 2021, arXiv:2104.04473, section 2.2).
+        return {
+            "more than one chunk needs more than one stage": (chunks > 1) & (stages == 1),
+            "interleaving needs a multiple of the stages in micro-batches": (
+                (chunks > 1) & (micro_batches % stages != 0)
+            ),
+        }
+    return {f"schedule {schedule} has one model chunk per stage": chunks != 1}
+
+
+def check(schedule: str, work: StepWork) -> None:
+    """Raise if one step asked for by itself cannot run; arrays are masked with `problems`."""
+    found = problems(schedule, work.stages, work.micro_batches, work.chunks)
+    for reason, where in found.items():
+        if not is_array(where) and anywhere(where):
+            shape = (work.stages, work.micro_batches, work.chunks)
+            raise BadValueError("(stages, micro_batches, chunks)", shape, f"possible ({reason})")
+
+
+_PLAIN = frozenset({int, float, bool})
+
+
+def largest(*values: Any) -> Any:
+    """Return the largest of numbers, or of arrays cell by cell.
+
+    >>> largest(1, 3, 2)
+    3
+    """
+    for value in values:
+        if type(value) not in _PLAIN:
+            return reduce(np.maximum, values)
+    return max(values)
+
+
+def smallest(*values: Any) -> Any:
+    """Return the smallest of numbers, or of arrays cell by cell."""
+    for value in values:
+        if type(value) not in _PLAIN:
+            return reduce(np.minimum, values)
+    return min(values)
+
+
+def chosen(condition: Any, one: Any, other: Any) -> Any:
+    """Return `one` where a condition holds, else `other`."""
+    if condition is True:
+        return one
+    if condition is False:
+        return other
+    return np.where(condition, one, other)
