@@ -35,7 +35,7 @@ if not (distributed.is_available() and distributed.is_gloo_available()):
 
 SCRIPT = Path(__file__).with_name("tensor_parallel_block.py")
 PATIENCE_S = 240
-"""For all runs on one number of ranks; they take about ten seconds on two cores."""
+"""For all runs on one number of ranks; they take about twenty seconds on two busy cores."""
 SIZES = {"batch": 2, "sequence": 32, "hidden": 64, "heads": 8, "layers": 2, "vocabulary": 256}
 SHAPES: dict[str, dict[str, Any]] = {
     "gpt": {"kv_heads": 8, "width": 256, "gated": False, "parallel": False},
@@ -61,9 +61,22 @@ def on_every_run(test: Any) -> Any:
     return test
 
 
-@cache
+class RanksFailedError(Exception):
+    """A rank ended badly or not at all."""
+
+
 def runs_on(ranks: int) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Return what the ranks issued, by shape, plan and number format."""
+    lines = lines_of(ranks)
+    if isinstance(lines, RanksFailedError):
+        pytest.fail(str(lines))
+    found = [json.loads(line) for line in lines]
+    return {(each["shape"], each["plan"], each["dtype"]): each for each in found}
+
+
+@cache
+def lines_of(ranks: int) -> list[str] | RanksFailedError:
+    """Return what rank 0 printed, or why there is nothing; so many ranks are started only once."""
     shapes = [{"name": name} | SIZES | fields for name, fields in SHAPES.items()]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -86,9 +99,10 @@ def runs_on(ranks: int) -> dict[tuple[str, str, str], dict[str, Any]]:
         )
         for rank in range(ranks)
     ]
-    lines = _output(started)[0].splitlines()
-    found = [json.loads(line) for line in lines]
-    return {(each["shape"], each["plan"], each["dtype"]): each for each in found}
+    try:
+        return _output(started)[0].splitlines()
+    except RanksFailedError as failure:
+        return failure
 
 
 def _output(started: list[subprocess.Popen[str]]) -> list[str]:
@@ -99,10 +113,11 @@ def _output(started: list[subprocess.Popen[str]]) -> list[str]:
         for rank, process in enumerate(started):
             out, err = process.communicate(timeout=max(0.1, until - time.monotonic()))
             if process.returncode:
-                pytest.fail(f"rank {rank} ended with {process.returncode}:\n{err[-2000:]}")
+                raise RanksFailedError(f"rank {rank} gave {process.returncode}:\n{err[-2000:]}")
             printed.append(out)
-    except subprocess.TimeoutExpired:
-        pytest.fail(f"{len(started)} ranks were not done after {PATIENCE_S} s")
+    except subprocess.TimeoutExpired as late:
+        reason = f"{len(started)} ranks were not done after {PATIENCE_S} s"
+        raise RanksFailedError(reason) from late
     finally:
         for process in started:
             if process.poll() is None:
