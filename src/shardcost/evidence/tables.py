@@ -43,7 +43,15 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     }.items()
 }
 """The columns by which each kind of table is known. A table may have more, in any order."""
-VALIDATED: Final = ("collectives", "memory", "attention", "elementwise", "gemm", "overlap")
+VALIDATED: Final = (
+    "collectives",
+    "memory",
+    "attention",
+    "elementwise",
+    "gemm",
+    "overlap",
+    "layers",
+)
 """The kinds whose rows shardcost predicts so far."""
 _MEANT: Final = 0.5
 """Share of a kind's columns from which on a header is taken for a misspelt one of that kind."""
