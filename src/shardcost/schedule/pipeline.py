@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from shardcost.schedule.overlap import layered
-from shardcost.schedule.work import Seconds, Stage, StepWork, chosen
+from shardcost.schedule.work import LayerGathers, Seconds, Sends, Stage, StepWork, chosen
 
 
 class Chunk(NamedTuple):
@@ -59,39 +59,45 @@ class Pipeline(NamedTuple):
     last: Chunk
 
 
-def pipeline_of(
-    work: StepWork, schedule: str, *, sends: bool = True, gathers: bool = True
-) -> Pipeline:
-    """Return the pipeline of a step, with or without its sends and its layers' gathers."""
-    p = work.stages
-    send = chosen(p > 1, work.sends.seconds, 0.0) if sends else 0.0
-    blocked, latency = (send, 0.0) if work.sends.blocking else (0.0, send)
+def pipeline_of(work: StepWork, schedule: str) -> Pipeline:
+    """Return the pipeline of a step with nothing but its compute."""
+    p, split = work.stages, schedule == "zero_bubble"
+    first = _chunk(work.first, work.chunks, split=split)
+    middle = _chunk(work.middle, work.chunks, split=split)
+    last = _chunk(work.last, work.chunks, split=split)
+    if type(p) is not int or p < 3:
+        alone = _chunk(_alone(work), work.chunks, split=split)
+        last = Chunk(*(chosen(p > 1, *pair) for pair in zip(last, alone, strict=True)))
+        first = Chunk(*(chosen(p > 1, seconds, 0.0) for seconds in first))
+        middle = Chunk(*(chosen(p > 2, seconds, 0.0) for seconds in middle))
+    return Pipeline(p, work.micro_batches, work.chunks, 0.0, first, middle, last)
 
-    def chunk(stage: Stage, **change: Seconds) -> Chunk:
-        made = _chunk(stage, work.chunks, split=schedule == "zero_bubble")
-        made = _with_gathers(made, work) if gathers else made
-        return made._replace(
-            forward=made.forward + blocked,
-            backward=made.backward + blocked,
-            extra_forward=made.extra_forward + change.get("forward", 0.0),
-            extra_backward=made.extra_backward + change.get("backward", 0.0),
-        )
 
-    # The end of the model sends nothing on, and neither does the end of its backward.
-    first, last = chunk(work.first, backward=-blocked), chunk(work.last, forward=-blocked)
-    middle = chunk(work.middle)
-    if type(p) is int and p > 2:
-        return Pipeline(p, work.micro_batches, work.chunks, latency, first, middle, last)
-    alone = chunk(_alone(work))
-    return Pipeline(
-        p,
-        work.micro_batches,
-        work.chunks,
-        latency,
-        Chunk(*(chosen(p > 1, seconds, 0.0) for seconds in first)),
-        Chunk(*(chosen(p > 2, seconds, 0.0) for seconds in middle)),
-        Chunk(*(chosen(p > 1, *pair) for pair in zip(last, alone, strict=True))),
+def with_gathers(pipe: Pipeline, gathers: LayerGathers) -> Pipeline:
+    """Return a pipeline whose layers wait for their weights."""
+    return pipe._replace(
+        first=_gathered(pipe.first, gathers),
+        middle=_gathered(pipe.middle, gathers),
+        last=_gathered(pipe.last, gathers),
     )
+
+
+def with_sends(pipe: Pipeline, sends: Sends) -> Pipeline:
+    """Return a pipeline with sends: as latency between stages, or as work of the sender."""
+    send = chosen(pipe.stages > 1, sends.seconds, 0.0)
+    if not sends.blocking:
+        return pipe._replace(send=send)
+    # The end of the model sends nothing on, and neither does the end of its backward.
+    first, last = _sending(pipe.first, send), _sending(pipe.last, send)
+    return pipe._replace(
+        first=first._replace(extra_backward=first.extra_backward - send),
+        middle=_sending(pipe.middle, chosen(pipe.stages > 2, send, 0.0)),
+        last=last._replace(extra_forward=last.extra_forward - send),
+    )
+
+
+def _sending(chunk: Chunk, send: Seconds) -> Chunk:
+    return chunk._replace(forward=chunk.forward + send, backward=chunk.backward + send)
 
 
 def _alone(work: StepWork) -> Stage:
@@ -122,21 +128,20 @@ def _chunk(stage: Stage, chunks: Any, *, split: bool) -> Chunk:
     )
 
 
-def _with_gathers(chunk: Chunk, work: StepWork) -> Chunk:
-    """Return a chunk whose layers wait for their weights."""
-    gather_s, layers = work.layer_gathers.seconds, work.layer_gathers.layers
-    if type(gather_s) is float and not gather_s:
-        return chunk
+def _gathered(chunk: Chunk, gathers: LayerGathers) -> Chunk:
+    """Return a chunk whose layers wait for their weights, if it has any."""
+    gather_s, layers = gathers.seconds, gathers.layers
 
     def waiting(seconds: Seconds) -> Seconds:
-        return chosen(gather_s > 0, layered(gather_s, seconds / layers, layers), seconds)
+        gathering = (gather_s > 0) & (seconds > 0)
+        return chosen(gathering, layered(gather_s, seconds / layers, layers), seconds)
 
     forward, backward = waiting(chunk.forward), waiting(chunk.backward)
     return chunk._replace(
         forward=forward,
         backward=backward,
-        extra_forward=waiting(chunk.forward + chunk.extra_forward) - forward,
-        extra_backward=waiting(chunk.backward + chunk.extra_backward) - backward,
+        extra_forward=waiting(chunk.whole_forward) - forward,
+        extra_backward=waiting(chunk.whole_backward) - backward,
     )
 
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from shardcost.schedule.interleaved import Passes, interleaved, passes
 from shardcost.schedule.one_f_one_b import one_forward_one_backward
 from shardcost.schedule.overlap import before_forward, behind_backward
-from shardcost.schedule.pipeline import Pipeline, pipeline_of
+from shardcost.schedule.pipeline import Pipeline, pipeline_of, with_gathers, with_sends
 from shardcost.schedule.work import DataParallel, Seconds, StepWork, check, chosen, largest
-from shardcost.schedule.zero_bubble import zero_bubble
+from shardcost.schedule.zero_bubble import zero_bubble_ends
 
 
 class StepTime(NamedTuple):
@@ -42,24 +42,25 @@ def step_time(work: StepWork, schedule: str) -> StepTime:
     (33.0, 27.0)
     """
     check(schedule, work)
-    bare = pipeline_of(work, schedule, sends=False, gathers=False)
-    compute_s = work.micro_batches * _most_work(bare)
-    bare_s = gathered_s = pipeline_s(bare, schedule)
-    pipe = bare
+    pipe = pipeline_of(work, schedule)
+    compute_s = work.micro_batches * _most_work(pipe)
+    ends = stage_ends(pipe, schedule)
+    bare_s = gathered_s = sent_s = largest(*ends)
     if _any(work.layer_gathers.seconds):
-        pipe = pipeline_of(work, schedule, sends=False)
-        gathered_s = pipeline_s(pipe, schedule)
-    pipeline_time_s = gathered_s
+        pipe = with_gathers(pipe, work.layer_gathers)
+        ends = stage_ends(pipe, schedule)
+        gathered_s = sent_s = largest(*ends)
     if _any(work.sends.seconds):
-        pipe = pipeline_of(work, schedule)
-        pipeline_time_s = pipeline_s(pipe, schedule)
-    late_s = _data_parallel_late(pipe, work.data_parallel, schedule, pipeline_time_s)
+        pipe = with_sends(pipe, work.sends)
+        ends = stage_ends(pipe, schedule)
+        sent_s = largest(*ends)
+    late_s = _data_parallel_late(pipe, work.data_parallel, schedule, ends) - sent_s
     exposed_dp_s = late_s + (gathered_s - bare_s)
     return StepTime(
-        step_s=pipeline_time_s + late_s + work.optimizer_s + work.overhead_s,
+        step_s=sent_s + late_s + work.optimizer_s + work.overhead_s,
         compute_s=compute_s,
         bubble_s=bare_s - compute_s,
-        exposed_send_s=pipeline_time_s - gathered_s,
+        exposed_send_s=sent_s - gathered_s,
         exposed_dp_s=exposed_dp_s,
         hidden_dp_s=largest(0.0, _data_parallel_s(work) - exposed_dp_s),
         optimizer_s=work.optimizer_s,
@@ -67,16 +68,16 @@ def step_time(work: StepWork, schedule: str) -> StepTime:
     )
 
 
-def pipeline_s(pipe: Pipeline, schedule: str) -> Seconds:
-    """Return how long the pipeline of a schedule takes, by its closed form."""
+def stage_ends(pipe: Pipeline, schedule: str) -> tuple[Seconds, ...]:
+    """Return when stages of a pipeline end: of those that may end last, one of each kind."""
     if schedule == "zero_bubble":
-        return zero_bubble(pipe)
+        return zero_bubble_ends(pipe)
     single = pipe.chunks == 1
     if schedule == "1f1b" or single is True:
-        return one_forward_one_backward(pipe)
+        return (one_forward_one_backward(pipe),)
     if single is False:
-        return interleaved(pipe)
-    return chosen(single, one_forward_one_backward(pipe), interleaved(pipe))
+        return (interleaved(pipe),)
+    return (chosen(single, one_forward_one_backward(pipe), interleaved(pipe)),)
 
 
 def _most_work(pipe: Pipeline) -> Seconds:
@@ -98,28 +99,21 @@ def _data_parallel_s(work: StepWork) -> Seconds:
 
 
 def _data_parallel_late(
-    pipe: Pipeline, parallel: DataParallel, schedule: str, pipeline_time_s: Seconds
+    pipe: Pipeline, parallel: DataParallel, schedule: str, ends: tuple[Seconds, ...]
 ) -> Seconds:
-    """Return by how much reducing gradients and gathering weights prolongs the step."""
-    late_s: Seconds = 0.0
-    if _any(parallel.gather_s):
-        late_s = _gathered_late(pipe, parallel)
-    if _any(parallel.reduce_s):
-        if schedule == "zero_bubble":
-            late_s = late_s + (_reduced_after_weights(pipe, parallel) - pipeline_time_s)
-        else:
-            late_s = late_s + _reduced_late(pipe, parallel)
-    return late_s
-
-
-def _reduced_after_weights(pipe: Pipeline, parallel: DataParallel) -> Seconds:
-    """Return the pipeline's time when each stage reduces behind its last weight gradients."""
+    """Return when the pipeline has also waited for weights and reduced its gradients."""
+    late_s = _gathered_late(pipe, parallel) if _any(parallel.gather_s) else 0.0
+    if not _any(parallel.reduce_s):
+        return largest(*ends) + late_s
+    if schedule != "zero_bubble":
+        return ends[0] + _reduced_late(pipe, parallel) + late_s
     bucket_s = parallel.reduce_s / parallel.buckets
-    first, middle, last = (
-        behind_backward(chunk.whole_weight, bucket_s, parallel.buckets).exposed_s
-        for chunk in (pipe.first, pipe.middle, pipe.last)
+    return late_s + largest(
+        *(
+            end + behind_backward(chunk.whole_weight, bucket_s, parallel.buckets).exposed_s
+            for end, chunk in zip(ends, (pipe.first, pipe.middle, pipe.last), strict=True)
+        )
     )
-    return zero_bubble(pipe, (first, middle, last))
 
 
 def _reduced_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:

@@ -145,18 +145,16 @@ def largest(*values: Any) -> Any:
     >>> largest(1, 3, 2)
     3
     """
-    for value in values:
-        if type(value) not in _PLAIN:
-            return reduce(np.maximum, values)
-    return max(values)
+    if _PLAIN.issuperset(map(type, values)):
+        return max(values)
+    return reduce(np.maximum, values)
 
 
 def smallest(*values: Any) -> Any:
     """Return the smallest of numbers, or of arrays cell by cell."""
-    for value in values:
-        if type(value) not in _PLAIN:
-            return reduce(np.minimum, values)
-    return min(values)
+    if _PLAIN.issuperset(map(type, values)):
+        return min(values)
+    return reduce(np.minimum, values)
 
 
 def chosen(condition: Any, one: Any, other: Any) -> Any:

@@ -13,26 +13,37 @@ for the first ``p - 1`` of them, and after the last backward only weight gradien
 from __future__ import annotations
 
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardcost.schedule.pipeline import Pipeline, groups
 from shardcost.schedule.work import Seconds, chosen, largest, smallest
 
 
-def zero_bubble(pipe: Pipeline, tails: tuple[Seconds, Seconds, Seconds] = (0, 0, 0)) -> Seconds:
-    """Return the time of ZB-H1.
+class StageEnds(NamedTuple):
+    """When the first, the slowest middle and the last stage have computed everything.
 
-    Args:
-        pipe: The pipeline; the first, middle and last stage may differ.
-        tails: What the first, a middle and the last stage do after their last weight gradient.
+    A stage that does not exist has ended before the beginning, at -inf.
     """
-    return _Chains(pipe, tails).longest()
+
+    first: Seconds
+    middle: Seconds
+    last: Seconds
+
+
+def zero_bubble(pipe: Pipeline) -> Seconds:
+    """Return the time of ZB-H1."""
+    return largest(*zero_bubble_ends(pipe))
+
+
+def zero_bubble_ends(pipe: Pipeline) -> StageEnds:
+    """Return when the stages end; under 1F1B it is always the first that ends last."""
+    return _Chains(pipe).ends()
 
 
 class _Chains:
     """The chains of one pipeline, and what they have in common."""
 
-    def __init__(self, pipe: Pipeline, tails: tuple[Seconds, Seconds, Seconds]) -> None:
+    def __init__(self, pipe: Pipeline) -> None:
         self.p, self.m, self.send = pipe.stages, pipe.micro_batches, pipe.send
         first, middle, last = pipe.first, pipe.middle, pipe.last
         self.first_b, self.last_b, self.b = (
@@ -41,7 +52,6 @@ class _Chains:
             middle.backward,
         )
         self.first_w, self.last_w, self.w = first.whole_weight, last.whole_weight, middle.weight
-        self.first_tail, self.tail, self.last_tail = tails
         # One forward and one backward; with a weight gradient, a whole turn.
         self.first_pair = first.whole_forward + self.first_b
         self.last_pair = last.whole_forward + self.last_b
@@ -61,48 +71,71 @@ class _Chains:
         self.up = self.first_b + (self.p - 2) * self.b + sends
         """The rest of the backwards."""
 
-    def longest(self) -> Seconds:
-        return largest(
+    def ends(self) -> StageEnds:
+        bottom = largest(
             self._over_last(),
-            chosen(self.p > 1, self._over_first(), -inf),
             chosen((self.p > 1) & (self.steady > 0), self._over_both(), -inf),
-            chosen((self.p > 2) & (self.early > 0), self._over_middle(), -inf),
+        )
+        staying, rising = self._over_middle()
+        first = largest(bottom + self.up + self.first_w, self._over_first(), rising)
+        return StageEnds(
+            first=chosen(self.p > 1, first, -inf),
+            middle=chosen(self.p > 2, largest(bottom + self._part_of_the_way(), staying), -inf),
+            last=bottom + smallest(self.p, self.m) * self.last_w,
         )
 
     def _over_last(self) -> Seconds:
-        """Return the chain that works its turns off on the last stage or in loops that reach it."""
+        """Return the chain over the last stage or loops that reach it, to its last backward."""
         pair = self.pair + 2 * self.send
         early = largest(
             self.early * self.last_pair,
             chosen(self.early > 0, self.last_pair + (self.early - 1) * pair, 0.0),
         )
-        return self.down + early + self._looped(self.steady) + self._leaving()
+        return self.down + early + self._looped(self.steady)
+
+    def _over_both(self) -> Seconds:
+        """Return the chain that is back on the first stage before it goes where that one goes."""
+        between = largest((self.steady - 1) * self.first_turn, self._looped(self.steady - 1))
+        return self.down + self.up + self.first_w + between + self.down
+
+    def _part_of_the_way(self) -> Seconds:
+        """Return the most that follows the last stage's last backward and ends further up."""
+        rise = self.b + self.send
+        few = largest(smallest(self.p - self.m, self.inner), 1)
+        return largest(
+            few * rise + smallest(self.m, self.p - few) * self.w,
+            self.inner * rise + smallest(self.m, 2) * self.w,
+        )
 
     def _over_first(self) -> Seconds:
         """Return the chain that stays on the first stage once a backward has come back to it."""
-        draining = self.early * (self.first_b + self.first_w) + self.first_w + self.first_tail
+        draining = self.early * (self.first_b + self.first_w) + self.first_w
         return self.down + self.up + self.steady * self.first_turn + draining
 
-    def _over_both(self) -> Seconds:
-        """Return the chain that comes back to the first stage and ends on the last."""
-        between = largest((self.steady - 1) * self.first_turn, self._looped(self.steady - 1))
-        return self.down + self.up + self.first_w + between + self.down + self._leaving()
+    def _over_middle(self) -> tuple[Seconds, Seconds]:
+        """Return the chains over middle stages, near the last or near the first.
 
-    def _over_middle(self) -> Seconds:
-        """Return the chain over middle stages near the last one, or near the first."""
-        return largest(*map(self._over, (1, largest(smallest(self.p - 2, self.early), 1))))
+        One ends there, the other on the first stage.
+        """
+        low_staying, low_rising = self._over(1)
+        high_staying, high_rising = self._over(largest(smallest(self.p - 2, self.early), 1))
+        exists = (self.p > 2) & (self.early > 0)
+        return (
+            chosen(exists, largest(low_staying, high_staying), -inf),
+            chosen(exists, largest(low_rising, high_rising), -inf),
+        )
 
-    def _over(self, height: Any) -> Seconds:
-        """Return the chain that stays `height` stages above the last one."""
+    def _over(self, height: Any) -> tuple[Seconds, Seconds]:
+        """Return the chains that stay `height` stages above the last one, and end there or not."""
         rise, loops = self.b + self.send, 2 * self.send
         early, steady = self.early - height, self.steady
         missed = self.w - loops
         turns = (
-            height * rise
+            self.down
+            + height * (rise + self.b)
             + (early + steady) * (self.pair + loops)
             - loops * groups(early, self.inner)
             + largest(steady * missed, groups(steady, self.inner) * missed)
-            + height * self.b
         )
         staying = largest(0, self.p - self.m - height) * rise + (self.m - steady) * self.w
         rising = (
@@ -110,7 +143,7 @@ class _Chains:
             + (self.p - 1 - height) * rise
             + (self.first_b - self.b + self.first_w)
         )
-        return self.down + turns + largest(staying + self.tail, rising + self.first_tail)
+        return turns + staying, turns + rising
 
     def _looped(self, turns: Any) -> Seconds:
         """Return the most that turns hold on the last stage, or in loops up from it."""
@@ -129,21 +162,3 @@ class _Chains:
         """Return the most that a few turns hold, in one loop or on the last stage."""
         loop = self.last_pair + (turns - 1) * (self.pair + 2 * self.send) + self.w
         return largest(turns * self.last_turn, chosen(turns > 1, loop, 0.0))
-
-    def _leaving(self) -> Seconds:
-        """Return the most that follows the last stage's last backward, on it or further up."""
-        rise = self.b + self.send
-        few = largest(smallest(self.p - self.m, self.inner), 1)
-        return largest(
-            smallest(self.p, self.m) * self.last_w + self.last_tail,
-            chosen(self.p > 1, self.up + self.first_w + self.first_tail, -inf),
-            chosen(
-                self.p > 2,
-                largest(
-                    few * rise + smallest(self.m, self.p - few) * self.w,
-                    self.inner * rise + smallest(self.m, 2) * self.w,
-                )
-                + self.tail,
-                -inf,
-            ),
-        )
