@@ -7,6 +7,7 @@ program that needs no NumPy loads none.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
         ShardcostError,
         UnknownNameError,
     )
+    from shardcost.estimate.join import estimate
+    from shardcost.estimate.result import Estimate
     from shardcost.layout import Layout
     from shardcost.model import Model
+    from shardcost.software import Software
     from shardcost.workload import Decode, Prefill, Train, Workload
 
 __version__ = "0.1.0"
@@ -42,8 +46,11 @@ _HOMES = {
         "ShardcostError",
         "UnknownNameError",
     ),
+    "shardcost.estimate.join": ("estimate",),
+    "shardcost.estimate.result": ("Estimate",),
     "shardcost.layout": ("Layout",),
     "shardcost.model": ("Model",),
+    "shardcost.software": ("Software",),
     "shardcost.workload": ("Decode", "Prefill", "Train", "Workload"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -55,6 +62,7 @@ __all__ = [
     "CollectiveTime",
     "Decode",
     "Device",
+    "Estimate",
     "FormatError",
     "Layout",
     "MissingExtraError",
@@ -62,15 +70,28 @@ __all__ = [
     "Network",
     "Prefill",
     "ShardcostError",
+    "Software",
     "Tier",
     "Train",
     "UnknownNameError",
     "Workload",
     "__version__",
     "collective_time",
+    "estimate",
     "tensor_parallel_allreduce_cost",
     "tensor_parallel_allreduce_cost_grid",
 ]
+
+
+class _Package(type(sys)):  # type: ignore[misc]
+    """The package: a room that is imported does not hide the function of the same name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _HOME_OF or not isinstance(value, type(sys)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

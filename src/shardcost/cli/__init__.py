@@ -1,6 +1,7 @@
 """The command line. Each command is a module that is imported only when it is asked for.
 
-Exit codes: 0 done; 2 bad input, with one line on standard error that names the value and the rule.
+Exit codes: 0 done; 2 bad input, with one line on standard error that names the value and the rule;
+3 nothing feasible, with the reasons.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from shardcost.errors import ShardcostError, UnknownNameError
 COMMANDS: Final = {
     "allreduce": "the exact cost of tensor-parallel all-reduces",
     "collective": "how long a collective takes, what runs and why",
+    "estimate": "what a model costs under one layout: time by part, memory, why",
     "models": "the models in the catalog, or one of them in full",
     "clusters": "the clusters and networks in the catalog, or one of them in full",
     "validate": "prediction against measurement: errors on measured tables",
@@ -38,6 +40,7 @@ commands:
 examples:
   shardcost allreduce --model llama3-70b --on h100_sxm --gpus 8
   shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm
+  shardcost estimate llama3-70b --on h100_sxm --tp 8 --prefill --batch 1 --prompt-tokens 8192
   shardcost models deepseek-v3
   shardcost inspect config.json --json
 """

@@ -1,0 +1,342 @@
+"""The report on an estimate: where the time goes, what is sent, what is held, what to mind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from shardcost.estimate.result import FLOP_CONVENTION, Estimate
+from shardcost.layout import Layout
+from shardcost.memory import Memory
+from shardcost.memory.held import KINDS
+from shardcost.report.describe import as_data as noun_as_data
+from shardcost.report.text import heading, paragraph, table, width, wrapped
+from shardcost.units import format_bytes, format_bytes_decimal, format_flops, format_time
+from shardcost.workload import Decode, Prefill, Train, Workload
+
+_COMMUNICATION: Final = " communication"
+"""Ends the name of a part that waits for a group."""
+_OUTER: Final = "_outer"
+"""Ends the name of a group that does another one's work between its copies."""
+_BAR: Final = 16
+"""Characters of the longest bar."""
+_LABEL: Final = 10
+_NOTHING: Final = 1e-9
+"""Parts below this share of the time are rounding and not shown."""
+_TRIFLE: Final = 0.01
+"""Kinds of memory below this share of the peak are shown together."""
+_GLUE: Final = "\N{NO-BREAK SPACE}"
+"""Between a number and its unit, which stay on one line."""
+_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=[%A-Za-z])")
+_PHASES: Final = {"train": "Training", "prefill": "Prefill of", "decode": "Decoding with"}
+_EXTRAS: Final = {
+    "recompute": "{} recompute",
+    "schedule": "{} schedule",
+    "zero": "ZeRO {}",
+    "shard_degree": "shards over {}",
+    "scheme": "{} products",
+    "context_scheme": "context by {}",
+    "imbalance": "imbalance {:g}",
+    "order": "placed {}",
+}
+"""How choices of a layout are shown where they are not the default."""
+
+
+def title(found: Estimate) -> str:
+    """Return what was asked: phase, model, place and degrees."""
+    network = found.cluster.network
+    joined = f" ({network.name})" if network is not None else ""
+    place = f"{found.devices:,} x {found.cluster.name}{joined}"
+    asked = f"{_PHASES[found.workload.phase]} {found.model.name} on {place}"
+    return f"{asked}, {found.layout.short()}"
+
+
+def details(found: Estimate) -> str:
+    """Return software, the workload's sizes and what of the layout is not the default."""
+    layout, work = found.layout, found.workload
+    said = [found.software.name, _sizes(work), work.dtype]
+    if isinstance(work, Train):
+        said.append(f"micro-batch {layout.micro_batch}")
+        said += ["adapters"] * work.adapters
+    return ", ".join([*said, *_extras(layout)])
+
+
+def as_text(found: Estimate, caveats: Sequence[str] = (), *, explain: bool = False) -> str:
+    """Return the report for a terminal, with the arithmetic if asked."""
+    remarks = as_remarks(found.warnings, caveats)
+    sections = [
+        heading(paragraph(title(found), "  ")) + "\n  " + paragraph(details(found), "  "),
+        "\n".join(_labelled(label, text) for label, text in _figures(found)),
+        _parts_table(found),
+        "\n".join(_labelled(label, text) for label, text in _foundations(found)),
+    ]
+    if remarks:
+        sections.append("\n".join(paragraph(remark, "  ") for remark in remarks))
+    if explain:
+        from shardcost.estimate.explain import explanation
+
+        sections.append(explanation(found, width()))
+    return "\n\n".join(sections)
+
+
+def as_remarks(warnings: Iterable[str], caveats: Sequence[str]) -> list[str]:
+    """Return warnings, those on one subject together, and what is to mind about a model's file."""
+    subjects: dict[str, list[str]] = {}
+    for warning in dict.fromkeys(warnings):
+        subject, _, rest = warning.partition(": ")
+        subjects.setdefault(subject, []).append(rest)
+    said = [": ".join(filter(None, (name, "; ".join(each)))) for name, each in subjects.items()]
+    return [*(f"Warning: {each}" for each in said), *(f"Note: {each}" for each in caveats)]
+
+
+def as_data(found: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the report as plain data."""
+    network = found.cluster.network
+    data = {
+        "model": found.model.name,
+        "parameters": found.model.parameters,
+        "cluster": found.cluster.name,
+        "network": None if network is None else network.name,
+        "software": found.software.name,
+        "gpus": found.devices,
+        "layout": noun_as_data(found.layout),
+        "workload": {"phase": found.workload.phase, **noun_as_data(found.workload)},
+        "time_s": found.time_s,
+        "memory_bytes": found.memory_bytes,
+        **_rates_as_data(found),
+        "parts": dict(found.parts_s),
+        "compute": {
+            "total_s": sum(found.compute_s.values()),
+            "by_kind": dict(found.compute_s),
+            "model_flops": found.flops,
+            "model_flops_full_attention": found.flops_full_attention,
+            "hardware_flops": found.hardware_flops,
+        },
+        "comm": _comm_as_data(found),
+        "memory": _memory_as_data(found),
+        "warnings": list(found.warnings),
+        "notes": list(caveats),
+    }
+    return plain(data)  # type: ignore[no-any-return]
+
+
+def plain(value: Any) -> Any:
+    """Return data with NumPy's numbers turned into Python's, all the way down."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value.item() if hasattr(value, "item") else value
+
+
+def bytes_by_group(found: Estimate) -> dict[str, Any]:
+    """Return what a rank sends in a step, by group; a group's outer part counts as its own."""
+    sent: dict[str, Any] = {}
+    for group, size in found.traffic.by_group.items():
+        name = group.removesuffix(_OUTER)
+        sent[name] = sent.get(name, 0.0) + size
+    return sent
+
+
+def hidden_s(found: Estimate, group: str) -> Any:
+    """Return the seconds of a group's communication that something hides."""
+    return max(0.0, found.comm_s.get(group, 0.0) - found.exposed_s.get(group, 0.0))
+
+
+def _rates_as_data(found: Estimate) -> dict[str, Any]:
+    return {
+        "tokens_per_s": found.tokens_per_s,
+        "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
+        "mfu": found.mfu,
+        "mfu_full_attention": found.mfu_full_attention,
+        "hfu": found.hfu,
+        "flop_convention": FLOP_CONVENTION,
+        "ttft_s": found.ttft_s,
+        "tpot_s": found.tpot_s,
+        "tokens_per_s_per_user": found.tokens_per_s_per_user,
+        "energy_j": found.energy_j,
+    }
+
+
+def _comm_as_data(found: Estimate) -> dict[str, Any]:
+    sent = bytes_by_group(found)
+    return {
+        "total_s": sum(found.comm_s.values()),
+        "exposed_s": sum(found.exposed_s.values()),
+        "hidden_s": sum(hidden_s(found, group) for group in found.comm_s),
+        "share": found.comm_share,
+        "bytes": sum(sent.values()),
+        "by_group": {
+            group: {
+                "total_s": found.comm_s.get(group, 0.0),
+                "exposed_s": found.exposed_s.get(group, 0.0),
+                "hidden_s": hidden_s(found, group),
+                "bytes": sent.get(group, 0.0),
+            }
+            for group in {**found.comm_s, **sent}
+        },
+        "by_link": {
+            name: {"bytes": size, "utilisation": found.link_utilisation[name]}
+            for name, size in _bytes_by_link(found).items()
+        },
+        "ratios_per_layer": dict(found.ratios),
+    }
+
+
+def _bytes_by_link(found: Estimate) -> dict[str, Any]:
+    inside, *outside = found.link_utilisation
+    sizes = {inside: found.traffic.inside_bytes}
+    return sizes | dict.fromkeys(outside, found.traffic.network_bytes)
+
+
+def _memory_as_data(found: Estimate) -> dict[str, Any]:
+    memory, device = found.memory, found.cluster.device
+    worst = str(memory.worst_stage)
+    return {
+        "peak_bytes": memory.peak_bytes,
+        "capacity_bytes": device.memory_bytes,
+        "fits": memory.fits(device),
+        "reason": memory.reason(device),
+        "fullest_stage": worst,
+        "moment": str(memory.stages[worst].moment),
+        "by_kind": memory.by_kind(),
+        "stages": {
+            name: {**_kinds(held), "total": held.total, "moment": str(held.moment)}
+            for name, held in memory.stages.items()
+        },
+    }
+
+
+def _kinds(held: Any) -> dict[str, Any]:
+    return {kind: getattr(held, kind) for kind in KINDS}
+
+
+def _sizes(work: Workload) -> str:
+    if isinstance(work, Train):
+        return f"batch {work.global_batch:,} x {work.sequence_length:,} tokens"
+    if isinstance(work, Prefill):
+        cached = f" after {work.cached_tokens:,} cached" if work.cached_tokens else ""
+        return f"batch {work.batch:,} x {work.prompt_tokens:,} tokens{cached}"
+    if not isinstance(work, Decode):
+        raise TypeError(type(work).__name__)
+    new = f", {work.new_tokens} tokens a step" if work.new_tokens != 1 else ""
+    return f"batch {work.batch:,}, {work.context_tokens:,} tokens of context each{new}"
+
+
+def _extras(layout: Layout) -> Iterator[str]:
+    usual = Layout()
+    if layout.sequence_parallel:
+        yield "sequence parallel"
+    for name, form in _EXTRAS.items():
+        value = getattr(layout, name)
+        if value != getattr(usual, name):
+            yield form.format(value)
+
+
+def _figures(found: Estimate) -> Iterator[tuple[str, str]]:
+    """Yield the figures that the whole is judged by."""
+    per_gpu = f"{rate(found.tokens_per_s_per_gpu)} tokens/s/GPU"
+    work = found.workload
+    name = {Train: "step", Prefill: "TTFT", Decode: "TPOT"}[type(work)]
+    said = [format_time(found.time_s), f"{rate(found.tokens_per_s)} tokens/s", per_gpu]
+    if isinstance(work, Decode):
+        said[0] = format_time(found.tpot_s)
+        said.append(f"{rate(found.tokens_per_s_per_user)} tokens/s/user")
+        if work.new_tokens != 1:
+            said.insert(1, f"step {format_time(found.time_s)}")
+    yield name, ", ".join(said)
+    peak = format_flops(found.cluster.device.peak(work.dtype))
+    yield (
+        "MFU",
+        (
+            f"{percent(found.mfu)} of {peak} dense {work.dtype}, causal pairs"
+            f" ({percent(found.mfu_full_attention)} all), HFU {percent(found.hfu)}"
+        ),
+    )
+    if found.energy_j is not None:
+        watts = f"{found.cluster.device.power_w:g} W"
+        yield "energy", f"at most {energy(found.energy_j)}, all boards at their rated {watts}"
+
+
+def _parts_table(found: Estimate) -> str:
+    sent = bytes_by_group(found)
+    most = max(found.parts_s.values())
+    rows = []
+    for part, seconds in found.parts_s.items():
+        group = part.removesuffix(_COMMUNICATION) if part.endswith(_COMMUNICATION) else None
+        hidden = 0.0 if group is None else hidden_s(found, group)
+        size = 0.0 if group is None else sent.get(group, 0.0)
+        if max(abs(seconds), hidden) < _NOTHING * found.time_s and not size:
+            continue
+        rows.append(
+            (
+                part,
+                format_time(seconds),
+                percent(seconds / found.time_s),
+                format_time(hidden) if hidden else "",
+                format_bytes_decimal(size) if size else "",
+                "#" * max(0, round(_BAR * seconds / most)),
+            )
+        )
+    return table(("part", "time", "share", "hidden", "sent", ""), rows, right="1234")
+
+
+def _foundations(found: Estimate) -> Iterator[tuple[str, str]]:
+    """Yield what stands behind the time: links, ratios, memory."""
+    if found.devices > 1:
+        sizes = _bytes_by_link(found)
+        used = (
+            f"{name} {format_bytes_decimal(sizes[name])} ({percent(share)} used)"
+            for name, share in found.link_utilisation.items()
+        )
+        yield "links", f"sent by a GPU: {', '.join(used)}"
+        ratios = ", ".join(f"{phase} {ratio:.3g}" for phase, ratio in found.ratios.items())
+        yield "comm/comp", f"{ratios} s/s in one layer, communication hidden or not"
+    memory, device = found.memory, found.cluster.device
+    worst = str(memory.worst_stage)
+    where = f", {worst} stage" if len(memory.stages) > 1 else ""
+    when = f", {memory.stages[worst].moment}" if isinstance(found.workload, Train) else ""
+    share = percent(memory.peak_bytes / device.memory_bytes)
+    yield (
+        "memory",
+        (
+            f"{format_bytes(memory.peak_bytes)} of {format_bytes(device.memory_bytes)} ({share})"
+            f"{where}{when}: {_held(memory)}"
+        ),
+    )
+
+
+def _held(memory: Memory) -> str:
+    """Return what fills the fullest rank, largest first; trifles together."""
+    kinds = sorted(memory.by_kind().items(), key=lambda item: -item[1])
+    counted = {kind: size for kind, size in kinds if size > _TRIFLE * memory.peak_bytes}
+    rest = memory.peak_bytes - sum(counted.values())
+    listed = [f"{kind.replace('_', ' ')} {format_bytes(size)}" for kind, size in counted.items()]
+    return ", ".join([*listed, *([f"other {format_bytes(rest)}"] if rest > 0 else [])])
+
+
+def rate(tokens: Any) -> str:
+    """Return tokens per second with the digits that count."""
+    return f"{float(tokens):,.0f}" if tokens >= 100 else f"{float(tokens):.3g}"
+
+
+def percent(share: Any) -> str:
+    """Return a share in percent."""
+    return f"{100 * float(share):.1f} %"
+
+
+def energy(joules: Any) -> str:
+    """Return an energy in the unit that suits it."""
+    value = float(joules)
+    for unit in ("J", "kJ", "MJ"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.4g} GJ"
+
+
+def _labelled(label: str, text: str) -> str:
+    """Return a text beside its label, wrapped, no number apart from its unit."""
+    lines = wrapped(_BEFORE_UNIT.sub(_GLUE, text), width() - _LABEL)
+    return f"{label:<{_LABEL}}" + ("\n" + " " * _LABEL).join(lines).replace(_GLUE, " ")

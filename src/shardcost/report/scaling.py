@@ -1,0 +1,202 @@
+"""The report on one option that varies: what more of it brings, and from where on it brings less.
+
+Efficiency is throughput per GPU over that of the first value that is feasible: possible, and held
+by the memory. A *crossover* is where a curve changes its nature: communication takes more than half
+of the step, efficiency falls below 80 %, or the step stops getting shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardcost.estimate.result import Estimate
+from shardcost.report.estimate import as_remarks, details, percent, plain, rate, title
+from shardcost.report.text import heading, paragraph, table
+from shardcost.units import format_bytes, format_time
+
+HALF: Final = 0.5
+"""The share of a step from which on communication decides."""
+WORTHWHILE: Final = 0.8
+"""The efficiency below which further devices are mostly lost."""
+_DIVIDES: Final = ("gpus", "tp", "cp", "ep", "pp", "dp", "chunks")
+"""What divides a given work, so that more of it should make the step shorter."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One value: its estimate, or why there is none."""
+
+    value: str
+    found: Estimate | None
+    impossible: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be had: possible, and within the devices' memory."""
+        found = self.found
+        return found is not None and bool(found.memory.fits(found.cluster.device))
+
+    @property
+    def reason(self) -> str | None:
+        """Why it cannot be had."""
+        found = self.found
+        return self.impossible if found is None else found.memory.reason(found.cluster.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """What a cost does when one option varies."""
+
+    name: str
+    rows: tuple[Row, ...]
+    phase: str
+
+    @property
+    def possible(self) -> list[tuple[str, Estimate]]:
+        """Values that have an estimate, in the order given."""
+        return [(row.value, row.found) for row in self.rows if row.found is not None]
+
+    @property
+    def feasible(self) -> list[tuple[str, Estimate]]:
+        """Those that fit into memory."""
+        return [(row.value, row.found) for row in self.rows if row.found is not None and row.fits]
+
+    @property
+    def _compared(self) -> list[tuple[str, Estimate]]:
+        """Values among which the best is looked for: no use in one that does not fit."""
+        return self.feasible or self.possible
+
+    def efficiency(self, found: Estimate) -> float:
+        """Return throughput per GPU over that of the first feasible value."""
+        first = self._compared[0][1]
+        return float(found.tokens_per_s_per_gpu / first.tokens_per_s_per_gpu)
+
+    def crossover(self) -> dict[str, str | None]:
+        """Return the values at which the cost changes its nature; None where it does not."""
+        return {
+            "communication_above_half": self._from_on(lambda each: each.comm_share > HALF),
+            "efficiency_below_80_pct": self._from_on(
+                lambda each: self.efficiency(each) < WORTHWHILE
+            ),
+            "fastest": self._best(lambda each: -each.time_s),
+            "most_tokens_per_s_per_gpu": self._best(lambda each: each.tokens_per_s_per_gpu),
+        }
+
+    def _from_on(self, holds: Callable[[Estimate], Any]) -> str | None:
+        """Return the value from which on a condition holds for all that follow."""
+        since = None
+        for value, found in self._compared:
+            since = (since or value) if holds(found) else None
+        return since
+
+    def _best(self, merit: Callable[[Estimate], Any]) -> str | None:
+        compared = self._compared
+        if not compared:
+            return None
+        return max(compared, key=lambda each: float(merit(each[1])))[0]
+
+
+def as_text(scaling: Scaling, caveats: Sequence[str] = ()) -> str:
+    """Return the report for a terminal."""
+    sections = [table(_HEAD, [_line(scaling, row) for row in scaling.rows], right="0123456")]
+    reasons = [f"{scaling.name} {row.value}: {row.reason}" for row in scaling.rows if row.reason]
+    if reasons:
+        sections.append("\n".join(paragraph(reason, "  ") for reason in reasons))
+    if scaling.possible:
+        found = scaling.possible[0][1]
+        first = f"{scaling.name} varies; first: {title(found)}, {details(found)}"
+        sections = [heading(paragraph(first, "  ")), *sections, _closing(scaling)]
+        warnings = (warning for _, each in scaling.possible for warning in _beyond_memory(each))
+        remarks = as_remarks(warnings, caveats)
+        if remarks:
+            sections.append("\n".join(paragraph(remark, "  ") for remark in remarks))
+    return "\n\n".join(sections)
+
+
+def as_data(scaling: Scaling, caveats: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the report as plain data."""
+    return plain(  # type: ignore[no-any-return]
+        {
+            "vary": scaling.name,
+            "phase": scaling.phase,
+            "rows": [_row_as_data(scaling, row) for row in scaling.rows],
+            "crossover": scaling.crossover(),
+            "notes": list(caveats),
+        }
+    )
+
+
+_HEAD: Final = ("value", "GPUs", "time", "tok/s/GPU", "eff.", "comm", "memory", "fits")
+
+
+def _line(scaling: Scaling, row: Row) -> tuple[str, ...]:
+    found = row.found
+    if found is None:
+        return (row.value, *("-" for _ in _HEAD[2:]), "impossible")
+    return (
+        row.value,
+        f"{found.devices:,}",
+        format_time(found.time_s),
+        rate(found.tokens_per_s_per_gpu),
+        percent(scaling.efficiency(found)),
+        percent(found.comm_share),
+        format_bytes(found.memory_bytes),
+        "yes" if row.fits else "no",
+    )
+
+
+def _row_as_data(scaling: Scaling, row: Row) -> dict[str, Any]:
+    found = row.found
+    verdict = {
+        "value": row.value,
+        "possible": found is not None,
+        "feasible": row.fits,
+        "reason": row.reason,
+    }
+    if found is None:
+        return verdict
+    return {
+        **verdict,
+        "gpus": found.devices,
+        "layout": found.layout.short(),
+        "time_s": found.time_s,
+        "tokens_per_s": found.tokens_per_s,
+        "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
+        "efficiency": scaling.efficiency(found),
+        "comm_share": found.comm_share,
+        "mfu": found.mfu,
+        "memory_bytes": found.memory_bytes,
+        "fits": row.fits,
+        "warnings": list(found.warnings),
+    }
+
+
+def _closing(scaling: Scaling) -> str:
+    """Return what the table comes to in one sentence."""
+    return paragraph("Crossover: " + "; ".join(_sentences(scaling)) + ".", "  ")
+
+
+def _sentences(scaling: Scaling) -> Iterator[str]:
+    name, found = scaling.name, scaling.crossover()
+    half, low = found["communication_above_half"], found["efficiency_below_80_pct"]
+    yield (
+        f"from {name} {half} on communication is more than half of the step"
+        if half
+        else "communication stays below half of the step"
+    )
+    if low:
+        yield f"from {name} {low} on throughput per GPU is below 80 % of the first"
+    if name in _DIVIDES:
+        fastest, last = found["fastest"], (scaling.feasible or scaling.possible)[-1][0]
+        beyond = "the last" if fastest == last else "and no shorter beyond"
+        yield f"the step is shortest at {name} {fastest}{', ' if fastest == last else ' '}{beyond}"
+    else:
+        yield f"throughput per GPU is highest at {name} {found['most_tokens_per_s_per_gpu']}"
+
+
+def _beyond_memory(found: Estimate) -> Iterator[str]:
+    """Yield the warnings that the column of memory does not say already."""
+    full = found.memory.reason(found.cluster.device)
+    yield from (warning for warning in found.warnings if warning != full)
