@@ -126,7 +126,7 @@ def test_options_reach_the_nouns(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["workload"]["gradient_dtype"] == "bf16"
     assert data["workload"]["document_tokens"] == 512
     assert data["software"] == "torchtitan"
-    text = run_text(capsys, *words)
+    text = " ".join(run_text(capsys, *words).split())
     for said in ("sequence parallel", "ZeRO 3", "context by ulysses", "imbalance 1.5", "shards"):
         assert said in text
     served = run_json(capsys, *PREFILL, "--cached-tokens", "512", "--cache-dtype", "fp8")

@@ -12,7 +12,7 @@ from shardcost.memory import Memory
 from shardcost.memory.held import KINDS
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.text import heading, paragraph, table, width, wrapped
-from shardcost.units import format_bytes, format_bytes_decimal, format_flops, format_time
+from shardcost.units import format_bytes, format_bytes_decimal, format_time
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 _COMMUNICATION: Final = " communication"
@@ -246,12 +246,11 @@ def _figures(found: Estimate) -> Iterator[tuple[str, str]]:
         if work.new_tokens != 1:
             said.insert(1, f"step {format_time(found.time_s)}")
     yield name, ", ".join(said)
-    peak = format_flops(found.cluster.device.peak(work.dtype))
     yield (
         "MFU",
         (
-            f"{percent(found.mfu)} of {peak} dense {work.dtype}, causal pairs"
-            f" ({percent(found.mfu_full_attention)} all), HFU {percent(found.hfu)}"
+            f"{percent(found.mfu)} of dense {work.dtype} peak, causal pairs"
+            f" ({percent(found.mfu_full_attention)} all pairs), HFU {percent(found.hfu)}"
         ),
     )
     if found.energy_j is not None:
@@ -290,9 +289,9 @@ def _foundations(found: Estimate) -> Iterator[tuple[str, str]]:
             f"{name} {format_bytes_decimal(sizes[name])} ({percent(share)} used)"
             for name, share in found.link_utilisation.items()
         )
-        yield "links", f"sent by a GPU: {', '.join(used)}"
+        yield "links", ", ".join(used)
         ratios = ", ".join(f"{phase} {ratio:.3g}" for phase, ratio in found.ratios.items())
-        yield "comm/comp", f"{ratios} s/s in one layer, communication hidden or not"
+        yield "comm/comp", f"{ratios} s/s in one layer, hidden or not"
     memory, device = found.memory, found.cluster.device
     worst = str(memory.worst_stage)
     where = f", {worst} stage" if len(memory.stages) > 1 else ""
