@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
@@ -45,12 +45,13 @@ def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
 
 def time_us(row: Row) -> float:
     """Return the predicted time of one row's pass, in microseconds."""
-    if row["pass"] not in PASSES:
-        raise UnknownNameError("pass", row["pass"], PASSES)
+    direction = row["pass"]
+    if direction not in PASSES:
+        raise UnknownNameError("pass", direction, PASSES)
     sequences = whole_cell(row, "batch")
     workload = Train(global_batch=sequences, sequence_length=whole_cell(row, "seq"))
     passes = passes_of(row, workload, sequences)
-    if row["pass"] == "forward":
+    if direction == "forward":
         return 1e6 * float(busy_of(row["gpu"], passes.forward).device_s)
     software = torch()
     found = busy_of(row["gpu"], passes.backward + passes.weight)
@@ -129,5 +130,5 @@ def tokens(row: Row) -> str:
     return str(whole_cell(row, "batch") * whole_cell(row, "seq"))
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], Any]]] = {"tokens": tokens}
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"tokens": tokens}
 """Columns that follow from others, to group predicted rows by."""

@@ -51,6 +51,8 @@ VALIDATED: Final = (
     "gemm",
     "overlap",
     "layers",
+    "decode",
+    "layer_ops",
 )
 """The kinds whose rows shardcost predicts so far."""
 _MEANT: Final = 0.5

@@ -29,9 +29,19 @@ def _regret(found: Mapping[str, Any]) -> str:
     )
 
 
+def _layers(found: Mapping[str, Any]) -> str:
+    if not found["rows"]:
+        return "Layers: none has all its parts."
+    return (
+        f"Layers: of {found['rows']:,} sums over all parts of a layer, the error is"
+        f" {found['median_pct']:.1f} % (median), {found['p90_pct']:.1f} % (p90)."
+    )
+
+
 _EXTRA: Final[Mapping[str, Callable[[Any], str]]] = {
     "classified_pct": lambda share: f"Fits or runs out of memory, predicted right: {share:.1f} %.",
     "regret": _regret,
+    "layers": _layers,
 }
 
 
