@@ -16,7 +16,7 @@ import pytest
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.schedule import overlap
 from shardcost.schedule.orders import order
-from shardcost.schedule.step import StepTime, step_time
+from shardcost.schedule.step import StepTime, step_s, step_time
 from shardcost.schedule.timeline import Timeline, timeline_of
 from shardcost.schedule.work import (
     SCHEDULES,
@@ -102,6 +102,28 @@ def test_blocking_sends_agree_too(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
+def test_outer_stages_with_fewer_layers_are_near(schedule: str) -> None:
+    rng = random.Random(19)
+    errors = []
+    for _ in range(200):
+        work = random_work(rng, schedule)
+        work = replace(work, first=fewer(rng, work.first), last=fewer(rng, work.last))
+        errors.append(step_time(work, schedule).step_s / timeline_of(work, schedule).step_s - 1)
+    assert np.abs(errors).max() < 0.04
+    assert np.mean(np.abs(errors) < 0.005) > 0.9
+
+
+def fewer(rng: random.Random, outer: Stage) -> Stage:
+    share = rng.uniform(0.6, 1.0)
+    return replace(
+        outer,
+        forward_s=share * outer.forward_s,
+        backward_input_s=share * outer.backward_input_s,
+        backward_weight_s=share * outer.backward_weight_s,
+    )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_layers_that_are_gathered_agree_too(schedule: str) -> None:
     rng = random.Random(11)
     for _ in range(60):
@@ -152,7 +174,9 @@ def test_zero_bubble_hides_sends_behind_weight_gradients() -> None:
 def test_parts_add_up(schedule: str) -> None:
     rng = random.Random(5)
     for _ in range(50):
-        result = step_time(random_work(rng, schedule), schedule)
+        work = random_work(rng, schedule)
+        result = step_time(work, schedule)
+        assert step_s(work, schedule) == pytest.approx(result.step_s, rel=EXACT)
         parts = [getattr(result, name) for name in StepTime._fields[1:] if name != "hidden_dp_s"]
         assert sum(parts) == pytest.approx(result.step_s)
         assert min(result[1:]) >= -EXACT
@@ -308,6 +332,22 @@ def test_a_stage_computes_waits_or_communicates(schedule: str) -> None:
             assert accounted == pytest.approx(line.pipeline_s + tail)
 
 
+def test_communication_inside_the_layers_has_its_stream() -> None:
+    plain, shown = (
+        Stage(1.0, 1.0, 1.0),
+        Stage(1.0, 1.0, 1.0, forward_comm_s=0.2, backward_comm_s=0.3),
+    )
+    for schedule, chunks in (("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1)):
+        shape = {"stages": 4, "micro_batches": 8, "chunks": chunks}
+        line = timeline_of(StepWork.even(shown, **shape), schedule)
+        assert line.step_s == timeline_of(StepWork.even(plain, **shape), schedule).step_s
+        assert line.busy_s(1, "tp") == pytest.approx(8 * 0.5)
+        assert line.busy_s(1) == pytest.approx(8 * 2.5)
+        assert line.exposed_comm_s(1) == pytest.approx(8 * 0.5)
+        drawn = [task for task in line.tasks if task.stage == 1 and task.stream == "tp"]
+        assert sum(task.end_s - task.start_s for task in drawn) == pytest.approx(8 * 0.5)
+
+
 def test_idle_tasks_fill_the_gaps() -> None:
     line = timeline_of(even(4, 8), "1f1b")
     for each in range(4):
@@ -388,5 +428,11 @@ def test_chunks_layers_and_rings() -> None:
         assert overlap.layered(comm, compute, k) == pytest.approx(computed)
         ring = sum(max(compute, comm) for _ in range(k - 1)) + compute
         assert overlap.ring_attention(compute, comm, k) == pytest.approx(ring)
+        slowed = compute * rng.uniform(1.0, 2.0)
+        done_beside = min(1.0, comm / slowed)
+        both = comm + (1 - done_beside) * compute
+        assert overlap.beside(compute, comm, slowed) == pytest.approx(both)
+        assert overlap.chunked(compute, comm, 1, slowed) == pytest.approx(compute + comm)
+        assert overlap.chunked(compute, comm, k, slowed) >= overlap.chunked(compute, comm, k)
     assert overlap.hidden(5.0, 4.0) == 4.0
     assert np.array_equal(overlap.hidden(np.array([1.0, 5.0]), 4.0, 0.5), [1.0, 2.0])

@@ -84,35 +84,64 @@ class _Chains:
         """Units between two bursts."""
         forward, backward = passes(pipe)
         self.forward_pass, self.backward_pass = forward.usual_s, backward.usual_s
-        self.away = largest(
-            (self.gap - 1) * (middle.forward + middle.backward) + 2 * self.send,
-            (self.v - 1) * self.forward_pass,
-            (self.v - 1) * self.backward_pass,
+        slow_sends = (self.v - 1) * largest(self.forward_pass, self.backward_pass)
+        last_pair, first_pair = last.forward + last.backward, first.forward + first.backward
+        middle_pair = middle.forward + middle.backward
+        self.away_from_last = self._away(chosen(self.p > 2, middle_pair, first_pair), slow_sends)
+        self.away_from_first = self._away(chosen(self.p > 2, middle_pair, last_pair), slow_sends)
+        # All chunks but the last, forward, and all but the first, backward: pass by pass, or the
+        # embedding's burst and then all on another stage.
+        more = self.v - 2
+        inner_forward = largest(middle.forward, last.forward)
+        inner_backward = largest(middle.backward, last.backward)
+        self.entry = self.down + largest(
+            forward.outermost_s + more * self.forward_pass,
+            self.p * first.whole_forward + (more * self.p + 1) * inner_forward - first.forward,
         )
-        """The most that fits between two bursts elsewhere: on a middle stage, at the cost of a unit
-        and two sends, or passing through one chunk after the other, for many slow sends."""
-        # All chunks but the last, forward, and all but the first, backward.
-        self.entry = forward.outermost_s + (self.v - 2) * self.forward_pass + self.down
-        self.exit = backward.outermost_s + (self.v - 2) * self.backward_pass + self.up
+        self.exit = self.up + largest(
+            backward.outermost_s + more * self.backward_pass,
+            self.p * first.whole_backward + (more * self.p + 1) * inner_backward - first.backward,
+        )
+
+    def _away(self, neighbour: Seconds, slow_sends: Seconds) -> Seconds:
+        """Return the most that fits between two bursts elsewhere than on the stage that has them.
+
+        On its neighbour, at the cost of a unit and two sends, or, with slow sends, on the way
+        through one chunk after the other.
+        """
+        return largest((self.gap - 1) * neighbour + 2 * self.send, slow_sends)
 
     def longest(self) -> Seconds:
         return largest(
             self._over_last(),
             chosen(self.p > 1, largest(self._over_first(), self._over_ends()), -inf),
             self._over_middle(),
+            self._over_link(),
         )
 
     def _over_last(self) -> Seconds:
         """Return the chain that stays on the last stage, or near it between the bursts."""
-        gap = largest(self.gap * (self.last.forward + self.last.backward), self.away)
+        gap = largest(self.gap * (self.last.forward + self.last.backward), self.away_from_last)
         return self.entry + self.groups * self.p * self.head + (self.groups - 1) * gap + self.exit
 
     def _over_middle(self) -> Seconds:
-        """Return the chain that stays next to the last stage."""
-        pair = self.middle.forward + self.middle.backward
+        """Return the chain that stays next to the last stage, and comes and goes over it or not."""
+        forward, backward = self.middle.forward, self.middle.backward
+        over_last = self.head + self.send
         units = self.m * self.v - self.gap - 3
-        chain = self.entry + 2 * (self.head + self.send) + units * pair + self.exit
+        chain = (
+            self.entry
+            + largest(over_last, 2 * forward - self.send)
+            + units * (forward + backward)
+            + largest(over_last, 2 * backward - self.send)
+            + self.exit
+        )
         return chosen((self.p > 2) & (units > 0), chain, -inf)
+
+    def _over_link(self) -> Seconds:
+        """Return the chain of sends next to the last stage, one after the other on their stream."""
+        sends = (2 * self.m * self.v - 3) * self.send
+        return chosen(self.p > 2, self.down + sends + self.up - self.middle.backward, -inf)
 
     def _over_ends(self) -> Seconds:
         """Return the chains of a single group: all of the first stage's forwards, or backwards."""
@@ -135,7 +164,7 @@ class _Chains:
         p, v, first, last = self.p, self.v, self.first, self.last
         pair = first.forward + first.backward
         filled = self.gap * pair
-        gap = largest(0.0, self.away - filled)
+        gap = largest(0.0, self.away_from_first - filled)
         alone = (self.m * v - (v + 1) * p + 1) * pair + (self.groups - 1) * gap
         bursts = (self.m - 2 * p + 1) * (first.extra_forward + first.extra_backward)
         before = largest(
@@ -150,11 +179,16 @@ class _Chains:
         last_pair = last.forward + last.backward
         pairs = (v * p - 2) * last_pair + self.send
         more = (self.gap + 1) * last_pair
+        few = p * last_pair + self.send - pair + filled
         from_last = (self.entry + burst - first.extra_forward) + largest(
-            pairs + last.forward + first.forward, more + self.up - first.backward
+            pairs + last.forward + first.forward,
+            more + self.up - first.backward,
+            few + last.forward - first.backward,
         )
         to_last = (self.exit + burst - first.extra_backward) + largest(
-            pairs + last.backward + first.backward, more + self.down - first.forward
+            pairs + last.backward + first.backward,
+            more + self.down - first.forward,
+            few + last.backward - first.forward,
         )
         ends = largest(
             before + after,

@@ -20,7 +20,23 @@ def hidden(comm_s: Seconds, compute_s: Seconds, share: Any = 1.0) -> Seconds:
     return smallest(comm_s, share * compute_s)
 
 
-def chunked(product_s: Seconds, comm_s: Seconds, chunks: Any) -> Seconds:
+def beside(compute_s: Seconds, comm_s: Seconds, slowed_compute_s: Seconds | None = None) -> Seconds:
+    """Return the time of a compute and a communication that start together.
+
+    Communication takes compute units and memory bandwidth. `slowed_compute_s` is what the compute
+    would take with communication beside it all along; once that is over, it goes on at full rate.
+
+    >>> beside(4.0, 2.0, 5.0)
+    4.4
+    """
+    if slowed_compute_s is None:
+        return largest(compute_s, comm_s)
+    return largest(comm_s, compute_s + comm_s * (1 - compute_s / slowed_compute_s))
+
+
+def chunked(
+    product_s: Seconds, comm_s: Seconds, chunks: Any, slowed_product_s: Seconds | None = None
+) -> Seconds:
     """Return the time of `chunks` products whose communication runs behind their neighbours.
 
     A product that needs gathered operands (or whose result is scattered) is cut into chunks; the
@@ -35,26 +51,31 @@ def chunked(product_s: Seconds, comm_s: Seconds, chunks: Any) -> Seconds:
         product_s: One chunk's product; small products run less well than a whole one.
         comm_s: One chunk's communication.
         chunks: How many there are.
+        slowed_product_s: See `beside`.
     """
-    return product_s + comm_s + (chunks - 1) * largest(product_s, comm_s)
+    return product_s + comm_s + (chunks - 1) * beside(product_s, comm_s, slowed_product_s)
 
 
-def layered(gather_s: Seconds, compute_s: Seconds, layers: Any) -> Seconds:
+def layered(
+    gather_s: Seconds, compute_s: Seconds, layers: Any, slowed_compute_s: Seconds | None = None
+) -> Seconds:
     """Return the time of `layers` whose weights are gathered, each behind the layer before it.
 
     One layer's gather and compute are given. The first gather is exposed (Zhao et al., PyTorch
     FSDP, 2023, arXiv:2304.11277, with one layer prefetched).
     """
-    return chunked(compute_s, gather_s, layers)
+    return chunked(compute_s, gather_s, layers, slowed_compute_s)
 
 
-def ring_attention(compute_s: Seconds, transfer_s: Seconds, ranks: Any) -> Seconds:
+def ring_attention(
+    compute_s: Seconds, transfer_s: Seconds, ranks: Any, slowed_compute_s: Seconds | None = None
+) -> Seconds:
     """Return the time of attention whose keys and values go round a ring of `ranks`.
 
     In each of `ranks` steps a rank computes with the block it has while the next one arrives; the
     last step waits for none (Liu et al., Ring attention, 2023, arXiv:2310.01889).
     """
-    return (ranks - 1) * largest(compute_s, transfer_s) + compute_s
+    return (ranks - 1) * beside(compute_s, transfer_s, slowed_compute_s) + compute_s
 
 
 class BehindBackward(NamedTuple):

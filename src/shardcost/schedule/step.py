@@ -54,7 +54,7 @@ def step_time(work: StepWork, schedule: str) -> StepTime:
         pipe = with_sends(pipe, work.sends)
         ends = stage_ends(pipe, schedule)
         sent_s = largest(*ends)
-    late_s = _data_parallel_late(pipe, work.data_parallel, schedule, ends) - sent_s
+    late_s = _data_parallel_done(pipe, work.data_parallel, schedule, ends) - sent_s
     exposed_dp_s = late_s + (gathered_s - bare_s)
     return StepTime(
         step_s=sent_s + late_s + work.optimizer_s + work.overhead_s,
@@ -66,6 +66,19 @@ def step_time(work: StepWork, schedule: str) -> StepTime:
         optimizer_s=work.optimizer_s,
         overhead_s=work.overhead_s,
     )
+
+
+def step_s(work: StepWork, schedule: str) -> Seconds:
+    """Return `step_time`'s step alone, at less than half the work: what a search ranks by."""
+    check(schedule, work)
+    pipe = pipeline_of(work, schedule)
+    if _any(work.layer_gathers.seconds):
+        pipe = with_gathers(pipe, work.layer_gathers)
+    if _any(work.sends.seconds):
+        pipe = with_sends(pipe, work.sends)
+    ends = stage_ends(pipe, schedule)
+    done_s = _data_parallel_done(pipe, work.data_parallel, schedule, ends)
+    return done_s + work.optimizer_s + work.overhead_s
 
 
 def stage_ends(pipe: Pipeline, schedule: str) -> tuple[Seconds, ...]:
@@ -98,7 +111,7 @@ def _data_parallel_s(work: StepWork) -> Seconds:
     return parallel.reduce_s + parallel.gather_s + passes_of_layers * gathers.seconds
 
 
-def _data_parallel_late(
+def _data_parallel_done(
     pipe: Pipeline, parallel: DataParallel, schedule: str, ends: tuple[Seconds, ...]
 ) -> Seconds:
     """Return when the pipeline has also waited for weights and reduced its gradients."""

@@ -119,11 +119,27 @@ class _Chains:
         """
         low_staying, low_rising = self._over(1)
         high_staying, high_rising = self._over(largest(smallest(self.p - 2, self.early), 1))
+        top_staying, top_rising = self._over_top()
         exists = (self.p > 2) & (self.early > 0)
         return (
-            chosen(exists, largest(low_staying, high_staying), -inf),
-            chosen(exists, largest(low_rising, high_rising), -inf),
+            chosen(exists, largest(low_staying, high_staying, top_staying), -inf),
+            chosen(exists, largest(low_rising, high_rising, top_rising), -inf),
         )
+
+    def _over_top(self) -> tuple[Seconds, Seconds]:
+        """Return the chains over the second stage that reach it with its first weight gradient.
+
+        Those count when there are fewer micro-batches than stages.
+        """
+        chain = (
+            self.down
+            + chosen(self.m > 2, largest(self.pair, self.last_pair), self.last_pair)
+            + (self.p - 2) * (self.b + self.send)
+            + (self.m - 2) * (self.b + self.w)
+        )
+        staying, rising = 2 * self.w, self.send + self.first_b + self.first_w
+        few = self.m < self.p
+        return chosen(few, chain + staying, -inf), chosen(few, chain + rising, -inf)
 
     def _over(self, height: Any) -> tuple[Seconds, Seconds]:
         """Return the chains that stay `height` stages above the last one, and end there or not."""

@@ -1,0 +1,169 @@
+"""Running the stages of a pipeline forward in time: when each operation starts and ends.
+
+One pass over the operations computes all times, so the cost is linear in their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardcost.schedule.orders import Op, order
+from shardcost.schedule.overlap import layered
+from shardcost.schedule.work import StepWork
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What one stage does: its operations with their times, its sends and its buckets."""
+
+    ops: list[Op]
+    starts: list[float]
+    ends: list[float]
+    sends: list[tuple[int, float, float]]
+    """Number of the operation whose result is sent, start, end."""
+    gathers: list[tuple[int, float, float]]
+    """Chunk, start, end of each bucket of weights."""
+    reduces: list[tuple[int, float, float]]
+    """Chunk, start, end of each bucket of gradients."""
+
+
+class Clock:
+    """Runs all stages forward in time, each until it has to wait for a neighbour."""
+
+    def __init__(self, work: StepWork, schedule: str) -> None:
+        self.work = work
+        self.schedule = schedule
+        stages, chunks, batches = work.stages, work.chunks, work.micro_batches
+        self.durations = [durations(work, schedule, stage) for stage in range(stages)]
+        orders = [order(schedule, stage, stages, batches, chunks) for stage in range(stages)]
+        self.lanes = [Lane(ops, [], [], [], [], []) for ops in orders]
+        self.free = [0.0] * stages
+        self.sending = [0.0] * stages
+        # When the input of each operation has arrived; None while it has not. Forwards of the
+        # first chunk on the first stage need none; backwards of the head follow its forwards.
+        nothing: list[float | None] = [None] * (chunks * batches)
+        self.arrived = [{"F": nothing.copy(), "B": nothing.copy()} for _ in range(stages)]
+        self.arrived[0]["F"][:batches] = [0.0] * batches
+        self.finisher = "W" if schedule == "zero_bubble" else "B"
+
+    def run(self) -> None:
+        """Run until nobody waits any more; `lanes` then say what happened when."""
+        self._gather()
+        waiting = list(range(self.work.stages))
+        while waiting:
+            woken = {other for stage in waiting for other in self._advance(stage)}
+            waiting = sorted(woken)
+
+    def _advance(self, stage: int) -> set[int]:
+        """Run a stage as far as it gets; return the stages it has sent something to."""
+        lane, arrived, durations = self.lanes[stage], self.arrived[stage], self.durations[stage]
+        batches = self.work.micro_batches
+        outer_batches = (0, batches - 1)
+        ops, starts, ends = lane.ops, lane.starts, lane.ends
+        free, reached = self.free[stage], set()
+        special = self._special(stage)
+        for number in range(len(ends), len(ops)):
+            kind, chunk, batch = op = ops[number]
+            start = free
+            if kind != "W":
+                when = arrived[kind][chunk * batches + batch]
+                if when is None:
+                    break
+                if when > free:
+                    start = when
+            end = start + durations[kind][chunk]
+            if special and batch in outer_batches:
+                end = self._communicated(stage, op, start, end)
+            starts.append(start)
+            ends.append(end)
+            free = end
+            if kind != "W":
+                free, other = self._delivered(stage, number, op, end)
+                reached.add(other)
+        self.free[stage] = free
+        reached.discard(stage)
+        reached.discard(-1)
+        return reached
+
+    def _delivered(self, stage: int, number: int, op: Op, end: float) -> tuple[float, int]:
+        """Hand on a result; return when the stage is free again and who got it (-1: nobody)."""
+        kind, chunk, batch = op
+        last = self.work.stages - 1
+        if kind == "F":
+            to, chunk_there = (stage + 1, chunk) if stage < last else (0, chunk + 1)
+            if chunk_there == self.work.chunks:  # the loss is here: its backward can follow
+                self.arrived[stage]["B"][chunk * self.work.micro_batches + batch] = end
+                return end, -1
+        else:
+            to, chunk_there = (stage - 1, chunk) if stage else (last, chunk - 1)
+            if chunk_there < 0:
+                return end, -1
+        place = chunk_there * self.work.micro_batches + batch
+        seconds = self.work.sends.seconds
+        if to == stage or not seconds:
+            self.arrived[to][kind][place] = end
+            return end, to
+        start = max(end, self.sending[stage])
+        self.sending[stage] = there = start + seconds
+        self.lanes[stage].sends.append((number, start, there))
+        self.arrived[to][kind][place] = there
+        return (there if self.work.sends.blocking else end), to
+
+    def _special(self, stage: int) -> bool:
+        return bool(self.lanes[stage].gathers or self.work.data_parallel.reduce_s)
+
+    def _gather(self) -> None:
+        """Queue the buckets of weights on every stage, in the order in which they are needed."""
+        chunks, parallel = self.work.chunks, self.work.data_parallel
+        if not parallel.gather_s:
+            return
+        each = parallel.gather_s / (chunks * parallel.buckets)
+        for lane in self.lanes:
+            for number in range(chunks * parallel.buckets):
+                lane.gathers.append(
+                    (number // parallel.buckets, number * each, (number + 1) * each)
+                )
+
+    def _communicated(self, stage: int, op: Op, start: float, end: float) -> float:
+        """Return when an operation ends that waits for weights; queue gradients it is last for."""
+        kind, chunk, batch = op
+        lane, buckets = self.lanes[stage], self.work.data_parallel.buckets
+        if batch == 0 and kind == "F" and lane.gathers:
+            share = (end - start) / buckets
+            end = start
+            for _, _, gathered in lane.gathers[chunk * buckets : (chunk + 1) * buckets]:
+                end = max(end, gathered) + share
+        if batch == self.work.micro_batches - 1 and kind == self.finisher:
+            share = (end - start) / buckets
+            each = self.work.data_parallel.reduce_s / (self.work.chunks * buckets)
+            free = lane.reduces[-1][2] if lane.reduces else 0.0
+            for number in range(1, buckets + 1):
+                begun = max(free, start + number * share)
+                free = begun + each
+                lane.reduces.append((chunk, begun, free))
+        return end
+
+
+def durations(
+    work: StepWork, schedule: str, stage: int, *, gathered: bool = True
+) -> dict[str, list[float]]:
+    """Return the seconds of a stage's operations, by kind and chunk, with or without gathers."""
+    first, last = stage == 0, stage == work.stages - 1
+    layers = work.first if first else work.last if last else work.middle
+    extras = [(0, work.first)] * first + [(work.chunks - 1, work.last)] * last
+    parts: dict[str, list[float]] = {}
+    for kind, name in (("F", "forward_s"), ("B", "backward_input_s"), ("W", "backward_weight_s")):
+        parts[kind] = [getattr(layers, name) / work.chunks] * work.chunks
+        for chunk, extra in extras:
+            parts[kind][chunk] += getattr(extra, f"extra_{name}")
+    if schedule != "zero_bubble":
+        parts["B"] = [one + other for one, other in zip(parts["B"], parts.pop("W"), strict=True)]
+    if gathered and work.layer_gathers.seconds:
+        for kind in "FB":
+            parts[kind] = [_layered(work, seconds) for seconds in parts[kind]]
+    return parts
+
+
+def _layered(work: StepWork, seconds: float) -> float:
+    gathers = work.layer_gathers
+    return float(layered(gathers.seconds, seconds / gathers.layers, gathers.layers))
