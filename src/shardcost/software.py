@@ -49,6 +49,9 @@ class Software(Noun):
     bucket_bytes: Quantity = positive(default=1e8)
     pp_overlap: bool = flag(default=True)
     """Sends between stages run beside the products; otherwise the sender waits for them."""
+    scatters_sends: bool = flag(default=True)
+    """Each rank of a tensor group sends its part of the activations to the next stage, where they
+    are gathered (Narayanan et al. 2021, section 4.1); otherwise each sends all."""
     balance: str = one_of("layers", "cost", default="layers")
     """What pipeline stages have alike: their number of layers, or the work with the head's."""
     launch: str = one_of("graph", "eager", default="graph")
@@ -61,10 +64,19 @@ class Software(Noun):
     """Number format of attention and the output head where the other products' is narrower."""
     host_per_kernel_s: Quantity = positive(default=1e-9)
     """What the host needs to start one kernel, when it starts them one by one."""
+    host_per_hop_s: Quantity | None = positive(default=None)
+    """What the host needs on top to start a collective, for each rank beyond the first."""
     step_overhead_s: Quantity = positive(default=1e-9)
     """Once a step: data loading, scheduling, sampling, logging."""
+    host_per_sequence_s: Quantity = positive(default=1e-9)
+    """Once a step for each sequence that is served: scheduling, page tables, sampling, text."""
+    collective_wait_s: Quantity = positive(default=1e-9)
+    """Once a collective of the tensor group: launching it, and waiting for the slowest rank."""
     slowdown: Quantity = positive(default=1.0)
     """Kernels in a long run of this software, over the same kernels measured by themselves."""
+    gradient_sum_bytes: Quantity | None = positive(default=None)
+    """Bytes moved per weight and micro-batch to add its gradient to the sum; None where the product
+    that makes the gradient adds it."""
     fit: str = text(default="given by the caller")
     """What the constants were fitted to, and how well."""
     source: str = text(default="given by the caller")

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shardcost.arrays import largest
+from shardcost.arrays import choose, largest, smallest
+from shardcost.checks import is_array
 from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product
 from shardcost.schedule.overlap import chunked
 from shardcost.software import Software
@@ -31,6 +32,8 @@ class Busy:
     comm_s: Mapping[str, Any] = field(default_factory=dict)
     exposed_s: Mapping[str, Any] = field(default_factory=dict)
     kernels: Any = 0
+    hops: Any = 0
+    """Ranks beyond the first, of all collectives."""
     flops: Any = 0.0
 
     @property
@@ -42,13 +45,17 @@ class Busy:
         """Return the seconds that pass: the host's, where it starts kernels too slowly."""
         if software.launch == "graph":
             return self.device_s
-        return largest(self.device_s, self.kernels * software.host_per_kernel_s)
+        host = self.kernels * software.host_per_kernel_s
+        if software.host_per_hop_s is not None:
+            host = host + self.hops * software.host_per_hop_s
+        return largest(self.device_s, host)
 
     def times(self, count: Any) -> Busy:
         """Return the same pass so many times."""
         return Busy(
             *({name: count * value for name, value in each.items()} for each in self._tables()),
             kernels=count * self.kernels,
+            hops=count * self.hops,
             flops=count * self.flops,
         )
 
@@ -57,6 +64,7 @@ class Busy:
         return Busy(
             *(_added(one, two) for one, two in tables),
             kernels=self.kernels + other.kernels,
+            hops=self.hops + other.hops,
             flops=self.flops + other.flops,
         )
 
@@ -65,6 +73,22 @@ class Busy:
 
 
 IDLE: Final = Busy(dict.fromkeys(KINDS, 0.0))
+
+
+def chosen(condition: Any, one: Busy, other: Busy) -> Busy:
+    """Return the first where a condition holds, else the second."""
+    if not is_array(condition):
+        return one if condition else other
+    tables = zip(one._tables(), other._tables(), strict=True)
+    return Busy(
+        *(
+            {name: choose(condition, a.get(name, 0.0), b.get(name, 0.0)) for name in {**a, **b}}
+            for a, b in tables
+        ),
+        kernels=choose(condition, one.kernels, other.kernels),
+        hops=choose(condition, one.hops, other.hops),
+        flops=choose(condition, one.flops, other.flops),
+    )
 
 
 def _added(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,18 +114,20 @@ def busy(
     comm: dict[str, Any] = {}
     exposed: dict[str, Any] = {}
     kernels: Any = 0
+    hops: Any = 0
     flops: Any = 0.0
     for op, each_s in zip(operations, seconds, strict=True):
         if isinstance(op, Collective):
             comm[op.group] = comm.get(op.group, 0.0) + op.count * each_s
             exposed[op.group] = exposed.get(op.group, 0.0) + _exposed(op, each_s, software, beside)
             kernels = kernels + op.count
+            hops = hops + op.count * (op.ranks - 1)
             continue
         kind = _KIND[type(op)]
         compute[kind] = compute[kind] + op.count * each_s * software.slowdown
         kernels = kernels + op.count * (op.kernels if isinstance(op, Pass) else 1)
         flops = flops + (0.0 if isinstance(op, Pass) else op.flops)
-    return Busy(compute, comm, exposed, kernels, flops)
+    return Busy(compute, comm, exposed, kernels, hops, flops)
 
 
 _KIND: Final[Mapping[type, str]] = {
@@ -122,9 +148,10 @@ def _exposed(op: Collective, each_s: Any, software: Software, beside: Beside) ->
     if op.beside and beside.slowed_s:
         alone = sum(beside.alone_s[name] for name in op.beside)
         slowed = sum(beside.slowed_s[name] for name in op.beside)
-        return largest(whole - alone, whole * (1 - alone / slowed))
+        return smallest(whole, largest(whole - alone, whole * (1 - alone / slowed)))
     if software.tp_overlap == "chunked" and op.feeds in beside.slowed_s:
         chunks = software.overlap_chunks
         part = beside.slowed_s[op.feeds] / chunks
-        return chunked(part, whole / chunks, chunks) - beside.alone_s[op.feeds]
+        together = chunked(part, whole / chunks, chunks)
+        return smallest(whole, together - beside.alone_s[op.feeds])
     return whole

@@ -6,20 +6,21 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from shardcost.arrays import largest
+from shardcost.arrays import choose
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import Calibration
 from shardcost.errors import BadTypeError
-from shardcost.estimate.busy import Busy
+from shardcost.estimate.busy import IDLE, Busy, chosen
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.traffic import traffic
-from shardcost.estimate.work import PieceWork, RankWork, rank_work, step_work
+from shardcost.estimate.work import RankWork, all_passes, rank_work, step_work
 from shardcost.kernels.constants import section_of
 from shardcost.kernels.products import product_section
 from shardcost.layout import Layout
-from shardcost.memory import Habits, memory_of
+from shardcost.memory import Habits, Memory, memory_of
 from shardcost.memory.habits import habits_of
 from shardcost.model import Model
 from shardcost.program.assemble import Program, program_of
@@ -39,12 +40,14 @@ def estimate(
     workload: Workload,
     *,
     software: Software | str | None = None,
+    wire: Calibration | None = None,
 ) -> Estimate:
     """Return what a model costs under a layout on a cluster.
 
     >>> from shardcost import Layout, Prefill
-    >>> found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), Prefill(batch=1, prompt_tokens=8192))
-    >>> 0.3 < found.ttft_s < 0.6
+    >>> prompt = Prefill(batch=1, prompt_tokens=8192)
+    >>> found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), prompt)
+    >>> 0.2 < found.ttft_s < 0.6
     True
 
     Args:
@@ -53,6 +56,7 @@ def estimate(
         layout: Degrees may be arrays that broadcast: one call prices them all.
         workload: `Train`, `Prefill` or `Decode`.
         software: The framework or engine; Megatron Core or TensorRT-LLM if none is named.
+        wire: Constants of your own network instead of the catalog's.
     """
     model = Model.named(model) if isinstance(model, str) else model
     cluster = Cluster.named(cluster) if isinstance(cluster, str) else cluster
@@ -60,7 +64,7 @@ def estimate(
     runs = _software(software, isinstance(workload, Train))
     program = program_of(model, layout, workload, runs)
     placed = places(layout)
-    prices = Prices(cluster, runs, placed)
+    prices = Prices(cluster, runs, placed, wire)
     work = rank_work(program, prices)
     times = _training(program, work) if program.step else _serving(program, work)
     memory = memory_of(model, layout, workload, device=cluster.device, software=_habits(runs))
@@ -82,7 +86,7 @@ def estimate(
         hardware_flops=times.flops * layout.tp * layout.cp * layout.dp,
         program=program,
         work=work,
-        warnings=(*_warnings(model, cluster, layout, workload, runs, memory), *prices.notes),
+        warnings=(*_warnings(model, cluster, workload, runs, memory), *prices.notes),
     )
 
 
@@ -108,34 +112,50 @@ def _training(program: Program, work: RankWork) -> _Times:
     software, layout = program.setting.software, program.setting.layout
     step = step_time(step_work(program, work), layout.schedule)
     runs = program.micro_batches
-    layers = largest(program.stages.first.layers, program.stages.middle.layers)
-    own = _all_passes(work.layer).times(layers * runs)
-    ends = _all_passes(work.first + work.last).times(runs)
-    both = own + ends.times(1 / layout.pp)
-    comm = dict(both.comm_s)
-    exposed = dict(both.exposed_s)
+    stage, layers = _slowest_stage(program, work)
+    own = stage.times(runs)
     alone = 0.0 if software.dp_overlap else work.reduce_s + work.collect_s
     gathers = runs * layers * (2 * work.gather_s + work.scatter_s)
-    comm["dp"] = work.reduce_s + work.collect_s + gathers
-    exposed["dp"] = step.exposed_dp_s + step.exposed_gather_s + alone
-    comm["pp"] = 2 * runs * layout.chunks * work.send_s
-    exposed["pp"] = step.exposed_send_s
-    compute = {**both.compute_s, "optimizer": step.optimizer_s}
+    comm = {
+        **own.comm_s,
+        "dp": work.reduce_s + work.collect_s + gathers,
+        "pp": 2 * runs * layout.chunks * work.send_s,
+    }
+    exposed = {**own.exposed_s, "dp": step.exposed_dp_s + alone, "pp": step.exposed_send_s}
+    compute = {**own.compute_s, "optimizer": step.optimizer_s}
     known = sum(compute.values()) + sum(exposed.values()) + step.bubble_s
-    total = _all_passes(work.layer).flops * sum(each.count for each in program.layers)
+    every_layer = sum(each.count for each in program.layers)
+    whole = all_passes(work.layer).times(every_layer) + all_passes(work.first + work.last)
     return _Times(
         time_s=step.step_s,
-        parts_s={
-            **compute,
-            **{f"{name} communication": each for name, each in exposed.items()},
-            "bubble": step.bubble_s,
-            "host and overhead": step.step_s - known,
-        },
+        parts_s=_parts(compute, exposed, {"bubble": step.bubble_s}, step.step_s - known),
         compute_s=compute,
         comm_s=comm,
         exposed_s=exposed,
-        flops=runs * (total + _all_passes(work.first + work.last).flops),
+        flops=runs * whole.flops,
     )
+
+
+def _slowest_stage(program: Program, work: RankWork) -> tuple[Busy, Any]:
+    """Return one micro-batch on the stage that has most to do, and how many layers that has."""
+    stages, layer = program.stages, all_passes(work.layer)
+    first, last = all_passes(work.first), all_passes(work.last)
+    layers = stages.first.layers
+    stage = layer.times(layers) + first
+    alone = program.setting.layout.pp == 1
+    for share, extra in ((stages.middle, IDLE), (stages.last, last)):
+        other = layer.times(share.layers) + extra
+        slower = other.device_s > stage.device_s
+        layers = choose(slower, share.layers, layers)
+        stage = chosen(slower, other, stage)
+    return chosen(alone, layer.times(stages.first.layers) + first + last, stage), layers
+
+
+def _parts(
+    compute: Mapping[str, Any], exposed: Mapping[str, Any], waits: Mapping[str, Any], rest: Any
+) -> dict[str, Any]:
+    communication = {f"{name} communication": each for name, each in exposed.items()}
+    return {**compute, **communication, **waits, "host and overhead": rest}
 
 
 def _serving(program: Program, work: RankWork) -> _Times:
@@ -150,20 +170,12 @@ def _serving(program: Program, work: RankWork) -> _Times:
     known = sum(whole.compute_s.values()) + sum(exposed.values())
     return _Times(
         time_s=time,
-        parts_s={
-            **whole.compute_s,
-            **{f"{name} communication": each for name, each in exposed.items()},
-            "host and overhead": time - known,
-        },
+        parts_s=_parts(whole.compute_s, exposed, {}, time - known),
         compute_s=whole.compute_s,
         comm_s=comm,
         exposed_s=exposed,
         flops=whole.flops,
     )
-
-
-def _all_passes(piece: PieceWork) -> Busy:
-    return piece.forward + piece.backward + piece.weight
 
 
 def _check_kinds(model: object, cluster: object, layout: object, workload: object) -> None:
@@ -192,10 +204,9 @@ def _named(name: str) -> Software:
 def _warnings(
     model: Model,
     cluster: Cluster,
-    layout: Layout,
     workload: Workload,
     software: Software,
-    memory: Any,
+    memory: Memory,
 ) -> Iterator[str]:
     """Yield where the estimate goes beyond what was measured, and what would not run."""
     if not anywhere(is_array(memory.peak_bytes)):
@@ -213,7 +224,7 @@ def _inherited(cluster: Cluster, dtype: str) -> Iterator[str]:
     device = cluster.device
     lenders = {
         "matrix products": product_section(device, dtype).inherited_from,
-        "attention": section_of("attention", device, "prefill").inherited_from,
+        "attention kernels": section_of("attention", device, "prefill").inherited_from,
         "memory passes": section_of("passes", device, "pass").inherited_from,
     }
     for what, lender in lenders.items():

@@ -8,14 +8,14 @@ Arrays go one operation at a time, each over the axes that it depends on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
 
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import libraries
+from shardcost.collectives.calibration import Calibration, libraries
 from shardcost.collectives.silicon import collective_time, default_library
 from shardcost.errors import BadValueError
 from shardcost.estimate.placement import Place
@@ -32,8 +32,15 @@ _MOST_KEPT: Final = 200_000
 class Prices:
     """What operations cost on a cluster under a software and a placement of the groups."""
 
-    def __init__(self, cluster: Cluster, software: Software, placed: dict[str, Place]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        software: Software,
+        placed: dict[str, Place],
+        wire: Calibration | None = None,
+    ) -> None:
         self.cluster = cluster
+        self.wire = wire
         self.device = cluster.device
         self.placed = placed
         self.notes: dict[str, None] = {}
@@ -66,9 +73,9 @@ class Prices:
     def _key(self, op: Operation, units_taken: int) -> tuple[Any, ...]:
         """Return what an operation's price depends on: everything but its name and count."""
         if isinstance(op, Collective):
-            stride = self.placed[op.group].stride
+            stride = op.stride * self.placed[op.group].stride
             library = self._library if op.group == "tp" else ""
-            return op.collective, op.size_bytes, op.ranks, stride, library
+            return op.collective, op.size_bytes, op.ranks, stride, library, self.wire
         if isinstance(op, Pass):
             return op.bytes_moved, op.kernels
         if isinstance(op, Product):
@@ -81,8 +88,8 @@ class Prices:
             chosen = {key: op for key, op in products.items() if op.dtype == dtype}
             table = np.array([(op.m, op.n, op.k, op.batch) for op in chosen.values()], dtype=float)
             m, n, k, batch = table.T
-            seconds = product_time_s(
-                self.device, dtype, m, n, k, batch=batch, units_taken=units_taken
+            seconds = np.asarray(
+                product_time_s(self.device, dtype, m, n, k, batch=batch, units_taken=units_taken)
             )
             self._kept.update(zip(chosen, seconds.tolist(), strict=True))
 
@@ -90,7 +97,7 @@ class Prices:
         chosen = {key: op for key, op in new.items() if isinstance(op, Pass)}
         if chosen:
             table = np.array([(op.bytes_moved, op.kernels) for op in chosen.values()], dtype=float)
-            seconds = pass_time_s(self.device, table[:, 0], kernels=table[:, 1])
+            seconds = np.asarray(pass_time_s(self.device, table[:, 0], kernels=table[:, 1]))
             self._kept.update(zip(chosen, seconds.tolist(), strict=True))
 
     def _alone(self, op: Operation, units_taken: int) -> Any:
@@ -132,21 +139,26 @@ class Prices:
     def _collective(self, op: Collective) -> Any:
         if not is_array(op.ranks) and op.ranks == 1:
             return 0.0
-        stride = self.placed[op.group].stride
+        stride = op.stride * self.placed[op.group].stride
         library = self._library if op.group == "tp" else default_library(self.cluster)
         notes: dict[str, None] = {}
+        ask = partial(
+            collective_time,
+            op.collective,
+            op.size_bytes,
+            self.cluster,
+            op.ranks,
+            library=library,
+            wire=self.wire,
+        )
         try:
-            found = collective_time(
-                op.collective, op.size_bytes, self.cluster, op.ranks, stride=stride, library=library
-            )
+            found = ask(stride=stride)
         except BadValueError as error:
             if "uneven" not in str(error):
                 raise
             note = f"{op.group} group of {op.ranks} sits unevenly on nodes: priced as one rank each"
             notes[note] = None
-            found = collective_time(
-                op.collective, op.size_bytes, self.cluster, op.ranks, op.ranks, library=library
-            )
+            found = ask(nodes=op.ranks)
         notes.update(dict.fromkeys(found.notes))
         if is_array(found.time_s):
             self.notes.update(notes)
@@ -163,6 +175,6 @@ def _library(cluster: Cluster, software: Software) -> str:
 
 
 @lru_cache(maxsize=64)
-def _kept(cluster: Cluster) -> tuple[dict[Any, Any], dict[Any, dict[str, None]]]:
+def _kept(cluster: Cluster) -> tuple[dict[Any, Any], dict[Any, dict[str, None]]]:  # noqa: ARG001
     """Return the prices found so far on a cluster, and what to mind about them."""
     return {}, {}

@@ -48,7 +48,7 @@ def _factor(op: Collective) -> Any:
 
 def _network_share(op: Collective, cluster: Cluster, place: Place) -> Any:
     try:
-        group = Group.on(cluster, op.ranks, stride=place.stride)
+        group = Group.on(cluster, op.ranks, stride=op.stride * place.stride)
     except BadValueError:  # spread unevenly: priced, and said to be, as one rank for each node
         group = Group.on(cluster, op.ranks, op.ranks)
     if op.collective == "all_to_all":

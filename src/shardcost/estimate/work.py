@@ -112,12 +112,19 @@ def piece_work(passes: Passes, prices: Prices, software: Software) -> PieceWork:
 
 def _beside(every: Operations, seconds: list[Any], prices: Prices, software: Software) -> Beside:
     """Return the products' seconds by name, and with a collective's kernel beside them."""
-    named = {op.name: each for op, each in zip(every, seconds, strict=True)}
+    named = {op.name: op.count * each for op, each in zip(every, seconds, strict=True)}
     if software.tp_overlap == "none" or not any(isinstance(op, Collective) for op in every):
         return Beside(named, {}) if any("ring" in name for name in named) else NOTHING_BESIDE
     products = tuple(op for op in every if isinstance(op, Product))
     slowed = prices.of(products, units_taken=software.overlap_units)
-    return Beside(named, {op.name: each for op, each in zip(products, slowed, strict=True)})
+    return Beside(
+        named, {op.name: op.count * each for op, each in zip(products, slowed, strict=True)}
+    )
+
+
+def all_passes(piece: PieceWork) -> Busy:
+    """Return one micro-batch over a piece, forward and backward."""
+    return piece.forward + piece.backward + piece.weight
 
 
 def step_work(program: Program, work: RankWork) -> StepWork:

@@ -22,10 +22,10 @@ from shardcost.evidence.predictions import Predictions, each_row, whole_cell
 from shardcost.evidence.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.model import Attention, Block, FeedForward, Model
+from shardcost.program.assemble import check
 from shardcost.program.layer import layer
 from shardcost.program.operations import Collective, Operations, Passes
 from shardcost.program.setting import setting_of
-from shardcost.program.shares import problems
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
 
@@ -62,10 +62,9 @@ def passes_of(row: Row, workload: Workload, micro_batch: int = 1) -> Passes:
     """Return what one rank does for the layer that a row describes."""
     layout = Layout(tp=whole_cell(row, "tp"), micro_batch=micro_batch)
     model = model_of(row)
-    for reason, holds in problems(model, layout, workload).items():
-        if holds:
-            raise BadValueError("layout", layout.short(), f"possible: {reason}")
-    return layer(setting_of(model, layout, workload, torch()), model.blocks[0])
+    setting = setting_of(model, layout, workload, torch())
+    check(model, setting, workload)
+    return layer(setting, model.blocks[0])
 
 
 def model_of(row: Row) -> Model:

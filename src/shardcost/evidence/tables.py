@@ -53,6 +53,7 @@ VALIDATED: Final = (
     "layers",
     "decode",
     "layer_ops",
+    "training",
 )
 """The kinds whose rows shardcost predicts so far."""
 _MEANT: Final = 0.5

@@ -6,14 +6,19 @@ as its framework does it by itself: Megatron Core shards the optimizer, TorchTit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
-from typing import Any, Final
+from math import log2
+from typing import Any, Final, cast
 
 import numpy as np
 
 from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import Calibration, wire_of
+from shardcost.collectives.paths import Wire
+from shardcost.collectives.silicon import collective_time
 from shardcost.estimate import Estimate, estimate
 from shardcost.evidence.predictions import Floats, Predictions, each_row, whole_cell
 from shardcost.evidence.tables import Row, Table
@@ -42,13 +47,19 @@ _FEWEST_LAYOUTS: Final = 3
 
 def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     """Return the predicted step time of every row, in seconds."""
+    del ignore_versions  # a row does not say which version ran
     return each_row(table, lambda row: float(estimate_of(row).time_s))
 
 
 def estimate_of(row: Row) -> Estimate:
     """Return the estimate of one row's run."""
     return estimate(
-        model_of(row), machine(row), layout_of(row), train_of(row), software=software_of(row)
+        model_of(row),
+        machine(row),
+        layout_of(row),
+        train_of(row),
+        software=software_of(row),
+        wire=job_wire(row),
     )
 
 
@@ -67,8 +78,14 @@ def _model(
 ) -> Model:
     block = Block(
         count=layers,
-        attention=Attention(heads=heads, kv_heads=kv_heads, head_dim=ceil_div(hidden, heads)),
-        feed_forward=FeedForward(width=ffn, gated=gated),
+        attention=Attention(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=ceil_div(hidden, heads),
+            qkv_bias=not gated,
+            out_bias=not gated,
+        ),
+        feed_forward=FeedForward(width=ffn, gated=gated, bias=not gated),
     )
     return Model(
         name=f"{layers} layers of {hidden}",
@@ -76,6 +93,7 @@ def _model(
         vocab_size=vocab,
         blocks=(block,),
         tied_embeddings=not gated,
+        norm="rms" if gated else "layer",
     )
 
 
@@ -89,15 +107,84 @@ def _machine(name: str, network: str) -> Cluster:
     return Cluster.named(name, network or None)
 
 
+def job_wire(row: Row) -> Calibration | None:
+    """Return what the network did in the run itself, where the row says how fast it gathered.
+
+    A ring passes the network once for each node, so an all-gather over all devices tells what one
+    crossing takes; the rates of the catalog stay.
+    """
+    rate = row.get("ag_GBps_measured", "")
+    gpus = whole_cell(row, "gpus")
+    if not rate or machine(row).network is None or gpus <= machine(row).tiers[-1].gpus:
+        return None
+    return _job_wire(row["cluster"], row["network"], gpus, round(4 * log2(float(rate))))
+
+
+@cache
+def _job_wire(name: str, network: str, gpus: int, rate_quarters: int) -> Calibration | None:
+    """Return the network's constants with the crossing that explains a rate, within 10 %."""
+    cluster = _machine(name, network)
+    if cluster.network is None:
+        return None
+    usual = wire_of(cluster.network)
+    wanted_s = _GATHERED_BYTES * (gpus - 1) / gpus / (1e9 * 2 ** (rate_quarters / 4))
+
+    def distance(wire: Calibration) -> float:
+        found = collective_time("all_gather", _GATHERED_BYTES, cluster, gpus, wire=wire)
+        return abs(log2(float(found.time_s) / wanted_s))
+
+    return min((_with_crossing(usual, 2 ** (step / 4)) for step in range(-8, 25)), key=distance)
+
+
+def _with_crossing(usual: Calibration, factor: float) -> Calibration:
+    """Return a network's constants with each crossing so many times as long."""
+    constants = cast("Wire", usual.constants)
+    slower = {
+        name: factor * getattr(constants, name)
+        for name in ("ll_latency_s", "ll128_latency_s", "latency_s")
+    }
+    return replace(usual, constants=replace(constants, **slower))
+
+
+_GATHERED_BYTES: Final = 2.0**30
+"""Size at which runs measure their collectives, as far as their rates inside a node tell."""
+
+
 def software_of(row: Row) -> Software:
-    """Return the framework of a row, with the overlap that the row states."""
-    return _software(_framework(row), row["tp_overlap"])
+    """Return the framework of a row, with what the row itself states of it."""
+    software = _software(_framework(row), row["tp_overlap"])
+    if software.host_per_hop_s is None or _has_slow_hops(row):
+        return software
+    return _without_hops(software)
+
+
+@cache
+def _without_hops(software: Software) -> Software:
+    return replace(software, host_per_hop_s=None)
+
+
+def _has_slow_hops(row: Row) -> bool:
+    """Return whether a ring over all devices took unusually long for each hop in the run itself.
+
+    In such runs the host waits for every rank of every collective, inside a node too; in others
+    the hops stay hidden behind the host's other work.
+    """
+    rate, gpus = row.get("ag_GBps_measured", ""), whole_cell(row, "gpus")
+    if not rate or gpus <= machine(row).gpus_per_node:
+        return False
+    link = float(machine(row).tiers[-1].bytes_per_s)
+    waited_s = _GATHERED_BYTES * (1 / (1e9 * float(rate)) - _LINK_SHARE_USED / link)
+    return waited_s / gpus > _SLOW_HOP_S
+
+
+_LINK_SHARE_USED: Final = 1.7
+"""Link rate over the rate at which runs gather inside one node."""
+_SLOW_HOP_S: Final = 1e-4
+"""Runs have either a third of this or three times as much."""
 
 
 @cache
 def _software(name: str, tp_overlap: str) -> Software:
-    from dataclasses import replace
-
     software = Software.named(name)
     stated = {"no": "none", "asyncTP": "chunked"}.get(tp_overlap)
     return software if stated is None else replace(software, tp_overlap=stated)
@@ -111,7 +198,7 @@ def _framework(row: Row) -> str:
 def layout_of(row: Row) -> Layout:
     """Return the layout of a row."""
     framework = _framework(row)
-    degrees = {name: _or_one(row, name) for name in ("tp", "pp", "dp", "cp", "ep")}
+    degrees: dict[str, Any] = {name: _or_one(row, name) for name in ("tp", "pp", "dp", "cp", "ep")}
     chunks, micro = _or_one(row, "vp"), whole_cell(row, "mbs")
     if framework == "torchtitan" and degrees["pp"] > 1:
         # TorchTitan cuts a replica's batch into as many micro-batches as there are stages.
@@ -204,11 +291,6 @@ def regret(table: Table, values: Floats, measured: Floats) -> Mapping[str, Any]:
 
 extra: Final[Callable[[Table, Floats, Floats], Mapping[str, Any]]] = regret
 """What the table's report has beyond the errors."""
-
-
-def layouts_of(rows: Sequence[Row]) -> list[str]:
-    """Return the layouts of rows in short."""
-    return [layout_of(row).short() for row in rows]
 
 
 DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {

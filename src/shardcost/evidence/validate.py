@@ -111,7 +111,7 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
         unmeasured=table.rows - skipped.total() - compared,
         overall=stats(errors_pct),
         groups=_groups(table, by, errors_pct) if by else (),
-        extra=kind.extra(table, values, measured) if hasattr(kind, "extra") else {},
+        extra=kind.extra(table, values, measured) if hasattr(kind, "extra") else {},  # noqa: S610
     )
 
 

@@ -6,12 +6,16 @@ and group, forward, backward and recomputed; and what happens once a step. Nothi
 long anything takes::
 
     operations   the five kinds of operation, and how they are grouped
-    shares       what part of the weights and heads a rank has
+    setting      the tokens of a pass, who shares them, and what a matrix of weights does to them
+    shares       what part of the heads and experts a rank has
     attention    the attention part of a layer       ┐ each by partition scheme: Megatron's 1-D,
     feed_forward the feed-forward part, experts too  ┘ with or without sequence parallelism
-    edges        embedding, head and loss
+    edges        embedding, head and loss; norms and residual sums
+    layer        one layer of these
     partitions   matrix products split otherwise: 2-D, 2.5-D, 3-D, weight-gathered
     step         once a step: gradients, weights, optimizer
+    flops        operations as papers count them
+    problems     why a model cannot be divided so
     assemble     the program of a layout
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import anywhere, is_array
@@ -19,9 +19,9 @@ from shardcost.model import Block, Model
 from shardcost.program.edges import embedding, head
 from shardcost.program.layer import layer
 from shardcost.program.operations import Pass, Passes
-from shardcost.program.partitions import layer_otherwise
+from shardcost.program.partitions import layer_otherwise, weight_copies
+from shardcost.program.problems import problems
 from shardcost.program.setting import Setting, setting_of
-from shardcost.program.shares import problems
 from shardcost.program.step import (
     NO_GATHERS,
     NO_STEP,
@@ -34,9 +34,6 @@ from shardcost.program.step import (
 )
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
-
-_UNFUSED_SUM_BYTES: Final = 2
-"""A gradient written in 16 bits and read again before it is added to the sum."""
 
 
 class Layers(NamedTuple):
@@ -83,17 +80,18 @@ class Program:
     """Once a step; None where nothing is trained."""
 
 
-def check(model: Model, layout: Layout, workload: Workload) -> None:
+def check(model: Model, s: Setting, workload: Workload) -> None:
     """Raise for the first reason why one layout is impossible; arrays are masked instead."""
-    for reason, where in problems(model, layout, workload).items():
+    for reason, where in problems(model, s, workload).items():
         if not is_array(where) and anywhere(where):
-            raise BadValueError("layout", layout.short(), f"possible for {model.name}: {reason}")
+            rule = f"possible for {model.name}: {reason}"
+            raise BadValueError("layout", s.layout.short(), rule)
 
 
 def program_of(model: Model, layout: Layout, workload: Workload, software: Software) -> Program:
     """Return what one rank does. Degrees and counts may be arrays that broadcast."""
-    check(model, layout, workload)
     s = setting_of(model, layout, workload, software)
+    check(model, s, workload)
     layers = tuple(_layers(s, model, block, workload) for block in model.blocks)
     stages = stages_of(model, s, layers)
     most = largest(stages.first.weights, stages.middle.weights, stages.last.weights)
@@ -103,10 +101,17 @@ def program_of(model: Model, layout: Layout, workload: Workload, software: Softw
         first=embedding(s),
         last=head(s, model),
         micro_batches=micro_batches(layout, workload),
-        send_bytes=s.spread_tokens * s.hidden * s.element_bytes,
+        send_bytes=_send_bytes(s),
         stages=stages,
         step=_step(layout, workload, most),
     )
+
+
+def _send_bytes(s: Setting) -> Any:
+    """Return what a rank sends to the next stage: its part of the tensor group's activations."""
+    if s.software.scatters_sends or s.layout.sequence_parallel:
+        return s.hidden_bytes / s.layout.tp
+    return s.hidden_bytes
 
 
 def _step(layout: Layout, workload: Workload, weights: Any) -> Step | None:
@@ -140,7 +145,7 @@ def stages_of(model: Model, s: Setting, layers: tuple[Layers, ...]) -> Stages:
 
 def _layers(s: Setting, model: Model, block: Block, workload: Workload) -> Layers:
     layout = s.layout
-    weights = layer_parameters(model, block, layout).total
+    weights = layer_parameters(model, block, layout).total * weight_copies(layout)
     passes = layer(s, block) if layout.scheme == "1d" else layer_otherwise(s, block)
     if not isinstance(workload, Train) or workload.adapters:
         return Layers(block.count, weights, passes, NO_GATHERS)
@@ -154,7 +159,8 @@ def _gradient_sum(s: Setting, workload: Train, weights: Any) -> Pass:
     The product itself writes each gradient once in the activations' format. Fused, it reads and
     writes the sum instead.
     """
-    moved = 2 * gradient_bytes(workload) - weight_bytes(workload)
-    if s.software.fused_passes:
-        return Pass("gradient sum", weights * largest(moved, 0), 0)
-    return Pass("gradient sum", weights * (moved + 2 * _UNFUSED_SUM_BYTES), 4)
+    own = s.software.gradient_sum_bytes
+    if own is not None:
+        return Pass("gradient sum", weights * own, 4)
+    moved = largest(2 * gradient_bytes(workload) - weight_bytes(workload), 0)
+    return Pass("gradient sum", weights * moved, 0)

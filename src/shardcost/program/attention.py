@@ -54,11 +54,11 @@ def _attention(s: Setting, part: Attention) -> Passes:
     query, key_value = heads * part.head_dim, kv_heads * part.head_dim
     columns = query * (2 if part.output_gate else 1) + key_value * (1 if part.shared_kv else 2)
     return together(
-        linear(s, QKV, s.hidden, columns),
+        linear(s, QKV, s.hidden, columns, bias=part.qkv_bias),
         _rotated(s, query + key_value),
         _over_context(s, query, 2 * key_value),
         attention_core(s, heads, kv_heads, part.head_dim, part.head_dim, part.window_tokens),
-        linear(s, PROJECTION, query, s.hidden),
+        linear(s, PROJECTION, query, s.hidden, bias=part.out_bias),
     )
 
 
@@ -157,16 +157,16 @@ def attention_core(
         "attention",
         sequences,
         queries,
-        context if window is None else smallest(context, window),
+        context,
         share,
         smallest(kv_heads, share) if ulysses else kv_heads,
         head_dim,
         value_dim,
         window,
-        causal and (window is None or s.decode),
+        causal,
         s.decode,
         backward=False,
-        dtype=s.wide_dtype,
+        dtype=s.cache_dtype if s.decode else s.wide_dtype,
     )
     if not s.training:
         return Passes((core,))
@@ -229,7 +229,7 @@ def _over_context(s: Setting, query: Any, key_value: Any) -> Passes:
 def _ring(s: Setting, block_bytes: Any) -> Passes:
     """Return the turns of a ring: blocks go on forward, blocks and their gradients backward."""
     cp = s.layout.cp
-    turn = Collective("ring", "send_recv", block_bytes, "cp", cp, cp - 1, ("attention",))
+    turn = Collective("ring", "send_recv", block_bytes, "cp", cp, cp - 1, beside=("attention",))
     back = turn._replace(
         name="ring gradient", size_bytes=2 * block_bytes, beside=("attention gradient",)
     )

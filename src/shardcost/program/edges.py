@@ -63,9 +63,12 @@ def _loss(s: Setting, logits: Any) -> Passes:
 
 
 def norm(s: Setting, name: str) -> Passes:
-    """Return a normalisation by itself: read and written once; backward two read, one written."""
+    """Return a normalisation by itself: read and written once.
+
+    Backward, the input's gradient reads two arrays and writes one; the scale's reads both again.
+    """
     size = s.spread_tokens * s.hidden * s.element_bytes
-    backward = (Pass(f"{name} gradient", 3 * size, 2),) if s.training else ()
+    backward = (Pass(f"{name} gradient", 5 * size, 2),) if s.training else ()
     return Passes((Pass(name, 2 * size),), backward)
 
 
@@ -77,7 +80,9 @@ def residual(s: Setting) -> Passes:
     size = s.spread_tokens * s.hidden * s.element_bytes
     fused = s.software.fused_passes and not s.training
     moved = size * (2 if fused else 3)
+    back = 3 * size
     if s.software.dropout and s.training:
-        moved = moved + size / s.element_bytes
-    backward = (Pass("residual gradient", 2 * size),) if s.training else ()
+        mask = size / s.element_bytes
+        moved, back = moved + mask, back + 2 * size + mask
+    backward = (Pass("residual gradient", back),) if s.training else ()
     return Passes((Pass("residual", moved, 0 if fused else 1),), backward)

@@ -39,9 +39,9 @@ def _dense(s: Setting, part: FeedForward, split: Any, prefix: str) -> Passes:
     width = part.width / split
     inner = 2 * width if part.gated else width
     return together(
-        linear(s, prefix + UP, s.hidden, inner),
+        linear(s, prefix + UP, s.hidden, inner, bias=part.bias),
         activation(s, s.tokens, width, gated=part.gated),
-        linear(s, prefix + DOWN, width, s.hidden),
+        linear(s, prefix + DOWN, width, s.hidden, bias=part.bias),
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
+from shardcost.arrays import smallest
+
 
 class Product(NamedTuple):
     """A matrix product `m x k` by `k x n`; `batch` of them at once, as for experts."""
@@ -55,6 +57,8 @@ class AttentionCore(NamedTuple):
         pairs = self.query_tokens * self.context_tokens
         if self.causal and not self.decode:
             pairs = pairs - self.query_tokens * (self.query_tokens - 1) / 2
+        if self.window_tokens is not None:
+            pairs = smallest(pairs, self.query_tokens * self.window_tokens)
         each = 2.0 * (self.head_dim + self.value_dim) * (2.5 if self.backward else 1.0)
         return self.batch * self.heads * pairs * each * self.count
 
@@ -78,6 +82,8 @@ class Collective(NamedTuple):
     """``tp``, ``cp``, ``ep``, ``dp`` or ``pp``."""
     ranks: Any
     count: Any = 1
+    stride: Any = 1
+    """From one rank to the next, in ranks of the group: more where a part of it takes part."""
     beside: tuple[str, ...] = ()
     """Names of the products that do not wait for it and that it may hide behind."""
     feeds: str = ""

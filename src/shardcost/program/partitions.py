@@ -239,27 +239,27 @@ def _summa(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Pass
     x_bytes, w_bytes = m * k * s.element_bytes, k * n * s.element_bytes
     gradient, weight = _gradients(name)
 
-    def each_step(what: str, collective: str, size: Any, feeds: str) -> Operations:
+    def each_step(what: str, collective: str, size: Any, feeds: str, stride: Any = 1) -> Operations:
         put_off = feeds == gradient and collective == "reduce" and not s.frozen
         beside = (weight,) if put_off else ()
-        return _over(f"{what} of {feeds}", collective, size, q, q, beside, feeds)
+        return _over(f"{what} of {feeds}", collective, size, q, q, beside, feeds, stride=stride)
 
     return Passes(
         (
             *each_step("input", "broadcast", x_bytes, name),
-            *each_step("weights", "broadcast", w_bytes, name),
+            *each_step("weights", "broadcast", w_bytes, name, q),
             Product(name, m, n, k, s.dtype, count=q),
         ),
         (
-            *each_step("weights", "broadcast", w_bytes, gradient),
+            *each_step("weights", "broadcast", w_bytes, gradient, q),
             Product(gradient, m, k, n, s.dtype, count=q),
             *each_step("sum", "reduce", x_bytes, gradient),
         ),
         (
             *each_step("input", "broadcast", x_bytes, weight),
             Product(weight, k, n, m, s.dtype, count=q),
-            *each_step("sum", "reduce", w_bytes, weight),
-            *_over(f"sum over depth of {weight}", "all_reduce", w_bytes, grid.depth),
+            *each_step("sum", "reduce", w_bytes, weight, q),
+            *_over(f"sum over depth of {weight}", "all_reduce", w_bytes, grid.depth, stride=q * q),
         ),
     )
 
@@ -279,18 +279,20 @@ def _cube(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Passe
     return Passes(
         (
             *_over(f"input of {name}", "all_gather", m * k * e, q, feeds=name),
-            *_over(f"weights of {name}", "all_gather", k * n * e, q, feeds=name),
+            *_over(f"weights of {name}", "all_gather", k * n * e, q, feeds=name, stride=q),
             Product(name, m, n, k, s.dtype),
-            *_over(f"sum of {name}", "reduce_scatter", m * n * e, q, feeds=name),
+            *_over(f"sum of {name}", "reduce_scatter", m * n * e, q, feeds=name, stride=q * q),
         ),
         (
-            *_over(f"input of {gradient}", "all_gather", m * n * e, q, feeds=gradient),
+            *_over(
+                f"input of {gradient}", "all_gather", m * n * e, q, feeds=gradient, stride=q * q
+            ),
             Product(gradient, m, k, n, s.dtype),
             *_over(f"sum of {gradient}", "reduce_scatter", m * k * e, q, 1, beside, gradient),
         ),
         (
             Product(weight, k, n, m, s.dtype),
-            *_over(f"sum of {weight}", "reduce_scatter", k * n * e, q, feeds=weight),
+            *_over(f"sum of {weight}", "reduce_scatter", k * n * e, q, feeds=weight, stride=q),
         ),
     )
 
@@ -337,11 +339,13 @@ def _over(
     count: Any = 1,
     beside: tuple[str, ...] = (),
     feeds: str = "",
+    *,
+    stride: Any = 1,
 ) -> Operations:
     """Return a collective over some of the tensor group's ranks; none where it is one rank."""
     if _is_one(ranks):
         return ()
-    return (Collective(name, collective, size_bytes, "tp", ranks, count, beside, feeds),)
+    return (Collective(name, collective, size_bytes, "tp", ranks, count, stride, beside, feeds),)
 
 
 def _gradients(name: str) -> tuple[str, str]:

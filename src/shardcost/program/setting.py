@@ -8,7 +8,7 @@ from typing import Any, cast
 from shardcost.dtypes import BITS
 from shardcost.layout import Layout
 from shardcost.model import Model
-from shardcost.program.operations import Collective, Operations, Passes, Product
+from shardcost.program.operations import Collective, Operations, Pass, Passes, Product
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -30,6 +30,8 @@ class Setting:
     """Tokens that the last of them attends to, itself included."""
     training: bool
     decode: bool
+    cache_dtype: str = "bf16"
+    """Of cached keys and values."""
     frozen: bool = False
     """The model's own weights have no gradients: adapters are trained."""
     document_tokens: int | None = None
@@ -89,13 +91,19 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
         context_tokens=before + new,
         training=isinstance(workload, Train),
         decode=isinstance(workload, Decode),
+        cache_dtype=getattr(workload, "cache_dtype", workload.dtype),
         frozen=isinstance(workload, Train) and workload.adapters,
         document_tokens=workload.document_tokens if isinstance(workload, Train) else None,
     )
 
 
-def linear(s: Setting, name: str, inputs: Any, outputs: Any, tokens: Any = None) -> Passes:
-    """Return a matrix of weights applied to all tokens: one product forward, two backward."""
+def linear(
+    s: Setting, name: str, inputs: Any, outputs: Any, tokens: Any = None, *, bias: bool = False
+) -> Passes:
+    """Return a matrix of weights applied to all tokens: one product forward, two backward.
+
+    A bias is added by the product or the pass after it; its gradient is a sum over all tokens.
+    """
     rows = s.tokens if tokens is None else tokens
     forward = (Product(name, rows, outputs, inputs, s.dtype),)
     if not s.training:
@@ -103,9 +111,10 @@ def linear(s: Setting, name: str, inputs: Any, outputs: Any, tokens: Any = None)
     back = (Product(f"{name} input gradient", rows, inputs, outputs, s.dtype),)
     if s.frozen:
         return Passes(forward, back)
-    return Passes(
-        forward, back, (Product(f"{name} weight gradient", inputs, outputs, rows, s.dtype),)
-    )
+    weight: Operations = (Product(f"{name} weight gradient", inputs, outputs, rows, s.dtype),)
+    if bias:
+        weight += (Pass(f"{name} bias gradient", rows * outputs * s.element_bytes),)
+    return Passes(forward, back, weight)
 
 
 def enter(s: Setting, *products: str) -> Passes:
@@ -121,8 +130,11 @@ def enter(s: Setting, *products: str) -> Passes:
     weight = () if s.frozen else tuple(f"{name} weight gradient" for name in products)
     own = f"{products[0]} input gradient"
     if not s.layout.sequence_parallel:
-        return Passes((), _over_tp(s, "all_reduce", f"gradient before {products[0]}", weight, own))
+        sums = _over_tp(s, "all_reduce", f"gradient before {products[0]}", weight, own)
+        return Passes((), sums if s.training else ())
     gather = _over_tp(s, "all_gather", f"gather before {products[0]}", (), products[0])
+    if not s.training:
+        return Passes(gather)
     scatter = _over_tp(s, "reduce_scatter", f"gradient before {products[0]}", weight, own)
     if s.frozen:
         return Passes(gather, scatter)
@@ -137,6 +149,8 @@ def leave(s: Setting, product: str) -> Passes:
         return Passes(())
     if not s.layout.sequence_parallel:
         return Passes(_over_tp(s, "all_reduce", f"sum after {product}", (), product))
+    if not s.training:
+        return Passes(_over_tp(s, "reduce_scatter", f"sum after {product}", (), product))
     return Passes(
         _over_tp(s, "reduce_scatter", f"sum after {product}", (), product),
         _over_tp(s, "all_gather", f"gradient after {product}", (), f"{product} input gradient"),

@@ -1,26 +1,12 @@
-"""What part of a layer a rank has, and why a model cannot be divided so.
-
-Sizes may be arrays. Heads that do not divide are a problem named by `problems`, never rounded;
-only key-value heads may be fewer than the ranks, which then share copies.
-"""
+"""What part of a layer a rank has. Sizes may be arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from shardcost.arrays import largest, smallest
+from shardcost.arrays import largest
 from shardcost.layout import Layout
-from shardcost.model import (
-    Attention,
-    Experts,
-    FeedForward,
-    LatentAttention,
-    LinearAttention,
-    Model,
-    StateSpace,
-)
-from shardcost.workload import Train, Workload
+from shardcost.model import Attention
 
 
 def kv_heads_of_a_rank(part: Attention, tp: Any) -> Any:
@@ -41,71 +27,3 @@ def expert_tensor_degree(layout: Layout) -> Any:
     """
     reach = largest(layout.ep // (layout.dp * layout.cp), 1)
     return largest(layout.tp // reach, 1)
-
-
-def problems(model: Model, layout: Layout, workload: Workload) -> Mapping[str, Any]:
-    """Return, for each reason why a model or workload cannot be laid out so, where it holds."""
-    found = dict(layout.problems())
-    for block in model.blocks:
-        found.update(_attention_problems(block.attention, layout))
-        found.update(_feed_forward_problems(block.feed_forward, layout))
-    parts, places = layout.pp * layout.chunks, model.num_layers + 2
-    found[f"pp x chunks exceeds {model.num_layers} layers with embedding and head"] = parts > places
-    found.update(_workload_problems(layout, workload))
-    return found
-
-
-def _attention_problems(part: Any, layout: Layout) -> dict[str, Any]:
-    if isinstance(part, Attention | LatentAttention):
-        found = {f"tp does not divide {part.heads} heads": part.heads % layout.tp != 0}
-        if layout.context_scheme == "ulysses":
-            split = layout.tp * layout.cp
-            found[f"tp x cp does not divide {part.heads} heads (ulysses)"] = part.heads % split != 0
-        if isinstance(part, Attention):
-            kv, tp = part.kv_heads, layout.tp
-            uneven = (largest(kv, tp) % smallest(kv, tp)) != 0
-            found[f"tp and {kv} key-value heads do not divide each other"] = uneven
-        return found
-    if isinstance(part, LinearAttention):
-        return {f"tp does not divide {part.key_heads} key heads": part.key_heads % layout.tp != 0}
-    if isinstance(part, StateSpace):
-        inner = part.inner_size
-        return {f"tp does not divide the inner size {inner}": inner % layout.tp != 0}
-    return {}
-
-
-def _feed_forward_problems(part: Any, layout: Layout) -> dict[str, Any]:
-    if isinstance(part, FeedForward):
-        width = part.width
-        return {f"tp does not divide the feed-forward width {width}": width % layout.tp != 0}
-    if isinstance(part, Experts):
-        split = expert_tensor_degree(layout)
-        return {
-            f"ep does not divide {part.count} experts": part.count % layout.ep != 0,
-            f"the expert-tensor split does not divide the expert width {part.expert.width}": (
-                part.expert.width % split != 0
-            ),
-        }
-    return {}
-
-
-def _workload_problems(layout: Layout, workload: Workload) -> dict[str, Any]:
-    if isinstance(workload, Train):
-        replica = layout.dp * layout.micro_batch
-        batch, tokens = workload.global_batch, workload.sequence_length
-        found = {f"dp x micro-batch does not divide the batch of {batch}": batch % replica != 0}
-        micro_batches = batch // replica
-        if layout.schedule == "interleaved":
-            found["interleaving needs micro-batches in multiples of pp"] = (
-                micro_batches % layout.pp != 0
-            ) & (layout.chunks > 1)
-    else:
-        batch, tokens = workload.batch, workload.tokens // workload.batch  # type: ignore[attr-defined]
-        found = {f"dp does not divide the batch of {batch}": batch % layout.dp != 0}
-    found[f"cp does not divide the sequence of {tokens} tokens"] = tokens % layout.cp != 0
-    if layout.sequence_parallel:
-        share = layout.cp * layout.tp
-        found[f"cp x tp does not divide the sequence of {tokens} tokens (sequence parallelism)"] = (
-            tokens % share != 0
-        )
-    return found
