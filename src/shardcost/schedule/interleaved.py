@@ -19,7 +19,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from shardcost.schedule.pipeline import Pipeline
+from shardcost.schedule.pipeline import Pipeline, full_groups
 from shardcost.schedule.work import Seconds, chosen, largest
 
 
@@ -71,7 +71,7 @@ class _Chains:
 
     def __init__(self, pipe: Pipeline) -> None:
         self.p, self.m, self.v, self.send = pipe[:4]
-        self.groups = self.m // self.p
+        self.groups = full_groups(self.m, self.p)
         self.first, self.middle, self.last = pipe.first, pipe.middle, pipe.last
         first, middle, last = self.first, self.middle, self.last
         inner, sends = self.p - 2, (self.p - 1) * self.send

@@ -19,7 +19,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from shardcost.schedule.pipeline import Pipeline, groups
+from shardcost.schedule.pipeline import Pipeline, full_groups, groups
 from shardcost.schedule.work import Seconds, chosen, largest, smallest
 
 
@@ -43,7 +43,8 @@ def one_forward_one_backward(pipe: Pipeline) -> Seconds:
     all_loop = first + last - 2 * middle - send
     last_loop, first_loop = last - turn, first - turn
     most, inner = largest(p - 1, 1), largest(p - 2, 1)
-    whole, rest = turns // p, turns % p
+    whole = full_groups(turns, p)
+    rest = turns - whole * p
     some = smallest(rest, 1)
     traded = smallest(whole, most - rest)
     gain = largest(

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from shardcost.schedule.overlap import layered
 from shardcost.schedule.work import LayerGathers, Seconds, Sends, Stage, StepWork, chosen
 
@@ -151,4 +153,17 @@ def groups(count: Any, size: Any) -> Any:
     >>> groups(7, 3)
     3
     """
-    return -(-count // size)
+    if type(count) is int and type(size) is int:
+        return -(-count // size)
+    return np.ceil(count / size)  # exact for counts, and many times faster than integer division
+
+
+def full_groups(count: Any, size: Any) -> Any:
+    """Return how many full groups of `size` are in `count`.
+
+    >>> full_groups(7, 3)
+    2
+    """
+    if type(count) is int and type(size) is int:
+        return count // size
+    return np.floor(count / size)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any, NamedTuple
 
-from shardcost.schedule.pipeline import Pipeline, groups
+from shardcost.schedule.pipeline import Pipeline, full_groups, groups
 from shardcost.schedule.work import Seconds, chosen, largest, smallest
 
 
@@ -167,11 +167,12 @@ class _Chains:
         some = largest(above, 1)
         over_all = self.first_pair + self.last_pair + (self.p - 2) * self.pair + above * loops
         over_most = self.last_pair + (self.p - 2) * (self.pair + loops) + self.w
+        whole, most = full_groups(turns, self.p), full_groups(turns, some)
         return largest(
             turns * self.last_turn,
-            turns // self.p * (over_all + self.first_w) + self._looped_once(turns % self.p),
-            turns // some * chosen(self.p > 2, over_most, self.last_turn)
-            + self._looped_once(turns % some),
+            whole * (over_all + self.first_w) + self._looped_once(turns - whole * self.p),
+            most * chosen(self.p > 2, over_most, self.last_turn)
+            + self._looped_once(turns - most * some),
         )
 
     def _looped_once(self, turns: Any) -> Seconds:
