@@ -24,7 +24,7 @@ from shardcost.schedule.work import Seconds, chosen, largest, smallest
 
 
 def one_forward_one_backward(pipe: Pipeline) -> Seconds:
-    """Return the time of 1F1B with a flush (Narayanan et al., 2019, arXiv:1806.03377).
+    """Return the time of 1F1B with a flush (Narayanan et al., 2020, arXiv:2006.09503).
 
     Equal stages take ``(m + p - 1)(f + b) + 2 c (m + p - 2 - ceil((m - 1)/p))`` with sends of c.
     The ``turns`` between are filled with loops over all stages, over all but the first, or over

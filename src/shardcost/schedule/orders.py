@@ -36,7 +36,8 @@ def order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: in
 def _one_forward_one_backward(forwards: list[Op], backwards: list[Op], warm_up: int) -> list[Op]:
     """Return `warm_up` forwards, then one forward and one backward in turn, then the rest.
 
-    Narayanan et al., PipeDream, 2019 (arXiv:1806.03377), with a flush at the end of the step.
+    Narayanan et al., PipeDream, 2019 (arXiv:1806.03377); with a flush at the end of each step,
+    Narayanan et al., 2020 (arXiv:2006.09503).
     """
     warm_up = min(warm_up, len(forwards))
     done = forwards[:warm_up]
