@@ -52,23 +52,25 @@ class Busy:
 
     def times(self, count: Any) -> Busy:
         """Return the same pass so many times."""
-        return Busy(
-            *({name: count * value for name, value in each.items()} for each in self._tables()),
-            kernels=count * self.kernels,
-            hops=count * self.hops,
-            flops=count * self.flops,
+        compute, comm, exposed = (
+            {name: count * value for name, value in each.items()} for each in self.tables
         )
+        counts = (count * each for each in (self.kernels, self.hops, self.flops))
+        return Busy(compute, comm, exposed, *counts)
 
     def __add__(self, other: Busy) -> Busy:
-        tables = zip(self._tables(), other._tables(), strict=True)
         return Busy(
-            *(_added(one, two) for one, two in tables),
-            kernels=self.kernels + other.kernels,
-            hops=self.hops + other.hops,
-            flops=self.flops + other.flops,
+            _added(self.compute_s, other.compute_s),
+            _added(self.comm_s, other.comm_s),
+            _added(self.exposed_s, other.exposed_s),
+            self.kernels + other.kernels,
+            self.hops + other.hops,
+            self.flops + other.flops,
         )
 
-    def _tables(self) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+    @property
+    def tables(self) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+        """Seconds of compute, of communication, and of what is exposed."""
         return self.compute_s, self.comm_s, self.exposed_s
 
 
@@ -79,15 +81,17 @@ def chosen(condition: Any, one: Busy, other: Busy) -> Busy:
     """Return the first where a condition holds, else the second."""
     if not is_array(condition):
         return one if condition else other
-    tables = zip(one._tables(), other._tables(), strict=True)
+    compute, comm, exposed = (
+        {name: choose(condition, a.get(name, 0.0), b.get(name, 0.0)) for name in {**a, **b}}
+        for a, b in zip(one.tables, other.tables, strict=True)
+    )
     return Busy(
-        *(
-            {name: choose(condition, a.get(name, 0.0), b.get(name, 0.0)) for name in {**a, **b}}
-            for a, b in tables
-        ),
-        kernels=choose(condition, one.kernels, other.kernels),
-        hops=choose(condition, one.hops, other.hops),
-        flops=choose(condition, one.flops, other.flops),
+        compute,
+        comm,
+        exposed,
+        choose(condition, one.kernels, other.kernels),
+        choose(condition, one.hops, other.hops),
+        choose(condition, one.flops, other.flops),
     )
 
 

@@ -34,7 +34,7 @@ _FRAMEWORKS: Final = (
     ("torchtitan", "torchtitan"),
     ("llm-foundry", "llm_foundry"),
     ("megatron-deepspeed", "megatron_deepspeed"),
-    ("megatron-lm 0", "megatron_core"),
+    ("megatron-lm 0", "megatron_lm"),
     ("megatron-lm", "megatron_2021"),
 )
 """How the name of a framework begins, and the software of the catalog that it is."""
@@ -51,14 +51,14 @@ def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     return each_row(table, lambda row: float(estimate_of(row).time_s))
 
 
-def estimate_of(row: Row) -> Estimate:
-    """Return the estimate of one row's run."""
+def estimate_of(row: Row, software: Software | None = None) -> Estimate:
+    """Return the estimate of one row's run, by its framework or by another."""
     return estimate(
         model_of(row),
         machine(row),
         layout_of(row),
         train_of(row),
-        software=software_of(row),
+        software=software or software_of(row),
         wire=job_wire(row),
     )
 
@@ -254,7 +254,7 @@ def _zero(row: Row, framework: str) -> int:
         return _ZERO[stated]
     if stated.isdigit() and int(stated) > 1:
         return 3
-    return 1 if framework == _DEFAULT else 0
+    return 1 if framework in {_DEFAULT, "megatron_lm"} else 0
 
 
 def _shard_degree(row: Row, replicas: int) -> int | None:

@@ -1,0 +1,87 @@
+"""How constants of software are fitted to whole runs, and written into the catalog.
+
+A run's time is a long formula with maxima in it, so the search takes no derivatives: it goes up and
+down along one constant after the other, by ever smaller factors. It has no chance in it, and ends
+at the same constants each time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+
+from shardcost import catalog
+from shardcost.evidence.predictions import Floats
+from shardcost.files import write_whole
+
+_LIMIT: Final = 0.5
+"""Error, as a logarithm, beyond which a row counts no more: it measures something else."""
+_STEPS: Final = (2.0, 1.5, 1.2, 1.07, 1.02)
+_WORTHWHILE: Final = 1e-4
+_DIGITS: Final = 3
+_UNITS: Final = {"_us": 1e-6, "_ms": 1e-3}
+Name = TypeVar("Name")
+
+
+def loss(ratios: Floats) -> float:
+    """Return the mean absolute logarithmic error, each counted up to a limit.
+
+    >>> round(loss(np.array([1.0, np.exp(0.1), 100.0])), 6)
+    0.2
+    """
+    return float(np.minimum(np.abs(np.log(ratios)), _LIMIT).mean())
+
+
+def descend(
+    lossy: Callable[[dict[Name, float]], float], start: Mapping[Name, float]
+) -> dict[Name, float]:
+    """Return the constants of the least loss, rounded.
+
+    >>> descend(lambda at: abs(at["x"] - 3), {"x": 1.0})["x"]
+    3.0
+    """
+    best = dict(start)
+    least = lossy(best)
+    for step in _STEPS:
+        improved = True
+        while improved:
+            improved = False
+            for name, value in list(best.items()):
+                for factor in (step, 1 / step):
+                    trial = {**best, name: value * factor}
+                    found = lossy(trial)
+                    if found < least * (1 - _WORTHWHILE):
+                        best, least, improved = trial, found, True
+                        break
+    return {name: float(f"{value:.{_DIGITS}g}") for name, value in best.items()}
+
+
+def errors_pct(ratios: Floats) -> tuple[float, float]:
+    """Return the median and the 90th percentile of absolute errors."""
+    errors = 100 * np.abs(ratios - 1)
+    return float(np.median(errors)), float(np.percentile(errors, 90))
+
+
+def in_seconds(constants: Mapping[str, float]) -> dict[str, float]:
+    """Return constants under the names and in the units of `Software`.
+
+    >>> in_seconds({"slowdown": 2.0, "step_overhead_ms": 0.5})
+    {'slowdown': 2.0, 'step_overhead_s': 0.0005}
+    """
+    return {
+        name[:-3] + "_s" if name[-3:] in _UNITS else name: value * _UNITS.get(name[-3:], 1)
+        for name, value in constants.items()
+    }
+
+
+def write_constants(name: str, constants: Mapping[str, float], fit: str) -> None:
+    """Replace the constants in a software's file."""
+    path = Path(catalog.__file__).parent / "software" / f"{name}.toml"
+    lines = [f"{key} = {value}" for key, value in constants.items()]
+    table = "\n".join(["[constants]", *lines, f'fit = "{fit}"', ""])
+    text = re.sub(r"\[constants\]\n(?:[^\[\n#].*\n)*", table, path.read_text(encoding="utf-8"))
+    write_whole(path, text)
