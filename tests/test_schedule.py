@@ -128,7 +128,8 @@ def test_layers_that_are_gathered_agree_too(schedule: str) -> None:
     rng = random.Random(11)
     for _ in range(60):
         work = random_work(rng, schedule)
-        work = replace(work, layer_gathers=LayerGathers(rng.uniform(0.0, 0.3), rng.randint(1, 6)))
+        gathers = LayerGathers(rng.uniform(0.0, 0.3), rng.uniform(0.0, 0.5), rng.randint(1, 6))
+        work = replace(work, layer_gathers=gathers)
         closed, exact = step_time(work, schedule), timeline_of(work, schedule)
         assert closed.step_s == pytest.approx(exact.step_s, rel=0.005)
         assert closed.exposed_dp_s > 0

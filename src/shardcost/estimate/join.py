@@ -15,7 +15,6 @@ from shardcost.estimate.busy import IDLE, Busy, chosen
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.traffic import traffic
 from shardcost.estimate.work import RankWork, all_passes, rank_work, step_work
 from shardcost.kernels.constants import section_of
 from shardcost.kernels.products import product_section
@@ -63,8 +62,7 @@ def estimate(
     _check_kinds(model, cluster, layout, workload)
     runs = _software(software, isinstance(workload, Train))
     program = program_of(model, layout, workload, runs)
-    placed = places(layout)
-    prices = Prices(cluster, runs, placed, wire)
+    prices = Prices(cluster, runs, places(layout), wire, arrays=_has_arrays(program))
     work = rank_work(program, prices)
     times = _training(program, work) if program.step else _serving(program, work)
     memory = memory_of(model, layout, workload, device=cluster.device, software=_habits(runs))
@@ -80,7 +78,6 @@ def estimate(
         comm_s=times.comm_s,
         exposed_s=times.exposed_s,
         memory=memory,
-        traffic=traffic(program, cluster, placed),
         flops=model_flops(model, workload, causal=True),
         flops_full_attention=model_flops(model, workload, causal=False),
         hardware_flops=times.flops * layout.tp * layout.cp * layout.dp,
@@ -95,6 +92,13 @@ def _habits(software: Software) -> Habits:
     """Return how a software treats memory: its choices, and what was measured of it."""
     choices = {name: getattr(software, name) for name in ("attention", "dropout", "balance")}
     return habits_of({**choices, **software.memory})
+
+
+def _has_arrays(program: Program) -> bool:
+    """Return whether any size in a program is an array."""
+    s, stages = program.setting, program.stages
+    sizes = (s.tokens, s.context_tokens, stages.first.weights, stages.middle.layers)
+    return any(map(is_array, (*sizes, program.micro_batches, *vars(s.layout).values())))
 
 
 class _Times(NamedTuple):

@@ -38,7 +38,11 @@ class Prices:
         software: Software,
         placed: dict[str, Place],
         wire: Calibration | None = None,
+        *,
+        arrays: bool = False,
     ) -> None:
+        self.arrays = arrays
+        """Whether any operation has an array among its sizes."""
         self.cluster = cluster
         self.wire = wire
         self.device = cluster.device
@@ -57,7 +61,7 @@ class Prices:
             operations: What to price.
             units_taken: Compute units that a collective's kernel holds meanwhile.
         """
-        if any(is_array(value) for op in operations for value in op):
+        if self.arrays:
             return [self._alone(op, units_taken) for op in operations]
         keys = [self._key(op, units_taken) for op in operations]
         new = {key: op for key, op in zip(keys, operations, strict=True) if key not in self._kept}

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from shardcost.checks import is_array
 from shardcost.cluster import Cluster
-from shardcost.estimate.traffic import Traffic
-from shardcost.estimate.work import RankWork
+from shardcost.errors import BadValueError
+from shardcost.estimate.placement import places
+from shardcost.estimate.traffic import Traffic, traffic
+from shardcost.estimate.work import RankWork, step_work
 from shardcost.layout import Layout
 from shardcost.memory import Memory
 from shardcost.model import Model
 from shardcost.program.assemble import Program
+from shardcost.schedule.timeline import Timeline, timeline_of
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -42,7 +47,6 @@ class Estimate:
     exposed_s: Mapping[str, Any]
     """Of those, what nothing hides."""
     memory: Memory
-    traffic: Traffic
     flops: Any
     """Of the model, by `FLOP_CONVENTION`."""
     flops_full_attention: Any
@@ -52,6 +56,11 @@ class Estimate:
     program: Program
     work: RankWork
     warnings: tuple[str, ...]
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """Bytes that a rank sends in a step, by group and by link."""
+        return traffic(self.program, self.cluster, places(self.layout))
 
     @property
     def devices(self) -> Any:
@@ -142,6 +151,16 @@ class Estimate:
             name: sum(busy.comm_s.values()) / sum(busy.compute_s.values())
             for name, busy in phases.items()
         }
+
+    def timeline(self) -> Timeline:
+        """Return every event of one training step; the closed form is held to it.
+
+        Raises:
+            BadValueError: where nothing is trained, or degrees are arrays.
+        """
+        if not isinstance(self.workload, Train) or is_array(self.time_s):
+            raise BadValueError("timeline", self.workload.phase, "of one training step")
+        return timeline_of(step_work(self.program, self.work), self.layout.schedule)
 
     def explain(self) -> str:
         """Return where the time comes from: formulas, values, sources, and the errors seen."""

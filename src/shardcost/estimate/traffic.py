@@ -7,8 +7,11 @@ part in n/N leaves the node on average; of an all-to-all, the part meant for oth
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+from shardcost.arrays import largest
+from shardcost.checks import is_array
 from shardcost.cluster import Cluster
 from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.group import Group
@@ -47,14 +50,25 @@ def _factor(op: Collective) -> Any:
 
 
 def _network_share(op: Collective, cluster: Cluster, place: Place) -> Any:
+    stride = op.stride * place.stride
+    if is_array(op.ranks) or is_array(stride):
+        return _share(cluster, op.collective, op.ranks, stride)
+    return _known_share(cluster, op.collective, op.ranks, stride)
+
+
+def _share(cluster: Cluster, collective: str, ranks: Any, stride: Any) -> Any:
+    """Return which part of what a rank sends leaves its domain."""
     try:
-        group = Group.on(cluster, op.ranks, stride=op.stride * place.stride)
+        group = Group.on(cluster, ranks, stride=stride)
     except BadValueError:  # spread unevenly: priced, and said to be, as one rank for each node
-        group = Group.on(cluster, op.ranks, op.ranks)
-    if op.collective == "all_to_all":
-        others = op.ranks - group.ranks_per_domain
-        return others / (op.ranks - 1) if op.ranks > 1 else 0.0
+        group = Group.on(cluster, ranks, ranks)
+    if collective == "all_to_all":
+        others = ranks - group.ranks_per_domain
+        return others / largest(ranks - 1, 1)
     return (group.domains > 1) / group.ranks_per_domain
+
+
+_known_share = lru_cache(maxsize=4096)(_share)
 
 
 def _collectives(program: Program) -> Iterator[tuple[Collective, Any]]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from shardcost.arrays import largest
+from shardcost.checks import is_array
 from shardcost.estimate.busy import IDLE, NOTHING_BESIDE, Beside, Busy, busy
 from shardcost.estimate.price import Prices
 from shardcost.program.assemble import Program
 from shardcost.program.operations import Collective, Operations, Passes, Product
 from shardcost.schedule.work import DataParallel, LayerGathers, Sends, Stage, StepWork
 from shardcost.software import Software
+
+_GRADIENT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +155,20 @@ def step_work(program: Program, work: RankWork) -> StepWork:
         data_parallel=DataParallel(
             work.reduce_s if overlapped else 0.0,
             work.collect_s if overlapped else 0.0,
-            largest(1, 4 * weights // software.bucket_bytes),
+            _buckets(weights / layout.chunks, software),
         ),
-        layer_gathers=LayerGathers(work.gather_s, stages.first.layers),
+        layer_gathers=LayerGathers(
+            work.gather_s, work.gather_s + work.scatter_s, stages.first.layers / layout.chunks
+        ),
         optimizer_s=work.optimizer_s,
         overhead_s=software.step_overhead_s + alone_s,
     )
+
+
+def _buckets(weights: Any, software: Software) -> Any:
+    """Return into how many buckets the gradients of a model chunk go, in the format of sums."""
+    count = largest(1, _GRADIENT_BYTES * weights // software.bucket_bytes)
+    return count if is_array(count) else int(count)
 
 
 def _parts(piece: PieceWork) -> tuple[Busy, Busy, Busy]:

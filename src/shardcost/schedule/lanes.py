@@ -159,11 +159,11 @@ def durations(
     if schedule != "zero_bubble":
         parts["B"] = [one + other for one, other in zip(parts["B"], parts.pop("W"), strict=True)]
     if gathered and work.layer_gathers.seconds:
-        for kind in "FB":
-            parts[kind] = [_layered(work, seconds) for seconds in parts[kind]]
+        gathers = work.layer_gathers
+        for kind, sent_s in (("F", gathers.seconds), ("B", gathers.backward_seconds)):
+            parts[kind] = [_layered(sent_s, seconds, gathers.layers) for seconds in parts[kind]]
     return parts
 
 
-def _layered(work: StepWork, seconds: float) -> float:
-    gathers = work.layer_gathers
-    return float(layered(gathers.seconds, seconds / gathers.layers, gathers.layers))
+def _layered(sent_s: float, seconds: float, layers: int) -> float:
+    return float(layered(sent_s, seconds / layers, layers))

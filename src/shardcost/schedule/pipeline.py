@@ -134,18 +134,19 @@ def _chunk(stage: Stage, chunks: Any, *, split: bool) -> Chunk:
 
 def _gathered(chunk: Chunk, gathers: LayerGathers) -> Chunk:
     """Return a chunk whose layers wait for their weights, if it has any."""
-    gather_s, layers = gathers.seconds, gathers.layers
+    layers = gathers.layers
 
-    def waiting(seconds: Seconds) -> Seconds:
-        gathering = (gather_s > 0) & (seconds > 0)
-        return chosen(gathering, layered(gather_s, seconds / layers, layers), seconds)
+    def waiting(seconds: Seconds, sent_s: Seconds) -> Seconds:
+        gathering = (sent_s > 0) & (seconds > 0)
+        return chosen(gathering, layered(sent_s, seconds / layers, layers), seconds)
 
-    forward, backward = waiting(chunk.forward), waiting(chunk.backward)
+    forward = waiting(chunk.forward, gathers.seconds)
+    backward = waiting(chunk.backward, gathers.backward_seconds)
     return chunk._replace(
         forward=forward,
         backward=backward,
-        extra_forward=waiting(chunk.whole_forward) - forward,
-        extra_backward=waiting(chunk.whole_backward) - backward,
+        extra_forward=waiting(chunk.whole_forward, gathers.seconds) - forward,
+        extra_backward=waiting(chunk.whole_backward, gathers.backward_seconds) - backward,
     )
 
 

@@ -107,8 +107,9 @@ def _most_work(pipe: Pipeline) -> Seconds:
 def _data_parallel_s(work: StepWork) -> Seconds:
     """Return what data parallelism takes on one stage, hidden or not."""
     parallel, gathers = work.data_parallel, work.layer_gathers
-    passes_of_layers = 2 * work.micro_batches * work.chunks * gathers.layers
-    return parallel.reduce_s + parallel.gather_s + passes_of_layers * gathers.seconds
+    layers = work.micro_batches * work.chunks * gathers.layers
+    sent_s = gathers.seconds + gathers.backward_seconds
+    return parallel.reduce_s + parallel.gather_s + layers * sent_s
 
 
 def _data_parallel_done(

@@ -83,7 +83,9 @@ class LayerGathers:
     """
 
     seconds: Seconds = 0.0
-    """One layer's gather."""
+    """One layer's gather, forward."""
+    backward_seconds: Seconds = 0.0
+    """One layer's gather and the scatter of its gradients, backward."""
     layers: Any = 1
     """Layers per model chunk."""
 

@@ -1,0 +1,149 @@
+"""The estimate as a whole: its parts add up, its two forms of time agree, its limits are told."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, estimate
+from shardcost.errors import BadValueError
+from shardcost.estimate import Estimate
+from shardcost.workload import Workload
+
+H100 = Cluster.named("h100_sxm", network="ib_8x400g")
+MODELS = ("llama3-8b", "llama3-70b", "gpt3-175b", "falcon-40b", "mixtral-8x7b")
+
+
+def random_layouts(count: int) -> list[tuple[str, Layout, Train]]:
+    """Return possible layouts of training, some with every kind of parallelism."""
+    rng = random.Random(4)
+    found: list[tuple[str, Layout, Train]] = []
+    while len(found) < count:
+        model = rng.choice(MODELS)
+        pp = rng.choice([1, 1, 2, 4, 8])
+        chunks = rng.choice([1, 1, 2, 4]) if pp > 1 else 1
+        schedule = "interleaved" if chunks > 1 else rng.choice(["1f1b", "1f1b", "zero_bubble"])
+        tp = rng.choice([1, 2, 4, 8])
+        layout = Layout(
+            tp=tp,
+            cp=rng.choice([1, 1, 2]),
+            pp=pp,
+            dp=rng.choice([1, 2, 4, 8]),
+            chunks=chunks,
+            micro_batch=rng.choice([1, 2]),
+            sequence_parallel=tp > 1 and rng.random() < 0.5,
+            recompute=rng.choice(["none", "selective", "full"]),
+            zero=rng.choice([0, 1, 2, 3]),
+            schedule=schedule,
+        )
+        work = Train(global_batch=256, sequence_length=rng.choice([2048, 8192]))
+        layers = Model.named(model).num_layers
+        if layers % (pp * chunks) == 0 and (256 // (layout.dp * layout.micro_batch)) % pp == 0:
+            found.append((model, layout, work))
+    return found
+
+
+@pytest.fixture(scope="module")
+def estimates() -> list[Estimate]:
+    return [estimate(model, H100, layout, work) for model, layout, work in random_layouts(200)]
+
+
+def test_closed_form_and_timeline_agree(estimates: list[Estimate]) -> None:
+    for found in estimates:
+        assert found.timeline().step_s == pytest.approx(found.time_s, rel=5e-3), found.layout
+
+
+def test_parts_add_up_to_the_time(estimates: list[Estimate]) -> None:
+    for found in estimates:
+        assert sum(found.parts_s.values()) == pytest.approx(found.time_s, rel=1e-9)
+        assert min(found.parts_s.values()) > -0.02 * found.time_s, found.parts_s
+        for group, exposed in found.exposed_s.items():
+            if group in {"dp", "pp"} and found.layout.pp > 1:
+                continue  # a stage also waits for what other stages wait for
+            assert exposed <= found.comm_s[group] * 1.001 + 1e-9, (group, found.layout)
+
+
+def test_no_link_carries_more_than_it_can(estimates: list[Estimate]) -> None:
+    for found in estimates:
+        assert max(found.link_utilisation.values()) < 1, found.layout
+
+
+def test_utilisation_is_below_one_and_hardware_makes_at_least_the_models_flops(
+    estimates: list[Estimate],
+) -> None:
+    for found in estimates:
+        assert 0 < found.mfu <= found.hfu * 1.02 < 1
+
+
+def test_one_call_prices_an_array_of_layouts_as_it_does_each() -> None:
+    tp, dp = np.array([1, 2, 4, 8]), np.array([8, 4, 2, 1])
+    work = Train(global_batch=64, sequence_length=4096)
+    together = estimate("llama3-8b", H100, Layout(tp=tp, dp=dp, zero=1), work)
+    alone = [
+        estimate("llama3-8b", H100, Layout(tp=int(t), dp=int(d), zero=1), work)
+        for t, d in zip(tp, dp, strict=True)
+    ]
+    assert together.time_s == pytest.approx([each.time_s for each in alone], rel=1e-6)
+    assert together.memory_bytes == pytest.approx([each.memory_bytes for each in alone], rel=1e-6)
+    assert together.mfu == pytest.approx([each.mfu for each in alone], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "work", "reason"),
+    [
+        ("llama3-8b", Layout(tp=3), Prefill(batch=1, prompt_tokens=99), "3 does not divide|heads"),
+        ("mixtral-8x7b", Layout(tp=1, dp=3, ep=3), Decode(batch=3, context_tokens=9), "8 experts"),
+        (
+            "llama3-8b",
+            Layout(cp=4),
+            Train(global_batch=4, sequence_length=1022),
+            "sequence of 1022",
+        ),
+        ("llama3-8b", Layout(dp=3), Train(global_batch=8, sequence_length=64), "batch of 8"),
+        ("llama3-8b", Layout(pp=64), Train(global_batch=64, sequence_length=64), "32 layers"),
+        ("llama3-8b", Layout(tp=8, scheme="2d"), Prefill(batch=8, prompt_tokens=64), "square"),
+        (
+            "llama3-8b",
+            Layout(pp=4, chunks=2, schedule="interleaved", dp=2),
+            Train(global_batch=12, sequence_length=64),
+            "multiples of pp",
+        ),
+    ],
+)
+def test_an_impossible_layout_says_why(
+    model: str, layout: Layout, work: Workload, reason: str
+) -> None:
+    with pytest.raises(BadValueError, match=reason):
+        estimate(model, H100, layout, work)
+
+
+def test_a_layout_that_does_not_fit_says_what_is_too_large() -> None:
+    found = estimate("llama3-70b", H100, Layout(), Train(global_batch=1, sequence_length=4096))
+    assert any("GiB" in each and "optimizer" in each for each in found.warnings)
+    assert not found.memory.fits()
+
+
+def test_the_cache_format_sets_the_time_of_decoding() -> None:
+    times = [
+        estimate(
+            "llama3-70b",
+            H100,
+            Layout(tp=8),
+            Decode(batch=64, context_tokens=16384, cache_dtype=dtype),
+        ).time_s
+        for dtype in ("bf16", "fp8")
+    ]
+    assert times[1] < 0.9 * times[0]
+
+
+def test_a_window_bounds_what_attention_costs() -> None:
+    work = Prefill(batch=1, prompt_tokens=32768)
+    found = estimate("gpt-oss-120b", H100, Layout(tp=4), work)
+    assert found.compute_s["attention"] < found.compute_s["products"]
+
+
+def test_unmeasured_devices_say_whose_shares_they_use() -> None:
+    found = estimate("llama3-8b", "mi355x", Layout(tp=2), Prefill(batch=1, prompt_tokens=512))
+    assert any("carried over" in each for each in found.warnings)
