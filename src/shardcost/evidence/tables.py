@@ -54,6 +54,8 @@ VALIDATED: Final = (
     "decode",
     "layer_ops",
     "training",
+    "inference",
+    "comm_fraction",
 )
 """The kinds whose rows shardcost predicts so far."""
 _MEANT: Final = 0.5

@@ -1,0 +1,253 @@
+"""Whole requests on top of `estimate`: a batch from prompt to last token, and an engine under load.
+
+A static batch is prefilled once and decoded step by step, each step over a longer context. Steps
+are priced at a few contexts only (Gauss-Legendre points), because a step's time is nearly linear in
+its context. Sequences whose keys and values do not fit in memory together run in rounds, one after
+the other.
+
+Under load, with so many requests in the engine at any time, new prompts are prefilled between the
+decoding steps of the others (Yu et al. 2022, Orca, OSDI), which wait meanwhile. While one request
+lives, every other one is prefilled once, so by Little's law::
+
+    life of a request = requests x prefill of one + output tokens x step
+    output rate       = requests x output tokens / life
+
+A request waits before its first token for the prompts that came with it, and for all the others
+between its later ones. Requests that were sent together and are equally long stay together: half
+of them are prefilled before the average one. Otherwise they end, and others come, at random times,
+and as for any random count about the square root of them come in a bunch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from shardcost.arrays import ceil_div, largest, smallest
+from shardcost.cluster import Cluster
+from shardcost.errors import UnknownNameError
+from shardcost.estimate.join import estimate
+from shardcost.estimate.result import Estimate
+from shardcost.layout import Layout
+from shardcost.memory import memory_of
+from shardcost.memory.habits import habits_of
+from shardcost.model import Model
+from shardcost.program.operations import Collective
+from shardcost.software import Software
+from shardcost.workload import Decode, Prefill
+
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(3)
+_AT: Final = (1 + _POINTS) / 2
+_SHARE: Final = _WEIGHTS / 2
+"""Where in the output steps are priced, from 0 at its start to 1 at its end, and their weights."""
+_KEPT_FREE: Final = 0.1
+"""Share of the memory that engines leave alone by default (vLLM's gpu_memory_utilization and
+TensorRT-LLM's free_gpu_memory_fraction are 0.9)."""
+ARRIVALS: Final = ("at random", "together")
+_PASS_TOKENS: Final = 8192
+"""Tokens of prompts that engines prefill in one pass by default."""
+MOST_SEQUENCES: Final = 2048
+"""Sequences that an engine decodes together at most, where memory would hold more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Generation:
+    """A batch of requests from prompt to last token. Figures are numbers, or arrays."""
+
+    ttft_s: Any
+    """Until the first token."""
+    tpot_s: Any
+    """Between later tokens, on average."""
+    latency_s: Any
+    """Until the last token of the last sequence."""
+    output_tokens_per_s: Any
+    """Of all sequences."""
+    rounds: Any
+    """How often a part of the batch runs after another, because memory does not hold all."""
+    prefill: Estimate
+    decode: Estimate
+    """Steps at the few contexts, along the last axis."""
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """An engine that always has so many requests. Figures are numbers, or arrays."""
+
+    requests: Any
+    """In the engine at any time."""
+    ttft_s: Any
+    tpot_s: Any
+    output_tokens_per_s: Any
+    prefill: Estimate
+    """Of as many prompts as go in one pass."""
+    decode: Estimate
+    """Steps at the few contexts, along the last axis."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A model on a cluster under a layout, run by some software in some number formats."""
+
+    model: Model
+    cluster: Cluster
+    layout: Layout
+    software: Software
+    dtype: str = "bf16"
+    cache_dtype: str = "bf16"
+
+    def prefill(self, batch: Any, prompt_tokens: Any) -> Estimate:
+        """Return the estimate of one pass over prompts."""
+        return self._estimate(self._prefill(batch, prompt_tokens))
+
+    def decode(self, batch: Any, context_tokens: Any) -> Estimate:
+        """Return the estimate of one step."""
+        return self._estimate(self._decode(batch, context_tokens))
+
+    def steps(self, batch: Any, prompt_tokens: Any, output_tokens: Any) -> tuple[Estimate, Any]:
+        """Return the estimate of a few steps of an output, and the mean time of all."""
+        first, many = _column(prompt_tokens), _column(largest(output_tokens - 1, 1))
+        contexts = np.rint(first + _AT * (many - 1)).astype(int)
+        found = self.decode(_column(batch), contexts)
+        return found, _plain((pass_time_s(found) * _SHARE).sum(axis=-1))
+
+    def room(self, prompt_tokens: Any, output_tokens: Any) -> Any:
+        """Return how many sequences memory holds at their full length, beside one prefill."""
+        dp = self.layout.dp
+        first = self._memory(self._prefill(dp, prompt_tokens))
+        last = self._memory(self._decode(dp, prompt_tokens + output_tokens - 1))
+        fixed = sum(first.values()) - first["kv_cache"]
+        free = (1 - _KEPT_FREE) * self.cluster.device.memory_bytes - fixed
+        return _whole(dp * largest(free // last["kv_cache"], 0))
+
+    def _prefill(self, batch: Any, prompt_tokens: Any) -> Prefill:
+        return Prefill(
+            batch=batch,
+            prompt_tokens=prompt_tokens,
+            dtype=self.dtype,
+            cache_dtype=self.cache_dtype,
+        )
+
+    def _decode(self, batch: Any, context_tokens: Any) -> Decode:
+        return Decode(
+            batch=batch,
+            context_tokens=context_tokens,
+            dtype=self.dtype,
+            cache_dtype=self.cache_dtype,
+        )
+
+    def _memory(self, work: Prefill | Decode) -> dict[str, Any]:
+        habits = habits_of(self.software.memory)
+        return memory_of(self.model, self.layout, work, software=habits).by_kind()
+
+    def _estimate(self, work: Prefill | Decode) -> Estimate:
+        return estimate(self.model, self.cluster, self.layout, work, software=self.software)
+
+
+def generation(engine: Engine, *, batch: Any, prompt_tokens: Any, output_tokens: Any) -> Generation:
+    """Return what a static batch takes. Counts may be arrays that broadcast.
+
+        >>> model, cluster = Model.named("llama3-8b"), Cluster.named("h100_sxm")
+    >>> engine = Engine(model, cluster, Layout(), Software.named("trtllm"))
+    >>> found = generation(engine, batch=1, prompt_tokens=512, output_tokens=128)
+        >>> 5 < 1e3 * found.tpot_s < 10
+        True
+    """
+    dp = engine.layout.dp
+    room = largest(engine.room(prompt_tokens, output_tokens), dp)
+    rounds = ceil_div(batch, smallest(batch, room))
+    together = ceil_div(batch, rounds * dp) * dp
+    prefill = engine.prefill(together, prompt_tokens)
+    prefill_s = pass_time_s(prefill)
+    decode, step_s = engine.steps(together, prompt_tokens, output_tokens)
+    latency_s = rounds * (prefill_s + (output_tokens - 1) * step_s)
+    return Generation(
+        ttft_s=prefill_s,
+        tpot_s=step_s,
+        latency_s=latency_s,
+        output_tokens_per_s=batch * output_tokens / latency_s,
+        rounds=rounds,
+        prefill=prefill,
+        decode=decode,
+    )
+
+
+def under_load(
+    engine: Engine,
+    *,
+    requests: Any = None,
+    prompt_tokens: Any,
+    output_tokens: Any,
+    arrivals: str = "at random",
+) -> Load:
+    """Return what an engine does that always has so many requests.
+
+    Args:
+        engine: What serves them.
+        requests: In the engine at any time; as many as fit if None.
+        prompt_tokens: Of each request.
+        output_tokens: Of each request.
+        arrivals: Whether a request's successor comes when it ends, ``at random``, or all were sent
+            ``together`` and stay so.
+    """
+    if arrivals not in ARRIVALS:
+        raise UnknownNameError("arrivals", arrivals, ARRIVALS)
+    dp = engine.layout.dp
+    room = largest(engine.room(prompt_tokens, output_tokens), dp)
+    most = smallest(room, MOST_SEQUENCES * dp)
+    running = most if requests is None else smallest(requests, most)
+    each = running / dp
+    prompts = largest(smallest(_PASS_TOKENS // prompt_tokens, running // dp), 1)
+    prefill = engine.prefill(dp * prompts, prompt_tokens)
+    prefill_s = pass_time_s(prefill) / prompts
+    decode, step_s = engine.steps(running, prompt_tokens, output_tokens)
+    life_s = each * prefill_s + output_tokens * step_s
+    before = (1 + each) / 2 if arrivals == "together" else each**0.5
+    ttft_s = largest(before, prompts) * prefill_s
+    return Load(
+        requests=running,
+        ttft_s=ttft_s,
+        tpot_s=(life_s - ttft_s) / output_tokens,
+        output_tokens_per_s=running * output_tokens / life_s,
+        prefill=prefill,
+        decode=decode,
+    )
+
+
+def pass_time_s(found: Estimate) -> Any:
+    """Return the seconds of a prefill or a step with what its engine does beside the device.
+
+    Before a pass the host looks after every sequence; at every collective of the tensor group the
+    ranks wait for the slowest.
+    """
+    software, work = found.software, found.workload
+    sequences = work.batch / found.layout.dp  # type: ignore[attr-defined]
+    waits = software.collective_wait_s * tensor_collectives(found)
+    return found.time_s + software.host_per_sequence_s * sequences + waits
+
+
+def tensor_collectives(found: Estimate) -> Any:
+    """Return how many collectives of the tensor group one pass has."""
+    program = found.program
+    pieces = [(each.count, each.passes) for each in program.layers]
+    pieces += [(1, program.first), (1, program.last)]
+    return sum(
+        times * op.count
+        for times, passes in pieces
+        for op in passes.forward
+        if isinstance(op, Collective) and op.group == "tp"
+    )
+
+
+def _column(value: Any) -> Any:
+    """Return a count with an axis after its own, for the contexts."""
+    return np.asarray(value)[..., None]
+
+
+def _plain(value: Any) -> Any:
+    return value if np.ndim(value) else float(value)
+
+
+def _whole(value: Any) -> Any:
+    return value.astype(int) if np.ndim(value) else int(value)

@@ -1,0 +1,301 @@
+"""Fits constants of engines to whole runs: ``python -m …evidence.refit_engines inference.csv``.
+
+Which kernels an engine has, and what it overlaps, are choices that its documentation states. What
+is left are two constants each, the same on every system: what its host does once a step, for each
+sequence or for each kernel, and what a collective waits for. They are found by descent along one
+constant after the other, from the same start and so to the same end. The loss is the mean of
+absolute logarithmic errors, each counted up to a limit so that rows which measure something else do
+not pull. Every fit is repeated without each model and without each tensor-parallel degree, to say
+what it is worth on those.
+
+Kernels of a device that nobody measured by themselves are fitted the same way, to one half of the
+models, and checked on the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from shardcost import catalog
+from shardcost.errors import ShardcostError
+from shardcost.evidence.inference import Question, answers, question_of
+from shardcost.evidence.predictions import Floats
+from shardcost.evidence.tables import Row, Table, read_table
+from shardcost.files import write_whole
+from shardcost.kernels import products
+from shardcost.kernels.constants import section_of
+
+FITTED: Final[Mapping[str, tuple[str, str]]] = {
+    "deepspeed_mii": ("host_per_kernel_us", "host_per_sequence_us"),
+    "fastertransformer": ("host_per_kernel_us", "collective_wait_us"),
+    "megatron_inference": ("host_per_kernel_us", "host_per_sequence_us"),
+    "sglang": ("step_overhead_ms", "host_per_sequence_us"),
+    "trtllm": ("step_overhead_ms", "host_per_sequence_us"),
+    "trtllm_2023": ("step_overhead_ms", "collective_wait_us"),
+    "vllm": ("slowdown", "host_per_sequence_us"),
+    "vllm_2024": ("step_overhead_ms", "host_per_sequence_us"),
+}
+"""Which two constants each engine has."""
+START: Final = {
+    "host_per_kernel_us": 20.0,
+    "host_per_sequence_us": 20.0,
+    "collective_wait_us": 10.0,
+    "step_overhead_ms": 0.5,
+    "slowdown": 1.5,
+}
+_UNITS: Final = {"_us": 1e-6, "_ms": 1e-3}
+_FIGURES: Final = ("e2e_latency", "tpot", "prefill_latency", "ttft")
+"""What is fitted; under load only the time between tokens."""
+_LIMIT: Final = 0.5
+_COARSE: Final = (0.1, 1.0, 10.0, 100.0)
+_STEPS: Final = (2.0, 1.5, 1.2, 1.07, 1.02)
+_DIGITS: Final = 3
+DEVICE: Final = "mi300x"
+DEVICE_START: Final = {
+    ("products", "bf16", "peak_share"): 0.05,
+    ("products", "bf16", "memory_share"): 0.5,
+    ("products", "bf16", "launch_us"): 15.0,
+    ("attention", "decode", "vector", "token_ns"): 60.0,
+}
+"""Where each constant stands, and its start. The launch is that of passes and attention too."""
+_SAME_LAUNCH: Final = (
+    ("passes", "pass", "latency_us"),
+    ("attention", "decode", "vector", "launch_us"),
+    ("attention", "prefill", "launch_us"),
+)
+
+
+class Evidence(NamedTuple):
+    """Rows of one engine, by what they share."""
+
+    groups: list[tuple[Question, list[Row], Floats]]
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every row."""
+        return [row for _, rows, _ in self.groups for row in rows]
+
+    def where(self, keep: Callable[[Row], bool]) -> Evidence:
+        """Return the evidence of the rows that `keep` holds for."""
+        found = []
+        for question, rows, measured in self.groups:
+            kept = [i for i, row in enumerate(rows) if keep(row)]
+            if kept:
+                found.append((question, [rows[i] for i in kept], measured[kept]))
+        return Evidence(found)
+
+    def ratios(self, constants: Mapping[str, float]) -> Floats:
+        """Return predicted over measured, of every row."""
+        given = {
+            _field(name): value * _UNITS.get(name[-3:], 1) for name, value in constants.items()
+        }
+        return np.concatenate(
+            [
+                answers(_with(question, given), rows) / measured
+                for question, rows, measured in self.groups
+            ]
+        )
+
+
+def evidence_of(table: Table, wanted: Callable[[Row], bool]) -> dict[str, Evidence]:
+    """Return the rows to fit, by engine."""
+    groups: dict[Question, list[Row]] = {}
+    for row in table.records():
+        if _is_fitted(row) and wanted(row):
+            try:
+                groups.setdefault(question_of(row), []).append(row)
+            except ShardcostError:
+                continue
+    found: dict[str, Evidence] = {}
+    for question, rows in groups.items():
+        measured = np.array([float(row["value"]) for row in rows])
+        each = found.setdefault(question.software.name, Evidence([]))
+        each.groups.append((question, rows, measured))
+    return found
+
+
+def loss(ratios: Floats) -> float:
+    """Return the mean absolute logarithmic error, each counted up to the limit."""
+    return float(np.minimum(np.abs(np.log(ratios)), _LIMIT).mean())
+
+
+def descend(
+    lossy: Callable[[dict[Any, float]], float], start: Mapping[Any, float]
+) -> dict[Any, float]:
+    """Return the constants of the least loss: up and down along each, by ever smaller factors."""
+    names = list(start)
+    least, best = min(
+        ((lossy(trial), trial) for trial in _starts(start, names)), key=lambda found: found[0]
+    )
+    for step in _STEPS:
+        improved = True
+        while improved:
+            improved = False
+            for name in best:
+                for factor in (step, 1 / step):
+                    trial = best | {name: best[name] * factor}
+                    found = lossy(trial)
+                    if found < least * (1 - 1e-4):
+                        best, least, improved = trial, found, True
+                        break
+    return {name: float(f"{value:.{_DIGITS}g}") for name, value in best.items()}
+
+
+def _starts(start: Mapping[Any, float], names: Sequence[Any]) -> Iterator[dict[Any, float]]:
+    """Yield the start, and others around it where there are only two constants."""
+    if len(names) != 2:
+        yield dict(start)
+        return
+    for one, two in itertools.product(_COARSE, _COARSE):
+        yield {names[0]: one * start[names[0]], names[1]: two * start[names[1]]}
+
+
+def fitted(name: str, evidence: Evidence) -> dict[str, float]:
+    """Return the two constants of an engine that suit rows best."""
+    start = {each: START[each] for each in FITTED[name]}
+    return descend(lambda trial: loss(evidence.ratios(trial)), start)
+
+
+def left_out(name: str, evidence: Evidence, column: str) -> Floats:
+    """Return the ratios of rows whose model, say, the fit had not seen."""
+    values = sorted({row[column] for row in evidence.rows})
+    if len(values) == 1:
+        return np.array([])
+    found = []
+    for value in values:
+        constants = fitted(name, evidence.where(lambda row, v=value: row[column] != v))  # type: ignore[misc]
+        found.append(evidence.where(lambda row, v=value: row[column] == v).ratios(constants))  # type: ignore[misc]
+    return np.concatenate(found)
+
+
+def errors_pct(ratios: Floats) -> tuple[float, float]:
+    """Return the median and the 90th percentile of absolute errors."""
+    errors = 100 * np.abs(ratios - 1)
+    return float(np.median(errors)), float(np.percentile(errors, 90))
+
+
+@contextmanager
+def device_constants(constants: Mapping[tuple[str, ...], float]) -> Iterator[None]:
+    """Let a device's kernels run by other constants for a while."""
+    every = dict(constants)
+    launch = constants.get(("products", "bf16", "launch_us"))
+    if launch is not None:
+        every |= dict.fromkeys(_SAME_LAUNCH, launch)
+    before = {}
+    for path, value in every.items():
+        table = _table(path)
+        before[path] = table[path[-1]]
+        table[path[-1]] = value
+    _forget()
+    try:
+        yield
+    finally:
+        for path, value in before.items():
+            _table(path)[path[-1]] = value
+        _forget()
+
+
+def fit_device(evidence: Evidence) -> dict[tuple[str, ...], float]:
+    """Return the constants of the device's kernels that suit rows best."""
+
+    def lossy(trial: dict[Any, float]) -> float:
+        with device_constants(trial):
+            return loss(evidence.ratios({}))
+
+    return descend(lossy, DEVICE_START)
+
+
+def write_constants(name: str, constants: Mapping[str, float], fit: str) -> None:
+    """Replace the constants in an engine's file."""
+    path = Path(catalog.__file__).parent / "software" / f"{name}.toml"
+    lines = [f"{key} = {value}" for key, value in constants.items()]
+    table = "\n".join(["[constants]", *lines, f'fit = "{fit}"', ""])
+    text = re.sub(r"\[constants\]\n(?:[^\[\n].*\n)*", table, path.read_text(encoding="utf-8"))
+    write_whole(path, text)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Fit every engine, and print what the fits are worth."""
+    table = read_table(Path(arguments[0]))
+    engines = evidence_of(table, lambda row: row["cluster"] != DEVICE)
+    for name in FITTED:
+        if name in engines and (len(arguments) == 1 or name in arguments[1:]):
+            _report(name, engines[name])
+    device = evidence_of(table, lambda row: row["cluster"] == DEVICE)
+    if device and (len(arguments) == 1 or DEVICE in arguments[1:]):
+        _report_device(device["vllm_2024"])
+
+
+def _report(name: str, evidence: Evidence) -> None:
+    constants = fitted(name, evidence)
+    datasets = ", ".join(sorted({row["dataset"] for row in evidence.rows}))
+    errors = _in_words(evidence.ratios(constants))
+    fit = f"fitted to {len(evidence.rows)} rows of {datasets}: {errors}"
+    write_constants(name, constants, fit)
+    print(name, constants, fit)
+    for column in ("model", "tp"):
+        ratios = left_out(name, evidence, column)
+        if ratios.size:
+            print(f"  without its {column}: {_in_words(ratios)}")
+
+
+def _report_device(evidence: Evidence) -> None:
+    models = sorted({row["model"] for row in evidence.rows})
+    half = models[0::4] + models[1::4]
+    seen = evidence.where(lambda row: row["model"] in half)
+    unseen = evidence.where(lambda row: row["model"] not in half)
+    constants = fit_device(seen)
+    with device_constants(constants):
+        print(DEVICE, f"fitted to {len(seen.rows)} rows: {_in_words(seen.ratios({}))}")
+        print(f"  other models, {len(unseen.rows)} rows: {_in_words(unseen.ratios({}))}")
+    for path, value in constants.items():
+        print(f"  {'.'.join(path)} = {value}")
+
+
+def _in_words(ratios: Floats) -> str:
+    median, p90 = errors_pct(ratios)
+    return f"median {median:.1f} %, p90 {p90:.1f} %"
+
+
+def _with(question: Question, given: Mapping[str, Any]) -> Question:
+    return question._replace(software=replace(question.software, **given)) if given else question
+
+
+def _field(name: str) -> str:
+    return name[:-3] + "_s" if name[-3:] in _UNITS else name
+
+
+def _is_fitted(row: Row) -> bool:
+    """Return whether a row is fitted.
+
+    Rows in 8 bits are not: their products were measured with the conversion of the input, which
+    engines fuse with what comes before.
+    """
+    loaded = row["batching"].startswith("in-flight")
+    wanted = row["metric"] == "tpot" if loaded else row["metric"] in _FIGURES
+    return wanted and row["weight_dtype"] != "fp8"
+
+
+def _table(path: tuple[str, ...]) -> dict[str, Any]:
+    content: dict[str, Any] = dict(catalog.contents(path[0]))[DEVICE]  # type: ignore[arg-type]
+    for name in path[1:-1]:
+        content = content[name]
+    return content
+
+
+def _forget() -> None:
+    section_of.cache_clear()
+    products._kernel.cache_clear()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

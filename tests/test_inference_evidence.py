@@ -1,0 +1,268 @@
+"""Whole requests: what serving adds to single passes, and how rows of measured runs are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardcost import Cluster, Layout, Model
+from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.estimate.serving import (
+    ARRIVALS,
+    Engine,
+    generation,
+    pass_time_s,
+    tensor_collectives,
+    under_load,
+)
+from shardcost.evidence import comm_fraction, inference, refit_engines
+from shardcost.evidence.tables import read_table
+from shardcost.software import Software
+
+ROW = {
+    "dataset": "mine",
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "layers": "32",
+    "hidden": "4096",
+    "heads": "32",
+    "kv_heads": "8",
+    "ffn": "14336",
+    "gated": "1",
+    "vocab": "128256",
+    "cluster": "h100_sxm",
+    "gpu": "H100",
+    "tp": "2",
+    "pp": "1",
+    "n_gpus": "2",
+    "weight_dtype": "fp16",
+    "engine": "TensorRT-LLM v1.0",
+    "batching": "static",
+    "batch": "4",
+    "isl": "512",
+    "osl": "128",
+    "metric": "e2e_latency",
+    "value": "1",
+    "unit": "ms",
+    "notes": "",
+}
+
+
+def engine(
+    model: str = "llama3-8b", cluster: str = "h100_sxm", tp: int = 1, **choices: object
+) -> Engine:
+    software = replace(Software.named("trtllm"), **choices)  # type: ignore[arg-type]
+    return Engine(Model.named(model), Cluster.named(cluster), Layout(tp=tp), software)
+
+
+def test_one_output_token_is_a_prefill() -> None:
+    served = engine()
+    found = generation(served, batch=2, prompt_tokens=512, output_tokens=1)
+    assert found.latency_s == pytest.approx(found.ttft_s)
+    assert found.ttft_s == pytest.approx(pass_time_s(served.prefill(2, 512)))
+
+
+def test_few_contexts_stand_for_every_step() -> None:
+    served = engine()
+    found = generation(served, batch=8, prompt_tokens=100, output_tokens=33)
+    steps = served.decode(8, np.arange(100, 132)).time_s
+    extra = served.software.host_per_sequence_s * 8
+    assert found.tpot_s == pytest.approx(steps.mean() + extra, rel=0.01)
+
+
+def test_arrays_equal_numbers() -> None:
+    served = engine(tp=2)
+    batches, prompts = np.array([1, 4, 64]), np.array([128, 2048, 512])
+    together = generation(served, batch=batches, prompt_tokens=prompts, output_tokens=64)
+    alone = [
+        generation(served, batch=int(b), prompt_tokens=int(p), output_tokens=64).latency_s
+        for b, p in zip(batches, prompts, strict=True)
+    ]
+    assert together.latency_s == pytest.approx(alone)
+
+
+def test_what_memory_does_not_hold_runs_in_rounds() -> None:
+    small = engine("llama2-7b", "a100_sxm_40gb")
+    room = small.room(2048, 2048)
+    assert 5 < room < 16
+    found = generation(small, batch=4 * room, prompt_tokens=2048, output_tokens=2048)
+    one = generation(small, batch=room, prompt_tokens=2048, output_tokens=2048)
+    assert (found.rounds, one.rounds) == (4, 1)
+    assert found.latency_s == pytest.approx(4 * one.latency_s)
+
+
+def test_a_cache_in_fewer_bits_leaves_more_room() -> None:
+    served = engine()
+    narrow = replace(served, cache_dtype="fp8")
+    assert narrow.room(1024, 1024) >= 2 * served.room(1024, 1024) - 1
+
+
+def test_latency_grows_with_batch_and_lengths() -> None:
+    base = {"batch": 4, "prompt_tokens": 256, "output_tokens": 64}
+    least = generation(engine(), **base).latency_s
+    for name, count in base.items():
+        assert generation(engine(), **{**base, name: 4 * count}).latency_s > least
+
+
+def test_sequences_and_collectives_cost_what_the_software_says() -> None:
+    plain = engine(tp=2, host_per_sequence_s=1e-12, collective_wait_s=1e-12)
+    busy = engine(tp=2, host_per_sequence_s=1e-4, collective_wait_s=1e-5)
+    without, with_both = plain.decode(16, 1024), busy.decode(16, 1024)
+    assert tensor_collectives(with_both) >= 2 * 32
+    extra = 16 * 1e-4 + 1e-5 * tensor_collectives(with_both)
+    assert pass_time_s(with_both) - without.time_s == pytest.approx(extra, rel=1e-3)
+
+
+def test_one_rank_waits_for_none() -> None:
+    assert tensor_collectives(engine().decode(1, 64)) == 0
+
+
+def test_output_rate_is_little_s_law() -> None:
+    found = under_load(engine(), requests=32, prompt_tokens=512, output_tokens=256)
+    life = found.ttft_s + 256 * found.tpot_s
+    assert found.output_tokens_per_s == pytest.approx(32 * 256 / life)
+
+
+def test_more_requests_more_tokens_but_longer_between_them() -> None:
+    few, many = (
+        under_load(engine(), requests=n, prompt_tokens=512, output_tokens=256) for n in (4, 64)
+    )
+    assert many.output_tokens_per_s > few.output_tokens_per_s
+    assert many.tpot_s > few.tpot_s
+
+
+def test_no_more_requests_run_than_fit() -> None:
+    served = engine("llama2-7b", "a100_sxm_40gb")
+    found = under_load(served, prompt_tokens=2048, output_tokens=2048)
+    more = under_load(served, requests=1000, prompt_tokens=2048, output_tokens=2048)
+    assert found.requests == more.requests == served.room(2048, 2048)
+
+
+def test_requests_sent_together_wait_longer_for_their_first_token() -> None:
+    spread, together = (
+        under_load(engine(), requests=64, prompt_tokens=2048, output_tokens=256, arrivals=arrivals)
+        for arrivals in ARRIVALS
+    )
+    assert together.ttft_s > spread.ttft_s
+    assert together.output_tokens_per_s == spread.output_tokens_per_s
+
+
+def test_unknown_arrivals() -> None:
+    with pytest.raises(UnknownNameError, match="arrivals"):
+        under_load(engine(), prompt_tokens=8, output_tokens=8, arrivals="late")
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "software"),
+    [
+        ("TensorRT-LLM v0.8", "", "trtllm_2023"),
+        ("TensorRT-LLM v0.17", "", "trtllm"),
+        ("TensorRT-LLM", "llm_inference_bench", "trtllm_2023"),
+        ("TensorRT-LLM", "", "trtllm"),
+        ("trtllm 1.0.0rc3", "", "trtllm"),
+        ("vLLM", "llm_inference_bench", "vllm_2024"),
+        ("vllm 0.12.0", "", "vllm"),
+        ("vLLM 0.8.5 + TokenWeave", "", "vllm"),
+        ("vllm 0.6.3", "", "vllm_2024"),
+        ("sglang 0.5.1.post1", "", "sglang"),
+        ("FasterTransformer/NeMo", "", "fastertransformer"),
+        ("Deepspeed-MII", "", "deepspeed_mii"),
+        ("Megatron-LM", "", "megatron_inference"),
+        ("something new", "", "vllm"),
+    ],
+)
+def test_engines(name: str, dataset: str, software: str) -> None:
+    assert inference.engine_of({"engine": name, "dataset": dataset}) == software
+
+
+def test_the_catalog_knows_what_a_table_leaves_out() -> None:
+    row = {**ROW, "model": "Qwen/Qwen3-32B", "layers": "64", "hidden": "5120", "heads": "64"}
+    assert inference.model_of(row) == inference.known_model("qwen3-32b")
+
+
+def test_a_stated_shape_beats_a_name_that_means_another() -> None:
+    model = inference.model_of({**ROW, "layers": "16"})
+    assert model.num_layers == 16
+
+
+def test_attention_and_feed_forward_side_by_side() -> None:
+    model = inference.model_of({**ROW, "model": "GPT-J 6B"})
+    assert model.blocks[0].parallel
+
+
+def test_a_model_without_shape_or_name_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="model without a shape"):
+        inference.model_of({**ROW, "model": "Deci/DeciLM-7B", "layers": ""})
+
+
+def test_smaller_memory_is_seen() -> None:
+    row = {**ROW, "cluster": "a100_sxm", "gpu": "A100-SXM4-40GB"}
+    assert inference.machine(row, 2).name == "a100_sxm_40gb"
+
+
+def test_more_devices_than_a_node_are_joined() -> None:
+    assert inference.machine({**ROW, "cluster": "a100_sxm"}, 32).network is not None
+
+
+@pytest.mark.parametrize("metric", ["e2e_latency", "ttft", "tpot", "output_throughput_total"])
+def test_figures_are_those_of_generation(metric: str) -> None:
+    row = {**ROW, "metric": metric}
+    question = inference.question_of(row)
+    found = generation(Engine(*question[:5]), batch=4, prompt_tokens=512, output_tokens=128)
+    expected = {
+        "e2e_latency": 1e3 * found.latency_s,
+        "ttft": 1e3 * found.ttft_s,
+        "tpot": 1e3 * found.tpot_s,
+        "output_throughput_total": found.output_tokens_per_s,
+    }[metric]
+    assert inference.answers(question, [row])[0] == pytest.approx(expected)
+
+
+def test_unknown_metric() -> None:
+    with pytest.raises(UnknownNameError, match="metric"):
+        inference.question_of({**ROW, "metric": "joy"})
+
+
+def test_descent_finds_the_least() -> None:
+    found = refit_engines.descend(
+        lambda at: abs(np.log(at["a"] / 3.0)) + abs(np.log(at["b"] / 0.02)),
+        {"a": 1.0, "b": 1.0},
+    )
+    assert found["a"] == pytest.approx(3.0, rel=0.02)
+    assert found["b"] == pytest.approx(0.02, rel=0.02)
+
+
+def test_one_wild_row_counts_no_more_than_the_limit() -> None:
+    assert refit_engines.loss(np.array([1.0, 1e9])) == pytest.approx(0.25)
+
+
+def test_every_engine_states_its_fit() -> None:
+    for name, constants in refit_engines.FITTED.items():
+        software = Software.named(name)
+        assert software.fit.startswith("fitted to"), name
+        assert len(constants) == 2
+
+
+def test_multimem_costs_the_wire_of_the_switch() -> None:
+    cluster = Cluster.named("h100_sxm")
+    sizes = np.array([2.0**24, 2.0**27])
+    found = comm_fraction.multimem_all_reduce_s(cluster, 4, sizes)
+    # One direction of NVLink carries the buffer once.
+    assert (found > sizes / cluster.tiers[-1].bytes_per_s).all()
+    assert (found < 3 * sizes / cluster.tiers[-1].bytes_per_s).all()
+
+
+def test_without_a_switch_that_adds_there_is_none() -> None:
+    with pytest.raises(BadValueError, match="one with"):
+        comm_fraction.multimem_all_reduce_s(Cluster.named("a100_sxm"), 4, 2**20)
+
+
+def test_almost_all_rows_are_predicted_and_the_rest_named(evidence: Path) -> None:
+    table = read_table(evidence / "measured" / "inference.csv")
+    found = inference.predictions(table)
+    skipped = np.isnan(found.values)
+    assert skipped.mean() < 0.05
+    assert all(bool(reason) == gone for reason, gone in zip(found.reasons, skipped, strict=True))
+    assert (found.values[~skipped] > 0).all()
