@@ -36,6 +36,9 @@ class Software(Noun):
     fused_passes: bool = flag(default=True)
     """Normalisation with the residual sum, and a gated activation, are one kernel each."""
     dropout: bool = flag(default=False)
+    selective: str = one_of("attention", "products", default="attention")
+    """What selective recomputation computes again: attention (Korthikanti et al. 2022), or every
+    second product with all passes, attention kept (PyTorch's selective checkpointing)."""
     tp_overlap: str = one_of("none", "async", "chunked", default="none")
     """What hides tensor-parallel communication: nothing; in the backward pass the product that
     does not wait for it; or the product itself, cut into chunks."""

@@ -21,7 +21,7 @@ from shardcost.errors import BadValueError
 from shardcost.estimate.placement import Place
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.passes import pass_time_s
-from shardcost.kernels.products import product_time_s
+from shardcost.kernels.products import copy_bytes_per_s, product_time_s
 from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product
 from shardcost.software import Software
 
@@ -92,9 +92,7 @@ class Prices:
             chosen = {key: op for key, op in products.items() if op.dtype == dtype}
             table = np.array([(op.m, op.n, op.k, op.batch) for op in chosen.values()], dtype=float)
             m, n, k, batch = table.T
-            seconds = np.asarray(
-                product_time_s(self.device, dtype, m, n, k, batch=batch, units_taken=units_taken)
-            )
+            seconds = np.asarray(self._products(dtype, m, n, k, batch, units_taken))
             self._kept.update(zip(chosen, seconds.tolist(), strict=True))
 
     def _keep_passes(self, new: dict[Any, Operation]) -> None:
@@ -106,17 +104,27 @@ class Prices:
 
     def _alone(self, op: Operation, units_taken: int) -> Any:
         if isinstance(op, Product):
-            return product_time_s(
-                self.device, op.dtype, op.m, op.n, op.k, batch=op.batch, units_taken=units_taken
-            )
+            return self._products(op.dtype, op.m, op.n, op.k, op.batch, units_taken)
         if isinstance(op, Pass):
             return pass_time_s(self.device, op.bytes_moved, kernels=op.kernels)
         if isinstance(op, AttentionCore):
             return self._attention(op)
         return self._collective(op)
 
+    def _products(self, dtype: str, m: Any, n: Any, k: Any, batch: Any, units_taken: int) -> Any:
+        """Return the seconds of products, beside a collective's kernel if that holds units."""
+        taken = copy_bytes_per_s(self.device, units_taken) if units_taken else 0.0
+        return product_time_s(
+            self.device, dtype, m, n, k, batch=batch, units_taken=units_taken, memory_taken=taken
+        )
+
     def _attention(self, op: AttentionCore) -> Any:
-        shared: dict[str, Any] = {"window_tokens": op.window_tokens, "value_dim": op.value_dim}
+        # A kernel takes a value's size of its own for values that are part of the keys.
+        own = is_array(op.value_dim) or op.value_dim != op.head_dim
+        shared: dict[str, Any] = {
+            "window_tokens": op.window_tokens,
+            "value_dim": op.value_dim if own else None,
+        }
         heads = (op.heads, op.kv_heads, op.head_dim)
         if op.decode:
             return decode_time_s(

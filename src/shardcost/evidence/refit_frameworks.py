@@ -4,9 +4,9 @@
 
 A framework's kernels and what it overlaps are choices that its documentation states. What is left
 are one or two constants each, the same on every system, found as those of engines are
-(`shardcost.evidence.refit_engines`). Data sets count alike, however many rows they have. Every fit
-is repeated without each model, each tensor-parallel degree and each data set, to say what it is
-worth on those.
+(`shardcost.evidence.refit_engines`). A data set counts by the square root of its rows, for rows of
+one site are alike. Every fit is repeated without each model, each tensor-parallel degree and each
+data set, to say what it is worth on those.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardcost.evidence.predictions import Floats
 from shardcost.evidence.tables import Row, Table, read_table
 
 FITTED: Final[Mapping[str, Mapping[str, float]]] = {
-    "megatron_2021": {"slowdown": 1.0, "step_overhead_ms": 10.0},
+    "megatron_2021": {"slowdown": 1.0},
     "megatron_deepspeed": {"host_per_kernel_us": 50.0, "gradient_sum_bytes": 20.0},
     "megatron_core": {"slowdown": 1.0, "step_overhead_ms": 10.0},
     "megatron_lm": {"slowdown": 1.0},
@@ -34,6 +34,8 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
     "torchtitan": {"slowdown": 1.0},
 }
 """Which constants each framework has, and where the search for them starts."""
+_MOST_ROWS: Final = 60
+"""Of one data set, in a fit of one or two constants."""
 LEFT_OUT: Final = ("model", "tp", "dataset")
 
 
@@ -59,13 +61,22 @@ def _time_s(row: Row, constants: Mapping[str, float]) -> float:
 
 
 def fitted(name: str, rows: Sequence[Row]) -> dict[str, float]:
-    """Return the constants of a framework that suit rows best, data sets counting alike."""
-    sets = [[row for row in rows if row["dataset"] == each] for each in _values(rows, "dataset")]
+    """Return the constants of a framework that suit rows best."""
+    names = _values(rows, "dataset")
+    sets = [_sample(rows, each) for each in names]
+    counts = [sum(row["dataset"] == each for row in rows) for each in names]
 
     def lossy(trial: dict[str, float]) -> float:
-        return float(np.mean([loss(ratios(each, trial)) for each in sets]))
+        losses = [loss(ratios(each, trial)) for each in sets]
+        return float(np.average(losses, weights=np.sqrt(counts)))
 
     return descend(lossy, FITTED[name])
+
+
+def _sample(rows: Sequence[Row], dataset: str) -> list[Row]:
+    """Return rows of a data set, evenly picked where it has more than a fit needs."""
+    own = [row for row in rows if row["dataset"] == dataset]
+    return own[:: max(1, len(own) // _MOST_ROWS)]
 
 
 def left_out(name: str, rows: Sequence[Row], column: str) -> Floats:

@@ -68,7 +68,7 @@ def model_of(row: Row) -> Model:
     return _model(
         *(whole_cell(row, name) for name in ("layers", "hidden", "heads")),
         *(_or_one(row, name) for name in ("kv_heads", "ffn", "vocab")),
-        gated=row["gated"] == "1",
+        gated=row.get("gated") == "1",
     )
 
 
@@ -99,7 +99,7 @@ def _model(
 
 def machine(row: Row) -> Cluster:
     """Return the cluster of the catalog that a row names."""
-    return _machine(row["cluster"], row["network"])
+    return _machine(row.get("cluster", ""), row.get("network", ""))
 
 
 @cache
@@ -117,7 +117,9 @@ def job_wire(row: Row) -> Calibration | None:
     gpus = whole_cell(row, "gpus")
     if not rate or machine(row).network is None or gpus <= machine(row).tiers[-1].gpus:
         return None
-    return _job_wire(row["cluster"], row["network"], gpus, round(4 * log2(float(rate))))
+    return _job_wire(
+        row.get("cluster", ""), row.get("network", ""), gpus, round(4 * log2(float(rate)))
+    )
 
 
 @cache
@@ -152,7 +154,7 @@ _GATHERED_BYTES: Final = 2.0**30
 
 def software_of(row: Row) -> Software:
     """Return the framework of a row, with what the row itself states of it."""
-    software = _software(_framework(row), row["tp_overlap"])
+    software = _software(_framework(row), row.get("tp_overlap", ""))
     if software.host_per_hop_s is None or _has_slow_hops(row):
         return software
     return _without_hops(software)
@@ -191,7 +193,7 @@ def _software(name: str, tp_overlap: str) -> Software:
 
 
 def _framework(row: Row) -> str:
-    name = row["framework"].lower()
+    name = row.get("framework", "").lower()
     return next((found for start, found in _FRAMEWORKS if name.startswith(start)), _DEFAULT)
 
 
@@ -203,13 +205,13 @@ def layout_of(row: Row) -> Layout:
     if framework == "torchtitan" and degrees["pp"] > 1:
         # TorchTitan cuts a replica's batch into as many micro-batches as there are stages.
         micro = max(1, micro // degrees["pp"])
-        chunks = 2 if "interleaved" in row["notes"].lower() else 1
+        chunks = 2 if "interleaved" in row.get("notes", "").lower() else 1
     return Layout(
         **degrees,
         chunks=chunks if degrees["pp"] > 1 else 1,
         micro_batch=micro,
         schedule="interleaved" if chunks > 1 and degrees["pp"] > 1 else "1f1b",
-        sequence_parallel=row["sp"] == "1" and degrees["tp"] > 1,
+        sequence_parallel=row.get("sp") == "1" and degrees["tp"] > 1,
         recompute=_recompute(row),
         zero=_zero(row, framework),
         shard_degree=_shard_degree(row, degrees["dp"] * degrees["cp"]),
@@ -224,7 +226,7 @@ def train_of(row: Row) -> Train:
     return Train(
         global_batch=whole_cell(row, "gbs"),
         sequence_length=whole_cell(row, "seq"),
-        dtype=_dtype(row["dtype"]),
+        dtype=_dtype(row.get("dtype") or "bf16"),
         adapters="lora" in row["model"].lower(),
         document_tokens=_SQUAD_TOKENS if packed else None,
     )
@@ -242,14 +244,14 @@ def _dtype(name: str) -> str:
 
 
 def _recompute(row: Row) -> str:
-    name = row["recompute"].lower()
+    name = row.get("recompute", "").lower()
     if name.startswith("selective"):
         return "selective"
     return name if name in {"full", "none"} else "none"
 
 
 def _zero(row: Row, framework: str) -> int:
-    stated = row["zero_fsdp"]
+    stated = row.get("zero_fsdp", "")
     if stated in _ZERO:
         return _ZERO[stated]
     if stated.isdigit() and int(stated) > 1:
@@ -258,7 +260,7 @@ def _zero(row: Row, framework: str) -> int:
 
 
 def _shard_degree(row: Row, replicas: int) -> int | None:
-    stated = row["zero_fsdp"]
+    stated = row.get("zero_fsdp", "")
     if stated.isdigit() and 1 < int(stated) < replicas:
         return int(stated)
     return None

@@ -5,7 +5,7 @@ matrix products with their shapes, attention, memory-bound passes and collective
 and group, forward, backward and recomputed; and what happens once a step. Nothing here knows how
 long anything takes::
 
-    operations   the five kinds of operation, and how they are grouped
+    operations   the kinds of operation, and how they are grouped
     setting      the tokens of a pass, who shares them, and what a matrix of weights does to them
     shares       what part of the heads and experts a rank has
     attention    the attention part of a layer       ┐ each by partition scheme: Megatron's 1-D,

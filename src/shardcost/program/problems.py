@@ -23,7 +23,7 @@ from shardcost.model import (
 from shardcost.program.partitions import scheme_problems
 from shardcost.program.setting import Setting
 from shardcost.program.shares import expert_tensor_degree
-from shardcost.workload import Train, Workload
+from shardcost.workload import Decode, Train, Workload
 
 
 def problems(model: Model, s: Setting, workload: Workload) -> Mapping[str, Any]:
@@ -89,6 +89,8 @@ def _workload_problems(layout: Layout, workload: Workload) -> dict[str, Any]:
     else:
         batch, tokens = workload.batch, workload.tokens // workload.batch  # type: ignore[attr-defined]
         found = {f"dp does not divide the batch of {batch}": batch % layout.dp != 0}
+    if isinstance(workload, Decode):  # the cache is spread, not the new tokens
+        return found
     found[f"cp does not divide the sequence of {tokens} tokens"] = tokens % layout.cp != 0
     if layout.sequence_parallel:
         share = layout.cp * layout.tp
