@@ -147,3 +147,19 @@ def test_a_window_bounds_what_attention_costs() -> None:
 def test_unmeasured_devices_say_whose_shares_they_use() -> None:
     found = estimate("llama3-8b", "mi355x", Layout(tp=2), Prefill(batch=1, prompt_tokens=512))
     assert any("carried over" in each for each in found.warnings)
+
+
+def test_gradients_of_experts_go_over_the_ranks_with_the_same_experts() -> None:
+    work = Train(global_batch=64, sequence_length=1024)
+    found = estimate("mixtral-8x7b", H100, Layout(tp=2, dp=16, ep=8), work)
+    assert found.program.step is not None
+    sizes = {op.ranks: op.size_bytes for op in found.program.step.gradients}  # type: ignore[union-attr]
+    assert set(sizes) == {16, 2}
+    assert sizes[2] == pytest.approx(4 * 32 * 3 * 4096 * 14336 / 2, rel=1e-6)
+
+
+def test_a_cache_can_be_spread_over_context_ranks() -> None:
+    work = Decode(batch=1, context_tokens=524288)
+    alone, spread = (estimate("llama3-70b", H100, Layout(tp=8, cp=cp), work) for cp in (1, 4))
+    assert spread.compute_s["attention"] < 0.5 * alone.compute_s["attention"]
+    assert spread.comm_s["cp"] > 0

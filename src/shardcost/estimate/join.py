@@ -20,7 +20,7 @@ from shardcost.kernels.constants import section_of
 from shardcost.kernels.products import product_section
 from shardcost.layout import Layout
 from shardcost.memory import Habits, Memory, memory_of
-from shardcost.memory.habits import habits_of
+from shardcost.memory.habits import habits_with
 from shardcost.model import Model
 from shardcost.program.assemble import Program, program_of
 from shardcost.program.flops import model_flops
@@ -90,14 +90,13 @@ def estimate(
 @lru_cache(maxsize=64)
 def _habits(software: Software) -> Habits:
     """Return how a software treats memory: its choices, and what was measured of it."""
-    choices = {name: getattr(software, name) for name in ("attention", "dropout", "balance")}
-    return habits_of({**choices, **software.memory})
+    return habits_with(vars(software), software.memory)
 
 
 def _has_arrays(program: Program) -> bool:
     """Return whether any size in a program is an array."""
     s, stages = program.setting, program.stages
-    sizes = (s.tokens, s.context_tokens, stages.first.weights, stages.middle.layers)
+    sizes = (s.tokens, s.context_tokens, stages.first.weights.total, stages.middle.layers)
     return any(map(is_array, (*sizes, program.micro_batches, *vars(s.layout).values())))
 
 

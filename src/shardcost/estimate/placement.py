@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from shardcost.arrays import choose
 from shardcost.layout import Layout
+from shardcost.memory.parameters import expert_copies
 
 
 class Place(NamedTuple):
@@ -23,7 +24,8 @@ def places(layout: Layout) -> dict[str, Place]:
     """Return where each group of a layout sits.
 
     Gradients go over data- and context-parallel ranks together (``dp``); experts over the same
-    ranks as far as they suffice, else into the tensor group too (``ep``).
+    ranks as far as they suffice, else into the tensor group too (``ep``), and their gradients over
+    the ranks with the same ones (``dp_experts``).
 
     >>> places(Layout(tp=8, pp=2, dp=4))["dp"]
     Place(ranks=4, stride=8)
@@ -39,6 +41,7 @@ def places(layout: Layout) -> dict[str, Place]:
     outside = layout.ep <= replicas
     found["dp"] = Place(replicas, strides[inner])
     found["ep"] = Place(layout.ep, choose(outside, strides[inner], strides["tp"]))
+    found["dp_experts"] = Place(expert_copies(layout), found["ep"].stride * layout.ep)
     if layout.shard_degree is not None:
         outer = strides[inner] * layout.shard_degree
         found["dp_outer"] = Place(replicas // layout.shard_degree, outer)

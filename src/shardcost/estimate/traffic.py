@@ -38,7 +38,8 @@ def traffic(program: Program, cluster: Cluster, placed: dict[str, Place]) -> Tra
     network: Any = 0.0
     for op, times in _collectives(program):
         sent = times * op.count * op.size_bytes * _factor(op)
-        by_group[op.group] = by_group.get(op.group, 0.0) + sent
+        name = op.group.partition("_")[0]  # experts' gradients and copies of shards are dp's
+        by_group[name] = by_group.get(name, 0.0) + sent
         share = _network_share(op, cluster, placed[op.group])
         network = network + sent * share
         inside = inside + sent * (1 - share)

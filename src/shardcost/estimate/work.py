@@ -142,7 +142,7 @@ def step_work(program: Program, work: RankWork) -> StepWork:
 
     overlapped = software.dp_overlap
     stages = program.stages
-    weights = largest(stages.first.weights, stages.middle.weights, stages.last.weights)
+    weights = largest(*(each.weights.total for each in stages))
     alone_s = 0.0 if overlapped else work.reduce_s + work.collect_s
     return StepWork(
         first=stage(stages.first.layers, work.first),

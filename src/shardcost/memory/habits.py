@@ -17,6 +17,8 @@ from shardcost import catalog
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 
 _WORDS: Final = {"attention": ("flash", "unfused"), "balance": ("layers", "cost")}
+_CHOICES: Final = ("attention", "dropout", "balance")
+"""What a framework chooses for its time, and what its memory shows as well."""
 _NOTES: Final = ("source", "fit")
 """Keys of a table that speak about it."""
 MEASURED_FRAMEWORK: Final = "nanotron"
@@ -95,7 +97,13 @@ def habits_named(name: str) -> Habits:
     known = {stem: content for stem, content in catalog.contents("software") if "memory" in content}
     if name not in known:
         raise UnknownNameError("framework with measured memory", name, known)
-    return habits_of(known[name])
+    return habits_with(known[name].get("choices", {}), known[name]["memory"])
+
+
+def habits_with(choices: Mapping[str, Any], memory: Mapping[str, Any]) -> Habits:
+    """Return the habits of a framework: those of its choices that memory shows, and its own."""
+    shown = {key: choices[key] for key in _CHOICES if key in choices}
+    return habits_of({**shown, **memory})
 
 
 @cache

@@ -56,7 +56,7 @@ def experts_use_tp(layout: Layout) -> Any:
 def expert_copies(layout: Layout) -> Any:
     """Return how many ranks hold the same experts, and so share their optimizer under ZeRO."""
     ranks = layout.dp * layout.cp
-    return largest(choose(experts_use_tp(layout), ranks * layout.tp, ranks) / layout.ep, 1)
+    return largest(choose(experts_use_tp(layout), ranks * layout.tp, ranks) // layout.ep, 1)
 
 
 def layer_parameters(model: Model, block: Block, layout: Layout) -> Parameters:

@@ -10,6 +10,7 @@ from shardcost.checks import anywhere, is_array
 from shardcost.errors import BadValueError
 from shardcost.layout import Layout
 from shardcost.memory.parameters import (
+    Parameters,
     embedding_parameters,
     head_parameters,
     layer_parameters,
@@ -41,7 +42,7 @@ class Layers(NamedTuple):
 
     count: Any
     """In the whole model."""
-    weights: Any
+    weights: Parameters
     """Of one layer, on one rank."""
     passes: Passes
     gathers: LayerWeights
@@ -51,7 +52,7 @@ class StageShare(NamedTuple):
     """What a rank of one pipeline stage holds."""
 
     layers: Any
-    weights: Any
+    weights: Parameters
 
 
 class Stages(NamedTuple):
@@ -94,7 +95,10 @@ def program_of(model: Model, layout: Layout, workload: Workload, software: Softw
     check(model, s, workload)
     layers = tuple(_layers(s, model, block, workload) for block in model.blocks)
     stages = stages_of(model, s, layers)
-    most = largest(stages.first.weights, stages.middle.weights, stages.last.weights)
+    most = Parameters(
+        largest(*(each.weights.dense for each in stages)),
+        largest(*(each.weights.experts for each in stages)),
+    )
     return Program(
         setting=s,
         layers=layers,
@@ -114,7 +118,7 @@ def _send_bytes(s: Setting) -> Any:
     return s.hidden_bytes
 
 
-def _step(layout: Layout, workload: Workload, weights: Any) -> Step | None:
+def _step(layout: Layout, workload: Workload, weights: Parameters) -> Step | None:
     if not isinstance(workload, Train):
         return None
     return NO_STEP if workload.adapters else step(layout, workload, weights)
@@ -131,26 +135,32 @@ def stages_of(model: Model, s: Setting, layers: tuple[Layers, ...]) -> Stages:
     """Return what each kind of stage holds: layers, and the tables at both ends."""
     layout = s.layout
     split = stage_by_cost if s.software.balance == "cost" else stage_evenly
-    mean = sum(each.count * each.weights for each in layers) / model.num_layers
+    dense, experts = (
+        sum(each.count * each.weights[kind] for each in layers) / model.num_layers
+        for kind in range(2)
+    )
     places = (0 * layout.pp, smallest(1, layout.pp - 1), layout.pp - 1)
 
     def share(index: Any) -> StageShare:
         stage = split(model, layout, index)
         ends = choose(stage.has_embedding, embedding_parameters(model, layout), 0)
         ends = ends + choose(stage.has_head, head_parameters(model, layout), 0)
-        return StageShare(stage.layers, stage.layers * mean + ends)
+        return StageShare(
+            stage.layers, Parameters(stage.layers * dense + ends, stage.layers * experts)
+        )
 
     return Stages(*map(share, places))
 
 
 def _layers(s: Setting, model: Model, block: Block, workload: Workload) -> Layers:
     layout = s.layout
-    weights = layer_parameters(model, block, layout).total * weight_copies(layout)
+    dense, experts = layer_parameters(model, block, layout)
+    weights = Parameters(dense * weight_copies(layout), experts)
     passes = layer(s, block) if layout.scheme == "1d" else layer_otherwise(s, block)
     if not isinstance(workload, Train) or workload.adapters:
         return Layers(block.count, weights, passes, NO_GATHERS)
-    summed = passes._replace(weight=(*passes.weight, _gradient_sum(s, workload, weights)))
-    return Layers(block.count, weights, summed, layer_weights(layout, workload, weights))
+    summed = passes._replace(weight=(*passes.weight, _gradient_sum(s, workload, weights.total)))
+    return Layers(block.count, weights, summed, layer_weights(layout, workload, weights.total))
 
 
 def _gradient_sum(s: Setting, workload: Train, weights: Any) -> Pass:

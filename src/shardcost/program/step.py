@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from shardcost.arrays import smallest
 from shardcost.dtypes import BITS
 from shardcost.layout import Layout
+from shardcost.memory.parameters import Parameters, expert_copies
 from shardcost.program.operations import Collective, Operations, Pass
 from shardcost.workload import Train
 
@@ -61,31 +63,55 @@ def shard_ranks(layout: Layout) -> Any:
     return layout.dp * layout.cp if layout.shard_degree is None else layout.shard_degree
 
 
-def step(layout: Layout, workload: Train, weights: Any) -> Step:
-    """Return what a rank with so many weights does once a step."""
-    replicas = layout.dp * layout.cp
-    shared = shard_ranks(layout)
+def step(layout: Layout, workload: Train, weights: Parameters) -> Step:
+    """Return what a rank with such weights does once a step.
+
+    Experts have fewer copies than the other weights: their gradients are reduced over those ranks
+    alone that hold the same ones.
+    """
+    dense = _reduced(layout, workload, weights.dense, layout.dp * layout.cp, "dp")
+    copies = expert_copies(layout)
+    experts = NO_STEP
+    if not _is(weights.experts, 0):
+        experts = _reduced(layout, workload, weights.experts, copies, "dp_experts")
+    return Step(
+        dense.gradients + experts.gradients,
+        dense.weights + experts.weights,
+        dense.optimizer + experts.optimizer,
+    )
+
+
+def _reduced(layout: Layout, workload: Train, weights: Any, replicas: Any, group: str) -> Step:
+    """Return what happens once a step to weights with so many copies."""
+    shared = replicas
+    if layout.shard_degree is not None:
+        shared = smallest(layout.shard_degree, replicas)
     gradient = weights * gradient_bytes(workload)
     held = weights / (shared if layout.zero else 1)
     per_weight = _ADAM_BYTES if workload.optimizer == "adam" else _SGD_BYTES
     optimizer = Pass("optimizer", held * (per_weight + _CLIP_BYTES + weight_bytes(workload)), 4)
-    if isinstance(replicas, int) and replicas == 1:
+    if _is(replicas, 1):
         return Step((), (), (optimizer,))
     if layout.zero == 0:
-        reduce = Collective("gradients", "all_reduce", gradient, "dp", replicas)
+        reduce = Collective("gradients", "all_reduce", gradient, group, replicas)
         return Step((reduce,), (), (optimizer,))
     across = _across_shards(layout, gradient / shared)
     if layout.zero == 3:
         return Step(across, (), (optimizer,))
-    scatter = Collective("gradients", "reduce_scatter", gradient, "dp", shared)
-    gather = Collective("weights", "all_gather", weights * weight_bytes(workload), "dp", shared)
+    scatter = Collective("gradients", "reduce_scatter", gradient, group, shared)
+    gather = Collective("weights", "all_gather", weights * weight_bytes(workload), group, shared)
     return Step((scatter, *across), (gather,), (optimizer,))
+
+
+def _is(value: Any, number: int) -> bool:
+    """Return whether something is one plain number, in no cell another."""
+    return isinstance(value, int | float) and value == number
 
 
 def layer_weights(layout: Layout, workload: Train, weights: Any) -> LayerWeights:
     """Return the gathers and the scatter of one layer's weights under ZeRO stage 3."""
     shared = shard_ranks(layout)
-    if layout.zero != 3 or (isinstance(shared, int) and shared == 1):
+    if layout.zero != 3 or _is(shared, 1):
         return NO_GATHERS
     gather = Collective(
         "layer weights", "all_gather", weights * weight_bytes(workload), "dp", shared
@@ -101,6 +127,6 @@ def _across_shards(layout: Layout, gradient: Any) -> Operations:
     if layout.shard_degree is None:
         return ()
     copies = layout.dp * layout.cp // layout.shard_degree
-    if isinstance(copies, int) and copies == 1:
+    if _is(copies, 1):
         return ()
     return (Collective("gradients across shards", "all_reduce", gradient, "dp_outer", copies),)
