@@ -36,6 +36,7 @@ bench: .venv/dev ## speed, as ratios measured in one run
 	@$(BIN)/python benchmarks/front_door.py
 	@$(BIN)/python benchmarks/collectives.py
 	@$(BIN)/python benchmarks/simulation.py
+	@$(BIN)/python benchmarks/estimate.py
 
 format: .venv/dev ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from shardcost.arrays import choose
 from shardcost.checks import anywhere, is_array
-from shardcost.cluster import Cluster
+from shardcost.cluster import Cluster, Device
 from shardcost.collectives.calibration import Calibration
 from shardcost.errors import BadTypeError
 from shardcost.estimate.busy import IDLE, Busy, chosen
@@ -218,18 +218,21 @@ def _warnings(
             yield reason
     for part in model.not_priced_yet:
         yield f"{part}: priced as memory passes, which leaves its own compute out"
-    yield from _inherited(cluster, workload.dtype)
+    yield from _inherited(cluster.device, workload.dtype)
     if software.fit == "not fitted":
         yield f"the host's share of {software.title} was not fitted to runs of it"
 
 
-def _inherited(cluster: Cluster, dtype: str) -> Iterator[str]:
-    device = cluster.device
+@lru_cache(maxsize=256)
+def _inherited(device: Device, dtype: str) -> tuple[str, ...]:
+    """Return which kernels a device takes the constants of from another."""
     lenders = {
         "matrix products": product_section(device, dtype).inherited_from,
         "attention kernels": section_of("attention", device, "prefill").inherited_from,
         "memory passes": section_of("passes", device, "pass").inherited_from,
     }
-    for what, lender in lenders.items():
-        if lender is not None:
-            yield f"{what} were not measured on {device.name}: shares carried over from {lender}"
+    return tuple(
+        f"{what} were not measured on {device.name}: shares carried over from {lender}"
+        for what, lender in lenders.items()
+        if lender is not None
+    )

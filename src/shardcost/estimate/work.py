@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any, Final
 
 from shardcost.arrays import largest
@@ -63,14 +65,10 @@ def rank_work(program: Program, prices: Prices) -> RankWork:
     """Return how long each part of a program takes."""
     software = program.setting.software
     total = sum(each.count for each in program.layers)
-    layer = PieceWork()
-    gather: Any = 0.0
-    scatter: Any = 0.0
-    for each in program.layers:
-        share = each.count / total
-        layer = layer + piece_work(each.passes, prices, software).times(share)
-        gather = gather + share * _seconds(each.gathers.forward, prices)
-        scatter = scatter + share * _seconds(each.gathers.gradient, prices)
+    kinds = [(each.count / total, each) for each in program.layers]
+    layer = _mean([(share, piece_work(each.passes, prices, software)) for share, each in kinds])
+    gather = sum(share * _seconds(each.gathers.forward, prices) for share, each in kinds)
+    scatter = sum(share * _seconds(each.gathers.gradient, prices) for share, each in kinds)
     step = program.step
     return RankWork(
         layer=layer,
@@ -85,6 +83,13 @@ def rank_work(program: Program, prices: Prices) -> RankWork:
     )
 
 
+def _mean(kinds: list[tuple[Any, PieceWork]]) -> PieceWork:
+    """Return the mean of kinds of layer, each with its share."""
+    if len(kinds) == 1:
+        return kinds[0][1]
+    return reduce(add, (work.times(share) for share, work in kinds))
+
+
 def sends(program: Program) -> Operations:
     """Return the send of one stage to the next, none where there is one stage."""
     pp = program.setting.layout.pp
@@ -94,6 +99,8 @@ def sends(program: Program) -> Operations:
 
 
 def _seconds(operations: Operations, prices: Prices) -> Any:
+    if not operations:
+        return 0.0
     found = prices.of(operations)
     return sum((op.count * each for op, each in zip(operations, found, strict=True)), 0.0)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from shardcost.arrays import smallest
+from shardcost.checks import anywhere
 from shardcost.dtypes import BITS
 from shardcost.layout import Layout
 from shardcost.memory.parameters import Parameters, expert_copies
@@ -72,7 +73,7 @@ def step(layout: Layout, workload: Train, weights: Parameters) -> Step:
     dense = _reduced(layout, workload, weights.dense, layout.dp * layout.cp, "dp")
     copies = expert_copies(layout)
     experts = NO_STEP
-    if not _is(weights.experts, 0):
+    if anywhere(weights.experts > 0):
         experts = _reduced(layout, workload, weights.experts, copies, "dp_experts")
     return Step(
         dense.gradients + experts.gradients,
