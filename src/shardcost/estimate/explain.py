@@ -394,11 +394,12 @@ def _training_memory(found: Estimate, share: StageShare) -> dict[str, str]:
     if not isinstance(work, Train):
         raise TypeError(type(work).__name__)
     ranks = shard_ranks(layout)
-    weights = "trained" if work.adapters else f"{format_count(share.weights.total)} weights"
+    held = format_count(share.weights.total)
+    weights = "trained" if work.adapters else f"{held} weights"
     over = [f" / {ranks} ranks" if layout.zero >= stage else "" for stage in (1, 2, 3)]
     states = 12 if work.optimizer == "adam" else 8
     return {
-        "weights": f"{format_count(share.weights.total)} weights{over[2]} x {weight_bytes(work):g} B",
+        "weights": f"{held} weights{over[2]} x {weight_bytes(work):g} B",
         "gradients": f"{weights}{over[1]} x {gradient_bytes(work):g} B",
         "optimizer": f"{weights}{over[0]} x {states} B: master copy and {work.optimizer}'s means",
         "activations": f"of the micro-batches in flight, recompute {layout.recompute}",

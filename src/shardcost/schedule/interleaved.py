@@ -19,8 +19,9 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
+from shardcost.arrays import choose, largest
 from shardcost.schedule.pipeline import Pipeline, full_groups
-from shardcost.schedule.work import Seconds, chosen, largest
+from shardcost.schedule.work import Seconds
 
 
 def interleaved(pipe: Pipeline) -> Seconds:
@@ -87,8 +88,8 @@ class _Chains:
         slow_sends = (self.v - 1) * largest(self.forward_pass, self.backward_pass)
         last_pair, first_pair = last.forward + last.backward, first.forward + first.backward
         middle_pair = middle.forward + middle.backward
-        self.away_from_last = self._away(chosen(self.p > 2, middle_pair, first_pair), slow_sends)
-        self.away_from_first = self._away(chosen(self.p > 2, middle_pair, last_pair), slow_sends)
+        self.away_from_last = self._away(choose(self.p > 2, middle_pair, first_pair), slow_sends)
+        self.away_from_first = self._away(choose(self.p > 2, middle_pair, last_pair), slow_sends)
         # All chunks but the last, forward, and all but the first, backward: pass by pass, or the
         # embedding's burst and then all on another stage.
         more = self.v - 2
@@ -114,7 +115,7 @@ class _Chains:
     def longest(self) -> Seconds:
         return largest(
             self._over_last(),
-            chosen(self.p > 1, largest(self._over_first(), self._over_ends()), -inf),
+            choose(self.p > 1, largest(self._over_first(), self._over_ends()), -inf),
             self._over_middle(),
             self._over_link(),
         )
@@ -136,12 +137,12 @@ class _Chains:
             + largest(over_last, 2 * backward - self.send)
             + self.exit
         )
-        return chosen((self.p > 2) & (units > 0), chain, -inf)
+        return choose((self.p > 2) & (units > 0), chain, -inf)
 
     def _over_link(self) -> Seconds:
         """Return the chain of sends next to the last stage, one after the other on their stream."""
         sends = (2 * self.m * self.v - 3) * self.send
-        return chosen(self.p > 2, self.down + sends + self.up - self.middle.backward, -inf)
+        return choose(self.p > 2, self.down + sends + self.up - self.middle.backward, -inf)
 
     def _over_ends(self) -> Seconds:
         """Return the chains of a single group: all of the first stage's forwards, or backwards."""
@@ -152,7 +153,7 @@ class _Chains:
             forward + self.down - first.forward + self.exit,
             backward + self.up - first.backward + self.entry,
         )
-        return chosen(self.groups == 1, chain, -inf)
+        return choose(self.groups == 1, chain, -inf)
 
     def _over_first(self) -> Seconds:
         """Return the chain that stays on the first stage, or near it between the bursts.
@@ -194,6 +195,6 @@ class _Chains:
             before + after,
             from_last + after,
             before + to_last,
-            chosen(self.groups > 2, from_last + to_last, -inf),
+            choose(self.groups > 2, from_last + to_last, -inf),
         )
-        return chosen(self.groups > 1, alone + bursts + ends, -inf)
+        return choose(self.groups > 1, alone + bursts + ends, -inf)

@@ -19,8 +19,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from shardcost.arrays import choose, largest, smallest
 from shardcost.schedule.pipeline import Pipeline, full_groups, groups
-from shardcost.schedule.work import Seconds, chosen, largest, smallest
+from shardcost.schedule.work import Seconds
 
 
 def one_forward_one_backward(pipe: Pipeline) -> Seconds:
@@ -53,17 +54,17 @@ def one_forward_one_backward(pipe: Pipeline) -> Seconds:
         whole * all_loop + largest(rest * last_loop, some * last_loop),
         # Loops without the first stage, as far as they fit into turns that are left over.
         (whole - some * traded) * all_loop + some * (1 + traded) * last_loop,
-        chosen(turns >= most, last_loop - send * groups(turns - most, inner), -inf),
-        chosen(
+        choose(turns >= most, last_loop - send * groups(turns - most, inner), -inf),
+        choose(
             turns >= p,
             _after_all(turns - p, all_loop, first_loop, last_loop, send, most, inner),
             -inf,
         ),
-        chosen(
+        choose(
             turns >= p,
             whole * all_loop
             + largest(
-                rest * first_loop, some * first_loop, chosen(rest <= inner, -some * send, -inf)
+                rest * first_loop, some * first_loop, choose(rest <= inner, -some * send, -inf)
             ),
             -inf,
         ),
@@ -73,18 +74,18 @@ def one_forward_one_backward(pipe: Pipeline) -> Seconds:
     half = largest(first_f, first_b, middle_f, middle_b)
     missing = largest(
         -send * groups(turns - 1, inner),
-        chosen(
+        choose(
             turns >= p,
             largest(first_loop * groups(turns - 1, most), first_loop * (turns - p + 1)),
             -inf,
         ),
-        chosen(turns >= p, first_loop - send * groups(turns - p, inner), -inf),
+        choose(turns >= p, first_loop - send * groups(turns - p, inner), -inf),
     )
     staying = largest(m - p, 0) * first + smallest(most, turns) * largest(first_f, first_b)
     longest = largest(
         turns * turn + gain,
-        chosen((turns >= 1) & (p > 2), (turns - 1) * turn + half + missing, -inf),
-        chosen(p > 1, staying, -inf),
+        choose((turns >= 1) & (p > 2), (turns - 1) * turn + half + missing, -inf),
+        choose(p > 1, staying, -inf),
     )
     return once + longest
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from shardcost.schedule.work import Seconds, largest, smallest
+from shardcost.arrays import largest, smallest
+from shardcost.schedule.work import Seconds
 
 
 def hidden(comm_s: Seconds, compute_s: Seconds, share: Any = 1.0) -> Seconds:

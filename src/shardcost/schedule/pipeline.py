@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardcost.arrays import choose
 from shardcost.schedule.overlap import layered
-from shardcost.schedule.work import LayerGathers, Seconds, Sends, Stage, StepWork, chosen
+from shardcost.schedule.work import LayerGathers, Seconds, Sends, Stage, StepWork
 
 
 class Chunk(NamedTuple):
@@ -71,9 +72,9 @@ def pipeline_of(work: StepWork, schedule: str) -> Pipeline:
     last = _chunk(work.last, work.chunks, split=split)
     if type(p) is not int or p < 3:
         alone = _chunk(_alone(work), work.chunks, split=split)
-        last = Chunk(*(chosen(p > 1, *pair) for pair in zip(last, alone, strict=True)))
-        first = Chunk(*(chosen(p > 1, seconds, 0.0) for seconds in first))
-        middle = Chunk(*(chosen(p > 2, seconds, 0.0) for seconds in middle))
+        last = Chunk(*(choose(p > 1, *pair) for pair in zip(last, alone, strict=True)))
+        first = Chunk(*(choose(p > 1, seconds, 0.0) for seconds in first))
+        middle = Chunk(*(choose(p > 2, seconds, 0.0) for seconds in middle))
     return Pipeline(p, work.micro_batches, work.chunks, 0.0, first, middle, last)
 
 
@@ -88,14 +89,14 @@ def with_gathers(pipe: Pipeline, gathers: LayerGathers) -> Pipeline:
 
 def with_sends(pipe: Pipeline, sends: Sends) -> Pipeline:
     """Return a pipeline with sends: as latency between stages, or as work of the sender."""
-    send = chosen(pipe.stages > 1, sends.seconds, 0.0)
+    send = choose(pipe.stages > 1, sends.seconds, 0.0)
     if not sends.blocking:
         return pipe._replace(send=send)
     # The end of the model sends nothing on, and neither does the end of its backward.
     first, last = _sending(pipe.first, send), _sending(pipe.last, send)
     return pipe._replace(
         first=first._replace(extra_backward=first.extra_backward - send),
-        middle=_sending(pipe.middle, chosen(pipe.stages > 2, send, 0.0)),
+        middle=_sending(pipe.middle, choose(pipe.stages > 2, send, 0.0)),
         last=last._replace(extra_forward=last.extra_forward - send),
     )
 
@@ -138,7 +139,7 @@ def _gathered(chunk: Chunk, gathers: LayerGathers) -> Chunk:
 
     def waiting(seconds: Seconds, sent_s: Seconds) -> Seconds:
         gathering = (sent_s > 0) & (seconds > 0)
-        return chosen(gathering, layered(sent_s, seconds / layers, layers), seconds)
+        return choose(gathering, layered(sent_s, seconds / layers, layers), seconds)
 
     forward = waiting(chunk.forward, gathers.seconds)
     backward = waiting(chunk.backward, gathers.backward_seconds)

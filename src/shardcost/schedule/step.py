@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from shardcost.arrays import choose, largest
 from shardcost.schedule.interleaved import Passes, interleaved, passes
 from shardcost.schedule.one_f_one_b import one_forward_one_backward
 from shardcost.schedule.overlap import before_forward, behind_backward
 from shardcost.schedule.pipeline import Pipeline, pipeline_of, with_gathers, with_sends
-from shardcost.schedule.work import DataParallel, Seconds, StepWork, check, chosen, largest
+from shardcost.schedule.work import DataParallel, Seconds, StepWork, check
 from shardcost.schedule.zero_bubble import zero_bubble_ends
 
 
@@ -90,7 +91,7 @@ def stage_ends(pipe: Pipeline, schedule: str) -> tuple[Seconds, ...]:
         return (one_forward_one_backward(pipe),)
     if single is False:
         return (interleaved(pipe),)
-    return (chosen(single, one_forward_one_backward(pipe), interleaved(pipe)),)
+    return (choose(single, one_forward_one_backward(pipe), interleaved(pipe)),)
 
 
 def _most_work(pipe: Pipeline) -> Seconds:
@@ -136,7 +137,7 @@ def _reduced_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:
     Other stages are done before that, and have as much to reduce.
     """
     bucket_s = parallel.reduce_s / (pipe.chunks * parallel.buckets)
-    whole_s = chosen(pipe.stages > 1, pipe.first.whole_backward, pipe.last.whole_backward)
+    whole_s = choose(pipe.stages > 1, pipe.first.whole_backward, pipe.last.whole_backward)
     exposed_s = behind_backward(whole_s, bucket_s, parallel.buckets).exposed_s
     if _none_above_one(pipe.chunks):
         return exposed_s
@@ -147,7 +148,7 @@ def _reduced_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:
 def _gathered_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:
     """Return for how long the first stage waits for weights; other stages need theirs later."""
     bucket_s = parallel.gather_s / (pipe.chunks * parallel.buckets)
-    whole_s = chosen(pipe.stages > 1, pipe.first.whole_forward, pipe.last.whole_forward)
+    whole_s = choose(pipe.stages > 1, pipe.first.whole_forward, pipe.last.whole_forward)
     exposed_s = before_forward(whole_s, bucket_s, parallel.buckets)
     if _none_above_one(pipe.chunks):
         return exposed_s
@@ -169,7 +170,7 @@ def _queued(
         apart_s = through.outermost_s + (away - 1) * through.usual_s
         shown.append((before + 1) * bucket_s - apart_s)
         shown.append((before + parallel.buckets) * bucket_s - spread_s - apart_s)
-    return chosen(pipe.chunks > 1, largest(*shown), 0.0)
+    return choose(pipe.chunks > 1, largest(*shown), 0.0)
 
 
 def _any(seconds: Seconds) -> bool:

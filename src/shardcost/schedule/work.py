@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any, Literal, TypeAlias
-
-import numpy as np
 
 from shardcost.checks import anywhere, is_array
 from shardcost.errors import BadValueError, UnknownNameError
@@ -143,30 +140,3 @@ def check(schedule: str, work: StepWork) -> None:
 
 
 _PLAIN = frozenset({int, float, bool})
-
-
-def largest(*values: Any) -> Any:
-    """Return the largest of numbers, or of arrays cell by cell.
-
-    >>> largest(1, 3, 2)
-    3
-    """
-    if _PLAIN.issuperset(map(type, values)):
-        return max(values)
-    return reduce(np.maximum, values)
-
-
-def smallest(*values: Any) -> Any:
-    """Return the smallest of numbers, or of arrays cell by cell."""
-    if _PLAIN.issuperset(map(type, values)):
-        return min(values)
-    return reduce(np.minimum, values)
-
-
-def chosen(condition: Any, one: Any, other: Any) -> Any:
-    """Return `one` where a condition holds, else `other`."""
-    if condition is True:
-        return one
-    if condition is False:
-        return other
-    return np.where(condition, one, other)

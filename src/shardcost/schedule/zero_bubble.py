@@ -15,8 +15,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any, NamedTuple
 
+from shardcost.arrays import choose, largest, smallest
 from shardcost.schedule.pipeline import Pipeline, full_groups, groups
-from shardcost.schedule.work import Seconds, chosen, largest, smallest
+from shardcost.schedule.work import Seconds
 
 
 class StageEnds(NamedTuple):
@@ -74,13 +75,13 @@ class _Chains:
     def ends(self) -> StageEnds:
         bottom = largest(
             self._over_last(),
-            chosen((self.p > 1) & (self.steady > 0), self._over_both(), -inf),
+            choose((self.p > 1) & (self.steady > 0), self._over_both(), -inf),
         )
         staying, rising = self._over_middle()
         first = largest(bottom + self.up + self.first_w, self._over_first(), rising)
         return StageEnds(
-            first=chosen(self.p > 1, first, -inf),
-            middle=chosen(self.p > 2, largest(bottom + self._part_of_the_way(), staying), -inf),
+            first=choose(self.p > 1, first, -inf),
+            middle=choose(self.p > 2, largest(bottom + self._part_of_the_way(), staying), -inf),
             last=bottom + smallest(self.p, self.m) * self.last_w,
         )
 
@@ -89,7 +90,7 @@ class _Chains:
         pair = self.pair + 2 * self.send
         early = largest(
             self.early * self.last_pair,
-            chosen(self.early > 0, self.last_pair + (self.early - 1) * pair, 0.0),
+            choose(self.early > 0, self.last_pair + (self.early - 1) * pair, 0.0),
         )
         return self.down + early + self._looped(self.steady)
 
@@ -122,8 +123,8 @@ class _Chains:
         top_staying, top_rising = self._over_top()
         exists = (self.p > 2) & (self.early > 0)
         return (
-            chosen(exists, largest(low_staying, high_staying, top_staying), -inf),
-            chosen(exists, largest(low_rising, high_rising, top_rising), -inf),
+            choose(exists, largest(low_staying, high_staying, top_staying), -inf),
+            choose(exists, largest(low_rising, high_rising, top_rising), -inf),
         )
 
     def _over_top(self) -> tuple[Seconds, Seconds]:
@@ -133,13 +134,13 @@ class _Chains:
         """
         chain = (
             self.down
-            + chosen(self.m > 2, largest(self.pair, self.last_pair), self.last_pair)
+            + choose(self.m > 2, largest(self.pair, self.last_pair), self.last_pair)
             + (self.p - 2) * (self.b + self.send)
             + (self.m - 2) * (self.b + self.w)
         )
         staying, rising = 2 * self.w, self.send + self.first_b + self.first_w
         few = self.m < self.p
-        return chosen(few, chain + staying, -inf), chosen(few, chain + rising, -inf)
+        return choose(few, chain + staying, -inf), choose(few, chain + rising, -inf)
 
     def _over(self, height: Any) -> tuple[Seconds, Seconds]:
         """Return the chains that stay `height` stages above the last one, and end there or not."""
@@ -171,11 +172,11 @@ class _Chains:
         return largest(
             turns * self.last_turn,
             whole * (over_all + self.first_w) + self._looped_once(turns - whole * self.p),
-            most * chosen(self.p > 2, over_most, self.last_turn)
+            most * choose(self.p > 2, over_most, self.last_turn)
             + self._looped_once(turns - most * some),
         )
 
     def _looped_once(self, turns: Any) -> Seconds:
         """Return the most that a few turns hold, in one loop or on the last stage."""
         loop = self.last_pair + (turns - 1) * (self.pair + 2 * self.send) + self.w
-        return largest(turns * self.last_turn, chosen(turns > 1, loop, 0.0))
+        return largest(turns * self.last_turn, choose(turns > 1, loop, 0.0))
