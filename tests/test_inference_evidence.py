@@ -18,8 +18,9 @@ from shardcost.estimate.serving import (
     tensor_collectives,
     under_load,
 )
-from shardcost.evidence import comm_fraction, inference, refit_engines
+from shardcost.evidence import comm_fraction, inference, multimem, refit_engines
 from shardcost.evidence.tables import read_table
+from shardcost.model import Attention
 from shardcost.software import Software
 
 ROW = {
@@ -164,7 +165,8 @@ def test_unknown_arrivals() -> None:
         ("trtllm 1.0.0rc3", "", "trtllm"),
         ("vLLM", "llm_inference_bench", "vllm_2024"),
         ("vllm 0.12.0", "", "vllm"),
-        ("vLLM 0.8.5 + TokenWeave", "", "vllm"),
+        ("vLLM 0.8.5 + TokenWeave", "", "tokenweave"),
+        ("vLLM 0.8.5", "", "vllm"),
         ("vllm 0.6.3", "", "vllm_2024"),
         ("sglang 0.5.1.post1", "", "sglang"),
         ("FasterTransformer/NeMo", "", "fastertransformer"),
@@ -248,7 +250,7 @@ def test_every_engine_states_its_fit() -> None:
 def test_multimem_costs_the_wire_of_the_switch() -> None:
     cluster = Cluster.named("h100_sxm")
     sizes = np.array([2.0**24, 2.0**27])
-    found = comm_fraction.multimem_all_reduce_s(cluster, 4, sizes)
+    found = multimem.multimem_all_reduce_s(cluster, 4, sizes)
     # One direction of NVLink carries the buffer once.
     assert (found > sizes / cluster.tiers[-1].bytes_per_s).all()
     assert (found < 3 * sizes / cluster.tiers[-1].bytes_per_s).all()
@@ -256,7 +258,7 @@ def test_multimem_costs_the_wire_of_the_switch() -> None:
 
 def test_without_a_switch_that_adds_there_is_none() -> None:
     with pytest.raises(BadValueError, match="one with"):
-        comm_fraction.multimem_all_reduce_s(Cluster.named("a100_sxm"), 4, 2**20)
+        multimem.multimem_all_reduce_s(Cluster.named("a100_sxm"), 4, 2**20)
 
 
 def test_almost_all_rows_are_predicted_and_the_rest_named(evidence: Path) -> None:
@@ -266,3 +268,84 @@ def test_almost_all_rows_are_predicted_and_the_rest_named(evidence: Path) -> Non
     assert skipped.mean() < 0.05
     assert all(bool(reason) == gone for reason, gone in zip(found.reasons, skipped, strict=True))
     assert (found.values[~skipped] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("software", "metric"),
+    [
+        ("deepspeed_mii", "e2e_latency"),
+        ("fastertransformer", "e2e_latency"),
+        ("megatron_inference", "e2e_latency"),
+        ("sglang", "tpot"),
+        ("tokenweave", "prefill_latency"),
+        ("tokenweave", "prefill_latency_no_allreduce"),
+        ("tokenweave", "prefill_latency_overlapped"),
+        ("trtllm", "tpot"),
+        ("trtllm_2023", "e2e_latency"),
+        ("vllm", "tpot"),
+        ("vllm_2024", "e2e_latency"),
+    ],
+)
+def test_half_of_each_engine_s_rows_are_within_15_pct(
+    evidence: Path, software: str, metric: str
+) -> None:
+    table = read_table(evidence / "measured" / "inference.csv").where(
+        lambda row: row["metric"] == metric and inference.engine_of(row) == software
+    )
+    measured = np.array([float(value) for value in table.columns["value"]])
+    errors = np.abs(inference.predictions(table).values / measured - 1)
+    assert np.nanmedian(errors) < 0.15
+
+
+def test_engines_under_load_reach_their_throughput(evidence: Path) -> None:
+    table = read_table(evidence / "measured" / "inference.csv").where(
+        lambda row: row["batching"].endswith("max load") and row["cluster"] != "l40s"
+    )
+    measured = np.array([float(value) for value in table.columns["value"]])
+    errors = np.abs(inference.predictions(table).values / measured - 1)
+    assert np.nanmedian(errors) < 0.15
+
+
+def test_communication_s_share_of_a_prefill_is_within_3_points(evidence: Path) -> None:
+    table = read_table(evidence / "measured" / "comm_fraction.csv").where(
+        lambda row: row["phase"] == "prefill" and row["model"].startswith("Llama-3.3-70B")
+    )
+    measured = np.array([float(value) for value in table.columns["comm_fraction_pct"]])
+    assert len(measured) == 9
+    off = comm_fraction.predictions(table).values - measured
+    assert np.abs(off[:7]).max() < 3
+    assert np.abs(off).max() < 6
+
+
+def test_runs_whose_batch_nobody_stated_are_refused(evidence: Path) -> None:
+    table = read_table(evidence / "measured" / "comm_fraction.csv").where(
+        lambda row: row["phase"].startswith("training")
+    )
+    found = comm_fraction.predictions(table)
+    assert np.isnan(found.values).all()
+    assert set(found.reasons) == {"phase must be of a run whose batch and sequence are stated"}
+
+
+def test_half_the_tokens_hide_the_all_reduces_of_the_other_half() -> None:
+    served = Engine(
+        Model.named("llama3-70b"),
+        Cluster.named("h100_sxm"),
+        Layout(tp=4),
+        Software.named("tokenweave"),
+    )
+    whole, without, hidden = (
+        multimem.prefill_s(served, metric, 8192)
+        for metric in ("prefill_latency", "no_allreduce", "overlapped")
+    )
+    assert without <= hidden < whole
+
+
+def test_only_the_first_mistral_has_a_window() -> None:
+    row = {**ROW, "vocab": "32000", "model": "Mistral 7B"}
+    later, first = (
+        inference.model_of({**row, "model": name}).blocks[0].attention
+        for name in ("Mistral 7B", "mistralai/Mistral-7B-v0.1")
+    )
+    assert isinstance(later, Attention)
+    assert isinstance(first, Attention)
+    assert (later.window_tokens, first.window_tokens) == (None, 4096)

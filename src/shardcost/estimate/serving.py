@@ -42,9 +42,6 @@ _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(3)
 _AT: Final = (1 + _POINTS) / 2
 _SHARE: Final = _WEIGHTS / 2
 """Where in the output steps are priced, from 0 at its start to 1 at its end, and their weights."""
-_KEPT_FREE: Final = 0.1
-"""Share of the memory that engines leave alone by default (vLLM's gpu_memory_utilization and
-TensorRT-LLM's free_gpu_memory_fraction are 0.9)."""
 ARRIVALS: Final = ("at random", "together")
 _PASS_TOKENS: Final = 8192
 """Tokens of prompts that engines prefill in one pass by default."""
@@ -96,6 +93,9 @@ class Engine:
     software: Software
     dtype: str = "bf16"
     cache_dtype: str = "bf16"
+    memory_share: float = 0.9
+    """Of the device's memory, what the engine may use. Engines leave a tenth alone by default:
+    vLLM's gpu_memory_utilization and TensorRT-LLM's free_gpu_memory_fraction are 0.9."""
 
     def prefill(self, batch: Any, prompt_tokens: Any) -> Estimate:
         """Return the estimate of one pass over prompts."""
@@ -118,7 +118,7 @@ class Engine:
         first = self._memory(self._prefill(dp, prompt_tokens))
         last = self._memory(self._decode(dp, prompt_tokens + output_tokens - 1))
         fixed = sum(first.values()) - first["kv_cache"]
-        free = (1 - _KEPT_FREE) * self.cluster.device.memory_bytes - fixed
+        free = self.memory_share * self.cluster.device.memory_bytes - fixed
         return _whole(dp * largest(free // last["kv_cache"], 0))
 
     def _prefill(self, batch: Any, prompt_tokens: Any) -> Prefill:
@@ -198,13 +198,13 @@ def under_load(
     most = smallest(room, MOST_SEQUENCES * dp)
     running = most if requests is None else smallest(requests, most)
     each = running / dp
-    prompts = largest(smallest(_PASS_TOKENS // prompt_tokens, running // dp), 1)
+    bunch = each if arrivals == "together" else each**0.5
+    prompts = _whole(largest(smallest(_PASS_TOKENS // prompt_tokens, bunch // 1), 1))
     prefill = engine.prefill(dp * prompts, prompt_tokens)
     prefill_s = pass_time_s(prefill) / prompts
     decode, step_s = engine.steps(running, prompt_tokens, output_tokens)
     life_s = each * prefill_s + output_tokens * step_s
-    before = (1 + each) / 2 if arrivals == "together" else each**0.5
-    ttft_s = largest(before, prompts) * prefill_s
+    ttft_s = prefill_s * ((1 + each) / 2 if arrivals == "together" else bunch)
     return Load(
         requests=running,
         ttft_s=ttft_s,

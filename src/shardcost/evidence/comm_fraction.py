@@ -2,16 +2,12 @@
 
 A row is a prefill, a step of decoding, one layer of them, one product with its collective, or an
 engine under load. Training rows that state neither batch nor sequence are refused.
-
-An all-reduce by multimem instructions is one kernel of the engine in which the switch adds up and
-replicates (Klenk et al. 2020, An in-network architecture for accelerating shared-memory
-multiprocessor collectives, ISCA). It starts like the engine's other kernels of that kind, and then
-takes what as many bytes more take NCCL's own in-switch algorithm.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final
@@ -22,11 +18,11 @@ from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.serving import Engine, under_load
 from shardcost.evidence.inference import known_model
+from shardcost.evidence.multimem import multimem_s, without_all_reduces_s
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
 from shardcost.evidence.tables import Row, Table
 from shardcost.kernels.products import product_time_s
 from shardcost.layout import Layout
-from shardcost.program.operations import Collective
 from shardcost.software import Software
 
 MEASURED: Final = "comm_fraction_pct"
@@ -35,7 +31,8 @@ _MACHINES: Final = (("H100", "h100_sxm"), ("A100", "a100_sxm"), ("L20 ", "l20"))
 _LENGTHS: Final = re.compile(r"serving \((\d+), (\d+)\)")
 _PRODUCT: Final = re.compile(r"MLP (\d+)x(\d+) (AG\+GEMM|GEMM\+RS)")
 _PERCENT: Final = 100
-_SMALL_BYTES: Final = 4096
+_MULTIMEM: Final = "tokenweave"
+"""Runs whose all-reduces ran by multimem instructions."""
 
 
 def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
@@ -46,6 +43,8 @@ def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
 
 def share_of(row: Row) -> float:
     """Return the share of communication in one row's time."""
+    if row["phase"].startswith("training"):
+        raise BadValueError("phase", row["phase"], "of a run whose batch and sequence are stated")
     machine = _machine(row["gpu"])
     tp = whole_cell(row, "tp")
     product = _PRODUCT.fullmatch(row["model"])
@@ -68,21 +67,6 @@ def share_of(row: Row) -> float:
     return _share(work(batch, tokens), row)
 
 
-def multimem_all_reduce_s(cluster: Cluster, ranks: int, size_bytes: Any) -> Any:
-    """Return the seconds of an all-reduce by multimem instructions of an engine's own kernel."""
-    start = _path_s("vllm", "multicast", cluster, ranks, _SMALL_BYTES)
-    twice = _path_s("nccl", "nvls", cluster, ranks, 2 * size_bytes)
-    return start + twice - _path_s("nccl", "nvls", cluster, ranks, size_bytes)
-
-
-def _path_s(library: str, algorithm: str, cluster: Cluster, ranks: int, size_bytes: Any) -> Any:
-    paths = collective_time("all_reduce", size_bytes, cluster, ranks, library=library).paths
-    found = next((parts for name, parts in paths.items() if name[0] == algorithm), None)
-    if found is None:
-        raise BadValueError("cluster", cluster.name, f"one with {algorithm} all-reduces")
-    return sum(found.values())
-
-
 def _share(found: Estimate, row: Row) -> float:
     comm, whole = _comm_and_whole(found, row)
     return float(comm / whole)
@@ -93,25 +77,9 @@ def _comm_and_whole(found: Estimate, row: Row) -> tuple[Any, Any]:
     if "layer" in row["model"].split():
         layer = found.work.layer.forward
         return layer.exposed_s["tp"], layer.device_s
-    priced = found.exposed_s["tp"]
-    comm = _multimem_s(found) if "multimem" in _all_reduce(row) else priced
-    return comm, found.time_s - priced + comm
-
-
-def _multimem_s(found: Estimate) -> Any:
-    pieces = [(each.count, each.passes.forward) for each in found.program.layers]
-    pieces += [(1, found.program.first.forward), (1, found.program.last.forward)]
-    return sum(
-        count * op.count * multimem_all_reduce_s(found.cluster, op.ranks, op.size_bytes)
-        for count, operations in pieces
-        for op in operations
-        if isinstance(op, Collective) and op.group == "tp"
-    )
-
-
-def _all_reduce(row: Row) -> str:
-    """Return which all-reduce ran: all runs of one data set had the same."""
-    return "multimem" if row["dataset"].startswith("tokenweave") else row["method"]
+    multimem = row["dataset"].startswith(_MULTIMEM)
+    comm = multimem_s(found) if multimem else found.exposed_s["tp"]
+    return comm, without_all_reduces_s(found) + comm
 
 
 def _under_load(engine: Engine, row: Row, prompt_tokens: int, output_tokens: int) -> float:
@@ -146,6 +114,13 @@ def _machine(gpu: str) -> Cluster:
 
 
 def _software(row: Row) -> Software:
-    """Return the engine of a row; profiles of NCCL's all-reduce ran with that library."""
+    """Return the engine of a row; products and collectives added up were NCCL's."""
+    if row["dataset"].startswith(_MULTIMEM):
+        return Software.named("tokenweave")
     software = Software.named("vllm")
-    return replace(software, library="nccl") if "NCCL" in row["method"] else software
+    by_nccl = any(word in row["method"] for word in ("NCCL", "sum of measured ops"))
+    return replace(software, library="nccl") if by_nccl else software
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {}
+"""Columns that follow from others, to group predicted rows by."""

@@ -18,7 +18,8 @@ from shardcost import catalog
 from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
 from shardcost.errors import ShardcostError, UnknownNameError
-from shardcost.estimate.serving import Engine, Generation, generation, under_load
+from shardcost.estimate.serving import Engine, generation, under_load
+from shardcost.evidence.multimem import prefill_s
 from shardcost.evidence.predictions import Floats, Predictions, reason_of, whole_cell
 from shardcost.evidence.tables import Row, Table
 from shardcost.layout import Layout
@@ -40,6 +41,8 @@ _EARLIER: Final = {"trtllm": ((0, 10), "trtllm_2023"), "vllm": ((0, 8), "vllm_20
 """Engines that were another program before some version."""
 _EARLY_RUNS: Final = "llm_inference_bench"
 """Runs of 2024 that do not state the engines' versions."""
+_MEMORY_SHARES: Final = {"deepspeed_mii": 1.0, "fastertransformer": 1.0}
+"""Of the device's memory, what engines use that do not leave a tenth alone."""
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 _ARRIVALS: Final = {"sglang": "together"}
 """How an engine's own benchmark sends its requests, where not one for each that ends."""
@@ -109,7 +112,11 @@ def question_of(row: Row) -> Question:
 
 def answers(question: Question, rows: Sequence[Row]) -> Floats:
     """Return the figures of rows that ask the same."""
-    engine = Engine(*question[:5], _cache_dtype(question))
+    share = _MEMORY_SHARES.get(question.software.name, Engine.memory_share)
+    engine = Engine(*question[:5], _cache_dtype(question), share)
+    if question.software.name == "tokenweave":
+        metric = question.figure.removeprefix("static ")
+        return np.asarray(_MS * prefill_s(engine, metric, _counts(rows, "isl")), dtype=float)
     counts = {
         "prompt_tokens": _counts(rows, "isl"),
         "output_tokens": _counts(rows, "osl"),
@@ -130,10 +137,6 @@ def _counts(rows: Iterable[Row], column: str) -> Any:
     return np.array([whole_cell(row, column) for row in rows])
 
 
-def _without_all_reduce(found: Generation) -> Any:
-    return _MS * (found.ttft_s - found.prefill.exposed_s.get("tp", 0.0))
-
-
 _MAX_LOAD: Final = "max load output_throughput_total"
 _FIGURES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "static e2e_latency": lambda found: _MS * found.latency_s,
@@ -142,7 +145,7 @@ _FIGURES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "static output_throughput_total": lambda found: found.output_tokens_per_s,
     "static prefill_latency": lambda found: _MS * found.ttft_s,
     "static prefill_latency_overlapped": lambda found: _MS * found.ttft_s,
-    "static prefill_latency_no_allreduce": _without_all_reduce,
+    "static prefill_latency_no_allreduce": lambda found: _MS * found.ttft_s,
     "in-flight ttft": lambda found: _MS * found.ttft_s,
     "in-flight tpot": lambda found: _MS * found.tpot_s,
     "in-flight output_throughput_total": lambda found: found.output_tokens_per_s,
@@ -165,6 +168,8 @@ def _batching(row: Row) -> str:
 def engine_of(row: Row) -> str:
     """Return the software of the catalog that ran a row."""
     folded = row["engine"].lower()
+    if "tokenweave" in folded:
+        return "tokenweave"
     name = next((found for start, found in _ENGINES if folded.startswith(start)), _OTHERS)
     if name not in _EARLIER:
         return name
@@ -229,9 +234,17 @@ def known_model(name: str) -> Model:
 
 
 def _alike(model: Model, row: Row) -> bool:
-    return not row["layers"] or (
+    """Return whether a row may mean a model of the catalog: it states no other shape.
+
+    Of a model whose first version alone has a sliding window, it must name that version.
+    """
+    if not row["layers"]:
+        return True
+    windowed = any(getattr(block.attention, "window_tokens", None) for block in model.blocks)
+    return (
         model.num_layers == whole_cell(row, "layers")
         and model.hidden_size == whole_cell(row, "hidden")
+        and (_FIRST in row["model"] or not windowed)
     )
 
 
@@ -244,7 +257,8 @@ def _known(name: str) -> Model | None:
     return None
 
 
-_ADDED: Final = ("meta", "instruct", "hf", "v0.1", "v2", "v3", "v")
+_FIRST: Final = "v0.1"
+_ADDED: Final = ("meta", "instruct", "hf", _FIRST)
 """Words in the names of checkpoints that do not change the shape."""
 
 
@@ -278,3 +292,7 @@ def _shaped(
         parallel=name.lower().replace(" ", "-").startswith(_PARALLEL),
     )
     return Model(name=name, hidden_size=hidden, vocab_size=vocab, blocks=(block,))
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"software": engine_of}
+"""Columns that follow from others, to group predicted rows by."""
