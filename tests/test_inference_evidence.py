@@ -19,7 +19,7 @@ from shardcost.estimate.serving import (
     under_load,
 )
 from shardcost.evidence import comm_fraction, inference, multimem, refit_engines
-from shardcost.evidence.tables import read_table
+from shardcost.evidence.tables import Table, read_table
 from shardcost.model import Attention
 from shardcost.software import Software
 
@@ -172,6 +172,8 @@ def test_unknown_arrivals() -> None:
         ("FasterTransformer/NeMo", "", "fastertransformer"),
         ("Deepspeed-MII", "", "deepspeed_mii"),
         ("Megatron-LM", "", "megatron_inference"),
+        ("NIM 1.8", "", "trtllm"),
+        ("lmdeploy", "", "trtllm_2023"),
         ("something new", "", "vllm"),
     ],
 )
@@ -349,3 +351,26 @@ def test_only_the_first_mistral_has_a_window() -> None:
     assert isinstance(later, Attention)
     assert isinstance(first, Attention)
     assert (later.window_tokens, first.window_tokens) == (None, 4096)
+
+
+def test_one_prompt_for_all_means_the_same_experts_for_all() -> None:
+    row = {
+        **ROW,
+        "model": "mistralai/Mixtral-8x7B-v0.1",
+        "layers": "",
+        "dataset": "llm_inference_bench",
+        "engine": "TensorRT-LLM",
+        "cluster": "a100_sxm",
+        "tp": "4",
+        "batch": "16",
+    }
+    alike, apart = (
+        inference.predictions(_table({**row, "dataset": dataset})).values[0]
+        for dataset in ("llm_inference_bench", "mine")
+    )
+    assert alike < 0.7 * apart
+
+
+def _table(*rows: dict[str, str]) -> Table:
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return Table("inference", Path("mine.csv"), columns, len(rows))

@@ -76,6 +76,8 @@ class Load:
     """In the engine at any time."""
     ttft_s: Any
     tpot_s: Any
+    latency_s: Any
+    """Of one request, from its arrival to its last token."""
     output_tokens_per_s: Any
     prefill: Estimate
     """Of as many prompts as go in one pass."""
@@ -209,6 +211,7 @@ def under_load(
         requests=running,
         ttft_s=ttft_s,
         tpot_s=(life_s - ttft_s) / output_tokens,
+        latency_s=life_s,
         output_tokens_per_s=running * output_tokens / life_s,
         prefill=prefill,
         decode=decode,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -23,19 +24,24 @@ from shardcost.evidence.multimem import prefill_s
 from shardcost.evidence.predictions import Floats, Predictions, reason_of, whole_cell
 from shardcost.evidence.tables import Row, Table
 from shardcost.layout import Layout
-from shardcost.model import Attention, Block, FeedForward, Model
+from shardcost.model import Attention, Block, Experts, FeedForward, Model
 from shardcost.software import Software
 
 MEASURED: Final = "value"
 _ENGINES: Final = (
+    ("tokenweave", "tokenweave"),
     ("tensorrt", "trtllm"),
     ("trtllm", "trtllm"),
+    ("trt-llm", "trtllm"),
+    ("nim", "trtllm"),
     ("sglang", "sglang"),
     ("fastertransformer", "fastertransformer"),
+    ("lmdeploy", "trtllm_2023"),
     ("deepspeed", "deepspeed_mii"),
     ("megatron", "megatron_inference"),
 )
-"""How the name of an engine begins, and the software of the catalog that it is."""
+"""A word in the name of an engine, and the software of the catalog that it is or is most like:
+LMDeploy's engine is compiled and sums by NCCL, as TensorRT-LLM was and did."""
 _OTHERS: Final = "vllm"
 _EARLIER: Final = {"trtllm": ((0, 10), "trtllm_2023"), "vllm": ((0, 8), "vllm_2024")}
 """Engines that were another program before some version."""
@@ -101,7 +107,7 @@ def question_of(row: Row) -> Question:
         whole_cell(row, name)
     tp, pp = whole_cell(row, "tp"), whole_cell(row, "pp")
     return Question(
-        model_of(row),
+        _routed_alike(model_of(row)) if _one_prompt(row) else model_of(row),
         machine(row, tp * pp),
         Layout(tp=tp, pp=pp),
         _software(engine_of(row)),
@@ -114,7 +120,7 @@ def answers(question: Question, rows: Sequence[Row]) -> Floats:
     """Return the figures of rows that ask the same."""
     share = _MEMORY_SHARES.get(question.software.name, Engine.memory_share)
     engine = Engine(*question[:5], _cache_dtype(question), share)
-    if question.software.name == "tokenweave":
+    if question.software.name == "tokenweave" and question.figure.startswith(_PREFILL):
         metric = question.figure.removeprefix("static ")
         return np.asarray(_MS * prefill_s(engine, metric, _counts(rows, "isl")), dtype=float)
     counts = {
@@ -137,15 +143,17 @@ def _counts(rows: Iterable[Row], column: str) -> Any:
     return np.array([whole_cell(row, column) for row in rows])
 
 
+_PREFILL: Final = "static prefill_latency"
 _MAX_LOAD: Final = "max load output_throughput_total"
 _FIGURES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "static e2e_latency": lambda found: _MS * found.latency_s,
     "static ttft": lambda found: _MS * found.ttft_s,
     "static tpot": lambda found: _MS * found.tpot_s,
     "static output_throughput_total": lambda found: found.output_tokens_per_s,
-    "static prefill_latency": lambda found: _MS * found.ttft_s,
-    "static prefill_latency_overlapped": lambda found: _MS * found.ttft_s,
-    "static prefill_latency_no_allreduce": lambda found: _MS * found.ttft_s,
+    _PREFILL: lambda found: _MS * found.ttft_s,
+    f"{_PREFILL}_overlapped": lambda found: _MS * found.ttft_s,
+    f"{_PREFILL}_no_allreduce": lambda found: _MS * found.ttft_s,
+    "in-flight e2e_latency": lambda found: _MS * found.latency_s,
     "in-flight ttft": lambda found: _MS * found.ttft_s,
     "in-flight tpot": lambda found: _MS * found.tpot_s,
     "in-flight output_throughput_total": lambda found: found.output_tokens_per_s,
@@ -159,8 +167,8 @@ def _loaded(figure: str) -> bool:
 
 
 def _batching(row: Row) -> str:
-    stated = row["batching"].lower() if "batching" in row else "static"
-    if stated.startswith("in-flight"):
+    stated = row.get("batching", "").lower()
+    if any(word in stated for word in ("in-flight", "continuous", "concurren", "serving")):
         return "in-flight" if row["batch"] else "max load"
     return "static"
 
@@ -168,9 +176,7 @@ def _batching(row: Row) -> str:
 def engine_of(row: Row) -> str:
     """Return the software of the catalog that ran a row."""
     folded = row["engine"].lower()
-    if "tokenweave" in folded:
-        return "tokenweave"
-    name = next((found for start, found in _ENGINES if folded.startswith(start)), _OTHERS)
+    name = next((found for word, found in _ENGINES if word in folded), _OTHERS)
     if name not in _EARLIER:
         return name
     change, earlier = _EARLIER[name]
@@ -223,6 +229,27 @@ def model_of(row: Row) -> Model:
         return known_model(row["model"])
     sizes = (whole_cell(row, column) for column in _SHAPE)
     return _shaped(row["model"], *sizes, gated=row["gated"] == "1")
+
+
+def _one_prompt(row: Row) -> bool:
+    """Return whether all sequences of a run had the same prompt, and so the same experts.
+
+    In llm_inference_bench those of some engines had: 16 sequences of Mixtral take less time per
+    step than the memory needs for the weights of all experts.
+    """
+    return row.get("dataset", "").startswith(_EARLY_RUNS) and engine_of(row) != _EARLIER["vllm"][1]
+
+
+@cache
+def _routed_alike(model: Model) -> Model:
+    """Return a model as it runs when all tokens of a step choose the same experts."""
+    blocks = tuple(
+        replace(block, feed_forward=replace(part, count=part.top_k))
+        if isinstance(part := block.feed_forward, Experts)
+        else block
+        for block in model.blocks
+    )
+    return replace(model, blocks=blocks)
 
 
 def known_model(name: str) -> Model:
