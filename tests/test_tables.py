@@ -84,8 +84,8 @@ def test_a_table_may_have_no_rows(tmp_path: Path) -> None:
         ("a,b,c\n1,2,3\n", "line 1 is not the header of a measured table: ['a', 'b', 'c']"),
         ("{}", "line 1 is not the header of a measured table"),
         (
-            "dataset,gpu,dtype,m,n,k,time_us\n",
-            "is a table of gemm, not yet validated (so far: collectives)",
+            "dataset,gpu,what,value,unit\n",
+            "is a table of ceilings, not yet validated (so far: collectives, ",
         ),
     ],
 )

@@ -36,7 +36,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "launch": "gpu what time_us",
         "layer_ops": "model op phase gpu tp tokens msg_bytes time_us",
         "training": "model layers hidden heads seq mbs gbs gpus tp pp dp measured_step_s",
-        "memory": "gpu capacity_GB layers hidden heads seq mbs dp pp tp zero_stage outcome",
+        "memory": "gpu capacity_GB layers hidden heads seq mbs dp pp tp zero_stage outcome"
+        " mem_alloc_GB",
         "inference": "model layers hidden heads tp engine batch isl osl metric value",
         "comm_fraction": "model phase gpu tp total_ms comm_ms comm_fraction_pct",
         "published_model_errors": "tool quantity error_pct statistic",

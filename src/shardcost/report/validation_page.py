@@ -1,96 +1,71 @@
 """The page ``docs/validation.md``: how far predictions are from measurements, written by command.
 
-    shardcost validate collectives.csv --page docs/validation.md
+    shardcost validate collectives.csv training.csv … --page docs/validation.md
 
 Its figures are computed; only what explains them is typed by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from textwrap import fill
 from typing import Final
 
 import numpy as np
 
-from shardcost.catalog import cluster_named
-from shardcost.errors import ShardcostError
-from shardcost.evidence import cross_validation
-from shardcost.evidence.baselines import MODELS, is_predicted, kind_of, model_stats, repeats
-from shardcost.evidence.collectives import population
-from shardcost.evidence.cross_validation import LeftOut, pooled_by_library
-from shardcost.evidence.fit import Curve, curves
-from shardcost.evidence.refit import usable
-from shardcost.evidence.tables import Row, Table
-from shardcost.evidence.validate import GroupStats, Stats, stats, validate
+from shardcost.evidence.folds import MOST_ROWS, Fold, folds
+from shardcost.evidence.peers import Compared, Peer, compared, elsewhere
+from shardcost.evidence.sources import Source, grouped, stands_for
+from shardcost.evidence.tables import Table
+from shardcost.evidence.validate import Stats, Validation, stats, validate
+from shardcost.report import markdown, validation_collectives
+from shardcost.report.validation_tables import KINDS, section
+
+Say = Callable[[str], None]
+LEFT_OUT: Final = "## What was left out of the fit"
+"""Where the part of the page begins that takes minutes to compute."""
 
 _OPENING: Final = """\
 # Validation
 
-How far `collective_time` is from what people measured. This page is written by a command and not
-by hand; it needs a table of measurements, which is not part of the project (`SHARDCOST_EVIDENCE`
-points the tests at one), and SciPy for the fits of the cross-validation:
+How far shardcost is from what people measured. This page is written by a command and not by hand.
+It needs tables of measurements, which are not part of the project (`SHARDCOST_EVIDENCE` points the
+tests at a folder with some), SciPy for the fits of the cross-validation, and ten minutes:
 
-    shardcost validate collectives.csv --page docs/validation.md
+{command}
 
-Errors are |predicted - measured| in percent of the measurement, over all rows of a kind: half of
-the rows are closer than the *median*, nine of ten closer than *p90*. What the constants are and
-how they are fitted is in [collectives](collectives.md)."""
+Errors are |predicted - measured| in percent of the measurement: half of the rows are closer than
+the *median*, nine of ten closer than *p90*; *bias* is the mean with its sign, above 0 where
+predictions are too slow, or too large. Errors are in sample, that is of constants that were fitted
+to these rows among others, up to [what was left out of the fit](#what-was-left-out-of-the-fit)."""
 
-_REPEATS: Final = """\
-No model can be closer than measurements are to each other: the {rows:,} rows that measure what
-another row measures as well are {median_pct:.1f} % (median) and {p90_pct:.1f} % (p90) from the
-middle one."""
+_PEERS: Final = """\
+## Beside other cost models
 
-_POPULATIONS: Final = """\
-## By kind of measurement
+What others state on rows that are public, or were seen to do there, and what shardcost does on
+those of them that the tables at hand have, by the same statistic of absolute errors. Where the
+others' error of each row is published, *theirs, here* is over just the rows that ours is over."""
 
-*NCCL family*: NCCL, RCCL and oneCCL as their benchmarks run them. *Engines, graph*: the all-reduces
-of TensorRT-LLM, vLLM and SGLang, launched from a CUDA graph. *Eager* rows contain the host's launch
-of each call, rows of a *single process* its launches on all GPUs."""
+_ELSEWHERE: Final = """\
+Others state their errors on rows that are not public, so that nothing can be put beside them:"""
 
-_VERSIONS: Final = """\
-An engine's kernels change between versions, and a row says which one was measured in the name of
-its data set. Without that, every row predicted by the newest kernels (`--ignore-versions`):"""
+_FOLDS: Final = """\
+{title}
 
-_BASELINES: Final = """\
-## Beside simpler models
+Constants are fitted without one value of a column at a time, and tried on the rows that have it.
+*In sample* is the error of the same fit to all rows, *left out* that on rows which it had not seen.
+A device that is left out is predicted by its datasheet and the constants of its nearest kin. Of a
+framework or an engine, {most} rows at most are taken, evenly, to fit and to try."""
 
-All rows but eager and single-process ones. *Plain ring* and *NCCL's tuner* have nothing fitted;
-the *best rate* and the *alpha-beta line* are fitted to the very curve that they are tried on, one
-or two constants for each curve, where shardcost has at most 24 for all curves of a system and
-library (23 for NCCL, 8 to 15 for an engine and up to 8 sizes at which it switches). NCCL's tuner
-covers all-reduce, all-gather and reduce-scatter on NVIDIA devices."""
+_CANNOT: Final = """\
+### What this cannot show
 
-_LEFT_OUT: Final = """\
-## What was left out of the fit
-
-### A GPU count
-
-The constants of a system are fitted without the rows of one GPU count, then tried on these. What
-the remaining rows do not speak of (in-switch reduction, if only eight GPUs use it) comes from the
-family's other systems, fitted without this one. Over PCIe this cannot work well: how much of a
-pair's rate is left to four or eight GPUs is a matter of the machine's host bridges, which no other
-GPU count shows."""
-
-_ENGINES_LEFT_OUT: Final = """\
-The same for the kernels of engines, each GPU count left out in turn. NCCL, which they fall back on,
-is known, and so are the sizes at which an engine switches:"""
-
-_SYSTEMS: Final = """\
-### A system
-
-A system is predicted from its datasheet and its family's constants alone, and the family is fitted
-as if the system did not exist: latencies in clock cycles, rates as shares of the nominal rate."""
-
-_NO_SWITCH: Final = """\
-Systems over PCIe lend each other little, for the reason above:"""
-
-_NETWORKS: Final = """\
-### A system on a network
-
-The constants of a network are fitted without the rows of one system, then tried on these. Sites
-differ more than systems do: the names `ib` and `tcp` stand for networks of unstated speed."""
+Only the numbers were fitted without these rows. What the formulas are (which kernels an engine
+runs, what overlaps, which terms a time has at all) was chosen with all of them in view; data sets
+that measure something odd are read the way that made sense of them; and rows of one paper or one
+machine share what leaving out a model or a degree does not take away. So errors on systems, models
+and frameworks that were never looked at will be larger than these; how much larger, no fold
+tells."""
 
 _CAUTIONS: Final = {
     "aic_l40s_sglang_0.5.12": """\
@@ -105,151 +80,198 @@ _CAUTIONS: Final = {
     "oci_b300_alltoall_16": """\
 - Rows of the B300 across nodes beat the rate of the network that they name (8 x 400 Gb/s), which
   no prediction may: the ports were probably twice as fast.""",
+    "own_h200_torch2.11": """\
+- The largest products on the H200 ran at its power limit when measured alone, up to 9 % slower
+  than in a mix.""",
+    "flux_mlp": """\
+- `flux_mlp` ran on eight L20 over PCIe, whose host bridges no other row speaks of.""",
+    "hf_ultrascale_nanotron": """\
+- Rows of `hf_ultrascale_nanotron` carry how fast the job itself gathered over its network, and are
+  predicted with that: jobs differ more than networks do.""",
+    "vtrain_single_node": """\
+- `vtrain_…` states no vocabulary; 51,200 is assumed.""",
+    "trtllm_static": """\
+- Some throughputs of `trtllm_static` (large models, version 0.6.1, A100) are 4 to 13 times below
+  what its other rows suggest; its eight L40S run over PCIe, of which the above holds.""",
+    "domino_fig4": """\
+- `domino_…` was read off figures, and `domino_fig4` does not state the tensor-parallel degree.""",
 }
 """What to mind about rows, by the data set that it is about."""
-
 _OUTLIERS: Final = """\
 - First rows of some tables carry warm-up, and a few in the middle are outliers. All are in."""
-_NO_ROWS: Final = "The table has no such rows."
-_SPLITS: Final = {
-    ("cluster", "library"): "By system and library",
-    ("collective",): "By collective",
-    ("num_gpus",): "By number of GPUs",
-    ("size_band",): "By size",
-}
+
+_SOURCES: Final = """\
+## Where the measurements come from
+
+None of the tables is part of the project. Constants name the data sets that they were fitted to;
+these, and all others whose errors are above, were published in:"""
 
 
-def page(table: Table) -> str:
-    """Return the page, in Markdown. Takes minutes: it fits families without their members."""
-    known = usable([table])
+def page(tables: Sequence[Table], target: str = "docs/validation.md", say: Say = print) -> str:
+    """Return the page, in Markdown. Takes minutes: it fits constants without some of the rows.
+
+    Args:
+        tables: Measured tables, at most one of each kind.
+        target: Where the page will be, for the command that it shows.
+        say: Told what is being done.
+    """
+    found = _validated(tables, say)
     sections = [
-        errors_in_sample(table),
-        _gpu_counts(known),
-        _systems(known),
-        _networks(known),
-        _cautions(table),
+        errors_in_sample(found, target),
+        _left_out(found, say),
+        _cautions(found),
+        _sources(found),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def errors_in_sample(table: Table) -> str:
-    """Return the first part of the page: errors by every split, beside those of simpler models."""
-    ordinary = table.where(_is_ordinary)
-    spread = repeats(usable([table]))
+def _validated(tables: Sequence[Table], say: Say) -> list[Validation]:
+    order = list(KINDS)
+    found = []
+    for table in sorted(tables, key=lambda each: order.index(each.kind)):
+        say(f"{table.kind}: {table.rows:,} rows")
+        found.append(validate(table))
+    return found
+
+
+def errors_in_sample(found: Sequence[Validation], target: str = "docs/validation.md") -> str:
+    """Return the first part of the page: all errors of the catalog's constants."""
     sections = [
-        _OPENING,
-        *([_REPEATS.format(**asdict(spread))] if spread.rows else []),
-        _populations(table),
-        _baselines([curve for curve in curves(ordinary) if is_predicted(curve)]),
-        *(_split(ordinary, by) for by in _SPLITS),
+        _OPENING.format(command=_command(found, target)),
+        _summary(found),
+        _peers(found),
+        *(section(each) for each in found),
     ]
     return "\n\n".join(sections)
 
 
-def _is_ordinary(row: Row) -> bool:
-    """Return whether a row is neither eager nor of a single process, and makes sense at all."""
-    try:
-        return population(row) not in {"eager", "single process"}
-    except ShardcostError:
-        return False
+def _command(found: Sequence[Validation], target: str) -> str:
+    """Return the command that writes the page, as a block of code."""
+    words = ["shardcost validate", *(each.table.path.name for each in found), f"--page {target}"]
+    lines = fill(" ".join(words), 90, break_long_words=False, break_on_hyphens=False).splitlines()
+    return " \\\n".join(f"    {'  ' * (i > 0)}{line}" for i, line in enumerate(lines))
 
 
-def _cautions(table: Table) -> str:
-    """Return what to mind about the data sets of a table."""
-    sets = set(table.columns["dataset"])
+def _summary(found: Sequence[Validation]) -> str:
+    lines = [
+        (
+            f"[{KINDS[each.table.kind].title}](#{_anchor(KINDS[each.table.kind].title)})",
+            KINDS[each.table.kind].what,
+            f"{each.predicted:,} of {each.table.rows:,}",
+            *markdown.figures(each.overall)[1:],
+        )
+        for each in found
+    ]
+    head = ("table", "a row is the", "rows predicted")
+    errors = ("median %", "mean %", "p90 %", "max %", "bias %")
+    return "## Summary\n\n" + markdown.table((*head, *errors), lines, right=6)
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
+
+
+def _peers(found: Sequence[Validation]) -> str:
+    every = [each for validation in found for each in compared(validation)]
+    head = ("tool", "of", "rows of", "statistic", "their rows", "theirs %")
+    lines = [_peer_line(each) for each in every]
+    stated = [
+        (_linked(peer), peer.quantity, peer.statistic, _stated(peer), peer.version)
+        for peer in elsewhere()
+    ]
+    parts = [
+        _PEERS,
+        markdown.table((*head, "rows here", "theirs, here %", "ours %"), lines, right=5)
+        if lines
+        else markdown.NO_ROWS,
+        _ELSEWHERE,
+        markdown.table(("tool", "of", "statistic", "stated %", "in"), stated, right=0),
+    ]
+    return "\n\n".join(parts)
+
+
+def _peer_line(each: Compared) -> tuple[str, ...]:
+    peer = each.peer
+    theirs = "" if each.theirs_here_pct is None else f"{each.theirs_here_pct:.1f}"
+    return (
+        f"{_linked(peer)} ({peer.version})",
+        peer.quantity,
+        ", ".join(f"`{name}`" for name in peer.where.get("dataset", ())) or "nccl-tests",
+        peer.statistic,
+        f"{peer.rows:,}" if peer.rows else "not stated",
+        _stated(peer),
+        f"{each.rows:,}",
+        theirs,
+        f"**{each.ours_pct:.1f}**",
+    )
+
+
+def _linked(peer: Peer) -> str:
+    return f"[{peer.tool}]({peer.source})"
+
+
+def _stated(peer: Peer) -> str:
+    least, most = peer.error_pct
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+
+
+def _left_out(found: Sequence[Validation], say: Say) -> str:
+    every = [fold for each in found for fold in folds(each, say)]
+    collectives = [each.table for each in found if each.table.kind == "collectives"]
+    parts = [
+        _FOLDS.format(title=LEFT_OUT, most=MOST_ROWS),
+        _folds(every),
+        *(validation_collectives.left_out(table, say) for table in collectives),
+        _CANNOT,
+    ]
+    return "\n\n".join(parts)
+
+
+def _folds(every: Sequence[Fold]) -> str:
+    if not every:
+        return markdown.NO_ROWS
+    lines = [_fold_line(each.of, each.left_out, each) for each in every if each.unseen_pct.size]
+    head = ("constants of", "left out", "rows", "in sample: median %", "p90 %")
+    return markdown.table((*head, "left out: median %", "p90 %", "bias %"), lines, right=6)
+
+
+def _fold_line(of: str, left_out: str, fold: Fold) -> tuple[str, ...]:
+    seen, unseen = stats(np.asarray(fold.seen_pct)), stats(np.asarray(fold.unseen_pct))
+    return (
+        of,
+        left_out,
+        f"{unseen.rows:,}",
+        *_middle(seen),
+        *_middle(unseen),
+        markdown.figures(unseen)[-1],
+    )
+
+
+def _middle(found: Stats) -> tuple[str, str]:
+    _, median, _, p90, *_ = markdown.figures(found)
+    return median, p90
+
+
+def _cautions(found: Sequence[Validation]) -> str:
+    """Return what to mind about the data sets of the tables."""
+    sets = _datasets(found)
     said = [text for name, text in _CAUTIONS.items() if name in sets]
     return "## What to mind about the rows\n\n" + "\n".join([*said, _OUTLIERS])
 
 
-def _populations(table: Table) -> str:
-    found = validate(table, ("population",))
-    blind = validate(table, ("population",), ignore_versions=True)
-    skipped = [f"- {count:,} skipped: {reason}" for reason, count in found.skipped.items()]
-    counted = f"{table.rows:,} rows, {found.predicted:,} predicted"
-    engines = [each for each in blind.groups if each.key["population"].startswith("engines")]
-    return "\n\n".join(
-        [
-            _POPULATIONS,
-            counted + (":" if skipped else "; none is skipped."),
-            *(["\n".join(skipped)] if skipped else []),
-            _grouped(found.groups),
-            _VERSIONS,
-            _grouped(engines),
-        ]
-    )
+def _sources(found: Sequence[Validation]) -> str:
+    known, unknown = grouped(_datasets(found))
+    lines = [_source_line(source, names) for source, names in known.items()]
+    lines += [(f"`{name}`", "not known here", "", "") for name in unknown]
+    head = ("data sets", "published in", "licence, where stated", "what")
+    return f"{_SOURCES}\n\n{markdown.table(head, lines, right=0)}"
 
 
-def _split(ordinary: Table, by: tuple[str, ...]) -> str:
-    """Return the section with the errors by some columns."""
-    groups = validate(ordinary, by).groups
-    return f"## {_SPLITS[by]}\n\nEager and single-process rows apart.\n\n{_grouped(groups)}"
+def _source_line(source: Source, names: Sequence[str]) -> tuple[str, ...]:
+    shown = [name for name in source.datasets if any(stands_for(name, each) for each in names)]
+    where = f"[{source.title}]({source.url})" if source.url else source.title
+    return ", ".join(f"`{name}`" for name in shown), where, source.licence, source.about
 
 
-def _baselines(known: Sequence[Curve]) -> str:
-    kinds: dict[str, list[Curve]] = {}
-    for curve in known:
-        kinds.setdefault(kind_of(curve), []).append(curve)
-    rows = [
-        ((kind, name), found)
-        for kind in sorted(kinds)
-        for name in MODELS
-        if (found := model_stats(name, kinds[kind])).rows
-    ]
-    return f"{_BASELINES}\n\n{_table(('rows of', 'model'), rows)}"
-
-
-def _gpu_counts(known: Sequence[Curve]) -> str:
-    rings = list(cross_validation.gpu_counts(known))
-    kernels = pooled_by_library(cross_validation.gpu_counts(known, of_engines=True))
-    return "\n\n".join(
-        [
-            _LEFT_OUT,
-            _left_out(rings, "left out"),
-            _ENGINES_LEFT_OUT,
-            _left_out(kernels, "each count in turn"),
-        ]
-    )
-
-
-def _systems(known: Sequence[Curve]) -> str:
-    found = list(cross_validation.systems(known))
-    switched = [each for each in found if _kind_of_links(each.system) == "nvswitch"]
-    others = [each for each in found if each not in switched]
-    return "\n\n".join(
-        [_SYSTEMS, _left_out(switched, "left out"), _NO_SWITCH, _left_out(others, "left out")]
-    )
-
-
-def _networks(known: Sequence[Curve]) -> str:
-    return f"{_NETWORKS}\n\n{_left_out(list(cross_validation.networks(known)), 'left out')}"
-
-
-def _kind_of_links(system: str) -> str:
-    return cluster_named(system).tiers[0].kind
-
-
-def _left_out(found: Sequence[LeftOut], head: str) -> str:
-    if not found:
-        return _NO_ROWS
-    rows = [((each.system, each.what), stats(each.error_pct)) for each in found]
-    together = stats(np.concatenate([each.error_pct for each in found]))
-    return _table(("system", head), [*rows, (("all", ""), together)])
-
-
-def _grouped(groups: Sequence[GroupStats]) -> str:
-    if not groups:
-        return _NO_ROWS
-    head = tuple(groups[0].key)
-    return _table(head, [(tuple(each.key.values()), each.stats) for each in groups])
-
-
-def _table(head: Sequence[str], rows: Sequence[tuple[Sequence[str], Stats]]) -> str:
-    """Return a Markdown table of errors."""
-    lines = [
-        f"| {' | '.join(head)} | rows | median % | p90 % | bias % |",
-        f"|{'---|' * len(head)}---:|---:|---:|---:|",
-    ]
-    for key, each in rows:
-        figures = f"{each.rows:,} | {each.median_pct:.1f} | {each.p90_pct:.1f}"
-        lines.append(f"| {' | '.join(key)} | {figures} | {each.bias_pct:+.1f} |")
-    return "\n".join(lines)
+def _datasets(found: Sequence[Validation]) -> set[str]:
+    return {name for each in found for name in each.table.columns.get("dataset", [])}
