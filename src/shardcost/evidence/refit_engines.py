@@ -27,7 +27,7 @@ import numpy as np
 
 from shardcost import catalog
 from shardcost.errors import ShardcostError
-from shardcost.evidence.inference import Question, answers, question_of
+from shardcost.evidence.inference import Question, answers, engine_of, question_of
 from shardcost.evidence.predictions import Floats
 from shardcost.evidence.tables import Row, Table, read_table
 from shardcost.files import write_whole
@@ -55,7 +55,8 @@ START: Final = {
 }
 _UNITS: Final = {"_us": 1e-6, "_ms": 1e-3}
 _FIGURES: Final = ("e2e_latency", "tpot", "prefill_latency", "prefill_latency_no_allreduce", "ttft")
-"""What is fitted; under load only the time between tokens."""
+_LOADED: Final = ("tpot", "output_throughput_total")
+"""What is fitted, and what of it under load, where the first token comes when it may."""
 _LIMIT: Final = 0.5
 _COARSE: Final = (0.05, 0.3, 1.0, 3.0, 20.0)
 _STEPS: Final = (2.0, 1.5, 1.2, 1.07, 1.02)
@@ -318,12 +319,12 @@ def _field(name: str) -> str:
 def _is_fitted(row: Row) -> bool:
     """Return whether a row is fitted.
 
-    Rows in 8 bits are not: their products were measured with the conversion of the input, which
-    engines fuse with what comes before.
+    Rows in 8 bits are only where TensorRT-LLM ran them: products in 8 bits were measured with its
+    conversion of the input, which others fuse with what comes before.
     """
     loaded = row["batching"].startswith("in-flight")
-    wanted = row["metric"] == "tpot" if loaded else row["metric"] in _FIGURES
-    return wanted and row["weight_dtype"] != "fp8"
+    wanted = row["metric"] in (_LOADED if loaded else _FIGURES)
+    return wanted and (row["weight_dtype"] != "fp8" or engine_of(row).startswith("trtllm"))
 
 
 def _table(path: tuple[str, ...]) -> dict[str, Any]:
