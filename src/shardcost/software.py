@@ -60,7 +60,8 @@ class Software(Noun):
     launch: str = one_of("graph", "eager", default="graph")
     """How kernels are started: from a recorded graph, or one by one from the host."""
     library: str | None = text(default=None)
-    """The library of tensor-parallel collectives; the device vendor's own if None."""
+    """The library of tensor-parallel collectives; the device vendor's own if None. ``multimem``:
+    kernels in which the switch adds up, where it can."""
     vocab_multiple: int = whole(default=1)
     """The vocabulary is padded to a multiple of this and of the tensor-parallel degree."""
     head_dtype: str = number_format(default="bf16")

@@ -24,6 +24,7 @@ from shardcost.memory.habits import habits_with
 from shardcost.model import Model
 from shardcost.program.assemble import Program, program_of
 from shardcost.program.flops import model_flops
+from shardcost.program.operations import Collective
 from shardcost.schedule.step import step_time
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
@@ -162,14 +163,20 @@ def _parts(
 
 
 def _serving(program: Program, work: RankWork) -> _Times:
-    """Return the times of one pass through all stages, one after the other."""
+    """Return the times of one pass through all stages, one after the other.
+
+    Before a pass the host looks after every sequence; at every collective of the tensor group the
+    ranks wait for the slowest.
+    """
     software, layout = program.setting.software, program.setting.layout
     count = sum(each.count for each in program.layers)
     whole = work.layer.forward.times(count) + work.first.forward + work.last.forward
     sending = (layout.pp - 1) * work.send_s
     comm = {**whole.comm_s, "pp": sending}
     exposed = {**whole.exposed_s, "pp": sending}
-    time = whole.wall_s(software) + sending + software.step_overhead_s
+    host = software.step_overhead_s + software.host_per_sequence_s * program.setting.sequences
+    host = host + software.collective_wait_s * tensor_collectives(program)
+    time = whole.wall_s(software) + sending + host
     known = sum(whole.compute_s.values()) + sum(exposed.values())
     return _Times(
         time_s=time,
@@ -178,6 +185,18 @@ def _serving(program: Program, work: RankWork) -> _Times:
         comm_s=comm,
         exposed_s=exposed,
         flops=whole.flops,
+    )
+
+
+def tensor_collectives(program: Program) -> Any:
+    """Return how many collectives of the tensor group one pass forward has."""
+    pieces = [(each.count, each.passes) for each in program.layers]
+    pieces += [(1, program.first), (1, program.last)]
+    return sum(
+        times * op.count
+        for times, passes in pieces
+        for op in passes.forward
+        if isinstance(op, Collective) and op.group == "tp"
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration, libraries
+from shardcost.collectives.multimem import MULTIMEM, multimem_all_reduce_s
 from shardcost.collectives.silicon import collective_time, default_library
 from shardcost.errors import BadValueError
 from shardcost.estimate.placement import Place
@@ -153,6 +154,10 @@ class Prices:
             return 0.0
         stride = op.stride * self.placed[op.group].stride
         library = self._library if op.group == "tp" else default_library(self.cluster)
+        if library == MULTIMEM:
+            if op.collective == "all_reduce":
+                return multimem_all_reduce_s(self.cluster, op.ranks, op.size_bytes)
+            library = default_library(self.cluster)
         notes: dict[str, None] = {}
         ask = partial(
             collective_time,
@@ -183,6 +188,8 @@ class Prices:
 def _library(cluster: Cluster, software: Software) -> str:
     """Return the library of tensor-parallel collectives: the engine's where it has constants."""
     own = software.library
+    if own == MULTIMEM and cluster.tiers[-1].in_switch_reduction:
+        return MULTIMEM
     return own if own is not None and own in libraries(cluster) else default_library(cluster)
 
 

@@ -34,7 +34,6 @@ from shardcost.layout import Layout
 from shardcost.memory import memory_of
 from shardcost.memory.habits import habits_of
 from shardcost.model import Model
-from shardcost.program.operations import Collective
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill
 
@@ -112,7 +111,7 @@ class Engine:
         first, many = _column(prompt_tokens), _column(largest(output_tokens - 1, 1))
         contexts = np.rint(first + _AT * (many - 1)).astype(int)
         found = self.decode(_column(batch), contexts)
-        return found, _plain((pass_time_s(found) * _SHARE).sum(axis=-1))
+        return found, _plain((found.time_s * _SHARE).sum(axis=-1))
 
     def room(self, prompt_tokens: Any, output_tokens: Any) -> Any:
         """Return how many sequences memory holds at their full length, beside one prefill."""
@@ -150,18 +149,18 @@ class Engine:
 def generation(engine: Engine, *, batch: Any, prompt_tokens: Any, output_tokens: Any) -> Generation:
     """Return what a static batch takes. Counts may be arrays that broadcast.
 
-        >>> model, cluster = Model.named("llama3-8b"), Cluster.named("h100_sxm")
+    >>> model, cluster = Model.named("llama3-8b"), Cluster.named("h100_sxm")
     >>> engine = Engine(model, cluster, Layout(), Software.named("trtllm"))
     >>> found = generation(engine, batch=1, prompt_tokens=512, output_tokens=128)
-        >>> 5 < 1e3 * found.tpot_s < 10
-        True
+    >>> 5 < 1e3 * found.tpot_s < 10
+    True
     """
     dp = engine.layout.dp
     room = largest(engine.room(prompt_tokens, output_tokens), dp)
     rounds = ceil_div(batch, smallest(batch, room))
     together = ceil_div(batch, rounds * dp) * dp
     prefill = engine.prefill(together, prompt_tokens)
-    prefill_s = pass_time_s(prefill)
+    prefill_s = prefill.time_s
     decode, step_s = engine.steps(together, prompt_tokens, output_tokens)
     latency_s = rounds * (prefill_s + (output_tokens - 1) * step_s)
     return Generation(
@@ -203,7 +202,7 @@ def under_load(
     bunch = each if arrivals == "together" else each**0.5
     prompts = _whole(largest(smallest(_PASS_TOKENS // prompt_tokens, bunch // 1), 1))
     prefill = engine.prefill(dp * prompts, prompt_tokens)
-    prefill_s = pass_time_s(prefill) / prompts
+    prefill_s = prefill.time_s / prompts
     decode, step_s = engine.steps(running, prompt_tokens, output_tokens)
     life_s = each * prefill_s + output_tokens * step_s
     ttft_s = prefill_s * ((1 + each) / 2 if arrivals == "together" else bunch)
@@ -215,31 +214,6 @@ def under_load(
         output_tokens_per_s=running * output_tokens / life_s,
         prefill=prefill,
         decode=decode,
-    )
-
-
-def pass_time_s(found: Estimate) -> Any:
-    """Return the seconds of a prefill or a step with what its engine does beside the device.
-
-    Before a pass the host looks after every sequence; at every collective of the tensor group the
-    ranks wait for the slowest.
-    """
-    software, work = found.software, found.workload
-    sequences = work.batch / found.layout.dp  # type: ignore[attr-defined]
-    waits = software.collective_wait_s * tensor_collectives(found)
-    return found.time_s + software.host_per_sequence_s * sequences + waits
-
-
-def tensor_collectives(found: Estimate) -> Any:
-    """Return how many collectives of the tensor group one pass has."""
-    program = found.program
-    pieces = [(each.count, each.passes) for each in program.layers]
-    pieces += [(1, program.first), (1, program.last)]
-    return sum(
-        times * op.count
-        for times, passes in pieces
-        for op in passes.forward
-        if isinstance(op, Collective) and op.group == "tp"
     )
 
 

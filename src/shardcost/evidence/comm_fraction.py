@@ -18,7 +18,6 @@ from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.serving import Engine, under_load
 from shardcost.evidence.inference import known_model
-from shardcost.evidence.multimem import multimem_s, without_all_reduces_s
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
 from shardcost.evidence.tables import Row, Table
 from shardcost.kernels.products import product_time_s
@@ -77,9 +76,7 @@ def _comm_and_whole(found: Estimate, row: Row) -> tuple[Any, Any]:
     if "layer" in row["model"].split():
         layer = found.work.layer.forward
         return layer.exposed_s["tp"], layer.device_s
-    multimem = row["dataset"].startswith(_MULTIMEM)
-    comm = multimem_s(found) if multimem else found.exposed_s["tp"]
-    return comm, without_all_reduces_s(found) + comm
+    return found.exposed_s["tp"], found.time_s
 
 
 def _under_load(engine: Engine, row: Row, prompt_tokens: int, output_tokens: int) -> float:

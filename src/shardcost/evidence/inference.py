@@ -20,9 +20,9 @@ from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
 from shardcost.errors import ShardcostError, UnknownNameError
 from shardcost.estimate.serving import Engine, generation, under_load
-from shardcost.evidence.multimem import prefill_s
 from shardcost.evidence.predictions import Floats, Predictions, reason_of, whole_cell
 from shardcost.evidence.tables import Row, Table
+from shardcost.evidence.tokenweave import prefill_s
 from shardcost.layout import Layout
 from shardcost.model import Attention, Block, Experts, FeedForward, Model
 from shardcost.software import Software

@@ -15,7 +15,6 @@ models, and checked on the other.
 from __future__ import annotations
 
 import itertools
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ import numpy as np
 
 from shardcost import catalog
 from shardcost.errors import ShardcostError
+from shardcost.evidence.descent import descend, errors_pct, in_seconds, loss, write_constants
 from shardcost.evidence.inference import Question, answers, engine_of, question_of
 from shardcost.evidence.predictions import Floats
 from shardcost.evidence.tables import Row, Table, read_table
@@ -53,14 +53,10 @@ START: Final = {
     "step_overhead_ms": 0.5,
     "slowdown": 1.5,
 }
-_UNITS: Final = {"_us": 1e-6, "_ms": 1e-3}
 _FIGURES: Final = ("e2e_latency", "tpot", "prefill_latency", "prefill_latency_no_allreduce", "ttft")
 _LOADED: Final = ("tpot", "output_throughput_total")
 """What is fitted, and what of it under load, where the first token comes when it may."""
-_LIMIT: Final = 0.5
 _COARSE: Final = (0.05, 0.3, 1.0, 3.0, 20.0)
-_STEPS: Final = (2.0, 1.5, 1.2, 1.07, 1.02)
-_DIGITS: Final = 3
 DEVICE: Final = "mi300x"
 DEVICE_START: Final = {
     ("products", "bf16", "peak_share"): 0.05,
@@ -97,9 +93,7 @@ class Evidence(NamedTuple):
 
     def ratios(self, constants: Mapping[str, float]) -> Floats:
         """Return predicted over measured, of every row."""
-        given = {
-            _field(name): value * _UNITS.get(name[-3:], 1) for name, value in constants.items()
-        }
+        given = in_seconds(constants)
         return np.concatenate(
             [
                 answers(_with(question, given), rows) / measured
@@ -123,31 +117,6 @@ def evidence_of(table: Table, wanted: Callable[[Row], bool]) -> dict[str, Eviden
         each = found.setdefault(question.software.name, Evidence([]))
         each.groups.append((question, rows, measured))
     return found
-
-
-def loss(ratios: Floats) -> float:
-    """Return the mean absolute logarithmic error, each counted up to the limit."""
-    return float(np.minimum(np.abs(np.log(ratios)), _LIMIT).mean())
-
-
-def descend(
-    lossy: Callable[[dict[Any, float]], float], start: Mapping[Any, float]
-) -> dict[Any, float]:
-    """Return the constants of the least loss: up and down along each, by ever smaller factors."""
-    best = dict(start)
-    least = lossy(best)
-    for step in _STEPS:
-        improved = True
-        while improved:
-            improved = False
-            for name, value in list(best.items()):
-                for factor in (step, 1 / step):
-                    trial = best | {name: value * factor}
-                    found = lossy(trial)
-                    if found < least * (1 - 1e-4):
-                        best, least, improved = trial, found, True
-                        break
-    return {name: float(f"{value:.{_DIGITS}g}") for name, value in best.items()}
 
 
 def fitted(
@@ -186,12 +155,6 @@ def left_out(name: str, evidence: Evidence, column: str, start: Mapping[str, flo
         constants = fitted(name, rest, start)
         found.append(evidence.where(lambda row, v=value: row[column] == v).ratios(constants))  # type: ignore[misc]
     return np.concatenate(found)
-
-
-def errors_pct(ratios: Floats) -> tuple[float, float]:
-    """Return the median and the 90th percentile of absolute errors."""
-    errors = 100 * np.abs(ratios - 1)
-    return float(np.median(errors)), float(np.percentile(errors, 90))
 
 
 @contextmanager
@@ -244,15 +207,6 @@ def fit_device(evidence: Evidence) -> dict[tuple[str, ...], float]:
             return loss(evidence.ratios({}))
 
     return descend(lossy, DEVICE_START)
-
-
-def write_constants(name: str, constants: Mapping[str, float], fit: str) -> None:
-    """Replace the constants in an engine's file."""
-    path = Path(catalog.__file__).parent / "software" / f"{name}.toml"
-    lines = [f"{key} = {value}" for key, value in constants.items()]
-    table = "\n".join(["[constants]", *lines, f'fit = "{fit}"', ""])
-    text = re.sub(r"\[constants\]\n(?:[^\[\n].*\n)*", table, path.read_text(encoding="utf-8"))
-    write_whole(path, text)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -310,10 +264,6 @@ def _in_words(ratios: Floats) -> str:
 
 def _with(question: Question, given: Mapping[str, Any]) -> Question:
     return question._replace(software=replace(question.software, **given)) if given else question
-
-
-def _field(name: str) -> str:
-    return name[:-3] + "_s" if name[-3:] in _UNITS else name
 
 
 def _is_fitted(row: Row) -> bool:

@@ -32,6 +32,8 @@ _SHRINK: Final = {
     "buffers": "a smaller micro_batch, or more tp",
     "framework": "a device with more memory",
 }
+_SHRINK_SERVED: Final = {**_SHRINK, "weights": "more tp or pp, or a narrower number format"}
+"""Where nothing is trained."""
 _SHOWN: Final = 3
 
 
@@ -124,9 +126,10 @@ class Memory:
         kinds = sorted(self.by_kind().items(), key=lambda item: -item[1])[:_SHOWN]
         sizes = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in kinds)
         place = f"{self.worst_stage} stage " if len(self.stages) > 1 else ""
+        ways_out = _SHRINK if self.by_kind()["gradients"] else _SHRINK_SERVED
         return (
             f"{place}needs {format_bytes(peak)} of {format_bytes(on.memory_bytes)}:"
-            f" {sizes}; what shrinks {kinds[0][0]}: {_SHRINK[kinds[0][0]]}"
+            f" {sizes}; what shrinks {kinds[0][0]}: {ways_out[kinds[0][0]]}"
         )
 
     def _on(self, device: Device | None) -> Device:
