@@ -33,6 +33,9 @@ class Software(Noun):
     title: str = text()
     attention: str = one_of("flash", "unfused", default="flash")
     """One kernel that keeps the scores on chip, or products and a softmax through memory."""
+    grouped_decode: int | None = whole(default=None)
+    """Query heads per key-value head for which decoding reads the cache once, where that is one
+    number only: with others, each query head reads its own copy. None: with any number."""
     fused_passes: bool = flag(default=True)
     """Normalisation with the residual sum, and a gated activation, are one kernel each."""
     dropout: bool = flag(default=False)

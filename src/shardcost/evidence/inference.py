@@ -43,8 +43,11 @@ _ENGINES: Final = (
 """A word in the name of an engine, and the software of the catalog that it is or is most like:
 LMDeploy's engine is compiled and sums by NCCL, as TensorRT-LLM was and did."""
 _OTHERS: Final = "vllm"
-_EARLIER: Final = {"trtllm": ((0, 10), "trtllm_2023"), "vllm": ((0, 8), "vllm_2024")}
-"""Engines that were another program before some version."""
+_EARLIER: Final = {
+    "trtllm": ((0, 10), "trtllm_2023", "trtllm_2024"),
+    "vllm": ((0, 8), "vllm_2024", "vllm_2024"),
+}
+"""Engines that were another program before some version, and what they were in 2024."""
 _EARLY_RUNS: Final = "llm_inference_bench"
 """Runs of 2024 that do not state the engines' versions."""
 _MEMORY_SHARES: Final = {"deepspeed_mii": 1.0, "fastertransformer": 1.0}
@@ -179,10 +182,10 @@ def engine_of(row: Row) -> str:
     name = next((found for word, found in _ENGINES if word in folded), _OTHERS)
     if name not in _EARLIER:
         return name
-    change, earlier = _EARLIER[name]
+    change, earlier, in_2024 = _EARLIER[name]
     stated = _VERSION.search(folded)
     if stated is None:
-        return earlier if row.get("dataset", "").startswith(_EARLY_RUNS) else name
+        return in_2024 if row.get("dataset", "").startswith(_EARLY_RUNS) else name
     return earlier if tuple(map(int, stated.groups())) < change else name
 
 

@@ -42,6 +42,7 @@ FITTED: Final[Mapping[str, tuple[str, str]]] = {
     "tokenweave": ("slowdown", "step_overhead_ms"),
     "trtllm": ("step_overhead_ms", "host_per_sequence_us"),
     "trtllm_2023": ("step_overhead_ms", "collective_wait_us"),
+    "trtllm_2024": ("step_overhead_ms", "collective_wait_us"),
     "vllm": ("step_overhead_ms", "host_per_sequence_us"),
     "vllm_2024": ("step_overhead_ms", "host_per_sequence_us"),
 }

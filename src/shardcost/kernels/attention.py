@@ -202,9 +202,7 @@ def decode_time_s(
     grouped_s = np.maximum(grouped_s, product_s)
     if value_dim is not None or "vector" not in table:
         return _plain(grouped_s)
-    vector = grouped._replace(
-        blocks=blocks * rows, rows=0, cache_bytes=elements * max(width, _QUERY_BYTES)
-    )
+    vector = grouped._replace(blocks=blocks * rows, rows=0)
     vector_s = _cache_walk_s(device, table["vector"], vector, warm=cache_is_warm)
     return _plain(
         np.where(_is_grouped(device, table, grouped, rows, new_tokens), grouped_s, vector_s)
