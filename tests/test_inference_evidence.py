@@ -160,7 +160,7 @@ def test_unknown_arrivals() -> None:
     [
         ("TensorRT-LLM v0.8", "", "trtllm_2023"),
         ("TensorRT-LLM v0.17", "", "trtllm"),
-        ("TensorRT-LLM", "llm_inference_bench", "trtllm_2023"),
+        ("TensorRT-LLM", "llm_inference_bench", "trtllm_2024"),
         ("TensorRT-LLM", "", "trtllm"),
         ("trtllm 1.0.0rc3", "", "trtllm"),
         ("vLLM", "llm_inference_bench", "vllm_2024"),
@@ -283,7 +283,7 @@ def test_almost_all_rows_are_predicted_and_the_rest_named(evidence: Path) -> Non
         ("tokenweave", "prefill_latency_no_allreduce"),
         ("tokenweave", "prefill_latency_overlapped"),
         ("trtllm", "tpot"),
-        ("trtllm_2023", "e2e_latency"),
+        ("trtllm_2024", "e2e_latency"),
         ("vllm", "tpot"),
         ("vllm_2024", "e2e_latency"),
     ],

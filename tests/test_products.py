@@ -10,6 +10,7 @@ import pytest
 
 from shardcost import BadValueError, Cluster, UnknownNameError, catalog
 from shardcost.cluster import Device
+from shardcost.dtypes import BITS
 from shardcost.errors import FormatError
 from shardcost.evidence import gemm, overlap, refit_products
 from shardcost.evidence.tables import Table, read_table
@@ -30,7 +31,7 @@ MEASURED = [
     (system, name)
     for system, sections in catalog.contents("products")
     for name in sections
-    if name != "sharing"
+    if name in BITS
 ]
 SIZES = np.array([1, 3, 16, 64, 128, 200, 256, 512, 1000, 2048, 8192, 30000])
 

@@ -36,6 +36,8 @@ class Software(Noun):
     grouped_decode: int | None = whole(default=None)
     """Query heads per key-value head for which decoding reads the cache once, where that is one
     number only: with others, each query head reads its own copy. None: with any number."""
+    kernels: str | None = text(default=None)
+    """Name of kernels of its own, on devices whose files have sections that begin with it."""
     fused_passes: bool = flag(default=True)
     """Normalisation with the residual sum, and a gated activation, are one kernel each."""
     dropout: bool = flag(default=False)

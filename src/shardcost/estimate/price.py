@@ -7,7 +7,7 @@ Arrays go one operation at a time, each over the axes that it depends on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -18,14 +18,17 @@ from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration, libraries
 from shardcost.collectives.multimem import MULTIMEM, multimem_all_reduce_s
 from shardcost.collectives.silicon import collective_time, default_library
+from shardcost.dtypes import BITS
 from shardcost.errors import BadValueError
 from shardcost.estimate.placement import Place
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
+from shardcost.kernels.constants import KernelShelf, Section, own_section
 from shardcost.kernels.passes import pass_time_s
 from shardcost.kernels.products import copy_bytes_per_s, product_time_s
 from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product
 from shardcost.software import Software
 
+_WIDE: Final = 16
 _MOST_KEPT: Final = 200_000
 """Prices kept per cluster before all are forgotten: some tens of megabytes."""
 
@@ -51,6 +54,7 @@ class Prices:
         self.notes: dict[str, None] = {}
         """What to mind about the prices, each once, in order."""
         self._library = _library(cluster, software)
+        self._kernels = software.kernels
         self._kept, self._said = _kept(cluster)
         if len(self._kept) > _MOST_KEPT:
             self._kept.clear()
@@ -75,6 +79,16 @@ class Prices:
             self.notes.update(self._said.get(key, {}))
         return [self._kept[key] for key in keys]
 
+    def _own(self, shelf: KernelShelf, name: str) -> Section | None:
+        """Return the constants of the software's own kernels on the device, if it has any."""
+        if self._kernels is None:
+            return None
+        return own_section(shelf, self.device, f"{self._kernels}_{name}")
+
+    def _constants(self, shelf: KernelShelf, name: str) -> Mapping[str, Any] | None:
+        found = self._own(shelf, name)
+        return None if found is None else found.constants
+
     def _key(self, op: Operation, units_taken: int) -> tuple[Any, ...]:
         """Return what an operation's price depends on: everything but its name and count."""
         if isinstance(op, Collective):
@@ -82,10 +96,10 @@ class Prices:
             library = self._library if op.group == "tp" else ""
             return op.collective, op.size_bytes, op.ranks, stride, library, self.wire
         if isinstance(op, Pass):
-            return op.bytes_moved, op.kernels
+            return op.bytes_moved, op.kernels, self._kernels
         if isinstance(op, Product):
-            return op.m, op.n, op.k, op.batch, op.dtype, units_taken
-        return op[1:]
+            return op.m, op.n, op.k, op.batch, op.dtype, units_taken, self._kernels
+        return *op[1:], self._kernels
 
     def _keep_products(self, new: dict[Any, Operation], units_taken: int) -> None:
         products = {key: op for key, op in new.items() if isinstance(op, Product)}
@@ -100,14 +114,14 @@ class Prices:
         chosen = {key: op for key, op in new.items() if isinstance(op, Pass)}
         if chosen:
             table = np.array([(op.bytes_moved, op.kernels) for op in chosen.values()], dtype=float)
-            seconds = np.asarray(pass_time_s(self.device, table[:, 0], kernels=table[:, 1]))
+            seconds = np.asarray(self._pass(table[:, 0], table[:, 1]))
             self._kept.update(zip(chosen, seconds.tolist(), strict=True))
 
     def _alone(self, op: Operation, units_taken: int) -> Any:
         if isinstance(op, Product):
             return self._products(op.dtype, op.m, op.n, op.k, op.batch, units_taken)
         if isinstance(op, Pass):
-            return pass_time_s(self.device, op.bytes_moved, kernels=op.kernels)
+            return self._pass(op.bytes_moved, op.kernels)
         if isinstance(op, AttentionCore):
             return self._attention(op)
         return self._collective(op)
@@ -116,8 +130,20 @@ class Prices:
         """Return the seconds of products, beside a collective's kernel if that holds units."""
         taken = copy_bytes_per_s(self.device, units_taken) if units_taken else 0.0
         return product_time_s(
-            self.device, dtype, m, n, k, batch=batch, units_taken=units_taken, memory_taken=taken
+            self.device,
+            dtype,
+            m,
+            n,
+            k,
+            batch=batch,
+            units_taken=units_taken,
+            memory_taken=taken,
+            constants=self._own("products", "bf16") if BITS[dtype] == _WIDE else None,
         )
+
+    def _pass(self, bytes_moved: Any, kernels: Any) -> Any:
+        constants = self._constants("passes", "pass")
+        return pass_time_s(self.device, bytes_moved, kernels=kernels, constants=constants)
 
     def _attention(self, op: AttentionCore) -> Any:
         # A kernel takes a value's size of its own for values that are part of the keys.
@@ -135,6 +161,7 @@ class Prices:
                 op.context_tokens,
                 *heads,
                 new_tokens=op.query_tokens,
+                constants=self._constants("attention", "decode"),
                 **shared,
             )
         return prefill_time_s(
@@ -146,6 +173,7 @@ class Prices:
             *heads,
             causal=op.causal,
             backward=op.backward,
+            constants=self._constants("attention", "prefill"),
             **shared,
         )
 

@@ -35,9 +35,9 @@ CONTEXT_BANDS: Final = {
 _SHAPE: Final = ("batch", "query_tokens", "context_tokens", "heads", "kv_heads", "head_dim")
 _DTYPE: Final = "bf16"
 _NARROW_CACHES: Final = "_trtllm_1.0.0"
-"""Ending of the data sets whose caches hold 8 bits where heads share them: with 16, their GPUs would
-read up to 1.7 times as fast as their memory can deliver. Where each head has its own, the times are
-those of 16 bits."""
+"""Ending of the data sets whose caches hold 8 bits where heads share them: with 16, their GPUs
+would read up to 1.7 times as fast as their memory can deliver. Where each head has its own, the
+times are those of 16 bits."""
 _NARROW_GROUPS: Final = (2, 32)
 
 

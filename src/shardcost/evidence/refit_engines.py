@@ -32,7 +32,7 @@ from shardcost.evidence.predictions import Floats
 from shardcost.evidence.tables import Row, Table, read_table
 from shardcost.files import write_whole
 from shardcost.kernels import products
-from shardcost.kernels.constants import section_of
+from shardcost.kernels.constants import own_section, section_of
 
 FITTED: Final[Mapping[str, tuple[str, str]]] = {
     "deepspeed_mii": ("step_overhead_ms", "host_per_sequence_us"),
@@ -60,16 +60,16 @@ _LOADED: Final = ("tpot", "output_throughput_total")
 _COARSE: Final = (0.05, 0.3, 1.0, 3.0, 20.0)
 DEVICE: Final = "mi300x"
 DEVICE_START: Final = {
-    ("products", "bf16", "peak_share"): 0.05,
-    ("products", "bf16", "memory_share"): 0.5,
-    ("products", "bf16", "launch_us"): 15.0,
-    ("attention", "decode", "vector", "token_ns"): 60.0,
+    ("products", "vllm_2024_bf16", "peak_share"): 0.05,
+    ("products", "vllm_2024_bf16", "memory_share"): 0.5,
+    ("products", "vllm_2024_bf16", "launch_us"): 15.0,
+    ("attention", "vllm_2024_decode", "vector", "token_ns"): 60.0,
 }
 """Where each constant stands, and its start. The launch is that of passes and attention too."""
 _SAME_LAUNCH: Final = (
-    ("passes", "pass", "latency_us"),
-    ("attention", "decode", "vector", "launch_us"),
-    ("attention", "prefill", "launch_us"),
+    ("passes", "vllm_2024_pass", "latency_us"),
+    ("attention", "vllm_2024_decode", "vector", "launch_us"),
+    ("attention", "vllm_2024_prefill", "launch_us"),
 )
 
 
@@ -287,6 +287,7 @@ def _table(path: tuple[str, ...]) -> dict[str, Any]:
 
 def _forget() -> None:
     section_of.cache_clear()
+    own_section.cache_clear()
     products._kernel.cache_clear()
 
 

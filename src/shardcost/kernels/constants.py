@@ -54,11 +54,24 @@ def section_of(shelf: KernelShelf, device: Device, *names: str) -> Section:
         content = _file(shelf, system)
         name = next((each for each in names if each in content), None)
         if name is not None:
-            constants = dict(content[name])
-            fit = Fit(**constants.pop("fit"))
             own = _device(system).name == device.name
-            return Section(system, name, constants, fit, None if own else system)
+            return _section(system, name, content, inherited=not own)
     raise UnknownNameError(f"{shelf} of {device.name}", names[0], _known(shelf))
+
+
+@cache
+def own_section(shelf: KernelShelf, device: Device, name: str) -> Section | None:
+    """Return a section of a device's own file; None where it has no such section."""
+    for system, content in catalog.contents(shelf):
+        if name in content and _device(system).name == device.name:
+            return _section(system, name, content, inherited=False)
+    return None
+
+
+def _section(system: str, name: str, content: Mapping[str, Any], *, inherited: bool) -> Section:
+    constants = dict(content[name])
+    fit = Fit(**constants.pop("fit"))
+    return Section(system, name, constants, fit, system if inherited else None)
 
 
 def _nearest_first(shelf: KernelShelf, device: Device) -> Sequence[str]:
