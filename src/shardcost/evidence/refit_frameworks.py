@@ -4,9 +4,9 @@
 
 A framework's kernels and what it overlaps are choices that its documentation states. What is left
 are one or two constants each, the same on every system, found as those of engines are
-(`shardcost.evidence.refit_engines`). A data set counts by the square root of its rows, for rows of
-one site are alike. Every fit is repeated without each model, each tensor-parallel degree and each
-data set, to say what it is worth on those.
+(`shardcost.evidence.refit_engines`). Rows of one site are alike, so a data set counts by more than
+one but by less than its rows (`_WEIGHT`). Every fit is repeated without each model, each
+tensor-parallel degree and each data set, to say what it is worth on those.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
     "torchtitan": {"slowdown": 1.0},
 }
 """Which constants each framework has, and where the search for them starts."""
+_WEIGHT: Final = 0.75
+"""Power of its rows by which a data set counts."""
 _MOST_ROWS: Final = 60
 """Of one data set, in a fit of one or two constants."""
 LEFT_OUT: Final = ("model", "tp", "dataset")
@@ -68,7 +70,7 @@ def fitted(name: str, rows: Sequence[Row]) -> dict[str, float]:
 
     def lossy(trial: dict[str, float]) -> float:
         losses = [loss(ratios(each, trial)) for each in sets]
-        return float(np.average(losses, weights=np.sqrt(counts)))
+        return float(np.average(losses, weights=np.power(counts, _WEIGHT)))
 
     return descend(lossy, FITTED[name])
 
