@@ -27,7 +27,7 @@ from shardcost.evidence import (
     refit_frameworks,
     refit_products,
 )
-from shardcost.evidence.descent import descend, loss
+from shardcost.evidence.descent import descend
 from shardcost.evidence.gemm import device_of
 from shardcost.evidence.predictions import Floats
 from shardcost.evidence.splits import errors_pct
@@ -214,16 +214,12 @@ def _training(table: Table, say: Say) -> Iterator[Fold]:
 def _fitted(
     answers: _Answers, sets: Any, start: Mapping[str, float], used: Mask
 ) -> dict[str, float]:
-    """Return the constants of a framework that suit the rows used best.
-
-    A data set counts by the square root of its rows, for rows of one site are alike.
-    """
-    parts = [used & (sets == each) for each in np.unique(sets[used])]
-    weights = [float(np.sqrt(part.sum())) for part in parts]
+    """Return the constants of a framework that suit the rows used best."""
+    own = sets[used]
+    weights = refit_frameworks.weights_of(own.tolist())
 
     def lossy(trial: dict[str, float]) -> float:
-        found = answers.ratios(trial)
-        return float(np.average([loss(found[part]) for part in parts], weights=weights))
+        return refit_frameworks.loss_of_sets(answers.ratios(trial)[used], own, weights)
 
     return descend(lossy, start)
 

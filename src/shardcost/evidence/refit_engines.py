@@ -1,12 +1,11 @@
-"""Fits constants of engines to whole runs: ``python -m …evidence.refit_engines inference.csv``.
+"""Fits the constants of inference engines to whole runs.
+
+    python -m shardcost.evidence.refit_engines inference.csv [ENGINE…]
 
 Which kernels an engine has, and what it overlaps, are choices that its documentation states. What
 is left are two constants each, the same on every system: what its host does once a step, for each
-sequence or for each kernel, and what a collective waits for. They are found by descent along one
-constant after the other, from the same start and so to the same end. The loss is the mean of
-absolute logarithmic errors, each counted up to a limit so that rows which measure something else do
-not pull. Every fit is repeated without each model and without each tensor-parallel degree, to say
-what it is worth on those.
+sequence or for each kernel, and what a collective waits for (`shardcost.evidence.descent`). What the
+fits are worth on rows that they have not seen is told by `shardcost.evidence.folds`.
 
 Kernels of a device that nobody measured by themselves are fitted the same way, to one half of the
 models, and checked on the other.
@@ -145,19 +144,6 @@ def fitted(
     return descend(lossy, start)
 
 
-def left_out(name: str, evidence: Evidence, column: str, start: Mapping[str, float]) -> Floats:
-    """Return the ratios of rows whose model, say, the fit had not seen."""
-    values = sorted({row[column] for row in evidence.rows})
-    if len(values) == 1:
-        return np.array([])
-    found = []
-    for value in values:
-        rest = evidence.where(lambda row, v=value: row[column] != v)  # type: ignore[misc]
-        constants = fitted(name, rest, start)
-        found.append(evidence.where(lambda row, v=value: row[column] == v).ratios(constants))  # type: ignore[misc]
-    return np.concatenate(found)
-
-
 @contextmanager
 def device_constants(constants: Mapping[tuple[str, ...], float]) -> Iterator[None]:
     """Let a device's kernels run by other constants for a while."""
@@ -229,10 +215,6 @@ def _report(name: str, evidence: Evidence) -> None:
     fit = f"fitted to {len(evidence.rows)} rows of {datasets}: {errors}"
     write_constants(name, constants, fit)
     print(name, constants, fit)
-    for column in ("model", "tp"):
-        ratios = left_out(name, evidence, column, constants)
-        if ratios.size:
-            print(f"  without its {column}: {_in_words(ratios)}")
 
 
 def _report_device(evidence: Evidence) -> None:

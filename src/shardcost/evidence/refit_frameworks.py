@@ -5,13 +5,14 @@
 A framework's kernels and what it overlaps are choices that its documentation states. What is left
 are one or two constants each, the same on every system, found as those of engines are
 (`shardcost.evidence.refit_engines`). Rows of one site are alike, so a data set counts by more than
-one but by less than its rows (`_WEIGHT`). Every fit is repeated without each model, each
-tensor-parallel degree and each data set, to say what it is worth on those.
+one but by less than its rows (`_WEIGHT`). What the fits are worth on rows that they have not seen
+is told by `shardcost.evidence.folds`.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,6 @@ _WEIGHT: Final = 0.75
 """Power of its rows by which a data set counts."""
 _MOST_ROWS: Final = 60
 """Of one data set, in a fit of one or two constants."""
-LEFT_OUT: Final = ("model", "tp", "dataset")
 
 
 def rows_of(table: Table) -> dict[str, list[Row]]:
@@ -64,15 +64,21 @@ def _time_s(row: Row, constants: Mapping[str, float]) -> float:
 
 def fitted(name: str, rows: Sequence[Row]) -> dict[str, float]:
     """Return the constants of a framework that suit rows best."""
-    names = _values(rows, "dataset")
-    sets = [_sample(rows, each) for each in names]
-    counts = [sum(row["dataset"] == each for row in rows) for each in names]
+    used = [row for each in _values(rows) for row in _sample(rows, each)]
+    sets = np.array([row["dataset"] for row in used])
+    weights = weights_of([row["dataset"] for row in rows])
+    return descend(lambda trial: loss_of_sets(ratios(used, trial), sets, weights), FITTED[name])
 
-    def lossy(trial: dict[str, float]) -> float:
-        losses = [loss(ratios(each, trial)) for each in sets]
-        return float(np.average(losses, weights=np.power(counts, _WEIGHT)))
 
-    return descend(lossy, FITTED[name])
+def weights_of(sets: Sequence[str]) -> dict[str, float]:
+    """Return by how much each data set counts: by a power of its rows."""
+    return {name: count**_WEIGHT for name, count in Counter(sets).items()}
+
+
+def loss_of_sets(found: Floats, sets: Any, weights: Mapping[str, float]) -> float:
+    """Return the mean loss of data sets, by their weights."""
+    losses = [loss(found[sets == name]) for name in weights]
+    return float(np.average(losses, weights=list(weights.values())))
 
 
 def _sample(rows: Sequence[Row], dataset: str) -> list[Row]:
@@ -81,21 +87,8 @@ def _sample(rows: Sequence[Row], dataset: str) -> list[Row]:
     return own[:: max(1, len(own) // _MOST_ROWS)]
 
 
-def left_out(name: str, rows: Sequence[Row], column: str) -> Floats:
-    """Return the ratios of rows whose model, say, the fit had not seen."""
-    values = _values(rows, column)
-    if len(values) == 1:
-        return np.array([])
-
-    def tried(value: str) -> Floats:
-        constants = fitted(name, [row for row in rows if row[column] != value])
-        return ratios([row for row in rows if row[column] == value], constants)
-
-    return np.concatenate([tried(value) for value in values])
-
-
 def main(arguments: Sequence[str], say: Callable[[str], None] = print) -> None:
-    """Fit the frameworks named, or all, and print what the fits are worth."""
+    """Fit the frameworks named, or all, and say how well."""
     known = rows_of(read_table(Path(arguments[0])))
     for name in arguments[1:] or FITTED:
         rows = known.get(name, [])
@@ -103,19 +96,14 @@ def main(arguments: Sequence[str], say: Callable[[str], None] = print) -> None:
             continue
         constants = fitted(name, rows)
         median, p90 = errors_pct(ratios(rows, constants))
-        sets = ", ".join(_values(rows, "dataset"))
+        sets = ", ".join(_values(rows))
         fit = f"fitted to {len(rows)} rows of {sets}: median {median:.1f} %, p90 {p90:.1f} %"
         write_constants(name, constants, fit)
         say(f"{name}: {constants}; {fit}")
-        for column in LEFT_OUT:
-            found = left_out(name, rows, column)
-            if found.size:
-                median, p90 = errors_pct(found)
-                say(f"  without its {column}: median {median:.1f} %, p90 {p90:.1f} %")
 
 
-def _values(rows: Sequence[Row], column: str) -> list[str]:
-    return sorted({row[column] for row in rows})
+def _values(rows: Sequence[Row]) -> list[str]:
+    return sorted({row["dataset"] for row in rows})
 
 
 if __name__ == "__main__":
