@@ -4,8 +4,8 @@
 
 Which kernels an engine has, and what it overlaps, are choices that its documentation states. What
 is left are two constants each, the same on every system: what its host does once a step, for each
-sequence or for each kernel, and what a collective waits for (`shardcost.evidence.descent`). What the
-fits are worth on rows that they have not seen is told by `shardcost.evidence.folds`.
+sequence or for each kernel, and what a collective waits for (`shardcost.evidence.descent`). What
+the fits are worth on rows that they have not seen is told by `shardcost.evidence.folds`.
 
 Kernels of a device that nobody measured by themselves are fitted the same way, to one half of the
 models, and checked on the other.
