@@ -16,7 +16,7 @@ from typing import Any, Final
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import is_array
 from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product
-from shardcost.schedule.overlap import chunked
+from shardcost.schedule.overlap import beside, chunked, ring_attention
 from shardcost.software import Software
 
 KINDS: Final = ("products", "attention", "passes")
@@ -111,7 +111,7 @@ NOTHING_BESIDE: Final = Beside({}, {})
 
 
 def busy(
-    operations: Sequence[Operation], seconds: Sequence[Any], software: Software, beside: Beside
+    operations: Sequence[Operation], seconds: Sequence[Any], software: Software, products: Beside
 ) -> Busy:
     """Return what operations that follow each other amount to."""
     compute: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
@@ -123,7 +123,9 @@ def busy(
     for op, each_s in zip(operations, seconds, strict=True):
         if isinstance(op, Collective):
             comm[op.group] = comm.get(op.group, 0.0) + op.count * each_s
-            exposed[op.group] = exposed.get(op.group, 0.0) + _exposed(op, each_s, software, beside)
+            exposed[op.group] = exposed.get(op.group, 0.0) + _exposed(
+                op, each_s, software, products
+            )
             kernels = kernels + op.count
             hops = hops + op.count * (op.ranks - 1)
             continue
@@ -141,21 +143,22 @@ _KIND: Final[Mapping[type, str]] = {
 }
 
 
-def _exposed(op: Collective, each_s: Any, software: Software, beside: Beside) -> Any:
-    """Return how much longer a pass takes for a collective."""
+def _exposed(op: Collective, each_s: Any, software: Software, seconds: Beside) -> Any:
+    """Return how much longer a pass takes for a collective: never more than it does alone."""
     whole = op.count * each_s
     if op.collective == "send_recv":
-        step = beside.alone_s.get(op.beside[0], 0.0) / (op.count + 1)
-        return op.count * largest(0.0, each_s - step)
-    if software.tp_overlap == "none" or op.group != "tp":
+        steps = op.count + 1
+        attention = seconds.alone_s.get(op.beside[0], 0.0)
+        return ring_attention(attention / steps, each_s, steps) - attention
+    if software.tp_overlap == "none" or op.group != "tp" or not seconds.slowed_s:
         return whole
-    if op.beside and beside.slowed_s:
-        alone = sum(beside.alone_s[name] for name in op.beside)
-        slowed = sum(beside.slowed_s[name] for name in op.beside)
-        return smallest(whole, largest(whole - alone, whole * (1 - alone / slowed)))
-    if software.tp_overlap == "chunked" and op.feeds in beside.slowed_s:
+    if op.beside:
+        alone = sum(seconds.alone_s[name] for name in op.beside)
+        slowed = sum(seconds.slowed_s[name] for name in op.beside)
+        return smallest(whole, beside(alone, whole, slowed) - alone)
+    if software.tp_overlap == "chunked" and op.feeds in seconds.slowed_s:
         chunks = software.overlap_chunks
-        part = beside.slowed_s[op.feeds] / chunks
-        together = chunked(part, whole / chunks, chunks)
-        return smallest(whole, together - beside.alone_s[op.feeds])
+        alone, slowed = (table[op.feeds] for table in (seconds.alone_s, seconds.slowed_s))
+        together = chunked(alone / chunks, whole / chunks, chunks, slowed / chunks)
+        return smallest(whole, together - alone)
     return whole

@@ -106,9 +106,6 @@ class Passes(NamedTuple):
     recompute: Operations = ()
 
 
-NOTHING = Passes(())
-
-
 def together(*parts: Passes) -> Passes:
     """Return pieces that follow each other forward, and so in turned order backward."""
     turned = parts[::-1]

@@ -137,6 +137,3 @@ def check(schedule: str, work: StepWork) -> None:
         if not is_array(where) and anywhere(where):
             shape = (work.stages, work.micro_batches, work.chunks)
             raise BadValueError("(stages, micro_batches, chunks)", shape, f"possible ({reason})")
-
-
-_PLAIN = frozenset({int, float, bool})
