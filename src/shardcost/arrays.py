@@ -7,32 +7,37 @@ those who brought an array.
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
+from typing import Any, Final
 
 from shardcost.checks import is_array
+
+_PLAIN: Final = frozenset({int, float, bool})
+"""Types for which nothing needs to be asked: most calls have no others."""
 
 
 def largest(*values: Any) -> Any:
     """Return the largest of some numbers, cell by cell where any is an array."""
-    if any(map(is_array, values)):
-        import numpy as np
+    for value in values:
+        if type(value) not in _PLAIN and is_array(value):
+            import numpy as np
 
-        return reduce(np.maximum, values)
+            return reduce(np.maximum, values)
     return max(values)
 
 
 def smallest(*values: Any) -> Any:
     """Return the smallest of some numbers, cell by cell where any is an array."""
-    if any(map(is_array, values)):
-        import numpy as np
+    for value in values:
+        if type(value) not in _PLAIN and is_array(value):
+            import numpy as np
 
-        return reduce(np.minimum, values)
+            return reduce(np.minimum, values)
     return min(values)
 
 
 def choose(condition: Any, yes: Any, no: Any) -> Any:
     """Return `yes` where a condition holds and `no` elsewhere."""
-    if is_array(condition):
+    if type(condition) not in _PLAIN and is_array(condition):
         import numpy as np
 
         return np.where(condition, yes, no)

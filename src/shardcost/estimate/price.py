@@ -68,16 +68,23 @@ class Prices:
         """
         if self.arrays:
             return [self._alone(op, units_taken) for op in operations]
+        kept, said = self._kept, self._said
         keys = [self._key(op, units_taken) for op in operations]
-        new = {key: op for key, op in zip(keys, operations, strict=True) if key not in self._kept}
+        new = {key: op for key, op in zip(keys, operations, strict=True) if key not in kept}
+        if new:
+            self._keep(new, units_taken)
+        for key in keys:
+            if key in said:
+                self.notes.update(said[key])
+        return [kept[key] for key in keys]
+
+    def _keep(self, new: dict[Any, Operation], units_taken: int) -> None:
+        """Price operations that were not priced before, those of a kind together."""
         self._keep_products(new, units_taken)
         self._keep_passes(new)
         for key, op in new.items():
             if key not in self._kept:
                 self._kept[key] = self._alone(op, units_taken)
-        for key in keys:
-            self.notes.update(self._said.get(key, {}))
-        return [self._kept[key] for key in keys]
 
     def _own(self, shelf: KernelShelf, name: str) -> Section | None:
         """Return the constants of the software's own kernels on the device, if it has any."""
