@@ -15,7 +15,7 @@ from shardcost.errors import FormatError
 from shardcost.evidence import gemm, overlap, refit_products
 from shardcost.evidence.tables import Table, read_table
 from shardcost.evidence.validate import validate
-from shardcost.kernels.constants import Fit, Section, section_of
+from shardcost.kernels.constants import Fit, Section, section_measured_with, section_of
 from shardcost.kernels.products import (
     copy_bytes_per_s,
     product_bytes,
@@ -188,7 +188,7 @@ def test_kin_lends_constants_that_fit(measured: Table) -> None:
     hopper = {name: Cluster.named(name).device for name in ("h100_sxm", "h200_sxm")}
     lent = dict(zip(hopper, reversed(hopper.values()), strict=True))
     for rows in refit_products.measured_products(measured):
-        gpu, dtype = rows.question
+        gpu, dtype, _ = rows.question
         if gpu in hopper and dtype == "bf16":
             donor = product_section(lent[gpu], dtype)
             found = product_time_s(hopper[gpu], dtype, *rows.shapes, constants=donor)
@@ -360,3 +360,10 @@ def test_errors_on_shapes_that_were_left_out(measured: Table) -> None:
             found = np.concatenate(each)
             assert np.median(found) < 1.4 * np.median(inside), (rows.question, what)
             assert np.quantile(found, 0.9) < 15, (rows.question, what)
+
+
+def test_narrow_products_of_an_engine_are_measured_with_their_conversion() -> None:
+    device = Cluster.named("h200_sxm").device
+    found = section_measured_with("products", device, "trtllm", "fp8")
+    assert found.system == "h100_sxm"
+    assert section_measured_with("products", device, "nobody's", "fp8").system == "h200_sxm"

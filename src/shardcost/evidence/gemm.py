@@ -14,17 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.cluster import Cluster, Device
-from shardcost.dtypes import canonical_dtype
+from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence.predictions import Predictions, reason_of, whole_cell
 from shardcost.evidence.tables import Row, Table
-from shardcost.kernels.products import product_time_s
+from shardcost.kernels.constants import section_measured_with
+from shardcost.kernels.products import product_section, product_time_s
 
 Floats = NDArray[np.float64]
 
 MEASURED: Final = "time_us"
 M_BANDS: Final = {"<=16": 16, "<=128": 128, "<=1024": 1024, ">1024": np.inf}
 """Names of ranges of m, each with the largest in it."""
+_ENGINE: Final = "trtllm"
+"""Its products in fewer bits were measured with the conversion of their input, others' without."""
+_WIDE: Final = 16
 _LONGEST: Final = 10**9
 """The longest side of a product: 10^27 operations take any device longer than a year."""
 
@@ -34,6 +38,8 @@ class Question(NamedTuple):
 
     gpu: str
     dtype: str
+    software: str = ""
+    """Whose kernels were measured, where that matters."""
 
 
 class Asked(NamedTuple):
@@ -90,8 +96,12 @@ def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     found = asked(table)
 
     def predict(question: Question, shapes: Floats) -> Floats:
-        m, n, k = shapes
-        time_s: Floats = product_time_s(device_of(question.gpu), question.dtype, m, n, k)
+        device = device_of(question.gpu)
+        constants = None
+        if question.software:
+            name = product_section(device, question.dtype).name
+            constants = section_measured_with("products", device, question.software, name)
+        time_s: Floats = product_time_s(device, question.dtype, *shapes, constants=constants)
         return 1e6 * time_s
 
     values = answered(table, found, predict)
@@ -109,7 +119,9 @@ def m_band(row: Row) -> str:
 
 
 def _question(row: Row) -> Question:
-    return Question(row["gpu"], canonical_dtype(row["dtype"]))
+    dtype = canonical_dtype(row["dtype"])
+    engine = _ENGINE if f"_{_ENGINE}_" in row.get("dataset", "") and BITS[dtype] < _WIDE else ""
+    return Question(row["gpu"], dtype, engine)
 
 
 DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"m_band": m_band}

@@ -259,7 +259,7 @@ def _refitted_products(table: Table) -> dict[Key, Fitted]:
 def _refitted_sharing(table: Table, products: Mapping[Key, Fitted]) -> dict[Key, Fitted]:
     found = {}
     for rows in measured_overlaps(table):
-        gpu, dtype = rows.products.question
+        gpu, dtype, _ = rows.products.question
         own = products.get((gpu, rows.products.section))
         alone = own.constants if own else product_section(device_of(gpu), dtype).constants
         constants = fitted_sharing(rows, alone)

@@ -60,6 +60,20 @@ def section_of(shelf: KernelShelf, device: Device, *names: str) -> Section:
 
 
 @cache
+def section_measured_with(shelf: KernelShelf, device: Device, word: str, name: str) -> Section:
+    """Return the nearest section whose rows were measured with some software, named by a word.
+
+    Where there is none, the nearest of all: `section_of`.
+    """
+    for system in _nearest_first(shelf, device):
+        content = _file(shelf, system)
+        if name in content and word in content[name]["fit"]["source"]:
+            inherited = _device(system).name != device.name
+            return _section(system, name, content, inherited=inherited)
+    return section_of(shelf, device, name)
+
+
+@cache
 def own_section(shelf: KernelShelf, device: Device, name: str) -> Section | None:
     """Return a section of a device's own file; None where it has no such section."""
     for system, content in catalog.contents(shelf):
