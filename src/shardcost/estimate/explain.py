@@ -14,21 +14,19 @@ from typing import Any, Final
 from shardcost.arrays import largest
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import libraries
-from shardcost.collectives.silicon import CollectiveTime, collective_time, default_library
 from shardcost.dtypes import BITS
-from shardcost.errors import BadTypeError, BadValueError
+from shardcost.errors import BadTypeError
 from shardcost.estimate.busy import Busy
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import FLOP_CONVENTION, Estimate
-from shardcost.estimate.work import sends, step_work
+from shardcost.estimate.traffic import collectives_of
+from shardcost.estimate.work import step_work
 from shardcost.kernels.constants import Section, section_of
 from shardcost.kernels.products import product_parts
 from shardcost.program.assemble import StageShare
 from shardcost.program.operations import (
     AttentionCore,
-    Collective,
     Operation,
     Operations,
     Pass,
@@ -307,12 +305,22 @@ def _passes(found: Estimate) -> Iterator[tuple[str, str]]:
 
 def _collective(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
     """Yield the collective on which a rank spends most time, and how it runs."""
-    often = {op: times for op, times in _often(found) if op.ranks > 1}
+    often = {op: times for op, times in collectives_of(found.program) if op.ranks > 1}
     if not often:
         return
     seconds = dict(zip(often, prices.of(tuple(often)), strict=True))
     op = max(often, key=lambda each: float(often[each] * each.count * seconds[each]))
-    result = _asked(found, prices, op)
+    if prices.is_multimem(op):
+        yield (
+            "Heaviest collective",
+            (
+                f"{op.name}, all_reduce of {format_bytes(op.size_bytes)} over {op.ranks} by multimem"
+                f" instructions: {format_time(seconds[op])}, the start of an engine's multicast"
+                " kernel and the wire of NCCL's in-switch algorithm, nothing fitted to it"
+            ),
+        )
+        return
+    result, _ = prices.asked(op)
     group = result.group
     nodes = f" on {group.nodes} nodes" if group.nodes > 1 else ""
     sources = "; ".join(
@@ -327,39 +335,6 @@ def _collective(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
             f" rate, {float(often[op] * op.count):,.0f} times a step. Constants: {sources}"
         ),
     )
-
-
-def _often(found: Estimate) -> Iterator[tuple[Collective, Any]]:
-    """Yield the collectives of a rank, and how often each stands in a step."""
-    program = found.program
-    runs = program.micro_batches
-    total = sum(each.count for each in program.layers)
-    for each in program.layers:
-        times = runs * program.stages.first.layers * each.count / total
-        gathers = each.gathers.forward + each.gathers.backward + each.gathers.gradient
-        yield from ((op, times) for op in _only(_every(each.passes) + gathers))
-    for piece in (program.first, program.last):
-        yield from ((op, runs) for op in _only(_every(piece)))
-    yield from ((op, runs * (2 if program.step else 1)) for op in _only(sends(program)))
-    if program.step:
-        yield from ((op, 1) for op in _only(program.step.gradients + program.step.weights))
-
-
-def _only(operations: Operations) -> Iterator[Collective]:
-    return (op for op in operations if isinstance(op, Collective))
-
-
-def _asked(found: Estimate, prices: Prices, op: Collective) -> CollectiveTime:
-    """Return a collective as it was priced, with the path that runs."""
-    cluster, own = found.cluster, found.software.library
-    fallback = default_library(cluster)
-    library = own if op.group == "tp" and own in libraries(cluster) else fallback
-    where = (op.collective, op.size_bytes, cluster, op.ranks)
-    try:
-        stride = prices.placed[op.group].stride
-        return collective_time(*where, stride=stride, library=library or fallback)
-    except BadValueError:  # spread unevenly: priced, and said to be, as one rank for each node
-        return collective_time(*where, op.ranks, library=library or fallback)
 
 
 def _memory(found: Estimate) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from shardcost.checks import is_array
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration, libraries
 from shardcost.collectives.multimem import MULTIMEM, multimem_all_reduce_s
-from shardcost.collectives.silicon import collective_time, default_library
+from shardcost.collectives.silicon import CollectiveTime, collective_time, default_library
 from shardcost.dtypes import BITS
 from shardcost.errors import BadValueError
 from shardcost.estimate.placement import Place
@@ -187,36 +187,43 @@ class Prices:
     def _collective(self, op: Collective) -> Any:
         if not is_array(op.ranks) and op.ranks == 1:
             return 0.0
-        stride = op.stride * self.placed[op.group].stride
-        library = self._library if op.group == "tp" else default_library(self.cluster)
-        if library == MULTIMEM:
-            if op.collective == "all_reduce":
-                return multimem_all_reduce_s(self.cluster, op.ranks, op.size_bytes)
-            library = default_library(self.cluster)
-        notes: dict[str, None] = {}
+        if self.is_multimem(op):
+            return multimem_all_reduce_s(self.cluster, op.ranks, op.size_bytes)
+        found, notes = self.asked(op)
+        if is_array(found.time_s):
+            self.notes.update(notes)
+            return found.time_s
+        self._said[self._key(op, 0)] = notes
+        return float(found.time_s)
+
+    def is_multimem(self, op: Collective) -> bool:
+        """Return whether an all-reduce runs by multimem instructions, not by a library."""
+        return op.collective == "all_reduce" and self._library_of(op) == MULTIMEM
+
+    def asked(self, op: Collective) -> tuple[CollectiveTime, dict[str, None]]:
+        """Return how a library runs a collective, and what to mind about it."""
+        library = self._library_of(op)
         ask = partial(
             collective_time,
             op.collective,
             op.size_bytes,
             self.cluster,
             op.ranks,
-            library=library,
+            library=default_library(self.cluster) if library == MULTIMEM else library,
             wire=self.wire,
         )
         try:
-            found = ask(stride=stride)
+            found = ask(stride=op.stride * self.placed[op.group].stride)
         except BadValueError as error:
             if "uneven" not in str(error):
                 raise
-            note = f"{op.group} group of {op.ranks} sits unevenly on nodes: priced as one rank each"
-            notes[note] = None
             found = ask(nodes=op.ranks)
-        notes.update(dict.fromkeys(found.notes))
-        if is_array(found.time_s):
-            self.notes.update(notes)
-            return found.time_s
-        self._said[self._key(op, 0)] = notes
-        return float(found.time_s)
+            note = f"{op.group} group of {op.ranks} sits unevenly on nodes: priced as one rank each"
+            return found, dict.fromkeys((note, *found.notes))
+        return found, dict.fromkeys(found.notes)
+
+    def _library_of(self, op: Collective) -> str:
+        return self._library if op.group == "tp" else default_library(self.cluster)
 
 
 @lru_cache(maxsize=256)

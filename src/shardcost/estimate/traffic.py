@@ -36,7 +36,7 @@ def traffic(program: Program, cluster: Cluster, placed: dict[str, Place]) -> Tra
     by_group: dict[str, Any] = {}
     inside: Any = 0.0
     network: Any = 0.0
-    for op, times in _collectives(program):
+    for op, times in collectives_of(program):
         sent = times * op.count * op.size_bytes * _factor(op)
         name = op.group.partition("_")[0]  # experts' gradients and copies of shards are dp's
         by_group[name] = by_group.get(name, 0.0) + sent
@@ -72,7 +72,7 @@ def _share(cluster: Cluster, collective: str, ranks: Any, stride: Any) -> Any:
 _known_share = lru_cache(maxsize=4096)(_share)
 
 
-def _collectives(program: Program) -> Iterator[tuple[Collective, Any]]:
+def collectives_of(program: Program) -> Iterator[tuple[Collective, Any]]:
     """Yield every collective of a middle stage's rank, and how often it happens in a step."""
     layers = program.stages.first.layers
     total = sum(each.count for each in program.layers)
