@@ -314,9 +314,9 @@ def _collective(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
         yield (
             "Heaviest collective",
             (
-                f"{op.name}, all_reduce of {format_bytes(op.size_bytes)} over {op.ranks} by multimem"
-                f" instructions: {format_time(seconds[op])}, the start of an engine's multicast"
-                " kernel and the wire of NCCL's in-switch algorithm, nothing fitted to it"
+                f"{op.name}, all_reduce of {format_bytes(op.size_bytes)} over {op.ranks} ranks by"
+                f" multimem instructions: {format_time(seconds[op])}: an engine's multicast kernel"
+                " starts, NCCL's in-switch algorithm carries the bytes; nothing is fitted to it"
             ),
         )
         return
