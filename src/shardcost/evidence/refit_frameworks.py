@@ -29,7 +29,7 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
     "megatron_2021": {"slowdown": 1.0},
     "megatron_deepspeed": {"host_per_kernel_us": 50.0, "gradient_sum_bytes": 20.0},
     "megatron_core": {"slowdown": 1.0, "step_overhead_ms": 10.0},
-    "megatron_lm": {"slowdown": 1.0},
+    "megatron_lm": {"slowdown": 1.0, "step_overhead_ms": 10.0},
     "nanotron": {"slowdown": 1.0, "host_per_kernel_us": 50.0, "host_per_hop_us": 200.0},
     "llm_foundry": {"slowdown": 1.0, "step_overhead_ms": 10.0},
     "torchtitan": {"slowdown": 1.0},
