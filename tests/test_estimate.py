@@ -163,3 +163,12 @@ def test_a_cache_can_be_spread_over_context_ranks() -> None:
     alone, spread = (estimate("llama3-70b", H100, Layout(tp=8, cp=cp), work) for cp in (1, 4))
     assert spread.compute_s["attention"] < 0.5 * alone.compute_s["attention"]
     assert spread.comm_s["cp"] > 0
+
+
+def test_an_engine_that_converts_elsewhere_has_shorter_narrow_products() -> None:
+    work = Decode(batch=8, context_tokens=512, dtype="fp8")
+    ours, theirs = (
+        estimate("llama3-70b", H100, Layout(tp=4), work, software=name).compute_s["products"]
+        for name in ("vllm", "trtllm")
+    )
+    assert ours < 0.9 * theirs

@@ -38,6 +38,9 @@ class Software(Noun):
     number only: with others, each query head reads its own copy. None: with any number."""
     kernels: str | None = text(default=None)
     """Name of kernels of its own, on devices whose files have sections that begin with it."""
+    narrow_products: str | None = text(default=None)
+    """Word in the name of what products of fewer than 16 bits were measured with, where that
+    matters: TensorRT-LLM's were measured with the conversion of their input, PyTorch's without."""
     fused_passes: bool = flag(default=True)
     """Normalisation with the residual sum, and a gated activation, are one kernel each."""
     dropout: bool = flag(default=False)

@@ -22,9 +22,14 @@ from shardcost.dtypes import BITS
 from shardcost.errors import BadValueError
 from shardcost.estimate.placement import Place
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
-from shardcost.kernels.constants import KernelShelf, Section, own_section
+from shardcost.kernels.constants import (
+    KernelShelf,
+    Section,
+    own_section,
+    section_measured_with,
+)
 from shardcost.kernels.passes import pass_time_s
-from shardcost.kernels.products import copy_bytes_per_s, product_time_s
+from shardcost.kernels.products import copy_bytes_per_s, product_section, product_time_s
 from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product
 from shardcost.software import Software
 
@@ -55,6 +60,7 @@ class Prices:
         """What to mind about the prices, each once, in order."""
         self._library = _library(cluster, software)
         self._kernels = software.kernels
+        self._narrow_products = software.narrow_products
         self._kept, self._said = _kept(cluster)
         if len(self._kept) > _MOST_KEPT:
             self._kept.clear()
@@ -105,7 +111,7 @@ class Prices:
         if isinstance(op, Pass):
             return op.bytes_moved, op.kernels, self._kernels
         if isinstance(op, Product):
-            return op.m, op.n, op.k, op.batch, op.dtype, units_taken, self._kernels
+            return *op[1:6], units_taken, self._kernels, self._narrow_products
         return *op[1:], self._kernels
 
     def _keep_products(self, new: dict[Any, Operation], units_taken: int) -> None:
@@ -145,8 +151,17 @@ class Prices:
             batch=batch,
             units_taken=units_taken,
             memory_taken=taken,
-            constants=self._own("products", "bf16") if BITS[dtype] == _WIDE else None,
+            constants=self._product_constants(dtype),
         )
+
+    def _product_constants(self, dtype: str) -> Section | None:
+        """Return constants of the software's own products; None where they are the device's."""
+        if BITS[dtype] >= _WIDE:
+            return self._own("products", "bf16")
+        if self._narrow_products is None:
+            return None
+        name = product_section(self.device, dtype).name
+        return section_measured_with("products", self.device, self._narrow_products, name)
 
     def _pass(self, bytes_moved: Any, kernels: Any) -> Any:
         constants = self._constants("passes", "pass")
