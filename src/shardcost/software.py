@@ -39,8 +39,8 @@ class Software(Noun):
     kernels: str | None = text(default=None)
     """Name of kernels of its own, on devices whose files have sections that begin with it."""
     narrow_products: str | None = text(default=None)
-    """Word in the name of what products of fewer than 16 bits were measured with, where that
-    matters: TensorRT-LLM's were measured with the conversion of their input, PyTorch's without."""
+    """Word in the name of what products of fewer than 16 bits were measured with, where the
+    conversion of their input is a pass of its own: TensorRT-LLM's were measured with it."""
     fused_passes: bool = flag(default=True)
     """Normalisation with the residual sum, and a gated activation, are one kernel each."""
     dropout: bool = flag(default=False)

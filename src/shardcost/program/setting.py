@@ -105,9 +105,9 @@ def linear(
     A bias is added by the product or the pass after it; its gradient is a sum over all tokens.
     """
     rows = s.tokens if tokens is None else tokens
-    forward = (Product(name, rows, outputs, inputs, s.dtype),)
+    forward: Operations = (Product(name, rows, outputs, inputs, s.dtype),)
     if not s.training:
-        return Passes(forward)
+        return Passes(_converted(s, name, rows * inputs) + forward)
     back = (Product(f"{name} input gradient", rows, inputs, outputs, s.dtype),)
     if s.frozen:
         return Passes(forward, back)
@@ -115,6 +115,14 @@ def linear(
     if bias:
         weight += (Pass(f"{name} bias gradient", rows * outputs * s.element_bytes),)
     return Passes(forward, back, weight)
+
+
+def _converted(s: Setting, name: str, elements: Any) -> Operations:
+    """Return the conversion of a product's input to fewer bits, where its time is not counted."""
+    bits = BITS[s.dtype]
+    if bits >= 16 or s.software.narrow_products is None:
+        return ()
+    return (Pass(f"{name} conversion", elements * (s.element_bytes + bits / 8)),)
 
 
 def enter(s: Setting, *products: str) -> Passes:
