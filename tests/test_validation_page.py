@@ -287,19 +287,20 @@ def tabled(folder: Path, rows: Sequence[Mapping[str, str]]) -> Table:
 
 
 def test_folds_of_frameworks_find_a_slowdown_that_all_rows_share(tmp_path: Path) -> None:
-    software = Software.named("megatron_lm")
+    software = Software.named("torchtitan")  # has no other constant
+    run = RUN | {"framework": "torchtitan"}
     rows = []
     for tp, layers in product((1, 2, 4), (24, 32)):
         shape = {"model": f"gpt{layers}", "layers": str(layers), "tp": str(tp), "dp": str(8 // tp)}
-        time = training.estimate_of(RUN | shape, replace(software, slowdown=1.2)).time_s
-        rows.append(RUN | shape | {"measured_step_s": f"{float(time):.6f}"})
-    rows.append(RUN | {"cluster": "abacus"})  # is not predicted, and left alone
+        time = training.estimate_of(run | shape, replace(software, slowdown=1.2)).time_s
+        rows.append(run | shape | {"measured_step_s": f"{float(time):.6f}"})
+    rows.append(run | {"cluster": "abacus"})  # is not predicted, and left alone
     told: list[str] = []
     found = list(folds(validate(tabled(tmp_path, rows)), told.append))
-    assert told == ["training: megatron_lm, 6 rows"]
+    assert told == ["training: torchtitan, 6 rows"]
     assert [(each.of, each.left_out) for each in found] == [
-        ("megatron_lm", "a model"),
-        ("megatron_lm", "a TP degree"),
+        ("torchtitan", "a model"),
+        ("torchtitan", "a TP degree"),
     ]
     for each in found:
         assert np.abs(each.seen_pct).max() < 1.5
