@@ -192,6 +192,7 @@ def libraries(cluster: Cluster) -> list[str]:
     return [name for name in known if _own(cluster, name, "0") or donors_of(cluster, name, "0")]
 
 
+@cache
 def calibration_of(cluster: Cluster, library: str, version: str | None = None) -> Calibration:
     """Return the constants of a library on a cluster: its own, else its family's."""
     since = generation(library, version) if library in ENGINES else "0"
@@ -212,6 +213,7 @@ def calibration_of(cluster: Cluster, library: str, version: str | None = None) -
     return inherited(cluster, donors)
 
 
+@cache
 def wire_of(network: Network) -> Calibration:
     """Return what a network adds: its own constants, else those of networks of its kind."""
     known = [each for each in measured() if isinstance(each.constants, Wire)]
