@@ -203,3 +203,16 @@ def test_inference_has_no_backward_pass(case: dict[str, Any], sequence_parallel:
     told = program_of(case["model"], layout, prompt, PLAIN)
     for passes in (told.first, told.layers[0].passes, told.last):
         assert passes[1:] == ((), (), ())
+
+
+@pytest.mark.parametrize("ep", [1, 2, 4, 8, 16])
+def test_a_rank_multiplies_by_the_experts_that_it_holds(ep: int) -> None:
+    """However far the expert group reaches into the tensor group."""
+    model, layout = Model.named("mixtral-8x22b"), Layout(tp=8, dp=2, ep=ep)
+    if ep > 8:
+        model = Model.named("qwen3-235b-a22b")
+    work = Prefill(batch=2, prompt_tokens=4096)
+    told = program_of(model, layout, work, Software.named("vllm")).layers[0]
+    matrices = [op for op in told.passes.forward if op.name in {"expert up", "expert down"}]
+    multiplied = sum(op.n * op.k * op.batch for op in matrices if isinstance(op, Product))
+    assert multiplied == pytest.approx(told.weights.experts, rel=1e-9)

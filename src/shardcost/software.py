@@ -93,6 +93,9 @@ class Software(Noun):
     """What the constants were fitted to, and how well."""
     source: str = text(default="given by the caller")
     """Who says so of the choices."""
+    memory_share: Quantity = positive(default=0.9)
+    """Of the device's memory, what an engine uses: most leave a tenth alone unless told otherwise
+    (vLLM's gpu_memory_utilization, TensorRT-LLM's free_gpu_memory_fraction)."""
     memory: Mapping[str, Any] = table(lambda _, value: value, default_factory=dict)
     """Constants of the memory model that are the framework's own."""
 

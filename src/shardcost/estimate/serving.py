@@ -32,7 +32,7 @@ from shardcost.estimate.join import estimate
 from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.memory import memory_of
-from shardcost.memory.habits import habits_of
+from shardcost.memory.habits import habits_with
 from shardcost.model import Model
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill
@@ -94,9 +94,6 @@ class Engine:
     software: Software
     dtype: str = "bf16"
     cache_dtype: str = "bf16"
-    memory_share: float = 0.9
-    """Of the device's memory, what the engine may use. Engines leave a tenth alone by default:
-    vLLM's gpu_memory_utilization and TensorRT-LLM's free_gpu_memory_fraction are 0.9."""
 
     def prefill(self, batch: Any, prompt_tokens: Any) -> Estimate:
         """Return the estimate of one pass over prompts."""
@@ -119,7 +116,7 @@ class Engine:
         first = self._memory(self._prefill(dp, prompt_tokens))
         last = self._memory(self._decode(dp, prompt_tokens + output_tokens - 1))
         fixed = sum(first.values()) - first["kv_cache"]
-        free = self.memory_share * self.cluster.device.memory_bytes - fixed
+        free = self.software.memory_share * self.cluster.device.memory_bytes - fixed
         return _whole(dp * largest(free // last["kv_cache"], 0))
 
     def _prefill(self, batch: Any, prompt_tokens: Any) -> Prefill:
@@ -139,7 +136,7 @@ class Engine:
         )
 
     def _memory(self, work: Prefill | Decode) -> dict[str, Any]:
-        habits = habits_of(self.software.memory)
+        habits = habits_with(vars(self.software), self.software.memory)
         return memory_of(self.model, self.layout, work, software=habits).by_kind()
 
     def _estimate(self, work: Prefill | Decode) -> Estimate:

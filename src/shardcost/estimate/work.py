@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any, Final
+from typing import Any
 
 from shardcost.arrays import largest
 from shardcost.checks import is_array
@@ -14,10 +15,9 @@ from shardcost.estimate.busy import IDLE, NOTHING_BESIDE, Beside, Busy, busy
 from shardcost.estimate.price import Prices
 from shardcost.program.assemble import Program
 from shardcost.program.operations import Collective, Operations, Passes, Product
+from shardcost.program.step import Step
 from shardcost.schedule.work import DataParallel, LayerGathers, Sends, Stage, StepWork
 from shardcost.software import Software
-
-_GRADIENT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,6 @@ def step_work(program: Program, work: RankWork) -> StepWork:
 
     overlapped = software.dp_overlap
     stages = program.stages
-    weights = largest(*(each.weights.total for each in stages))
     alone_s = 0.0 if overlapped else work.reduce_s + work.collect_s
     return StepWork(
         first=stage(stages.first.layers, work.first),
@@ -162,7 +161,7 @@ def step_work(program: Program, work: RankWork) -> StepWork:
         data_parallel=DataParallel(
             work.reduce_s if overlapped else 0.0,
             work.collect_s if overlapped else 0.0,
-            _buckets(weights / layout.chunks, software),
+            _buckets(program),
         ),
         layer_gathers=LayerGathers(
             work.gather_s, work.gather_s + work.scatter_s, stages.first.layers / layout.chunks
@@ -172,10 +171,17 @@ def step_work(program: Program, work: RankWork) -> StepWork:
     )
 
 
-def _buckets(weights: Any, software: Software) -> Any:
-    """Return into how many buckets the gradients of a model chunk go, in the format of sums."""
-    count = largest(1, _GRADIENT_BYTES * weights // software.bucket_bytes)
+def _buckets(program: Program) -> Any:
+    """Return into how many buckets the gradients of a model chunk go."""
+    software, layout = program.setting.software, program.setting.layout
+    sent: Any = sum(op.size_bytes for op in _collectives(program.step)) / layout.chunks
+    count = largest(1, sent // software.bucket_bytes)
     return count if is_array(count) else int(count)
+
+
+def _collectives(step: Step | None) -> Iterator[Collective]:
+    gradients = step.gradients if step else ()
+    return (op for op in gradients if isinstance(op, Collective))
 
 
 def _parts(piece: PieceWork) -> tuple[Busy, Busy, Busy]:

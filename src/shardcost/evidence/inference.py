@@ -50,8 +50,6 @@ _EARLIER: Final = {
 """Engines that were another program before some version, and what they were in 2024."""
 _EARLY_RUNS: Final = "llm_inference_bench"
 """Runs of 2024 that do not state the engines' versions."""
-_MEMORY_SHARES: Final = {"deepspeed_mii": 1.0, "fastertransformer": 1.0}
-"""Of the device's memory, what engines use that do not leave a tenth alone."""
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 _ARRIVALS: Final = {"sglang": "together"}
 """How an engine's own benchmark sends its requests, where not one for each that ends."""
@@ -121,8 +119,7 @@ def question_of(row: Row) -> Question:
 
 def answers(question: Question, rows: Sequence[Row]) -> Floats:
     """Return the figures of rows that ask the same."""
-    share = _MEMORY_SHARES.get(question.software.name, Engine.memory_share)
-    engine = Engine(*question[:5], _cache_dtype(question), share)
+    engine = Engine(*question[:5], _cache_dtype(question))
     if question.software.name == "tokenweave" and question.figure.startswith(_PREFILL):
         metric = question.figure.removeprefix("static ")
         return np.asarray(_MS * prefill_s(engine, metric, _counts(rows, "isl")), dtype=float)

@@ -27,8 +27,8 @@ from shardcost.evidence.tables import Row, Table
 from shardcost.kernels.constants import section_of
 from shardcost.kernels.passes import launch_s, pass_time_s
 from shardcost.kernels.products import product_time_s
+from shardcost.memory.parameters import heads_per_rank
 from shardcost.model import Attention
-from shardcost.program.shares import kv_heads_of_a_rank
 from shardcost.workload import Prefill
 
 MEASURED: Final = "time_us"
@@ -65,7 +65,7 @@ def _rotated(row: Row) -> float:
     part, tp = model_of(row).blocks[0].attention, whole_cell(row, "tp")
     if not isinstance(part, Attention):
         raise TypeError(type(part).__name__)
-    return float((part.heads / tp + kv_heads_of_a_rank(part, tp)) * part.head_dim)
+    return float((part.heads / tp + heads_per_rank(part.kv_heads, tp)) * part.head_dim)
 
 
 def _inner(row: Row) -> float:

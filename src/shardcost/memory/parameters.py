@@ -3,7 +3,7 @@
 Tensor parallelism divides the matrices of heads and feed-forward widths (Shoeybi et al. 2019,
 arXiv:1909.08053) and leaves norms, routers and latent projections whole on every rank. Key-value
 heads are divided until each rank has one; beyond that they are copied. Experts are spread over
-`ep`; their matrices are divided by `tp` as well where `ep` does not already use those ranks.
+`ep`; their matrices are divided by what `ep` leaves of the tensor group.
 """
 
 from __future__ import annotations
@@ -48,15 +48,25 @@ def heads_per_rank(heads: Any, tp: Any) -> Any:
     return largest(heads / tp, 1)
 
 
-def experts_use_tp(layout: Layout) -> Any:
-    """Return whether the experts are spread over tensor-parallel ranks too."""
-    return layout.ep > layout.dp * layout.cp
+def expert_tensor_degree(layout: Layout) -> Any:
+    """Return over how many ranks one expert's matrices are split.
+
+    Experts are spread over data- and context-parallel ranks first; each expert is then split over
+    the tensor group as the rest of the layer is. Where `ep` exceeds those ranks it reaches into
+    the tensor group, whose part of the split it takes over.
+
+    >>> [expert_tensor_degree(Layout(tp=8, dp=2, ep=ep)) for ep in (2, 4, 16)]
+    [8, 4, 1]
+    """
+    ranks = layout.dp * layout.cp
+    reaches = layout.ep > ranks
+    return choose(reaches, largest(layout.tp * ranks // layout.ep, 1), layout.tp)
 
 
 def expert_copies(layout: Layout) -> Any:
     """Return how many ranks hold the same experts, and so share their optimizer under ZeRO."""
-    ranks = layout.dp * layout.cp
-    return largest(choose(experts_use_tp(layout), ranks * layout.tp, ranks) // layout.ep, 1)
+    ranks = layout.tp * layout.dp * layout.cp
+    return largest(ranks // (layout.ep * expert_tensor_degree(layout)), 1)
 
 
 def layer_parameters(model: Model, block: Block, layout: Layout) -> Parameters:
@@ -73,7 +83,7 @@ def layer_parameters(model: Model, block: Block, layout: Layout) -> Parameters:
     shared = 0 if part.shared is None else _feed_forward(part.shared, hidden, tp)
     router = part.count * (hidden + (1 if part.router_bias else 0))
     gate = hidden if part.shared_gate else 0
-    split = choose(experts_use_tp(layout), 1, tp)
+    split = expert_tensor_degree(layout)
     experts = part.count / layout.ep * _feed_forward(part.expert, hidden, split)
     return Parameters(dense + shared + router + gate, experts)
 

@@ -33,11 +33,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from shardcost.arrays import choose, largest
+from shardcost.arrays import largest
 from shardcost.dtypes import BITS
 from shardcost.layout import Layout
 from shardcost.memory.habits import Habits, habits_of
-from shardcost.memory.parameters import experts_use_tp, heads_per_rank
+from shardcost.memory.parameters import expert_tensor_degree, heads_per_rank
 from shardcost.model import (
     AnyAttention,
     AnyFeedForward,
@@ -62,7 +62,8 @@ class Setting(NamedTuple):
     tp: Any
     spread: Any
     """Share of the hidden states between tensor-parallel products that a rank has (r)."""
-    experts_over_tp: Any
+    routed: Any
+    """Share of the tensor group's tokens that a rank sends to experts."""
     imbalance: Any
     """Tokens of the fullest rank's experts, over the mean."""
     context: Any
@@ -111,7 +112,7 @@ def setting_of(model: Model, layout: Layout, dtype: str, context: Any, habits: H
         model.hidden_size,
         layout.tp,
         spread,
-        experts_use_tp(layout),
+        expert_tensor_degree(layout) / layout.tp,
         layout.imbalance,
         context,
         activation_bytes(dtype),
@@ -209,7 +210,7 @@ def _experts(s: Setting, part: Experts) -> Any:
     experts are divided by tensor parallelism, each rank holds whole copies; where they are spread
     over its ranks, each rank has its share of them.
     """
-    copies = part.top_k * 2 * s.hidden * choose(s.experts_over_tp, 1 / s.tp, 1.0)
+    copies = part.top_k * 2 * s.hidden * s.routed
     router = part.count * _STATISTIC_BYTES / s.element_bytes * s.spread
     shared = 0 if part.shared is None else _inner(s, part.shared) / s.tp
     visited = copies + part.top_k * _inner(s, part.expert) / s.tp

@@ -7,7 +7,6 @@ long anything takes::
 
     operations   the kinds of operation, and how they are grouped
     setting      the tokens of a pass, who shares them, and what a matrix of weights does to them
-    shares       what part of the heads and experts a rank has
     attention    the attention part of a layer       ┐ each by partition scheme: Megatron's 1-D,
     feed_forward the feed-forward part, experts too  ┘ with or without sequence parallelism
     edges        embedding, head and loss; norms and residual sums

@@ -13,6 +13,7 @@ from typing import Any
 
 from shardcost.arrays import smallest
 from shardcost.checks import anywhere
+from shardcost.memory.parameters import heads_per_rank
 from shardcost.model import (
     AnyAttention,
     Attention,
@@ -30,7 +31,6 @@ from shardcost.program.operations import (
     together,
 )
 from shardcost.program.setting import Setting, linear
-from shardcost.program.shares import kv_heads_of_a_rank
 
 QKV, PROJECTION = "qkv", "proj"
 
@@ -51,7 +51,7 @@ def first_products(part: AnyAttention) -> tuple[str, ...]:
 
 def _attention(s: Setting, part: Attention) -> Passes:
     tp = s.layout.tp
-    heads, kv_heads = part.heads / tp, kv_heads_of_a_rank(part, tp)
+    heads, kv_heads = part.heads / tp, heads_per_rank(part.kv_heads, tp)
     query, key_value = heads * part.head_dim, kv_heads * part.head_dim
     columns = query * (2 if part.output_gate else 1) + key_value * (1 if part.shared_kv else 2)
     return together(

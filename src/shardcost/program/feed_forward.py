@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from shardcost.arrays import ceil_div, largest, smallest
+from shardcost.memory.parameters import expert_tensor_degree
 from shardcost.model import AnyFeedForward, Experts, FeedForward
 from shardcost.program.operations import Collective, Pass, Passes, Product, together
 from shardcost.program.setting import Setting, linear
-from shardcost.program.shares import expert_tensor_degree
 
 UP, DOWN = "up", "down"
 

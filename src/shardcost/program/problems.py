@@ -11,6 +11,7 @@ from typing import Any
 
 from shardcost.arrays import largest, smallest
 from shardcost.layout import Layout
+from shardcost.memory.parameters import expert_tensor_degree
 from shardcost.model import (
     Attention,
     Experts,
@@ -22,7 +23,6 @@ from shardcost.model import (
 )
 from shardcost.program.partitions import scheme_problems
 from shardcost.program.setting import Setting
-from shardcost.program.shares import expert_tensor_degree
 from shardcost.workload import Decode, Train, Workload
 
 
