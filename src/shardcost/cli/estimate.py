@@ -14,9 +14,9 @@ from shardcost.scalars import whole_number
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
+    from shardcost.estimate.scaling import Scaling
     from shardcost.layout import Layout
     from shardcost.model import Model
-    from shardcost.report.scaling import Scaling
     from shardcost.workload import Workload
 
 _EXAMPLES: Final = """\
@@ -202,7 +202,7 @@ def _vary(given: Namespace, model: Model, caveats: list[str]) -> int:
 
 def _scaling(given: Namespace, model: Model) -> Scaling:
     """Return the rows of ``--vary``: every value's estimate, or why there is none."""
-    from shardcost.report.scaling import Row, Scaling
+    from shardcost.estimate.scaling import Row, Scaling
 
     name, values = _varied(given)
     rows = []

@@ -6,7 +6,8 @@
     (what)     (seconds  (by kind, (by     (bubbles,    (`Estimate`)
                 each)     exposed)  stage)  overlap)
 
-`placement` says where the groups sit, `traffic` what they send, `explain` why a number is as it is.
+`placement` says where the groups sit, `traffic` what they send, `explain` why a number is as it is;
+`serving` prices whole requests, `scaling` what more of an option brings.
 """
 
 from shardcost.estimate.join import estimate

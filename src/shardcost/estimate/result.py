@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from shardcost.arrays import largest
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
@@ -128,6 +129,14 @@ class Estimate:
     def comm_share(self) -> Any:
         """Part of the step in which a rank does nothing but wait for communication."""
         return sum(self.exposed_s.values()) / self.time_s
+
+    @property
+    def hidden_s(self) -> Mapping[str, Any]:
+        """Seconds of communication by group that something hides."""
+        return {
+            group: largest(0.0, each - self.exposed_s.get(group, 0.0))
+            for group, each in self.comm_s.items()
+        }
 
     @property
     def link_utilisation(self) -> Mapping[str, Any]:

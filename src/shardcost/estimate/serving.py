@@ -42,10 +42,6 @@ _AT: Final = (1 + _POINTS) / 2
 _SHARE: Final = _WEIGHTS / 2
 """Where in the output steps are priced, from 0 at its start to 1 at its end, and their weights."""
 ARRIVALS: Final = ("at random", "together")
-_PASS_TOKENS: Final = 8192
-"""Tokens of prompts that engines prefill in one pass by default."""
-MOST_SEQUENCES: Final = 2048
-"""Sequences that an engine decodes together at most, where memory would hold more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,11 +189,13 @@ def under_load(
         raise UnknownNameError("arrivals", arrivals, ARRIVALS)
     dp = engine.layout.dp
     room = largest(engine.room(prompt_tokens, output_tokens), dp)
-    most = smallest(room, MOST_SEQUENCES * dp)
+    most = smallest(room, engine.software.most_sequences * dp)
     running = most if requests is None else smallest(requests, most)
     each = running / dp
     bunch = each if arrivals == "together" else each**0.5
-    prompts = _whole(largest(smallest(_PASS_TOKENS // prompt_tokens, bunch // 1), 1))
+    prompts = _whole(
+        largest(smallest(engine.software.prefill_tokens // prompt_tokens, bunch // 1), 1)
+    )
     prefill = engine.prefill(dp * prompts, prompt_tokens)
     prefill_s = prefill.time_s / prompts
     decode, step_s = engine.steps(running, prompt_tokens, output_tokens)

@@ -17,8 +17,6 @@ from shardcost.workload import Decode, Prefill, Train, Workload
 
 _COMMUNICATION: Final = " communication"
 """Ends the name of a part that waits for a group."""
-_OUTER: Final = "_outer"
-"""Ends the name of a group that does another one's work between its copies."""
 _BAR: Final = 16
 """Characters of the longest bar."""
 _LABEL: Final = 10
@@ -130,20 +128,6 @@ def plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def bytes_by_group(found: Estimate) -> dict[str, Any]:
-    """Return what a rank sends in a step, by group; a group's outer part counts as its own."""
-    sent: dict[str, Any] = {}
-    for group, size in found.traffic.by_group.items():
-        name = group.removesuffix(_OUTER)
-        sent[name] = sent.get(name, 0.0) + size
-    return sent
-
-
-def hidden_s(found: Estimate, group: str) -> Any:
-    """Return the seconds of a group's communication that something hides."""
-    return max(0.0, found.comm_s.get(group, 0.0) - found.exposed_s.get(group, 0.0))
-
-
 def _rates_as_data(found: Estimate) -> dict[str, Any]:
     return {
         "tokens_per_s": found.tokens_per_s,
@@ -160,18 +144,18 @@ def _rates_as_data(found: Estimate) -> dict[str, Any]:
 
 
 def _comm_as_data(found: Estimate) -> dict[str, Any]:
-    sent = bytes_by_group(found)
+    sent = found.traffic.by_group
     return {
         "total_s": sum(found.comm_s.values()),
         "exposed_s": sum(found.exposed_s.values()),
-        "hidden_s": sum(hidden_s(found, group) for group in found.comm_s),
+        "hidden_s": sum(found.hidden_s.values()),
         "share": found.comm_share,
         "bytes": sum(sent.values()),
         "by_group": {
             group: {
                 "total_s": found.comm_s.get(group, 0.0),
                 "exposed_s": found.exposed_s.get(group, 0.0),
-                "hidden_s": hidden_s(found, group),
+                "hidden_s": found.hidden_s.get(group, 0.0),
                 "bytes": sent.get(group, 0.0),
             }
             for group in {**found.comm_s, **sent}
@@ -259,12 +243,12 @@ def _figures(found: Estimate) -> Iterator[tuple[str, str]]:
 
 
 def _parts_table(found: Estimate) -> str:
-    sent = bytes_by_group(found)
+    sent = found.traffic.by_group
     most = max(found.parts_s.values())
     rows = []
     for part, seconds in found.parts_s.items():
         group = part.removesuffix(_COMMUNICATION) if part.endswith(_COMMUNICATION) else None
-        hidden = 0.0 if group is None else hidden_s(found, group)
+        hidden = 0.0 if group is None else found.hidden_s.get(group, 0.0)
         size = 0.0 if group is None else sent.get(group, 0.0)
         if max(abs(seconds), hidden) < _NOTHING * found.time_s and not size:
             continue

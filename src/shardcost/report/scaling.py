@@ -1,101 +1,18 @@
-"""The report on one option that varies: what more of it brings, and from where on it brings less.
-
-Efficiency is throughput per GPU over that of the first value that is feasible: possible, and held
-by the memory. A *crossover* is where a curve changes its nature: communication takes more than half
-of the step, efficiency falls below 80 %, or the step stops getting shorter.
-"""
+"""The report on one option that varies (`shardcost.estimate.scaling`), as text and as data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from shardcost.estimate.result import Estimate
+from shardcost.estimate.scaling import Row, Scaling
 from shardcost.report.estimate import as_remarks, details, percent, plain, rate, title
 from shardcost.report.text import heading, paragraph, table
 from shardcost.units import format_bytes, format_time
 
-HALF: Final = 0.5
-"""The share of a step from which on communication decides."""
-WORTHWHILE: Final = 0.8
-"""The efficiency below which further devices are mostly lost."""
 _DIVIDES: Final = ("gpus", "tp", "cp", "ep", "pp", "dp", "chunks")
 """What divides a given work, so that more of it should make the step shorter."""
-
-
-@dataclass(frozen=True, eq=False)
-class Row:
-    """One value: its estimate, or why there is none."""
-
-    value: str
-    found: Estimate | None
-    impossible: str = ""
-
-    @property
-    def fits(self) -> bool:
-        """Whether it can be had: possible, and within the devices' memory."""
-        found = self.found
-        return found is not None and bool(found.memory.fits(found.cluster.device))
-
-    @property
-    def reason(self) -> str | None:
-        """Why it cannot be had."""
-        found = self.found
-        return self.impossible if found is None else found.memory.reason(found.cluster.device)
-
-
-@dataclass(frozen=True, eq=False)
-class Scaling:
-    """What a cost does when one option varies."""
-
-    name: str
-    rows: tuple[Row, ...]
-    phase: str
-
-    @property
-    def possible(self) -> list[tuple[str, Estimate]]:
-        """Values that have an estimate, in the order given."""
-        return [(row.value, row.found) for row in self.rows if row.found is not None]
-
-    @property
-    def feasible(self) -> list[tuple[str, Estimate]]:
-        """Those that fit into memory."""
-        return [(row.value, row.found) for row in self.rows if row.found is not None and row.fits]
-
-    @property
-    def _compared(self) -> list[tuple[str, Estimate]]:
-        """Values among which the best is looked for: no use in one that does not fit."""
-        return self.feasible or self.possible
-
-    def efficiency(self, found: Estimate) -> float:
-        """Return throughput per GPU over that of the first feasible value."""
-        first = self._compared[0][1]
-        return float(found.tokens_per_s_per_gpu / first.tokens_per_s_per_gpu)
-
-    def crossover(self) -> dict[str, str | None]:
-        """Return the values at which the cost changes its nature; None where it does not."""
-        return {
-            "communication_above_half": self._from_on(lambda each: each.comm_share > HALF),
-            "efficiency_below_80_pct": self._from_on(
-                lambda each: self.efficiency(each) < WORTHWHILE
-            ),
-            "fastest": self._best(lambda each: -each.time_s),
-            "most_tokens_per_s_per_gpu": self._best(lambda each: each.tokens_per_s_per_gpu),
-        }
-
-    def _from_on(self, holds: Callable[[Estimate], Any]) -> str | None:
-        """Return the value from which on a condition holds for all that follow."""
-        since = None
-        for value, found in self._compared:
-            since = (since or value) if holds(found) else None
-        return since
-
-    def _best(self, merit: Callable[[Estimate], Any]) -> str | None:
-        compared = self._compared
-        if not compared:
-            return None
-        return max(compared, key=lambda each: float(merit(each[1])))[0]
 
 
 def as_text(scaling: Scaling, caveats: Sequence[str] = ()) -> str:
