@@ -54,9 +54,7 @@ class Group:
         ranks = count_or_array("gpus", gpus)
         tier = cluster.tiers[-1]
         if nodes is None:
-            reach = _fewest_nodes(cluster, ranks * stride)
-            hosts = smallest(ranks, reach)
-            domains = smallest(hosts, _spanned(cluster, tier, reach))
+            hosts, domains = _fewest(cluster, ranks, stride)
         else:
             hosts = count_or_array("nodes", nodes)
             domains = _spanned(cluster, tier, hosts)
@@ -109,8 +107,25 @@ class Group:
         return self.tier.kind in NVLINK_KINDS
 
 
-def _fewest_nodes(cluster: Cluster, ranks: Any) -> Any:
-    return -(-ranks // cluster.gpus_per_node)
+def sits_unevenly(cluster: Cluster, ranks: Any, stride: Any = 1) -> Any:
+    """Return where ranks `stride` devices apart would fill nodes or domains unevenly.
+
+    >>> cluster = Cluster.named("h100_sxm")
+    >>> [sits_unevenly(cluster, ranks) for ranks in (8, 12, 13, 16)]
+    [False, False, True, False]
+    """
+    return _uneven(ranks, *_fewest(cluster, ranks, stride))
+
+
+def _fewest(cluster: Cluster, ranks: Any, stride: Any) -> tuple[Any, Any]:
+    """Return the fewest nodes that hold ranks so many devices apart, and their domains."""
+    reach = -(-(ranks * stride) // cluster.gpus_per_node)
+    hosts = smallest(ranks, reach)
+    return hosts, smallest(hosts, _spanned(cluster, cluster.tiers[-1], reach))
+
+
+def _uneven(ranks: Any, nodes: Any, domains: Any) -> Any:
+    return ((ranks % nodes != 0) | (nodes % domains != 0)) & (domains > 1)
 
 
 def _check_fit(cluster: Cluster, ranks: Any, nodes: Any, domains: Any) -> None:
@@ -124,7 +139,7 @@ def _check_fit(cluster: Cluster, ranks: Any, nodes: Any, domains: Any) -> None:
     if anywhere(too_few):
         rule = f"at least {_first(nodes, too_few)}, one for each node"
         raise BadValueError("gpus", _first(ranks, too_few), rule)
-    uneven = ((ranks % nodes != 0) | (nodes % domains != 0)) & (domains > 1)
+    uneven = _uneven(ranks, nodes, domains)
     if anywhere(uneven):
         count, parts = _first(nodes, uneven), _first(domains, uneven)
         rule = f"the same on each of {count} nodes" + f" in {parts} domains" * (count != parts)

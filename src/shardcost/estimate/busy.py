@@ -126,7 +126,7 @@ def busy(
             exposed[op.group] = exposed.get(op.group, 0.0) + _exposed(
                 op, each_s, software, products
             )
-            kernels = kernels + op.count
+            kernels = kernels + op.count * (op.ranks > 1)  # nobody is talked to alone
             hops = hops + op.count * (op.ranks - 1)
             continue
         kind = _KIND[type(op)]

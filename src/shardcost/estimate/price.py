@@ -8,18 +8,19 @@ Arrays go one operation at a time, each over the axes that it depends on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
-from shardcost.checks import is_array
+from shardcost.arrays import choose
+from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration, libraries
+from shardcost.collectives.group import sits_unevenly
 from shardcost.collectives.multimem import MULTIMEM, multimem_all_reduce_s
 from shardcost.collectives.silicon import CollectiveTime, collective_time, default_library
 from shardcost.dtypes import BITS
-from shardcost.errors import BadValueError
 from shardcost.estimate.placement import Place
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.constants import (
@@ -204,12 +205,25 @@ class Prices:
             return 0.0
         if self.is_multimem(op):
             return multimem_all_reduce_s(self.cluster, op.ranks, op.size_bytes)
+        if self.arrays:
+            return self._collectives(op)
         found, notes = self.asked(op)
-        if is_array(found.time_s):
-            self.notes.update(notes)
-            return found.time_s
         self._said[self._key(op, 0)] = notes
         return float(found.time_s)
+
+    def _collectives(self, op: Collective) -> Any:
+        """Return the seconds of collectives, those that sit unevenly priced by themselves."""
+        stride = op.stride * self.placed[op.group].stride
+        apart = sits_unevenly(self.cluster, op.ranks, stride)
+        if not anywhere(apart):
+            return self._noted(self._ask(op, op.ranks, stride=stride))
+        even = self._noted(self._ask(op, choose(apart, 1, op.ranks), stride=stride))
+        ranks = choose(apart, op.ranks, 1)
+        return choose(apart, self._noted(self._ask(op, ranks, nodes=ranks)), even)
+
+    def _noted(self, found: CollectiveTime) -> Any:
+        self.notes.update(dict.fromkeys(found.notes))
+        return found.time_s
 
     def is_multimem(self, op: Collective) -> bool:
         """Return whether an all-reduce runs by multimem instructions, not by a library."""
@@ -217,25 +231,25 @@ class Prices:
 
     def asked(self, op: Collective) -> tuple[CollectiveTime, dict[str, None]]:
         """Return how a library runs a collective, and what to mind about it."""
+        stride = op.stride * self.placed[op.group].stride
+        if sits_unevenly(self.cluster, op.ranks, stride):
+            found = self._ask(op, op.ranks, nodes=op.ranks)
+            note = f"{op.group} group of {op.ranks} sits unevenly on nodes: priced as one rank each"
+            return found, dict.fromkeys((note, *found.notes))
+        found = self._ask(op, op.ranks, stride=stride)
+        return found, dict.fromkeys(found.notes)
+
+    def _ask(self, op: Collective, ranks: Any, **where: Any) -> CollectiveTime:
         library = self._library_of(op)
-        ask = partial(
-            collective_time,
+        return collective_time(
             op.collective,
             op.size_bytes,
             self.cluster,
-            op.ranks,
+            ranks,
             library=default_library(self.cluster) if library == MULTIMEM else library,
             wire=self.wire,
+            **where,
         )
-        try:
-            found = ask(stride=op.stride * self.placed[op.group].stride)
-        except BadValueError as error:
-            if "uneven" not in str(error):
-                raise
-            found = ask(nodes=op.ranks)
-            note = f"{op.group} group of {op.ranks} sits unevenly on nodes: priced as one rank each"
-            return found, dict.fromkeys((note, *found.notes))
-        return found, dict.fromkeys(found.notes)
 
     def _library_of(self, op: Collective) -> str:
         return self._library if op.group == "tp" else default_library(self.cluster)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardcost.arrays import smallest
-from shardcost.checks import anywhere
+from shardcost.arrays import choose, smallest
 from shardcost.memory.parameters import heads_per_rank
 from shardcost.model import (
     AnyAttention,
@@ -151,8 +150,8 @@ def attention_core(
         context = context / cp if s.decode else context - (queries - 1) / 2
         queries = queries if s.decode else queries / cp
     groups = s.software.grouped_decode
-    if s.decode and groups is not None and anywhere(heads != groups * kv_heads):
-        kv_heads = heads
+    if s.decode and groups is not None:
+        kv_heads = choose(heads == groups * kv_heads, kv_heads, heads)
     sequences = s.sequences
     if s.document_tokens is not None and s.document_tokens < s.sequence_tokens:
         sequences = sequences * s.sequence_tokens / s.document_tokens
