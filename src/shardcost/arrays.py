@@ -1,11 +1,12 @@
-"""Elementary choices on plain numbers and on NumPy arrays alike.
+"""Elementary choices on plain numbers and on arrays alike.
 
 On plain numbers they are Python's own, many times faster than NumPy's; NumPy is imported only by
-those who brought an array.
+those who brought an array, of NumPy's or of another library (`shardcost.backends`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, Final
 
@@ -42,6 +43,60 @@ def choose(condition: Any, yes: Any, no: Any) -> Any:
 
         return np.where(condition, yes, no)
     return yes if condition else no
+
+
+def as_array(value: Any) -> Any:
+    """Return an array of any library as it is, and a plain number as NumPy's."""
+    if is_array(value):
+        return value
+    import numpy as np
+
+    return np.asarray(value)
+
+
+def cell_by_cell(function: Callable[[int], int], numbers: Any) -> Any:
+    """Return a function of whole numbers, called once for each different cell of an array.
+
+    >>> cell_by_cell(int.bit_length, 5)
+    3
+    """
+    if not is_array(numbers):
+        return function(int(numbers))
+    import numpy as np
+
+    different, where = np.unique(numbers, return_inverse=True)
+    found = np.array([function(each) for each in different.tolist()])
+    return looked_up(found, where.reshape(np.shape(numbers)))
+
+
+def looked_up(table: Any, index: Any) -> Any:
+    """Return the entry of a table at an index; of an array of those, entries where that lives.
+
+    >>> looked_up((1, 2, 4), 2)
+    4
+    """
+    if not is_array(index):
+        return table[index]
+    import numpy as np
+
+    entries_of = getattr(index, "entries_of", None)
+    entries = np.asarray(table)
+    return entries[index] if entries_of is None else entries_of(entries)
+
+
+def named(names: Sequence[str], index: Any) -> Any:
+    """Return the name at an index, or NumPy's array of them: no other library has texts.
+
+    >>> named(("first", "last"), 1)
+    'last'
+    """
+    if not is_array(index):
+        return names[int(index)]
+    import numpy as np
+
+    from shardcost.backends import to_numpy
+
+    return np.array(names)[to_numpy(index)]
 
 
 def ceil_div(number: Any, divisor: Any) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from shardcost.arrays import looked_up
 from shardcost.checks import (
     Count,
     Noun,
@@ -19,7 +20,6 @@ from shardcost.checks import (
     flag,
     instance,
     instances,
-    is_array,
     noun,
     one_of,
     positive,
@@ -116,15 +116,6 @@ def _source(name: str, value: object) -> Source:
     return value
 
 
-def _looked_up(table: tuple[int, ...], index: Count) -> Count:
-    """Return an entry of a table, or an array of them."""
-    if not is_array(index):
-        return table[index]
-    import numpy as np
-
-    return np.array(table)[index]
-
-
 @noun
 class Tier(Noun):
     """A group of `gpus` devices that reach each other at one rate."""
@@ -151,7 +142,8 @@ class Tier(Noun):
         if self.kind == "full_mesh":
             return self.bytes_per_s * (num_gpus - 1) / (self.gpus - 1)
         if self.kind == "cube_mesh":
-            return self.bytes_per_s * _looked_up(_CUBE_MESH_RINGS, num_gpus) / CUBE_MESH_CABLES
+            rings: Count = looked_up(_CUBE_MESH_RINGS, num_gpus)
+            return self.bytes_per_s * rings / CUBE_MESH_CABLES
         return self.bytes_per_s
 
 

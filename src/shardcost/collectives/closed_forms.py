@@ -32,6 +32,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from shardcost.arrays import as_array, cell_by_cell
 from shardcost.checks import (
     Count,
     Quantity,
@@ -575,7 +576,7 @@ def _counts(name: str, value: Any) -> Any:
 
 def _at_least_zero(name: str, value: Any) -> Any:
     rule = "a finite number of at least 0"
-    cells = np.asarray(value)
+    cells = as_array(value)
     if cells.dtype.kind not in "iuf":
         raise BadTypeError(name, value, rule)
     if not ((cells >= 0) & (cells < inf)).all():
@@ -592,7 +593,7 @@ def _pair(name: str, value: Any) -> tuple[Any, Any]:
 def _shape(shape: Any, ranks: Any) -> tuple[Any, Any]:
     """Return rows and columns, the most square ones where `shape` is None."""
     if shape is None:
-        rows = np.vectorize(lambda n: most_square(int(n))[0], otypes=[np.int64])(ranks)
+        rows = cell_by_cell(lambda n: most_square(n)[0], ranks)
         return rows, ranks // rows
     rows, columns = (_counts("shape", each) for each in _pair("shape", shape))
     if anywhere(rows * columns != ranks):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from shardcost.arrays import looked_up
 from shardcost.catalog import tuner_table
 from shardcost.checks import Noun, Quantity, noun, positive
 from shardcost.collectives.group import Group
@@ -142,7 +143,7 @@ def limits(engine: str, version: str | None, group: Group) -> Mapping[PathName, 
     row = _row(rules["below_mib"], group)
     known = np.array(rules["ranks"])
     index = np.clip(np.searchsorted(known, group.ranks), 0, len(known) - 1)
-    usable = (known[index] == group.ranks) & (group.domains == 1)
+    usable = (looked_up(known, index) == group.ranks) & (group.domains == 1)
     if rules["one_node"]:
         usable = usable & (group.nodes == 1)
     if group.tier.kind not in _ALL_TO_ALL:
@@ -151,7 +152,7 @@ def limits(engine: str, version: str | None, group: Group) -> Mapping[PathName, 
         usable = usable & False
     found: dict[PathName, Any] = {}
     for kernel, sizes in row.items():
-        below = np.array(sizes, dtype=float)[index] * _MIB
+        below = looked_up(np.array(sizes, dtype=float), index) * _MIB
         found[kernel, "direct"] = np.where(usable, below, 0.0)
     return found
 

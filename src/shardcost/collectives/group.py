@@ -167,5 +167,5 @@ def _port_rate(cluster: Cluster, ranks_per_node: Any) -> Any:
 def _first(cells: Any, where: Any) -> Any:
     """Return the first value, of a number or an array, for which a condition holds."""
     both = np.broadcast_arrays(cells, where)
-    found = both[0][both[1]].flat[0]
+    found = both[0][both[1]][0]
     return found.item() if hasattr(found, "item") else found

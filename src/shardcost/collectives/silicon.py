@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from shardcost.arrays import as_array, looked_up, named
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster, Network
 from shardcost.collectives import direct
@@ -98,14 +99,12 @@ class CollectiveTime:
         return self._named(1)
 
     def _named(self, place: int) -> Any:
-        names = np.array([path[place] for path in self.weights])
-        found = names[self.choice]
-        return found if is_array(found) else str(found)
+        return named([path[place] for path in self.weights], self.choice)
 
     @property
     def algbw_bytes_per_s(self) -> Any:
         """Size over time; 0 for a rank by itself, which sends nothing."""
-        moving = np.asarray(self.time_s) > 0
+        moving = as_array(self.time_s) > 0
         return np.where(moving, self.size_bytes / np.where(moving, self.time_s, 1.0), 0.0)[()]
 
     @property
@@ -128,7 +127,8 @@ class CollectiveTime:
             wire_bound_s(self.collective, self.size_bytes, self.group, in_switch=each)
             for each in (False, True)
         )
-        return np.where(np.isin(self.algorithm, _IN_SWITCH), by_switch, by_links)[()]
+        in_switch = np.array([path[0] in _IN_SWITCH for path in self.weights])
+        return np.where(looked_up(in_switch, self.choice), by_switch, by_links)[()]
 
     @property
     def estimates(self) -> Mapping[PathName, Any]:

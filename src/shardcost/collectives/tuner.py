@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from shardcost.arrays import looked_up
 from shardcost.catalog import tuner_table
 from shardcost.collectives.group import Group, most_heads
 
@@ -155,7 +156,7 @@ def _tree_correction(protocol: str, size_bytes: Any) -> Any:
     table = np.array([*tables()["tree_correction"][protocol.lower()], 1.0])
     mantissa, exponent = np.frexp(np.clip(size_bytes / 64, 1.0, 2.0**23))
     share = 2 * mantissa - 1
-    return table[exponent - 1] * (1 - share) + table[exponent] * share
+    return looked_up(table, exponent - 1) * (1 - share) + looked_up(table, exponent) * share
 
 
 def _head_rate(group: Group) -> tuple[Any, Any]:
@@ -169,7 +170,7 @@ def _head_rate(group: Group) -> tuple[Any, Any]:
     whole = rules["link_share"][row] * group.link_bytes_per_s / _GB / (heads + 1)
     speeds = np.array(sorted(rules["channel_speeds_gb_per_s"][row]), dtype=float)
     found = np.searchsorted(speeds, whole + 1e-9, side="right") - 1
-    return heads, np.where(found >= 0, speeds[np.maximum(found, 0)], 0.0)
+    return heads, np.where(found >= 0, looked_up(speeds, np.maximum(found, 0)), 0.0)
 
 
 def _nvls(collective: str, size_bytes: Any, group: Group) -> Any:

@@ -34,6 +34,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from shardcost.arrays import as_array
 from shardcost.checks import Count, Quantity, anywhere
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
@@ -102,13 +103,13 @@ def prefill_time_s(
         raise BadValueError("context_tokens", context_tokens, "at least query_tokens")
     table = constants or section_of("attention", device, "prefill").constants
     dims = head_dim + (head_dim if value_dim is None else value_dim)
-    tiles = np.ceil(np.asarray(query_tokens) / table["tile_queries"])
-    before = context_tokens - np.asarray(query_tokens)
+    tiles = np.ceil(as_array(query_tokens) / table["tile_queries"])
+    before = context_tokens - as_array(query_tokens)
     pairs, longest = _visited(
         tiles * table["tile_queries"], before, window_tokens, table, causal=causal
     )
     pair_s = _pair_s(device, dtype, dims, table)
-    entries = heads * np.asarray(query_tokens) + table["kv_weight"] * kv_heads * context_tokens
+    entries = heads * as_array(query_tokens) + table["kv_weight"] * kv_heads * context_tokens
     moved_bytes = batch * entries * dims * (BITS[canonical_dtype(dtype)] / 8)
     if backward:
         gradient = section_of("attention", device, "backward").constants
@@ -181,13 +182,13 @@ def decode_time_s(
         window_tokens=window_tokens,
     )
     table = constants or section_of("attention", device, section).constants
-    seen = np.asarray(context_tokens, dtype=np.float64)
+    seen = as_array(context_tokens).astype(np.float64, copy=False)
     if window_tokens is not None:
-        seen = np.minimum(seen, window_tokens + np.asarray(new_tokens) - 1)
-    blocks = batch * np.asarray(kv_heads)
-    rows = heads / np.asarray(kv_heads) * new_tokens
+        seen = np.minimum(seen, window_tokens + as_array(new_tokens) - 1)
+    blocks = batch * as_array(kv_heads)
+    rows = heads / as_array(kv_heads) * new_tokens
     elements = blocks * seen * (head_dim * 2 if value_dim is None else head_dim)
-    dims = head_dim + np.asarray(head_dim if value_dim is None else value_dim)
+    dims = head_dim + as_array(head_dim if value_dim is None else value_dim)
     io_bytes = _QUERY_BYTES * dims * blocks * rows
     width = BITS[canonical_dtype(dtype)] / 8
 

@@ -39,6 +39,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shardcost.arrays import as_array
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
@@ -342,7 +343,7 @@ def _shared_waves(kernel: Kernel, whole: Floats, units_taken: Any) -> Floats:
     """Return the waves of a shape that was chosen for the whole device, on what is left of it."""
     stretched = whole * (kernel.units / np.maximum(kernel.units - units_taken, 1))
     rounded = stretched + kernel.shared_wave_rounding * (np.ceil(stretched) - stretched)
-    found: Floats = np.where(np.asarray(units_taken) > 0, rounded, whole)
+    found: Floats = np.where(as_array(units_taken) > 0, rounded, whole)
     return found
 
 

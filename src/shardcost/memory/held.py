@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardcost.arrays import choose, largest
+from shardcost.arrays import choose, largest, named
 from shardcost.checks import is_array
 from shardcost.cluster import Device
 from shardcost.errors import BadTypeError, BadValueError
@@ -34,6 +34,7 @@ _SHRINK: Final = {
 }
 _SHRINK_SERVED: Final = {**_SHRINK, "weights": "more tp or pp, or a narrower number format"}
 """Where nothing is trained."""
+_MOMENTS: Final = ("inside a layer", "at the loss", "after the update")
 _SHOWN: Final = 3
 
 
@@ -67,8 +68,7 @@ class Held:
     @property
     def moment(self) -> Any:
         """When the stage is fullest, in words."""
-        inside = choose(self.at_loss, "at the loss", "inside a layer")
-        return choose(self.at_update, "after the update", inside)
+        return named(_MOMENTS, choose(self.at_update, 2, choose(self.at_loss, 1, 0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,24 +89,28 @@ class Memory:
     @property
     def worst_stage(self) -> Any:
         """The place of the fullest rank."""
-        names = list(self.stages)
-        worst: Any = names[0]
-        most = self.stages[worst].total
-        for name in names[1:]:
-            total = self.stages[name].total
-            worst = choose(total > most, name, worst)
+        return named(tuple(self.stages), self._worst)
+
+    @property
+    def _worst(self) -> Any:
+        """The number of the fullest rank's stage, in the order of `stages`."""
+        first, *others = (held.total for held in self.stages.values())
+        worst: Any = 0
+        most = first
+        for index, total in enumerate(others, 1):
+            worst = choose(total > most, index, worst)
             most = largest(most, total)
         return worst
 
     def by_kind(self) -> dict[str, Any]:
         """Return the bytes of the fullest rank by kind; they add up to `peak_bytes`."""
-        worst = self.worst_stage
+        worst, stages = self._worst, tuple(self.stages.values())
         if not is_array(worst):
-            return {kind: getattr(self.stages[str(worst)], kind) for kind in KINDS}
-        found = {kind: getattr(self.stages["first"], kind) for kind in KINDS}
-        for name, held in self.stages.items():
+            return {kind: getattr(stages[int(worst)], kind) for kind in KINDS}
+        found = {kind: getattr(stages[0], kind) for kind in KINDS}
+        for index, held in enumerate(stages):
             found = {
-                kind: choose(worst == name, getattr(held, kind), value)
+                kind: choose(worst == index, getattr(held, kind), value)
                 for kind, value in found.items()
             }
         return found

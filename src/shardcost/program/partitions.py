@@ -24,12 +24,12 @@ al. 2021 (arXiv:2105.14450); Pope et al. 2022 (arXiv:2211.05102).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt
 from typing import Any, Final, NamedTuple
 
-from shardcost.arrays import largest, smallest
+from shardcost.arrays import cell_by_cell, largest, smallest
 from shardcost.checks import anywhere, is_array
 from shardcost.errors import BadValueError
 from shardcost.layout import Layout
@@ -73,14 +73,14 @@ def grid_of(layout: Layout) -> Grid:
     """
     tp, scheme = layout.tp, layout.scheme
     if scheme == "2d":
-        q = _cell_by_cell(isqrt, tp)
+        q = cell_by_cell(isqrt, tp)
         return Grid(q, q, q, 1)
     if scheme == "2.5d":
-        q = _cell_by_cell(_side_of_a_box, tp)
+        q = cell_by_cell(_side_of_a_box, tp)
         depth = tp // (q * q)
         return Grid(q * depth, q, q, depth)
     if scheme == "3d":
-        q = _cell_by_cell(_side_of_a_cube, tp)
+        q = cell_by_cell(_side_of_a_cube, tp)
         return Grid(q * q, q, q, 1)
     return Grid(tp, 1, tp, 1)
 
@@ -371,13 +371,3 @@ def _side_of_a_cube(tp: int) -> int:
     """Return the largest whole number whose cube is at most tp."""
     near: int = round(tp ** (1 / 3))
     return near if near**3 <= tp else near - 1
-
-
-def _cell_by_cell(function: Callable[[int], int], tp: Any) -> Any:
-    """Return a function of whole numbers, once for each different cell of an array."""
-    if not is_array(tp):
-        return function(int(tp))
-    import numpy as np
-
-    different, where = np.unique(tp, return_inverse=True)
-    return np.array([function(int(each)) for each in different])[where.reshape(np.shape(tp))]

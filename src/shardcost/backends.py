@@ -1,0 +1,531 @@
+"""Arrays of other libraries, on which the formulas run unchanged: torch and CuPy on a GPU.
+
+The formulas are written with Python's operators and NumPy's functions. Both can be overridden by
+the arrays that they are given (NumPy Enhancement Proposals 13 and 18): a `BackendArray` wraps one
+array of any library that follows the array API standard (data-apis.org/array-api, 2024.12), takes
+each call, and hands it to that library::
+
+    cells = to_backend("torch", np.arange(1, 1_000_001), device="cuda")
+    found = estimate(model, cluster, Layout(dp=cells), workload)   # computed on the GPU
+    times = to_numpy(found.time_s)
+
+What the libraries do differently is settled as NumPy does it: every call is first brought to the
+number formats that NumPy would compute in, so that whole numbers divided give 64-bit floats and
+truth values can be added up. Constants and NumPy's arrays that meet a wrapped one are moved to its
+device. Nothing goes back unasked: `to_numpy` does, and so does every result without dimensions,
+such as a sum or `any`, which is a number of NumPy's like anywhere else.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, lru_cache
+from importlib import import_module
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from shardcost.errors import BadTypeError, BadValueError, MissingExtraError, UnknownNameError
+
+BACKENDS: Final = ("numpy", "torch", "cupy")
+"""Names of libraries that `to_backend` knows; besides them ``array_api_strict``, for tests."""
+_REFERENCE: Final = "array_api_strict"
+_FORMATS: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "float32", "float64")
+_PYTHONS: Final[Mapping[str, type]] = {"b": bool, "i": int, "u": int, "f": float}
+"""By the kind of a number format, the type of Python's that stands for it."""
+
+Function: TypeAlias = Callable[..., Any]
+
+
+def to_backend(name: str, array: Any, device: Any = None) -> Any:
+    """Return an array on a library's device, to be passed to any formula.
+
+    Args:
+        name: One of `BACKENDS`.
+        array: NumPy's array, or what makes one.
+        device: As the library names it, such as ``cuda:1``. If left out, a GPU where the library
+            sees one, else the CPU.
+
+    Raises:
+        MissingExtraError: The library is not installed.
+        BadValueError: There is no such device.
+    """
+    if name not in (*BACKENDS, _REFERENCE):
+        raise UnknownNameError("array backend", name, BACKENDS)
+    cells = np.asarray(to_numpy(array))
+    if name == "numpy":
+        if device not in (None, "cpu"):
+            raise BadValueError("device", device, "cpu for NumPy")
+        return cells
+    if cells.dtype.name not in _FORMATS:
+        raise BadTypeError("array", array, f"of a number format among {', '.join(_FORMATS)}")
+    library = _library(name)
+    if not cells.ndim:
+        return cells[()]
+    place = _device(name, device)
+    return BackendArray(_moved(library, cells, place), library, place)
+
+
+def to_numpy(array: Any) -> Any:
+    """Return an array of any backend as NumPy's; what is none stays as it is."""
+    if not isinstance(array, BackendArray):
+        return array
+    cells = array.cells
+    if array.library.__name__.endswith("cupy"):
+        return cells.get()
+    if array.library.__name__.endswith("torch"):
+        return cells.cpu().numpy()
+    return np.from_dlpack(cells)
+
+
+class BackendArray(NDArrayOperatorsMixin):
+    """An array of another library that answers NumPy's functions and Python's operators.
+
+    Its number format is told as NumPy's. It is never changed in place.
+    """
+
+    __slots__ = ("cells", "device", "dtype", "library", "ndim", "shape")
+
+    def __init__(self, cells: Any, library: Any, device: Any) -> None:
+        self.cells = cells
+        """The library's own array."""
+        self.library = library
+        """Its functions, as the standard has them."""
+        self.device = device
+        self.dtype = _formats(library)[cells.dtype]
+        self.shape: tuple[int, ...] = tuple(cells.shape)
+        self.ndim = len(self.shape)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(
+            f"an array of {self.library.__name__} becomes NumPy's only when told to:"
+            " shardcost.backends.to_numpy"
+        )
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if method != "__call__" or options:
+            words = "".join(f" with {name}=" for name in options)
+            raise NotImplementedError(f"np.{ufunc.__name__} ({method}{words}) of a BackendArray")
+        return _computed(ufunc, self, inputs)
+
+    def __array_function__(
+        self, function: Function, types: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        own = _FUNCTIONS.get(function.__name__)
+        if own is None:
+            raise NotImplementedError(f"np.{function.__name__} of a BackendArray")
+        return own(*args, **options)
+
+    @property
+    def size(self) -> int:
+        """Cells."""
+        return int(np.prod(self.shape))
+
+    @property
+    def T(self) -> Any:  # noqa: N802  # NumPy's name
+        """The array with its axes in reverse order."""
+        axes = tuple(range(self.ndim))[::-1]
+        return _answer(self, self.library.permute_dims(self.cells, axes))
+
+    def astype(self, dtype: Any, *, copy: bool = True) -> Any:  # noqa: ARG002  # NumPy's option
+        """Return the cells in another number format."""
+        return _answer(self, _cast(self, np.dtype(dtype)))
+
+    def reshape(self, *shape: Any) -> Any:
+        """Return the cells in another shape."""
+        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return _answer(self, self.library.reshape(self.cells, tuple(wanted)))
+
+    def ravel(self) -> Any:
+        """Return the cells one after the other."""
+        return self.reshape(-1)
+
+    def any(self, axis: Any = None) -> Any:
+        """Return whether any cell is true."""
+        return _reduced("any", self, axis, np.dtype(bool))
+
+    def all(self, axis: Any = None) -> Any:
+        """Return whether all cells are true."""
+        return _reduced("all", self, axis, np.dtype(bool))
+
+    def min(self, axis: Any = None) -> Any:
+        """Return the smallest cell."""
+        return _reduced("min", self, axis)
+
+    def max(self, axis: Any = None) -> Any:
+        """Return the largest cell."""
+        return _reduced("max", self, axis)
+
+    def sum(self, axis: Any = None) -> Any:
+        """Return the sum; whole numbers and truth values are added up in 64 bits."""
+        return _reduced("sum", self, axis, self.dtype if self.dtype.kind == "f" else np.dtype("i8"))
+
+    def argmin(self, axis: Any = None) -> Any:
+        """Return the index of the smallest cell."""
+        return _reduced("argmin", self, axis)
+
+    def argmax(self, axis: Any = None) -> Any:
+        """Return the index of the largest cell."""
+        return _reduced("argmax", self, axis)
+
+    def entries_of(self, table: Any) -> Any:
+        """Return the entries of NumPy's table at the places that the cells name."""
+        return _answer(self, _taken(self, table, _cast(self, np.dtype("i8"))))
+
+    def tolist(self) -> Any:
+        """Return the cells as lists of plain numbers."""
+        return to_numpy(self).tolist()
+
+    def item(self) -> Any:
+        """Return the only cell as a plain number."""
+        return to_numpy(self).item()
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, BackendArray | np.ndarray):
+            return self._picked(key)
+        whole = key if isinstance(key, tuple) else (key,)
+        if Ellipsis not in whole:  # the standard wants every axis named
+            whole = (*whole, Ellipsis)
+        return _answer(self, self.cells[whole])
+
+    def _picked(self, key: Any) -> Any:
+        """Return the cells where a mask is true, or at the places that whole numbers name."""
+        if key.dtype.kind == "b":
+            return _answer(self, self.cells[_cast_like(self, key, key.dtype)])
+        return _answer(self, _taken(self, self, _cast_like(self, key, np.dtype("i8"))))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise NotImplementedError("cells of a BackendArray are not assigned to: use np.where")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[place] for place in range(len(self)))
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError("whether an array is true is ambiguous: ask any() or all()")
+        return bool(self.item())
+
+    def __repr__(self) -> str:
+        return f"BackendArray({self.cells!r})"
+
+
+# What NumPy would compute in
+
+
+@lru_cache(maxsize=4096)
+def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
+    """Return the number formats of a function's arguments, as NumPy would cast them."""
+    if ufunc.__name__.startswith("logical_"):
+        return (np.dtype(bool),) * ufunc.nin
+    found: tuple[np.dtype[Any], ...] = ufunc.resolve_dtypes((*kinds, *(None,) * ufunc.nout))
+    return found[: ufunc.nin]
+
+
+def _kind(value: Any) -> Any:
+    """Return a value's number format; Python's own numbers adapt to the others'."""
+    if isinstance(value, BackendArray | np.ndarray | np.generic):
+        return value.dtype
+    if isinstance(value, bool):
+        return np.dtype(bool)
+    return int if isinstance(value, int) else float
+
+
+def _common(*values: Any) -> np.dtype[Any]:
+    """Return the number format that NumPy would join values in."""
+    return np.result_type(
+        *(each if isinstance(each, int | float) else _kind(each) for each in values)
+    )
+
+
+def _computed(ufunc: np.ufunc, like: BackendArray, inputs: tuple[Any, ...]) -> Any:
+    if not all(isinstance(each, _NUMBERS) for each in inputs):
+        return NotImplemented
+    loop = _loop(ufunc, tuple(map(_kind, inputs)))
+    arguments = [_cast_like(like, each, kind) for each, kind in zip(inputs, loop, strict=True)]
+    if ufunc in _OTHERWISE:
+        return _OTHERWISE[ufunc](like, *arguments)
+    if loop[0].kind == "b" and ufunc in _OF_TRUTH:
+        ufunc = _OF_TRUTH[ufunc]
+    if ufunc in _OPERATORS:
+        return _answer(like, _OPERATORS[ufunc](*arguments))
+    if ufunc not in _NAMES:
+        raise NotImplementedError(f"np.{ufunc.__name__} of a BackendArray")
+    arguments = [_as_array(like, *each) for each in zip(arguments, loop, strict=True)]
+    return _answer(like, getattr(like.library, _NAMES[ufunc])(*arguments))
+
+
+_NUMBERS: Final = (BackendArray, np.ndarray, np.number, np.bool_, int, float)
+
+
+def _cast_like(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a value on another's device in a number format; a single number as Python's."""
+    if isinstance(value, BackendArray):
+        return _cast(value, dtype)
+    if isinstance(value, np.ndarray) and value.ndim:
+        return _moved(like.library, value.astype(dtype, copy=False), like.device)
+    return _PYTHONS[dtype.kind](value)
+
+
+def _cast(array: BackendArray, dtype: np.dtype[Any]) -> Any:
+    if array.dtype == dtype:
+        return array.cells
+    return array.library.astype(array.cells, getattr(array.library, dtype.name))
+
+
+def _as_array(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return an argument for a function that takes no plain numbers."""
+    if isinstance(value, bool | int | float):
+        return _constant(like.library, value, dtype.name, like.device)
+    return value
+
+
+@lru_cache(maxsize=1024)
+def _constant(library: Any, value: Any, format_name: str, device: Any) -> Any:
+    return library.full((), value, dtype=getattr(library, format_name), device=device)
+
+
+def _answer(like: BackendArray, cells: Any) -> Any:
+    """Return a library's result; without dimensions it is a number of NumPy's."""
+    found = BackendArray(cells, like.library, like.device)
+    return found if found.ndim else to_numpy(found)[()]
+
+
+def _reduced(name: str, array: Any, axis: Any, dtype: np.dtype[Any] | None = None) -> Any:
+    cells = array.cells if dtype is None else _cast(array, dtype)
+    return _answer(array, getattr(array.library, name)(cells, axis=axis))
+
+
+# NumPy's functions of cells
+
+
+_OPERATORS: Final[Mapping[np.ufunc, Function]] = {
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.divide: operator.truediv,
+    np.floor_divide: operator.floordiv,
+    np.remainder: operator.mod,
+    np.power: operator.pow,
+    np.negative: operator.neg,
+    np.positive: operator.pos,
+    np.absolute: operator.abs,
+    np.invert: operator.invert,
+    np.bitwise_and: operator.and_,
+    np.bitwise_or: operator.or_,
+    np.bitwise_xor: operator.xor,
+    np.less: operator.lt,
+    np.less_equal: operator.le,
+    np.greater: operator.gt,
+    np.greater_equal: operator.ge,
+    np.equal: operator.eq,
+    np.not_equal: operator.ne,
+}
+"""They take plain numbers beside an array, which costs no copy to its device."""
+
+_NAMES: Final[Mapping[np.ufunc, str]] = {
+    np.maximum: "maximum",
+    np.minimum: "minimum",
+    np.ceil: "ceil",
+    np.floor: "floor",
+    np.rint: "round",
+    np.sqrt: "sqrt",
+    np.exp: "exp",
+    np.expm1: "expm1",
+    np.log: "log",
+    np.log2: "log2",
+    np.isfinite: "isfinite",
+    np.isinf: "isinf",
+    np.isnan: "isnan",
+    np.logical_and: "logical_and",
+    np.logical_or: "logical_or",
+    np.logical_not: "logical_not",
+}
+
+_OF_TRUTH: Final[Mapping[np.ufunc, np.ufunc]] = {
+    np.add: np.bitwise_or,
+    np.maximum: np.bitwise_or,
+    np.multiply: np.bitwise_and,
+    np.minimum: np.bitwise_and,
+}
+"""What arithmetic on nothing but truth values is."""
+
+_LEAST_EXPONENT: Final = -1022
+_POWERS: Final = np.ldexp(1.0, np.arange(_LEAST_EXPONENT, 1024))
+"""Powers of two: looked up, they are exact on every device."""
+
+
+def _ldexp(like: BackendArray, number: Any, exponent: Any) -> Any:
+    return _answer(like, number * _power_of_two(like, exponent))
+
+
+def _power_of_two(like: BackendArray, exponent: Any) -> Any:
+    return _taken(like, _POWERS, exponent - _LEAST_EXPONENT)
+
+
+def _frexp(like: BackendArray, number: Any) -> tuple[Any, Any]:
+    """Return a number from 1/2 up to 1 and the power of two that make up each cell."""
+    powers = _cast_like(like, _POWERS, _POWERS.dtype)
+    xp = like.library
+    found = xp.searchsorted(powers, xp.abs(number), side="right") + _LEAST_EXPONENT
+    exponent = xp.where(number == 0, _constant(xp, 0, "int64", like.device), found)
+    return _answer(like, number / _power_of_two(like, exponent)), _answer(like, exponent)
+
+
+_OTHERWISE: Final[Mapping[np.ufunc, Function]] = {np.ldexp: _ldexp, np.frexp: _frexp}
+
+
+# NumPy's other functions
+
+
+def _first(*values: Any) -> BackendArray:
+    return next(each for each in values if isinstance(each, BackendArray))
+
+
+def _where(condition: Any, yes: Any, no: Any) -> Any:
+    like, dtype, truth = _first(condition, yes, no), _common(yes, no), np.dtype(bool)
+    one, other = (_as_array(like, _cast_like(like, each, dtype), dtype) for each in (yes, no))
+    where = _as_array(like, _cast_like(like, condition, truth), truth)
+    return _answer(like, like.library.where(where, one, other))
+
+
+def _clip(cells: Any, least: Any, most: Any) -> Any:
+    return np.minimum(np.maximum(cells, least), most)
+
+
+def _taken(like: BackendArray, table: Any, places: Any) -> Any:
+    cells = _cast_like(like, table, table.dtype)
+    flat = like.library.take(cells, like.library.reshape(places, (-1,)), axis=0)
+    return like.library.reshape(flat, (*places.shape, *table.shape[1:]))
+
+
+def _searchsorted(table: Any, values: Any, side: str = "left") -> Any:
+    like, dtype = _first(table, values), _common(table, values)
+    arguments = (_as_array(like, _cast_like(like, each, dtype), dtype) for each in (table, values))
+    return _answer(like, like.library.searchsorted(*arguments, side=side))
+
+
+def _unique(cells: BackendArray, *, return_inverse: bool = False) -> Any:
+    if not return_inverse:
+        return _answer(cells, cells.library.unique_values(cells.cells))
+    values, inverse = cells.library.unique_inverse(cells.cells)
+    return _answer(cells, values), _answer(cells, inverse)
+
+
+def _stack(arrays: Any, axis: int = 0) -> Any:
+    like, dtype = _first(*arrays), _common(*arrays)
+    cells = [_as_array(like, _cast_like(like, each, dtype), dtype) for each in arrays]
+    return _answer(like, like.library.stack(cells, axis=axis))
+
+
+def _broadcast_to(cells: BackendArray, shape: tuple[int, ...]) -> Any:
+    return _answer(cells, cells.library.broadcast_to(cells.cells, tuple(shape)))
+
+
+def _broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
+    like = _first(*arrays)
+    shape = np.broadcast_shapes(*map(np.shape, arrays))
+    cells = (
+        _as_array(like, _cast_like(like, each, _common(each)), _common(each)) for each in arrays
+    )
+    return tuple(_answer(like, like.library.broadcast_to(each, shape)) for each in cells)
+
+
+def _filled(cells: BackendArray, value: int) -> Any:
+    return _answer(cells, cells.library.full_like(cells.cells, value))
+
+
+_FUNCTIONS: Final[Mapping[str, Function]] = {
+    "all": BackendArray.all,
+    "any": BackendArray.any,
+    "amax": BackendArray.max,
+    "amin": BackendArray.min,
+    "argmax": BackendArray.argmax,
+    "argmin": BackendArray.argmin,
+    "broadcast_arrays": _broadcast_arrays,
+    "broadcast_to": _broadcast_to,
+    "clip": _clip,
+    "max": BackendArray.max,
+    "min": BackendArray.min,
+    "ndim": lambda cells: cells.ndim,
+    "ones_like": lambda cells: _filled(cells, 1),
+    "ravel": BackendArray.ravel,
+    "reshape": BackendArray.reshape,
+    "searchsorted": _searchsorted,
+    "shape": lambda cells: cells.shape,
+    "size": lambda cells: cells.size,
+    "stack": _stack,
+    "sum": BackendArray.sum,
+    "unique": _unique,
+    "where": _where,
+    "zeros_like": lambda cells: _filled(cells, 0),
+}
+
+
+# Libraries and their devices
+
+
+@cache
+def _formats(library: Any) -> dict[Any, np.dtype[Any]]:
+    """Return NumPy's name for each number format of a library."""
+    return {getattr(library, name): np.dtype(name) for name in _FORMATS}
+
+
+@cache
+def _library(name: str) -> Any:
+    """Return a library's functions as the standard has them."""
+    try:
+        compat = import_module("array_api_compat")
+    except ImportError:
+        raise MissingExtraError("computing on other arrays", "array-api-compat", "array") from None
+    try:
+        if name == _REFERENCE:
+            return import_module(name)
+        return import_module(f"{compat.__name__}.{name}")
+    except ImportError:
+        raise MissingExtraError(f"computing with {name}", name, name) from None
+
+
+def _device(name: str, device: Any) -> Any:
+    """Return a device as the library takes it, or raise where it has none such."""
+    if name == "torch":
+        return _torch_device(device)
+    if name == "cupy":
+        return _cupy_device(device)
+    return None
+
+
+def _torch_device(device: Any) -> Any:
+    torch = import_module("torch")
+    gpu = torch.cuda.is_available()
+    try:
+        found = torch.device(device or ("cuda" if gpu else "cpu"))
+    except (RuntimeError, TypeError):
+        raise BadValueError("device", device, "a device of torch, such as cpu or cuda:0") from None
+    count = torch.cuda.device_count() if gpu else 0
+    if found.type == "cuda" and (found.index or 0) >= count:
+        raise BadValueError("device", device, f"one that torch sees, which has {count} GPUs")
+    return found
+
+
+def _cupy_device(device: Any) -> Any:
+    cupy = import_module("cupy")
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError:
+        count = 0
+    number = 0 if device in (None, "cuda") else str(device).removeprefix("cuda:")
+    if not str(number).isdecimal() or int(number) >= count:
+        raise BadValueError("device", device, f"one that CuPy sees, which has {count} GPUs")
+    return cupy.cuda.Device(int(number))
+
+
+def _moved(library: Any, cells: np.ndarray[Any, Any], device: Any) -> Any:
+    """Return NumPy's array as a library's own."""
+    if not cells.flags.writeable or not cells.flags.c_contiguous:
+        cells = cells.copy(order="C")  # torch takes no others
+    return library.asarray(cells, device=device)
