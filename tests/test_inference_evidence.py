@@ -11,13 +11,13 @@ import pytest
 from shardcost import Cluster, Layout, Model
 from shardcost.collectives.multimem import multimem_all_reduce_s
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.estimate.join import tensor_collectives
 from shardcost.estimate.serving import (
     ARRIVALS,
     Engine,
     generation,
     under_load,
 )
+from shardcost.estimate.totals import tensor_collectives
 from shardcost.evidence import comm_fraction, inference, refit_engines, tokenweave
 from shardcost.evidence.descent import descend, loss
 from shardcost.evidence.tables import Table, read_table

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
     from shardcost.layout import Layout
     from shardcost.model import Model
+    from shardcost.search.found import Candidate, Found
+    from shardcost.search.run import search
+    from shardcost.search.space import Space
     from shardcost.software import Software
     from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -50,6 +53,9 @@ _HOMES = {
     "shardcost.estimate.result": ("Estimate",),
     "shardcost.layout": ("Layout",),
     "shardcost.model": ("Model",),
+    "shardcost.search.found": ("Candidate", "Found"),
+    "shardcost.search.run": ("search",),
+    "shardcost.search.space": ("Space",),
     "shardcost.software": ("Software",),
     "shardcost.workload": ("Decode", "Prefill", "Train", "Workload"),
 }
@@ -58,12 +64,14 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "BadTypeError",
     "BadValueError",
+    "Candidate",
     "Cluster",
     "CollectiveTime",
     "Decode",
     "Device",
     "Estimate",
     "FormatError",
+    "Found",
     "Layout",
     "MissingExtraError",
     "Model",
@@ -71,6 +79,7 @@ __all__ = [
     "Prefill",
     "ShardcostError",
     "Software",
+    "Space",
     "Tier",
     "Train",
     "UnknownNameError",
@@ -78,6 +87,7 @@ __all__ = [
     "__version__",
     "collective_time",
     "estimate",
+    "search",
     "tensor_parallel_allreduce_cost",
     "tensor_parallel_allreduce_cost_grid",
 ]

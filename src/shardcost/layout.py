@@ -74,10 +74,14 @@ class Layout(Noun):
 
     def problems(self) -> Mapping[str, Any]:
         """Return, for each reason why degrees do not go together, where it holds (a mask)."""
-        return {
+        found = {
             "ep must divide tp x cp x dp": (self.tp * self.cp * self.dp) % self.ep != 0,
             "chunks above 1 need pp above 1": (self.chunks > 1) & (self.pp == 1),
         }
+        if self.shard_degree is not None:
+            rest = (self.dp * self.cp) % self.shard_degree
+            found["shard_degree must divide dp x cp"] = rest != 0
+        return found
 
     def check(self) -> None:
         """One layout asked for by itself must be possible; an array of them is masked instead."""

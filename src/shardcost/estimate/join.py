@@ -12,25 +12,26 @@ from shardcost.cluster import Cluster, Device
 from shardcost.collectives.calibration import Calibration
 from shardcost.errors import BadTypeError
 from shardcost.estimate.busy import IDLE, Busy, chosen
-from shardcost.estimate.placement import places
-from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.work import RankWork, all_passes, rank_work, step_work
+from shardcost.estimate.totals import (
+    forward_pass,
+    forward_sends_s,
+    held,
+    priced,
+    served_s,
+    software_of,
+)
+from shardcost.estimate.work import RankWork, all_passes, step_work
 from shardcost.kernels.constants import section_of
 from shardcost.kernels.products import product_section
 from shardcost.layout import Layout
-from shardcost.memory import Habits, Memory, memory_of
-from shardcost.memory.habits import habits_with
+from shardcost.memory import Memory
 from shardcost.model import Model
-from shardcost.program.assemble import Program, program_of
+from shardcost.program.assemble import Program
 from shardcost.program.flops import model_flops
-from shardcost.program.operations import Collective
 from shardcost.schedule.step import step_time
 from shardcost.software import Software
-from shardcost.workload import Train, Workload
-
-TRAINS_WITH, SERVES_WITH = "megatron_core", "trtllm"
-"""The software taken where none is named."""
+from shardcost.workload import Workload
 
 
 def estimate(
@@ -61,12 +62,10 @@ def estimate(
     model = Model.named(model) if isinstance(model, str) else model
     cluster = Cluster.named(cluster) if isinstance(cluster, str) else cluster
     _check_kinds(model, cluster, layout, workload)
-    runs = _software(software, isinstance(workload, Train))
-    program = program_of(model, layout, workload, runs)
-    prices = Prices(cluster, runs, places(layout), wire, arrays=_has_arrays(program))
-    work = rank_work(program, prices)
+    runs = software_of(software, workload)
+    program, prices, work = priced(model, cluster, layout, workload, runs, wire)
     times = _training(program, work) if program.step else _serving(program, work)
-    memory = memory_of(model, layout, workload, device=cluster.device, software=_habits(runs))
+    memory = held(model, cluster.device, layout, workload, runs)
     return Estimate(
         model=model,
         cluster=cluster,
@@ -86,19 +85,6 @@ def estimate(
         work=work,
         warnings=(*_warnings(model, cluster, workload, runs, memory), *prices.notes),
     )
-
-
-@lru_cache(maxsize=64)
-def _habits(software: Software) -> Habits:
-    """Return how a software treats memory: its choices, and what was measured of it."""
-    return habits_with(vars(software), software.memory)
-
-
-def _has_arrays(program: Program) -> bool:
-    """Return whether any size in a program is an array."""
-    s, stages = program.setting, program.stages
-    sizes = (s.tokens, s.context_tokens, stages.first.weights.total, stages.middle.layers)
-    return any(map(is_array, (*sizes, program.micro_batches, *vars(s.layout).values())))
 
 
 class _Times(NamedTuple):
@@ -163,20 +149,11 @@ def _parts(
 
 
 def _serving(program: Program, work: RankWork) -> _Times:
-    """Return the times of one pass through all stages, one after the other.
-
-    Before a pass the host looks after every sequence; at every collective of the tensor group the
-    ranks wait for the slowest.
-    """
-    software, layout = program.setting.software, program.setting.layout
-    count = sum(each.count for each in program.layers)
-    whole = work.layer.forward.times(count) + work.first.forward + work.last.forward
-    sending = (layout.pp - 1) * work.send_s
+    """Return the times of one pass through all stages, one after the other."""
+    whole, sending = forward_pass(program, work), forward_sends_s(program, work)
     comm = {**whole.comm_s, "pp": sending}
     exposed = {**whole.exposed_s, "pp": sending}
-    host = software.step_overhead_s + software.host_per_sequence_s * program.setting.sequences
-    host = host + software.collective_wait_s * tensor_collectives(program)
-    time = whole.wall_s(software) + sending + host
+    time = served_s(program, work)
     known = sum(whole.compute_s.values()) + sum(exposed.values())
     return _Times(
         time_s=time,
@@ -185,18 +162,6 @@ def _serving(program: Program, work: RankWork) -> _Times:
         comm_s=comm,
         exposed_s=exposed,
         flops=whole.flops,
-    )
-
-
-def tensor_collectives(program: Program) -> Any:
-    """Return how many collectives of the tensor group one pass forward has."""
-    pieces = [(each.count, each.passes) for each in program.layers]
-    pieces += [(1, program.first), (1, program.last)]
-    return sum(
-        times * op.count
-        for times, passes in pieces
-        for op in passes.forward
-        if isinstance(op, Collective) and op.group == "tp"
     )
 
 
@@ -210,17 +175,6 @@ def _check_kinds(model: object, cluster: object, layout: object, workload: objec
     for name, given, kind in wanted:
         if not isinstance(given, kind):
             raise BadTypeError(name, given, f"a {kind.__name__}")
-
-
-def _software(given: Software | str | None, training: bool) -> Software:  # noqa: FBT001
-    if isinstance(given, Software):
-        return given
-    return _named(given or (TRAINS_WITH if training else SERVES_WITH))
-
-
-@lru_cache(maxsize=64)
-def _named(name: str) -> Software:
-    return Software.named(name)
 
 
 def _warnings(

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from hashlib import blake2b
+from math import prod
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -37,6 +39,11 @@ from shardcost.software import Software
 _WIDE: Final = 16
 _MOST_KEPT: Final = 200_000
 """Prices kept per cluster before all are forgotten: some tens of megabytes."""
+_FEW_CELLS: Final = 64
+_MIXER, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
+"""Knuth's multiplier for 64 bits, and half of them."""
+_MOST_BYTES: Final = 64 * 2**20
+"""Prices on arrays kept per cluster."""
 
 
 class Prices:
@@ -63,6 +70,7 @@ class Prices:
         self._kernels = software.kernels
         self._narrow_products = software.narrow_products
         self._kept, self._said = _kept(cluster)
+        self._grids = _grids(cluster)
         if len(self._kept) > _MOST_KEPT:
             self._kept.clear()
 
@@ -73,8 +81,9 @@ class Prices:
             operations: What to price.
             units_taken: Compute units that a collective's kernel holds meanwhile.
         """
+        operations = [self._placed(op) for op in operations]
         if self.arrays:
-            return [self._alone(op, units_taken) for op in operations]
+            return [self._once(op, units_taken) for op in operations]
         kept, said = self._kept, self._said
         keys = [self._key(op, units_taken) for op in operations]
         new = {key: op for key, op in zip(keys, operations, strict=True) if key not in kept}
@@ -84,6 +93,28 @@ class Prices:
             if key in said:
                 self.notes.update(said[key])
         return [kept[key] for key in keys]
+
+    def _placed(self, op: Operation) -> Operation:
+        """Return an operation; a collective with its stride in devices, not in ranks."""
+        if not isinstance(op, Collective):
+            return op
+        return op._replace(stride=op.stride * self.placed[op.group].stride)
+
+    def _once(self, op: Operation, units_taken: int) -> Any:
+        """Return the seconds of an operation on arrays, kept for grids that share it."""
+        key = _contents(self._key(op, units_taken))
+        if key is None:
+            return self._alone(op, units_taken)
+        found = self._grids.get(key)
+        if found is None:
+            said, self.notes = self.notes, {}
+            small, back = distinct(op)
+            seconds = self._alone(small, units_taken)
+            seconds = seconds if back is None else seconds[back]
+            found = self._grids.keep(key, seconds, self.notes)
+            self.notes = said
+        self.notes.update(found.notes)
+        return found.seconds
 
     def _keep(self, new: dict[Any, Operation], units_taken: int) -> None:
         """Price operations that were not priced before, those of a kind together."""
@@ -106,9 +137,8 @@ class Prices:
     def _key(self, op: Operation, units_taken: int) -> tuple[Any, ...]:
         """Return what an operation's price depends on: everything but its name and count."""
         if isinstance(op, Collective):
-            stride = op.stride * self.placed[op.group].stride
             library = self._library if op.group == "tp" else ""
-            return op.collective, op.size_bytes, op.ranks, stride, library, self.wire
+            return op.collective, op.size_bytes, op.ranks, op.stride, library, self.wire
         if isinstance(op, Pass):
             return op.bytes_moved, op.kernels, self._kernels
         if isinstance(op, Product):
@@ -207,17 +237,16 @@ class Prices:
             return multimem_all_reduce_s(self.cluster, op.ranks, op.size_bytes)
         if self.arrays:
             return self._collectives(op)
-        found, notes = self.asked(op)
+        found, notes = self._asked(op)
         self._said[self._key(op, 0)] = notes
         return float(found.time_s)
 
     def _collectives(self, op: Collective) -> Any:
         """Return the seconds of collectives, those that sit unevenly priced by themselves."""
-        stride = op.stride * self.placed[op.group].stride
-        apart = sits_unevenly(self.cluster, op.ranks, stride)
+        apart = sits_unevenly(self.cluster, op.ranks, op.stride)
         if not anywhere(apart):
-            return self._noted(self._ask(op, op.ranks, stride=stride))
-        even = self._noted(self._ask(op, choose(apart, 1, op.ranks), stride=stride))
+            return self._noted(self._ask(op, op.ranks, stride=op.stride))
+        even = self._noted(self._ask(op, choose(apart, 1, op.ranks), stride=op.stride))
         ranks = choose(apart, op.ranks, 1)
         return choose(apart, self._noted(self._ask(op, ranks, nodes=ranks)), even)
 
@@ -231,12 +260,14 @@ class Prices:
 
     def asked(self, op: Collective) -> tuple[CollectiveTime, dict[str, None]]:
         """Return how a library runs a collective, and what to mind about it."""
-        stride = op.stride * self.placed[op.group].stride
-        if sits_unevenly(self.cluster, op.ranks, stride):
+        return self._asked(cast("Collective", self._placed(op)))
+
+    def _asked(self, op: Collective) -> tuple[CollectiveTime, dict[str, None]]:
+        if sits_unevenly(self.cluster, op.ranks, op.stride):
             found = self._ask(op, op.ranks, nodes=op.ranks)
             note = f"{op.group} group of {op.ranks} sits unevenly on nodes: priced as one rank each"
             return found, dict.fromkeys((note, *found.notes))
-        found = self._ask(op, op.ranks, stride=stride)
+        found = self._ask(op, op.ranks, stride=op.stride)
         return found, dict.fromkeys(found.notes)
 
     def _ask(self, op: Collective, ranks: Any, **where: Any) -> CollectiveTime:
@@ -262,6 +293,75 @@ def _library(cluster: Cluster, software: Software) -> str:
     if own == MULTIMEM and cluster.tiers[-1].in_switch_reduction:
         return MULTIMEM
     return own if own is not None and own in libraries(cluster) else default_library(cluster)
+
+
+class _Priced(NamedTuple):
+    """Seconds of an operation on a grid, and what to mind about them."""
+
+    seconds: Any
+    notes: dict[str, None]
+
+
+class _Grids:
+    """Prices of operations on arrays. When they take too much room, all are forgotten."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, _Priced] = {}
+        self._bytes = 0
+
+    def get(self, key: tuple[Any, ...]) -> _Priced | None:
+        return self._found.get(key)
+
+    def keep(self, key: tuple[Any, ...], seconds: Any, notes: dict[str, None]) -> _Priced:
+        self._bytes += getattr(seconds, "nbytes", 0)
+        if self._bytes > _MOST_BYTES:
+            self._found.clear()
+            self._bytes = 0
+        return self._found.setdefault(key, _Priced(seconds, notes))
+
+
+def distinct(op: Operation) -> tuple[Operation, Any]:
+    """Return an operation with each of its sizes once, and which of them each cell has.
+
+    On a grid many cells share their sizes: a product knows nothing of pipeline stages. None
+    instead of the cells where that would not pay.
+    """
+    arrays = {name: each for name, each in op._asdict().items() if isinstance(each, np.ndarray)}
+    arrays.pop("count", None)
+    shape = np.broadcast_shapes(*(each.shape for each in arrays.values()))
+    if prod(shape) < _FEW_CELLS:
+        return op, None
+    columns = [np.broadcast_to(each, shape).ravel() for each in arrays.values()]
+    mixed = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        mixed = (mixed ^ column.astype(float).view(np.uint64)) * _MIXER
+        mixed ^= mixed >> _HALF
+    _, first, back = np.unique(mixed, return_index=True, return_inverse=True)
+    if any((column[first][back] != column).any() for column in columns):
+        return op, None  # two different sizes were mixed to the same number
+    sizes: dict[str, Any] = {
+        name: column[first] for name, column in zip(arrays, columns, strict=True)
+    }
+    return op._replace(**sizes), back.reshape(shape)
+
+
+def _contents(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return a key with arrays replaced by what stands for their contents; None if none can."""
+    found: list[Any] = []
+    for each in key:
+        if isinstance(each, np.ndarray):
+            digest = blake2b(np.ascontiguousarray(each).data, digest_size=16).digest()
+            found += [each.shape, each.dtype.str, digest]
+        elif is_array(each):
+            return None
+        else:
+            found.append(each)
+    return tuple(found)
+
+
+@lru_cache(maxsize=8)
+def _grids(cluster: Cluster) -> _Grids:  # noqa: ARG001
+    return _Grids()
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from shardcost.arrays import largest
+from shardcost.arrays import largest, smallest
 from shardcost.checks import is_array
 from shardcost.estimate.busy import IDLE, NOTHING_BESIDE, Beside, Busy, busy
 from shardcost.estimate.price import Prices
@@ -61,19 +61,24 @@ class RankWork:
     send_s: Any
 
 
-def rank_work(program: Program, prices: Prices) -> RankWork:
-    """Return how long each part of a program takes."""
+def rank_work(program: Program, prices: Prices, known: RankWork | None = None) -> RankWork:
+    """Return how long each part of a program takes; its passes as known from another's work."""
     software = program.setting.software
     total = sum(each.count for each in program.layers)
     kinds = [(each.count / total, each) for each in program.layers]
-    layer = _mean([(share, piece_work(each.passes, prices, software)) for share, each in kinds])
+    if known is None:
+        pieces = (
+            _mean([(share, piece_work(each.passes, prices, software)) for share, each in kinds]),
+            piece_work(program.first, prices, software),
+            piece_work(program.last, prices, software),
+        )
+    else:
+        pieces = (known.layer, known.first, known.last)
     gather = sum(share * _seconds(each.gathers.forward, prices) for share, each in kinds)
     scatter = sum(share * _seconds(each.gathers.gradient, prices) for share, each in kinds)
     step = program.step
     return RankWork(
-        layer=layer,
-        first=piece_work(program.first, prices, software),
-        last=piece_work(program.last, prices, software),
+        *pieces,
         gather_s=gather,
         scatter_s=scatter,
         reduce_s=_seconds(step.gradients, prices) if step else 0.0,
@@ -95,7 +100,7 @@ def sends(program: Program) -> Operations:
     pp = program.setting.layout.pp
     if isinstance(pp, int) and pp == 1:
         return ()
-    return (Collective("send", "send_recv", program.send_bytes, "pp", 2),)
+    return (Collective("send", "send_recv", program.send_bytes, "pp", smallest(pp, 2)),)
 
 
 def _seconds(operations: Operations, prices: Prices) -> Any:
@@ -174,7 +179,8 @@ def step_work(program: Program, work: RankWork) -> StepWork:
 def _buckets(program: Program) -> Any:
     """Return into how many buckets the gradients of a model chunk go."""
     software, layout = program.setting.software, program.setting.layout
-    sent: Any = sum(op.size_bytes for op in _collectives(program.step)) / layout.chunks
+    sizes = (op.size_bytes * (op.ranks > 1) for op in _collectives(program.step))
+    sent: Any = sum(sizes) / layout.chunks
     count = largest(1, sent // software.bucket_bytes)
     return count if is_array(count) else int(count)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from shardcost.arrays import choose, largest
+from shardcost.checks import anywhere
 from shardcost.schedule.interleaved import Passes, interleaved, passes
 from shardcost.schedule.one_f_one_b import one_forward_one_backward
 from shardcost.schedule.overlap import before_forward, behind_backward
@@ -89,7 +90,7 @@ def stage_ends(pipe: Pipeline, schedule: str) -> tuple[Seconds, ...]:
     single = pipe.chunks == 1
     if schedule == "1f1b" or single is True:
         return (one_forward_one_backward(pipe),)
-    if single is False:
+    if not anywhere(single):
         return (interleaved(pipe),)
     return (choose(single, one_forward_one_backward(pipe), interleaved(pipe)),)
 

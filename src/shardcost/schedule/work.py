@@ -9,7 +9,7 @@ work of both ``first`` and ``last``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
 from shardcost.checks import anywhere, is_array
@@ -108,6 +108,21 @@ class StepWork:
     def even(cls, stage: Stage, **rest: Any) -> StepWork:
         """Return the work of a pipeline whose stages are all alike."""
         return cls(first=stage, middle=stage, last=stage, **rest)
+
+
+def at_cells(tree: Any, rows: Any, columns: Any) -> Any:
+    """Return a tree of dataclasses with every array of rows and columns cut down to some cells.
+
+    An array with a single row, or column, has the same in all of them.
+    """
+    if is_array(tree):
+        if tree.shape[1] == 1:
+            return tree[:, 0][rows] if tree.shape[0] > 1 else tree[0, 0]
+        return tree[rows if tree.shape[0] > 1 else 0, columns]
+    if not is_dataclass(tree) or isinstance(tree, type):
+        return tree
+    parts = ((each.name, getattr(tree, each.name)) for each in fields(tree))
+    return type(tree)(**{name: at_cells(part, rows, columns) for name, part in parts})
 
 
 def problems(schedule: str, stages: Any, micro_batches: Any, chunks: Any = 1) -> Mapping[str, Any]:

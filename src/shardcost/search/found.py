@@ -1,0 +1,133 @@
+"""The answer of a search: `Found`, with the best layouts as `Candidate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from shardcost.estimate.join import estimate
+from shardcost.estimate.result import Estimate
+from shardcost.layout import Layout
+from shardcost.search.parts import Columns, Part
+from shardcost.search.question import Question
+from shardcost.search.space import Family
+from shardcost.software import Software
+from shardcost.workload import Train, Workload
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One layout that a search has found, with the figures that it was ranked by."""
+
+    question: Question
+    row: Mapping[str, Any]
+    """What the search's table says of it."""
+
+    @property
+    def family(self) -> Family:
+        """Its choices."""
+        number: int = self.row["family"]
+        return self.question.families[number]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout."""
+        names = ("tp", "cp", "pp", "dp", "ep", "micro_batch", "chunks")
+        return self.family.layout(**{name: self.row[name] for name in names})
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The workload, with the candidate's own batch."""
+        given = self.question.workload
+        if isinstance(given, Train):
+            return given
+        return replace(given, batch=self.row["batch"])  # type: ignore[type-var]
+
+    @cached_property
+    def software(self) -> Software:
+        """The software, with the candidate's own overlap."""
+        return self.family.software(self.question.software)
+
+    @property
+    def time_s(self) -> float:
+        """Of one step."""
+        return float(self.row["time_s"])
+
+    @property
+    def memory_bytes(self) -> float:
+        """Peak of the fullest rank."""
+        return float(self.row["memory_bytes"])
+
+    @property
+    def score(self) -> float:
+        """The figure that is to be small."""
+        return float(self.row["score"])
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The whole estimate, with all parts."""
+        asked = self.question
+        return estimate(
+            asked.model,
+            asked.cluster,
+            self.layout,
+            self.workload,
+            software=self.software,
+            wire=asked.wire,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a search has found."""
+
+    questions: tuple[Question, ...]
+    considered: int
+    """Layouts of the space."""
+    feasible: int
+    """Of those, that are possible, fit and keep all limits."""
+    seconds: float
+    rejected: Mapping[str, int]
+    """The others, by the first reason against each; most frequent first."""
+    best: tuple[Candidate, ...]
+    """By score, best first."""
+    front: tuple[Candidate, ...]
+    """Those that no other beats in both figures of `Question.plane`."""
+    beyond: Candidate | None
+    """The best that a tenth more memory would hold."""
+    smallest: Candidate | None
+    """The one with the least memory of all that are possible, whether it fits or not."""
+    by_axis: Mapping[str, Mapping[Any, float]]
+    """The best score with each value of each axis; infinite where nothing is feasible."""
+
+    @classmethod
+    def of(cls, questions: Sequence[Question], part: Part, seconds: float, top: int) -> Found:
+        """Return the answer from what all blocks amount to."""
+
+        def candidates(table: Columns) -> tuple[Candidate, ...]:
+            return tuple(Candidate(questions[row["question"]], row) for row in _rows(table))
+
+        by_axis: dict[str, dict[Any, float]] = {}
+        for (axis, value), score in sorted(part.by_axis.items(), key=lambda item: str(item[0])):
+            by_axis.setdefault(axis, {})[value] = score
+        return cls(
+            questions=tuple(questions),
+            considered=part.considered,
+            feasible=part.feasible,
+            seconds=seconds,
+            rejected=dict(part.rejected.most_common()),
+            best=candidates(part.best)[:top],
+            front=candidates(part.front),
+            beyond=next(iter(candidates(part.beyond)), None),
+            smallest=next(iter(candidates(part.smallest)), None),
+            by_axis=by_axis,
+        )
+
+
+def _rows(table: Columns) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table with plain numbers."""
+    columns = {name: column.tolist() for name, column in table.items()}
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))

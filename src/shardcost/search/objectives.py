@@ -1,0 +1,169 @@
+"""What makes one layout better than another, and what it must keep.
+
+An objective is a figure to be small: seconds of a step, or what a token costs in device-seconds,
+money or joules. A rule is a limit on a figure; layouts beyond it count by its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, NamedTuple
+
+from shardcost.cluster import Cluster
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.scalars import positive_number
+from shardcost.units import format_time
+from shardcost.workload import Decode, Prefill, Workload
+
+OBJECTIVES: Final[Mapping[str, str]] = {
+    "time": "seconds of a step",
+    "throughput": "tokens per second and GPU",
+    "cost": "money per token",
+    "energy": "joules per token",
+}
+_SECONDS_PER_HOUR: Final = 3600.0
+
+
+class Figures(NamedTuple):
+    """What is known of some layouts: numbers, or arrays of one shape."""
+
+    time_s: Any
+    memory_bytes: Any
+    gpus: Any
+    tokens: Any
+    """That one step computes."""
+    ttft_s: Any = None
+    """Where a prompt was priced beside the decoding."""
+
+    @property
+    def gpu_s_per_token(self) -> Any:
+        """Device-seconds that one token takes."""
+        return self.time_s * self.gpus / self.tokens
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What to make small.
+
+    >>> Objective.of("cost", price_per_gpu_hour=2.5).unit
+    'money per token'
+    """
+
+    name: str = "time"
+    price_per_gpu_hour: float | None = None
+
+    @classmethod
+    def of(cls, given: Objective | str, price_per_gpu_hour: float | None = None) -> Objective:
+        """Return an objective by its name."""
+        if isinstance(given, Objective):
+            return given
+        if given not in OBJECTIVES:
+            raise UnknownNameError("objective", given, OBJECTIVES)
+        price = price_per_gpu_hour
+        if price is not None:
+            price = positive_number("price_per_gpu_hour", price)
+        if given == "cost" and price is None:
+            raise BadValueError("price_per_gpu_hour", None, "given for the objective cost")
+        return cls(given, price)
+
+    @property
+    def unit(self) -> str:
+        """What the figure is, in words."""
+        return OBJECTIVES[self.name]
+
+    def score(self, figures: Figures, cluster: Cluster) -> Any:
+        """Return the figure that is to be small."""
+        if self.name == "time":
+            return figures.time_s
+        return figures.gpu_s_per_token * self.weight(cluster)
+
+    def weight(self, cluster: Cluster) -> float:
+        """Return what one device-second costs, in the unit of the objective."""
+        if self.name == "cost":
+            return (self.price_per_gpu_hour or 0.0) / _SECONDS_PER_HOUR
+        if self.name == "energy":
+            power = cluster.device.power_w
+            if power is None:
+                raise BadValueError(
+                    "objective", "energy", f"another ({cluster.name}: power unknown)"
+                )
+            return float(power)
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Limits that a layout must keep; None where there is none."""
+
+    memory_headroom: float = 0.0
+    """Share of the device's memory to be left free."""
+    max_time_s: float | None = None
+    """Of one step."""
+    max_ttft_s: float | None = None
+    """Time to the first token; in decoding, of a prompt as long as the context by itself."""
+    max_tpot_s: float | None = None
+    """Time per output token."""
+    min_tokens_per_s_per_user: float | None = None
+    min_tokens_per_s: float | None = None
+    """Of all devices together."""
+
+    @classmethod
+    def of(cls, given: Constraints | Mapping[str, Any] | None) -> Constraints:
+        """Return constraints from values by name."""
+        if isinstance(given, Constraints):
+            return given
+        if not isinstance(given, Mapping | None):
+            raise BadTypeError("constraints", given, "Constraints or a mapping of names to limits")
+        known = [each.name for each in fields(cls)]
+        for name in given or {}:
+            if name not in known:
+                raise UnknownNameError("constraint", name, known)
+        return cls(**(given or {}))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.memory_headroom < 1:
+            raise BadValueError("memory_headroom", self.memory_headroom, "at least 0 and below 1")
+        for each in fields(self)[1:]:
+            value = getattr(self, each.name)
+            if value is not None:
+                object.__setattr__(self, each.name, positive_number(each.name, value))
+
+    def check(self, workload: Workload) -> None:
+        """Raise for a limit on something that a workload does not have."""
+        serving = {
+            "max_ttft_s": (Prefill, Decode),
+            "max_tpot_s": (Decode,),
+            "min_tokens_per_s_per_user": (Decode,),
+        }
+        for name, kinds in serving.items():
+            if getattr(self, name) is not None and not isinstance(workload, kinds):
+                words = " or ".join(kind.__name__ for kind in kinds)
+                raise BadValueError(name, getattr(self, name), f"left out but for {words}")
+
+    @property
+    def needs_ttft(self) -> bool:
+        """Whether a prompt must be priced beside the decoding."""
+        return self.max_ttft_s is not None
+
+    def broken(self, figures: Figures, workload: Workload) -> Iterator[tuple[str, Any]]:
+        """Yield each limit in words, and where it is broken."""
+        time_s = figures.time_s
+        if self.max_time_s is not None:
+            yield f"a step above {format_time(self.max_time_s)}", time_s > self.max_time_s
+        if self.max_ttft_s is not None:
+            first = time_s if figures.ttft_s is None else figures.ttft_s
+            yield f"first token after {format_time(self.max_ttft_s)}", first > self.max_ttft_s
+        if self.min_tokens_per_s is not None:
+            words = f"fewer than {self.min_tokens_per_s:g} tokens/s"
+            yield words, figures.tokens / time_s < self.min_tokens_per_s
+        if isinstance(workload, Decode):
+            yield from self._of_a_user(time_s / workload.new_tokens)
+
+    def _of_a_user(self, token_s: Any) -> Iterator[tuple[str, Any]]:
+        if self.max_tpot_s is not None:
+            yield f"a token above {format_time(self.max_tpot_s)}", token_s > self.max_tpot_s
+        if self.min_tokens_per_s_per_user is not None:
+            slowest = 1 / self.min_tokens_per_s_per_user
+            words = f"fewer than {self.min_tokens_per_s_per_user:g} tokens/s per user"
+            yield words, token_s > slowest

@@ -1,0 +1,109 @@
+"""What a block of cells amounts to, and how the answers of blocks are joined: `Part`.
+
+Parts add up in any order to the same answer: cells have numbers, and of two that are equally good
+the one with less memory counts, then the one with the lower number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Columns = dict[str, NDArray[Any]]
+"""A table: columns of one length by name."""
+KEPT: Final = 64
+"""Best cells that a part keeps unless more are asked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some cells of a search, counted and the best of them kept."""
+
+    considered: int = 0
+    feasible: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    best: Columns = field(default_factory=dict)
+    """By score, best first."""
+    front: Columns = field(default_factory=dict)
+    """Cells that no other beats in both of two figures, `x` and `y`."""
+    beyond: Columns = field(default_factory=dict)
+    """The best cell that a little more memory would hold."""
+    smallest: Columns = field(default_factory=dict)
+    """The cell with the least memory of all that are possible."""
+    by_axis: Mapping[tuple[str, Any], float] = field(default_factory=dict)
+    """The best score with each value of each axis."""
+    table: Columns = field(default_factory=dict)
+    """All feasible cells, where they are to be kept."""
+
+
+def joined(one: Part, two: Part, most: int = KEPT) -> Part:
+    """Return two parts as one; their tables are left out."""
+    by_axis = dict(one.by_axis)
+    for key, score in two.by_axis.items():
+        by_axis[key] = min(score, by_axis.get(key, np.inf))
+    return Part(
+        considered=one.considered + two.considered,
+        feasible=one.feasible + two.feasible,
+        rejected=one.rejected + two.rejected,
+        best=best_of(stacked(one.best, two.best), most),
+        front=front_of(stacked(one.front, two.front)),
+        beyond=best_of(stacked(one.beyond, two.beyond), 1),
+        smallest=best_of(stacked(one.smallest, two.smallest), 1, "memory_bytes"),
+        by_axis=by_axis,
+    )
+
+
+def stacked(one: Columns, two: Columns) -> Columns:
+    """Return the rows of two tables."""
+    if not one or not two:
+        return one or two
+    return {name: np.concatenate([one[name], two[name]]) for name in one}
+
+
+def rows_of(table: Columns, which: Any) -> Columns:
+    """Return some rows of a table."""
+    return {name: column[which] for name, column in table.items()}
+
+
+def best_of(table: Columns, most: int, by: str = "score") -> Columns:
+    """Return the best rows of a table, best first."""
+    if not table:
+        return table
+    return rows_of(table, best_rows(table[by], table["memory_bytes"], table["cell"], most))
+
+
+def best_rows(score: Any, memory: Any, cell: Any, most: int) -> NDArray[np.intp]:
+    """Return which rows are best, best first."""
+    rows = np.arange(len(score))
+    if len(score) > most:
+        worst = np.partition(score, most - 1)[most - 1]
+        rows = np.flatnonzero(score <= worst)
+    order = np.lexsort((cell[rows], memory[rows], score[rows]))
+    return rows[order][:most]
+
+
+def front_of(table: Columns) -> Columns:
+    """Return the rows that no other beats in both `x` and `y`, in the order of `x`."""
+    return rows_of(table, front_rows(table["x"], table["y"], table["cell"])) if table else table
+
+
+def front_rows(x: Any, y: Any, cell: Any) -> NDArray[np.intp]:
+    """Return which cells no other beats in both figures, which are to be small.
+
+    >>> front_rows(np.array([1, 2, 3, 3]), np.array([5, 5, 4, 2]), np.arange(4)).tolist()
+    [0, 3]
+    """
+    rows = np.arange(len(x))
+    for best in (np.argmin(x), np.argmin(y)) if len(x) else ():
+        # Most cells are beaten by one of the two ends: sorting only the rest is much faster.
+        rows = rows[(x[rows] < x[best]) | (y[rows] < y[best]) | (rows == best)]
+    rows = rows[np.lexsort((cell[rows], y[rows], x[rows]))]
+    least = np.minimum.accumulate(y[rows]) if len(rows) else y[rows]
+    ahead = np.ones(len(rows), dtype=bool)
+    ahead[1:] = y[rows][1:] < least[:-1]
+    return rows[ahead]

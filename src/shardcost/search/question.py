@@ -1,0 +1,124 @@
+"""What is asked: `Question`, and the blocks of cells into which its grid is cut.
+
+A question and a block together are a task that any process on any machine can do by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import Calibration
+from shardcost.model import Model
+from shardcost.search.objectives import Constraints, Figures, Objective
+from shardcost.search.space import Family, Meshes, Space
+from shardcost.software import Software
+from shardcost.workload import Decode, Prefill, Train, Workload
+
+
+class Block(NamedTuple):
+    """Some meshes of one family, with all sizes."""
+
+    family: int
+    """Which of the question's families."""
+    start: int
+    """The first mesh, and the one after the last."""
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """One model on one cluster: where to look and for what."""
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    software: Software
+    space: Space
+    """With every axis filled in (`Space.complete`)."""
+    constraints: Constraints = field(default_factory=Constraints)
+    objective: Objective = field(default_factory=Objective)
+    wire: Calibration | None = None
+    backend: str = "numpy"
+    """The library whose arrays the formulas run on."""
+    number: int = 0
+    """Which of several questions of one search, and the number of its first cell."""
+    first_cell: int = 0
+
+    @cached_property
+    def families(self) -> list[Family]:
+        """Every combination of choices."""
+        return self.space.families()
+
+    @cached_property
+    def meshes(self) -> Meshes:
+        """Every way to spread the devices over the degrees, without context parallelism first."""
+        found = self.space.meshes()
+        return found.some(np.argsort(found.cp > 1, kind="stable"))
+
+    @property
+    def sequences(self) -> tuple[int, ...]:
+        """Values of the grid's second axis: sequences at a time."""
+        space = self.space
+        return (space.micro_batch if isinstance(self.workload, Train) else space.batch) or (1,)
+
+    def chunks(self, family: int) -> tuple[int, ...]:
+        """Return the values of a family's third axis: more than one model chunk are interleaved."""
+        asked = self.space.chunks or (1,)
+        interleaved = self.families[family].schedule == "interleaved"
+        chosen = tuple(each for each in asked if (each > 1) == interleaved)
+        return chosen or asked
+
+    def cells_in(self, block: Block) -> int:
+        """Return how many cells a block has."""
+        meshes = block.stop - block.start
+        return meshes * len(self.sequences) * len(self.chunks(block.family))
+
+    @cached_property
+    def first_cells(self) -> list[int]:
+        """The number of each family's first cell, and of the first cell after all of them."""
+        every = (Block(each, 0, self.meshes.number) for each in range(len(self.families)))
+        sizes = map(self.cells_in, every)
+        return list(accumulate(sizes, initial=self.first_cell))
+
+    @property
+    def cells(self) -> int:
+        """All cells of all families."""
+        return self.first_cells[-1] - self.first_cell
+
+    @cached_property
+    def whole_sequences(self) -> int:
+        """How many meshes, the first ones, leave sequences whole."""
+        return int((self.meshes.cp == 1).sum())
+
+    def plane(self, figures: Figures) -> tuple[Any, Any]:
+        """Return two figures to be small, between which a user may have to choose.
+
+        Decoding: device-seconds of a token and seconds between a user's tokens. Otherwise the time
+        of a step against devices, or against memory where the devices are given.
+        """
+        if isinstance(self.workload, Decode):
+            return figures.gpu_s_per_token, figures.time_s / self.workload.new_tokens
+        if isinstance(self.workload, Prefill):
+            return figures.gpu_s_per_token, figures.time_s
+        several = len(self.space.gpus or ()) > 1
+        return figures.time_s, figures.gpus if several else figures.memory_bytes
+
+    def blocks(self, most_cells: int) -> Iterator[Block]:
+        """Yield the blocks, each of at most so many cells and one kind of attention.
+
+        A rank with the whole sequence attends in another way than one with a part of it. All
+        families of some meshes follow each other: they share what their operations cost.
+        """
+        each = max(len(self.chunks(family)) for family in range(len(self.families)))
+        step = max(1, most_cells // (each * len(self.sequences)))
+        for first, last in ((0, self.whole_sequences), (self.whole_sequences, self.meshes.number)):
+            for start in range(first, last, step):
+                for family in range(len(self.families)):
+                    yield Block(family, start, min(start + step, last))

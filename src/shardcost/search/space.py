@@ -1,0 +1,240 @@
+"""Where a search looks: the values of each axis, given or all that a model and its devices allow.
+
+Axes of numbers (degrees, micro-batches, model chunks) make up the grid of one *family*; choices of
+words (recomputation, schedule, ZeRO stage, …) say which family it is, because they change which
+formulas run. Degrees multiply to the number of devices, so the grid's first axis is a list of
+*meshes*: ways to write the devices as ``tp x cp x pp x dp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.cluster import Cluster
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.layout import Layout
+from shardcost.model import Experts, Model
+from shardcost.scalars import whole_number
+from shardcost.software import Software
+from shardcost.workload import Decode, Train, Workload
+
+Counts = tuple[int, ...]
+DEGREES: Final = ("gpus", "tp", "cp", "pp", "dp", "ep")
+"""Numbers along the grid's first axis."""
+SIZES: Final = ("micro_batch", "batch", "chunks")
+"""Numbers along its other axes."""
+CHOICES: Final = (
+    "scheme",
+    "context_scheme",
+    "order",
+    "sequence_parallel",
+    "tp_overlap",
+    "recompute",
+    "shard_degree",
+    "dp_overlap",
+    "schedule",
+    "zero",
+)
+"""In the order in which families follow each other: those that leave the layers alone last."""
+SOFTWARE_CHOICES: Final = ("tp_overlap", "dp_overlap")
+LAYOUT_CHOICES: Final = tuple(name for name in CHOICES if name not in SOFTWARE_CHOICES)
+STEP_CHOICES: Final = ("dp_overlap", "schedule", "zero")
+"""Choices that change what happens once a step, or when, but not what a layer does."""
+AXES: Final = DEGREES + SIZES + CHOICES
+
+
+@dataclass(frozen=True)
+class Space:
+    """Values of every axis; None stands for all that are possible.
+
+    >>> Space.of({"gpus": 64, "tp": (4, 8)}).tp
+    (4, 8)
+    """
+
+    gpus: Counts | None = None
+    """Devices; those of one node if None."""
+    tp: Counts | None = None
+    cp: Counts | None = None
+    pp: Counts | None = None
+    dp: Counts | None = None
+    ep: Counts | None = None
+    micro_batch: Counts | None = None
+    """Of training; every divisor of the batch if None."""
+    batch: Counts | None = None
+    """Of prefill and decode; the workload's own if None."""
+    chunks: Counts | None = None
+    """Every divisor of the layers if None."""
+    sequence_parallel: tuple[bool, ...] | None = None
+    recompute: tuple[str, ...] | None = None
+    schedule: tuple[str, ...] | None = None
+    zero: Counts | None = None
+    scheme: tuple[str, ...] = ("1d",)
+    context_scheme: tuple[str, ...] | None = None
+    order: tuple[str, ...] = ("tp-cp-dp-pp",)
+    shard_degree: tuple[int | None, ...] = (None,)
+    tp_overlap: tuple[str, ...] | None = None
+    """As the software has it if None; likewise the next."""
+    dp_overlap: tuple[bool, ...] | None = None
+
+    @classmethod
+    def of(cls, given: Space | Mapping[str, Any] | None) -> Space:
+        """Return a space from values by axis, single ones or several."""
+        if isinstance(given, Space):
+            return given
+        if not isinstance(given, Mapping | None):
+            raise BadTypeError("space", given, "a Space or a mapping of axes to values")
+        known = [each.name for each in fields(cls)]
+        for name in given or {}:
+            if name not in known:
+                raise UnknownNameError("axis", name, known)
+        values: dict[str, Any] = {
+            name: _values(name, value) for name, value in (given or {}).items()
+        }
+        return cls(**values)
+
+    def complete(
+        self, model: Model, cluster: Cluster, workload: Workload, software: Software
+    ) -> Space:
+        """Return the space with every axis filled in."""
+        training = isinstance(workload, Train)
+        gpus = self.gpus or (int(cluster.gpus_per_node),)
+        degrees = tuple(sorted({each for count in gpus for each in divisors(count)}))
+        batch = int(getattr(workload, "global_batch" if training else "batch"))
+        usual: dict[str, Any] = {
+            "gpus": gpus,
+            "tp": degrees,
+            "cp": degrees,
+            "pp": degrees,
+            "dp": degrees,
+            "ep": _expert_degrees(model),
+            "micro_batch": divisors(batch) if training else (1,),
+            "batch": (batch,),
+            "chunks": divisors(int(model.num_layers)) if training else (1,),
+            "sequence_parallel": (False,) if isinstance(workload, Decode) else (False, True),
+            "recompute": ("none", "selective", "full") if training else ("none",),
+            "schedule": ("1f1b", "interleaved", "zero_bubble") if training else ("1f1b",),
+            "zero": (0, 1, 2, 3) if training else (0,),
+            "context_scheme": ("ring",)
+            if isinstance(workload, Decode)
+            else ("ring", "all_gather", "ulysses"),
+            "tp_overlap": (software.tp_overlap,),
+            "dp_overlap": (software.dp_overlap,),
+        }
+        if training and self.batch not in {None, (batch,)}:
+            raise BadValueError("axis batch", self.batch, "left out in training: micro_batch is it")
+        missing = {name: value for name, value in usual.items() if getattr(self, name) is None}
+        return replace(self, **missing)
+
+    def families(self) -> list[Family]:
+        """Return every combination of choices."""
+        return [Family(*each) for each in product(*(getattr(self, name) for name in CHOICES))]
+
+    def meshes(self) -> Meshes:
+        """Return every way to write the devices as a product of degrees."""
+        grid = np.array(
+            list(product(*(getattr(self, name) or () for name in ("gpus", "tp", "cp", "pp")))),
+            dtype=np.int64,
+        ).reshape(-1, 4)
+        inner = grid[:, 1:].prod(axis=1)
+        grid = grid[grid[:, 0] % inner == 0]
+        dp = grid[:, 0] // grid[:, 1:].prod(axis=1)
+        wanted = np.isin(dp, self.dp or ())
+        columns = [*grid[wanted].T, dp[wanted]]
+        experts = np.array(self.ep or (1,), dtype=np.int64)
+        spread = [np.repeat(column, len(experts)) for column in columns]
+        gpus, tp, cp, pp, dp = spread
+        return Meshes(gpus, tp, cp, pp, dp, np.tile(experts, int(wanted.sum())))
+
+
+class Family(NamedTuple):
+    """One combination of choices; they decide which formulas run."""
+
+    scheme: str
+    context_scheme: str
+    order: str
+    sequence_parallel: bool
+    tp_overlap: str
+    recompute: str
+    shard_degree: int | None
+    dp_overlap: bool
+    schedule: str
+    zero: int
+
+    def layout(self, **numbers: Any) -> Layout:
+        """Return a layout of the family."""
+        return Layout(**{name: getattr(self, name) for name in LAYOUT_CHOICES}, **numbers)
+
+    def software(self, given: Software) -> Software:
+        """Return a software with the family's overlap."""
+        chosen = {name: getattr(self, name) for name in SOFTWARE_CHOICES}
+        if all(getattr(given, name) == value for name, value in chosen.items()):
+            return given
+        return replace(given, **chosen)
+
+
+class Meshes(NamedTuple):
+    """Degrees of parallelism that multiply to the devices, one array each."""
+
+    gpus: NDArray[np.int64]
+    tp: NDArray[np.int64]
+    cp: NDArray[np.int64]
+    pp: NDArray[np.int64]
+    dp: NDArray[np.int64]
+    ep: NDArray[np.int64]
+
+    def some(self, which: Any) -> Meshes:
+        """Return some of the meshes."""
+        return Meshes(*(column[which] for column in self))
+
+    @property
+    def number(self) -> int:
+        """How many there are."""
+        return len(self.tp)
+
+
+def divisors(number: int) -> Counts:
+    """Return all divisors of a number, in order.
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
+    return tuple(sorted({*small, *(number // each for each in small)}))
+
+
+def _expert_degrees(model: Model) -> Counts:
+    counts = {
+        int(part.count)
+        for part in (block.feed_forward for block in model.blocks)
+        if isinstance(part, Experts)
+    }
+    return tuple(sorted({each for count in counts for each in divisors(count)})) or (1,)
+
+
+def _values(name: str, given: Any) -> tuple[Any, ...] | None:
+    """Return the values of an axis as a tuple, checked as far as the axis alone decides."""
+    if given is None and name != "shard_degree":
+        return None
+    single = given is None or isinstance(given, str | int) or not isinstance(given, Iterable)
+    values = (given,) if single else tuple(given)
+    if not values:
+        raise BadValueError(f"axis {name}", given, "at least one value")
+    checked = dict.fromkeys(_value(name, each) for each in values)
+    return tuple(checked)
+
+
+def _value(name: str, value: Any) -> Any:
+    if name in {*DEGREES, *SIZES}:
+        return whole_number(f"axis {name}", value, 1)
+    if name == "shard_degree":
+        return None if value is None else whole_number(f"axis {name}", value, 1)
+    # The nouns know their choices: let them check one.
+    if name in LAYOUT_CHOICES:
+        return getattr(Layout(**{name: value}), name)
+    return getattr(Software(name="asked", title="asked", **{name: value}), name)

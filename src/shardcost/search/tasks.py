@@ -1,0 +1,61 @@
+"""A search cut into tasks that can run anywhere, in any order, and be run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Final, NamedTuple
+
+from shardcost.search.evaluate import part_of
+from shardcost.search.parts import Part, joined, stacked
+from shardcost.search.question import Block, Question
+
+BLOCK_CELLS: Final = 200_000
+"""Cells priced in one call: large enough that NumPy's own cost is small, small enough for some tens
+of megabytes."""
+TASK_CELLS: Final = 4_000_000
+"""Cells of one task: seconds of work, so that handing tasks out costs nothing beside it."""
+
+
+class Task(NamedTuple):
+    """Some blocks of one question."""
+
+    number: int
+    question: int
+    blocks: tuple[Block, ...]
+    cells: int
+
+
+class Want(NamedTuple):
+    """What is wanted of every task."""
+
+    most: int
+    """Best cells to keep."""
+    table: bool
+    """All feasible cells too."""
+
+
+def tasks_of(questions: Sequence[Question], most_cells: int = TASK_CELLS) -> Iterator[Task]:
+    """Yield the tasks of some questions, always the same ones in the same order."""
+    number = 0
+    for which, question in enumerate(questions):
+        blocks: list[Block] = []
+        cells = 0
+        for block in question.blocks(BLOCK_CELLS):
+            size = question.cells_in(block)
+            if blocks and cells + size > most_cells:
+                yield Task(number, which, tuple(blocks), cells)
+                number, blocks, cells = number + 1, [], 0
+            blocks.append(block)
+            cells += size
+        if blocks:
+            yield Task(number, which, tuple(blocks), cells)
+            number += 1
+
+
+def answer_of(question: Question, task: Task, want: Want) -> Part:
+    """Return what a task amounts to."""
+    parts = [part_of(question, block, want.most, table=want.table) for block in task.blocks]
+    found = reduce(lambda one, two: joined(one, two, want.most), parts)
+    return replace(found, table=reduce(stacked, (part.table for part in parts)))
