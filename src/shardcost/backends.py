@@ -223,29 +223,31 @@ def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
     if ufunc.__name__.startswith("logical_"):
         return (np.dtype(bool),) * ufunc.nin
     found: tuple[np.dtype[Any], ...] = ufunc.resolve_dtypes((*kinds, *(None,) * ufunc.nout))
+    if found[0].kind == "b" and ufunc in _ORDERS:
+        return (np.dtype("i1"),) * ufunc.nin  # the standard has no order of truth values
     return found[: ufunc.nin]
+
+
+_ORDERS: Final = frozenset({np.less, np.less_equal, np.greater, np.greater_equal})
+_PLAIN: Final[Mapping[type, Any]] = {bool: np.dtype(bool), int: int, float: float}
 
 
 def _kind(value: Any) -> Any:
     """Return a value's number format; Python's own numbers adapt to the others'."""
-    if isinstance(value, BackendArray | np.ndarray | np.generic):
-        return value.dtype
-    if isinstance(value, bool):
-        return np.dtype(bool)
-    return int if isinstance(value, int) else float
+    kind = type(value)
+    return _PLAIN[kind] if kind in _PLAIN else getattr(value, "dtype", None)
 
 
 def _common(*values: Any) -> np.dtype[Any]:
     """Return the number format that NumPy would join values in."""
-    return np.result_type(
-        *(each if isinstance(each, int | float) else _kind(each) for each in values)
-    )
+    return np.result_type(*(each if type(each) in _PLAIN else _kind(each) for each in values))
 
 
 def _computed(ufunc: np.ufunc, like: BackendArray, inputs: tuple[Any, ...]) -> Any:
-    if not all(isinstance(each, _NUMBERS) for each in inputs):
+    kinds = tuple(map(_kind, inputs))
+    if any(kind is None for kind in kinds):
         return NotImplemented
-    loop = _loop(ufunc, tuple(map(_kind, inputs)))
+    loop = _loop(ufunc, kinds)
     arguments = [_cast_like(like, each, kind) for each, kind in zip(inputs, loop, strict=True)]
     if ufunc in _OTHERWISE:
         return _OTHERWISE[ufunc](like, *arguments)
@@ -257,9 +259,6 @@ def _computed(ufunc: np.ufunc, like: BackendArray, inputs: tuple[Any, ...]) -> A
         raise NotImplementedError(f"np.{ufunc.__name__} of a BackendArray")
     arguments = [_as_array(like, *each) for each in zip(arguments, loop, strict=True)]
     return _answer(like, getattr(like.library, _NAMES[ufunc])(*arguments))
-
-
-_NUMBERS: Final = (BackendArray, np.ndarray, np.number, np.bool_, int, float)
 
 
 def _cast_like(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
@@ -274,19 +273,19 @@ def _cast_like(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
 def _cast(array: BackendArray, dtype: np.dtype[Any]) -> Any:
     if array.dtype == dtype:
         return array.cells
-    return array.library.astype(array.cells, getattr(array.library, dtype.name))
+    return array.library.astype(array.cells, _own_formats(array.library)[dtype])
 
 
 def _as_array(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
     """Return an argument for a function that takes no plain numbers."""
     if isinstance(value, bool | int | float):
-        return _constant(like.library, value, dtype.name, like.device)
+        return _constant(like.library, value, dtype, like.device)
     return value
 
 
 @lru_cache(maxsize=1024)
-def _constant(library: Any, value: Any, format_name: str, device: Any) -> Any:
-    return library.full((), value, dtype=getattr(library, format_name), device=device)
+def _constant(library: Any, value: Any, dtype: np.dtype[Any], device: Any) -> Any:
+    return library.full((), value, dtype=_own_formats(library)[dtype], device=device)
 
 
 def _answer(like: BackendArray, cells: Any) -> Any:
@@ -372,7 +371,7 @@ def _frexp(like: BackendArray, number: Any) -> tuple[Any, Any]:
     powers = _cast_like(like, _POWERS, _POWERS.dtype)
     xp = like.library
     found = xp.searchsorted(powers, xp.abs(number), side="right") + _LEAST_EXPONENT
-    exponent = xp.where(number == 0, _constant(xp, 0, "int64", like.device), found)
+    exponent = xp.where(number == 0, _constant(xp, 0, np.dtype("i8"), like.device), found)
     return _answer(like, number / _power_of_two(like, exponent)), _answer(like, exponent)
 
 
@@ -404,6 +403,7 @@ def _taken(like: BackendArray, table: Any, places: Any) -> Any:
 
 
 def _searchsorted(table: Any, values: Any, side: str = "left") -> Any:
+    table = table if isinstance(table, BackendArray) else np.asarray(table)
     like, dtype = _first(table, values), _common(table, values)
     arguments = (_as_array(like, _cast_like(like, each, dtype), dtype) for each in (table, values))
     return _answer(like, like.library.searchsorted(*arguments, side=side))
@@ -472,7 +472,12 @@ _FUNCTIONS: Final[Mapping[str, Function]] = {
 @cache
 def _formats(library: Any) -> dict[Any, np.dtype[Any]]:
     """Return NumPy's name for each number format of a library."""
-    return {getattr(library, name): np.dtype(name) for name in _FORMATS}
+    return {own: dtype for dtype, own in _own_formats(library).items()}
+
+
+@cache
+def _own_formats(library: Any) -> dict[np.dtype[Any], Any]:
+    return {np.dtype(name): getattr(library, name) for name in _FORMATS}
 
 
 @cache
