@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from shardcost.estimate.scaling import Scaling
     from shardcost.layout import Layout
     from shardcost.model import Model
-    from shardcost.workload import Workload
 
 _EXAMPLES: Final = """\
   shardcost estimate llama3-70b --on h100_sxm --network ib_8x400g --gpus 64 --tp 8 --pp 2 \\
@@ -29,8 +28,6 @@ _EXAMPLES: Final = """\
   shardcost estimate path/to/config.json --on h100_sxm --tp 8 --decode --batch 8 \\
       --context-tokens 4096 --explain
 """
-NOTHING_FEASIBLE: Final = 3
-"""The exit code when none of the values of ``--vary`` is possible and fits."""
 _DEGREES: Final = ("tp", "cp", "pp", "dp")
 _LAYOUT: Final = {
     "tp": "tensor parallelism: GPUs that share each layer's matrices (1)",
@@ -49,52 +46,6 @@ _WORDS: Final = {
     "scheme": "how tp splits a product: 1d, 2d, 2.5d, 3d or weight_gathered (1d)",
     "context_scheme": "how cp works: ring, all_gather or ulysses (ring)",
     "order": "placement on the devices, nearest neighbours first (tp-cp-dp-pp)",
-}
-_SIZES: Final = {
-    "batch": "sequences over all replicas: of a training step, or at work at once",
-    "sequence_length": "tokens of a sequence (--train)",
-    "prompt_tokens": "new tokens of a sequence (--prefill)",
-    "cached_tokens": "tokens of a sequence that are in the cache already (--prefill, 0)",
-    "context_tokens": "tokens of a sequence in the cache when the step begins (--decode)",
-    "new_tokens": "tokens per sequence and step (--decode, 1)",
-    "document_tokens": "mean length of documents packed into a sequence (--train)",
-}
-_FORMATS: Final = {
-    "dtype": "number format of the matrix products (bf16)",
-    "cache_dtype": "number format of the key-value cache (--prefill, --decode, bf16)",
-    "gradient_dtype": "number format of gradients (--train, fp32)",
-    "optimizer": "adam or sgd (--train, adam)",
-}
-_PHASES: Final[Mapping[str, Mapping[str, str]]] = {
-    "train": {
-        "batch": "global_batch",
-        "sequence_length": "sequence_length",
-        "document_tokens": "document_tokens",
-        "dtype": "dtype",
-        "gradient_dtype": "gradient_dtype",
-        "optimizer": "optimizer",
-        "adapters": "adapters",
-    },
-    "prefill": {
-        "batch": "batch",
-        "prompt_tokens": "prompt_tokens",
-        "cached_tokens": "cached_tokens",
-        "dtype": "dtype",
-        "cache_dtype": "cache_dtype",
-    },
-    "decode": {
-        "batch": "batch",
-        "context_tokens": "context_tokens",
-        "new_tokens": "new_tokens",
-        "dtype": "dtype",
-        "cache_dtype": "cache_dtype",
-    },
-}
-"""The options of each kind of workload, with the field that each fills."""
-_NEEDED: Final = {
-    "train": ("batch", "sequence_length"),
-    "prefill": ("batch", "prompt_tokens"),
-    "decode": ("batch", "context_tokens"),
 }
 _VARIED: Final = ("gpus", "on", "network", "software", "imbalance", *_LAYOUT, *_WORDS)
 """What ``--vary`` may name besides the options of the workload."""
@@ -126,45 +77,17 @@ def parser() -> options.Parser:
     )
     layout = parser.add_argument_group("layout")
     for name, text in _LAYOUT.items():
-        layout.add_argument(_flag(name), metavar="N", help=text)
+        layout.add_argument(options.flag(name), metavar="N", help=text)
     for name, text in _WORDS.items():
-        layout.add_argument(_flag(name), metavar="NAME", help=text)
+        layout.add_argument(options.flag(name), metavar="NAME", help=text)
     layout.add_argument("--imbalance", metavar="X", help="fullest rank's tokens over the mean (1)")
     layout.add_argument(
         "--sequence-parallel",
         action="store_true",
         help="spread activations between products over tp as well",
     )
-    _add_workload(parser)
+    options.add_workload(parser)
     return parser
-
-
-def _add_workload(parser: options.Parser) -> None:
-    workload = parser.add_argument_group("workload")
-    kinds = workload.add_mutually_exclusive_group(required=True)
-    for phase, text in (
-        ("train", "an optimizer step"),
-        ("prefill", "a pass over prompts"),
-        ("decode", "one step of every sequence"),
-    ):
-        needed = " and ".join(map(_flag, _NEEDED[phase]))
-        kinds.add_argument(
-            _flag(phase),
-            dest="phase",
-            action="store_const",
-            const=phase,
-            help=f"{text}; needs {needed}",
-        )
-    for name, text in _SIZES.items():
-        workload.add_argument(_flag(name), metavar="N", help=text)
-    for name, text in _FORMATS.items():
-        workload.add_argument(_flag(name), metavar="NAME", help=text)
-    workload.add_argument(
-        "--adapters",
-        action="store_true",
-        default=None,
-        help="train low-rank adapters only (--train)",
-    )
 
 
 def run(given: Namespace) -> int:
@@ -197,7 +120,7 @@ def _vary(given: Namespace, model: Model, caveats: list[str]) -> int:
     if found.feasible:
         return 0
     print(f"shardcost: no value of {found.name} is feasible, see the reasons", file=sys.stderr)
-    return NOTHING_FEASIBLE
+    return options.NOTHING_FEASIBLE
 
 
 def _scaling(given: Namespace, model: Model) -> Scaling:
@@ -221,7 +144,7 @@ def _varied(given: Namespace) -> tuple[str, list[str]]:
     if not match:
         raise BadValueError("--vary", given.vary, "a name and values, like tp=1,2,4,8")
     name = match[1].strip().removeprefix("--").replace("-", "_")
-    known = (*_VARIED, *(each for each in _PHASES[given.phase] if each != "adapters"))
+    known = (*_VARIED, *(each for each in options.PHASES[given.phase] if each != "adapters"))
     if name not in known:
         raise UnknownNameError("name in --vary", name, known)
     values = [value.strip() for value in match[2].split(",")]
@@ -250,7 +173,7 @@ def _estimate(given: Namespace, model: Model) -> Estimate:
         raise options.UsageError("missing --on CLUSTER (`shardcost clusters` lists them)")
     cluster = Cluster.named(given.on, given.network)
     software = None if given.software is None else Software.named(given.software)
-    workload = _workload(given)
+    workload = options.workload(given)
     try:
         layout = _layout(given)
     except BadValueError as error:
@@ -270,7 +193,7 @@ def _layout(given: Namespace) -> Layout:
     for name in _LAYOUT:
         text = getattr(given, name)
         if text is not None:
-            values[name] = options.whole(_flag(name), text)
+            values[name] = options.whole(options.flag(name), text)
     for name in _WORDS:
         if getattr(given, name) is not None:
             values[name] = getattr(given, name)
@@ -278,7 +201,7 @@ def _layout(given: Namespace) -> Layout:
         values["imbalance"] = options.number("--imbalance", given.imbalance)
     for name in _DEGREES:
         if name in values:
-            whole_number(_flag(name), values[name], 1)
+            whole_number(options.flag(name), values[name], 1)
     if given.gpus is not None:
         gpus = whole_number("--gpus", options.whole("--gpus", given.gpus), 1)
         values["dp"] = _replicas(gpus, values)
@@ -300,27 +223,3 @@ def _replicas(gpus: int, degrees: Mapping[str, int]) -> int:
     if gpus % product:
         raise WorldSizeError("--gpus", gpus, f"a multiple of {written}")
     return gpus // product
-
-
-def _workload(given: Namespace) -> Workload:
-    from shardcost.workload import Decode, Prefill, Train
-
-    kinds: dict[str, Any] = {"train": Train, "prefill": Prefill, "decode": Decode}
-    takes = _PHASES[given.phase]
-    missing = [_flag(name) for name in _NEEDED[given.phase] if getattr(given, name) is None]
-    if missing:
-        raise options.UsageError(f"--{given.phase} needs {' and '.join(missing)}")
-    for name in (*_SIZES, *_FORMATS, "adapters"):
-        if getattr(given, name) is not None and name not in takes:
-            phases = " and ".join(f"--{phase}" for phase, own in _PHASES.items() if name in own)
-            raise options.UsageError(f"{_flag(name)} is for {phases}, not --{given.phase}")
-    values: dict[str, Any] = {}
-    for name, field in takes.items():
-        value = getattr(given, name)
-        if value is not None:
-            values[field] = options.whole(_flag(name), value) if name in _SIZES else value
-    return kinds[given.phase](**values)  # type: ignore[no-any-return]
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
