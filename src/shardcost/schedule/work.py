@@ -116,9 +116,10 @@ def at_cells(tree: Any, rows: Any, columns: Any) -> Any:
     An array with a single row, or column, has the same in all of them.
     """
     if is_array(tree):
-        if tree.shape[1] == 1:
-            return tree[:, 0][rows] if tree.shape[0] > 1 else tree[0, 0]
-        return tree[rows if tree.shape[0] > 1 else 0, columns]
+        height, width = tree.shape
+        if width == 1:
+            return tree[:, 0][rows] if height > 1 else tree[0, 0]
+        return tree.reshape(-1)[rows * width + columns] if height > 1 else tree[0, :][columns]
     if not is_dataclass(tree) or isinstance(tree, type):
         return tree
     parts = ((each.name, getattr(tree, each.name)) for each in fields(tree))

@@ -20,6 +20,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shardcost.backends import to_backend, to_numpy
+from shardcost.checks import is_array
 from shardcost.estimate.totals import held, priced, total_s
 from shardcost.estimate.work import RankWork
 from shardcost.layout import Layout
@@ -96,7 +98,7 @@ class _Grid:
     def __init__(self, question: Question, block: Block) -> None:
         self.question, self.block = question, block
         self.family = question.families[block.family]
-        self.software = self.family.software(question.software)
+        self.software = question.runs(block.family)
         self.meshes = question.meshes.some(slice(block.start, block.stop))
         self.sequences = np.array(question.sequences)
         self.chunks = np.array(question.chunks(block.family))
@@ -224,6 +226,14 @@ def _possible(grid: _Grid, rejected: Counter[str]) -> Mask:
     return left
 
 
+def _moved(given: Any, backend: str) -> Any:
+    """Return a noun with its arrays on another library's device."""
+    if backend == "numpy":
+        return given
+    arrays = {name: each for name, each in vars(given).items() if is_array(each)}
+    return replace(given, **{name: to_backend(backend, each) for name, each in arrays.items()})
+
+
 _LAYERS: Final[dict[Any, RankWork]] = {}
 """What was priced last, for families that have the same layers."""
 
@@ -236,14 +246,15 @@ class _AtPairs:
         self.mesh, self.sequences = grid.pairs
         self.chunks = np.flatnonzero(possible.any(axis=(0, 1)))
         self.possible = possible[self.mesh, self.sequences][:, self.chunks]
-        sequences = grid.sequences[self.sequences].reshape(-1, 1)
+        sequences: Any = grid.sequences[self.sequences].reshape(-1, 1)
         chunks: Any = grid.chunks[self.chunks].reshape(1, -1)
         chunks = chunks if chunks.size > 1 else chunks.item()
-        self.layout = grid.layout(self.mesh, sequences, chunks, (-1, 1))
-        self.workload = grid.workload(sequences)
+        layout = grid.layout(self.mesh, sequences, chunks, (-1, 1))
+        self.layout: Layout = _moved(layout, grid.question.backend)
+        self.workload = _moved(grid.workload(sequences), grid.question.backend)
         asked = grid.question
         peak = held(asked.model, asked.cluster.device, self.layout, self.workload, grid.software)
-        self.memory = np.broadcast_to(peak.peak_bytes, self.possible.shape)
+        self.memory = np.broadcast_to(to_numpy(peak.peak_bytes), self.possible.shape)
 
     def cells(self, rows: Indices, columns: Indices) -> Cells:
         """Return cells by their place among the pairs and chunks."""
@@ -267,7 +278,8 @@ class _AtPairs:
         cells = self.cells(rows, columns)
         if not len(rows):
             return cells._replace(time_s=cells.memory_bytes)
-        take = partial(at_cells, rows=rows, columns=columns)
+        move = partial(to_backend, self.grid.question.backend)
+        take = partial(at_cells, rows=move(rows), columns=move(columns))
         prompt = self._prompt()
         return cells._replace(
             time_s=np.broadcast_to(self._time_s(self.workload, take), rows.shape),
@@ -285,7 +297,7 @@ class _AtPairs:
         if known is None:
             _LAYERS.clear()  # families that share layers follow each other
             _LAYERS[key] = work
-        return total_s(program, work, take)
+        return to_numpy(total_s(program, work, take))
 
     def _prompt(self) -> Workload | None:
         """Return the prefill to be priced beside the decoding: one prompt for each replica."""

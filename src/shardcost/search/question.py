@@ -56,6 +56,17 @@ class Question:
         """Every combination of choices."""
         return self.space.families()
 
+    def runs(self, family: int) -> Software:
+        """Return the software with a family's overlap."""
+        found = self._softwares.get(family)
+        if found is None:
+            found = self._softwares[family] = self.families[family].software(self.software)
+        return found
+
+    @cached_property
+    def _softwares(self) -> dict[int, Software]:
+        return {}
+
     @cached_property
     def meshes(self) -> Meshes:
         """Every way to spread the devices over the degrees, without context parallelism first."""
