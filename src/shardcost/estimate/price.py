@@ -7,7 +7,8 @@ Arrays go one operation at a time, each over the axes that it depends on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from hashlib import blake2b
 from math import prod
@@ -45,6 +46,9 @@ _MIXER, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 _MOST_BYTES: Final = 64 * 2**20
 """Prices on arrays kept per cluster."""
 
+Adjust = Callable[[Operation, Any], Any]
+"""Takes an operation and its seconds; returns the seconds that it shall take instead."""
+
 
 class Prices:
     """What operations cost on a cluster under a software and a placement of the groups."""
@@ -66,6 +70,7 @@ class Prices:
         self.placed = placed
         self.notes: dict[str, None] = {}
         """What to mind about the prices, each once, in order."""
+        self._adjust: Adjust | None = None
         self._library = _library(cluster, software)
         self._kernels = software.kernels
         self._narrow_products = software.narrow_products
@@ -74,6 +79,15 @@ class Prices:
         if len(self._kept) > _MOST_KEPT:
             self._kept.clear()
 
+    def adjusted(self, how: Adjust) -> Prices:
+        """Return the same prices, each changed by a function: what if a kind took longer.
+
+        It is applied to what is kept, so that nothing adjusted is kept; seconds may become arrays.
+        """
+        found = copy(self)
+        found._adjust = how
+        return found
+
     def of(self, operations: Sequence[Operation], units_taken: int = 0) -> list[Any]:
         """Return the seconds of each operation, happening once.
 
@@ -81,6 +95,12 @@ class Prices:
             operations: What to price.
             units_taken: Compute units that a collective's kernel holds meanwhile.
         """
+        found = self._as_measured(operations, units_taken)
+        if self._adjust is None:
+            return found
+        return [self._adjust(op, each) for op, each in zip(operations, found, strict=True)]
+
+    def _as_measured(self, operations: Sequence[Operation], units_taken: int) -> list[Any]:
         operations = [self._placed(op) for op in operations]
         if self.arrays:
             return [self._once(op, units_taken) for op in operations]
