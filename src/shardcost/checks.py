@@ -80,6 +80,16 @@ class Noun:
         values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
         return hash(tuple(tuple(v.items()) if isinstance(v, Mapping) else v for v in values))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: plain tables, and no hash, which is this one's."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        return {n: dict(v) if isinstance(v, MappingProxyType) else v for n, v in values.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            kept = MappingProxyType(value) if isinstance(value, dict) else value
+            object.__setattr__(self, name, kept)
+
 
 def whole(*, default: Any = MISSING, least: int = 1) -> Any:
     """Return a field for a whole number (or array of them) of at least `least`."""
