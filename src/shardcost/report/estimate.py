@@ -15,7 +15,7 @@ from shardcost.report.text import heading, paragraph, table, width, wrapped
 from shardcost.units import format_bytes, format_bytes_decimal, format_time
 from shardcost.workload import Decode, Prefill, Train, Workload
 
-_COMMUNICATION: Final = " communication"
+COMMUNICATION: Final = " communication"
 """Ends the name of a part that waits for a group."""
 _BAR: Final = 16
 """Characters of the longest bar."""
@@ -27,7 +27,7 @@ _TRIFLE: Final = 0.01
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 """Between a number and its unit, which stay on one line."""
 _BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=[%A-Za-z])")
-_PHASES: Final = {"train": "Training", "prefill": "Prefill of", "decode": "Decoding with"}
+PHASES: Final = {"train": "Training", "prefill": "Prefill of", "decode": "Decoding with"}
 _EXTRAS: Final = {
     "recompute": "{} recompute",
     "schedule": "{} schedule",
@@ -46,14 +46,14 @@ def title(found: Estimate) -> str:
     network = found.cluster.network
     joined = f" ({network.name})" if network is not None else ""
     place = f"{found.devices:,} x {found.cluster.name}{joined}"
-    asked = f"{_PHASES[found.workload.phase]} {found.model.name} on {place}"
+    asked = f"{PHASES[found.workload.phase]} {found.model.name} on {place}"
     return f"{asked}, {found.layout.short()}"
 
 
 def details(found: Estimate) -> str:
     """Return software, the workload's sizes and what of the layout is not the default."""
     layout, work = found.layout, found.workload
-    said = [found.software.name, _sizes(work), work.dtype]
+    said = [found.software.name, sizes(work), work.dtype]
     if isinstance(work, Train):
         said.append(f"micro-batch {layout.micro_batch}")
         said += ["adapters"] * work.adapters
@@ -65,9 +65,9 @@ def as_text(found: Estimate, caveats: Sequence[str] = (), *, explain: bool = Fal
     remarks = as_remarks(found.warnings, caveats)
     sections = [
         heading(paragraph(title(found), "  ")) + "\n  " + paragraph(details(found), "  "),
-        "\n".join(_labelled(label, text) for label, text in _figures(found)),
+        "\n".join(labelled(label, text) for label, text in _figures(found)),
         _parts_table(found),
-        "\n".join(_labelled(label, text) for label, text in _foundations(found)),
+        "\n".join(labelled(label, text) for label, text in _foundations(found)),
     ]
     if remarks:
         sections.append("\n".join(paragraph(remark, "  ") for remark in remarks))
@@ -196,7 +196,8 @@ def _kinds(held: Any) -> dict[str, Any]:
     return {kind: getattr(held, kind) for kind in KINDS}
 
 
-def _sizes(work: Workload) -> str:
+def sizes(work: Workload) -> str:
+    """Return what a workload is made of: sequences and tokens."""
     if isinstance(work, Train):
         return f"batch {work.global_batch:,} x {work.sequence_length:,} tokens"
     if isinstance(work, Prefill):
@@ -247,7 +248,7 @@ def _parts_table(found: Estimate) -> str:
     most = max(found.parts_s.values())
     rows = []
     for part, seconds in found.parts_s.items():
-        group = part.removesuffix(_COMMUNICATION) if part.endswith(_COMMUNICATION) else None
+        group = part.removesuffix(COMMUNICATION) if part.endswith(COMMUNICATION) else None
         hidden = 0.0 if group is None else found.hidden_s.get(group, 0.0)
         size = 0.0 if group is None else sent.get(group, 0.0)
         if max(abs(seconds), hidden) < _NOTHING * found.time_s and not size:
@@ -319,7 +320,7 @@ def energy(joules: Any) -> str:
     return f"{value:.4g} GJ"
 
 
-def _labelled(label: str, text: str) -> str:
+def labelled(label: str, text: str) -> str:
     """Return a text beside its label, wrapped, no number apart from its unit."""
     lines = wrapped(_BEFORE_UNIT.sub(_GLUE, text), width() - _LABEL)
     return f"{label:<{_LABEL}}" + ("\n" + " " * _LABEL).join(lines).replace(_GLUE, " ")

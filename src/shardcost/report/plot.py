@@ -6,6 +6,7 @@ those of Okabe and Ito (Color Universal Design, 2008), which colour-blind reader
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES: Final = (".png", ".svg")
-_OKABE_ITO: Final = (
+COLOURS: Final = (
     "#0072B2",
     "#D55E00",
     "#009E73",
@@ -34,7 +35,7 @@ _OKABE_ITO: Final = (
     "#8C7A00",  # their yellow, darkened: the original is too pale for thin lines on white
 )
 _DASHES: Final = ("-", "--")
-_GREY: Final = "#666666"
+GREY: Final = "#666666"
 _LEAST_GAP: Final = 0.055
 """Between two labels at the ends of curves, as a share of the axis' height."""
 _LEAST_GAP_ACROSS: Final = 0.02
@@ -51,23 +52,29 @@ _STYLE: Final[dict[Any, Any]] = {
 
 def write_plot(sweep: CollectiveTime, file: Path) -> None:
     """Draw a sweep over sizes into a PNG or SVG file, which appears whole or not at all."""
-    if file.suffix.lower() not in SUFFIXES:
-        raise BadValueError("plot", str(file), f"a file name that ends in {' or '.join(SUFFIXES)}")
+    check_name(file)
     if sweep.group.ranks == 1:
         raise BadValueError("gpus", 1, "at least 2 for a plot: one by itself sends nothing")
-    write_whole(file, _drawn(sweep, file.suffix.lower()[1:]))
+    write_whole(file, drawn(lambda figure: _fill(figure, sweep), (9, 7.5), file))
 
 
-def _drawn(sweep: CollectiveTime, kind: str) -> bytes:
-    """Return the picture as the content of a file."""
+def check_name(file: Path) -> None:
+    """Raise for a file that no picture is written to."""
+    if file.suffix.lower() not in SUFFIXES:
+        raise BadValueError("plot", str(file), f"a file name that ends in {' or '.join(SUFFIXES)}")
+
+
+def drawn(fill: Callable[[Figure], None], inches: tuple[float, float], file: Path) -> bytes:
+    """Return a picture as the content of a file."""
+    kind = file.suffix.lower()[1:]
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure  # without pyplot: no display, no global state
     except ImportError:
         raise MissingExtraError("a plot", "matplotlib", "plot") from None
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(9, 7.5), layout="constrained")
-        _fill(figure, sweep)
+        figure = Figure(figsize=inches, layout="constrained")
+        fill(figure)
         content = BytesIO()
         figure.savefig(
             content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {}
@@ -96,8 +103,8 @@ def _draw_times(axes: Axes, sweep: CollectiveTime) -> None:
     axes.set_yscale("log")
     ends: list[tuple[str, float, str]] = []
     for index, path in enumerate(sweep.paths):
-        colour = _OKABE_ITO[index % len(_OKABE_ITO)]
-        dashes = _DASHES[index // len(_OKABE_ITO) % len(_DASHES)]
+        colour = COLOURS[index % len(COLOURS)]
+        dashes = _DASHES[index // len(COLOURS) % len(_DASHES)]
         times = np.broadcast_to(total(sweep.paths[path]), sizes.shape)
         axes.plot(sizes, times, color=colour, linestyle=dashes, linewidth=1)
         ends.append((" ".join(path), float(times[-1]), colour))
@@ -119,14 +126,14 @@ def _draw_rates(axes: Axes, sweep: CollectiveTime) -> None:
     rate = float(nominal.bytes_per_s)
     rates = sweep.busbw_bytes_per_s
     axes.plot(sweep.size_bytes, rates, color="black", linewidth=2.6)
-    axes.axhline(rate, color=_GREY, linestyle="--", linewidth=1)
+    axes.axhline(rate, color=GREY, linestyle="--", linewidth=1)
     axes.annotate(
         f"{format_rate(rate)}: {nominal.name}, nominal",
         (0.01, rate),
         xycoords=("axes fraction", "data"),
         xytext=(0, 4),
         textcoords="offset points",
-        color=_GREY,
+        color=GREY,
     )
     axes.set_ylim(0, 1.15 * max(rate, float(rates.max())))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_rate(value)))
@@ -186,7 +193,7 @@ def _mark_switches(axes: Axes, sweep: CollectiveTime) -> None:
     values = sweep.time_s if axes.get_yscale() == "log" else sweep.busbw_bytes_per_s
     for index in np.flatnonzero(np.diff(sweep.choice)) + 1:
         size = sweep.size_bytes[index]
-        axes.axvline(size, color=_GREY, linestyle=":", linewidth=1)
+        axes.axvline(size, color=GREY, linestyle=":", linewidth=1)
         axes.plot(size, values[index], "o", color="black", markersize=6)
 
 
@@ -206,7 +213,7 @@ def _name_switches(axes: Axes, sweep: CollectiveTime) -> None:
             rotation=90,
             ha="right",
             va="top",
-            color=_GREY,
+            color=GREY,
             fontsize=8,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
         )

@@ -28,10 +28,16 @@ def heading(text: str) -> str:
     return text if plain else f"\033[1m{text}\033[0m"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> str:
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: str = "",
+    narrowest: int = _NARROWEST_LAST_COLUMN,
+) -> str:
     """Return rows under a heading, the last column wrapped to what the terminal leaves it.
 
-    `right` names the columns to align to the right, as the indices' digits: ``"12"``.
+    `right` names the columns to align to the right, as the indices' digits: ``"12"``. The last one
+    stays as wide as `narrowest` even where that is more than is left.
     """
     last = len(head) - 1
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(last)]
@@ -42,7 +48,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -
             cell.rjust(size) if str(i) in right else cell.ljust(size)
             for i, (cell, size) in enumerate(zip(row, widths, strict=False))
         ]
-        parts = wrapped(row[last], max(room, _NARROWEST_LAST_COLUMN))
+        parts = wrapped(row[last], max(room, narrowest))
         margin = " " * (sum(widths) + len(_GAP) * last)
         text = (_GAP.join([*cells, parts[0]])).rstrip()
         lines.append(heading(text) if number == 0 else text)
