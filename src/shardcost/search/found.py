@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -107,17 +108,18 @@ class Found:
         """Return the answer from what all blocks amount to."""
 
         def candidates(table: Columns) -> tuple[Candidate, ...]:
-            return tuple(Candidate(questions[row["question"]], row) for row in _rows(table))
+            return tuple(Candidate(questions[row["question"]], row) for row in rows_as_dicts(table))
 
+        contradictions = sum((each.contradictions for each in questions), Counter[str]())
         by_axis: dict[str, dict[Any, float]] = {}
         for (axis, value), score in sorted(part.by_axis.items(), key=lambda item: str(item[0])):
             by_axis.setdefault(axis, {})[value] = score
         return cls(
             questions=tuple(questions),
-            considered=part.considered,
+            considered=part.considered + contradictions.total(),
             feasible=part.feasible,
             seconds=seconds,
-            rejected=dict(part.rejected.most_common()),
+            rejected=dict((part.rejected + contradictions).most_common()),
             best=candidates(part.best)[:top],
             front=candidates(part.front),
             beyond=next(iter(candidates(part.beyond)), None),
@@ -126,7 +128,7 @@ class Found:
         )
 
 
-def _rows(table: Columns) -> Iterator[dict[str, Any]]:
+def rows_as_dicts(table: Columns) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table with plain numbers."""
     columns = {name: column.tolist() for name, column in table.items()}
     for values in zip(*columns.values(), strict=True):

@@ -101,7 +101,8 @@ def front_rows(x: Any, y: Any, cell: Any) -> NDArray[np.intp]:
     rows = np.arange(len(x))
     for best in (np.argmin(x), np.argmin(y)) if len(x) else ():
         # Most cells are beaten by one of the two ends: sorting only the rest is much faster.
-        rows = rows[(x[rows] < x[best]) | (y[rows] < y[best]) | (rows == best)]
+        equal = (x[rows] == x[best]) & (y[rows] == y[best])
+        rows = rows[(x[rows] < x[best]) | (y[rows] < y[best]) | equal]
     rows = rows[np.lexsort((cell[rows], y[rows], x[rows]))]
     least = np.minimum.accumulate(y[rows]) if len(rows) else y[rows]
     ahead = np.ones(len(rows), dtype=bool)

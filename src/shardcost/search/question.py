@@ -5,6 +5,7 @@ A question and a block together are a task that any process on any machine can d
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -72,6 +73,22 @@ class Question:
         """Every way to spread the devices over the degrees, without context parallelism first."""
         found = self.space.meshes()
         return found.some(np.argsort(found.cp > 1, kind="stable"))
+
+    @cached_property
+    def contradictions(self) -> Counter[str]:
+        """Degrees asked for that no mesh has, by reason: they are no cells of the grid."""
+        space, found = self.space, Counter[str]()
+        gpus = space.gpus or ()
+        left = 1
+        for name in ("tp", "cp", "pp", "dp"):
+            values: tuple[int, ...] = getattr(space, name) or ()
+            lost = [each for each in values if all(count % each for count in gpus)]
+            found.update(f"{name}={each} does not divide the GPUs" for each in lost)
+            left *= len(values) - len(lost)
+        if left and not self.meshes.number:
+            counts = ", ".join(map(str, gpus))
+            found[f"tp x cp x pp x dp never makes {counts} GPUs"] += left
+        return found
 
     @property
     def sequences(self) -> tuple[int, ...]:

@@ -69,7 +69,7 @@ class Space:
     batch: Counts | None = None
     """Of prefill and decode; the workload's own if None."""
     chunks: Counts | None = None
-    """Every divisor of the layers if None."""
+    """Every divisor of the layers, with embedding and head or without, if None."""
     sequence_parallel: tuple[bool, ...] | None = None
     recompute: tuple[str, ...] | None = None
     schedule: tuple[str, ...] | None = None
@@ -115,7 +115,7 @@ class Space:
             "ep": _expert_degrees(model),
             "micro_batch": divisors(batch) if training else (1,),
             "batch": (batch,),
-            "chunks": divisors(int(model.num_layers)) if training else (1,),
+            "chunks": _chunks(int(model.num_layers)) if training else (1,),
             "sequence_parallel": (False,) if isinstance(workload, Decode) else (False, True),
             "recompute": ("none", "selective", "full") if training else ("none",),
             "schedule": ("1f1b", "interleaved", "zero_bubble") if training else ("1f1b",),
@@ -206,6 +206,11 @@ def divisors(number: int) -> Counts:
     """
     small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
     return tuple(sorted({*small, *(number // each for each in small)}))
+
+
+def _chunks(layers: int) -> Counts:
+    """Return into how many chunks frameworks divide so many layers evenly."""
+    return tuple(sorted({*divisors(layers), *divisors(layers + 2)}))
 
 
 def _expert_degrees(model: Model) -> Counts:

@@ -1,0 +1,395 @@
+"""The search: figures are `estimate`'s, the best is the best, every layout is accounted for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardcost import (
+    Candidate,
+    Cluster,
+    Decode,
+    Found,
+    Layout,
+    Model,
+    Prefill,
+    Space,
+    Train,
+    Workload,
+    estimate,
+    search,
+)
+from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
+from shardcost.search.evaluate import part_of
+from shardcost.search.found import rows_as_dicts
+from shardcost.search.parts import Part, front_rows, joined
+from shardcost.search.question import Question
+from shardcost.search.run import questions_of
+from shardcost.search.space import CHOICES, divisors
+
+A100 = Cluster.named("a100_sxm", "ib_8x200g")
+H100 = Cluster.named("h100_sxm", "ib_8x400g")
+TRAIN = Train(global_batch=96, sequence_length=4096)
+EVERY_WAY = {
+    "tp_overlap": ("none", "async", "chunked"),
+    "dp_overlap": (True, False),
+    "order": ("tp-cp-dp-pp", "dp-tp-cp-pp", "pp-dp-cp-tp"),
+}
+FEW = {"recompute": ("none", "full"), "schedule": ("1f1b", "interleaved"), "zero": (0, 1)}
+
+ASKED: dict[str, tuple[str, Cluster, Workload, dict[str, Any], str | None]] = {
+    "dense": (
+        "gpt3-175b",
+        A100,
+        Train(global_batch=1536, sequence_length=2048),
+        {"gpus": (64, 192)},
+        None,
+    ),
+    "overlap": (
+        "llama3-8b",
+        H100,
+        TRAIN,
+        {"gpus": (8, 12, 24), "cp": (1, 2), **FEW, **EVERY_WAY},
+        None,
+    ),
+    "schemes": (
+        "llama3-8b",
+        H100,
+        TRAIN,
+        {
+            "gpus": (16, 32),
+            "cp": (1, 2),
+            **FEW,
+            "scheme": ("1d", "2d", "2.5d", "3d", "weight_gathered"),
+        },
+        None,
+    ),
+    "shards": ("llama3-8b", H100, TRAIN, {"gpus": 64, "shard_degree": (None, 8)}, "torchtitan"),
+    "experts": ("mixtral-8x7b", H100, TRAIN, {"gpus": (16, 64), "cp": (1, 2)}, None),
+    "latent": (
+        "deepseek-v3",
+        H100,
+        Train(global_batch=960, sequence_length=4096, dtype="fp8"),
+        {
+            "gpus": 512,
+            "cp": 1,
+            "context_scheme": "ring",
+            "recompute": "full",
+            "schedule": ("1f1b", "zero_bubble"),
+        },
+        None,
+    ),
+    "host-bound": ("llama3-8b", H100, TRAIN, {"gpus": (8, 16), "cp": (1, 2)}, "nanotron"),
+    "prefill": (
+        "llama3-70b",
+        H100,
+        Prefill(batch=8, prompt_tokens=4096),
+        {"gpus": (8, 16), "batch": (1, 2, 8, 16)},
+        None,
+    ),
+    "decode": (
+        "llama3-70b",
+        H100,
+        Decode(batch=8, context_tokens=4096),
+        {"gpus": (2, 4, 8, 16), "batch": (1, 4, 16, 64, 256)},
+        "vllm",
+    ),
+    "experts decode": (
+        "deepseek-v3",
+        H100,
+        Decode(batch=64, context_tokens=4096, dtype="fp8"),
+        {"gpus": (16, 32), "batch": (16, 64, 256)},
+        None,
+    ),
+}
+
+
+def question(name: str) -> Question:
+    model, cluster, workload, space, software = ASKED[name]
+    asked = questions_of(model, cluster, workload, space=Space.of(space), software=software)
+    return asked[0]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_cells_of_every_family_are_what_estimate_says(name: str) -> None:
+    """Random cells of every block: time and memory to 1e-9, and all cells accounted for."""
+    asked = question(name)
+    draw = np.random.default_rng(7)
+    checked: set[int] = set()
+    compared = 0
+    blocks = list(asked.blocks(50_000))
+    each = max(1, 600 // len(blocks))
+    for block in blocks:
+        part = part_of(asked, block, table=True)
+        assert part.considered == asked.cells_in(block)
+        assert part.considered == part.feasible + part.rejected.total()
+        rows = list(rows_as_dicts(part.table))
+        assert len(rows) == part.feasible
+        for which in draw.permutation(len(rows))[:each]:
+            found = Candidate(asked, rows[which])
+            assert found.estimate.time_s == pytest.approx(found.time_s, rel=1e-9)
+            assert found.estimate.memory_bytes == pytest.approx(found.memory_bytes, rel=1e-9)
+            assert found.estimate.memory.fits()
+            checked.add(block.family)
+            compared += 1
+    assert compared > 30
+    for choice in CHOICES:  # every value of every choice has been looked at somewhere
+        seen = {getattr(asked.families[family], choice) for family in checked}
+        assert seen == set(getattr(asked.space, choice)), choice
+
+
+def brute_force(
+    model: Model, cluster: Cluster, workload: Train, space: dict[str, tuple[Any, ...]]
+) -> Iterator[tuple[float, Layout]]:
+    """Yield time and layout of everything that `estimate` accepts and that fits."""
+    for values in product(*space.values()):
+        asked = dict(zip(space, values, strict=True))
+        gpus = asked.pop("gpus")
+        try:
+            layout = Layout(**asked)
+            if layout.devices != gpus:
+                continue
+            found = estimate(model, cluster, layout, workload)
+        except ShardcostError:
+            continue
+        if found.memory.fits():
+            yield found.time_s, layout
+
+
+@pytest.mark.parametrize("gpus", [8, 16])
+def test_the_best_is_what_trying_all_finds(gpus: int) -> None:
+    model, cluster = Model.named("llama3-8b"), H100
+    workload = Train(global_batch=16, sequence_length=2048)
+    degrees = divisors(gpus)
+    space: dict[str, tuple[Any, ...]] = {
+        "gpus": (gpus,),
+        "tp": degrees,
+        "cp": (1, 2),
+        "pp": (1, 2, 4),
+        "dp": degrees,
+        "micro_batch": (1, 2, 4),
+        "chunks": (1, 2, 4),
+        "sequence_parallel": (False, True),
+        "recompute": ("none", "full"),
+        "schedule": ("1f1b", "interleaved"),
+        "zero": (0, 1, 3),
+        "context_scheme": ("ring",),
+    }
+    every = sorted(brute_force(model, cluster, workload, space), key=lambda each: each[0])
+    found = search(model, cluster, workload, space=space, top=50)
+    assert found.best[0].time_s == pytest.approx(every[0][0], rel=1e-12)
+    # Layouts that do the same as another are counted once by the search.
+    times = np.unique(np.round(np.log([each[0] for each in every]), 10))
+    shown = np.unique(np.round(np.log([each.time_s for each in found.best]), 10))
+    np.testing.assert_allclose(shown, times[: len(shown)], atol=1e-9)
+
+
+def test_experts_are_searched_as_well_as_by_trying_all() -> None:
+    workload = Train(global_batch=16, sequence_length=2048)
+    space: dict[str, tuple[Any, ...]] = {
+        "gpus": (16,),
+        "tp": (1, 2, 4),
+        "ep": (1, 2, 4, 8),
+        "pp": (1, 2, 4),
+        "dp": (1, 2, 4, 8, 16),
+        "micro_batch": (1, 2),
+        "sequence_parallel": (False, True),
+        "recompute": ("full",),
+        "zero": (1, 3),
+    }
+    model = Model.named("mixtral-8x7b")
+    every = sorted(brute_force(model, H100, workload, space), key=lambda each: each[0])
+    fixed = {"cp": 1, "chunks": 1, "schedule": "1f1b", "context_scheme": "ring"}
+    found = search(model, H100, workload, space={**space, **fixed})
+    assert found.best[0].time_s == pytest.approx(every[0][0], rel=1e-12)
+
+
+def test_every_layout_is_feasible_or_has_a_reason() -> None:
+    found = search("gpt3-175b", A100, ASKED["dense"][2], space={"gpus": 64})
+    assert found.considered == found.feasible + sum(found.rejected.values())
+    assert found.feasible > 10_000
+    assert {
+        "tp does not divide 96 heads",
+        "does not fit memory",
+        "does not fit memory by more than 2x",
+        "pp x chunks does not divide 96 layers",
+    } <= set(found.rejected)
+    assert all("the same layout twice" not in each for each in _unexplained(found))
+
+
+def _unexplained(found: Found) -> list[str]:
+    return [reason for reason, count in found.rejected.items() if count < 0 or not reason]
+
+
+def test_a_tighter_memory_leaves_fewer_and_slower() -> None:
+    wide, tight = (
+        search("llama3-8b", H100, TRAIN, space={"gpus": 8}, constraints={"memory_headroom": each})
+        for each in (0.0, 0.4)
+    )
+    assert tight.feasible < wide.feasible
+    assert tight.best[0].time_s >= wide.best[0].time_s
+    limit = 0.6 * H100.device.memory_bytes
+    assert all(each.memory_bytes <= limit for each in (*tight.best, *tight.front))
+    assert tight.beyond is not None
+    assert limit < tight.beyond.memory_bytes <= 1.1 * limit
+
+
+def test_objectives_choose_differently_where_gpus_are_free() -> None:
+    asked: dict[str, Any] = {"space": {"gpus": (8, 16, 32, 64), "cp": 1}}
+    fastest = search("llama3-8b", H100, TRAIN, **asked).best[0]
+    thrifty = search("llama3-8b", H100, TRAIN, objective="throughput", **asked).best[0]
+    cheap = search(
+        "llama3-8b", H100, TRAIN, objective="cost", price_per_gpu_hour=2.0, **asked
+    ).best[0]
+    frugal = search("llama3-8b", H100, TRAIN, objective="energy", **asked).best[0]
+    assert fastest.layout.devices == 64
+    assert thrifty.layout.devices < 64
+    assert thrifty.layout == cheap.layout == frugal.layout
+    gpu_s = thrifty.time_s * thrifty.layout.devices / TRAIN.tokens
+    assert thrifty.score == pytest.approx(gpu_s)
+    assert cheap.score == pytest.approx(gpu_s * 2.0 / 3600)
+    assert frugal.score == pytest.approx(frugal.estimate.energy_j / TRAIN.tokens)
+
+
+def test_limits_of_serving_hold_and_are_counted() -> None:
+    work = Decode(batch=8, context_tokens=4096)
+    space = {"gpus": (4, 8), "batch": (1, 4, 16, 64)}
+    free = search("llama3-70b", H100, work, space=space, objective="throughput")
+    limits = {"max_tpot_s": 0.02, "max_ttft_s": 0.6}
+    tied = search("llama3-70b", H100, work, space=space, objective="throughput", constraints=limits)
+    assert tied.feasible < free.feasible
+    assert tied.best[0].score > free.best[0].score
+    assert any("a token above 20 ms" in reason for reason in tied.rejected)
+    for each in tied.front:
+        assert each.estimate.tpot_s <= 0.02
+        prompt = Prefill(batch=each.layout.dp, prompt_tokens=4096)
+        first = estimate("llama3-70b", H100, each.layout, prompt).ttft_s
+        assert each.row["ttft_s"] == pytest.approx(first, rel=1e-9)
+        assert first <= 0.6
+
+
+def test_the_front_of_serving_trades_users_for_throughput() -> None:
+    work = Decode(batch=8, context_tokens=1024)
+    space = {"gpus": (1, 2, 4, 8), "batch": tuple(2**i for i in range(9))}
+    front = search("llama3-8b", H100, work, space=space).front
+    users = [each.estimate.tokens_per_s_per_user for each in front]
+    rates = [each.estimate.tokens_per_s_per_gpu for each in front]
+    assert len(front) > 5
+    assert users == sorted(users)
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_clusters_models_and_placements_are_axes() -> None:
+    clusters = ["h100_sxm", "h200_sxm", "a100_sxm"]
+    found = search("llama3-8b", clusters, TRAIN, space={"gpus": 8, "cp": 1})
+    alone = [search("llama3-8b", each, TRAIN, space={"gpus": 8, "cp": 1}) for each in clusters]
+    assert found.considered == sum(each.considered for each in alone)
+    fastest = min(alone, key=lambda each: each.best[0].time_s).best[0]
+    assert found.best[0].time_s == fastest.time_s
+    assert found.best[0].question.cluster.name == fastest.question.cluster.name
+    orders = search("llama3-8b", H100, TRAIN, space={"gpus": 32, "order": EVERY_WAY["order"]})
+    assert orders.by_axis["order"]["tp-cp-dp-pp"] < orders.by_axis["order"]["pp-dp-cp-tp"]
+
+
+def test_two_orders_that_place_alike_count_once() -> None:
+    every = {"gpus": 16, "cp": 1, "pp": 1, "order": ("tp-cp-dp-pp", "cp-tp-pp-dp")}
+    found = search("llama3-8b", H100, TRAIN, space=every)
+    alone = search("llama3-8b", H100, TRAIN, space={**every, "order": "tp-cp-dp-pp"})
+    assert found.feasible == alone.feasible
+
+
+def test_parts_join_to_the_same_in_any_order() -> None:
+    asked = question("overlap")
+    parts = [part_of(asked, block, 8) for block in asked.blocks(20_000)]
+
+    def all_of(order: list[Part]) -> Part:
+        whole = Part()
+        for part in order:
+            whole = joined(whole, part, 8)
+        return whole
+
+    one, two = all_of(parts), all_of(parts[::-1])
+    assert one.rejected == two.rejected
+    assert one.by_axis == two.by_axis
+    for name in ("best", "front", "beyond", "smallest"):
+        mine, theirs = getattr(one, name), getattr(two, name)
+        assert mine.keys() == theirs.keys()
+        for column in mine:
+            np.testing.assert_array_equal(mine[column], theirs[column])
+
+
+def test_no_front_leaves_out_a_better_cell() -> None:
+    draw = np.random.default_rng(3)
+    x, y = draw.integers(0, 40, (2, 500))
+    rows = front_rows(x, y, np.arange(500))
+    for each in range(500):
+        beaten = (x <= x[each]) & (y <= y[each]) & ((x < x[each]) | (y < y[each]))
+        point = {(x[row], y[row]) for row in rows}
+        assert ((x[each], y[each]) in point) == (not beaten.any())
+
+
+def test_cells_are_numbered_without_gaps() -> None:
+    asked = question("overlap")
+    tables = [part_of(asked, block, table=True).table for block in asked.blocks(30_000)]
+    cells = np.concatenate([each["cell"] for each in tables if each])
+    assert len(np.unique(cells)) == len(cells)
+    assert cells.max() < asked.cells
+
+
+@pytest.mark.parametrize("backend", ["array_api_strict"])
+def test_arrays_of_another_library_give_the_same(backend: str) -> None:
+    asked = questions_of(
+        "llama3-8b", H100, TRAIN, space=Space.of({"gpus": 16, "cp": (1, 2), "zero": (0, 3)})
+    )[0]
+    other = dataclasses.replace(asked, backend=backend)
+    for block in list(asked.blocks(100_000))[::7]:
+        mine, theirs = (part_of(each, block, table=True) for each in (asked, other))
+        assert mine.rejected == theirs.rejected
+        for name, column in mine.table.items():
+            np.testing.assert_allclose(theirs.table[name], column, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("space", "error", "words"),
+    [
+        ({"tpp": 8}, UnknownNameError, "tpp"),
+        ({"tp": 0}, BadValueError, "axis tp"),
+        ({"tp": ()}, BadValueError, "at least one"),
+        ({"recompute": "some"}, UnknownNameError, "some"),
+        ({"tp_overlap": "both"}, UnknownNameError, "both"),
+        ({"batch": 4}, BadValueError, "micro_batch"),
+    ],
+)
+def test_malformed_spaces_are_refused(
+    space: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        search("llama3-8b", H100, TRAIN, space=space)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"constraints": {"memory_headroom": 1.5}}, "memory_headroom"),
+        ({"constraints": {"max_tpot_s": 1.0}}, "Decode"),
+        ({"constraints": {"most": 1.0}}, "most"),
+        ({"objective": "beauty"}, "beauty"),
+        ({"objective": "cost"}, "price_per_gpu_hour"),
+        ({"top": 0}, "top"),
+    ],
+)
+def test_malformed_wishes_are_refused(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(ShardcostError, match=words):
+        search("llama3-8b", H100, TRAIN, **asked)
+
+
+def test_degrees_that_multiply_to_no_gpus_are_told() -> None:
+    found = search("llama3-8b", H100, TRAIN, space={"gpus": 64, "tp": (7, 8), "dp": 3})
+    assert found.feasible == 0
+    assert found.considered == sum(found.rejected.values()) > 0
+    assert "tp=7 does not divide the GPUs" in found.rejected
