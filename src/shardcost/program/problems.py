@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardcost.arrays import largest, smallest
+from shardcost.checks import is_array
 from shardcost.layout import Layout
 from shardcost.memory.parameters import expert_tensor_degree
 from shardcost.model import (
@@ -88,7 +89,8 @@ def _workload_problems(layout: Layout, workload: Workload) -> dict[str, Any]:
             ) & (layout.chunks > 1)
     else:
         batch, tokens = workload.batch, workload.tokens // workload.batch  # type: ignore[attr-defined]
-        found = {f"dp does not divide the batch of {batch}": batch % layout.dp != 0}
+        of = "" if is_array(batch) else f" of {batch}"  # a reason names one batch, not a grid
+        found = {f"dp does not divide the batch{of}": batch % layout.dp != 0}
     if isinstance(workload, Decode):  # the cache is spread, not the new tokens
         return found
     found[f"cp does not divide the sequence of {tokens} tokens"] = tokens % layout.cp != 0
