@@ -24,7 +24,7 @@ from shardcost.model import (
 )
 from shardcost.program.partitions import scheme_problems
 from shardcost.program.setting import Setting
-from shardcost.workload import Decode, Train, Workload
+from shardcost.workload import Prefill, Train, Workload
 
 
 def problems(model: Model, s: Setting, workload: Workload) -> Mapping[str, Any]:
@@ -88,11 +88,12 @@ def _workload_problems(layout: Layout, workload: Workload) -> dict[str, Any]:
                 micro_batches % layout.pp != 0
             ) & (layout.chunks > 1)
     else:
-        batch, tokens = workload.batch, workload.tokens // workload.batch  # type: ignore[attr-defined]
+        batch = workload.batch  # type: ignore[attr-defined]
         of = "" if is_array(batch) else f" of {batch}"  # a reason names one batch, not a grid
         found = {f"dp does not divide the batch{of}": batch % layout.dp != 0}
-    if isinstance(workload, Decode):  # the cache is spread, not the new tokens
-        return found
+        if not isinstance(workload, Prefill):  # the cache is spread, not the new tokens
+            return found
+        tokens = workload.prompt_tokens
     found[f"cp does not divide the sequence of {tokens} tokens"] = tokens % layout.cp != 0
     if layout.sequence_parallel:
         share = layout.cp * layout.tp
