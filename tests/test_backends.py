@@ -40,13 +40,26 @@ from shardcost.schedule.work import (
 from shardcost.software import Software
 from shardcost.workload import Workload
 
-LIBRARIES = [
-    pytest.param("array_api_strict"),
-    pytest.param(
-        "torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="needs shardcost[torch]")
-    ),
-]
-on_every_library = pytest.mark.parametrize("library", LIBRARIES)
+
+def missing(library: str) -> str:
+    """Return what a library lacks here, in words."""
+    name, _, device = library.partition(" on ")
+    try:
+        to_backend(name, np.arange(1), device or None)
+    except MissingExtraError as error:
+        return str(error)
+    except BadValueError:
+        return "needs a GPU"
+    return ""
+
+
+LIBRARIES = {
+    library: missing(library)
+    for library in ("array_api_strict", "torch on cpu", "torch on cuda", "cupy on cuda")
+}
+on_every_library = pytest.mark.parametrize(
+    "library", [library for library, lacks in LIBRARIES.items() if not lacks]
+)
 ALONE = Cluster.named("h100_sxm")
 JOINED = Cluster.named("h100_sxm", network="ib_8x400g")
 DEVICE = ALONE.device
@@ -54,7 +67,8 @@ CLOSE = 1e-12
 
 
 def moved(library: str, cells: Any) -> Any:
-    return to_backend(library, cells, "cpu" if library == "torch" else None)
+    name, _, device = library.partition(" on ")
+    return to_backend(name, cells, device or None)
 
 
 def assert_alike(found: Any, expected: Any, what: object = "") -> None:
@@ -65,6 +79,12 @@ def assert_alike(found: Any, expected: Any, what: object = "") -> None:
     assert cells.shape == wanted.shape, what
     assert cells.dtype == wanted.dtype, what
     np.testing.assert_allclose(cells, wanted, rtol=CLOSE, atol=0, err_msg=str(what))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_library_is_here(library: str) -> None:
+    if LIBRARIES[library]:
+        pytest.skip(LIBRARIES[library])
 
 
 # The array itself
@@ -172,8 +192,20 @@ def test_exponents_are_exact(library: str) -> None:
     expected = np.frexp(numbers)
     assert (to_numpy(mantissa) == expected[0]).all()
     assert (to_numpy(exponent) == expected[1]).all()
+    logarithms = np.log2(moved(library, np.concatenate([[1e-300, 0.3, 7.0], edges])))
+    assert (to_numpy(logarithms)[3:] == np.arange(-300, 300, 7)).all()
     powers = np.arange(-1000, 1000)
     assert (to_numpy(np.ldexp(1.0, moved(library, powers))) == np.ldexp(1.0, powers)).all()
+
+
+@on_every_library
+def test_whole_quotients_are_whole(library: str) -> None:
+    divisors, quotients = np.arange(1, 300)[:, None], np.arange(1, 300)
+    products = 1.0 * divisors * quotients
+    assert (to_numpy(moved(library, products) / moved(library, divisors)) == quotients).all()
+    for divisor in (3, 49, 132, 192.0):
+        assert (to_numpy(moved(library, divisor * quotients) / divisor) == quotients).all()
+        assert (to_numpy(moved(library, divisor * quotients) // divisor) == quotients).all()
 
 
 @on_every_library

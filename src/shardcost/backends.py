@@ -36,6 +36,16 @@ _FORMATS: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "float32"
 _PYTHONS: Final[Mapping[str, type]] = {"b": bool, "i": int, "u": int, "f": float}
 """By the kind of a number format, the type of Python's that stands for it."""
 
+_MISSING: Final = {
+    "torch": ("torch", "torch"),
+    "cupy": (
+        "the CuPy of your version of CUDA, such as cupy-cuda13x, and array-api-compat",
+        "array",
+    ),
+    _REFERENCE: ("array-api-strict", "dev"),
+}
+"""What to install for each library, and the extra that brings it, or what it needs, along."""
+
 Function: TypeAlias = Callable[..., Any]
 
 
@@ -94,7 +104,8 @@ class BackendArray(NDArrayOperatorsMixin):
         self.library = library
         """Its functions, as the standard has them."""
         self.device = device
-        self.dtype = _formats(library)[cells.dtype]
+        own = cells.dtype
+        self.dtype = own if isinstance(own, np.dtype) else _formats(library)[own]
         self.shape: tuple[int, ...] = tuple(cells.shape)
         self.ndim = len(self.shape)
 
@@ -285,7 +296,7 @@ def _as_array(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
 
 @lru_cache(maxsize=1024)
 def _constant(library: Any, value: Any, dtype: np.dtype[Any], device: Any) -> Any:
-    return library.full((), value, dtype=_own_formats(library)[dtype], device=device)
+    return _moved(library, np.asarray(value, dtype=dtype), device)
 
 
 def _answer(like: BackendArray, cells: Any) -> Any:
@@ -306,8 +317,6 @@ _OPERATORS: Final[Mapping[np.ufunc, Function]] = {
     np.add: operator.add,
     np.subtract: operator.sub,
     np.multiply: operator.mul,
-    np.divide: operator.truediv,
-    np.floor_divide: operator.floordiv,
     np.remainder: operator.mod,
     np.power: operator.pow,
     np.negative: operator.neg,
@@ -324,9 +333,12 @@ _OPERATORS: Final[Mapping[np.ufunc, Function]] = {
     np.equal: operator.eq,
     np.not_equal: operator.ne,
 }
-"""They take plain numbers beside an array, which costs no copy to its device."""
+"""They take plain numbers beside an array, which costs no copy to its device. Not so divisions: on
+a GPU torch multiplies by the inverse of a plain number, and whole quotients do not stay whole."""
 
 _NAMES: Final[Mapping[np.ufunc, str]] = {
+    np.divide: "divide",
+    np.floor_divide: "floor_divide",
     np.maximum: "maximum",
     np.minimum: "minimum",
     np.ceil: "ceil",
@@ -336,7 +348,6 @@ _NAMES: Final[Mapping[np.ufunc, str]] = {
     np.exp: "exp",
     np.expm1: "expm1",
     np.log: "log",
-    np.log2: "log2",
     np.isfinite: "isfinite",
     np.isinf: "isinf",
     np.isnan: "isnan",
@@ -375,7 +386,21 @@ def _frexp(like: BackendArray, number: Any) -> tuple[Any, Any]:
     return _answer(like, number / _power_of_two(like, exponent)), _answer(like, exponent)
 
 
-_OTHERWISE: Final[Mapping[np.ufunc, Function]] = {np.ldexp: _ldexp, np.frexp: _frexp}
+def _log2(like: BackendArray, number: Any) -> Any:
+    """Return logarithms, of powers of two whole: formulas round them up and down."""
+    xp = like.library
+    found = xp.log2(number)
+    zero = _constant(xp, 0.0, np.dtype("f8"), like.device)
+    whole = xp.where(xp.isfinite(found), xp.round(found), zero)
+    exact = _power_of_two(like, xp.astype(whole, xp.int64)) == number
+    return _answer(like, xp.where(exact, whole, found))
+
+
+_OTHERWISE: Final[Mapping[np.ufunc, Function]] = {
+    np.ldexp: _ldexp,
+    np.frexp: _frexp,
+    np.log2: _log2,
+}
 
 
 # NumPy's other functions
@@ -492,7 +517,7 @@ def _library(name: str) -> Any:
             return import_module(name)
         return import_module(f"{compat.__name__}.{name}")
     except ImportError:
-        raise MissingExtraError(f"computing with {name}", name, name) from None
+        raise MissingExtraError(f"computing with {name}", *_MISSING[name]) from None
 
 
 def _device(name: str, device: Any) -> Any:
@@ -526,7 +551,8 @@ def _cupy_device(device: Any) -> Any:
     number = 0 if device in (None, "cuda") else str(device).removeprefix("cuda:")
     if not str(number).isdecimal() or int(number) >= count:
         raise BadValueError("device", device, f"one that CuPy sees, which has {count} GPUs")
-    return cupy.cuda.Device(int(number))
+    cupy.cuda.Device(int(number)).use()  # CuPy computes on its current device only
+    return int(number)
 
 
 def _moved(library: Any, cells: np.ndarray[Any, Any], device: Any) -> Any:
