@@ -102,6 +102,8 @@ class Found:
     """The one with the least memory of all that are possible, whether it fits or not."""
     by_axis: Mapping[str, Mapping[Any, float]]
     """The best score with each value of each axis; infinite where nothing is feasible."""
+    resumed: int = 0
+    """Tasks whose results an earlier run of the same search had left behind."""
 
     @classmethod
     def of(cls, questions: Sequence[Question], part: Part, seconds: float, top: int) -> Found:
@@ -111,6 +113,7 @@ class Found:
             return tuple(Candidate(questions[row["question"]], row) for row in rows_as_dicts(table))
 
         contradictions = sum((each.contradictions for each in questions), Counter[str]())
+        rejected = part.rejected + contradictions
         by_axis: dict[str, dict[Any, float]] = {}
         for (axis, value), score in sorted(part.by_axis.items(), key=lambda item: str(item[0])):
             by_axis.setdefault(axis, {})[value] = score
@@ -119,7 +122,7 @@ class Found:
             considered=part.considered + contradictions.total(),
             feasible=part.feasible,
             seconds=seconds,
-            rejected=dict((part.rejected + contradictions).most_common()),
+            rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
             best=candidates(part.best)[:top],
             front=candidates(part.front),
             beyond=next(iter(candidates(part.beyond)), None),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from shardcost.cluster import Cluster
@@ -12,12 +15,14 @@ from shardcost.errors import BadTypeError, BadValueError
 from shardcost.estimate.totals import software_of
 from shardcost.model import Model
 from shardcost.scalars import whole_number
+from shardcost.search.engines import Engine, engine_of
 from shardcost.search.found import Found
 from shardcost.search.objectives import Constraints, Objective
 from shardcost.search.parts import KEPT, Part, joined
 from shardcost.search.question import Question
 from shardcost.search.space import Space
-from shardcost.search.tasks import Want, answer_of, tasks_of
+from shardcost.search.store import Store
+from shardcost.search.tasks import Task, Want, tasks_of
 from shardcost.software import Software
 from shardcost.workload import Workload
 
@@ -38,6 +43,10 @@ def search(
     wire: Calibration | None = None,
     top: int = 10,
     backend: str = "numpy",
+    engine: str = "local",
+    jobs: int = 1,
+    address: str | None = None,
+    out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Found:
     """Return the best of all layouts of a space, and why the others lost.
@@ -60,6 +69,11 @@ def search(
         wire: Constants of your own network instead of the catalog's.
         top: How many of the best to return.
         backend: The library whose arrays the formulas run on.
+        engine: Where it runs: ``local`` in this process, ``processes``, or ``ray``.
+        jobs: Processes at a time, or workers of a Ray that is started for the search.
+        address: Of a Ray that runs already.
+        out: A Parquet file for all feasible layouts. A search that was stopped continues where it
+            was when it is started again, see `Store`.
         progress: Called now and then with the cells done and the cells in all.
     """
     whole_number("top", top, 1)
@@ -77,14 +91,43 @@ def search(
         backend=backend,
     )
     started = time.perf_counter()
-    want = Want(max(top, KEPT), table=False)
-    found, done, cells = Part(), 0, sum(each.cells for each in asked)
-    for task in tasks_of(asked):
-        found = joined(found, answer_of(asked[task.question], task, want), want.most)
-        done += task.cells
+    want = Want(max(top, KEPT), table=out is not None)
+    run = engine_of(engine, jobs, address)
+    with Store.opened(out, asked, want) as store:
+        part, resumed = _ran(asked, want, run, store, progress)
+    found = Found.of(asked, part, time.perf_counter() - started, top)
+    return replace(found, resumed=resumed)
+
+
+def _ran(
+    asked: tuple[Question, ...],
+    want: Want,
+    run: Engine,
+    store: Store | None,
+    progress: Progress | None,
+) -> tuple[Part, int]:
+    """Return what all tasks amount to, and how many of them were done before."""
+    part, done, cells = Part(), 0, sum(each.cells for each in asked)
+    before: set[int] = set()
+
+    def add(task: Task, more: Part) -> None:
+        nonlocal part, done
+        part, done = joined(part, more, want.most), done + task.cells
         if progress is not None:
             progress(done, cells)
-    return Found.of(asked, found, time.perf_counter() - started, top)
+
+    for task, more in store.finished(tasks_of(asked)) if store else ():
+        before.add(task.number)
+        add(task, more)
+    left = (task for task in tasks_of(asked) if task.number not in before)
+    with closing(run(asked, left, want)) as answers:
+        for answer in answers:
+            if store:
+                store.add(answer)
+            add(answer.task, answer.part)
+    if store:
+        store.finish()
+    return part, len(before)
 
 
 def questions_of(

@@ -10,12 +10,14 @@ from typing import Final, NamedTuple
 from shardcost.search.evaluate import part_of
 from shardcost.search.parts import Part, joined, stacked
 from shardcost.search.question import Block, Question
+from shardcost.search.table import packed
 
 BLOCK_CELLS: Final = 200_000
 """Cells priced in one call: large enough that NumPy's own cost is small, small enough for some tens
 of megabytes."""
-TASK_CELLS: Final = 4_000_000
-"""Cells of one task: seconds of work, so that handing tasks out costs nothing beside it."""
+TASK_CELLS: Final = 1_000_000
+"""Cells of one task: about a second of work, so that handing tasks out costs nothing beside it and
+little is lost when a search is stopped."""
 
 
 class Task(NamedTuple):
@@ -52,6 +54,23 @@ def tasks_of(questions: Sequence[Question], most_cells: int = TASK_CELLS) -> Ite
         if blocks:
             yield Task(number, which, tuple(blocks), cells)
             number += 1
+
+
+class Answer(NamedTuple):
+    """What a task amounts to, in a form that travels."""
+
+    task: Task
+    part: Part
+    """Without its table."""
+    rows: bytes
+    """All feasible cells as a Parquet file, where they are wanted and there are any."""
+
+
+def answered(questions: tuple[Question, ...], task: Task, want: Want) -> Answer:
+    """Return what a task amounts to, its table packed."""
+    part = answer_of(questions[task.question], task, want)
+    rows = packed(questions, task.question, part.table) if want.table else b""
+    return Answer(task, replace(part, table={}), rows)
 
 
 def answer_of(question: Question, task: Task, want: Want) -> Part:

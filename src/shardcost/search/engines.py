@@ -1,0 +1,313 @@
+"""Where the tasks of a search run: in this process, in several, or on Ray.
+
+An engine takes questions and tasks and yields the answers as they come, in any order. It keeps only
+a few tasks under way at a time, however many there are, and hands a task whose worker died to
+another one. Questions go to every worker once, tasks are some numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context, parent_process
+from typing import Any, Final, Protocol
+
+from shardcost.errors import BadValueError, MissingExtraError, ShardcostError, UnknownNameError
+from shardcost.scalars import whole_number
+from shardcost.search.question import Question
+from shardcost.search.request import package_digest
+from shardcost.search.tasks import Answer, Task, Want, answered
+
+Questions = tuple[Question, ...]
+Answers = Generator[Answer, None, None]
+Engine = Callable[[Questions, Iterator[Task], Want], Answers]
+ENGINES: Final = ("local", "processes", "ray")
+TRIES: Final = 4
+"""How often a task whose worker dies is begun, before the search gives up."""
+_AHEAD: Final = 2
+"""Tasks under way for each worker: one is computed, one waits, so that no worker does."""
+_ONE_THREAD: Final = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1"
+)
+"""Workers share the cores among them: each computes on one."""
+_QUIET_RAY: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # a search tells nobody that it ran
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers leave the devices' variables alone
+}
+_RAY_STORE_BYTES: Final = 256 * 2**20
+"""Shared memory of a Ray of our own: it holds the questions and a few packed answers."""
+
+
+class LostWorkerError(ShardcostError, RuntimeError):
+    """The workers of a task died, again and again."""
+
+
+def engine_of(name: str, jobs: int = 1, address: str | None = None) -> Engine:
+    """Return an engine by its name.
+
+    Args:
+        name: One of `ENGINES`.
+        jobs: Processes at a time; a Ray that runs already has as many as it has processors.
+        address: Of a running Ray.
+    """
+    if name not in ENGINES:
+        raise UnknownNameError("engine", name, ENGINES)
+    whole_number("jobs", jobs, 1)
+    if address is not None and name != "ray":
+        raise BadValueError("address", address, "left out but for the engine ray")
+    if name == "local":
+        if jobs > 1:
+            raise BadValueError("jobs", jobs, "1 for the engine local (processes takes more)")
+        return here
+    if name == "processes":
+        return partial(in_processes, jobs=jobs)
+    _ray()
+    return partial(on_ray, jobs=jobs, address=address)
+
+
+def here(questions: Questions, tasks: Iterator[Task], want: Want) -> Answers:
+    """Yield the answers of tasks that run in this process."""
+    for task in tasks:
+        yield answered(questions, task, want)
+
+
+class _Crew(Protocol):
+    """Workers that take tasks."""
+
+    def places(self) -> int:
+        """Return how many tasks may be under way."""
+
+    def send(self, task: Task) -> Any:
+        """Hand out a task; return a handle of it."""
+
+    def ready(self, under_way: Collection[Any]) -> Iterable[Any]:
+        """Wait until some tasks are done; return their handles."""
+
+    def answer(self, handle: Any) -> Answer:
+        """Return what a task that is done amounts to."""
+
+
+def _streamed(crew: _Crew, tasks: Iterator[Task], unfinished: dict[int, Task]) -> Answers:
+    """Yield the answers of `unfinished` tasks, then of further ones; few are under way at a time.
+
+    Tasks that are handed out stay in `unfinished` until their answer is there.
+    """
+    under_way: dict[Any, int] = {}
+
+    def send(some: Iterable[Task]) -> None:
+        for task in some:
+            unfinished[task.number] = task
+            under_way[crew.send(task)] = task.number
+
+    send(list(unfinished.values()))
+    while True:
+        send(islice(tasks, max(0, crew.places() - len(under_way))))
+        if not under_way:
+            return
+        for handle in crew.ready(under_way):
+            answer = crew.answer(handle)
+            del unfinished[under_way.pop(handle)]
+            yield answer
+
+
+def in_processes(questions: Questions, tasks: Iterator[Task], want: Want, jobs: int) -> Answers:
+    """Yield the answers of tasks that run in processes on this machine.
+
+    A process that dies breaks the pool of all: a new one begins the unfinished tasks again.
+    """
+    unfinished: dict[int, Task] = {}
+    broken: Counter[int] = Counter()
+    while True:
+        try:
+            with _pool(questions, jobs) as pool:
+                yield from _streamed(_Pool(pool, want, jobs), tasks, unfinished)
+        except BrokenProcessPool as error:
+            broken = Counter({number: broken[number] + 1 for number in unfinished})
+            if max(broken.values(), default=TRIES) >= TRIES:
+                raise LostWorkerError(
+                    f"worker processes died {TRIES} times on one task: out of memory, or "
+                    "a script that starts a search without `if __name__ == '__main__':`"
+                ) from error
+        else:
+            return
+
+
+class _Pool:
+    """Processes on this machine as a crew."""
+
+    def __init__(self, pool: ProcessPoolExecutor, want: Want, jobs: int) -> None:
+        self._pool, self._want, self._jobs = pool, want, jobs
+
+    def places(self) -> int:
+        return _AHEAD * self._jobs
+
+    def send(self, task: Task) -> Future[Answer]:
+        return self._pool.submit(_in_worker, task, self._want)
+
+    def ready(self, under_way: Collection[Future[Answer]]) -> Iterable[Future[Answer]]:
+        return wait(under_way, return_when=FIRST_COMPLETED).done
+
+    def answer(self, handle: Future[Answer]) -> Answer:
+        return handle.result()
+
+
+@contextmanager
+def _pool(questions: Questions, jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Hold some processes that know the questions.
+
+    They are started afresh, not forked: a fork would copy locks that other threads hold.
+    """
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(questions,)
+    )
+    try:
+        with _environment(_ONE_THREAD):
+            pool.submit(int)  # the first task starts all processes
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_worker_questions: Questions = ()
+
+
+def _begin_worker(questions: Questions) -> None:
+    """Make this process a worker: it knows the questions, and ends when its parent does."""
+    global _worker_questions  # noqa: PLW0603
+    _worker_questions = questions
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _in_worker(task: Task, want: Want) -> Answer:
+    return answered(_worker_questions, task, want)
+
+
+def on_ray(
+    questions: Questions, tasks: Iterator[Task], want: Want, jobs: int, address: str | None = None
+) -> Answers:
+    """Yield the answers of tasks that run on Ray (Moritz et al. 2018, arXiv:1712.05889).
+
+    A Ray that this process is connected to is used as it is; otherwise the one at `address` or
+    RAY_ADDRESS, or one of `jobs` workers that lives as long as the search.
+    """
+    ray = _ray()
+    with _connected(ray, jobs, address):
+        crew = _OnRay(ray, questions, want)
+        try:
+            yield from _streamed(crew, tasks, {})
+        finally:
+            crew.stop()
+
+
+class _OnRay:
+    """The workers of a Ray as a crew."""
+
+    def __init__(self, ray: Any, questions: Questions, want: Want) -> None:
+        self._ray, self._want = ray, want
+        self._questions = ray.put(questions)
+        run = ray.remote(num_cpus=1, max_retries=TRIES - 1)
+        self._run = run(_in_ray_worker)
+        self._under_way: set[Any] = set()
+
+    def places(self) -> int:
+        return _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def send(self, task: Task) -> Any:
+        # In a list, so that each worker fetches the questions once and not with every task.
+        handle = self._run.remote([self._questions], task, self._want, package_digest())
+        self._under_way.add(handle)
+        return handle
+
+    def ready(self, under_way: Collection[Any]) -> Iterable[Any]:
+        done: list[Any] = self._ray.wait(list(under_way), num_returns=1)[0]
+        return done
+
+    def answer(self, handle: Any) -> Answer:
+        errors = self._ray.exceptions
+        try:
+            found: Answer = self._ray.get(handle)
+        except errors.RayTaskError as error:
+            raise error.cause from None
+        except errors.RayError as error:
+            words = str(error).strip().partition("\n")[0]
+            raise LostWorkerError(f"Ray lost a task {TRIES} times: {words}") from error
+        self._under_way.discard(handle)
+        return found
+
+    def stop(self) -> None:
+        """Stop the tasks that nobody waits for any more."""
+        for handle in self._under_way:
+            self._ray.cancel(handle, force=True)
+
+
+_ray_questions: dict[str, Questions] = {}
+"""Of the search that this Ray worker has worked for last."""
+
+
+def _in_ray_worker(questions: list[Any], task: Task, want: Want, digest: str) -> Answer:
+    import ray
+
+    if digest != package_digest():
+        raise BadValueError("a Ray worker's shardcost", package_digest(), "that of the search")
+    key = questions[0].hex()
+    if key not in _ray_questions:
+        _ray_questions.clear()
+        _ray_questions[key] = ray.get(questions[0])
+    return answered(_ray_questions[key], task, want)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("the engine ray", "Ray", "ray") from None
+    return ray
+
+
+@contextmanager
+def _connected(ray: Any, jobs: int, address: str | None) -> Iterator[None]:
+    """Be connected to a Ray, and leave behind what was there before."""
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get("RAY_ADDRESS")
+    own = {"num_cpus": jobs, "include_dashboard": False, "object_store_memory": _RAY_STORE_BYTES}
+    with _environment(_ONE_THREAD | _QUIET_RAY):
+        ray.init(
+            address=address or "local",
+            log_to_driver=False,
+            logging_level="error",
+            **({} if address else own),
+        )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set variables of the environment that are not set, for processes that start meanwhile."""
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
