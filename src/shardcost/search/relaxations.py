@@ -1,0 +1,251 @@
+"""What would have to give where nothing is feasible: `relaxations`, by trying, and `shortfall`.
+
+Each try lets go of one thing that was asked for: a limit, the number of GPUs, a value that an axis
+was fixed to. A try is first screened by the layouts that hold least, without any limit on time, and
+searched in full only where one of them fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, Final, NamedTuple
+
+from shardcost.cluster import Cluster, Network
+from shardcost.search.found import Candidate, Found
+from shardcost.search.objectives import Constraints, Figures
+from shardcost.search.question import Question
+from shardcost.search.run import search
+from shardcost.search.space import AXES, Space
+from shardcost.units import format_bytes, format_time
+
+_MORE_GPUS: Final = (2, 4, 8, 16, 32, 64)
+_NETWORK: Final = "ib_1x400g_per_gpu"
+"""Joins nodes where a cluster names no network: one that nodes of any size can have."""
+_MOST_TRIES: Final = 6
+"""Searches in full."""
+_MOST_FOUND: Final = 4
+_FREED_FIRST: Final = ("recompute", "zero", "micro_batch", "pp", "tp", "dp", "cp", "ep", "batch")
+"""Axes in the order in which they are freed: what saves most memory comes first."""
+_DEGREES: Final = ("tp", "cp", "pp", "dp")
+_LEANEST: Final[Mapping[str, tuple[Any, ...]]] = {
+    "recompute": ("full", "selective", "none"),
+    "schedule": ("1f1b", "zero_bubble", "interleaved"),
+}
+"""Choices by what a rank holds under them, least first."""
+
+
+class Relaxation(NamedTuple):
+    """Something to let go of, and the best layout then."""
+
+    words: str
+    candidate: Candidate
+
+
+class _Try(NamedTuple):
+    """A question that asks for less."""
+
+    question: Question
+    words: str
+    axis: str | None = None
+    """The axis that was freed, whose value then completes the words."""
+
+
+def shortfall(found: Found) -> str:
+    """Return in one sentence why nothing is feasible; nothing if something is."""
+    if found.feasible:
+        return ""
+    least = found.smallest
+    if least is None:
+        most = next(iter(found.rejected.items()), None)
+        reason = f": {most[0]}" if most else ""
+        return f"no layout is possible{reason}"
+    room = _room_bytes(least.question)
+    if least.memory_bytes > room:
+        need = f"{format_bytes(least.memory_bytes)} of {format_bytes(room)}"
+        return f"memory: the smallest layout needs {need}: {least.layout.short()}"
+    limits = [words for words in found.rejected if words in _limits(least.question).values()]
+    return f"limits: {limits[0]}" if limits else "no layout is possible"
+
+
+def relaxations(questions: Sequence[Question], found: Found) -> tuple[Relaxation, ...]:
+    """Return what to let go of so that something becomes feasible, with the best layout then.
+
+    Of several questions the one that comes nearest, by memory, is asked again.
+
+    Args:
+        questions: What was asked.
+        found: What was found: nothing, or there is nothing to let go of.
+    """
+    if found.feasible or not questions:
+        return ()
+    least = found.smallest
+    question = questions[0] if least is None else least.question
+    start = _joined(question)
+    if start is not question:
+        joined = _Try(start, f"a network between the nodes ({_NETWORK})")
+        best = _answer(joined)
+        if best is not None:
+            return (best,)
+    results: list[Relaxation] = []
+    for tries, each in enumerate(_tries(start, found), 1):
+        best = _answer(each)
+        results += [] if best is None else [best]
+        if tries >= _MOST_TRIES or len(results) >= _MOST_FOUND:
+            break
+    return tuple(results)
+
+
+def _joined(question: Question) -> Question:
+    """Return a question with a network between nodes where it needs one and names none."""
+    most = max(question.space.gpus or (1,))
+    if question.cluster.network is not None or most <= question.cluster.tiers[-1].gpus:
+        return question
+    return replace(question, cluster=_with_network(question.cluster))
+
+
+def _with_network(cluster: Cluster) -> Cluster:
+    return replace(cluster, network=Network.named(_NETWORK))
+
+
+def _tries(question: Question, found: Found) -> Iterator[_Try]:
+    """Yield the tries in which a layout may fit, best ideas first."""
+    yield from filter(_may_fit, _without_limits(question, found))
+    yield from _with_more_gpus(question)
+    yield from filter(_may_fit, _freed(question))
+
+
+def _without_limits(question: Question, found: Found) -> Iterator[_Try]:
+    """Yield the question without the limit that most layouts break, and without any."""
+    limits = question.constraints
+    if limits.memory_headroom > 0:
+        words = f"memory headroom dropped (was {100 * limits.memory_headroom:g} %)"
+        yield _Try(replace(question, constraints=replace(limits, memory_headroom=0.0)), words)
+    known = _limits(question)
+    broken = [name for name, words in known.items() if words in found.rejected]
+    if broken:
+        most = max(broken, key=lambda name: found.rejected[known[name]])
+        words = f"{most} dropped (was {_quantity(most, getattr(limits, most))})"
+        dropped: dict[str, Any] = {most: None}
+        yield _Try(replace(question, constraints=replace(limits, **dropped)), words)
+    if len(broken) > 1:
+        none = Constraints(memory_headroom=limits.memory_headroom)
+        yield _Try(replace(question, constraints=none), "all limits dropped")
+
+
+def _limits(question: Question) -> dict[str, str]:
+    """Return the question's limits on time and rate, with the reason that each gives."""
+    figures = Figures(time_s=1.0, memory_bytes=1.0, gpus=1, tokens=1, ttft_s=1.0)
+    found = {}
+    for each in fields(Constraints)[1:]:
+        value = getattr(question.constraints, each.name)
+        if value is not None:
+            alone = Constraints(**{each.name: value})
+            for words, _ in alone.broken(figures, question.workload):
+                found[each.name] = words
+    return found
+
+
+def _quantity(name: str, value: float) -> str:
+    return format_time(value) if name.endswith("_s") and name.startswith("max") else f"{value:g}"
+
+
+def _with_more_gpus(question: Question) -> Iterator[_Try]:
+    """Yield the question with the fewest GPUs, by doubling, on which a layout may fit."""
+    asked = question.space.gpus or (1,)
+    most = max(asked)
+    for factor in _MORE_GPUS:
+        gpus = factor * most
+        space = replace(_given(question), gpus=(gpus,))
+        bigger = _joined(_completed(question, space))
+        joined = "" if bigger.cluster is question.cluster else f", joined by {_NETWORK}"
+        at_most = "at most " if len(asked) > 1 else ""
+        each = _Try(bigger, f"{gpus} GPUs instead of {at_most}{most}{joined}")
+        if _may_fit(each):
+            yield each
+            return
+
+
+def _freed(question: Question) -> Iterator[_Try]:
+    """Yield the question with each axis freed that was fixed, then with all degrees."""
+    given = _given(question)
+    fixed = [name for name in AXES if name != "gpus" and getattr(given, name) is not None]
+    fixed = [name for name in fixed if getattr(given, name) != getattr(Space(), name)]
+    fixed.sort(key=lambda name: (*_FREED_FIRST, name).index(name))
+    for name in fixed:
+        free = replace(given, **{name: getattr(Space(), name)})
+        words = f"{name} freed (was {_listed(getattr(given, name))})"
+        yield _Try(_completed(question, free), words, name)
+    degrees = [name for name in fixed if name in _DEGREES]
+    if len(degrees) > 1:
+        all_free: dict[str, Any] = dict.fromkeys(degrees)
+        free = replace(given, **all_free)
+        was = ", ".join(f"{name} {_listed(getattr(given, name))}" for name in degrees)
+        yield _Try(_completed(question, free), f"degrees freed (were {was})")
+
+
+def _listed(values: tuple[Any, ...]) -> str:
+    return " or ".join(map(str, values))
+
+
+def _given(question: Question) -> Space:
+    """Return the space with only those axes filled in that are narrower than when left out."""
+    usual = _complete(question, Space(gpus=question.space.gpus))
+    left_out = {
+        name: getattr(Space(), name)
+        for name in AXES
+        if name != "gpus" and set(getattr(question.space, name)) >= set(getattr(usual, name))
+    }
+    return replace(question.space, **left_out)
+
+
+def _completed(question: Question, space: Space) -> Question:
+    return replace(question, space=_complete(question, space))
+
+
+def _complete(question: Question, space: Space) -> Space:
+    return space.complete(question.model, question.cluster, question.workload, question.software)
+
+
+def _may_fit(each: _Try) -> bool:
+    """Return whether any layout fits, by those that hold least, whatever time they take."""
+    question, space = each.question, each.question.space
+    lean: dict[str, Any] = {
+        name: next((choice,) for choice in order if choice in getattr(space, name))
+        for name, order in _LEANEST.items()
+    }
+    lean["micro_batch"] = (min(space.micro_batch or (1,)),)
+    if 1 in (space.chunks or ()) and lean["schedule"] != ("interleaved",):
+        lean["chunks"] = (1,)
+    limits = Constraints(memory_headroom=question.constraints.memory_headroom)
+    leanest = replace(question, space=replace(space, **lean), constraints=limits)
+    return _searched(leanest).feasible > 0
+
+
+def _answer(each: _Try) -> Relaxation | None:
+    best = next(iter(_searched(each.question).best), None)
+    if best is None:
+        return None
+    if each.axis is None:
+        return Relaxation(each.words, best)
+    value = best.row.get(each.axis, getattr(best.family, each.axis, None))
+    return Relaxation(f"{each.words}: {value}", best)
+
+
+def _searched(question: Question) -> Found:
+    return search(
+        question.model,
+        question.cluster,
+        question.workload,
+        space=question.space,
+        constraints=question.constraints,
+        objective=question.objective,
+        software=question.software,
+        wire=question.wire,
+        top=1,
+    )
+
+
+def _room_bytes(question: Question) -> float:
+    share = 1 - question.constraints.memory_headroom
+    return float(share * question.cluster.device.memory_bytes)

@@ -1,0 +1,200 @@
+"""Whether the order of the best layouts outlasts the model's own errors: `stability`.
+
+Every fitted constant stands in the catalog beside the error of its fit. Here each kind of operation
+takes so many times as long as the model says, by a factor drawn from a lognormal distribution whose
+median error is that of the fit; then the layouts are ranked anew. One factor holds for all layouts
+of a draw, because a constant that is off is off for all of them: only what layouts have more or
+less of than each other can change their order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from statistics import NormalDist
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.collectives.paths import Wire
+from shardcost.estimate.placement import places
+from shardcost.estimate.price import Prices
+from shardcost.estimate.totals import total_s
+from shardcost.estimate.work import rank_work
+from shardcost.kernels.constants import section_of
+from shardcost.kernels.products import product_section
+from shardcost.program.operations import AttentionCore, Collective, Operation, Product
+from shardcost.scalars import whole_number
+from shardcost.search.found import Candidate, Found
+from shardcost.software import Software
+
+_MEDIAN_IN_SIGMAS: Final = NormalDist().inv_cdf(0.75)
+"""Half of all draws from a normal distribution lie within so many standard deviations."""
+_TYPICAL: Final = re.compile(r"median (\d+(?:\.\d+)?) %")
+_HOST: Final = "host"
+_HOSTS_OWN: Final = ("step_overhead_s", "host_per_sequence_s", "collective_wait_s")
+"""Constants of a software that are seconds of the host, beside those of each kernel."""
+_NINE_OF_TEN: Final = 90
+
+Floats = NDArray[np.float64]
+
+
+class Stability(NamedTuple):
+    """What becomes of the best layouts when the model's constants move within their errors."""
+
+    layouts: int
+    """Compared with each other."""
+    draws: int
+    shown: int
+    """Of the layouts, those that count as the top."""
+    first_stays_pct: float
+    """Draws in which the first stays the first."""
+    changed: float
+    """How many of the top leave it, on average."""
+    errors: Mapping[str, float]
+    """Median error in percent by kind of operation."""
+    worst_loss_pct: float
+    """By how much the first is behind the then best, at most in nine of ten draws."""
+
+
+def stability(found: Found, draws: int = 64, seed: int = 0, shown: int = 5) -> Stability:
+    """Return how steady the order of the best layouts of a search is.
+
+    Args:
+        found: A search; all of its best layouts are compared.
+        draws: How often constants are drawn.
+        seed: Of the draws: the same gives the same answer.
+        shown: How many count as the top.
+    """
+    draws = whole_number("draws", draws, 1)
+    shown = min(whole_number("shown", shown, 1), len(found.best))
+    if not found.best:
+        return Stability(0, draws, 0, 100.0, 0.0, {}, 0.0)
+    drawn = _Drawn(draws, seed)
+    scores = np.stack([each.score * drawn.slowdowns(each) for each in found.best])
+    order = np.argsort(scores, axis=0, kind="stable")
+    behind = scores[0] / scores.min(axis=0) - 1
+    return Stability(
+        layouts=len(found.best),
+        draws=draws,
+        shown=shown,
+        first_stays_pct=100 * float((order[0] == 0).mean()),
+        changed=float((order[:shown] >= shown).sum(axis=0).mean()),
+        errors=dict(sorted(drawn.errors.items())),
+        worst_loss_pct=100 * float(np.percentile(behind, _NINE_OF_TEN)),
+    )
+
+
+class Kind(NamedTuple):
+    """A kind of operation, and how far off its price typically is."""
+
+    name: str
+    error_pct: float
+
+
+class _Drawn:
+    """Factors by kind of operation and system, one for each draw."""
+
+    def __init__(self, draws: int, seed: int) -> None:
+        self.draws, self.seed = draws, seed
+        self.errors: dict[str, float] = {}
+        self._factors: dict[tuple[str, Kind], Floats] = {}
+
+    def factors(self, system: str, kind: Kind) -> Floats:
+        """Return how many times as long a kind of operation takes on a system, by draw."""
+        known = self._factors.get((system, kind))
+        if known is None:
+            # By name, so that the draws of one kind do not depend on which others there are.
+            rng = np.random.default_rng((self.seed, crc32(f"{system} {kind.name}".encode())))
+            sigma = kind.error_pct / 100 / _MEDIAN_IN_SIGMAS
+            known = np.exp(sigma * rng.standard_normal(self.draws))
+            self._factors[system, kind] = known
+            self.errors[kind.name] = max(kind.error_pct, self.errors.get(kind.name, 0.0))
+        return known
+
+    def slowdowns(self, candidate: Candidate) -> Floats:
+        """Return the time of a layout over what the model says, by draw."""
+        cluster = candidate.question.cluster
+        program, software = candidate.estimate.program, candidate.software
+        prices = Prices(cluster, software, places(candidate.layout), candidate.question.wire)
+        kinds = _Kinds(prices)
+
+        def how(op: Operation, seconds: Any) -> Any:
+            return seconds * self.factors(cluster.name, kinds.of(op)) if seconds else seconds
+
+        work = rank_work(program, prices.adjusted(how))
+        typical = _TYPICAL.search(software.fit)
+        if typical:
+            kind = Kind(_HOST, float(typical[1]))
+            host = _slowed_host(software, self.factors(software.name, kind))
+            program = replace(program, setting=replace(program.setting, software=host))
+        slowed = np.broadcast_to(total_s(program, work), self.draws)
+        found: Floats = slowed / candidate.estimate.time_s
+        return found
+
+
+def _slowed_host(software: Software, factors: Floats) -> Software:
+    """Return a software whose host takes so many times as long."""
+    names = [each.name for each in fields(software) if each.name.startswith("host_per_")]
+    given = {name: getattr(software, name) for name in {*names, *_HOSTS_OWN}}
+    return replace(
+        software, **{name: each * factors for name, each in given.items() if each is not None}
+    )
+
+
+class _Kinds:
+    """Which kind each operation of a layout is: what was fitted together is off together."""
+
+    def __init__(self, prices: Prices) -> None:
+        self._prices = prices
+        self._known: dict[Any, Kind] = {}
+
+    def of(self, op: Operation) -> Kind:
+        """Return the kind of an operation."""
+        key = self._key(op)
+        if key not in self._known:
+            self._known[key] = (
+                self._collective(op) if isinstance(op, Collective) else _kernel(op, self._prices)
+            )
+        return self._known[key]
+
+    @staticmethod
+    def _key(op: Operation) -> Any:
+        if isinstance(op, Collective):
+            return op.collective, op.group, op.ranks, op.stride
+        return (
+            type(op),
+            getattr(op, "dtype", ""),
+            getattr(op, "decode", 0),
+            getattr(op, "backward", 0),
+        )
+
+    def _collective(self, op: Collective) -> Kind:
+        """Return the kind of a collective: that of the network's constants where it crosses."""
+        used = self._prices.asked(op)[0].calibrations
+        wire = next((each for each in used if isinstance(each.constants, Wire)), None)
+        name = op.group.split("_")[0]
+        if wire is None:
+            return Kind(name, _typical(used[0].fit, used[0].inherited_from))
+        return Kind(f"{name} across nodes", _typical(wire.fit, wire.inherited_from))
+
+
+def _kernel(op: Operation, prices: Prices) -> Kind:
+    device = prices.device
+    if isinstance(op, Product):
+        name, section = "products", product_section(device, op.dtype)
+    elif isinstance(op, AttentionCore):
+        name = "attention backward" if op.backward else "attention"
+        which = "backward" if op.backward else "decode" if op.decode else "prefill"
+        section = section_of("attention", device, which)
+    else:
+        name, section = "passes", section_of("passes", device, "pass")
+    return Kind(name, _typical(section.fit, section.inherited_from))
+
+
+def _typical(fit: Any, inherited_from: Any) -> float:
+    """Return the typical error of a fit in percent; on a system that was not measured, its p90."""
+    return float(fit.p90_pct if inherited_from else fit.median_pct)
