@@ -87,7 +87,7 @@ def to_numpy(array: Any) -> Any:
         return cells.get()
     if array.library.__name__.endswith("torch"):
         return cells.cpu().numpy()
-    return np.from_dlpack(cells)
+    return np.asarray(cells)
 
 
 class BackendArray(NDArrayOperatorsMixin):
