@@ -90,13 +90,7 @@ def named(names: Sequence[str], index: Any) -> Any:
     >>> named(("first", "last"), 1)
     'last'
     """
-    if not is_array(index):
-        return names[int(index)]
-    import numpy as np
-
-    from shardcost.backends import to_numpy
-
-    return np.array(names)[to_numpy(index)]
+    return looked_up(names, index) if is_array(index) else names[int(index)]
 
 
 def ceil_div(number: Any, divisor: Any) -> Any:
