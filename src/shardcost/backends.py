@@ -182,7 +182,7 @@ class BackendArray(NDArrayOperatorsMixin):
         return _reduced("argmax", self, axis)
 
     def entries_of(self, table: Any) -> Any:
-        """Return the entries of NumPy's table at the places that the cells name; texts as NumPy's."""
+        """Return the entries of NumPy's table at the places that cells name; texts as NumPy's."""
         if table.dtype.kind == "U":
             return table[to_numpy(self)]
         return _answer(self, _taken(self, table, _cast(self, np.dtype("i8"))))
