@@ -379,7 +379,7 @@ def _contents(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
     return tuple(found)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def _grids(cluster: Cluster) -> _Grids:  # noqa: ARG001
     return _Grids()
 
