@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from shardcost.arrays import choose, smallest
+from shardcost.checks import anywhere
+from shardcost.errors import BadValueError
 from shardcost.memory.parameters import heads_per_rank
 from shardcost.model import (
     AnyAttention,
@@ -144,6 +146,8 @@ def attention_core(
     share = heads / cp if ulysses else heads
     causal = True
     if not ulysses and not alone:
+        if anywhere(cp == 1) and not s.decode:
+            raise BadValueError("cp", cp, "1 alone or above 1 in every cell: attention differs")
         # A balanced split gives every rank the same part of the triangle: each of its queries
         # meets half of the sequence on average.
         causal = s.decode
