@@ -25,6 +25,7 @@ _WORSE: Final[Mapping[str, str]] = {
 }
 """How a layout is worse, by objective."""
 _NUMBERS: Final = (*DEGREES, *SIZES)
+_LISTED: Final = 3
 _EQUAL: Final = 1e-6
 """Scores that differ by less, as a share, are the same."""
 
@@ -78,9 +79,7 @@ def _crossovers(found: Found) -> Iterator[Crossover]:
         if len(scores) < 2 or not feasible:
             continue
         value = min(feasible, key=lambda each: feasible[each])
-        said = _in_order if axis in _NUMBERS else _one_by_one
-        words = "; ".join((*said(axis, value, feasible, worse), *_nothing_with(scores)))
-        yield Crossover(axis, tuple(scores.items()), value, words)
+        yield Crossover(axis, tuple(scores.items()), value, _words(axis, value, scores, worse))
 
 
 def _scores(found: Found, axis: str) -> dict[Any, float | None]:
@@ -94,29 +93,37 @@ def _scores(found: Found, axis: str) -> dict[Any, float | None]:
     return {value: score if isfinite(score) else None for value, score in best.items()}
 
 
-def _in_order(axis: str, value: Any, feasible: Mapping[Any, float], worse: str) -> Iterator[str]:
-    """Yield what a number pays until."""
+def _words(axis: str, value: Any, scores: Mapping[Any, float | None], worse: str) -> str:
+    feasible = {each: score for each, score in scores.items() if score is not None}
+    if len(feasible) == 1:
+        return f"{_named(axis)}: only {_said(value)} is feasible"
+    said = _in_order if axis in _NUMBERS else _one_by_one
+    none = [_said(each) for each, score in scores.items() if score is None]
+    more = f" and {len(none) - _LISTED} others" if len(none) > _LISTED + 1 else ""
+    listed = ", ".join(none[:_LISTED] if more else none)
+    nothing = f"; nothing feasible with {listed}{more}" if none else ""
+    return f"{said(axis, value, feasible, worse)}{nothing}"
+
+
+def _in_order(axis: str, value: Any, feasible: Mapping[Any, float], worse: str) -> str:
+    """Return what a number pays until."""
     values = list(feasible)
     place = values.index(value)
-    if len(values) == 1:
-        yield f"{_named(axis)} {value} is the only one"
-    elif place + 1 < len(values):
-        pays = "pays until" if place else "is best at"
-        after = _compared(values[place + 1], feasible, value, worse)
-        yield f"{_named(axis)} {pays} {value}: {after}"
-    else:
+    pays = "pay" if axis.endswith("s") else "pays"
+    if place + 1 == len(values):
         before = _compared(values[place - 1], feasible, value, worse)
-        yield f"{_named(axis)} pays up to {value}, the most that is feasible: {before}"
+        return f"{_named(axis)} {pays} up to {value}, the most that is feasible: {before}"
+    after = _compared(values[place + 1], feasible, value, worse)
+    if not place:
+        return f"{_named(axis)} {value} is best: {after}"
+    return f"{_named(axis)} {pays} until {value}: {after}"
 
 
-def _one_by_one(axis: str, value: Any, feasible: Mapping[Any, float], worse: str) -> Iterator[str]:
-    """Yield how far behind every other choice is."""
+def _one_by_one(axis: str, value: Any, feasible: Mapping[Any, float], worse: str) -> str:
+    """Return how far behind every other choice is."""
     others = sorted((each for each in feasible if each != value), key=lambda each: feasible[each])
-    if not others:
-        yield f"{_named(axis)} {_said(value)} is the only one"
-        return
     behind = ", ".join(_compared(each, feasible, value, worse) for each in others)
-    yield f"{_named(axis)} {_said(value)} is best: {behind}"
+    return f"{_named(axis)} {_said(value)} is best: {behind}"
 
 
 def _compared(value: Any, feasible: Mapping[Any, float], best: Any, worse: str) -> str:
@@ -126,26 +133,14 @@ def _compared(value: Any, feasible: Mapping[Any, float], best: Any, worse: str) 
     return f"{_said(value)} {worse.format(_percent(behind))}"
 
 
-def _nothing_with(scores: Mapping[Any, float | None]) -> Iterator[str]:
-    none = [_said(value) for value, score in scores.items() if score is None]
-    if none:
-        yield f"nothing feasible with {', '.join(none)}"
-
-
 def _named(axis: str) -> str:
-    return axis.replace("_", " ")
+    return "GPUs" if axis == "gpus" else axis.replace("_", " ")
 
 
 def _said(value: Any) -> str:
-    return (
-        {True: "on", False: "off", None: "all"}.get(value, str(value))
-        if _is_word(value)
-        else str(value)
-    )
-
-
-def _is_word(value: Any) -> bool:
-    return value is None or isinstance(value, bool)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "all" if value is None else str(value)
 
 
 def _percent(share: float) -> str:

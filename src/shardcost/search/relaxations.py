@@ -1,8 +1,8 @@
 """What would have to give where nothing is feasible: `relaxations`, by trying, and `shortfall`.
 
 Each try lets go of one thing that was asked for: a limit, the number of GPUs, a value that an axis
-was fixed to. A try is first screened by the layouts that hold least, without any limit on time, and
-searched in full only where one of them fits.
+was fixed to; of all of them where none by itself helps. A try is first screened by the layouts that
+hold least, without any limit on time, and searched in full only where one of them fits.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from shardcost.units import format_bytes, format_time
 _MORE_GPUS: Final = (2, 4, 8, 16, 32, 64)
 _NETWORK: Final = "ib_1x400g_per_gpu"
 """Joins nodes where a cluster names no network: one that nodes of any size can have."""
-_MOST_TRIES: Final = 6
-"""Searches in full."""
+_MOST_SEARCHES: Final = 3
+"""In full, for one thing to let go of."""
 _MOST_FOUND: Final = 4
 _FREED_FIRST: Final = ("recompute", "zero", "micro_batch", "pp", "tp", "dp", "cp", "ep", "batch")
 """Axes in the order in which they are freed: what saves most memory comes first."""
@@ -71,7 +71,8 @@ def shortfall(found: Found) -> str:
 def relaxations(questions: Sequence[Question], found: Found) -> tuple[Relaxation, ...]:
     """Return what to let go of so that something becomes feasible, with the best layout then.
 
-    Of several questions the one that comes nearest, by memory, is asked again.
+    Of several questions the one that comes nearest, by memory, is asked again. Limits come first,
+    then GPUs, then axes.
 
     Args:
         questions: What was asked.
@@ -79,21 +80,44 @@ def relaxations(questions: Sequence[Question], found: Found) -> tuple[Relaxation
     """
     if found.feasible or not questions:
         return ()
-    least = found.smallest
-    question = questions[0] if least is None else least.question
+    question = _nearest(questions, found)
     start = _joined(question)
     if start is not question:
-        joined = _Try(start, f"a network between the nodes ({_NETWORK})")
-        best = _answer(joined)
+        best = _answer(_Try(start, f"a network between the nodes ({_NETWORK})"))
         if best is not None:
             return (best,)
-    results: list[Relaxation] = []
-    for tries, each in enumerate(_tries(start, found), 1):
-        best = _answer(each)
-        results += [] if best is None else [best]
-        if tries >= _MOST_TRIES or len(results) >= _MOST_FOUND:
-            break
-    return tuple(results)
+    results = list(_answers(_without_limits(start, found), _MOST_FOUND))
+    results += _answers(_with_more_gpus(start, _times_too_slow(start, results)), 1)
+    results += _answers(_freed(start), _MOST_FOUND - len(results))
+    return tuple(results or _answers(_with_all_freed(start), 1))
+
+
+def _answers(tries: Iterator[_Try], most: int) -> Iterator[Relaxation]:
+    """Yield what comes of tries, up to so many that lead to something."""
+    searched = 0
+    for each in tries:
+        if most > 0 and searched < _MOST_SEARCHES and _may_fit(each):
+            searched += 1
+            best = _answer(each)
+            if best is not None:
+                most -= 1
+                yield best
+
+
+def _nearest(questions: Sequence[Question], found: Found) -> Question:
+    """Return the question of the layout that holds least, where devices hold most."""
+    if found.smallest is None:
+        return questions[0]
+    model = found.smallest.question.model
+    return max((each for each in questions if each.model is model), key=_room_bytes)
+
+
+def _times_too_slow(question: Question, results: Sequence[Relaxation]) -> float:
+    """Return how many times longer than the limit a step takes where that limit was dropped."""
+    limit = question.constraints.max_time_s
+    if limit is None or not results:
+        return 1.0
+    return min(each.candidate.time_s for each in results) / limit
 
 
 def _joined(question: Question) -> Question:
@@ -106,13 +130,6 @@ def _joined(question: Question) -> Question:
 
 def _with_network(cluster: Cluster) -> Cluster:
     return replace(cluster, network=Network.named(_NETWORK))
-
-
-def _tries(question: Question, found: Found) -> Iterator[_Try]:
-    """Yield the tries in which a layout may fit, best ideas first."""
-    yield from filter(_may_fit, _without_limits(question, found))
-    yield from _with_more_gpus(question)
-    yield from filter(_may_fit, _freed(question))
 
 
 def _without_limits(question: Question, found: Found) -> Iterator[_Try]:
@@ -150,28 +167,35 @@ def _quantity(name: str, value: float) -> str:
     return format_time(value) if name.endswith("_s") and name.startswith("max") else f"{value:g}"
 
 
-def _with_more_gpus(question: Question) -> Iterator[_Try]:
-    """Yield the question with the fewest GPUs, by doubling, on which a layout may fit."""
+def _with_more_gpus(question: Question, times: float = 1.0) -> Iterator[_Try]:
+    """Yield the question with more and more GPUs, from so many times as many on."""
     asked = question.space.gpus or (1,)
-    most = max(asked)
+    at_most = "at most " if len(asked) > 1 else ""
     for factor in _MORE_GPUS:
-        gpus = factor * most
-        space = replace(_given(question), gpus=(gpus,))
-        bigger = _joined(_completed(question, space))
-        joined = "" if bigger.cluster is question.cluster else f", joined by {_NETWORK}"
-        at_most = "at most " if len(asked) > 1 else ""
-        each = _Try(bigger, f"{gpus} GPUs instead of {at_most}{most}{joined}")
-        if _may_fit(each):
-            yield each
-            return
+        if factor < times:
+            continue
+        gpus = factor * max(asked)
+        bigger = _completed(question, replace(_given(question), gpus=(gpus,)))
+        joined = _joined(bigger)
+        network = "" if joined is bigger else f", joined by {_NETWORK}"
+        yield _Try(joined, f"{gpus} GPUs instead of {at_most}{max(asked)}{network}")
+
+
+def _with_all_freed(question: Question) -> Iterator[_Try]:
+    """Yield the question with nothing fixed and no limits, and more and more GPUs."""
+    free = replace(_given(question), **{name: getattr(Space(), name) for name in _fixed(question)})
+    anything = replace(_completed(question, free), constraints=Constraints())
+    said = ["all axes freed"] if _fixed(question) else []
+    said += ["all limits dropped"] if question.constraints != Constraints() else []
+    if said:
+        yield _Try(anything, ", ".join(said))
+    for each in _with_more_gpus(anything):
+        yield each._replace(words=", ".join((*said, each.words)))
 
 
 def _freed(question: Question) -> Iterator[_Try]:
     """Yield the question with each axis freed that was fixed, then with all degrees."""
-    given = _given(question)
-    fixed = [name for name in AXES if name != "gpus" and getattr(given, name) is not None]
-    fixed = [name for name in fixed if getattr(given, name) != getattr(Space(), name)]
-    fixed.sort(key=lambda name: (*_FREED_FIRST, name).index(name))
+    given, fixed = _given(question), _fixed(question)
     for name in fixed:
         free = replace(given, **{name: getattr(Space(), name)})
         words = f"{name} freed (was {_listed(getattr(given, name))})"
@@ -189,14 +213,25 @@ def _listed(values: tuple[Any, ...]) -> str:
 
 
 def _given(question: Question) -> Space:
-    """Return the space with only those axes filled in that are narrower than when left out."""
-    usual = _complete(question, Space(gpus=question.space.gpus))
+    """Return the space as it was asked for: axes that have their usual values were left out."""
+    usual = _usual(question)
     left_out = {
         name: getattr(Space(), name)
         for name in AXES
-        if name != "gpus" and set(getattr(question.space, name)) >= set(getattr(usual, name))
+        if name != "gpus" and set(getattr(question.space, name)) == set(getattr(usual, name))
     }
     return replace(question.space, **left_out)
+
+
+def _fixed(question: Question) -> list[str]:
+    """Return the axes that would have further values if they were left out."""
+    space, usual = question.space, _usual(question)
+    found = [name for name in AXES if not set(getattr(space, name)) >= set(getattr(usual, name))]
+    return sorted(found, key=lambda name: (*_FREED_FIRST, name).index(name))
+
+
+def _usual(question: Question) -> Space:
+    return _complete(question, Space(gpus=question.space.gpus))
 
 
 def _completed(question: Question, space: Space) -> Question:

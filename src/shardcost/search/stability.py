@@ -4,7 +4,8 @@ Every fitted constant stands in the catalog beside the error of its fit. Here ea
 takes so many times as long as the model says, by a factor drawn from a lognormal distribution whose
 median error is that of the fit; then the layouts are ranked anew. One factor holds for all layouts
 of a draw, because a constant that is off is off for all of them: only what layouts have more or
-less of than each other can change their order.
+less of than each other can change their order. What a fit leaves from one shape to the next within
+a kind is not drawn.
 """
 
 from __future__ import annotations
