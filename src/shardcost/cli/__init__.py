@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "allreduce": "the exact cost of tensor-parallel all-reduces",
     "collective": "how long a collective takes, what runs and why",
     "estimate": "what a model costs under one layout: time by part, memory, why",
+    "plan": "which layout to run: prices them all, says why the others lost",
     "models": "the models in the catalog, or one of them in full",
     "clusters": "the clusters and networks in the catalog, or one of them in full",
     "validate": "prediction against measurement: errors on measured tables",
@@ -41,6 +42,7 @@ examples:
   shardcost allreduce --model llama3-70b --on h100_sxm --gpus 8
   shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm
   shardcost estimate llama3-70b --on h100_sxm --tp 8 --prefill --batch 1 --prompt-tokens 8192
+  shardcost plan llama3-70b --on h100_sxm --decode --batch 1..256 --context-tokens 4096
   shardcost models deepseek-v3
   shardcost inspect config.json --json
 """

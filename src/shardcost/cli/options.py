@@ -173,8 +173,8 @@ def model_file(path: Path) -> Model:
         return Model.from_hf(path)
 
 
-def add_workload(parser: Parser) -> None:
-    """Add the options that say what is computed; the same for every command."""
+def add_workload(parser: Parser, batches: str = "") -> None:
+    """Add the options that say what is computed; `batches` is what else the batch may be."""
     group = parser.add_argument_group("workload")
     kinds = group.add_mutually_exclusive_group(required=True)
     for phase, text in (
@@ -191,7 +191,8 @@ def add_workload(parser: Parser) -> None:
             help=f"{text}; needs {needed}",
         )
     for name, text in _SIZES.items():
-        group.add_argument(flag(name), metavar="N", help=text)
+        more = batches if name == "batch" else ""
+        group.add_argument(flag(name), metavar="N", help=text + more)
     for name, text in _FORMATS.items():
         group.add_argument(flag(name), metavar="NAME", help=text)
     group.add_argument(

@@ -1,0 +1,577 @@
+"""The report on a search: the best layouts, why the others lost, what would change the answer.
+
+Everything here was computed by the search and its answers; this room only says it, on one screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from shardcost.layout import Layout
+from shardcost.report.describe import as_data as noun_as_data
+from shardcost.report.estimate import (
+    COMMUNICATION,
+    PHASES,
+    as_remarks,
+    energy,
+    labelled,
+    percent,
+    plain,
+    rate,
+    sizes,
+)
+from shardcost.report.text import heading, paragraph, table, width
+from shardcost.search.answers import (
+    Crossover,
+    Gain,
+    Loss,
+    Relaxation,
+    Stability,
+    crossovers,
+    losses,
+    relaxations,
+    sensitivity,
+    shortfall,
+    stability,
+)
+from shardcost.search.found import Candidate, Found
+from shardcost.search.objectives import Figures, Objective
+from shardcost.search.question import Question
+from shardcost.units import format_time
+from shardcost.workload import Decode, Prefill, Train, Workload
+
+PRICED: Final = 20
+"""Layouts to ask a search for, so that stability has rivals to look at beside those shown."""
+_LINES: Final = 45
+"""Of the whole screen."""
+_MOST_REASONS: Final = 8
+_FEWEST_REASONS: Final = 3
+_CROSSOVERS: Final = 4
+_FEWEST_CROSSOVERS: Final = 2
+_LOSSES: Final = 4
+_TOKENS: Final = 1e6
+"""What money is counted for."""
+_NARROWEST_CHOICES: Final = 20
+_ROUNDING: Final = 1e-9
+"""A share of the time that is nothing."""
+_TELLING: Final = (
+    "gpus",
+    "batch",
+    "tp",
+    "pp",
+    "dp",
+    "micro_batch",
+    "ep",
+    "cp",
+    "recompute",
+    "zero",
+    "schedule",
+    "sequence_parallel",
+)
+"""Axes in the order in which their crossovers are worth a line."""
+
+
+class Plan(NamedTuple):
+    """What a search found, and the answers to what one asks next."""
+
+    found: Found
+    top: int
+    """How many of the best to show."""
+    price: float | None
+    """Of a GPU for an hour."""
+    caveats: tuple[str, ...]
+    losses: tuple[Loss, ...] = ()
+    gains: tuple[Gain, ...] = ()
+    crossovers: tuple[Crossover, ...] = ()
+    stability: Stability | None = None
+    relaxations: tuple[Relaxation, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        found: Found,
+        *,
+        top: int = 5,
+        price: float | None = None,
+        caveats: Sequence[str] = (),
+    ) -> Plan:
+        """Return what a search found with the answers to it."""
+        plan = cls(found, top, price, tuple(caveats))
+        if not found.best:
+            return plan._replace(relaxations=relaxations(found.questions, found))
+        first, *others = found.best
+        return plan._replace(
+            losses=losses(first, others[0]) if others else (),
+            gains=sensitivity(first, beyond=found.beyond),
+            crossovers=crossovers(found),
+            stability=stability(replace(found, best=found.best[:PRICED]), shown=min(top, PRICED)),
+        )
+
+    @property
+    def best(self) -> tuple[Candidate, ...]:
+        """Those to show."""
+        return self.found.best[: self.top]
+
+
+def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False) -> str:
+    """Return the report for a terminal."""
+    remarks = as_remarks(plan.best[0].estimate.warnings, plan.caveats)
+    closing = "\n".join(paragraph(remark, "  ") for remark in remarks)
+    first = [_heading(plan), _best(plan)]
+    room = _LINES - sum(part.count("\n") + 2 for part in (*first, closing) if part)
+    answers = _answers(plan)
+    while len(answers) + _FEWEST_REASONS + 2 > room and plan.crossovers[_FEWEST_CROSSOVERS:]:
+        plan = plan._replace(crossovers=_most_telling(plan.crossovers)[:-1])
+        answers = _answers(plan)
+    reasons = _reasons(plan.found, room - len(answers) - 2)
+    sections = [*first, "\n".join(answers), reasons, closing]
+    if pareto:
+        sections.append(_front(plan))
+    if explain:
+        from shardcost.estimate.explain import explanation
+
+        sections.append(explanation(plan.best[0].estimate, width()))
+    return "\n\n".join(filter(None, sections))
+
+
+def failure_as_text(plan: Plan) -> str:
+    """Return why nothing is feasible, and what would be."""
+    found = plan.found
+    lines = [f"nothing feasible among {found.considered:,} layouts:"]
+    lines += _counted(found.rejected, _MOST_REASONS)
+    lines.append(paragraph(shortfall(found), "  "))
+    for each in plan.relaxations:
+        said = f"feasible: {each.words}: {format_time(each.candidate.time_s)} a step"
+        lines.append(paragraph(f"{said}, {in_words(each.candidate)}", "  "))
+    return "\n".join(lines)
+
+
+def as_data(plan: Plan) -> dict[str, Any]:
+    """Return the report as plain data."""
+    found, steady = plan.found, plan.stability
+    return plain(  # type: ignore[no-any-return]
+        {
+            "considered": found.considered,
+            "feasible": found.feasible,
+            "seconds": found.seconds,
+            "rejected": [
+                {"reason": reason, "count": count} for reason, count in found.rejected.items()
+            ],
+            "best": [_candidate_as_data(plan, each) for each in plan.best],
+            "front": [_short_as_data(plan, each) for each in found.front],
+            "objective": found.questions[0].objective.name,
+            "unit": found.questions[0].objective.unit,
+            "losses": [
+                {
+                    "part": each.part,
+                    "winner_s": each.winner_s,
+                    "other_s": each.other_s,
+                    "lost_s": each.lost_s,
+                }
+                for each in plan.losses
+            ],
+            "sensitivity": [
+                {
+                    "what": each.what,
+                    "time_s": each.time_s,
+                    "faster_pct": each.faster_pct,
+                    "elasticity": each.elasticity,
+                    "note": each.note,
+                }
+                for each in plan.gains
+            ],
+            "crossovers": [_crossover_as_data(each) for each in plan.crossovers],
+            "stability": None
+            if steady is None
+            else {
+                "layouts": steady.layouts,
+                "shown": steady.shown,
+                "draws": steady.draws,
+                "first_stays_pct": steady.first_stays_pct,
+                "changed": steady.changed,
+                "worst_loss_pct": steady.worst_loss_pct,
+                "errors": dict(steady.errors),
+            },
+            "smallest": _smallest_as_data(found),
+            "relaxations": [
+                {"words": each.words, **_short_as_data(plan, each.candidate)}
+                for each in plan.relaxations
+            ],
+            "notes": list(plan.caveats),
+        }
+    )
+
+
+def in_words(candidate: Candidate) -> str:
+    """Return a layout in one line: degrees, sizes and the choices that are not the default."""
+    layout, work = candidate.layout, candidate.workload
+    batch = f"micro-batch {layout.micro_batch}" if isinstance(work, Train) else ""
+    return ", ".join(filter(None, (degrees(candidate), batch, *_choices(candidate).values())))
+
+
+def title(found: Found) -> str:
+    """Return what was asked: phase, model and place."""
+    asked = found.questions
+    models = " or ".join(dict.fromkeys(each.model.name for each in asked))
+    places = " or ".join(dict.fromkeys(map(place, asked)))
+    counts = dict.fromkeys(gpus for each in asked for gpus in each.space.gpus or ())
+    return f"{PHASES[asked[0].workload.phase]} {models} on {_range(list(counts))} x {places}"
+
+
+def place(asked: Question) -> str:
+    """Return where a question asks about: cluster and network."""
+    network = asked.cluster.network
+    return asked.cluster.name + (f" ({network.name})" if network is not None else "")
+
+
+def _range(values: Sequence[int]) -> str:
+    """Return one number, or the first and last of several."""
+    return f"{values[0]:,}" if len(values) == 1 else f"{min(values):,} to {max(values):,}"
+
+
+def _heading(plan: Plan) -> str:
+    found = plan.found
+    asked = found.questions[0]
+    work = _sizes(asked)
+    wanted = f"{asked.software.name}, {work}, {asked.workload.dtype}; best by"
+    counted = f"{found.feasible:,} of {found.considered:,} layouts feasible"
+    speed = f"{found.seconds:.2f} s, {found.considered / found.seconds:,.0f} layouts/s"
+    return "\n  ".join(
+        (
+            heading(paragraph(title(found), "  ")),
+            paragraph(f"{wanted} {asked.objective.unit}", "  "),
+            f"{counted}; {speed}",
+        )
+    )
+
+
+def _sizes(asked: Question) -> str:
+    """Return what a workload is made of, the batch as the range that is searched."""
+    said, batches = sizes(asked.workload), asked.space.batch or ()
+    if isinstance(asked.workload, Train) or len(batches) < 2:
+        return said
+    return said.replace(f"batch {batches[0]:,}", f"batch {_range(batches)}", 1)
+
+
+class _Column(NamedTuple):
+    """One figure of the table."""
+
+    head: str
+    cell: Callable[[Candidate], str]
+    right: bool = True
+
+
+def _columns(plan: Plan) -> Iterator[_Column]:
+    """Yield the columns: degrees, sizes, the figures of the phase, money or energy, memory."""
+    asked = plan.found.questions
+    if len({gpus for each in asked for gpus in each.space.gpus or ()}) > 1:
+        yield _Column("GPUs", lambda one: f"{one.layout.devices:,}")
+    yield _Column("layout", degrees, right=False)
+    if isinstance(asked[0].workload, Train):
+        yield _Column("mb", lambda one: f"{one.layout.micro_batch}")
+    elif len(asked[0].space.batch or ()) > 1:
+        yield _Column("batch", lambda one: f"{one.row['batch']:,}")
+    yield from _figures(asked[0].workload)
+    if plan.price is not None:
+        yield _Column("cost/Mtok", lambda one: f"{money(one, plan.price):.4g}")
+    if asked[0].objective.name == "energy":
+        yield _Column("per token", lambda one: energy(one.score))
+    if len({each.cluster.device.memory_bytes for each in asked}) > 1:
+        yield _Column("memory", lambda one: percent(one.memory_bytes / _capacity(one)))
+    else:
+        yield _Column(f"GiB of {_gib(_capacity(plan.best[0]))}", lambda one: _gib(one.memory_bytes))
+
+
+def _figures(work: Workload) -> Iterator[_Column]:
+    per_gpu = _Column("tok/s/GPU", lambda one: rate(one.estimate.tokens_per_s_per_gpu))
+    mfu = _Column("MFU", lambda one: percent(one.estimate.mfu))
+    if isinstance(work, Decode):
+        yield _Column("TPOT", lambda one: format_time(one.estimate.tpot_s))
+        yield _Column("tok/s/user", lambda one: rate(one.estimate.tokens_per_s_per_user))
+        yield per_gpu
+        return
+    yield _Column(
+        "TTFT" if isinstance(work, Prefill) else "step", lambda one: format_time(one.time_s)
+    )
+    yield per_gpu
+    yield mfu
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.4g}"
+
+
+def _capacity(candidate: Candidate) -> float:
+    return float(candidate.question.cluster.device.memory_bytes)
+
+
+def money(candidate: Candidate, price: float | None) -> float:
+    """Return what a million tokens cost."""
+    figures = Figures(
+        time_s=candidate.time_s,
+        memory_bytes=candidate.memory_bytes,
+        gpus=candidate.layout.devices,
+        tokens=candidate.workload.tokens,
+    )
+    per_token: float = Objective("cost", price).score(figures, candidate.question.cluster)
+    return per_token * _TOKENS
+
+
+def _best(plan: Plan) -> str:
+    """Return the best as a table, and below it what all of them have in common."""
+    shown, common = _table(plan, plan.best, numbered=True)
+    return shown + (f"\n{labelled('all', common)}" if common else "")
+
+
+def _table(
+    plan: Plan, candidates: Sequence[Candidate], *, numbered: bool = False
+) -> tuple[str, str]:
+    """Return candidates as a table, and in words the choices that they share."""
+    columns = list(_columns(plan))
+    chosen = [_choices(each, plan.found.questions) for each in candidates]
+    common = [word for word in chosen[0].values() if all(word in each.values() for each in chosen)]
+    common = common if len(chosen) > 1 else []
+    rows = []
+    for number, (each, choices) in enumerate(zip(candidates, chosen, strict=True), 1):
+        own = ", ".join(word for word in choices.values() if word not in common)
+        cells = [column.cell(each) for column in columns]
+        rows.append([*([str(number)] if numbered else []), *cells, own])
+    heads = [*([""] if numbered else []), *(column.head for column in columns)]
+    right = "".join(str(numbered + i) for i, column in enumerate(columns) if column.right)
+    return _with_choices(heads, rows, right), ", ".join(common)
+
+
+def _with_choices(heads: list[str], rows: list[list[str]], right: str) -> str:
+    """Return a table; choices, each row's last cell, go below it where no room is left beside."""
+    if not any(row[-1] for row in rows):
+        return table([*heads, ""], rows, right)
+    figures = table([*heads, ""], [[*row[:-1], ""] for row in rows], right)
+    if max(map(len, figures.splitlines())) + 2 + _NARROWEST_CHOICES <= width():
+        return table([*heads, "choices"], rows, right, _NARROWEST_CHOICES)
+    head, *lines = figures.splitlines()
+    below = [[line, "     " + row[-1]] for line, row in zip(lines, rows, strict=True)]
+    return "\n".join([head, *(line.rstrip() for pair in below for line in pair if line.strip())])
+
+
+def degrees(candidate: Candidate) -> str:
+    """Return the degrees above 1; model chunks go with the schedule."""
+    return replace(candidate.layout, chunks=1).short()
+
+
+def _choices(candidate: Candidate, asked: Sequence[Question] = ()) -> dict[str, str]:
+    """Return, by axis, the choices that are not the default, in words."""
+    layout, own = candidate.layout, candidate.question
+    found: dict[str, str] = {}
+    if len({each.model.name for each in asked}) > 1:
+        found["model"] = own.model.name
+    if len(set(map(place, asked))) > 1:
+        found["cluster"] = place(own)
+    if layout.pp > 1 and isinstance(candidate.workload, Train):
+        chunks = f" x{layout.chunks}" if layout.chunks > 1 else ""
+        found["schedule"] = layout.schedule + chunks
+    if layout.cp > 1 and len(own.space.context_scheme or ()) > 1:
+        found["context_scheme"] = f"cp by {layout.context_scheme}"
+    words = {
+        "sequence_parallel": "sequence parallel" * layout.sequence_parallel,
+        "recompute": f"{layout.recompute} recompute" * (layout.recompute != "none"),
+        "zero": f"ZeRO {layout.zero}" * (layout.zero > 0),
+        "scheme": f"{layout.scheme} products" * (layout.scheme != "1d"),
+        "order": f"placed {layout.order}" * (layout.order != Layout().order),
+        "shard_degree": f"shards over {layout.shard_degree}" * bool(layout.shard_degree),
+    }
+    found |= {name: word for name, word in words.items() if word}
+    return found | _overlap(candidate)
+
+
+def _overlap(candidate: Candidate) -> dict[str, str]:
+    """Return how communication is hidden, where the search has a choice in it."""
+    layout, found = candidate.layout, {}
+    groups = {"tp_overlap": layout.tp, "dp_overlap": layout.dp * layout.cp}
+    for name, ranks in groups.items():
+        if ranks > 1 and len(getattr(candidate.question.space, name)) > 1:
+            value = getattr(candidate.family, name)
+            said = {True: "on", False: "off"}.get(value, value)
+            found[name] = f"{name.replace('_', ' ')} {said}"
+    return found
+
+
+def _answers(plan: Plan) -> list[str]:
+    """Return the lines on the best: what bounds it, who comes next, what would change it."""
+    said = [labelled("time", _bounds(plan.best[0]))]
+    if plan.losses:
+        said.append(labelled("runner-up", _runner_up(plan)))
+    if plan.gains:
+        said.append(labelled("10 % more", _gains(plan.gains)))
+    for number, each in enumerate(_most_telling(plan.crossovers)):
+        said.append(labelled("" if number else "axes", each.words))
+    if plan.stability is not None:
+        said.append(labelled("stability", _steady(plan.stability)))
+    return [line for each in said for line in each.splitlines()]
+
+
+def _most_telling(found: Sequence[Crossover]) -> tuple[Crossover, ...]:
+    """Return the few axes whose crossovers are worth a line."""
+
+    def place(each: Crossover) -> int:
+        return _TELLING.index(each.axis) if each.axis in _TELLING else len(_TELLING)
+
+    return tuple(sorted(found, key=place)[:_CROSSOVERS])
+
+
+def _bounds(candidate: Candidate) -> str:
+    """Return where the time of the best goes."""
+    found = candidate.estimate
+    groups: dict[str, list[tuple[str, float]]] = {}
+    for part, seconds in found.parts_s.items():
+        share = float(seconds / found.time_s)
+        group, name = "compute", part
+        if part.endswith(COMMUNICATION):
+            group, name = "communication", part.removesuffix(COMMUNICATION)
+        elif part in {"bubble", "host and overhead"}:
+            group, name = part, ""
+        if share >= 5e-4:
+            groups.setdefault(group, []).append((name, share))
+    said = []
+    for group, parts in sorted(groups.items(), key=lambda item: -_sum(item[1])):
+        inside = sorted(parts, key=lambda item: -item[1])
+        listed = ", ".join(f"{name} {100 * share:.1f}" for name, share in inside if name)
+        said.append(f"{group} {percent(_sum(parts))}" + (f" ({listed})" if listed else ""))
+    return ", ".join(said)
+
+
+def _sum(parts: list[tuple[str, float]]) -> float:
+    return sum(share for _, share in parts)
+
+
+def _runner_up(plan: Plan) -> str:
+    first, second = plan.found.best[:2]
+    longer = second.time_s - first.time_s
+    least = 1e-3 * max(abs(longer), _ROUNDING * first.time_s)
+    parts = [each for each in plan.losses if abs(each.lost_s) > least][:_LOSSES]
+    said = f"{percent(second.score / first.score - 1)} behind"
+    if not parts:
+        return f"{said}; its step is made of the same parts"
+    listed = ", ".join(f"{each.part} {_signed(each.lost_s)}" for each in parts)
+    return f"{said}; its step differs by {_signed(longer)}: {listed}"
+
+
+def _signed(seconds: float) -> str:
+    return ("+" if seconds >= 0 else "-") + format_time(abs(seconds))
+
+
+def _gains(gains: Sequence[Gain]) -> str:
+    """Return what more of each resource brings."""
+    said = []
+    for number, each in enumerate(gains):
+        note = f" ({each.note})" if each.note else ""
+        said.append(f"{each.what} {each.faster_pct:.1f} %{'' if number else ' faster'}{note}")
+    return ", ".join(said)
+
+
+def _steady(found: Stability) -> str:
+    stays = f"{found.first_stays_pct:.0f} % of {found.draws} draws of the model's errors"
+    behind = f", and is at most {found.worst_loss_pct:.1f} % behind in nine of ten"
+    changed = f"; {found.changed:.1f} of the {found.shown} shown leave the top on average"
+    return (
+        f"the first stays first in {stays}{behind if found.first_stays_pct < 100 else ''}{changed}"
+    )
+
+
+def _reasons(found: Found, room: int) -> str:
+    """Return why the other layouts are not feasible, as many reasons as there is room for."""
+    most = min(_MOST_REASONS, max(_FEWEST_REASONS, room))
+    lines = list(_counted(found.rejected, most))
+    return "\n".join(("Left out, by the first reason against each:", *lines)) if lines else ""
+
+
+def _counted(rejected: Mapping[str, int], most: int) -> Iterator[str]:
+    """Yield the most frequent reasons with their counts, and the rest as one."""
+    listed = list(rejected.items())
+    if len(listed) > most:
+        rest = listed[most - 1 :]
+        others = f"{len(rest)} other reasons (--json has them)"
+        listed = [*listed[: most - 1], (others, sum(count for _, count in rest))]
+    wide = max((len(f"{count:,}") for _, count in listed), default=0)
+    for reason, count in listed:
+        yield f"  {count:>{wide},}  {reason}"
+
+
+def _front(plan: Plan) -> str:
+    work = plan.found.questions[0].workload
+    axes = {
+        "train": "time of a step and GPUs, or memory where GPUs are given",
+        "prefill": "tokens/s/GPU and TTFT",
+        "decode": "tokens/s/GPU and tokens/s/user",
+    }[work.phase]
+    shown, common = _table(plan, plan.found.front)
+    title = heading(f"Pareto front, {len(plan.found.front)} layouts: {axes}")
+    return "\n".join(filter(None, (title, shown, labelled("all", common) if common else "")))
+
+
+def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
+    found = each.estimate
+    return _short_as_data(plan, each) | {
+        "mfu": found.mfu,
+        "hfu": found.hfu,
+        "energy_j": found.energy_j,
+        "comm_share": found.comm_share,
+        "parts_s": dict(found.parts_s),
+        "warnings": list(found.warnings),
+    }
+
+
+def _short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
+    """Return a candidate without what only a whole estimate knows."""
+    network, work = each.question.cluster.network, each.workload
+    data = {
+        "layout": noun_as_data(each.layout),
+        "gpus": each.layout.devices,
+        "time_s": each.time_s,
+        "memory_bytes": each.memory_bytes,
+        "score": each.score,
+        "tokens_per_s": work.tokens / each.time_s,
+        "tokens_per_s_per_gpu": work.tokens / each.time_s / each.layout.devices,
+        **_serving_as_data(each),
+        "software": each.software.name,
+        "tp_overlap": each.software.tp_overlap,
+        "dp_overlap": each.software.dp_overlap,
+        "cluster": each.question.cluster.name,
+        "network": None if network is None else network.name,
+        "model": each.question.model.name,
+        "batch": work.global_batch if isinstance(work, Train) else each.row["batch"],
+    }
+    if plan.price is not None:
+        data["cost_per_million_tokens"] = money(each, plan.price)
+    return data
+
+
+def _serving_as_data(each: Candidate) -> dict[str, Any]:
+    work = each.workload
+    if isinstance(work, Prefill):
+        return {"ttft_s": each.time_s}
+    if isinstance(work, Decode):
+        tpot_s = each.time_s / work.new_tokens
+        known = {"ttft_s": each.row["ttft_s"]} if "ttft_s" in each.row else {}
+        return {"tpot_s": tpot_s, "tokens_per_s_per_user": 1 / tpot_s, **known}
+    return {}
+
+
+def _crossover_as_data(each: Crossover) -> dict[str, Any]:
+    return {
+        "axis": each.axis,
+        "value": each.value,
+        "best": [{"value": value, "score": score} for value, score in each.best],
+        "words": each.words,
+    }
+
+
+def _smallest_as_data(found: Found) -> dict[str, Any] | None:
+    if found.smallest is None:
+        return None
+    return {
+        "layout": noun_as_data(found.smallest.layout),
+        "memory_bytes": found.smallest.memory_bytes,
+        "capacity_bytes": _capacity(found.smallest),
+    }

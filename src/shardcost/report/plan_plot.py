@@ -1,0 +1,118 @@
+"""The Pareto front of a search drawn: what one gives up for the other, and which layout does it.
+
+Each question (model, cluster) has a colour and a mark of its own; the best by the objective is
+ringed. Points are labelled with their degrees as far as there is room.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from shardcost.files import write_whole
+from shardcost.report.estimate import rate
+from shardcost.report.plan import degrees, place, title
+from shardcost.report.plot import COLOURS, GREY, check_name, drawn
+from shardcost.search.found import Candidate, Found
+from shardcost.units import format_bytes, format_time
+from shardcost.workload import Decode, Prefill
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_INCHES: Final = (9, 6)
+_MARKS: Final = "os^Dv<>PX"
+_MOST_LABELS: Final = 12
+
+
+def write_front(found: Found, file: Path) -> None:
+    """Draw a search's Pareto front into a PNG or SVG file, which appears whole or not at all."""
+    check_name(file)
+    write_whole(file, drawn(lambda figure: _fill(figure, found), _INCHES, file))
+
+
+def _fill(figure: Figure, found: Found) -> None:
+    figure.suptitle(title(found), x=0.01, ha="left", fontsize=12)
+    axes = figure.subplots()
+    asked = {each.question.number: each.question for each in found.front}
+    for index, (number, question) in enumerate(sorted(asked.items())):
+        own = [each for each in found.front if each.question.number == number]
+        name = " on ".join((question.model.name, place(question)))
+        _draw(axes, own, COLOURS[index % len(COLOURS)], _MARKS[index % len(_MARKS)], name)
+    _ring(axes, found)
+    _label_points(axes, found.front)
+    _label_axes(axes, found)
+    axes.grid(visible=True, color="#dddddd", linewidth=0.5)
+    if len(asked) > 1:
+        axes.legend(frameon=False)
+
+
+def _point(each: Candidate) -> tuple[float, float]:
+    """Return where a candidate stands: the figures that people read, not those to be small."""
+    work, found = each.workload, each.estimate
+    if isinstance(work, Decode):
+        return float(found.tokens_per_s_per_user), float(found.tokens_per_s_per_gpu)
+    if isinstance(work, Prefill):
+        return each.time_s, float(found.tokens_per_s_per_gpu)
+    return each.time_s, float(each.row["y"])
+
+
+def _draw(axes: Axes, own: list[Candidate], colour: str, mark: str, name: str) -> None:
+    points = sorted(map(_point, own))
+    across, up = zip(*points, strict=True)
+    axes.plot(across, up, color=colour, marker=mark, linewidth=1.2, markersize=5, label=name)
+
+
+def _ring(axes: Axes, found: Found) -> None:
+    """Mark the best by the objective."""
+    best = found.best[0]
+    axes.plot(*_point(best), "o", markersize=13, fillstyle="none", color="black")
+    said = f"ringed: {_name(best)}, the best by {best.question.objective.unit}"
+    axes.set_title(said, loc="left", fontsize=9)
+
+
+def _label_points(axes: Axes, front: tuple[Candidate, ...]) -> None:
+    """Write layouts beside points at even steps along the front, on the side away from it."""
+    ordered = sorted(front, key=_point)
+    step = -(-len(ordered) // _MOST_LABELS)
+    falls = _point(ordered[0])[1] >= _point(ordered[-1])[1]
+    for each in ordered[::step]:
+        axes.annotate(
+            _name(each),
+            _point(each),
+            xytext=(6, 3 if falls else -9),
+            textcoords="offset points",
+            color=GREY,
+            fontsize=7,
+        )
+    axes.margins(x=0.12)
+
+
+def _name(each: Candidate) -> str:
+    several = len(each.question.space.batch or ()) > 1
+    return degrees(each) + (f", batch {each.row['batch']}" if several else "")
+
+
+def _label_axes(axes: Axes, found: Found) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    asked = found.questions[0]
+    work = asked.workload
+
+    def seconds(value: float, _: Any) -> str:
+        return format_time(value) if value > 0 else ""
+
+    if isinstance(work, Decode):
+        axes.set_xlabel("tokens/s of one user")
+    else:
+        axes.set_xlabel("TTFT" if isinstance(work, Prefill) else "time of a step")
+        axes.xaxis.set_major_formatter(FuncFormatter(seconds))
+    if isinstance(work, Decode | Prefill):
+        axes.set_ylabel("tokens/s/GPU")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: rate(value)))
+    elif len(asked.space.gpus or ()) > 1:
+        axes.set_ylabel("GPUs")
+    else:
+        axes.set_ylabel("memory of the fullest GPU")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
