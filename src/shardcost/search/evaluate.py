@@ -340,5 +340,6 @@ def _by_axis(grid: _Grid, cells: Cells) -> Iterator[tuple[tuple[str, Any], float
     for (name, values), least in zip(sizes, best[1:], strict=True):
         for value, most in zip(values, least, strict=True):
             yield (name, int(value)), float(most)
-    for name, value in grid.family._asdict().items():
+    whole = {"model": grid.question.model.name, "cluster": grid.question.place}
+    for name, value in {**grid.family._asdict(), **whole}.items():
         yield (name, value), float(score.min())

@@ -52,6 +52,12 @@ class Question:
     """Which of several questions of one search, and the number of its first cell."""
     first_cell: int = 0
 
+    @property
+    def place(self) -> str:
+        """The cluster, and the network that joins its nodes."""
+        network = self.cluster.network
+        return self.cluster.name + (f" with {network.name}" if network else "")
+
     @cached_property
     def families(self) -> list[Family]:
         """Every combination of choices."""
