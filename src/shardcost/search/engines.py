@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
@@ -42,6 +43,8 @@ _QUIET_RAY: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",  # a search tells nobody that it ran
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers leave the devices' variables alone
 }
+_FEW_WORDS: Final[dict[str, Any]] = {"log_to_driver": False, "logging_level": "error"}
+_ANSWERS_WITHIN_S: Final = 5.0
 _RAY_STORE_BYTES: Final = 256 * 2**20
 """Shared memory of a Ray of our own: it holds the questions and a few packed answers."""
 
@@ -131,7 +134,7 @@ def in_processes(questions: Questions, tasks: Iterator[Task], want: Want, jobs: 
                 yield from _streamed(_Pool(pool, want, jobs), tasks, unfinished)
         except BrokenProcessPool as error:
             broken = Counter({number: broken[number] + 1 for number in unfinished})
-            if max(broken.values(), default=TRIES) >= TRIES:
+            if max(broken.values()) >= TRIES:
                 raise LostWorkerError(
                     f"worker processes died {TRIES} times on one task: out of memory, or "
                     "a script that starts a search without `if __name__ == '__main__':`"
@@ -150,7 +153,8 @@ class _Pool:
         return _AHEAD * self._jobs
 
     def send(self, task: Task) -> Future[Answer]:
-        return self._pool.submit(_in_worker, task, self._want)
+        with _environment(_ONE_THREAD):  # the first task starts all processes
+            return self._pool.submit(_in_worker, task, self._want)
 
     def ready(self, under_way: Collection[Future[Answer]]) -> Iterable[Future[Answer]]:
         return wait(under_way, return_when=FIRST_COMPLETED).done
@@ -169,8 +173,6 @@ def _pool(questions: Questions, jobs: int) -> Iterator[ProcessPoolExecutor]:
         jobs, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(questions,)
     )
     try:
-        with _environment(_ONE_THREAD):
-            pool.submit(int)  # the first task starts all processes
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
@@ -287,18 +289,34 @@ def _connected(ray: Any, jobs: int, address: str | None) -> Iterator[None]:
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
-    own = {"num_cpus": jobs, "include_dashboard": False, "object_store_memory": _RAY_STORE_BYTES}
     with _environment(_ONE_THREAD | _QUIET_RAY):
-        ray.init(
-            address=address or "local",
-            log_to_driver=False,
-            logging_level="error",
-            **({} if address else own),
-        )
+        if address is None:
+            ray.init(
+                address="local",
+                num_cpus=jobs,
+                object_store_memory=_RAY_STORE_BYTES,
+                include_dashboard=False,
+                **_FEW_WORDS,
+            )
+        else:
+            _connect(ray, address)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Connect to a running Ray; Ray itself would wait for minutes where nothing answers."""
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdigit() and "/" not in host:
+            socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_S).close()
+        ray.init(address=address, **_FEW_WORDS)
+    except (OSError, ValueError, RuntimeError) as error:
+        words = str(error).strip().partition("\n")[0]
+        rule = f"that of a running Ray ({words})"
+        raise BadValueError("address", address, rule) from None
 
 
 @contextmanager

@@ -22,6 +22,8 @@ from shardcost.search.question import Question
 from shardcost.search.tasks import BLOCK_CELLS, TASK_CELLS, Want
 
 _READ: Final = frozenset({".py", ".toml"})
+_ABOVE: Final = frozenset({"cli", "evidence", "report", "web"})
+"""Rooms that stand above a search: none of its figures comes from there."""
 
 
 def request_of(questions: tuple[Question, ...], want: Want) -> dict[str, Any]:
@@ -43,13 +45,14 @@ def fingerprint(request: Mapping[str, Any]) -> str:
 
 @cache
 def package_digest() -> str:
-    """Return a digest of the package's own files: formulas and constants."""
+    """Return a digest of the files that hold the formulas and their constants."""
     folder = Path(__file__).resolve().parents[1]
     found = hashlib.sha256()
     for path in sorted(each for each in folder.rglob("*") if each.suffix in _READ):
-        content = path.read_bytes()
-        found.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
-        found.update(content)
+        name = path.relative_to(folder)
+        if name.parts[0] not in _ABOVE:
+            content = path.read_bytes()
+            found.update(f"{name.as_posix()} {len(content)}\n".encode() + content)
     return found.hexdigest()
 
 
