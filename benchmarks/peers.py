@@ -33,6 +33,7 @@ BATCH = 1536
 SEQUENCE = 2048
 LIMIT_S = 30.0
 """Wall-clock limit of one tool, loading included."""
+ABSENT = "not installed"
 SERVED = "Qwen/Qwen3-32B"
 SERVED_GPUS = 32
 PROMPT, ANSWER = 2048, 128
@@ -244,7 +245,7 @@ PEERS: dict[str, tuple[str, Callable[[float, Path], dict[str, Any]]]] = {
 def _measured(name: str, seconds: float, checkout: Path) -> dict[str, Any]:
     package, measure = PEERS[name]
     if not (checkout / package).is_dir() and importlib.util.find_spec(package) is None:
-        return {"failure": "not installed"}
+        return {"failure": ABSENT}
     try:
         return measure(seconds, checkout)
     except Exception as error:  # whatever the tool raises is its one line

@@ -32,7 +32,7 @@ from multiprocessing import get_context
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from peers import ANSWER, BATCH, GPUS, PEERS, PROMPT, SEQUENCE, SERVED_GPUS, rate_of
+from peers import ABSENT, ANSWER, BATCH, GPUS, PEERS, PROMPT, SEQUENCE, SERVED_GPUS, rate_of
 
 from shardcost import Cluster, Decode, Train, Workload, search
 from shardcost.search.run import questions_of
@@ -173,14 +173,14 @@ def measured(case: Case, jobs: int = 1, repeat: int = 1) -> dict[str, Any]:
 
 
 def growth() -> list[tuple[int, float]]:
-    """Return cells and seconds of one question on more and more GPU counts."""
+    """Return cells and processor seconds of one question on more and more GPU counts."""
     search(**MAIN._replace(space={"gpus": 8, "cp": 1}).arguments())
     found = []
     for step in (16, 8, 4, 2, 1):
         case = MAIN._replace(space=GROWING_SPACE | {"gpus": GROWING[step // 2 :: step]})
-        start = time.perf_counter()
+        start = time.process_time()
         cells = search(**case.arguments()).considered
-        found.append((cells, time.perf_counter() - start))
+        found.append((cells, time.process_time() - start))
     return found
 
 
@@ -192,7 +192,7 @@ def cells_of(case: Case) -> int:
 
 
 def sweep() -> dict[str, Any]:
-    """Return rates of a slice of the sweep, and what all of it would take.
+    """Return rates of a slice of the sweep in processor seconds, and what all of it would take.
 
     The slice has three parts with the same numbers of layouts: every model on one cluster, in one
     order, which are others in the next part. The whole is weighed by model.
@@ -210,9 +210,9 @@ def sweep() -> dict[str, Any]:
         at = sum(layouts.values()), sum(seconds.values())
         for model, gpus in zip(SWEEP_MODELS, SLICE_GPUS, strict=True):
             space = {"gpus": gpus, "order": order}
-            start = time.perf_counter()
+            start = time.process_time()
             found = search(**Case(model, cluster, SWEEP_WORK, space).arguments())
-            seconds[model] += time.perf_counter() - start
+            seconds[model] += time.process_time() - start
             layouts[model] += found.considered
         rates.append((sum(layouts.values()) - at[0]) / (sum(seconds.values()) - at[1]))
     return {
@@ -288,11 +288,11 @@ def print_growth() -> None:
     slopes = [np.polyfit(np.log(cells[k:]), np.log(seconds[k:]), 1)[0] for k in (0, 2)]
     print(f"\nCost against the size of the grid (GPT-3 175B on 1 to {len(GROWING)} GPU counts)")
     print("  million cells      " + "".join(f"{each / 1e6:8.2f}" for each in cells))
-    print("  seconds            " + "".join(f"{each:8.2f}" for each in seconds))
+    print("  processor seconds  " + "".join(f"{each:8.2f}" for each in seconds))
     each = seconds / cells * 1e6
     print("  seconds per million" + "".join(f"{one:8.3f}" for one in each))
-    print(f"  time ~ cells^{slopes[0]:.2f}, the largest three ^{slopes[1]:.2f}", end="")
-    print(f"  (at most 1, with 10 % for noise)  {verdict(max(slopes) <= 1.1)}")
+    print(f"  time ~ cells^{slopes[0]:.2f}, the largest three ^{slopes[1]:.2f}  (about 1)", end="")
+    print(f"  {verdict(max(slopes) <= 1.1)}")
 
 
 def print_sweep() -> None:
@@ -302,7 +302,10 @@ def print_sweep() -> None:
     numbers = " x ".join(str(len(each)) for each in axes)
     print(f"\nA sweep of {found['cells'] / 1e9:.2f} billion layouts", end="")
     print(f" ({numbers} models, clusters, GPUs, orders)")
-    print(f"  a slice: {found['sliced'] / 1e6:.1f} million in {found['seconds']:.1f} s", end="")
+    print(
+        f"  a slice: {found['sliced'] / 1e6:.1f} million in {found['seconds']:.1f} processor s",
+        end="",
+    )
     print(f", {found['memory_mb']:.0f} MB above the imports")
     change = found["last_per_s"] / found["first_per_s"] - 1
     print(
@@ -328,7 +331,8 @@ def print_peers(options: argparse.Namespace, main: dict[str, Any]) -> None:
         python = getattr(options, name.replace("-", "_")) if name != "calculon" else sys.executable
         theirs = rate_of(name, python, options.calculon if name == "calculon" else None)
         if theirs.failure:
-            print(f"  {name:<15} {theirs.failure[:60]}")
+            hint = f" (--{name} points at it)" if theirs.failure == ABSENT else ""
+            print(f"  {name:<15} {theirs.failure[:60]}{hint}")
             continue
         ours = fresh(measured, SERVING, 1, 3) if name == "aiconfigurator" else main
         print(f"  {name:<15}{theirs.per_s:13,.0f}", end="")
@@ -337,10 +341,9 @@ def print_peers(options: argparse.Namespace, main: dict[str, Any]) -> None:
                 f"{ours[f'{what}_per_s']:15,}{ours[f'{what}_per_s'] / theirs.per_s:9,.0f}", end=""
             )
         print(f"\n    {theirs.asked}")
-    print("  possible: no rule forbids it; considered: all of the space. Another tool's result may")
-    print(
-        "  hold more or less than ours: aiconfigurator's is prompt and answer, ours a decode step"
-    )
+    print("  possible: no rule forbids it; considered: all of the space")
+    print("  one layout is not the same work everywhere: aiconfigurator prices a prompt and")
+    print("  its answer where ours is a step of decoding, and it counts only its results")
 
 
 def options_given() -> argparse.Namespace:
