@@ -1,6 +1,7 @@
 """The documentation runs: every ``$ shardcost …`` block prints exactly what the page shows.
 
-(The ``>>>`` examples of every page and module run as doctests by pytest itself.)
+(Only how fast a search was may differ. The ``>>>`` examples of every page and module run as
+doctests by pytest itself.)
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from shardcost.formats.hf_fields import families
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SPEED = re.compile(r"[\d.]+ s, [\d,]+ layouts/s")
+"""How fast a search was: the one figure of an output that differs from run to run."""
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 
@@ -56,7 +59,7 @@ def test_console_blocks_show_real_output(
     monkeypatch.chdir(ROOT)
     main(shlex.split(command)[1:])
     out, err = capsys.readouterr()
-    assert out + err == output
+    assert SPEED.sub("", out + err) == SPEED.sub("", output)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

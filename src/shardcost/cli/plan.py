@@ -79,8 +79,9 @@ def _add_space(parser: options.Parser) -> None:
         metavar="AXIS=A,B,…",
         action="append",
         default=[],
-        help="values of one axis, free otherwise: tp=8, recompute=none,full; order, scheme,"
-        " tp_overlap and dp_overlap have one value unless they are set to all",
+        help="values of one axis, all if not given: tp, cp, pp, dp, ep, micro_batch, chunks,"
+        " sequence_parallel, recompute, schedule, zero, context_scheme; shard_degree; and scheme,"
+        " order, tp_overlap, dp_overlap, which have one value unless they are set to all",
     )
     space.add_argument("--objective", metavar="NAME", default="time", help=f"{_OBJECTIVES} (time)")
     space.add_argument("--price", metavar="X", help="of a GPU for an hour, in any currency")
@@ -232,7 +233,7 @@ def _fixed(text: str, software: Software) -> tuple[str, Any]:
     axis = name.strip().removeprefix("--").replace("-", "_")
     known = [each for each in AXES if each not in _OWN_OPTIONS]
     if axis not in known:
-        hint = f"(--{axis} sets it)" if axis in _OWN_OPTIONS else ""
+        hint = f"(--{axis} sets it)" if axis in _OWN_OPTIONS else "(see shardcost plan --help)"
         raise UnknownNameError("axis in --fix", axis, known, hint)
     if values.strip() == "all":
         return axis, _every(axis, software)

@@ -57,6 +57,8 @@ _NARROWEST_CHOICES: Final = 20
 _ROUNDING: Final = 1e-9
 """A share of the time that is nothing."""
 _TELLING: Final = (
+    "model",
+    "cluster",
     "gpus",
     "batch",
     "tp",

@@ -14,7 +14,7 @@ from shardcost.report.estimate import rate
 from shardcost.report.plan import degrees, place, title
 from shardcost.report.plot import COLOURS, GREY, check_name, drawn
 from shardcost.search.found import Candidate, Found
-from shardcost.units import format_bytes, format_time
+from shardcost.units import format_time
 from shardcost.workload import Decode, Prefill
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _INCHES: Final = (9, 6)
 _MARKS: Final = "os^Dv<>PX"
-_MOST_LABELS: Final = 12
+_LABEL: Final = (0.11, 0.035)
+"""Room of a label, as shares of the picture."""
 
 
 def write_front(found: Found, file: Path) -> None:
@@ -44,7 +45,7 @@ def _fill(figure: Figure, found: Found) -> None:
     _label_points(axes, found.front)
     _label_axes(axes, found)
     axes.grid(visible=True, color="#dddddd", linewidth=0.5)
-    if len(asked) > 1:
+    if len(found.questions) > 1:
         axes.legend(frameon=False)
 
 
@@ -55,7 +56,8 @@ def _point(each: Candidate) -> tuple[float, float]:
         return float(found.tokens_per_s_per_user), float(found.tokens_per_s_per_gpu)
     if isinstance(work, Prefill):
         return each.time_s, float(found.tokens_per_s_per_gpu)
-    return each.time_s, float(each.row["y"])
+    several = len(each.question.space.gpus or ()) > 1
+    return each.time_s, float(each.layout.devices if several else each.memory_bytes / 2**30)
 
 
 def _draw(axes: Axes, own: list[Candidate], colour: str, mark: str, name: str) -> None:
@@ -73,11 +75,18 @@ def _ring(axes: Axes, found: Found) -> None:
 
 
 def _label_points(axes: Axes, front: tuple[Candidate, ...]) -> None:
-    """Write layouts beside points at even steps along the front, on the side away from it."""
+    """Write layouts beside their points, on the side away from the front, where there is room."""
     ordered = sorted(front, key=_point)
-    step = -(-len(ordered) // _MOST_LABELS)
     falls = _point(ordered[0])[1] >= _point(ordered[-1])[1]
-    for each in ordered[::step]:
+    axes.margins(x=0.12)
+    axes.autoscale_view()  # otherwise scales are set only when the picture is drawn
+    to_axes = axes.transData + axes.transAxes.inverted()
+    labelled: list[tuple[float, float]] = []
+    for each in ordered:
+        across, up = to_axes.transform(_point(each))
+        if any(abs(across - x) < _LABEL[0] and abs(up - y) < _LABEL[1] for x, y in labelled):
+            continue
+        labelled.append((across, up))
         axes.annotate(
             _name(each),
             _point(each),
@@ -86,7 +95,6 @@ def _label_points(axes: Axes, front: tuple[Candidate, ...]) -> None:
             color=GREY,
             fontsize=7,
         )
-    axes.margins(x=0.12)
 
 
 def _name(each: Candidate) -> str:
@@ -114,5 +122,4 @@ def _label_axes(axes: Axes, found: Found) -> None:
     elif len(asked.space.gpus or ()) > 1:
         axes.set_ylabel("GPUs")
     else:
-        axes.set_ylabel("memory of the fullest GPU")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+        axes.set_ylabel("memory of the fullest GPU, GiB")
