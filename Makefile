@@ -37,6 +37,7 @@ bench: .venv/dev ## speed, as ratios measured in one run
 	@$(BIN)/python benchmarks/collectives.py
 	@$(BIN)/python benchmarks/simulation.py
 	@$(BIN)/python benchmarks/estimate.py
+	@$(BIN)/python benchmarks/search.py
 
 format: .venv/dev ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .
