@@ -115,7 +115,8 @@ def _add_running(parser: options.Parser) -> None:
 
 def run(given: Namespace) -> int:
     """Search, and print what was found."""
-    from shardcost.report.plan import Plan, as_data, as_text, failure_as_text
+    from shardcost.report.plan import Plan, as_text, failure_as_text
+    from shardcost.report.plan_data import as_data
 
     top = whole_number("--top", options.whole("--top", given.top), 1)
     price = None

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from shardcost.layout import Layout
-from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.estimate import (
     COMMUNICATION,
     PHASES,
@@ -18,7 +17,6 @@ from shardcost.report.estimate import (
     energy,
     labelled,
     percent,
-    plain,
     rate,
     sizes,
 )
@@ -47,6 +45,7 @@ PRICED: Final = 20
 _LINES: Final = 45
 """Of the whole screen."""
 _MOST_REASONS: Final = 8
+_REMARK_LINES: Final = 8
 _FEWEST_REASONS: Final = 3
 _CROSSOVERS: Final = 4
 _FEWEST_CROSSOVERS: Final = 2
@@ -120,7 +119,7 @@ class Plan(NamedTuple):
 def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False) -> str:
     """Return the report for a terminal."""
     remarks = as_remarks(plan.best[0].estimate.warnings, plan.caveats)
-    closing = "\n".join(paragraph(remark, "  ") for remark in remarks)
+    closing = "\n".join(_few([paragraph(remark, "  ") for remark in remarks]))
     first = [_heading(plan), _best(plan)]
     room = _LINES - sum(part.count("\n") + 2 for part in (*first, closing) if part)
     answers = _answers(plan)
@@ -138,6 +137,17 @@ def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False) -> str:
     return "\n\n".join(filter(None, sections))
 
 
+def _few(remarks: Sequence[str]) -> Iterator[str]:
+    """Yield remarks as far as there is room for them, and how many there are beyond."""
+    used = 0
+    for number, remark in enumerate(remarks):
+        used += remark.count("\n") + 1
+        if used > _REMARK_LINES:
+            yield f"Warning: {len(remarks) - number} more (--json has them)"
+            return
+        yield remark
+
+
 def failure_as_text(plan: Plan) -> str:
     """Return why nothing is feasible, and what would be."""
     found = plan.found
@@ -148,62 +158,6 @@ def failure_as_text(plan: Plan) -> str:
         said = f"feasible: {each.words}: {format_time(each.candidate.time_s)} a step"
         lines.append(paragraph(f"{said}, {in_words(each.candidate)}", "  "))
     return "\n".join(lines)
-
-
-def as_data(plan: Plan) -> dict[str, Any]:
-    """Return the report as plain data."""
-    found, steady = plan.found, plan.stability
-    return plain(  # type: ignore[no-any-return]
-        {
-            "considered": found.considered,
-            "feasible": found.feasible,
-            "seconds": found.seconds,
-            "rejected": [
-                {"reason": reason, "count": count} for reason, count in found.rejected.items()
-            ],
-            "best": [_candidate_as_data(plan, each) for each in plan.best],
-            "front": [_short_as_data(plan, each) for each in found.front],
-            "objective": found.questions[0].objective.name,
-            "unit": found.questions[0].objective.unit,
-            "losses": [
-                {
-                    "part": each.part,
-                    "winner_s": each.winner_s,
-                    "other_s": each.other_s,
-                    "lost_s": each.lost_s,
-                }
-                for each in plan.losses
-            ],
-            "sensitivity": [
-                {
-                    "what": each.what,
-                    "time_s": each.time_s,
-                    "faster_pct": each.faster_pct,
-                    "elasticity": each.elasticity,
-                    "note": each.note,
-                }
-                for each in plan.gains
-            ],
-            "crossovers": [_crossover_as_data(each) for each in plan.crossovers],
-            "stability": None
-            if steady is None
-            else {
-                "layouts": steady.layouts,
-                "shown": steady.shown,
-                "draws": steady.draws,
-                "first_stays_pct": steady.first_stays_pct,
-                "changed": steady.changed,
-                "worst_loss_pct": steady.worst_loss_pct,
-                "errors": dict(steady.errors),
-            },
-            "smallest": _smallest_as_data(found),
-            "relaxations": [
-                {"words": each.words, **_short_as_data(plan, each.candidate)}
-                for each in plan.relaxations
-            ],
-            "notes": list(plan.caveats),
-        }
-    )
 
 
 def in_words(candidate: Candidate) -> str:
@@ -263,13 +217,15 @@ class _Column(NamedTuple):
     head: str
     cell: Callable[[Candidate], str]
     right: bool = True
+    spare: int = 0
+    """Above 0 where others say the same; where the terminal is narrow, the highest goes first."""
 
 
 def _columns(plan: Plan) -> Iterator[_Column]:
     """Yield the columns: degrees, sizes, the figures of the phase, money or energy, memory."""
     asked = plan.found.questions
     if len({gpus for each in asked for gpus in each.space.gpus or ()}) > 1:
-        yield _Column("GPUs", lambda one: f"{one.layout.devices:,}")
+        yield _Column("GPUs", lambda one: f"{one.layout.devices:,}", spare=1)
     yield _Column("layout", degrees, right=False)
     if isinstance(asked[0].workload, Train):
         yield _Column("mb", lambda one: f"{one.layout.micro_batch}")
@@ -281,17 +237,17 @@ def _columns(plan: Plan) -> Iterator[_Column]:
     if asked[0].objective.name == "energy":
         yield _Column("per token", lambda one: energy(one.score))
     if len({each.cluster.device.memory_bytes for each in asked}) > 1:
-        yield _Column("memory", lambda one: percent(one.memory_bytes / _capacity(one)))
+        yield _Column("memory", lambda one: percent(one.memory_bytes / capacity(one)))
     else:
-        yield _Column(f"GiB of {_gib(_capacity(plan.best[0]))}", lambda one: _gib(one.memory_bytes))
+        yield _Column(f"GiB of {_gib(capacity(plan.best[0]))}", lambda one: _gib(one.memory_bytes))
 
 
 def _figures(work: Workload) -> Iterator[_Column]:
     per_gpu = _Column("tok/s/GPU", lambda one: rate(one.estimate.tokens_per_s_per_gpu))
-    mfu = _Column("MFU", lambda one: percent(one.estimate.mfu))
+    mfu = _Column("MFU", lambda one: percent(one.estimate.mfu), spare=3)
     if isinstance(work, Decode):
         yield _Column("TPOT", lambda one: format_time(one.estimate.tpot_s))
-        yield _Column("tok/s/user", lambda one: rate(one.estimate.tokens_per_s_per_user))
+        yield _Column("tok/s/user", lambda one: rate(one.estimate.tokens_per_s_per_user), spare=2)
         yield per_gpu
         return
     yield _Column(
@@ -305,7 +261,8 @@ def _gib(size: float) -> str:
     return f"{size / 2**30:.4g}"
 
 
-def _capacity(candidate: Candidate) -> float:
+def capacity(candidate: Candidate) -> float:
+    """Return the memory of the device that a candidate runs on, in bytes."""
     return float(candidate.question.cluster.device.memory_bytes)
 
 
@@ -331,30 +288,39 @@ def _table(
     plan: Plan, candidates: Sequence[Candidate], *, numbered: bool = False
 ) -> tuple[str, str]:
     """Return candidates as a table, and in words the choices that they share."""
-    columns = list(_columns(plan))
     chosen = [_choices(each, plan.found.questions) for each in candidates]
     common = [word for word in chosen[0].values() if all(word in each.values() for each in chosen)]
     common = common if len(chosen) > 1 else []
-    rows = []
-    for number, (each, choices) in enumerate(zip(candidates, chosen, strict=True), 1):
-        own = ", ".join(word for word in choices.values() if word not in common)
-        cells = [column.cell(each) for column in columns]
-        rows.append([*([str(number)] if numbered else []), *cells, own])
-    heads = [*([""] if numbered else []), *(column.head for column in columns)]
-    right = "".join(str(numbered + i) for i, column in enumerate(columns) if column.right)
-    return _with_choices(heads, rows, right), ", ".join(common)
+    own = [", ".join(word for word in each.values() if word not in common) for each in chosen]
+    columns = list(_columns(plan))
+    if numbered:
+        ranks = {id(each): str(rank) for rank, each in enumerate(candidates, 1)}
+        columns.insert(0, _Column("", lambda one: ranks[id(one)], right=False))
+    text = _with_choices(columns, candidates, own)
+    while max(map(len, text.splitlines())) > width() and any(each.spare for each in columns):
+        columns.remove(max(columns, key=lambda each: each.spare))
+        text = _with_choices(columns, candidates, own)
+    return text, ", ".join(common)
 
 
-def _with_choices(heads: list[str], rows: list[list[str]], right: str) -> str:
-    """Return a table; choices, each row's last cell, go below it where no room is left beside."""
-    if not any(row[-1] for row in rows):
-        return table([*heads, ""], rows, right)
-    figures = table([*heads, ""], [[*row[:-1], ""] for row in rows], right)
+def _with_choices(
+    columns: Sequence[_Column], candidates: Sequence[Candidate], own: Sequence[str]
+) -> str:
+    """Return a table; each candidate's own choices go below it where no room is left beside."""
+    heads = [column.head for column in columns]
+    rows = [[column.cell(each) for column in columns] for each in candidates]
+    right = "".join(str(i) for i, column in enumerate(columns) if column.right)
+    figures = table([*heads, ""], [[*row, ""] for row in rows], right)
+    if not any(own):
+        return figures
     if max(map(len, figures.splitlines())) + 2 + _NARROWEST_CHOICES <= width():
-        return table([*heads, "choices"], rows, right, _NARROWEST_CHOICES)
+        beside = [[*row, words] for row, words in zip(rows, own, strict=True)]
+        return table([*heads, "choices"], beside, right, _NARROWEST_CHOICES)
     head, *lines = figures.splitlines()
-    below = [[line, "     " + row[-1]] for line, row in zip(lines, rows, strict=True)]
-    return "\n".join([head, *(line.rstrip() for pair in below for line in pair if line.strip())])
+    below = [head]
+    for line, words in zip(lines, own, strict=True):
+        below += [line, f"     {words}"] if words else [line]
+    return "\n".join(below)
 
 
 def degrees(candidate: Candidate) -> str:
@@ -408,7 +374,7 @@ def _answers(plan: Plan) -> list[str]:
         said.append(labelled("10 % more", _gains(plan.gains)))
     for number, each in enumerate(_most_telling(plan.crossovers)):
         said.append(labelled("" if number else "axes", each.words))
-    if plan.stability is not None:
+    if plan.stability is not None and plan.stability.layouts > 1:
         said.append(labelled("stability", _steady(plan.stability)))
     return [line for each in said for line in each.splitlines()]
 
@@ -419,7 +385,8 @@ def _most_telling(found: Sequence[Crossover]) -> tuple[Crossover, ...]:
     def place(each: Crossover) -> int:
         return _TELLING.index(each.axis) if each.axis in _TELLING else len(_TELLING)
 
-    return tuple(sorted(found, key=place)[:_CROSSOVERS])
+    compared = [each for each in found if sum(score is not None for _, score in each.best) > 1]
+    return tuple(sorted(compared, key=place)[:_CROSSOVERS])
 
 
 def _bounds(candidate: Candidate) -> str:
@@ -510,70 +477,3 @@ def _front(plan: Plan) -> str:
     shown, common = _table(plan, plan.found.front)
     title = heading(f"Pareto front, {len(plan.found.front)} layouts: {axes}")
     return "\n".join(filter(None, (title, shown, labelled("all", common) if common else "")))
-
-
-def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
-    found = each.estimate
-    return _short_as_data(plan, each) | {
-        "mfu": found.mfu,
-        "hfu": found.hfu,
-        "energy_j": found.energy_j,
-        "comm_share": found.comm_share,
-        "parts_s": dict(found.parts_s),
-        "warnings": list(found.warnings),
-    }
-
-
-def _short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
-    """Return a candidate without what only a whole estimate knows."""
-    network, work = each.question.cluster.network, each.workload
-    data = {
-        "layout": noun_as_data(each.layout),
-        "gpus": each.layout.devices,
-        "time_s": each.time_s,
-        "memory_bytes": each.memory_bytes,
-        "score": each.score,
-        "tokens_per_s": work.tokens / each.time_s,
-        "tokens_per_s_per_gpu": work.tokens / each.time_s / each.layout.devices,
-        **_serving_as_data(each),
-        "software": each.software.name,
-        "tp_overlap": each.software.tp_overlap,
-        "dp_overlap": each.software.dp_overlap,
-        "cluster": each.question.cluster.name,
-        "network": None if network is None else network.name,
-        "model": each.question.model.name,
-        "batch": work.global_batch if isinstance(work, Train) else each.row["batch"],
-    }
-    if plan.price is not None:
-        data["cost_per_million_tokens"] = money(each, plan.price)
-    return data
-
-
-def _serving_as_data(each: Candidate) -> dict[str, Any]:
-    work = each.workload
-    if isinstance(work, Prefill):
-        return {"ttft_s": each.time_s}
-    if isinstance(work, Decode):
-        tpot_s = each.time_s / work.new_tokens
-        known = {"ttft_s": each.row["ttft_s"]} if "ttft_s" in each.row else {}
-        return {"tpot_s": tpot_s, "tokens_per_s_per_user": 1 / tpot_s, **known}
-    return {}
-
-
-def _crossover_as_data(each: Crossover) -> dict[str, Any]:
-    return {
-        "axis": each.axis,
-        "value": each.value,
-        "best": [{"value": value, "score": score} for value, score in each.best],
-        "words": each.words,
-    }
-
-
-def _smallest_as_data(found: Found) -> dict[str, Any] | None:
-    if found.smallest is None:
-        return None
-    return {
-        "layout": noun_as_data(found.smallest.layout),
-        "memory_bytes": found.smallest.memory_bytes,
-        "capacity_bytes": _capacity(found.smallest),
-    }

@@ -1,0 +1,135 @@
+"""The report on a search as plain data, for ``--json``; the first six keys are a contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardcost.report.describe import as_data as noun_as_data
+from shardcost.report.estimate import plain
+from shardcost.report.plan import Plan, capacity, money
+from shardcost.search.answers import Crossover
+from shardcost.search.found import Candidate, Found
+from shardcost.workload import Decode, Prefill, Train
+
+
+def as_data(plan: Plan) -> dict[str, Any]:
+    """Return the report as plain data."""
+    found, steady = plan.found, plan.stability
+    return plain(  # type: ignore[no-any-return]
+        {
+            "considered": found.considered,
+            "feasible": found.feasible,
+            "seconds": found.seconds,
+            "rejected": [
+                {"reason": reason, "count": count} for reason, count in found.rejected.items()
+            ],
+            "best": [_candidate_as_data(plan, each) for each in plan.best],
+            "front": [_short_as_data(plan, each) for each in found.front],
+            "objective": found.questions[0].objective.name,
+            "unit": found.questions[0].objective.unit,
+            "losses": [
+                {
+                    "part": each.part,
+                    "winner_s": each.winner_s,
+                    "other_s": each.other_s,
+                    "lost_s": each.lost_s,
+                }
+                for each in plan.losses
+            ],
+            "sensitivity": [
+                {
+                    "what": each.what,
+                    "time_s": each.time_s,
+                    "faster_pct": each.faster_pct,
+                    "elasticity": each.elasticity,
+                    "note": each.note,
+                }
+                for each in plan.gains
+            ],
+            "crossovers": [_crossover_as_data(each) for each in plan.crossovers],
+            "stability": None
+            if steady is None
+            else {
+                "layouts": steady.layouts,
+                "shown": steady.shown,
+                "draws": steady.draws,
+                "first_stays_pct": steady.first_stays_pct,
+                "changed": steady.changed,
+                "worst_loss_pct": steady.worst_loss_pct,
+                "errors": dict(steady.errors),
+            },
+            "smallest": _smallest_as_data(found),
+            "relaxations": [
+                {"words": each.words, **_short_as_data(plan, each.candidate)}
+                for each in plan.relaxations
+            ],
+            "notes": list(plan.caveats),
+        }
+    )
+
+
+def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
+    found = each.estimate
+    return _short_as_data(plan, each) | {
+        "mfu": found.mfu,
+        "hfu": found.hfu,
+        "energy_j": found.energy_j,
+        "comm_share": found.comm_share,
+        "parts_s": dict(found.parts_s),
+        "warnings": list(found.warnings),
+    }
+
+
+def _short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
+    """Return a candidate without what only a whole estimate knows."""
+    network, work = each.question.cluster.network, each.workload
+    data = {
+        "layout": noun_as_data(each.layout),
+        "gpus": each.layout.devices,
+        "time_s": each.time_s,
+        "memory_bytes": each.memory_bytes,
+        "score": each.score,
+        "tokens_per_s": work.tokens / each.time_s,
+        "tokens_per_s_per_gpu": work.tokens / each.time_s / each.layout.devices,
+        **_serving_as_data(each),
+        "software": each.software.name,
+        "tp_overlap": each.software.tp_overlap,
+        "dp_overlap": each.software.dp_overlap,
+        "cluster": each.question.cluster.name,
+        "network": None if network is None else network.name,
+        "model": each.question.model.name,
+        "batch": work.global_batch if isinstance(work, Train) else each.row["batch"],
+    }
+    if plan.price is not None:
+        data["cost_per_million_tokens"] = money(each, plan.price)
+    return data
+
+
+def _serving_as_data(each: Candidate) -> dict[str, Any]:
+    work = each.workload
+    if isinstance(work, Prefill):
+        return {"ttft_s": each.time_s}
+    if isinstance(work, Decode):
+        tpot_s = each.time_s / work.new_tokens
+        known = {"ttft_s": each.row["ttft_s"]} if "ttft_s" in each.row else {}
+        return {"tpot_s": tpot_s, "tokens_per_s_per_user": 1 / tpot_s, **known}
+    return {}
+
+
+def _crossover_as_data(each: Crossover) -> dict[str, Any]:
+    return {
+        "axis": each.axis,
+        "value": each.value,
+        "best": [{"value": value, "score": score} for value, score in each.best],
+        "words": each.words,
+    }
+
+
+def _smallest_as_data(found: Found) -> dict[str, Any] | None:
+    if found.smallest is None:
+        return None
+    return {
+        "layout": noun_as_data(found.smallest.layout),
+        "memory_bytes": found.smallest.memory_bytes,
+        "capacity_bytes": capacity(found.smallest),
+    }
