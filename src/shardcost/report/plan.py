@@ -419,11 +419,19 @@ def _runner_up(plan: Plan) -> str:
     longer = second.time_s - first.time_s
     least = 1e-3 * max(abs(longer), _ROUNDING * first.time_s)
     parts = [each for each in plan.losses if abs(each.lost_s) > least][:_LOSSES]
-    said = f"{percent(second.score / first.score - 1)} behind"
+    said = f"{percent(second.score / first.score - 1)} behind{_other_sizes(first, second)}"
     if not parts:
         return f"{said}; its step is made of the same parts"
     listed = ", ".join(f"{each.part} {_signed(each.lost_s)}" for each in parts)
     return f"{said}; its step differs by {_signed(longer)}: {listed}"
+
+
+def _other_sizes(first: Candidate, second: Candidate) -> str:
+    """Return what makes the steps of two candidates different amounts of work, if anything."""
+    forms = {"batch": "batch {:,}", "gpus": "{:,} GPUs"}
+    differing = [name for name in forms if first.row[name] != second.row[name]]
+    said = " and ".join(forms[name].format(second.row[name]) for name in differing)
+    return f" with {said}" if said else ""
 
 
 def _signed(seconds: float) -> str:
