@@ -307,13 +307,10 @@ def test_parts_join_to_the_same_in_any_order() -> None:
     asked = question("overlap")
     parts = [part_of(asked, block, 8) for block in asked.blocks(20_000)]
 
-    def all_of(order: list[Part]) -> Part:
-        whole = Part()
-        for part in order:
-            whole = joined(whole, part, 8)
-        return whole
-
-    one, two = all_of(parts), all_of(parts[::-1])
+    whole = Part()
+    for part in parts[::-1]:
+        whole = joined((whole, part), 8)
+    one, two = joined(parts, 8), whole
     assert one.rejected == two.rejected
     assert one.by_axis == two.by_axis
     for name in ("best", "front", "beyond", "smallest"):

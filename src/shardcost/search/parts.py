@@ -7,7 +7,7 @@ the one with less memory counts, then the one with the lower number.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,28 +41,33 @@ class Part:
     """All feasible cells, where they are to be kept."""
 
 
-def joined(one: Part, two: Part, most: int = KEPT) -> Part:
-    """Return two parts as one; their tables are left out."""
-    by_axis = dict(one.by_axis)
-    for key, score in two.by_axis.items():
-        by_axis[key] = min(score, by_axis.get(key, np.inf))
+def joined(parts: Sequence[Part], most: int = KEPT) -> Part:
+    """Return some parts as one; their tables are left out."""
+    rejected: Counter[str] = Counter()
+    by_axis: dict[tuple[str, Any], float] = {}
+    for part in parts:
+        rejected.update(part.rejected)
+        for key, score in part.by_axis.items():
+            by_axis[key] = min(score, by_axis.get(key, np.inf))
+    smallest = stacked([part.smallest for part in parts])
     return Part(
-        considered=one.considered + two.considered,
-        feasible=one.feasible + two.feasible,
-        rejected=one.rejected + two.rejected,
-        best=best_of(stacked(one.best, two.best), most),
-        front=front_of(stacked(one.front, two.front)),
-        beyond=best_of(stacked(one.beyond, two.beyond), 1),
-        smallest=best_of(stacked(one.smallest, two.smallest), 1, "memory_bytes"),
+        considered=sum(part.considered for part in parts),
+        feasible=sum(part.feasible for part in parts),
+        rejected=rejected,
+        best=best_of(stacked([part.best for part in parts]), most),
+        front=front_of(stacked([part.front for part in parts])),
+        beyond=best_of(stacked([part.beyond for part in parts]), 1),
+        smallest=best_of(smallest, 1, "memory_bytes"),
         by_axis=by_axis,
     )
 
 
-def stacked(one: Columns, two: Columns) -> Columns:
-    """Return the rows of two tables."""
-    if not one or not two:
-        return one or two
-    return {name: np.concatenate([one[name], two[name]]) for name in one}
+def stacked(tables: Iterable[Columns]) -> Columns:
+    """Return the rows of some tables, of which some may be empty."""
+    full = [each for each in tables if each]
+    if len(full) < 2:
+        return full[0] if full else {}
+    return {name: np.concatenate([each[name] for each in full]) for name in full[0]}
 
 
 def rows_of(table: Columns, which: Any) -> Columns:

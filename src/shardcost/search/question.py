@@ -64,14 +64,14 @@ class Question:
         return self.space.families()
 
     def runs(self, family: int) -> Software:
-        """Return the software with a family's overlap."""
-        found = self._softwares.get(family)
-        if found is None:
-            found = self._softwares[family] = self.families[family].software(self.software)
-        return found
+        """Return the software with a family's overlap, the same object for the same overlap."""
+        own = self.families[family]
+        if own.overlap not in self._softwares:
+            self._softwares[own.overlap] = own.software(self.software)
+        return self._softwares[own.overlap]
 
     @cached_property
-    def _softwares(self) -> dict[int, Software]:
+    def _softwares(self) -> dict[tuple[str, bool], Software]:
         return {}
 
     @cached_property

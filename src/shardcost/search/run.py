@@ -112,7 +112,7 @@ def _ran(
 
     def add(task: Task, more: Part) -> None:
         nonlocal part, done
-        part, done = joined(part, more, want.most), done + task.cells
+        part, done = joined((part, more), want.most), done + task.cells
         if progress is not None:
             progress(done, cells)
 

@@ -170,6 +170,11 @@ class Family(NamedTuple):
         """Return a layout of the family."""
         return Layout(**{name: getattr(self, name) for name in LAYOUT_CHOICES}, **numbers)
 
+    @property
+    def overlap(self) -> tuple[str, bool]:
+        """The choices that are the software's."""
+        return self.tp_overlap, self.dp_overlap
+
     def software(self, given: Software) -> Software:
         """Return a software with the family's overlap."""
         chosen = {name: getattr(self, name) for name in SOFTWARE_CHOICES}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Final, NamedTuple
 
 from shardcost.search.evaluate import part_of
@@ -15,6 +14,8 @@ from shardcost.search.table import packed
 BLOCK_CELLS: Final = 200_000
 """Cells priced in one call: large enough that NumPy's own cost is small, small enough for some tens
 of megabytes."""
+DEVICE_BLOCK_CELLS: Final = 20_000_000
+"""The same on an accelerator, where a call costs more and a cell less."""
 TASK_CELLS: Final = 1_000_000
 """Cells of one task: about a second of work, so that handing tasks out costs nothing beside it and
 little is lost when a search is stopped."""
@@ -44,7 +45,8 @@ def tasks_of(questions: Sequence[Question], most_cells: int = TASK_CELLS) -> Ite
     for which, question in enumerate(questions):
         blocks: list[Block] = []
         cells = 0
-        for block in question.blocks(BLOCK_CELLS):
+        block_cells = BLOCK_CELLS if question.backend == "numpy" else DEVICE_BLOCK_CELLS
+        for block in question.blocks(block_cells):
             size = question.cells_in(block)
             if blocks and cells + size > most_cells:
                 yield Task(number, which, tuple(blocks), cells)
@@ -76,5 +78,4 @@ def answered(questions: tuple[Question, ...], task: Task, want: Want) -> Answer:
 def answer_of(question: Question, task: Task, want: Want) -> Part:
     """Return what a task amounts to."""
     parts = [part_of(question, block, want.most, table=want.table) for block in task.blocks]
-    found = reduce(lambda one, two: joined(one, two, want.most), parts)
-    return replace(found, table=reduce(stacked, (part.table for part in parts)))
+    return replace(joined(parts, want.most), table=stacked(part.table for part in parts))
