@@ -8,7 +8,9 @@ of the space, and what no framework runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from itertools import combinations
+from operator import or_
 from typing import Any
 
 from shardcost.cluster import Cluster
@@ -74,8 +76,10 @@ def _changes_nothing(layout: Layout, space: Space, family: Family) -> Iterator[t
             yield what, where
     if family.schedule == "interleaved" and "1f1b" in (space.schedule or ()):
         yield "interleaving with one model chunk", layout.chunks == 1
-    for earlier in space.order[: space.order.index(family.order)]:
-        yield f"order {family.order} where it is {earlier}", _same_place(layout, earlier)
+    earlier = space.order[: space.order.index(family.order)]
+    if earlier:
+        same = reduce(or_, (_same_place(layout, each) for each in earlier))
+        yield "an order that places no group elsewhere", same
 
 
 def _same_place(layout: Layout, other: str) -> Any:
