@@ -43,6 +43,9 @@ class Software(Noun):
     conversion of their input is a pass of its own: TensorRT-LLM's were measured with it."""
     fused_passes: bool = flag(default=True)
     """Normalisation with the residual sum, and a gated activation, are one kernel each."""
+    fused_loss: bool = flag(default=True)
+    """The cross entropy reads the logits once for each of its sums; otherwise each of its steps
+    is a pass of its own."""
     dropout: bool = flag(default=False)
     selective: str = one_of("attention", "products", default="attention")
     """What selective recomputation computes again: attention (Korthikanti et al. 2022), or every
@@ -58,6 +61,14 @@ class Software(Noun):
     """Gradients are reduced bucket by bucket behind the last backward pass, and sharded weights
     gathered behind the first forward pass."""
     bucket_bytes: Quantity = positive(default=1e8)
+    small_buckets: bool = flag(default=False)
+    """Buckets are so small that starting a collective for each counts, as in PyTorch's DDP."""
+    zero_overlap: bool = flag(default=True)
+    """`dp_overlap` holds with a sharded optimizer (ZeRO 1) too; otherwise gradients are reduced and
+    weights gathered by themselves then."""
+    zero_reduce: str = one_of("reduce_scatter", "all_reduce", default="reduce_scatter")
+    """How gradients are reduced where the optimizer alone is sharded (ZeRO 1): to each rank its
+    part, or everywhere, with the rest thrown away."""
     pp_overlap: bool = flag(default=True)
     """Sends between stages run beside the products; otherwise the sender waits for them."""
     scatters_sends: bool = flag(default=True)
@@ -78,6 +89,10 @@ class Software(Noun):
     """What the host needs to start one kernel, when it starts them one by one."""
     host_per_hop_s: Quantity | None = positive(default=None)
     """What the host needs on top to start a collective, for each rank beyond the first."""
+    host_scatter: Quantity | None = positive(default=None)
+    """How unevenly host and device share the work along a pass: where both have nearly as much to
+    do, each waits for the other now and then. None: the host runs ahead and the device never waits
+    for it unless it has less to do on the whole."""
     step_overhead_s: Quantity = positive(default=1e-9)
     """Once a step: data loading, scheduling, sampling, logging."""
     host_per_sequence_s: Quantity = positive(default=1e-9)
@@ -87,8 +102,8 @@ class Software(Noun):
     slowdown: Quantity = positive(default=1.0)
     """Kernels in a long run of this software, over the same kernels measured by themselves."""
     gradient_sum_bytes: Quantity | None = positive(default=None)
-    """Bytes moved per weight and micro-batch to add its gradient to the sum; None where the product
-    that makes the gradient adds it."""
+    """Bytes moved per weight and micro-batch to add its gradient to a sum of 32 bits, of which
+    narrower sums need their share; None where the product that makes the gradient adds it."""
     fit: str = text(default="given by the caller")
     """What the constants were fitted to, and how well."""
     source: str = text(default="given by the caller")

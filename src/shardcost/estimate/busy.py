@@ -21,6 +21,8 @@ from shardcost.software import Software
 
 KINDS: Final = ("products", "attention", "passes")
 """Kinds of compute."""
+_INSTANT_S: Final = 1e-30
+"""Keeps shares of passes without any work finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,22 @@ class Busy:
         return sum(self.compute_s.values()) + sum(self.exposed_s.values())
 
     def wall_s(self, software: Software) -> Any:
-        """Return the seconds that pass: the host's, where it starts kernels too slowly."""
+        """Return the seconds that pass: the host's, where it starts kernels too slowly.
+
+        If the seconds of host and device over a few kernels scatter about their means h and d as
+        Fréchet's extremes of shape 1/s do, the slower of the two takes (h^(1/s) + d^(1/s))^s on
+        average: nearly the larger where they are far apart, 2^s times either where they are equal.
+        """
         if software.launch == "graph":
             return self.device_s
         host = self.kernels * software.host_per_kernel_s
         if software.host_per_hop_s is not None:
             host = host + self.hops * software.host_per_hop_s
-        return largest(self.device_s, host)
+        slower = largest(self.device_s, host)
+        if software.host_scatter is None:
+            return slower
+        share = smallest(self.device_s, host) / largest(slower, _INSTANT_S)
+        return slower * (1 + share ** (1 / software.host_scatter)) ** software.host_scatter
 
     def times(self, count: Any) -> Busy:
         """Return the same pass so many times."""

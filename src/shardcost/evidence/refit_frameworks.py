@@ -3,7 +3,7 @@
     python -m shardcost.evidence.refit_frameworks training.csv [FRAMEWORK…]
 
 A framework's kernels and what it overlaps are choices that its documentation states. What is left
-are one or two constants each, the same on every system, found as those of engines are
+are one to four constants each, the same on every system, found as those of engines are
 (`shardcost.evidence.refit_engines`). Rows of one site are alike, so a data set counts by more than
 one but by less than its rows (`_WEIGHT`). What the fits are worth on rows that they have not seen
 is told by `shardcost.evidence.folds`.
@@ -27,10 +27,19 @@ from shardcost.evidence.tables import Row, Table, read_table
 
 FITTED: Final[Mapping[str, Mapping[str, float]]] = {
     "megatron_2021": {"slowdown": 1.0},
-    "megatron_deepspeed": {"host_per_kernel_us": 50.0, "gradient_sum_bytes": 20.0},
+    "megatron_deepspeed": {
+        "host_per_kernel_us": 50.0,
+        "gradient_sum_bytes": 40.0,
+        "host_scatter": 0.25,
+    },
     "megatron_core": {"slowdown": 1.0, "step_overhead_ms": 10.0},
     "megatron_lm": {"slowdown": 1.0, "step_overhead_ms": 10.0},
-    "nanotron": {"slowdown": 1.0, "host_per_kernel_us": 50.0, "host_per_hop_us": 200.0},
+    "nanotron": {
+        "slowdown": 1.0,
+        "host_per_kernel_us": 50.0,
+        "host_per_hop_us": 200.0,
+        "step_overhead_ms": 50.0,
+    },
     "llm_foundry": {"slowdown": 1.0, "step_overhead_ms": 10.0},
     "torchtitan": {"slowdown": 1.0},
 }
@@ -38,7 +47,7 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
 _WEIGHT: Final = 0.75
 """Power of its rows by which a data set counts."""
 _MOST_ROWS: Final = 60
-"""Of one data set, in a fit of one or two constants."""
+"""Of one data set, in a fit of a few constants."""
 
 
 def rows_of(table: Table) -> dict[str, list[Row]]:

@@ -6,7 +6,8 @@ as its framework does it by itself: Megatron Core shards the optimizer, TorchTit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import log2
@@ -16,6 +17,7 @@ import numpy as np
 
 from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
+from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.calibration import Calibration, wire_of
 from shardcost.collectives.paths import Wire
 from shardcost.collectives.silicon import collective_time
@@ -98,41 +100,56 @@ def _model(
 
 
 def machine(row: Row) -> Cluster:
-    """Return the cluster of the catalog that a row names."""
-    return _machine(row.get("cluster", ""), row.get("network", ""))
+    """Return the cluster of the catalog that a row names, with as many links as the row says."""
+    stated = _LINKS.search(row.get("intra_link", ""))
+    links = int(stated[1]) if stated else None
+    return _machine(row.get("cluster", ""), row.get("network", ""), links)
+
+
+_LINKS: Final = re.compile(r"\b(\d+)-link\b")
 
 
 @cache
-def _machine(name: str, network: str) -> Cluster:
-    return Cluster.named(name, network or None)
+def _machine(name: str, network: str, links: int | None = None) -> Cluster:
+    cluster = Cluster.named(name, network or None)
+    usual = cluster.tiers[-1].links_per_gpu
+    if links is None or usual is None or links == usual:
+        return cluster
+    # Under a name of its own it has no constants of its own either: they are inherited as shares of
+    # what its links can do.
+    tier = cluster.tiers[-1]
+    fewer = replace(tier, links_per_gpu=links, bytes_per_s=tier.bytes_per_s * links / usual)
+    return replace(cluster, name=f"{name}_{links}_links", tiers=(*cluster.tiers[:-1], fewer))
 
 
 def job_wire(row: Row) -> Calibration | None:
-    """Return what the network did in the run itself, where the row says how fast it gathered.
+    """Return what the network did in the run itself, where the row says how fast it was.
 
-    A ring passes the network once for each node, so an all-gather over all devices tells what one
-    crossing takes; the rates of the catalog stay.
+    A collective over all devices passes the network once for each node, so it tells what one
+    crossing takes; the rates of the catalog stay. Where the tensor group stays inside a node the
+    network carries sums of gradients, else gathers of activations: so the one or the other tells.
     """
-    rate = row.get("ag_GBps_measured", "")
-    gpus = whole_cell(row, "gpus")
+    inside = _or_one(row, "tp") <= machine(row).tiers[-1].gpus and _or_one(row, "dp") > 1
+    column = "ar_GBps_measured" if inside else "ag_GBps_measured"
+    rate, gpus = row.get(column, ""), whole_cell(row, "gpus")
     if not rate or machine(row).network is None or gpus <= machine(row).tiers[-1].gpus:
         return None
-    return _job_wire(
-        row.get("cluster", ""), row.get("network", ""), gpus, round(4 * log2(float(rate)))
-    )
+    collective = "all_reduce" if inside else "all_gather"
+    return _job_wire(machine(row), gpus, collective, round(4 * log2(float(rate))))
 
 
 @cache
-def _job_wire(name: str, network: str, gpus: int, rate_quarters: int) -> Calibration | None:
+def _job_wire(
+    cluster: Cluster, gpus: int, collective: str, rate_quarters: int
+) -> Calibration | None:
     """Return the network's constants with the crossing that explains a rate, within 10 %."""
-    cluster = _machine(name, network)
     if cluster.network is None:
         return None
-    usual = wire_of(cluster.network)
-    wanted_s = _GATHERED_BYTES * (gpus - 1) / gpus / (1e9 * 2 ** (rate_quarters / 4))
+    usual, size = wire_of(cluster.network), _MEASURED_BYTES[collective]
+    wanted_s = size * bus_factor(collective, gpus) / (1e9 * 2 ** (rate_quarters / 4))
 
     def distance(wire: Calibration) -> float:
-        found = collective_time("all_gather", _GATHERED_BYTES, cluster, gpus, wire=wire)
+        found = collective_time(collective, size, cluster, gpus, wire=wire)
         return abs(log2(float(found.time_s) / wanted_s))
 
     return min((_with_crossing(usual, 2 ** (step / 4)) for step in range(-8, 25)), key=distance)
@@ -149,7 +166,10 @@ def _with_crossing(usual: Calibration, factor: float) -> Calibration:
 
 
 _GATHERED_BYTES: Final = 2.0**30
-"""Size at which runs measure their collectives, as far as their rates inside a node tell."""
+_MEASURED_BYTES: Final = {"all_gather": _GATHERED_BYTES, "all_reduce": 2.0**28}
+"""Sizes at which runs measure their collectives. No row states them: those of gathers follow from
+rates inside a node; those of sums from runs with nothing amiss, whose crossings take as long as
+elsewhere."""
 
 
 def software_of(row: Row) -> Software:
@@ -221,12 +241,13 @@ def layout_of(row: Row) -> Layout:
 
 def train_of(row: Row) -> Train:
     """Return the workload of a row."""
-    words = f"{row['model']} {row['notes']}".lower()
+    words = f"{row['model']} {row.get('notes', '')}".lower()
     packed = "packed" in words
     return Train(
         global_batch=whole_cell(row, "gbs"),
         sequence_length=whole_cell(row, "seq"),
         dtype=_dtype(row.get("dtype") or "bf16"),
+        gradient_dtype=_gradient_dtype(row),
         adapters="lora" in row["model"].lower(),
         document_tokens=_SQUAD_TOKENS if packed else None,
     )
@@ -241,6 +262,12 @@ def _dtype(name: str) -> str:
     if "fp8" in folded:
         return "fp8"
     return _NARROW.get(folded, folded)
+
+
+def _gradient_dtype(row: Row) -> str:
+    """Return the number format of summed gradients: DeepSpeed keeps those of fp16 as they are."""
+    kept = row.get("dtype") == "fp16" and _framework(row) == "megatron_deepspeed"
+    return "fp16" if kept else "fp32"
 
 
 def _recompute(row: Row) -> str:
@@ -272,23 +299,69 @@ def _or_one(row: Row, column: str) -> int:
 
 
 def regret(table: Table, values: Floats, measured: Floats) -> Mapping[str, Any]:
-    """Return how much slower the layouts ranked first were than the best measured ones.
+    """Return how well layouts are ranked, on the whole and for each question, worst first.
 
-    Among rows of one data set with the same model, sequence, devices and batch.
+    A question are rows of one data set with the same model, sequence, devices and batch. Its regret
+    is how much slower the layout ranked first was than the best measured one, in percent; Spearman
+    is the correlation between the ranks that were predicted and those that were measured.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, row in enumerate(table.records()):
         if np.isfinite(values[i]) and np.isfinite(measured[i]):
-            groups.setdefault(tuple(row[name] for name in _SAME_QUESTION), []).append(i)
-    lost = [
-        100 * (measured[rows][np.argmin(values[rows])] / measured[rows].min() - 1)
-        for rows in groups.values()
+            groups.setdefault(tuple(row.get(name, "") for name in _SAME_QUESTION), []).append(i)
+    ranked = [
+        _ranking(dict(zip(_SAME_QUESTION, key, strict=True)), values[rows], measured[rows])
+        for key, rows in groups.items()
         if len(rows) >= _FEWEST_LAYOUTS
     ]
-    if not lost:
-        return {"regret": {"groups": 0, "median_pct": None, "p90_pct": None}}
-    median, p90 = np.percentile(lost, [50, 90])
-    return {"regret": {"groups": len(lost), "median_pct": float(median), "p90_pct": float(p90)}}
+    ranked.sort(key=lambda each: -each["regret_pct"])
+    lost = [each["regret_pct"] for each in ranked]
+    told = [each["spearman"] for each in ranked if each["spearman"] is not None]
+    found = {
+        "groups": len(ranked),
+        "median_pct": _percentile(lost, 50),
+        "p90_pct": _percentile(lost, 90),
+        "spearman_median": _percentile(told, 50),
+        "by_group": ranked,
+    }
+    return {"regret": found}
+
+
+def _percentile(values: Sequence[float], share_pct: float) -> float | None:
+    return float(np.percentile(values, share_pct)) if values else None
+
+
+def _ranking(key: Mapping[str, str], values: Floats, measured: Floats) -> dict[str, Any]:
+    """Return how well the layouts of one question are ranked."""
+    first = measured[np.argmin(values)]
+    return {
+        "key": dict(key),
+        "layouts": len(values),
+        "regret_pct": float(100 * (first / measured.min() - 1)),
+        "spearman": spearman(values, measured),
+    }
+
+
+def spearman(one: Floats, other: Floats) -> float | None:
+    """Return the correlation of two series' ranks; None where one of them ranks nothing.
+
+    Equal values share the mean of their ranks (Spearman 1904).
+
+    >>> spearman(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, 4.0]))
+    0.8
+    """
+    ranks = [_ranks(each) - (len(each) - 1) / 2 for each in (one, other)]
+    spreads = [float((each**2).sum()) for each in ranks]
+    if min(spreads) == 0:
+        return None
+    return float((ranks[0] * ranks[1]).sum() / np.sqrt(spreads[0] * spreads[1]))
+
+
+def _ranks(values: Floats) -> Floats:
+    """Return how many values each one exceeds, counting half of those that equal it."""
+    ordered = np.sort(values)
+    below, up_to = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return (below + up_to - 1) / 2
 
 
 extra: Final[Callable[[Table, Floats, Floats], Mapping[str, Any]]] = regret

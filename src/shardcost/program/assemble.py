@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
@@ -91,7 +92,7 @@ def check(model: Model, s: Setting, workload: Workload) -> None:
 
 def program_of(model: Model, layout: Layout, workload: Workload, software: Software) -> Program:
     """Return what one rank does. Degrees and counts may be arrays that broadcast."""
-    s = setting_of(model, layout, workload, software)
+    s = setting_of(model, layout, workload, _as_run(software, layout))
     check(model, s, workload)
     layers = tuple(_layers(s, model, block, workload) for block in model.blocks)
     stages = stages_of(model, s, layers)
@@ -102,13 +103,25 @@ def program_of(model: Model, layout: Layout, workload: Workload, software: Softw
     return Program(
         setting=s,
         layers=layers,
-        first=embedding(s),
-        last=head(s, model),
+        first=_summed(s, workload, embedding(s), embedding_parameters(model, layout)),
+        last=_summed(s, workload, head(s, model), _head_gradients(model, layout)),
         micro_batches=micro_batches(layout, workload),
         send_bytes=_send_bytes(s),
         stages=stages,
-        step=_step(layout, workload, most),
+        step=_step(s, workload, most),
     )
+
+
+def _as_run(software: Software, layout: Layout) -> Software:
+    """Return a software as it runs a layout: some overlap nothing with a sharded optimizer."""
+    if layout.zero != 1 or software.zero_overlap or not software.dp_overlap:
+        return software
+    return _without_overlap(software)
+
+
+@lru_cache(maxsize=64)
+def _without_overlap(software: Software) -> Software:
+    return replace(software, dp_overlap=False)
 
 
 def _send_bytes(s: Setting) -> Any:
@@ -118,10 +131,10 @@ def _send_bytes(s: Setting) -> Any:
     return s.hidden_bytes
 
 
-def _step(layout: Layout, workload: Workload, weights: Parameters) -> Step | None:
+def _step(s: Setting, workload: Workload, weights: Parameters) -> Step | None:
     if not isinstance(workload, Train):
         return None
-    return NO_STEP if workload.adapters else step(layout, workload, weights)
+    return NO_STEP if workload.adapters else step(s.layout, workload, weights, s.software)
 
 
 def micro_batches(layout: Layout, workload: Workload) -> Any:
@@ -159,8 +172,22 @@ def _layers(s: Setting, model: Model, block: Block, workload: Workload) -> Layer
     passes = layer(s, block) if layout.scheme == "1d" else layer_otherwise(s, block)
     if not isinstance(workload, Train) or workload.adapters:
         return Layers(block.count, weights, passes, NO_GATHERS)
-    summed = passes._replace(weight=(*passes.weight, _gradient_sum(s, workload, weights.total)))
+    summed = _summed(s, workload, passes, weights.total)
     return Layers(block.count, weights, summed, layer_weights(layout, workload, weights.total))
+
+
+def _summed(s: Setting, workload: Workload, passes: Passes, weights: Any) -> Passes:
+    """Return passes that end in adding the gradients of so many weights to their sum."""
+    if not isinstance(workload, Train) or workload.adapters:
+        return passes
+    return passes._replace(weight=(*passes.weight, _gradient_sum(s, workload, weights)))
+
+
+def _head_gradients(model: Model, layout: Layout) -> Any:
+    """Return how many gradients the head makes: those of the embedding where both are one table."""
+    if model.tied_embeddings:
+        return embedding_parameters(model, layout)
+    return head_parameters(model, layout)
 
 
 def _gradient_sum(s: Setting, workload: Train, weights: Any) -> Pass:
@@ -171,6 +198,6 @@ def _gradient_sum(s: Setting, workload: Train, weights: Any) -> Pass:
     """
     own = s.software.gradient_sum_bytes
     if own is not None:
-        return Pass("gradient sum", weights * own, 4)
+        return Pass("gradient sum", weights * own * gradient_bytes(workload) / 4, 4)
     moved = largest(2 * gradient_bytes(workload) - weight_bytes(workload), 0)
     return Pass("gradient sum", weights * moved, 0)

@@ -53,12 +53,20 @@ def head(s: Setting, model: Model) -> Passes:
 
 
 def _loss(s: Setting, logits: Any) -> Passes:
-    """Return the cross entropy: logits read as 16 bits, kept as 32, read for each sum."""
+    """Return the cross entropy: logits read as 16 bits, kept as 32, read for each sum.
+
+    Step by step, as Megatron-LM has it (Shoeybi et al. 2019), it widens the logits, looks for the
+    largest, subtracts it, takes exponentials, adds them up and divides by the sum; backward it
+    multiplies by the loss's gradient and narrows the result.
+    """
     sums = Collective("loss sums", "all_reduce", 4 * s.tokens, "tp", s.layout.tp, 3)
-    forward = (Pass("loss", logits * (2 + 4 * 4), 4),)
+    there, back = 2 + 4 * 4, 4 + 2
+    if not s.software.fused_loss:
+        there, back = (2 + 4) + 4 + 8 + 8 + 4 + 8, 8 + (4 + 2)
+    forward = (Pass("loss", logits * there, 4),)
     return Passes(
         (*forward, sums) if s.shares_tensors else forward,
-        (Pass("loss gradient", logits * (4 + 2), 2),),
+        (Pass("loss gradient", logits * back, 2),),
     )
 
 

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from shardcost.arrays import smallest
+from shardcost.arrays import ceil_div, smallest
 from shardcost.checks import anywhere
 from shardcost.dtypes import BITS
 from shardcost.layout import Layout
 from shardcost.memory.parameters import Parameters, expert_copies
 from shardcost.program.operations import Collective, Operations, Pass
+from shardcost.software import Software
 from shardcost.workload import Train
 
 _ADAM_BYTES = 4 * (1 + 3 + 3)
 """Per weight: a gradient, the weight and two moments read in 32 bits, the last three written."""
 _SGD_BYTES = 4 * (1 + 1 + 1)
+_START_BYTES = 1e6
+"""Of a collective that stands for the start of a bucket."""
 _CLIP_BYTES = 4
 """Per weight: every gradient is read once for the norm by which gradients are clipped."""
 
@@ -64,17 +67,17 @@ def shard_ranks(layout: Layout) -> Any:
     return layout.dp * layout.cp if layout.shard_degree is None else layout.shard_degree
 
 
-def step(layout: Layout, workload: Train, weights: Parameters) -> Step:
+def step(layout: Layout, workload: Train, weights: Parameters, software: Software) -> Step:
     """Return what a rank with such weights does once a step.
 
     Experts have fewer copies than the other weights: their gradients are reduced over those ranks
     alone that hold the same ones.
     """
-    dense = _reduced(layout, workload, weights.dense, layout.dp * layout.cp, "dp")
+    dense = _reduced(layout, workload, weights.dense, layout.dp * layout.cp, "dp", software)
     copies = expert_copies(layout)
     experts = NO_STEP
     if anywhere(weights.experts > 0):
-        experts = _reduced(layout, workload, weights.experts, copies, "dp_experts")
+        experts = _reduced(layout, workload, weights.experts, copies, "dp_experts", software)
     return Step(
         dense.gradients + experts.gradients,
         dense.weights + experts.weights,
@@ -82,7 +85,9 @@ def step(layout: Layout, workload: Train, weights: Parameters) -> Step:
     )
 
 
-def _reduced(layout: Layout, workload: Train, weights: Any, replicas: Any, group: str) -> Step:
+def _reduced(
+    layout: Layout, workload: Train, weights: Any, replicas: Any, group: str, software: Software
+) -> Step:
     """Return what happens once a step to weights with so many copies."""
     shared = replicas
     if layout.shard_degree is not None:
@@ -95,13 +100,27 @@ def _reduced(layout: Layout, workload: Train, weights: Any, replicas: Any, group
         return Step((), (), (optimizer,))
     if layout.zero == 0:
         reduce = Collective("gradients", "all_reduce", gradient, group, replicas)
-        return Step((reduce,), (), (optimizer,))
+        return Step(_in_buckets(reduce, software), (), (optimizer,))
     across = _across_shards(layout, gradient / shared)
     if layout.zero == 3:
         return Step(across, (), (optimizer,))
-    scatter = Collective("gradients", "reduce_scatter", gradient, group, shared)
+    reduction = software.zero_reduce if layout.zero == 1 else "reduce_scatter"
+    scatter = Collective("gradients", reduction, gradient, group, shared)
     gather = Collective("weights", "all_gather", weights * weight_bytes(workload), group, shared)
-    return Step((scatter, *across), (gather,), (optimizer,))
+    return Step((*_in_buckets(scatter, software), *across), (gather,), (optimizer,))
+
+
+def _in_buckets(whole: Collective, software: Software) -> Operations:
+    """Return a collective that goes bucket by bucket: its bytes, and a start for each bucket more.
+
+    A start is a collective so small that its latency is all there is to it.
+    """
+    if not (software.small_buckets and software.dp_overlap):
+        return (whole,)
+    more = ceil_div(whole.size_bytes, software.bucket_bytes) - 1
+    rest = whole.size_bytes - more * _START_BYTES
+    start = whole._replace(name=f"{whole.name}, starts", size_bytes=_START_BYTES, count=more)
+    return (start, whole._replace(size_bytes=rest))
 
 
 def _is(value: Any, number: int) -> bool:

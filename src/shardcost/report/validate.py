@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from numpy import isnan
 
-from shardcost.evidence.validate import GroupStats, Stats, Validation
+from shardcost.evidence.validate import Stats, Validation
 from shardcost.report.text import paragraph, table
 
 _HEAD: Final = ("rows", "median %", "mean %", "p90 %", "max %", "bias %", "of")
@@ -19,27 +19,57 @@ _LEGEND: Final = (
 PREDICTIONS_HEAD: Final = ("row", "predicted", "low", "high", "reason")
 
 
-def _regret(found: Mapping[str, Any]) -> str:
+_QUESTIONS_SHOWN: Final = 12
+
+
+def _regret(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how well layouts are ranked, and the questions in which they are ranked worst."""
     if not found["groups"]:
-        return "Regret: no three layouts of one question."
-    return (
+        yield "Regret: no three layouts of one question."
+        return
+    told = found["spearman_median"]
+    ranks = "" if told is None else f" Ranks correlate by {told:.2f} (Spearman, median)."
+    yield paragraph(
         f"Regret: of {found['groups']:,} questions with three layouts or more, the layout ranked"
         f" first was {found['median_pct']:.1f} % (median), {found['p90_pct']:.1f} % (p90) slower"
-        " than the best measured one."
+        f" than the best measured one.{ranks}",
+        "  ",
     )
+    groups = found["by_group"]
+    lines = [_question(each) for each in groups[:_QUESTIONS_SHOWN]]
+    rest = len(groups) - len(lines)
+    more = f"\n({rest:,} more with less regret)" if rest else ""
+    columns = ", ".join(groups[0]["key"])
+    yield table(("regret %", "spearman", "layouts", columns), lines, right="012") + more
 
 
-def _layers(found: Mapping[str, Any]) -> str:
-    if not found["rows"]:
-        return "Layers: none has all its parts."
+def _question(group: Mapping[str, Any]) -> tuple[str, ...]:
+    told = group["spearman"]
     return (
-        f"Layers: of {found['rows']:,} sums over all parts of a layer, the error is"
-        f" {found['median_pct']:.1f} % (median), {found['p90_pct']:.1f} % (p90)."
+        f"{group['regret_pct']:.1f}",
+        "" if told is None else f"{told:.2f}",
+        f"{group['layouts']:,}",
+        _label(group["key"]),
     )
 
 
-_EXTRA: Final[Mapping[str, Callable[[Any], str]]] = {
-    "classified_pct": lambda share: f"Fits or runs out of memory, predicted right: {share:.1f} %.",
+def _layers(found: Mapping[str, Any]) -> Iterator[str]:
+    if not found["rows"]:
+        yield "Layers: none has all its parts."
+        return
+    yield paragraph(
+        f"Layers: of {found['rows']:,} sums over all parts of a layer, the error is"
+        f" {found['median_pct']:.1f} % (median), {found['p90_pct']:.1f} % (p90).",
+        "  ",
+    )
+
+
+def _classified(share: float) -> Iterator[str]:
+    yield f"Fits or runs out of memory, predicted right: {share:.1f} %."
+
+
+_EXTRA: Final[Mapping[str, Callable[[Any], Iterator[str]]]] = {
+    "classified_pct": _classified,
     "regret": _regret,
     "layers": _layers,
 }
@@ -70,10 +100,10 @@ def _parts(validation: Validation) -> Iterator[str]:
         counts += f", {validation.unmeasured:,} without a measurement"
     yield paragraph(f"{validation.table.path}: {counts}", "  ")
     lines = [_line(validation.overall, "all")]
-    lines += [_line(group.stats, _label(group)) for group in validation.groups]
+    lines += [_line(group.stats, _label(group.key)) for group in validation.groups]
     yield table(_HEAD, lines, right="012345")
     for name, value in validation.extra.items():
-        yield paragraph(_EXTRA[name](value), "  ")
+        yield from _EXTRA[name](value)
     if validation.skipped:
         rows = [(f"{count:,}", reason) for reason, count in validation.skipped.items()]
         yield table(("skipped", "reason"), rows, right="0")
@@ -85,12 +115,12 @@ def _line(stats: Stats, label: str) -> tuple[str, ...]:
     return f"{stats.rows:,}", *("" if x is None else f"{x:.1f}" for x in figures), bias, label
 
 
-def _label(group: GroupStats) -> str:
+def _label(key: Mapping[str, str]) -> str:
     """Return the values of a group's key; a column's name stands in where a cell is blank.
 
     Characters that would steer the terminal are shown as question marks.
     """
-    label = ", ".join(value or f"no {column}" for column, value in group.key.items())
+    label = ", ".join(value or f"no {column}" for column, value in key.items())
     return "".join(letter if letter.isprintable() else "?" for letter in label)
 
 

@@ -97,14 +97,20 @@ def _memory(found: Validation) -> Iterator[str]:
 
 
 def _training(found: Validation) -> Iterator[str]:
-    """Yield how much is lost by running the layout ranked first."""
+    """Yield how much is lost by running the layout ranked first, and how well ranks agree."""
     yield _REGRET
-    lines = [("all", *_extra_line("", "", found.extra["regret"], "groups")[1:])]
+    lines = [("all", *_regret_line("", "", found.extra["regret"])[1:])]
     for column, value, part in _parts(found, "dataset"):
         regret = part.extra["regret"]
         if regret["groups"]:
-            lines.append(_extra_line(column, value, regret, "groups"))
-    yield markdown.table(("questions of", "questions", "median %", "p90 %"), lines, right=3)
+            lines.append(_regret_line(column, value, regret))
+    head = ("questions of", "questions", "median %", "p90 %", "Spearman, median")
+    yield markdown.table(head, lines, right=4)
+
+
+def _regret_line(column: str, value: str, regret: Mapping[str, Any]) -> tuple[str, ...]:
+    told = regret["spearman_median"]
+    return *_extra_line(column, value, regret, "groups"), "" if told is None else f"{told:.2f}"
 
 
 def _comm_fraction(found: Validation) -> Iterator[str]:
@@ -142,7 +148,8 @@ def _extra_line(column: str, value: str, found: Mapping[str, Any], count: str) -
 _REGRET: Final = """\
 *Regret*: among runs of one data set with the same model, sequence, devices and batch, and at least
 three layouts, how much slower the layout that shardcost ranks first was than the best measured
-one."""
+one; *Spearman*: how far the order of the layouts agrees with the measured one, 1 where it is the
+same."""
 
 _SHARES: Final = """\
 The share of tensor-parallel communication in prompts of Llama 3.3 70B on four H100 (`tokenweave`,

@@ -1,0 +1,259 @@
+"""Training runs: how rows become layouts and machines, and how well layouts are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardcost import Layout, Software, Train, estimate
+from shardcost.estimate.busy import Busy
+from shardcost.evidence import training
+from shardcost.evidence.tables import Table, read_table
+from shardcost.evidence.validate import validate
+from shardcost.model import Model
+from shardcost.program.assemble import program_of
+from shardcost.program.operations import Collective
+from shardcost.report.validate import as_data, as_text
+
+NANOTRON, DEEPSPEED = (Software.named(name) for name in ("nanotron", "megatron_deepspeed"))
+BATCH = Train(global_batch=64, sequence_length=1024)
+LLAMA = Model.named("llama3-8b")
+ROW = {
+    "dataset": "some",
+    "model": "GPT",
+    "layers": "4",
+    "hidden": "1024",
+    "heads": "16",
+    "kv_heads": "16",
+    "ffn": "4096",
+    "vocab": "51200",
+    "seq": "1024",
+    "mbs": "1",
+    "gbs": "32",
+    "gpus": "16",
+    "tp": "1",
+    "pp": "1",
+    "dp": "16",
+    "dtype": "fp16",
+    "framework": "Megatron-DeepSpeed",
+    "cluster": "a100_sxm",
+    "network": "ib_8x200g",
+    "intra_link": "NVLink3+NVSwitch",
+    "measured_step_s": "1",
+}
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> Table:
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return Table("training", Path("training.csv"), columns, len(rows))
+
+
+def ranked(values: Sequence[float], measured: Sequence[float]) -> Mapping[str, Any]:
+    rows = [ROW] * len(values)
+    found: Mapping[str, Any] = training.regret(table(rows), np.array(values), np.array(measured))
+    return found["regret"]  # type: ignore[no-any-return]
+
+
+def test_spearman_is_one_for_the_same_order_and_minus_one_for_the_opposite() -> None:
+    rising = np.array([1.0, 5.0, 7.0, 100.0])
+    assert training.spearman(rising, np.exp(rising / 10)) == pytest.approx(1.0)
+    assert training.spearman(rising, -rising) == pytest.approx(-1.0)
+
+
+def test_equal_values_share_the_mean_of_their_ranks() -> None:
+    # Ranks 1.5, 1.5, 3 against 1, 2, 3: covariance 1.5, spreads 1.5 and 2.
+    found = training.spearman(np.array([4.0, 4.0, 9.0]), np.array([1.0, 2.0, 3.0]))
+    assert found == pytest.approx(1.5 / (1.5 * 2) ** 0.5)
+
+
+def test_a_series_that_ranks_nothing_has_no_correlation() -> None:
+    assert training.spearman(np.array([2.0, 2.0, 2.0]), np.array([1.0, 2.0, 3.0])) is None
+
+
+def test_regret_is_what_the_layout_ranked_first_loses() -> None:
+    found = ranked([2.0, 1.0, 3.0], [1.0, 1.5, 4.0])
+    (only,) = found["by_group"]
+    assert only["regret_pct"] == pytest.approx(50)
+    assert only["spearman"] == pytest.approx(0.5)
+    assert only["layouts"] == 3
+    assert only["key"] == {name: ROW[name] for name in ("dataset", "model", "seq", "gpus", "gbs")}
+    assert (found["groups"], found["spearman_median"]) == (1, pytest.approx(0.5))
+    assert found["median_pct"] == found["p90_pct"] == pytest.approx(50)
+
+
+def test_two_layouts_are_no_question() -> None:
+    found = ranked([1.0, 2.0], [1.0, 2.0])
+    assert found["groups"] == 0
+    assert found["by_group"] == []
+    assert found["median_pct"] is None
+    assert found["spearman_median"] is None
+
+
+def test_the_report_shows_the_worst_questions_and_counts_the_rest() -> None:
+    rows = [{**ROW, "gbs": str(32 * n), "mbs": m} for n in range(1, 15) for m in ("1", "2", "1")]
+    found = validate(table(rows))
+    text = as_text([found])
+    assert "14 questions with three layouts or more" in text
+    assert "dataset, model, seq, gpus, gbs" in text
+    assert "(2 more with less regret)" in text
+    assert text.count("some, GPT, 1024, 16, ") == 12
+    (data,) = as_data([found])["tables"]
+    assert len(data["regret"]["by_group"]) == 14
+    lost = [each["regret_pct"] for each in data["regret"]["by_group"]]
+    assert lost == sorted(lost, reverse=True)
+
+
+def test_a_table_needs_no_names_of_data_sets() -> None:
+    rows = [{name: cell for name, cell in ROW.items() if name != "dataset"}] * 3
+    assert validate(table(rows)).extra["regret"]["groups"] == 1
+
+
+def test_fewer_links_are_as_much_slower() -> None:
+    usual = training.machine(ROW)
+    fewer = training.machine({**ROW, "intra_link": "NVLink3 (4-link, 8 to a node)"})
+    assert usual.tiers[-1].bytes_per_s == pytest.approx(3 * fewer.tiers[-1].bytes_per_s)
+    assert fewer.tiers[-1].links_per_gpu == 4
+    times = [
+        training.estimate_of({**ROW, "tp": "8", "dp": "2", "intra_link": link}).comm_s["tp"]
+        for link in ("NVLink3", "NVLink3 (4-link)")
+    ]
+    assert 1.5 < times[1] / times[0] < 3
+
+
+def test_a_run_with_a_slow_network_has_longer_crossings() -> None:
+    def crossing_s(rate: str, tp: str = "1", column: str = "ar_GBps_measured") -> float:
+        row = {**ROW, "tp": tp, "dp": str(16 // int(tp)), column: rate}
+        wire: Any = training.job_wire(row)
+        return float(wire.constants.latency_s)
+
+    assert crossing_s("5") > 4 * crossing_s("100")
+    # A tensor group across nodes gathers; what sums took says nothing of it.
+    assert training.job_wire({**ROW, "tp": "16", "dp": "1", "ar_GBps_measured": "5"}) is None
+    assert crossing_s("5", "16", "ag_GBps_measured") > 4 * crossing_s(
+        "190", "16", "ag_GBps_measured"
+    )
+    assert training.job_wire(ROW) is None
+
+
+def test_deepspeed_keeps_gradients_in_the_format_of_fp16() -> None:
+    assert training.train_of(ROW).gradient_dtype == "fp16"
+    assert training.train_of({**ROW, "dtype": "bf16"}).gradient_dtype == "fp32"
+    assert training.train_of({**ROW, "framework": "Megatron-LM"}).gradient_dtype == "fp32"
+
+
+def gradients(layout: Layout, software: Software) -> list[Collective]:
+    step = program_of(LLAMA, layout, BATCH, software).step
+    assert step is not None
+    return [op for op in step.gradients if isinstance(op, Collective)]
+
+
+def test_buckets_add_starts_and_no_bytes() -> None:
+    whole, cut = (
+        gradients(Layout(dp=8), replace(NANOTRON, small_buckets=small)) for small in (False, True)
+    )
+    start, rest = cut
+    assert sum(op.count * op.size_bytes for op in cut) == pytest.approx(whole[0].size_bytes)
+    assert start.count == -(-whole[0].size_bytes // NANOTRON.bucket_bytes) - 1
+    assert rest.size_bytes > 0.9 * whole[0].size_bytes
+
+
+def test_smaller_buckets_take_longer_to_reduce() -> None:
+    times = [
+        estimate(
+            LLAMA,
+            "h100_sxm",
+            Layout(tp=2, dp=4),
+            BATCH,
+            software=replace(NANOTRON, bucket_bytes=size),
+        ).work.reduce_s
+        for size in (1e9, 5e7, 5e6)
+    ]
+    assert times == sorted(times)
+    assert times[2] > times[0]
+
+
+def test_nanotron_overlaps_nothing_with_a_sharded_optimizer() -> None:
+    plain, sharded = (
+        estimate(LLAMA, "h100_sxm", Layout(tp=2, dp=4, zero=zero), BATCH, software=NANOTRON)
+        for zero in (0, 1)
+    )
+    assert plain.exposed_s["dp"] < 0.5 * plain.comm_s["dp"]
+    assert sharded.exposed_s["dp"] == pytest.approx(sharded.comm_s["dp"])
+    (sum_of_all,) = gradients(Layout(dp=8, zero=1), NANOTRON)
+    assert sum_of_all.collective == "all_reduce"
+    (scattered,) = gradients(Layout(dp=8, zero=1), Software.named("megatron_core"))
+    assert scattered.collective == "reduce_scatter"
+
+
+def test_layouts_in_arrays_are_priced_like_each_by_itself() -> None:
+    tp = np.array([1, 2, 4, 8])
+    for software in (NANOTRON, DEEPSPEED):
+        for zero in (0, 1):
+            together = estimate(
+                LLAMA, "h100_sxm", Layout(tp=tp, dp=8 // tp, zero=zero), BATCH, software=software
+            )
+            for i, each in enumerate(tp.tolist()):
+                alone = estimate(
+                    LLAMA,
+                    "h100_sxm",
+                    Layout(tp=each, dp=8 // each, zero=zero),
+                    BATCH,
+                    software=software,
+                )
+                assert together.time_s[i] == pytest.approx(alone.time_s, rel=1e-9)
+
+
+def wall_s(device_s: Any, kernels: Any, scatter: float | None) -> Any:
+    software = replace(DEEPSPEED, host_per_kernel_s=1e-5, host_per_hop_s=None, host_scatter=scatter)
+    return Busy({"products": device_s}, kernels=kernels).wall_s(software)
+
+
+def test_host_and_device_wait_for_each_other_where_they_have_as_much_to_do() -> None:
+    assert wall_s(1e-3, 100, None) == pytest.approx(1e-3)
+    assert wall_s(1e-3, 100, 0.25) == pytest.approx(2**0.25 * 1e-3)
+    assert wall_s(1.0, 100, 0.25) == pytest.approx(1.0, rel=1e-9)
+    assert wall_s(1e-9, 100, 0.25) == pytest.approx(1e-3, rel=1e-9)
+    assert wall_s(0.0, 0, 0.25) == 0
+    assert wall_s(np.array([0.0, 1e-3]), np.array([0, 100]), 0.25) == pytest.approx(
+        [0.0, 2**0.25 * 1e-3]
+    )
+
+
+def test_a_loss_in_steps_takes_longer_than_a_fused_one() -> None:
+    fused, steps = (
+        estimate(
+            LLAMA,
+            "h100_sxm",
+            Layout(dp=8),
+            BATCH,
+            software=replace(DEEPSPEED, fused_loss=fused, host_per_kernel_s=1e-9),
+        ).compute_s["passes"]
+        for fused in (True, False)
+    )
+    logits = BATCH.global_batch / 8 * 1024 * 128256
+    bytes_per_s = 28 * logits / (steps - fused)
+    assert 1e12 < bytes_per_s < 3.4e12
+
+
+def test_gradients_of_embedding_and_head_are_summed_too() -> None:
+    program = program_of(LLAMA, Layout(tp=2), BATCH, DEEPSPEED)
+    for piece in (program.first, program.last):
+        (added,) = (op for op in piece.weight if op.name == "gradient sum")
+        assert added.bytes_moved == pytest.approx(  # type: ignore[union-attr]
+            128256 * 4096 / 2 * DEEPSPEED.gradient_sum_bytes,  # type: ignore[operator]
+            rel=1e-3,
+        )
+
+
+def test_layouts_of_measured_sweeps_are_ranked_well(evidence: Path) -> None:
+    sweeps = {"vtrain_single_node", "hf_ultrascale_nanotron", "bigscience_bloom_sweep"}
+    runs = read_table(evidence / "measured" / "training.csv")
+    found = validate(runs.where(lambda row: row["dataset"] in sweeps)).extra["regret"]
+    assert found["median_pct"] <= 3
+    assert found["p90_pct"] <= 15
+    assert found["spearman_median"] >= 0.9
