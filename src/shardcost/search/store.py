@@ -103,7 +103,9 @@ class Store:
             draft.replace(self.target)
         except OSError as error:
             raise _unwritable(self.target, error) from None
-        shutil.rmtree(self.folder)
+        for part in self.folder.glob("task-*"):  # what says whose they are goes last
+            part.unlink()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _claim(self) -> None:
         """Make sure that what the folder holds is of this search."""
