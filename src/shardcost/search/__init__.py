@@ -7,6 +7,6 @@
                cluster)     of cells) memory,      any       reasons)
                                       estimate)    order)
 
-`engines` says where tasks run (this process, several, Ray) and `store` keeps what they find on disk;
+`engines` says where tasks run (this process, several, Ray), `store` keeps what they find on disk;
 `rules` says which cells are left out and why, `objectives` what makes one better than another.
 """

@@ -137,10 +137,12 @@ class Space:
 
     def meshes(self) -> Meshes:
         """Return every way to write the devices as a product of degrees."""
-        grid = np.array(
-            list(product(*(getattr(self, name) or () for name in ("gpus", "tp", "cp", "pp")))),
-            dtype=np.int64,
-        ).reshape(-1, 4)
+        rows: list[tuple[int, ...]] = []
+        for gpus in self.gpus or ():
+            degrees = (getattr(self, name) or () for name in ("tp", "cp", "pp"))
+            fit = ([each for each in values if gpus % each == 0] for values in degrees)
+            rows += ((gpus, *each) for each in product(*fit))
+        grid = np.array(rows, dtype=np.int64).reshape(-1, 4)
         inner = grid[:, 1:].prod(axis=1)
         grid = grid[grid[:, 0] % inner == 0]
         dp = grid[:, 0] // grid[:, 1:].prod(axis=1)
@@ -148,8 +150,7 @@ class Space:
         columns = [*grid[wanted].T, dp[wanted]]
         experts = np.array(self.ep or (1,), dtype=np.int64)
         spread = [np.repeat(column, len(experts)) for column in columns]
-        gpus, tp, cp, pp, dp = spread
-        return Meshes(gpus, tp, cp, pp, dp, np.tile(experts, int(wanted.sum())))
+        return Meshes(*spread, np.tile(experts, int(wanted.sum())))
 
 
 class Family(NamedTuple):
