@@ -150,7 +150,8 @@ class Space:
         columns = [*grid[wanted].T, dp[wanted]]
         experts = np.array(self.ep or (1,), dtype=np.int64)
         spread = [np.repeat(column, len(experts)) for column in columns]
-        return Meshes(*spread, np.tile(experts, int(wanted.sum())))
+        spread.append(np.tile(experts, int(wanted.sum())))
+        return Meshes(*spread)
 
 
 class Family(NamedTuple):
