@@ -154,7 +154,8 @@ def gradients(layout: Layout, software: Software) -> list[Collective]:
 
 def test_buckets_add_starts_and_no_bytes() -> None:
     whole, cut = (
-        gradients(Layout(dp=8), replace(NANOTRON, small_buckets=small)) for small in (False, True)
+        gradients(Layout(dp=8), replace(NANOTRON, bucket_start_bytes=small))
+        for small in (None, 1e6)
     )
     start, rest = cut
     assert sum(op.count * op.size_bytes for op in cut) == pytest.approx(whole[0].size_bytes)

@@ -61,8 +61,9 @@ class Software(Noun):
     """Gradients are reduced bucket by bucket behind the last backward pass, and sharded weights
     gathered behind the first forward pass."""
     bucket_bytes: Quantity = positive(default=1e8)
-    small_buckets: bool = flag(default=False)
-    """Buckets are so small that starting a collective for each counts, as in PyTorch's DDP."""
+    bucket_start_bytes: Quantity | None = positive(default=None)
+    """Where buckets are so small that starting a collective for each counts, as in PyTorch's DDP:
+    the bytes of a collective that takes as long as such a start."""
     zero_overlap: bool = flag(default=True)
     """`dp_overlap` holds with a sharded optimizer (ZeRO 1) too; otherwise gradients are reduced and
     weights gathered by themselves then."""

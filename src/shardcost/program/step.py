@@ -23,8 +23,6 @@ from shardcost.workload import Train
 _ADAM_BYTES = 4 * (1 + 3 + 3)
 """Per weight: a gradient, the weight and two moments read in 32 bits, the last three written."""
 _SGD_BYTES = 4 * (1 + 1 + 1)
-_START_BYTES = 1e6
-"""Of a collective that stands for the start of a bucket."""
 _CLIP_BYTES = 4
 """Per weight: every gradient is read once for the norm by which gradients are clipped."""
 
@@ -113,14 +111,14 @@ def _reduced(
 def _in_buckets(whole: Collective, software: Software) -> Operations:
     """Return a collective that goes bucket by bucket: its bytes, and a start for each bucket more.
 
-    A start is a collective so small that its latency is all there is to it.
+    A start is a collective so small that its latency is nearly all there is to it.
     """
-    if not (software.small_buckets and software.dp_overlap):
+    small = software.bucket_start_bytes
+    if small is None or not software.dp_overlap:
         return (whole,)
     more = ceil_div(whole.size_bytes, software.bucket_bytes) - 1
-    rest = whole.size_bytes - more * _START_BYTES
-    start = whole._replace(name=f"{whole.name}, starts", size_bytes=_START_BYTES, count=more)
-    return (start, whole._replace(size_bytes=rest))
+    start = whole._replace(name=f"{whole.name}, starts", size_bytes=small, count=more)
+    return (start, whole._replace(size_bytes=whole.size_bytes - more * small))
 
 
 def _is(value: Any, number: int) -> bool:

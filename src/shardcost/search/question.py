@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from shardcost.search.objectives import Constraints, Figures, Objective
 from shardcost.search.space import Family, Meshes, Space
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
+
+_MIXER: Final = 2654435761
+"""Knuth's multiplier for 32 bits (The Art of Computer Programming, vol. 3, section 6.4)."""
 
 
 class Block(NamedTuple):
@@ -76,9 +79,14 @@ class Question:
 
     @cached_property
     def meshes(self) -> Meshes:
-        """Every way to spread the devices over the degrees, without context parallelism first."""
+        """Every way to spread the devices over the degrees, without context parallelism first.
+
+        Otherwise they are mixed, always in the same way: in order, those of few devices, which are
+        soon rejected, would all be in the first blocks, and progress would say nothing of the end.
+        """
         found = self.space.meshes()
-        return found.some(np.argsort(found.cp > 1, kind="stable"))
+        mixed = np.arange(found.number) * _MIXER % 2**32
+        return found.some(np.lexsort((mixed, found.cp > 1)))
 
     @cached_property
     def contradictions(self) -> Counter[str]:
