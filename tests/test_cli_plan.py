@@ -15,8 +15,9 @@ from running import run_error, run_json, run_text
 import shardcost.cli.progress as bars
 from shardcost import Cluster, Decode, Layout, Train, cli, search
 from shardcost.cli.options import several, wholes
-from shardcost.report.plan import Plan, as_text, money
+from shardcost.report.plan import as_text, money
 from shardcost.report.plan_data import as_data
+from shardcost.search.plan import Plan
 
 TRAIN = (
     "plan llama3-8b --on h100_sxm --gpus 8 --train --batch 64 --sequence-length 4096 --fix cp=1"

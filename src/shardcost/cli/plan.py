@@ -15,9 +15,9 @@ from shardcost.units import parse_time
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
-    from shardcost.report.plan import Plan
     from shardcost.search.found import Found
     from shardcost.search.objectives import Constraints
+    from shardcost.search.plan import Plan
     from shardcost.software import Software
     from shardcost.workload import Workload
 
@@ -115,8 +115,9 @@ def _add_running(parser: options.Parser) -> None:
 
 def run(given: Namespace) -> int:
     """Search, and print what was found."""
-    from shardcost.report.plan import Plan, as_text, failure_as_text
+    from shardcost.report.plan import as_text, failure_as_text
     from shardcost.report.plan_data import as_data
+    from shardcost.search.plan import Plan
 
     top = whole_number("--top", options.whole("--top", given.top), 1)
     price = None
@@ -160,7 +161,7 @@ def _explained(plan: Plan) -> list[str]:
 def _found(given: Namespace, top: int, price: float | None) -> tuple[Found, list[str]]:
     """Return what the search finds, and what is to mind about the models' files."""
     from shardcost.cli.progress import shown_progress
-    from shardcost.report.plan import PRICED
+    from shardcost.search.plan import PRICED
     from shardcost.search.run import search
 
     names = options.several("MODEL", given.model)

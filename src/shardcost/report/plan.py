@@ -24,24 +24,16 @@ from shardcost.report.text import heading, paragraph, table, width
 from shardcost.search.answers import (
     Crossover,
     Gain,
-    Loss,
-    Relaxation,
     Stability,
-    crossovers,
-    losses,
-    relaxations,
-    sensitivity,
     shortfall,
-    stability,
 )
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Figures, Objective
+from shardcost.search.plan import Plan
 from shardcost.search.question import Question
 from shardcost.units import format_time
 from shardcost.workload import Decode, Prefill, Train, Workload
 
-PRICED: Final = 20
-"""Layouts to ask a search for, so that stability has rivals to look at beside those shown."""
 _LINES: Final = 45
 """Of the whole screen."""
 _MOST_REASONS: Final = 8
@@ -72,48 +64,6 @@ _TELLING: Final = (
     "sequence_parallel",
 )
 """Axes in the order in which their crossovers are worth a line."""
-
-
-class Plan(NamedTuple):
-    """What a search found, and the answers to what one asks next."""
-
-    found: Found
-    top: int
-    """How many of the best to show."""
-    price: float | None
-    """Of a GPU for an hour."""
-    caveats: tuple[str, ...]
-    losses: tuple[Loss, ...] = ()
-    gains: tuple[Gain, ...] = ()
-    crossovers: tuple[Crossover, ...] = ()
-    stability: Stability | None = None
-    relaxations: tuple[Relaxation, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        found: Found,
-        *,
-        top: int = 5,
-        price: float | None = None,
-        caveats: Sequence[str] = (),
-    ) -> Plan:
-        """Return what a search found with the answers to it."""
-        plan = cls(found, top, price, tuple(caveats))
-        if not found.best:
-            return plan._replace(relaxations=relaxations(found.questions, found))
-        first, *others = found.best
-        return plan._replace(
-            losses=losses(first, others[0]) if others else (),
-            gains=sensitivity(first, beyond=found.beyond),
-            crossovers=crossovers(found),
-            stability=stability(replace(found, best=found.best[:PRICED]), shown=min(top, PRICED)),
-        )
-
-    @property
-    def best(self) -> tuple[Candidate, ...]:
-        """Those to show."""
-        return self.found.best[: self.top]
 
 
 def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False) -> str:
@@ -171,15 +121,9 @@ def title(found: Found) -> str:
     """Return what was asked: phase, model and place."""
     asked = found.questions
     models = " or ".join(dict.fromkeys(each.model.name for each in asked))
-    places = " or ".join(dict.fromkeys(map(place, asked)))
+    places = " or ".join(dict.fromkeys(each.place for each in asked))
     counts = dict.fromkeys(gpus for each in asked for gpus in each.space.gpus or ())
     return f"{PHASES[asked[0].workload.phase]} {models} on {_range(list(counts))} x {places}"
-
-
-def place(asked: Question) -> str:
-    """Return where a question asks about: cluster and network."""
-    network = asked.cluster.network
-    return asked.cluster.name + (f" ({network.name})" if network is not None else "")
 
 
 def _range(values: Sequence[int]) -> str:
@@ -334,8 +278,8 @@ def _choices(candidate: Candidate, asked: Sequence[Question] = ()) -> dict[str, 
     found: dict[str, str] = {}
     if len({each.model.name for each in asked}) > 1:
         found["model"] = own.model.name
-    if len(set(map(place, asked))) > 1:
-        found["cluster"] = place(own)
+    if len({each.place for each in asked}) > 1:
+        found["cluster"] = own.place
     if layout.pp > 1 and isinstance(candidate.workload, Train):
         chunks = f" x{layout.chunks}" if layout.chunks > 1 else ""
         found["schedule"] = layout.schedule + chunks

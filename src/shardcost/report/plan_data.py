@@ -6,9 +6,10 @@ from typing import Any
 
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.estimate import plain
-from shardcost.report.plan import Plan, capacity, money
+from shardcost.report.plan import capacity, money
 from shardcost.search.answers import Crossover
 from shardcost.search.found import Candidate, Found
+from shardcost.search.plan import Plan
 from shardcost.workload import Decode, Prefill, Train
 
 

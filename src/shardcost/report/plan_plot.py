@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.files import write_whole
 from shardcost.report.estimate import rate
-from shardcost.report.plan import degrees, place, title
+from shardcost.report.plan import degrees, title
 from shardcost.report.plot import COLOURS, GREY, check_name, drawn
 from shardcost.search.found import Candidate, Found
 from shardcost.units import format_time
@@ -39,7 +39,7 @@ def _fill(figure: Figure, found: Found) -> None:
     asked = {each.question.number: each.question for each in found.front}
     for index, (number, question) in enumerate(sorted(asked.items())):
         own = [each for each in found.front if each.question.number == number]
-        name = " on ".join((question.model.name, place(question)))
+        name = " on ".join((question.model.name, question.place))
         _draw(axes, own, COLOURS[index % len(COLOURS)], _MARKS[index % len(_MARKS)], name)
     _ring(axes, found)
     _label_points(axes, found.front)

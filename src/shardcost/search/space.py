@@ -34,18 +34,16 @@ CHOICES: Final = (
     "context_scheme",
     "order",
     "sequence_parallel",
-    "tp_overlap",
-    "recompute",
     "shard_degree",
+    "recompute",
+    "tp_overlap",
+    "zero",
     "dp_overlap",
     "schedule",
-    "zero",
 )
-"""In the order in which families follow each other: those that leave the layers alone last."""
+"""In the order in which families follow each other: those that change least last."""
 SOFTWARE_CHOICES: Final = ("tp_overlap", "dp_overlap")
 LAYOUT_CHOICES: Final = tuple(name for name in CHOICES if name not in SOFTWARE_CHOICES)
-STEP_CHOICES: Final = ("dp_overlap", "schedule", "zero")
-"""Choices that change what happens once a step, or when, but not what a layer does."""
 AXES: Final = DEGREES + SIZES + CHOICES
 
 
@@ -161,12 +159,12 @@ class Family(NamedTuple):
     context_scheme: str
     order: str
     sequence_parallel: bool
-    tp_overlap: str
-    recompute: str
     shard_degree: int | None
+    recompute: str
+    tp_overlap: str
+    zero: int
     dp_overlap: bool
     schedule: str
-    zero: int
 
     def layout(self, **numbers: Any) -> Layout:
         """Return a layout of the family."""
