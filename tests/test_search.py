@@ -323,7 +323,7 @@ def test_parts_join_to_the_same_in_any_order() -> None:
 def test_no_front_leaves_out_a_better_cell() -> None:
     draw = np.random.default_rng(3)
     x, y = draw.integers(0, 40, (2, 500))
-    rows = front_rows(x, y, np.arange(500))
+    rows = front_rows(x, y, [np.arange(500)])
     for each in range(500):
         beaten = (x <= x[each]) & (y <= y[each]) & ((x < x[each]) | (y < y[each]))
         point = {(x[row], y[row]) for row in rows}

@@ -108,13 +108,16 @@ class Grid:
         """Return the best cells as a table."""
         if not len(cells.mesh):
             return {}
-        rows = best_rows(self.score(cells), cells.memory_bytes, self.numbers(cells), most)
+        rows = best_rows(self.score(cells), self._ties(cells), most)
         return self.columns(cells.some(rows))
+
+    def _ties(self, cells: Cells) -> tuple[Any, ...]:
+        return self.meshes.gpus[cells.mesh], cells.memory_bytes, self.numbers(cells)
 
     def front(self, cells: Cells) -> Columns:
         """Return the cells that no other beats in both figures of the question's plane."""
         plane = self.question.plane(self.figures(cells))
-        return self.columns(cells.some(front_rows(*plane, self.numbers(cells))))
+        return self.columns(cells.some(front_rows(*plane, self._ties(cells))))
 
     def columns(self, cells: Cells) -> Columns:
         """Return cells as a table."""

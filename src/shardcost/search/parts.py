@@ -1,7 +1,7 @@
 """What a block of cells amounts to, and how the answers of blocks are joined: `Part`.
 
 Parts add up in any order to the same answer: cells have numbers, and of two that are equally good
-the one with less memory counts, then the one with the lower number.
+the one with fewer devices counts, then with less memory, then with the lower number.
 """
 
 from __future__ import annotations
@@ -79,28 +79,32 @@ def best_of(table: Columns, most: int, by: str = "score") -> Columns:
     """Return the best rows of a table, best first."""
     if not table:
         return table
-    return rows_of(table, best_rows(table[by], table["memory_bytes"], table["cell"], most))
+    return rows_of(table, best_rows(table[by], _ties(table), most))
 
 
-def best_rows(score: Any, memory: Any, cell: Any, most: int) -> NDArray[np.intp]:
-    """Return which rows are best, best first."""
+def _ties(table: Columns) -> tuple[Any, ...]:
+    return table["gpus"], table["memory_bytes"], table["cell"]
+
+
+def best_rows(score: Any, ties: Sequence[Any], most: int) -> NDArray[np.intp]:
+    """Return which rows are best, best first; the first of the `ties` that differs decides."""
     rows = np.arange(len(score))
     if len(score) > most:
         worst = np.partition(score, most - 1)[most - 1]
         rows = np.flatnonzero(score <= worst)
-    order = np.lexsort((cell[rows], memory[rows], score[rows]))
+    order = np.lexsort([each[rows] for each in (*reversed(ties), score)])
     return rows[order][:most]
 
 
 def front_of(table: Columns) -> Columns:
     """Return the rows that no other beats in both `x` and `y`, in the order of `x`."""
-    return rows_of(table, front_rows(table["x"], table["y"], table["cell"])) if table else table
+    return rows_of(table, front_rows(table["x"], table["y"], _ties(table))) if table else table
 
 
-def front_rows(x: Any, y: Any, cell: Any) -> NDArray[np.intp]:
+def front_rows(x: Any, y: Any, ties: Sequence[Any]) -> NDArray[np.intp]:
     """Return which cells no other beats in both figures, which are to be small.
 
-    >>> front_rows(np.array([1, 2, 3, 3]), np.array([5, 5, 4, 2]), np.arange(4)).tolist()
+    >>> front_rows(np.array([1, 2, 3, 3]), np.array([5, 5, 4, 2]), [np.arange(4)]).tolist()
     [0, 3]
     """
     rows = np.arange(len(x))
@@ -108,7 +112,7 @@ def front_rows(x: Any, y: Any, cell: Any) -> NDArray[np.intp]:
         # Most cells are beaten by one of the two ends: sorting only the rest is much faster.
         equal = (x[rows] == x[best]) & (y[rows] == y[best])
         rows = rows[(x[rows] < x[best]) | (y[rows] < y[best]) | equal]
-    rows = rows[np.lexsort((cell[rows], y[rows], x[rows]))]
+    rows = rows[np.lexsort([each[rows] for each in (*reversed(ties), y, x)])]
     least = np.minimum.accumulate(y[rows]) if len(rows) else y[rows]
     ahead = np.ones(len(rows), dtype=bool)
     ahead[1:] = y[rows][1:] < least[:-1]
