@@ -373,6 +373,9 @@ def test_malformed_spaces_are_refused(
     ("asked", "words"),
     [
         ({"constraints": {"memory_headroom": 1.5}}, "memory_headroom"),
+        ({"constraints": {"memory_headroom": "much"}}, "like 0.1"),
+        ({"constraints": 3}, "mapping from each constraint"),
+        ({"space": 3}, "mapping from each axis"),
         ({"constraints": {"max_tpot_s": 1.0}}, "Decode"),
         ({"constraints": {"most": 1.0}}, "most"),
         ({"objective": "beauty"}, "beauty"),

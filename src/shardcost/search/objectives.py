@@ -25,6 +25,20 @@ OBJECTIVES: Final[Mapping[str, str]] = {
 _SECONDS_PER_HOUR: Final = 3600.0
 
 
+def by_name(what: str, given: object, kind: Any) -> dict[str, Any]:
+    """Return values by the names of a dataclass's fields; raise if they are no such thing."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        rule = f"{kind.__name__} or a mapping from each {what} to its value"
+        raise BadTypeError(kind.__name__.lower(), given, rule)
+    known = [each.name for each in fields(kind)]
+    for name in given:
+        if name not in known:
+            raise UnknownNameError(what, name, known)
+    return dict(given)
+
+
 class Figures(NamedTuple):
     """What is known of some layouts: numbers, or arrays of one shape."""
 
@@ -113,17 +127,14 @@ class Constraints:
         """Return constraints from values by name."""
         if isinstance(given, Constraints):
             return given
-        if not isinstance(given, Mapping | None):
-            raise BadTypeError("constraints", given, "Constraints or a mapping of names to limits")
-        known = [each.name for each in fields(cls)]
-        for name in given or {}:
-            if name not in known:
-                raise UnknownNameError("constraint", name, known)
-        return cls(**(given or {}))
+        return cls(**by_name("constraint", given, cls))
 
     def __post_init__(self) -> None:
-        if not 0 <= self.memory_headroom < 1:
-            raise BadValueError("memory_headroom", self.memory_headroom, "at least 0 and below 1")
+        headroom: object = self.memory_headroom
+        if isinstance(headroom, bool) or not isinstance(headroom, int | float):
+            raise BadTypeError("memory_headroom", headroom, "a share, like 0.1")
+        if not 0 <= headroom < 1:
+            raise BadValueError("memory_headroom", headroom, "at least 0 and below 1")
         for each in fields(self)[1:]:
             value = getattr(self, each.name)
             if value is not None:

@@ -9,7 +9,7 @@ formulas run. Degrees multiply to the number of devices, so the grid's first axi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Final, NamedTuple
 
@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.cluster import Cluster
-from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.errors import BadValueError
 from shardcost.layout import Layout
 from shardcost.model import Experts, Model
 from shardcost.scalars import whole_number
+from shardcost.search.objectives import by_name
 from shardcost.software import Software
 from shardcost.workload import Decode, Train, Workload
 
@@ -85,15 +86,8 @@ class Space:
         """Return a space from values by axis, single ones or several."""
         if isinstance(given, Space):
             return given
-        if not isinstance(given, Mapping | None):
-            raise BadTypeError("space", given, "a Space or a mapping of axes to values")
-        known = [each.name for each in fields(cls)]
-        for name in given or {}:
-            if name not in known:
-                raise UnknownNameError("axis", name, known)
-        values: dict[str, Any] = {
-            name: _values(name, value) for name, value in (given or {}).items()
-        }
+        asked = by_name("axis", given, cls).items()
+        values: dict[str, Any] = {name: _values(name, value) for name, value in asked}
         return cls(**values)
 
     def complete(
