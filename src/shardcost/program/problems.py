@@ -24,7 +24,7 @@ from shardcost.model import (
 )
 from shardcost.program.partitions import scheme_problems
 from shardcost.program.setting import Setting
-from shardcost.workload import Prefill, Train, Workload
+from shardcost.workload import Decode, Train, Workload
 
 
 def problems(model: Model, s: Setting, workload: Workload) -> Mapping[str, Any]:
@@ -91,9 +91,10 @@ def _workload_problems(layout: Layout, workload: Workload) -> dict[str, Any]:
         batch = workload.batch  # type: ignore[attr-defined]
         of = "" if is_array(batch) else f" of {batch}"  # a reason names one batch, not a grid
         found = {f"dp does not divide the batch{of}": batch % layout.dp != 0}
-        if not isinstance(workload, Prefill):  # the cache is spread, not the new tokens
-            return found
-        tokens = workload.prompt_tokens
+        if isinstance(workload, Decode):  # the cache is spread, not the new tokens
+            context = workload.context_tokens + workload.new_tokens
+            return found | {"cp exceeds the tokens of context": layout.cp > context}
+        tokens = workload.prompt_tokens  # type: ignore[attr-defined]
     found[f"cp does not divide the sequence of {tokens} tokens"] = tokens % layout.cp != 0
     if layout.sequence_parallel:
         share = layout.cp * layout.tp

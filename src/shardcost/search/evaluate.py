@@ -113,8 +113,12 @@ def _strike(left: Mask, reasons: dict[str, Any], counted: Counter[str]) -> None:
 
 def _impossible(grid: Grid, layout: Layout, sequences: Any) -> dict[str, Any]:
     question = grid.question
-    workload = grid.workload(sequences)
-    return impossible(question.model, question.cluster, layout, workload, grid.software)
+    given = (question.model, question.cluster, layout)
+    found = impossible(*given, grid.workload(sequences), grid.software)
+    if question.prompts:
+        also = impossible(*given, _prompt(question.workload, layout), grid.software)
+        found |= {f"one prompt: {reason}": where for reason, where in also.items()}
+    return found
 
 
 @lru_cache(maxsize=4)
@@ -233,7 +237,7 @@ class _AtPairs:
         take = partial(at_cells, rows=move(rows), columns=move(columns))
         layout, work = _laid_out(self.grid, self.chunks)
         times = [self._time_s(work.phase, layout, take)]
-        if isinstance(work, Decode) and question.constraints.needs_ttft:
+        if question.prompts:
             times.append(self._time_s(Prefill.phase, layout, take))
         return cells._replace(
             **{

@@ -152,11 +152,6 @@ class Constraints:
                 words = " or ".join(kind.__name__ for kind in kinds)
                 raise BadValueError(name, getattr(self, name), f"left out but for {words}")
 
-    @property
-    def needs_ttft(self) -> bool:
-        """Whether a prompt must be priced beside the decoding."""
-        return self.max_ttft_s is not None
-
     def broken(self, figures: Figures, workload: Workload) -> Iterator[tuple[str, Any]]:
         """Yield each limit in words, and where it is broken."""
         time_s = figures.time_s

@@ -56,6 +56,11 @@ class Question:
     first_cell: int = 0
 
     @property
+    def prompts(self) -> bool:
+        """Whether a prompt is priced beside the decoding, for its time to the first token."""
+        return isinstance(self.workload, Decode) and self.constraints.max_ttft_s is not None
+
+    @property
     def place(self) -> str:
         """The cluster, and the network that joins its nodes."""
         network = self.cluster.network

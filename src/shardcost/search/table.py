@@ -54,7 +54,7 @@ def schema_of(questions: tuple[Question, ...]) -> Schema:
     figures = ["time_s", "memory_bytes", "score", "tokens_per_s_per_gpu"]
     if any(isinstance(each.workload, Decode) for each in questions):
         figures.append("tokens_per_s_per_user")
-    if any(_has_prompt(each) for each in questions):
+    if any(each.prompts for each in questions):
         figures.append("ttft_s")
     return found | {name: pl.Float64() for name in figures}
 
@@ -120,10 +120,6 @@ def _families(questions: tuple[Question, ...], number: int) -> pl.DataFrame:
     return pl.DataFrame(questions[number].families, schema=schema, orient="row")
 
 
-def _has_prompt(question: Question) -> bool:
-    return isinstance(question.workload, Decode) and question.constraints.needs_ttft
-
-
 def _figures(question: Question, columns: Columns) -> Columns:
     given = question.workload
     work = given if isinstance(given, Train) else replace(given, batch=columns["batch"])  # type: ignore[type-var]
@@ -132,6 +128,6 @@ def _figures(question: Question, columns: Columns) -> Columns:
     found["tokens_per_s_per_gpu"] = 1 / figures.gpu_s_per_token
     if isinstance(given, Decode):
         found["tokens_per_s_per_user"] = given.new_tokens / columns["time_s"]
-    if _has_prompt(question):
+    if question.prompts:
         found["ttft_s"] = columns["ttft_s"]
     return found
