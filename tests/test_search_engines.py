@@ -23,11 +23,12 @@ from shardcost.errors import (
     BadTypeError,
     BadValueError,
     FormatError,
+    LostWorkerError,
     MissingExtraError,
     UnknownNameError,
 )
 from shardcost.search import engines
-from shardcost.search.engines import LostWorkerError, engine_of
+from shardcost.search.engines import engine_of
 from shardcost.search.request import fingerprint, package_digest, request_of
 from shardcost.search.run import questions_of
 from shardcost.search.space import CHOICES, Space

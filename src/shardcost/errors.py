@@ -8,7 +8,8 @@ Each error also is the built-in that a caller would catch anyway::
         │   ├── UnknownNameError (LookupError)  a name that no catalog or table holds
         │   └── FormatError                     a file says something that cannot be
         ├── BadTypeError       (TypeError)    a value of the wrong type
-        └── MissingExtraError  (ImportError)  a library that an extra brings along is missing
+        ├── MissingExtraError  (ImportError)  a library that an extra brings along is missing
+        └── LostWorkerError    (RuntimeError) workers of a search died, again and again
 
 Every message is one line that names the value and the rule it breaks.
 """
@@ -119,3 +120,7 @@ class MissingExtraError(ShardcostError, ImportError):
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), self.parts
+
+
+class LostWorkerError(ShardcostError, RuntimeError):
+    """The workers of one task of a search died, again and again."""

@@ -21,7 +21,12 @@ from itertools import islice
 from multiprocessing import get_context, parent_process
 from typing import Any, Final, Protocol
 
-from shardcost.errors import BadValueError, MissingExtraError, ShardcostError, UnknownNameError
+from shardcost.errors import (
+    BadValueError,
+    LostWorkerError,
+    MissingExtraError,
+    UnknownNameError,
+)
 from shardcost.scalars import whole_number
 from shardcost.search.question import Question
 from shardcost.search.request import package_digest
@@ -47,10 +52,6 @@ _FEW_WORDS: Final[dict[str, Any]] = {"log_to_driver": False, "logging_level": "e
 _ANSWERS_WITHIN_S: Final = 5.0
 _RAY_STORE_BYTES: Final = 256 * 2**20
 """Shared memory of a Ray of our own: it holds the questions and a few packed answers."""
-
-
-class LostWorkerError(ShardcostError, RuntimeError):
-    """The workers of a task died, again and again."""
 
 
 def engine_of(name: str, jobs: int = 1, address: str | None = None) -> Engine:
