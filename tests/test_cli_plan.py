@@ -375,6 +375,8 @@ BAD = {
     "objective": (["--objective", "speed"], "unknown --objective 'speed'"),
     "no price": (["--objective", "cost"], "--objective cost needs --price"),
     "price": (["--price", "0"], "--price must be a finite number above 0, got 0"),
+    "price of one": (["--price", "a100_sxm=2"], "--price must be given for h100_sxm too"),
+    "price of none": (["--price", "h100_sxm="], "--price of h100_sxm must be a number"),
     "price in words": (["--price", "free"], "--price must be a number, got 'free'"),
     "top": (["--top", "0"], "--top must be a whole number of at least 1, got 0"),
     "gpus": (["--gpus", "0"], "--gpus must be a whole number of at least 1, got 0"),

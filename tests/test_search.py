@@ -256,6 +256,28 @@ def test_objectives_choose_differently_where_gpus_are_free() -> None:
     assert frugal.score == pytest.approx(frugal.estimate.energy_j / TRAIN.tokens)
 
 
+def test_a_price_for_each_cluster_chooses_the_machine() -> None:
+    clusters, space = ["h100_sxm", "a100_sxm"], {"gpus": 8, "cp": 1}
+
+    def cheapest(**prices: float) -> str:
+        found = search(
+            "llama3-8b",
+            clusters,
+            TRAIN,
+            space=space,
+            objective="cost",
+            price_per_gpu_hour=prices,
+        )
+        best = found.best[0]
+        assert best.cost_per_token(prices) == pytest.approx(best.score)
+        return best.question.cluster.name
+
+    assert cheapest(h100_sxm=2.0, a100_sxm=2.0) == "h100_sxm"
+    assert cheapest(h100_sxm=20.0, a100_sxm=2.0) == "a100_sxm"
+    with pytest.raises(BadValueError, match="given for a100_sxm too"):
+        cheapest(h100_sxm=2.0)
+
+
 def test_limits_of_serving_hold_and_are_counted() -> None:
     work = Decode(batch=8, context_tokens=4096)
     space = {"gpus": (4, 8), "batch": (1, 4, 16, 64)}

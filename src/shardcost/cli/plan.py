@@ -16,7 +16,7 @@ from shardcost.units import parse_time
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
     from shardcost.search.found import Found
-    from shardcost.search.objectives import Constraints
+    from shardcost.search.objectives import Constraints, Price
     from shardcost.search.plan import Plan
     from shardcost.software import Software
     from shardcost.workload import Workload
@@ -84,7 +84,11 @@ def _add_space(parser: options.Parser) -> None:
         " order, tp_overlap, dp_overlap, which have one value unless they are set to all",
     )
     space.add_argument("--objective", metavar="NAME", default="time", help=f"{_OBJECTIVES} (time)")
-    space.add_argument("--price", metavar="X", help="of a GPU for an hour, in any currency")
+    space.add_argument(
+        "--price",
+        metavar="X",
+        help="of a GPU for an hour, in any currency; or by cluster: h100_sxm=2.50,a100_sxm=1.20",
+    )
     for name, (_, text) in _TIMES.items():
         space.add_argument(options.flag(name), metavar="TIME", help=text)
     for name, (_, text) in _RATES.items():
@@ -120,9 +124,7 @@ def run(given: Namespace) -> int:
     from shardcost.search.plan import Plan
 
     top = whole_number("--top", options.whole("--top", given.top), 1)
-    price = None
-    if given.price is not None:
-        price = positive_number("--price", options.number("--price", given.price))
+    price = _price(given)
     _check_plot(given)
     found, caveats = _found(given, top, price)
     plan = Plan.of(found, top=top, price=price, caveats=caveats)
@@ -158,7 +160,7 @@ def _explained(plan: Plan) -> list[str]:
     return plan.best[0].estimate.explain().splitlines()
 
 
-def _found(given: Namespace, top: int, price: float | None) -> tuple[Found, list[str]]:
+def _found(given: Namespace, top: int, price: Price | None) -> tuple[Found, list[str]]:
     """Return what the search finds, and what is to mind about the models' files."""
     from shardcost.cli.progress import shown_progress
     from shardcost.search.plan import PRICED
@@ -313,7 +315,26 @@ def _share(option: str, text: str) -> float:
     return options.number(option, text)
 
 
-def _objective(given: Namespace, price: float | None) -> str:
+def _price(given: Namespace) -> Price | None:
+    """Return the price of a GPU for an hour, one for all clusters or one for each of them."""
+    from shardcost.cluster import Cluster
+
+    if given.price is None:
+        return None
+    if "=" not in given.price:
+        return positive_number("--price", options.number("--price", given.price))
+    prices: dict[str, float] = {}
+    for text in options.several("--price", given.price):
+        name, _, number = text.partition("=")
+        option = f"--price of {name}"
+        prices[Cluster.named(name).name] = positive_number(option, options.number(option, number))
+    for cluster in _clusters(given):
+        if cluster.name not in prices:
+            raise BadValueError("--price", given.price, f"given for {cluster.name} too")
+    return prices
+
+
+def _objective(given: Namespace, price: Price | None) -> str:
     from shardcost.search.objectives import OBJECTIVES
 
     name: str = given.objective

@@ -28,7 +28,7 @@ from shardcost.search.answers import (
     shortfall,
 )
 from shardcost.search.found import Candidate, Found
-from shardcost.search.objectives import Figures, Objective
+from shardcost.search.objectives import Price
 from shardcost.search.plan import Plan
 from shardcost.search.question import Question
 from shardcost.units import format_time
@@ -176,8 +176,9 @@ def _columns(plan: Plan) -> Iterator[_Column]:
     elif len(asked[0].space.batch or ()) > 1:
         yield _Column("batch", lambda one: f"{one.row['batch']:,}")
     yield from _figures(asked[0].workload)
-    if plan.price is not None:
-        yield _Column("cost/Mtok", lambda one: f"{money(one, plan.price):.4g}")
+    price = plan.price
+    if price is not None:
+        yield _Column("cost/Mtok", lambda one: f"{money(one, price):.4g}")
     if asked[0].objective.name == "energy":
         yield _Column("per token", lambda one: energy(one.score))
     if len({each.cluster.device.memory_bytes for each in asked}) > 1:
@@ -210,16 +211,9 @@ def capacity(candidate: Candidate) -> float:
     return float(candidate.question.cluster.device.memory_bytes)
 
 
-def money(candidate: Candidate, price: float | None) -> float:
+def money(candidate: Candidate, price: Price) -> float:
     """Return what a million tokens cost."""
-    figures = Figures(
-        time_s=candidate.time_s,
-        memory_bytes=candidate.memory_bytes,
-        gpus=candidate.layout.devices,
-        tokens=candidate.workload.tokens,
-    )
-    per_token: float = Objective("cost", price).score(figures, candidate.question.cluster)
-    return per_token * _TOKENS
+    return candidate.cost_per_token(price) * _TOKENS
 
 
 def _best(plan: Plan) -> str:

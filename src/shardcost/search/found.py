@@ -11,6 +11,7 @@ from typing import Any
 from shardcost.estimate.join import estimate
 from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
+from shardcost.search.objectives import Figures, Objective, Price
 from shardcost.search.parts import Columns, Part
 from shardcost.search.question import Question
 from shardcost.search.space import Family
@@ -65,6 +66,12 @@ class Candidate:
     def score(self) -> float:
         """The figure that is to be small."""
         return float(self.row["score"])
+
+    def cost_per_token(self, price_per_gpu_hour: Price) -> float:
+        """Return what a token costs at a price."""
+        figures = Figures(self.time_s, self.memory_bytes, self.layout.devices, self.workload.tokens)
+        cost: float = Objective("cost", price_per_gpu_hour).score(figures, self.question.cluster)
+        return cost
 
     @cached_property
     def estimate(self) -> Estimate:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
@@ -23,6 +23,19 @@ OBJECTIVES: Final[Mapping[str, str]] = {
     "energy": "joules per token",
 }
 _SECONDS_PER_HOUR: Final = 3600.0
+
+
+Price: TypeAlias = float | Mapping[str, float]
+"""Of a device for an hour, in any currency: one for all, or by the name of the cluster."""
+
+
+def price_on(cluster: Cluster, price: Price | None) -> float:
+    """Return what a device of a cluster costs for an hour."""
+    if not isinstance(price, Mapping):
+        return price or 0.0
+    if cluster.name not in price:
+        raise BadValueError("price_per_gpu_hour", dict(price), f"given for {cluster.name} too")
+    return price[cluster.name]
 
 
 def by_name(what: str, given: object, kind: Any) -> dict[str, Any]:
@@ -65,17 +78,21 @@ class Objective:
     """
 
     name: str = "time"
-    price_per_gpu_hour: float | None = None
+    price_per_gpu_hour: Price | None = None
+    """For ``cost``: of any device, or by the name of the cluster."""
 
     @classmethod
-    def of(cls, given: Objective | str, price_per_gpu_hour: float | None = None) -> Objective:
+    def of(cls, given: Objective | str, price_per_gpu_hour: Price | None = None) -> Objective:
         """Return an objective by its name."""
         if isinstance(given, Objective):
             return given
         if given not in OBJECTIVES:
             raise UnknownNameError("objective", given, OBJECTIVES)
         price = price_per_gpu_hour
-        if price is not None:
+        if isinstance(price, Mapping):
+            named = "price_per_gpu_hour of {}"
+            price = {name: positive_number(named.format(name), x) for name, x in price.items()}
+        elif price is not None:
             price = positive_number("price_per_gpu_hour", price)
         if given == "cost" and price is None:
             raise BadValueError("price_per_gpu_hour", None, "given for the objective cost")
@@ -95,7 +112,7 @@ class Objective:
     def weight(self, cluster: Cluster) -> float:
         """Return what one device-second costs, in the unit of the objective."""
         if self.name == "cost":
-            return (self.price_per_gpu_hour or 0.0) / _SECONDS_PER_HOUR
+            return price_on(cluster, self.price_per_gpu_hour) / _SECONDS_PER_HOUR
         if self.name == "energy":
             power = cluster.device.power_w
             if power is None:

@@ -19,6 +19,7 @@ from shardcost.search.answers import (
     stability,
 )
 from shardcost.search.found import Candidate, Found
+from shardcost.search.objectives import Price
 
 PRICED: Final = 20
 """Layouts to ask a search for, so that stability has rivals to look at beside those shown."""
@@ -30,7 +31,7 @@ class Plan(NamedTuple):
     found: Found
     top: int
     """How many of the best to show."""
-    price: float | None
+    price: Price | None
     """Of a GPU for an hour."""
     caveats: tuple[str, ...]
     losses: tuple[Loss, ...] = ()
@@ -45,7 +46,7 @@ class Plan(NamedTuple):
         found: Found,
         *,
         top: int = 5,
-        price: float | None = None,
+        price: Price | None = None,
         caveats: Sequence[str] = (),
     ) -> Plan:
         """Return what a search found with the answers to it."""

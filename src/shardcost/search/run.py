@@ -17,7 +17,7 @@ from shardcost.model import Model
 from shardcost.scalars import whole_number
 from shardcost.search.engines import Engine, engine_of
 from shardcost.search.found import Found
-from shardcost.search.objectives import Constraints, Objective
+from shardcost.search.objectives import Constraints, Objective, Price
 from shardcost.search.parts import KEPT, Part, joined
 from shardcost.search.question import Question
 from shardcost.search.space import Space
@@ -38,7 +38,7 @@ def search(
     space: Space | Mapping[str, Any] | None = None,
     constraints: Constraints | Mapping[str, Any] | None = None,
     objective: Objective | str = "time",
-    price_per_gpu_hour: float | None = None,
+    price_per_gpu_hour: Price | None = None,
     software: Software | str | None = None,
     wire: Calibration | None = None,
     top: int = 10,
@@ -64,7 +64,8 @@ def search(
         space: Values by axis; an axis that is left out is free.
         constraints: Limits by name.
         objective: What is to be small, see `OBJECTIVES`.
-        price_per_gpu_hour: For the objective ``cost``, in any currency.
+        price_per_gpu_hour: For the objective ``cost``, in any currency: one price, or one for each
+            cluster by its name.
         software: The framework or engine; as for `estimate` if left out.
         wire: Constants of your own network instead of the catalog's.
         top: How many of the best to return.
