@@ -238,6 +238,16 @@ def test_descent_finds_the_least() -> None:
     assert found["b"] == pytest.approx(0.02, rel=0.02)
 
 
+def test_what_rows_say_nothing_of_stays_where_it_began() -> None:
+    def lossy(at: dict[str, float]) -> float:
+        return abs(np.log(at["a"] / 3.0)) - 1e-4 * float(np.log(at["b"]))
+
+    start = {"a": 1.0, "b": 2.0}
+    found = descend(lossy, start, pull=1e-3)
+    assert found["a"] == pytest.approx(3.0, rel=0.02)
+    assert found["b"] == 2.0
+
+
 def test_one_wild_row_counts_no_more_than_the_limit() -> None:
     assert loss(np.array([1.0, 1e9])) == pytest.approx(0.25)
 

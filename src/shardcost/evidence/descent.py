@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from math import log
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -37,15 +38,26 @@ def loss(ratios: Floats) -> float:
 
 
 def descend(
-    lossy: Callable[[dict[Name, float]], float], start: Mapping[Name, float]
+    lossy: Callable[[dict[Name, float]], float], start: Mapping[Name, float], pull: float = 0.0
 ) -> dict[Name, float]:
     """Return the constants of the least loss, rounded.
 
     >>> descend(lambda at: abs(at["x"] - 3), {"x": 1.0})["x"]
     3.0
+
+    Args:
+        lossy: Takes constants and returns their loss.
+        start: Where to begin.
+        pull: Loss for each factor of e away from the start, so that a constant of which the rows
+            say nothing stays there.
     """
+
+    def lost(trial: dict[Name, float]) -> float:
+        away = sum(abs(log(value / start[name])) for name, value in trial.items())
+        return lossy(trial) + pull * away
+
     best = dict(start)
-    least = lossy(best)
+    least = lost(best)
     for step in _STEPS:
         improved = True
         while improved:
@@ -53,7 +65,7 @@ def descend(
             for name, value in list(best.items()):
                 for factor in (step, 1 / step):
                     trial = {**best, name: value * factor}
-                    found = lossy(trial)
+                    found = lost(trial)
                     if found < least * (1 - _WORTHWHILE):
                         best, least, improved = trial, found, True
                         break

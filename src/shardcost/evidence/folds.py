@@ -221,7 +221,7 @@ def _fitted(
     def lossy(trial: dict[str, float]) -> float:
         return refit_frameworks.loss_of_sets(answers.ratios(trial)[used], own, weights)
 
-    return descend(lossy, start)
+    return descend(lossy, start, refit_frameworks.PULL)
 
 
 def _inference(table: Table, say: Say) -> Iterator[Fold]:

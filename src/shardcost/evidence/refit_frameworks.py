@@ -44,6 +44,9 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
     "torchtitan": {"slowdown": 1.0},
 }
 """Which constants each framework has, and where the search for them starts."""
+PULL: Final = 1e-3
+"""Loss for each factor of e that a constant moves. Runs that wait for the device say nothing of the
+host: without a pull, its constants would make up for any other error there."""
 _WEIGHT: Final = 0.75
 """Power of its rows by which a data set counts."""
 _MOST_ROWS: Final = 60
@@ -76,7 +79,9 @@ def fitted(name: str, rows: Sequence[Row]) -> dict[str, float]:
     used = [row for each in _values(rows) for row in _sample(rows, each)]
     sets = np.array([row["dataset"] for row in used])
     weights = weights_of([row["dataset"] for row in rows])
-    return descend(lambda trial: loss_of_sets(ratios(used, trial), sets, weights), FITTED[name])
+    return descend(
+        lambda trial: loss_of_sets(ratios(used, trial), sets, weights), FITTED[name], PULL
+    )
 
 
 def weights_of(sets: Sequence[str]) -> dict[str, float]:
