@@ -240,7 +240,7 @@ def test_descent_finds_the_least() -> None:
 
 def test_what_rows_say_nothing_of_stays_where_it_began() -> None:
     def lossy(at: dict[str, float]) -> float:
-        return abs(np.log(at["a"] / 3.0)) - 1e-4 * float(np.log(at["b"]))
+        return float(abs(np.log(at["a"] / 3.0)) - 1e-4 * np.log(at["b"]))
 
     start = {"a": 1.0, "b": 2.0}
     found = descend(lossy, start, pull=1e-3)
