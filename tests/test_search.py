@@ -14,7 +14,6 @@ from shardcost import (
     Candidate,
     Cluster,
     Decode,
-    Found,
     Layout,
     Model,
     Prefill,
@@ -219,11 +218,7 @@ def test_every_layout_is_feasible_or_has_a_reason() -> None:
         "does not fit memory by more than 2x",
         "pp x chunks does not divide 96 layers",
     } <= set(found.rejected)
-    assert all("the same layout twice" not in each for each in _unexplained(found))
-
-
-def _unexplained(found: Found) -> list[str]:
-    return [reason for reason, count in found.rejected.items() if count < 0 or not reason]
+    assert min(found.rejected.values()) > 0
 
 
 def test_a_tighter_memory_leaves_fewer_and_slower() -> None:

@@ -30,7 +30,6 @@ _EXAMPLES: Final = """\
       --train --batch 512 --sequence-length 4096 --fix tp=4,8 --fix recompute=none --explain
 """
 _OBJECTIVES: Final = "time (of a step), throughput (per GPU), cost or energy (per token)"
-_ENGINES: Final = ("local", "processes", "ray")
 _TIMES: Final = {
     "max_time": ("max_time_s", "the longest step, like 20s"),
     "max_ttft": ("max_ttft_s", "the longest time to the first token, like 500ms"),
@@ -109,7 +108,7 @@ def _add_output(parser: options.Parser) -> None:
 
 def _add_running(parser: options.Parser) -> None:
     running = parser.add_argument_group("how to run")
-    running.add_argument("--engine", metavar="NAME", help=f"{', '.join(_ENGINES)} (local)")
+    running.add_argument("--engine", metavar="NAME", help="local, processes or ray (local)")
     running.add_argument("--jobs", metavar="N", help="processes at a time (one per core)")
     running.add_argument("--address", metavar="HOST", help="of a Ray cluster (one of its own)")
     running.add_argument(
@@ -349,12 +348,14 @@ def _engine(given: Namespace) -> dict[str, Any]:
     """Return where to run; more than one job needs processes, which are one for each core."""
     from os import cpu_count
 
+    from shardcost.search.engines import ENGINES
+
     jobs = None
     if given.jobs is not None:
         jobs = whole_number("--jobs", options.whole("--jobs", given.jobs), 1)
     engine = given.engine or ("processes" if jobs is not None and jobs > 1 else "local")
-    if engine not in _ENGINES:
-        raise UnknownNameError("--engine", engine, _ENGINES)
+    if engine not in ENGINES:
+        raise UnknownNameError("--engine", engine, ENGINES)
     if jobs is None:
         jobs = 1 if engine == "local" else cpu_count() or 1
     return {"engine": engine, "jobs": jobs, "address": given.address, "out": given.out}

@@ -137,7 +137,7 @@ def _heading(plan: Plan) -> str:
     work = _sizes(asked)
     wanted = f"{asked.software.name}, {work}, {asked.workload.dtype}; best by"
     counted = f"{found.feasible:,} of {found.considered:,} layouts feasible"
-    speed = f"{found.seconds:.2f} s, {found.considered / found.seconds:,.0f} layouts/s"
+    speed = f"{found.seconds:.2f} s, {found.layouts_per_s:,.0f} layouts/s"
     return "\n  ".join(
         (
             heading(paragraph(title(found), "  ")),
@@ -357,7 +357,7 @@ def _runner_up(plan: Plan) -> str:
     longer = second.time_s - first.time_s
     least = 1e-3 * max(abs(longer), _ROUNDING * first.time_s)
     parts = [each for each in plan.losses if abs(each.lost_s) > least][:_LOSSES]
-    said = f"{percent(second.score / first.score - 1)} behind{_other_sizes(first, second)}"
+    said = f"{percent(second.behind(first))} behind{_other_sizes(first, second)}"
     if not parts:
         return f"{said}; its step is made of the same parts"
     listed = ", ".join(f"{each.part} {_signed(each.lost_s)}" for each in parts)

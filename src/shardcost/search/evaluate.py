@@ -114,7 +114,7 @@ def _strike(left: Mask, reasons: dict[str, Any], counted: Counter[str]) -> None:
 def _impossible(grid: Grid, layout: Layout, sequences: Any) -> dict[str, Any]:
     question = grid.question
     given = (question.model, question.cluster, layout)
-    found = impossible(*given, grid.workload(sequences), grid.software)
+    found = impossible(*given, grid.question.workload_of(sequences), grid.software)
     if question.prompts:
         also = impossible(*given, _prompt(question.workload, layout), grid.software)
         found |= {f"one prompt: {reason}": where for reason, where in also.items()}
@@ -164,7 +164,7 @@ def _laid_out(grid: Grid, chunks: Indices) -> tuple[Layout, Workload]:
     values: Any = grid.chunks[chunks].reshape(1, -1)
     layout = grid.layout(mesh, sequences, values if values.size > 1 else values.item(), (-1, 1))
     backend = grid.question.backend
-    return _moved(layout, backend), _moved(grid.workload(sequences), backend)
+    return _moved(layout, backend), _moved(grid.question.workload_of(sequences), backend)
 
 
 def _moved(given: Any, backend: str) -> Any:
@@ -236,15 +236,12 @@ class _AtPairs:
         move = partial(to_backend, question.backend)
         take = partial(at_cells, rows=move(rows), columns=move(columns))
         layout, work = _laid_out(self.grid, self.chunks)
-        times = [self._time_s(work.phase, layout, take)]
-        if question.prompts:
-            times.append(self._time_s(Prefill.phase, layout, take))
-        return cells._replace(
-            **{
-                name: np.broadcast_to(each, rows.shape)
-                for name, each in zip(("time_s", "ttft_s"), times, strict=False)
-            }
+        cells = cells._replace(
+            time_s=np.broadcast_to(self._time_s(work.phase, layout, take), rows.shape)
         )
+        if not question.prompts:
+            return cells
+        return cells._replace(ttft_s=self._time_s(Prefill.phase, layout, take))
 
     def _time_s(self, phase: str, layout: Layout, take: Any) -> Any:
         """Return the times of a step under the family's own schedule."""

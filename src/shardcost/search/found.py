@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ from shardcost.search.parts import Columns, Part
 from shardcost.search.question import Question
 from shardcost.search.space import Family
 from shardcost.software import Software
-from shardcost.workload import Train, Workload
+from shardcost.workload import Workload
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +42,7 @@ class Candidate:
     @cached_property
     def workload(self) -> Workload:
         """The workload, with the candidate's own batch."""
-        given = self.question.workload
-        if isinstance(given, Train):
-            return given
-        return replace(given, batch=self.row["batch"])  # type: ignore[type-var]
+        return self.question.workload_of(self.row["batch"])
 
     @cached_property
     def software(self) -> Software:
@@ -67,11 +64,21 @@ class Candidate:
         """The figure that is to be small."""
         return float(self.row["score"])
 
+    @property
+    def figures(self) -> Figures:
+        """What it was judged by."""
+        gpus, tokens = self.layout.devices, self.workload.tokens
+        return Figures(self.time_s, self.memory_bytes, gpus, tokens, self.row.get("ttft_s"))
+
     def cost_per_token(self, price_per_gpu_hour: Price) -> float:
         """Return what a token costs at a price."""
-        figures = Figures(self.time_s, self.memory_bytes, self.layout.devices, self.workload.tokens)
-        cost: float = Objective("cost", price_per_gpu_hour).score(figures, self.question.cluster)
+        objective = Objective("cost", price_per_gpu_hour)
+        cost: float = objective.score(self.figures, self.question.cluster)
         return cost
+
+    def behind(self, other: Candidate) -> float:
+        """Return by which share its score is above another's."""
+        return self.score / other.score - 1
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -111,6 +118,11 @@ class Found:
     """The best score with each value of each axis; infinite where nothing is feasible."""
     resumed: int = 0
     """Tasks whose results an earlier run of the same search had left behind."""
+
+    @property
+    def layouts_per_s(self) -> float:
+        """How fast the space was worked through."""
+        return self.considered / self.seconds
 
     @classmethod
     def of(cls, questions: Sequence[Question], part: Part, seconds: float, top: int) -> Found:

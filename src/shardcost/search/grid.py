@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from shardcost.layout import Layout
 from shardcost.search.objectives import Figures
 from shardcost.search.parts import Columns, best_rows, front_rows
 from shardcost.search.question import Block, Question
-from shardcost.workload import Train, Workload
+from shardcost.workload import Train
 
 Indices = NDArray[np.intp]
 
@@ -78,11 +77,6 @@ class Grid:
         micro_batch = sequences if self.training else 1
         return self.family.layout(**degrees, micro_batch=micro_batch, chunks=chunks)
 
-    def workload(self, sequences: Any) -> Workload:
-        """Return the workload with so many sequences, which in training are the layout's."""
-        given = self.question.workload
-        return given if isinstance(given, Train) else replace(given, batch=sequences)  # type: ignore[type-var]
-
     def figures(self, cells: Cells) -> Figures:
         """Return what objectives and limits look at."""
         sequences = self.sequences[cells.sequences]
@@ -90,7 +84,7 @@ class Grid:
             time_s=cells.time_s,
             memory_bytes=cells.memory_bytes,
             gpus=self.meshes.gpus[cells.mesh],
-            tokens=self.workload(sequences).tokens,
+            tokens=self.question.workload_of(sequences).tokens,
             ttft_s=cells.ttft_s,
         )
 

@@ -64,6 +64,16 @@ class Figures(NamedTuple):
     """Where a prompt was priced beside the decoding."""
 
     @property
+    def tokens_per_s(self) -> Any:
+        """Of all devices together."""
+        return self.tokens / self.time_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> Any:
+        """Of one device."""
+        return self.tokens_per_s / self.gpus
+
+    @property
     def gpu_s_per_token(self) -> Any:
         """Device-seconds that one token takes."""
         return self.time_s * self.gpus / self.tokens
@@ -179,7 +189,7 @@ class Constraints:
             yield f"first token after {format_time(self.max_ttft_s)}", first > self.max_ttft_s
         if self.min_tokens_per_s is not None:
             words = f"fewer than {self.min_tokens_per_s:g} tokens/s"
-            yield words, figures.tokens / time_s < self.min_tokens_per_s
+            yield words, figures.tokens_per_s < self.min_tokens_per_s
         if isinstance(workload, Decode):
             yield from self._of_a_user(time_s / workload.new_tokens)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
@@ -46,6 +46,8 @@ class Question:
     software: Software
     space: Space
     """With every axis filled in (`Space.complete`)."""
+    asked: Space = field(default_factory=Space)
+    """As it was asked for: None where an axis is free."""
     constraints: Constraints = field(default_factory=Constraints)
     objective: Objective = field(default_factory=Objective)
     wire: Calibration | None = None
@@ -54,6 +56,11 @@ class Question:
     number: int = 0
     """Which of several questions of one search, and the number of its first cell."""
     first_cell: int = 0
+
+    def workload_of(self, batch: Any) -> Workload:
+        """Return the workload with a batch of its own; in training that is given."""
+        given = self.workload
+        return given if isinstance(given, Train) else replace(given, batch=batch)  # type: ignore[type-var]
 
     @property
     def prompts(self) -> bool:

@@ -175,7 +175,7 @@ def _with_more_gpus(question: Question, times: float = 1.0) -> Iterator[_Try]:
         if factor < times:
             continue
         gpus = factor * max(asked)
-        bigger = _completed(question, replace(_given(question), gpus=(gpus,)))
+        bigger = _completed(question, replace(question.asked, gpus=(gpus,)))
         joined = _joined(bigger)
         network = "" if joined is bigger else f", joined by {_NETWORK}"
         yield _Try(joined, f"{gpus} GPUs instead of {at_most}{max(asked)}{network}")
@@ -183,7 +183,7 @@ def _with_more_gpus(question: Question, times: float = 1.0) -> Iterator[_Try]:
 
 def _with_all_freed(question: Question) -> Iterator[_Try]:
     """Yield the question with nothing fixed and no limits, and more and more GPUs."""
-    free = replace(_given(question), **{name: getattr(Space(), name) for name in _fixed(question)})
+    free = replace(question.asked, **{name: getattr(Space(), name) for name in _fixed(question)})
     anything = replace(_completed(question, free), constraints=Constraints())
     said = ["all axes freed"] if _fixed(question) else []
     said += ["all limits dropped"] if question.constraints != Constraints() else []
@@ -195,7 +195,7 @@ def _with_all_freed(question: Question) -> Iterator[_Try]:
 
 def _freed(question: Question) -> Iterator[_Try]:
     """Yield the question with each axis freed that was fixed, then with all degrees."""
-    given, fixed = _given(question), _fixed(question)
+    given, fixed = question.asked, _fixed(question)
     for name in fixed:
         free = replace(given, **{name: getattr(Space(), name)})
         words = f"{name} freed (was {_listed(getattr(given, name))})"
@@ -212,17 +212,6 @@ def _listed(values: tuple[Any, ...]) -> str:
     return " or ".join(map(str, values))
 
 
-def _given(question: Question) -> Space:
-    """Return the space as it was asked for: axes that have their usual values were left out."""
-    usual = _usual(question)
-    left_out = {
-        name: getattr(Space(), name)
-        for name in AXES
-        if name != "gpus" and set(getattr(question.space, name)) == set(getattr(usual, name))
-    }
-    return replace(question.space, **left_out)
-
-
 def _fixed(question: Question) -> list[str]:
     """Return the axes that would have further values if they were left out."""
     space, usual = question.space, _usual(question)
@@ -235,7 +224,7 @@ def _usual(question: Question) -> Space:
 
 
 def _completed(question: Question, space: Space) -> Question:
-    return replace(question, space=_complete(question, space))
+    return replace(question, space=_complete(question, space), asked=space)
 
 
 def _complete(question: Question, space: Space) -> Space:

@@ -154,6 +154,7 @@ def questions_of(
                 workload=workload,
                 software=runs,
                 space=space.complete(each, where, workload, runs),
+                asked=space,
                 number=len(found),
                 first_cell=first,
                 **rest,

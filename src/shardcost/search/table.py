@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -121,13 +120,12 @@ def _families(questions: tuple[Question, ...], number: int) -> pl.DataFrame:
 
 
 def _figures(question: Question, columns: Columns) -> Columns:
-    given = question.workload
-    work = given if isinstance(given, Train) else replace(given, batch=columns["batch"])  # type: ignore[type-var]
-    figures = Figures(columns["time_s"], columns["memory_bytes"], columns["gpus"], work.tokens)
+    tokens = question.workload_of(columns["batch"]).tokens
+    figures = Figures(columns["time_s"], columns["memory_bytes"], columns["gpus"], tokens)
     found: Columns = {name: columns[name] for name in ("time_s", "memory_bytes", "score")}
-    found["tokens_per_s_per_gpu"] = 1 / figures.gpu_s_per_token
-    if isinstance(given, Decode):
-        found["tokens_per_s_per_user"] = given.new_tokens / columns["time_s"]
+    found["tokens_per_s_per_gpu"] = figures.tokens_per_s_per_gpu
+    if isinstance(question.workload, Decode):
+        found["tokens_per_s_per_user"] = question.workload.new_tokens / columns["time_s"]
     if question.prompts:
         found["ttft_s"] = columns["ttft_s"]
     return found
