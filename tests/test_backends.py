@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, collective_time, estimate
-from shardcost import backends as module
 from shardcost.arrays import cell_by_cell, choose, largest, looked_up, named, smallest
 from shardcost.backends import BACKENDS, BackendArray, to_backend, to_numpy
+from shardcost.backends import libraries as module
 from shardcost.collectives import closed_forms
 from shardcost.collectives.multimem import multimem_all_reduce_s
 from shardcost.errors import BadTypeError, BadValueError, MissingExtraError, UnknownNameError
@@ -291,15 +291,15 @@ def test_nothing_becomes_numpys_unasked(library: str) -> None:
     cells = moved(library, np.arange(3.0))
     with pytest.raises(TypeError, match="to_numpy"):
         np.asarray(cells)
-    with pytest.raises(NotImplementedError, match=r"np\.hypot"):
+    with pytest.raises(TypeError, match=r"np\.hypot"):
         np.hypot(cells, 1.0)
-    with pytest.raises(NotImplementedError, match=r"np\.fft|np\.kron"):
+    with pytest.raises(TypeError, match=r"np\.fft|np\.kron"):
         np.kron(cells, cells)
-    with pytest.raises(NotImplementedError, match=r"np\.add \(reduce"):
+    with pytest.raises(TypeError, match=r"np\.add \(reduce"):
         np.add.reduce(cells)
-    with pytest.raises(NotImplementedError, match=r"with out="):
+    with pytest.raises(TypeError, match=r"with out="):
         cells += 1
-    with pytest.raises(NotImplementedError, match=r"np\.where"):
+    with pytest.raises(TypeError, match=r"np\.where"):
         cells[0] = 1
     with pytest.raises(TypeError):
         cells + "1"
@@ -333,18 +333,18 @@ def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadTypeError, match="number format"):
         to_backend("array_api_strict", np.array(["a"]))
     for name, missing in (("torch", "torch"), ("cupy", "cupy"), ("torch", "array_api_compat")):
-        module._library.cache_clear()
+        module.library_of.cache_clear()
 
         def without(asked: str, missing: str = missing) -> Any:
             if missing in asked:
                 raise ImportError(asked)
             return module
 
-        monkeypatch.setattr("shardcost.backends.import_module", without)
+        monkeypatch.setattr("shardcost.backends.libraries.import_module", without)
         with pytest.raises(MissingExtraError, match=r"pip install 'shardcost\[") as caught:
             to_backend(name, np.arange(3))
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    module._library.cache_clear()
+    module.library_of.cache_clear()
 
 
 @pytest.mark.skipif(not find_spec("torch"), reason="needs shardcost[torch]")

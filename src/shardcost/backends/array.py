@@ -1,81 +1,21 @@
-"""Arrays of other libraries, on which the formulas run unchanged: torch and CuPy on a GPU.
-
-The formulas are written with Python's operators and NumPy's functions. Both can be overridden by
-the arrays that they are given (NumPy Enhancement Proposals 13 and 18): a `BackendArray` wraps one
-array of any library that follows the array API standard (data-apis.org/array-api, 2024.12), takes
-each call, and hands it to that library::
-
-    cells = to_backend("torch", np.arange(1, 1_000_001), device="cuda")
-    found = estimate(model, cluster, Layout(dp=cells), workload)   # computed on the GPU
-    times = to_numpy(found.time_s)
-
-What the libraries do differently is settled as NumPy does it: every call is first brought to the
-number formats that NumPy would compute in, so that whole numbers divided give 64-bit floats and
-truth values can be added up. Constants and NumPy's arrays that meet a wrapped one are moved to its
-device. Nothing goes back unasked: `to_numpy` does, and so does every result without dimensions,
-such as a sum or `any`, which is a number of NumPy's like anywhere else.
-"""
+"""An array of another library that answers NumPy's calls: `BackendArray`, and what it hands on."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, lru_cache
-from importlib import import_module
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from shardcost.errors import BadTypeError, BadValueError, MissingExtraError, UnknownNameError
+from shardcost.backends.libraries import formats, moved, own_formats
 
-BACKENDS: Final = ("numpy", "torch", "cupy")
-"""Names of libraries that `to_backend` knows; besides them ``array_api_strict``, for tests."""
-_REFERENCE: Final = "array_api_strict"
-_FORMATS: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "float32", "float64")
 _PYTHONS: Final[Mapping[str, type]] = {"b": bool, "i": int, "u": int, "f": float}
 """By the kind of a number format, the type of Python's that stands for it."""
 
-_MISSING: Final = {
-    "torch": ("torch", "torch"),
-    "cupy": (
-        "the CuPy of your version of CUDA, such as cupy-cuda13x, and array-api-compat",
-        "array",
-    ),
-    _REFERENCE: ("array-api-strict", "dev"),
-}
-"""What to install for each library, and the extra that brings it, or what it needs, along."""
-
 Function: TypeAlias = Callable[..., Any]
-
-
-def to_backend(name: str, array: Any, device: Any = None) -> Any:
-    """Return an array on a library's device, to be passed to any formula.
-
-    Args:
-        name: One of `BACKENDS`.
-        array: NumPy's array, or what makes one.
-        device: As the library names it, such as ``cuda:1``. If left out, a GPU where the library
-            sees one, else the CPU.
-
-    Raises:
-        MissingExtraError: The library is not installed.
-        BadValueError: There is no such device.
-    """
-    if name not in (*BACKENDS, _REFERENCE):
-        raise UnknownNameError("array backend", name, BACKENDS)
-    cells = np.asarray(to_numpy(array))
-    if name == "numpy":
-        if device not in (None, "cpu"):
-            raise BadValueError("device", device, "cpu for NumPy")
-        return cells
-    if cells.dtype.name not in _FORMATS:
-        raise BadTypeError("array", array, f"of a number format among {', '.join(_FORMATS)}")
-    library = _library(name)
-    if not cells.ndim:
-        return cells[()]
-    place = _device(name, device)
-    return BackendArray(_moved(library, cells, place), library, place)
 
 
 def to_numpy(array: Any) -> Any:
@@ -105,7 +45,7 @@ class BackendArray(NDArrayOperatorsMixin):
         """Its functions, as the standard has them."""
         self.device = device
         own = cells.dtype
-        self.dtype = own if isinstance(own, np.dtype) else _formats(library)[own]
+        self.dtype = own if isinstance(own, np.dtype) else formats(library)[own]
         self.shape: tuple[int, ...] = tuple(cells.shape)
         self.ndim = len(self.shape)
 
@@ -118,7 +58,7 @@ class BackendArray(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:
             words = "".join(f" with {name}=" for name in options)
-            raise NotImplementedError(f"np.{ufunc.__name__} ({method}{words}) of a BackendArray")
+            raise _without_counterpart(f"{ufunc.__name__} ({method}{words})")
         return _computed(ufunc, self, inputs)
 
     def __array_function__(
@@ -126,7 +66,7 @@ class BackendArray(NDArrayOperatorsMixin):
     ) -> Any:
         own = _FUNCTIONS.get(function.__name__)
         if own is None:
-            raise NotImplementedError(f"np.{function.__name__} of a BackendArray")
+            raise _without_counterpart(function.__name__)
         return own(*args, **options)
 
     @property
@@ -210,7 +150,7 @@ class BackendArray(NDArrayOperatorsMixin):
         return _answer(self, _taken(self, self, _cast_like(self, key, np.dtype("i8"))))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        raise NotImplementedError("cells of a BackendArray are not assigned to: use np.where")
+        raise TypeError("cells of a BackendArray are not assigned to: use np.where")
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -225,6 +165,11 @@ class BackendArray(NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         return f"BackendArray({self.cells!r})"
+
+
+def _without_counterpart(name: str) -> TypeError:
+    """Return the error of a call that is not handed on, rather than computed somewhere else."""
+    return TypeError(f"np.{name} takes no BackendArray: it is not among those handed on")
 
 
 # What NumPy would compute in
@@ -269,7 +214,7 @@ def _computed(ufunc: np.ufunc, like: BackendArray, inputs: tuple[Any, ...]) -> A
     if ufunc in _OPERATORS:
         return _answer(like, _OPERATORS[ufunc](*arguments))
     if ufunc not in _NAMES:
-        raise NotImplementedError(f"np.{ufunc.__name__} of a BackendArray")
+        raise _without_counterpart(ufunc.__name__)
     arguments = [_as_array(like, *each) for each in zip(arguments, loop, strict=True)]
     return _answer(like, getattr(like.library, _NAMES[ufunc])(*arguments))
 
@@ -279,14 +224,14 @@ def _cast_like(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, BackendArray):
         return _cast(value, dtype)
     if isinstance(value, np.ndarray) and value.ndim:
-        return _moved(like.library, value.astype(dtype, copy=False), like.device)
+        return moved(like.library, value.astype(dtype, copy=False), like.device)
     return _PYTHONS[dtype.kind](value)
 
 
 def _cast(array: BackendArray, dtype: np.dtype[Any]) -> Any:
     if array.dtype == dtype:
         return array.cells
-    return array.library.astype(array.cells, _own_formats(array.library)[dtype])
+    return array.library.astype(array.cells, own_formats(array.library)[dtype])
 
 
 def _as_array(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
@@ -298,7 +243,7 @@ def _as_array(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
 
 @lru_cache(maxsize=1024)
 def _constant(library: Any, value: Any, dtype: np.dtype[Any], device: Any) -> Any:
-    return _moved(library, np.asarray(value, dtype=dtype), device)
+    return moved(library, np.asarray(value, dtype=dtype), device)
 
 
 def _answer(like: BackendArray, cells: Any) -> Any:
@@ -491,74 +436,3 @@ _FUNCTIONS: Final[Mapping[str, Function]] = {
     "where": _where,
     "zeros_like": lambda cells: _filled(cells, 0),
 }
-
-
-# Libraries and their devices
-
-
-@cache
-def _formats(library: Any) -> dict[Any, np.dtype[Any]]:
-    """Return NumPy's name for each number format of a library."""
-    return {own: dtype for dtype, own in _own_formats(library).items()}
-
-
-@cache
-def _own_formats(library: Any) -> dict[np.dtype[Any], Any]:
-    return {np.dtype(name): getattr(library, name) for name in _FORMATS}
-
-
-@cache
-def _library(name: str) -> Any:
-    """Return a library's functions as the standard has them."""
-    try:
-        compat = import_module("array_api_compat")
-    except ImportError:
-        raise MissingExtraError("computing on other arrays", "array-api-compat", "array") from None
-    try:
-        if name == _REFERENCE:
-            return import_module(name)
-        return import_module(f"{compat.__name__}.{name}")
-    except ImportError:
-        raise MissingExtraError(f"computing with {name}", *_MISSING[name]) from None
-
-
-def _device(name: str, device: Any) -> Any:
-    """Return a device as the library takes it, or raise where it has none such."""
-    if name == "torch":
-        return _torch_device(device)
-    if name == "cupy":
-        return _cupy_device(device)
-    return None
-
-
-def _torch_device(device: Any) -> Any:
-    torch = import_module("torch")
-    gpu = torch.cuda.is_available()
-    try:
-        found = torch.device(device or ("cuda" if gpu else "cpu"))
-    except (RuntimeError, TypeError):
-        raise BadValueError("device", device, "a device of torch, such as cpu or cuda:0") from None
-    count = torch.cuda.device_count() if gpu else 0
-    if found.type == "cuda" and (found.index or 0) >= count:
-        raise BadValueError("device", device, f"one that torch sees, which has {count} GPUs")
-    return found
-
-
-def _cupy_device(device: Any) -> Any:
-    cupy = import_module("cupy")
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError:
-        count = 0
-    number = 0 if device in (None, "cuda") else str(device).removeprefix("cuda:")
-    if not str(number).isdecimal() or int(number) >= count:
-        raise BadValueError("device", device, f"one that CuPy sees, which has {count} GPUs")
-    cupy.cuda.Device(int(number)).use()  # CuPy computes on its current device only
-    return int(number)
-
-
-def _moved(library: Any, cells: np.ndarray[Any, Any], device: Any) -> Any:
-    """Return NumPy's array as a library's own."""
-    if not cells.flags.writeable or not cells.flags.c_contiguous:
-        cells = cells.copy(order="C")  # torch takes no others
-    return library.asarray(cells, device=device)
