@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,24 @@ def evidence() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no further evidence at {folder} (SHARDCOST_EVIDENCE names the folder)")
     return folder
+
+
+@pytest.fixture
+def tiny_config(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes the config.json of a tiny Llama, with changes, to a folder."""
+
+    def written(**changes: object) -> Path:
+        config = {
+            "model_type": "llama",
+            "architectures": ["LlamaForCausalLM"],
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "vocab_size": 32000,
+        }
+        (tmp_path / "config.json").write_text(json.dumps(config | changes))
+        return tmp_path
+
+    return written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -189,26 +190,15 @@ def test_what_does_not_fit_is_priced_and_warned_of(capsys: pytest.CaptureFixture
 
 
 def test_a_model_file_brings_its_caveats(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tiny_config: Callable[..., Path]
 ) -> None:
-    config = {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "vocab_size": 32000,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    folder = tiny_config()
     further = "--on h100_sxm --tp 4 --prefill --batch 1 --prompt-tokens 256".split()
-    by_file = run_json(capsys, "estimate", tmp_path / "config.json", *further)
-    by_folder = run_json(capsys, "estimate", tmp_path, *further)
+    by_file = run_json(capsys, "estimate", folder / "config.json", *further)
+    by_folder = run_json(capsys, "estimate", folder, *further)
     assert by_file["time_s"] == by_folder["time_s"] > 0
-    config["hidden_size"] = 1000
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert "1000" in run_error(capsys, "estimate", str(tmp_path), *further)
+    tiny_config(hidden_size=1000)
+    assert "1000" in run_error(capsys, "estimate", str(folder), *further)
 
 
 BAD = {

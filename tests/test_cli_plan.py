@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -282,22 +283,12 @@ def test_processes_find_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_model_file_brings_its_caveats(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tiny_config: Callable[..., Path]
 ) -> None:
-    config = {
-        "model_type": "brandnew",
-        "architectures": ["BrandNewForCausalLM"],
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "vocab_size": 32000,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    folder = tiny_config(model_type="brandnew", architectures=["BrandNewForCausalLM"])
     words = "--on h100_sxm --gpus 2 --decode --batch 8 --context-tokens 256".split()
-    assert any("brandnew" in note for note in run_json(capsys, "plan", tmp_path, *words)["notes"])
-    assert "Note: model_type 'brandnew'" in run_text(capsys, "plan", str(tmp_path), *words)
+    assert any("brandnew" in note for note in run_json(capsys, "plan", folder, *words)["notes"])
+    assert "Note: model_type 'brandnew'" in run_text(capsys, "plan", str(folder), *words)
 
 
 def fail(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, dict[str, Any]]:
