@@ -9,7 +9,8 @@ import pytest
 
 from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, estimate
 from shardcost.errors import BadValueError
-from shardcost.estimate import Estimate
+from shardcost.estimate import Estimate, price
+from shardcost.program.operations import Product
 from shardcost.workload import Workload
 
 H100 = Cluster.named("h100_sxm", network="ib_8x400g")
@@ -172,3 +173,26 @@ def test_an_engine_that_converts_elsewhere_has_shorter_narrow_products() -> None
         for name in ("vllm", "trtllm")
     )
     assert ours < 0.9 * theirs
+
+
+def test_uneven_groups_are_told_on_arrays_too() -> None:
+    cluster = Cluster.named("h100_sxm", "ib_8x400g")
+    work = Train(global_batch=26, sequence_length=2048)
+    layouts = Layout(dp=np.array([2, 13]))
+    found = estimate("llama3-8b", cluster, layouts, work)
+    alone = estimate("llama3-8b", cluster, Layout(dp=13), work)
+    assert found.time_s[1] == pytest.approx(alone.time_s, rel=1e-12)
+    assert any("unevenly" in note for note in found.warnings)
+    assert any("unevenly" in note for note in alone.warnings)
+
+
+def test_sizes_that_are_mixed_up_are_priced_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = np.arange(1, 1001)
+    op = Product("any", sizes, 128, np.repeat([64, 128], 500), "bf16")
+    small, back = price.distinct(op)
+    assert isinstance(small, Product)
+    assert back is not None
+    np.testing.assert_array_equal(small.m[back], op.m)
+    np.testing.assert_array_equal(small.k[back], op.k)
+    monkeypatch.setattr(price, "_MIXER", np.uint64(0))
+    assert price.distinct(op) == (op, None)

@@ -266,6 +266,7 @@ class Prices:
         apart = sits_unevenly(self.cluster, op.ranks, op.stride)
         if not anywhere(apart):
             return self._noted(self._ask(op, op.ranks, stride=op.stride))
+        self.notes[f"some {op.group} groups sit unevenly on nodes: priced as one rank each"] = None
         even = self._noted(self._ask(op, choose(apart, 1, op.ranks), stride=op.stride))
         ranks = choose(apart, op.ranks, 1)
         return choose(apart, self._noted(self._ask(op, ranks, nodes=ranks)), even)
