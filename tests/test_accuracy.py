@@ -15,8 +15,8 @@ from shardcost.evidence.fit import Curve
 from shardcost.evidence.peers import compared
 from shardcost.evidence.refit import usable
 from shardcost.evidence.splits import split
-from shardcost.evidence.tables import VALIDATED, Table, read_table
 from shardcost.evidence.validate import Stats, Validation, stats, validate
+from shardcost.formats.tables import VALIDATED, Table, read_table
 from shardcost.report.validation_page import LEFT_OUT, errors_in_sample
 from shardcost.report.validation_tables import KINDS
 

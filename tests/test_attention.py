@@ -17,8 +17,8 @@ from shardcost import catalog
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.evidence import refit_attention
-from shardcost.evidence.tables import Table, read_table
 from shardcost.evidence.validate import stats, validate
+from shardcost.formats.tables import Table, read_table
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.constants import section_of
 

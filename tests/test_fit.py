@@ -29,7 +29,7 @@ from shardcost.evidence.refit import (
     networks,
     ring_libraries,
 )
-from shardcost.evidence.tables import read_table
+from shardcost.formats.tables import read_table
 
 SIZES = np.exp2(np.arange(9.0, 31.0))
 USUAL = Question(

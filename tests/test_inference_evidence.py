@@ -20,7 +20,7 @@ from shardcost.estimate.serving import (
 from shardcost.estimate.totals import tensor_collectives
 from shardcost.evidence import comm_fraction, inference, refit_engines, tokenweave
 from shardcost.evidence.descent import descend, loss
-from shardcost.evidence.tables import Table, read_table
+from shardcost.formats.tables import Table, read_table
 from shardcost.model import Attention
 from shardcost.software import Software
 

@@ -10,8 +10,8 @@ import pytest
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.evidence import decode, layer_ops, layers
-from shardcost.evidence.tables import Row, read_table
 from shardcost.evidence.validate import validate
+from shardcost.formats.tables import Row, read_table
 from shardcost.kernels.passes import pass_time_s
 from shardcost.kernels.products import product_time_s
 from shardcost.program.operations import Collective

@@ -13,8 +13,8 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.evidence import memory as evidence_memory
 from shardcost.evidence import memory_fit
-from shardcost.evidence.tables import Table, read_table
 from shardcost.evidence.validate import validate
+from shardcost.formats.tables import Table, read_table
 from shardcost.layout import Layout
 from shardcost.memory import KINDS, Habits, Memory, memory_of, saved_bytes_per_layer
 from shardcost.memory.habits import habits_named, habits_of

@@ -10,8 +10,8 @@ import pytest
 
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.evidence.tables import read_table
 from shardcost.evidence.validate import validate
+from shardcost.formats.tables import read_table
 from shardcost.kernels.passes import launch_s, pass_time_s
 
 TABLE = {"latency_us": 2.0, "memory_share": 0.5, "row_ns_per_element": 1.0}

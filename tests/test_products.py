@@ -13,8 +13,8 @@ from shardcost.cluster import Device
 from shardcost.dtypes import BITS
 from shardcost.errors import FormatError
 from shardcost.evidence import gemm, overlap, refit_products
-from shardcost.evidence.tables import Table, read_table
 from shardcost.evidence.validate import validate
+from shardcost.formats.tables import Table, read_table
 from shardcost.kernels.constants import Fit, Section, section_measured_with, section_of
 from shardcost.kernels.products import (
     copy_bytes_per_s,

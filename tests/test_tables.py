@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shardcost.errors import BadValueError, FormatError
-from shardcost.evidence import tables
-from shardcost.evidence.tables import number, read_table, write_table
+from shardcost.formats import tables
+from shardcost.formats.tables import number, read_table, write_table
 
 HEAD = (
     "dataset,cluster,network,nodes,gpus_per_node,num_gpus,library,mode,single_process,collective,"

@@ -13,8 +13,8 @@ import pytest
 from shardcost import Layout, Software, Train, estimate
 from shardcost.estimate.busy import Busy
 from shardcost.evidence import training
-from shardcost.evidence.tables import Table, read_table
 from shardcost.evidence.validate import validate
+from shardcost.formats.tables import Table, read_table
 from shardcost.model import Model
 from shardcost.program.assemble import program_of
 from shardcost.program.operations import Collective

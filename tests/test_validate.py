@@ -20,8 +20,8 @@ from shardcost.catalog import tuner_table
 from shardcost.collectives.silicon import collective_time
 from shardcost.evidence import collectives
 from shardcost.evidence.collectives import library_asked
-from shardcost.evidence.tables import Table, read_table
 from shardcost.evidence.validate import Validation, validate
+from shardcost.formats.tables import Table, read_table
 
 LIKE = {
     "dataset": "mine",

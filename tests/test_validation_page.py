@@ -22,8 +22,8 @@ from shardcost.evidence.folds import folds
 from shardcost.evidence.peers import compared, peers
 from shardcost.evidence.sources import grouped, source_of
 from shardcost.evidence.splits import errors_pct, split
-from shardcost.evidence.tables import VALIDATED, Table, read_table
 from shardcost.evidence.validate import validate
+from shardcost.formats.tables import VALIDATED, Table, read_table
 from shardcost.report.validation_tables import KINDS
 from shardcost.software import Software
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from shardcost.cli import options
-from shardcost.evidence.tables import Table, read_table, write_table
 from shardcost.evidence.validate import validate
 from shardcost.files import write_whole
+from shardcost.formats.tables import Table, read_table, write_table
 from shardcost.report.validate import PREDICTIONS_HEAD, as_data, as_text, prediction_rows
 
 _EXAMPLES: Final = """\

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.evidence.predictions import Predictions, reason_of, whole_cell
-from shardcost.evidence.tables import Row, Table
+from shardcost.formats.tables import Row, Table
 from shardcost.kernels.attention import Constants, decode_time_s, prefill_time_s
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,7 @@ from shardcost.collectives.group import Group
 from shardcost.collectives.silicon import COLLECTIVES, collective_time
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence.predictions import Predictions, reason_of, whole_cell
-from shardcost.evidence.tables import Row, Table, number
+from shardcost.formats.tables import Row, Table, number
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from shardcost.estimate.result import Estimate
 from shardcost.estimate.serving import Engine, under_load
 from shardcost.evidence.inference import known_model
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
-from shardcost.evidence.tables import Row, Table
+from shardcost.formats.tables import Row, Table
 from shardcost.kernels.products import product_time_s
 from shardcost.layout import Layout
 from shardcost.software import Software

@@ -19,7 +19,7 @@ from shardcost.errors import UnknownNameError
 from shardcost.evidence.attention import FLASH_DECODE
 from shardcost.evidence.layers import busy_of, machine, passes_of
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
-from shardcost.evidence.tables import Row, Table
+from shardcost.formats.tables import Row, Table
 from shardcost.kernels.attention import decode_time_s
 from shardcost.kernels.passes import pass_time_s
 from shardcost.program.operations import AttentionCore, Operations, Pass

@@ -11,7 +11,7 @@ from typing import Final
 from shardcost.errors import UnknownNameError
 from shardcost.evidence.attention import device_named
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
-from shardcost.evidence.tables import Row, Table
+from shardcost.formats.tables import Row, Table
 from shardcost.kernels.passes import pass_time_s
 
 MEASURED: Final = "time_us"

@@ -33,8 +33,8 @@ from shardcost.collectives.direct import DirectLibrary
 from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.errors import MissingExtraError
 from shardcost.evidence.collectives import MEASURED, Question, asked, machine
-from shardcost.evidence.tables import Table
 from shardcost.evidence.validate import measurements
+from shardcost.formats.tables import Table
 
 Floats = NDArray[np.float64]
 

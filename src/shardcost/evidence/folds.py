@@ -31,8 +31,8 @@ from shardcost.evidence.descent import descend
 from shardcost.evidence.gemm import device_of
 from shardcost.evidence.predictions import Floats
 from shardcost.evidence.splits import errors_pct
-from shardcost.evidence.tables import Row, Table
 from shardcost.evidence.validate import Validation, measurements
+from shardcost.formats.tables import Row, Table
 from shardcost.kernels.constants import KernelShelf
 from shardcost.kernels.products import product_section
 from shardcost.memory.habits import habits_named

@@ -17,7 +17,7 @@ from shardcost.cluster import Cluster, Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence.predictions import Predictions, reason_of, whole_cell
-from shardcost.evidence.tables import Row, Table
+from shardcost.formats.tables import Row, Table
 from shardcost.kernels.constants import section_measured_with
 from shardcost.kernels.products import product_section, product_time_s
 

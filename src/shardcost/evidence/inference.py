@@ -21,8 +21,8 @@ from shardcost.cluster import Cluster
 from shardcost.errors import ShardcostError, UnknownNameError
 from shardcost.estimate.serving import Engine, generation, under_load
 from shardcost.evidence.predictions import Floats, Predictions, reason_of, whole_cell
-from shardcost.evidence.tables import Row, Table
 from shardcost.evidence.tokenweave import prefill_s
+from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.model import Attention, Block, Experts, FeedForward, Model
 from shardcost.software import Software

@@ -23,7 +23,7 @@ from shardcost.collectives.silicon import collective_time
 from shardcost.errors import UnknownNameError
 from shardcost.evidence.layers import busy_of, machine, model_of, passes_of
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
-from shardcost.evidence.tables import Row, Table
+from shardcost.formats.tables import Row, Table
 from shardcost.kernels.constants import section_of
 from shardcost.kernels.passes import launch_s, pass_time_s
 from shardcost.kernels.products import product_time_s

@@ -19,7 +19,7 @@ from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.estimate.busy import NOTHING_BESIDE, Busy, busy
 from shardcost.estimate.price import Prices
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
-from shardcost.evidence.tables import Row, Table
+from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.program.assemble import check

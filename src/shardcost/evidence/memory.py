@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
-from shardcost.evidence.tables import Row, Table, number
+from shardcost.formats.tables import Row, Table, number
 from shardcost.layout import Layout
 from shardcost.memory import Habits, Memory, memory_of
 from shardcost.memory.habits import habits_named

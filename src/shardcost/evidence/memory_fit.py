@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError
 from shardcost.evidence.memory import MEASURED, classified_pct, memory_of_row, predictions
-from shardcost.evidence.tables import Table
 from shardcost.evidence.validate import Stats, measurements, stats
+from shardcost.formats.tables import Table
 from shardcost.memory import Habits
 
 Floats = NDArray[np.float64]

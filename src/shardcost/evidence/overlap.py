@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shardcost.evidence.gemm import Question, answered, asked, device_of, m_band
 from shardcost.evidence.predictions import Predictions
-from shardcost.evidence.tables import Row, Table
+from shardcost.formats.tables import Row, Table
 from shardcost.kernels.products import copy_bytes_per_s, product_time_s
 
 Floats = NDArray[np.float64]

@@ -16,8 +16,8 @@ import numpy as np
 
 from shardcost.evidence.predictions import Floats
 from shardcost.evidence.splits import errors_pct
-from shardcost.evidence.tables import Row
 from shardcost.evidence.validate import Validation
+from shardcost.formats.tables import Row
 
 _STATISTICS: Final[Mapping[str, Callable[[Floats], Any]]] = {
     "mean": np.mean,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError, shown
-from shardcost.evidence.tables import Row, Table, number
+from shardcost.formats.tables import Row, Table, number
 
 Floats = NDArray[np.float64]
 

@@ -32,8 +32,8 @@ from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.collectives.silicon import default_library
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence.fit import Curve, curves, fitted_library, fitted_wire, starting_point
-from shardcost.evidence.tables import Table, read_table
 from shardcost.files import write_whole
+from shardcost.formats.tables import Table, read_table
 
 OUTDATED: Final = frozenset({"vtrain_a100"})
 """Data sets of an NCCL years older than the others of their system."""

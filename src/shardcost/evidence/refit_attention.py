@@ -35,9 +35,9 @@ from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.evidence.attention import FLASH_DECODE, MEASURED, Asked, Question, asked
 from shardcost.evidence.fit import least_squares
 from shardcost.evidence.predictions import whole_cell
-from shardcost.evidence.tables import Table, read_table
 from shardcost.evidence.validate import measurements
 from shardcost.files import write_whole
+from shardcost.formats.tables import Table, read_table
 
 Floats = NDArray[np.float64]
 Constants = dict[str, Any]

@@ -28,8 +28,8 @@ from shardcost.errors import ShardcostError
 from shardcost.evidence.descent import descend, errors_pct, in_seconds, loss, write_constants
 from shardcost.evidence.inference import Question, answers, engine_of, question_of
 from shardcost.evidence.predictions import Floats
-from shardcost.evidence.tables import Row, Table, read_table
 from shardcost.files import write_whole
+from shardcost.formats.tables import Row, Table, read_table
 from shardcost.kernels import products
 from shardcost.kernels.constants import own_section, section_of
 

@@ -23,7 +23,7 @@ import numpy as np
 from shardcost.evidence import training
 from shardcost.evidence.descent import descend, errors_pct, in_seconds, loss, write_constants
 from shardcost.evidence.predictions import Floats
-from shardcost.evidence.tables import Row, Table, read_table
+from shardcost.formats.tables import Row, Table, read_table
 
 FITTED: Final[Mapping[str, Mapping[str, float]]] = {
     "megatron_2021": {"slowdown": 1.0},

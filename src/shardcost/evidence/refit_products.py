@@ -32,9 +32,9 @@ from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence import gemm, overlap
 from shardcost.evidence.fit import least_squares
 from shardcost.evidence.gemm import Question, device_of
-from shardcost.evidence.tables import Table, number, read_table
 from shardcost.evidence.validate import measurements
 from shardcost.files import write_whole
+from shardcost.formats.tables import Table, number, read_table
 from shardcost.kernels.constants import Fit
 from shardcost.kernels.products import (
     copy_rate,

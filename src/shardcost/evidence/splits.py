@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from shardcost.evidence.predictions import Floats
-from shardcost.evidence.tables import Row
 from shardcost.evidence.validate import GroupStats, Validation, measurements, stats
+from shardcost.formats.tables import Row
 
 _BOUND: Final = re.compile(r"(<=|>)?([0-9.]+)")
 """A number, or a band of numbers."""

@@ -23,7 +23,7 @@ from shardcost.collectives.paths import Wire
 from shardcost.collectives.silicon import collective_time
 from shardcost.estimate import Estimate, estimate
 from shardcost.evidence.predictions import Floats, Predictions, each_row, whole_cell
-from shardcost.evidence.tables import Row, Table
+from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.software import Software

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence import collectives
 from shardcost.evidence.predictions import Predictions, reason_of
-from shardcost.evidence.tables import Row, Table, number
+from shardcost.formats.tables import Row, Table, number
 
 Floats = NDArray[np.float64]
 _COLUMNS_SHOWN: Final = 40

@@ -19,8 +19,8 @@ from shardcost.evidence.collectives import population
 from shardcost.evidence.cross_validation import LeftOut, pooled_by_library
 from shardcost.evidence.fit import Curve, curves
 from shardcost.evidence.refit import usable
-from shardcost.evidence.tables import Row, Table
 from shardcost.evidence.validate import Stats, Validation, stats, validate
+from shardcost.formats.tables import Row, Table
 from shardcost.report import markdown
 
 _REPEATS: Final = """\

@@ -16,8 +16,8 @@ import numpy as np
 from shardcost.evidence.folds import MOST_ROWS, Fold, folds
 from shardcost.evidence.peers import Compared, Peer, compared, elsewhere
 from shardcost.evidence.sources import Source, grouped, stands_for
-from shardcost.evidence.tables import Table
 from shardcost.evidence.validate import Stats, Validation, stats, validate
+from shardcost.formats.tables import Table
 from shardcost.report import markdown, validation_collectives
 from shardcost.report.validation_tables import KINDS, section
 

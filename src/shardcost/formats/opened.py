@@ -1,0 +1,91 @@
+"""Files from outside, opened without trusting them: plain or gzipped, bounded either way.
+
+A gzip of a few kilobytes can hold terabytes. Logs and traces shrink five- to fiftyfold; what
+shrinks more than `MOST_RATIO` is taken for an attack and refused, as soon as that shows.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from shardcost.errors import FormatError, shown
+from shardcost.formats.reading import Tick, no_tick
+
+HEAD_BYTES: Final = 64 * 2**10
+"""By so much of its beginning a file is recognised."""
+MOST_TEXT_BYTES: Final = 64 * 2**20
+"""Of a log that is read as a whole: a long nccl-tests log has 100 KiB."""
+MOST_RATIO: Final = 200
+_RATIO_COUNTS_FROM: Final = 16 * 2**20
+"""So many bytes may come of a small file whatever the ratio."""
+_CHUNK: Final = 2**20
+_GZIP: Final = b"\x1f\x8b"
+
+
+@contextmanager
+def chunks_of(path: Path, tick: Tick = no_tick) -> Iterator[Iterator[bytes]]:
+    """Give the bytes of a file, decompressed, a chunk of about 1 MiB at a time."""
+    try:
+        with path.open("rb") as raw:
+            size = path.stat().st_size
+            zipped = raw.read(2) == _GZIP
+            raw.seek(0)
+            stream = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if zipped else raw
+            yield _chunks(stream, raw, size, str(path), tick)
+    except OSError as error:
+        raise FormatError(str(path), f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(shown(str(path)), "is not a file name") from None
+
+
+def _chunks(stream: BinaryIO, raw: BinaryIO, size: int, file: str, tick: Tick) -> Iterator[bytes]:
+    done = 0
+    while True:
+        try:
+            chunk = stream.read(_CHUNK)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise CutOffError(file, f"its gzip is damaged after {done} bytes: {error}") from None
+        if not chunk:
+            return
+        done += len(chunk)
+        if stream is not raw and done > max(_RATIO_COUNTS_FROM, MOST_RATIO * raw.tell()):
+            raise FormatError(file, f"unpacks to over {MOST_RATIO} times its size; refused")
+        tick(min(raw.tell(), size), size)
+        yield chunk
+
+
+class CutOffError(FormatError):
+    """A compressed file that ends too soon, or is damaged from some place on."""
+
+
+def head_of(path: Path) -> str:
+    """Return how a file begins, decompressed; what is no UTF-8 shows as replacement characters."""
+    with chunks_of(path) as chunks:
+        try:
+            first = next(chunks, b"")
+        except CutOffError:
+            first = b""
+    return first[:HEAD_BYTES].decode("utf-8-sig", errors="replace")
+
+
+def text_of(path: Path, tick: Tick = no_tick) -> str:
+    """Return the whole text of a log, decompressed, if it is not too large.
+
+    Bytes that are no UTF-8 become replacement characters: a log may hold anything a program wrote.
+    """
+    found: list[bytes] = []
+    total = 0
+    with chunks_of(path, tick) as chunks:
+        for chunk in chunks:
+            total += len(chunk)
+            if total > MOST_TEXT_BYTES:
+                raise FormatError(str(path), f"is larger than {MOST_TEXT_BYTES // 2**20} MiB")
+            found.append(chunk)
+    return b"".join(found).decode("utf-8-sig", errors="replace")

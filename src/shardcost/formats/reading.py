@@ -1,0 +1,94 @@
+"""What reading a file from outside yields: its meaning, and a count of what was not understood.
+
+Each format has a module with two functions, `looks_like(head)`, which recognises a file by how it
+begins, and `read(path, tick)`, which returns a `Reading`. Files are damaged, cut off and mixed with
+other output, so a reader takes what is sound and counts the rest: `Reading.unread`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Tick: TypeAlias = Callable[[int, int], None]
+"""Called now and then with the bytes read so far and the bytes of the file, to show progress."""
+
+
+def no_tick(_done: int, _of: int) -> None:
+    """Show nothing."""
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Parts of a file that were passed over, and why."""
+
+    reason: str
+    count: int
+    first_line: int
+    """Where the first of them stands; 0 where a file has no lines to speak of."""
+
+
+def counted(passed_over: Iterable[tuple[int, str]]) -> tuple[Unread, ...]:
+    """Return what was passed over, by reason, from pairs of a line and a reason.
+
+    >>> counted([(3, "no number"), (9, "no number")])
+    (Unread(reason='no number', count=2, first_line=3),)
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for line, reason in passed_over:
+        count, first = found.get(reason, (0, line))
+        found[reason] = (count + 1, first)
+    return tuple(Unread(reason, count, first) for reason, (count, first) in found.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a file holds."""
+
+    file: str
+    kind: str
+    """``nccl-tests``, ``kineto``, ``nccl-topology`` and so on."""
+    unread: tuple[Unread, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What to mind about the file as a whole, in words."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured time of a collective."""
+
+    size_bytes: int
+    """As nccl-tests counts: of the whole array for all-gather and reduce-scatter."""
+    time_s: float
+    in_place: bool = False
+    dtype: str = ""
+    line: int = 0
+    """Where it stands in its file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Points of one collective on one group of ranks. What a file does not say is empty or 0."""
+
+    collective: str
+    num_gpus: int
+    nodes: int = 0
+    library: str = ""
+    """``nccl``, ``rccl``, ``mpi``, ``gloo``."""
+    version: str = ""
+    """Of the library."""
+    device: str = ""
+    """As its driver names it: ``NVIDIA H100 80GB HBM3``."""
+    single_process: bool = False
+    """One process drives all GPUs of a node, so host launches are inside small messages."""
+    points: tuple[Point, ...]
+    notes: tuple[str, ...] = ()
+    """What to mind about these points."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurementLog(Reading):
+    """A file with measured times of collectives."""
+
+    runs: tuple[Run, ...]
