@@ -100,6 +100,7 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
     cited = content.get("sources", {})
     top = _Sheet(file, content, cited)
     top.plain("aliases")
+    top.plain("reported_as", None)
     top.plain("sources")
     device = _Sheet(file, top.plain("device"), cited)
     peaks = _Sheet(file, device.plain("peak_dense_tflops"), cited)
