@@ -10,7 +10,7 @@ arrays of them to study many machines at once. `Cluster.why` says where each num
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardcost.arrays import looked_up
 from shardcost.checks import (
@@ -30,6 +30,9 @@ from shardcost.checks import (
 )
 from shardcost.dtypes import BITS
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CUBE_MESH: Final[Mapping[tuple[int, int], int]] = {
     (0, 1): 1, (0, 2): 1, (0, 3): 2, (1, 2): 2, (1, 3): 1, (2, 3): 2,
@@ -204,6 +207,10 @@ class Cluster(Noun):
     network: Network | None = instance(Network, default=None)
     sources: Mapping[str, Source] = table(_source, default_factory=dict)
     """For each figure, by its path such as ``device.memory_bytes``: who says so, and the caveat."""
+    based_on: str | None = text(default=None)
+    """The cluster of the catalog that a user's profile describes more closely."""
+    silicon: str = ""
+    """Constants fitted to measurements on this very cluster: the text of its profile."""
 
     def check(self) -> None:
         """Tiers grow outward."""
@@ -219,6 +226,18 @@ class Cluster(Noun):
         from shardcost.catalog import cluster_named
 
         return cluster_named(name, network)
+
+    @classmethod
+    def from_profile(cls, path: str | Path, network: str | Network | None = None) -> Cluster:
+        """Return the cluster of a profile that ``shardcost calibrate`` wrote."""
+        from shardcost.catalog.profile import cluster_of_profile
+
+        return cluster_of_profile(path, network)
+
+    @property
+    def system(self) -> str:
+        """The name under which the catalog has the machine."""
+        return self.based_on or self.name
 
     def slowest_ring_link(self, num_gpus: int) -> Link:
         """Return the link that sets the nominal rate of a ring over `num_gpus` devices.

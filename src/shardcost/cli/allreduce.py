@@ -120,9 +120,8 @@ def _cluster(given: Namespace) -> Cluster | None:
         if given.network is not None:
             raise options.UsageError("--network needs --on CLUSTER, whose nodes it connects")
         return None
-    from shardcost.cluster import Cluster
 
-    return Cluster.named(given.on, given.network)
+    return options.cluster(given.on, given.network)
 
 
 def _bandwidth(given: Namespace, cluster: Cluster | None, num_gpus: int) -> Input:

@@ -38,7 +38,12 @@ def parser() -> options.Parser:
         "--size", metavar="BYTES", help="the whole buffer, as nccl-tests counts: 64MiB, 1GB, 4096"
     )
     parser.add_argument("--gpus", metavar="N", required=True, help="GPUs that take part")
-    parser.add_argument("--on", metavar="CLUSTER", required=True, help="a cluster of the catalog")
+    parser.add_argument(
+        "--on",
+        metavar="CLUSTER",
+        required=True,
+        help="a cluster of the catalog, or a profile (.toml)",
+    )
     parser.add_argument("--network", help="catalog name: for groups larger than one domain of --on")
     parser.add_argument(
         "--nodes", metavar="N", help="nodes that share the GPUs evenly (as few as hold them)"
@@ -125,10 +130,9 @@ def _draw(given: Namespace, least: int, most: int) -> None:
 
 
 def _predicted(given: Namespace, size_bytes: Any) -> CollectiveTime:
-    from shardcost.cluster import Cluster
     from shardcost.collectives.silicon import collective_time, default_library
 
-    cluster = Cluster.named(given.on, given.network)
+    cluster = options.cluster(given.on, given.network)
     return collective_time(
         _collective(given.collective),
         size_bytes,

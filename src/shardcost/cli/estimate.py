@@ -63,7 +63,9 @@ def parser() -> options.Parser:
         _EXAMPLES,
     )
     parser.add_argument("model", metavar="MODEL", help="catalog name, config.json or its folder")
-    parser.add_argument("--on", metavar="CLUSTER", help="catalog name; needed unless it varies")
+    parser.add_argument(
+        "--on", metavar="CLUSTER", help="catalog name or profile.toml; needed unless it varies"
+    )
     parser.add_argument("--network", metavar="NET", help="catalog name: what joins the nodes")
     parser.add_argument("--gpus", metavar="N", help="GPUs in all (tp x cp x pp x dp)")
     parser.add_argument("--software", metavar="NAME", help="framework or engine, a catalog name")
@@ -165,13 +167,12 @@ class _ImpossibleError(ShardcostError):
 
 
 def _estimate(given: Namespace, model: Model) -> Estimate:
-    from shardcost.cluster import Cluster
     from shardcost.estimate import estimate
     from shardcost.software import Software
 
     if given.on is None:
         raise options.UsageError("missing --on CLUSTER (`shardcost clusters` lists them)")
-    cluster = Cluster.named(given.on, given.network)
+    cluster = options.cluster(given.on, given.network)
     software = None if given.software is None else Software.named(given.software)
     workload = options.workload(given)
     try:

@@ -14,6 +14,7 @@ from shardcost.scalars import whole_number
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardcost.cluster import Cluster
     from shardcost.model import Model
     from shardcost.workload import Workload
 
@@ -171,6 +172,15 @@ def model_file(path: Path) -> Model:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownFamilyWarning)
         return Model.from_hf(path)
+
+
+def cluster(text: str, network: str | None = None) -> Cluster:
+    """Return the cluster that ``--on`` names: one of the catalog, or a profile on disk."""
+    from shardcost.cluster import Cluster
+
+    if text.endswith(".toml"):
+        return Cluster.from_profile(text, network)
+    return Cluster.named(text, network)
 
 
 def add_workload(parser: Parser, batches: str = "") -> None:

@@ -199,11 +199,10 @@ def _workload(given: Namespace) -> Workload:
 
 
 def _clusters(given: Namespace) -> list[Cluster]:
-    from shardcost.cluster import Cluster
 
     networks = [None] if given.network is None else options.several("--network", given.network)
     clusters = options.several("--on", given.on)
-    return [Cluster.named(name, network) for name in clusters for network in networks]
+    return [options.cluster(name, network) for name in clusters for network in networks]
 
 
 def _software(given: Namespace, workload: Workload) -> Software:
@@ -316,8 +315,6 @@ def _share(option: str, text: str) -> float:
 
 def _price(given: Namespace) -> Price | None:
     """Return the price of a GPU for an hour, one for all clusters or one for each of them."""
-    from shardcost.cluster import Cluster
-
     if given.price is None:
         return None
     if "=" not in given.price:
@@ -326,7 +323,7 @@ def _price(given: Namespace) -> Price | None:
     for text in options.several("--price", given.price):
         name, _, number = text.partition("=")
         option = f"--price of {name}"
-        prices[Cluster.named(name).name] = positive_number(option, options.number(option, number))
+        prices[options.cluster(name).name] = positive_number(option, options.number(option, number))
     for cluster in _clusters(given):
         if cluster.name not in prices:
             raise BadValueError("--price", given.price, f"given for {cluster.name} too")

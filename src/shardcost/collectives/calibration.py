@@ -7,6 +7,7 @@ never measured inherits from its family: constants are carried over in units of 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -49,6 +50,11 @@ class Fit(Noun):
     least_bytes: int = whole()
     most_bytes: int = whole()
     collectives: tuple[str, ...] = ()
+    low_pct: float | None = None
+    """Of a user's own fit: 90 % of the measurements left out lay above the prediction by so many
+    percent of it (less than 0: below) …"""
+    high_pct: float | None = None
+    """… and by at most so many."""
 
     def outside(self, collective: str, size_bytes: Any, ranks: Any, where: str = "") -> list[str]:
         """Return in which ways a question lies outside of the rows, in words."""
@@ -98,21 +104,23 @@ def wire_start() -> Wire:
 
 def from_file_content(content: Mapping[str, Any], file: str) -> Iterator[Calibration]:
     """Yield the calibrations that a file of the catalog, or of a user, holds."""
-    system = content.get("system")
+    system = content.get("system", content.get("name"))
     if not isinstance(system, str):
         raise FormatError(file, "system is missing")
     for entry in content.get("library", []):
-        yield _entry(dict(entry), system, file)
+        if not isinstance(entry, Mapping):
+            raise FormatError(file, f"library must be a table, got {entry!r}")
+        yield _entry({"system": system, **entry}, file)
 
 
-def _entry(entry: dict[str, Any], system: str, file: str) -> Calibration:
+def _entry(entry: dict[str, Any], file: str) -> Calibration:
+    entry.pop("confidence_pct", None)  # what a profile says of its constants to people
     try:
         kind = _KINDS[entry.pop("kind")]
         constants = kind(**_in_base_units(entry.pop("constants")))
         fit = dict(entry.pop("fit"))
         fit["collectives"] = tuple(fit["collectives"])
         return Calibration(
-            system=system,
             library=entry.pop("name"),
             constants=constants,
             fit=Fit(**fit),
@@ -120,7 +128,7 @@ def _entry(entry: dict[str, Any], system: str, file: str) -> Calibration:
         )
     except KeyError as error:
         raise FormatError(file, f"{error.args[0]} is missing") from None
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:
         raise FormatError(file, str(error)) from None
     except ShardcostError as error:
         raise FormatError.within(file, error) from None
@@ -186,9 +194,20 @@ def _catalogued() -> tuple[Calibration, ...]:
     )
 
 
+@cache
+def _profiled(name: str, text: str) -> tuple[Calibration, ...]:
+    return tuple(from_file_content(tomllib.loads(text), f"profile {name}"))
+
+
+def of_profile(cluster: Cluster) -> tuple[Calibration, ...]:
+    """Return the calibrations that a cluster's own profile brings along."""
+    return _profiled(cluster.name, cluster.silicon) if cluster.silicon else ()
+
+
 def libraries(cluster: Cluster) -> list[str]:
     """Return the libraries whose time shardcost can predict on a cluster, measured or inherited."""
-    known = sorted({each.library for each in measured() if not isinstance(each.constants, Wire)})
+    every = (*measured(), *of_profile(cluster))
+    known = sorted({each.library for each in every if not isinstance(each.constants, Wire)})
     return [name for name in known if _own(cluster, name, "0") or donors_of(cluster, name, "0")]
 
 
@@ -211,6 +230,15 @@ def calibration_of(cluster: Cluster, library: str, version: str | None = None) -
             f"(measured there or on its family){_HOW_TO_FIT}",
         )
     return inherited(cluster, donors)
+
+
+def wire_on(cluster: Cluster) -> Calibration:
+    """Return what a cluster's network adds, by its own profile if that speaks of the network."""
+    assert cluster.network is not None  # noqa: S101
+    for each in of_profile(cluster):
+        if isinstance(each.constants, Wire) and each.system == cluster.network.name:
+            return each
+    return wire_of(cluster.network)
 
 
 @cache
@@ -240,7 +268,10 @@ def _mean_wire(network: Network, donors: list[Calibration]) -> Calibration:
 
 def _own(cluster: Cluster, library: str, since: str) -> Calibration | None:
     """Return the constants measured on a cluster, for the generation of the library or an older."""
-    own = [each for each in measured() if (each.system, each.library) == (cluster.name, library)]
+    own = [each for each in of_profile(cluster) if each.library == library]
+    own = own or [
+        each for each in measured() if (each.system, each.library) == (cluster.system, library)
+    ]
     exact = [each for each in own if each.since == since]
     return next(iter(exact or own), None)
 
@@ -251,7 +282,7 @@ def donors_of(cluster: Cluster, library: str, since: str) -> list[Calibration]:
     for name in {each.system for each in measured() if each.library == library}:
         other = _machine(name)
         found = _own(other, library, since)
-        if found and name != cluster.name and link_family(other) == link_family(cluster):
+        if found and name != cluster.system and link_family(other) == link_family(cluster):
             kin.append((other, found))
     kin.sort(key=lambda pair: pair[0].name)
     same = [pair for pair in kin if pair[0].device.architecture == cluster.device.architecture]

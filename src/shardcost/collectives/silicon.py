@@ -23,7 +23,7 @@ from shardcost.collectives.calibration import (
     Calibration,
     calibration_of,
     libraries,
-    wire_of,
+    wire_on,
 )
 from shardcost.collectives.choice import (
     Weights,
@@ -298,7 +298,7 @@ def _used(own: Calibration, wire: Calibration | None, group: Group) -> tuple[Cal
     if isinstance(own.constants, DirectLibrary):
         used.append(calibration_of(group.cluster, default_library(group.cluster)))
     if group.cluster.network is not None and np.any(group.domains > 1):
-        used.append(wire or wire_of(group.cluster.network))
+        used.append(wire or wire_on(group.cluster))
     return tuple(used)
 
 

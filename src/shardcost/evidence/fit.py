@@ -10,9 +10,9 @@ Needs SciPy: ``pip install 'shardcost[fit]'``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +39,9 @@ from shardcost.formats.tables import Table
 Floats = NDArray[np.float64]
 
 _PULL: Final = {RingLibrary: 0.2, DirectLibrary: 0.02, Wire: 0.05}
-"""Weight of a constant's distance (in logarithms) from where it started. A ring's constants are
-many and hang together, so they hold on to their family's; see docs/validation.md for what that does
-to GPU counts that were left out."""
+"""Weight of a constant's distance (in logarithms) from where it started, where rows are many. A
+ring's constants are many and hang together, so they hold on to their family's; see
+docs/validation.md for what that does to GPU counts that were left out."""
 _OUTLIER: Final = 0.05
 """Relative error beyond which a row counts by its size and no longer by its square."""
 _HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
@@ -86,40 +86,94 @@ def curves(table: Table, without: frozenset[str] = frozenset()) -> list[Curve]:
     return found
 
 
+class Hold(NamedTuple):
+    """How constants hold on to where they start: each by itself, and all of a kind together."""
+
+    own: Mapping[str, float]
+    """Weight of a constant's distance from where its kind went, by name."""
+    kinds: Mapping[str, str]
+    """Which constants move together: the kind of each that has one."""
+    together: Mapping[str, float]
+    """Weight of the way that a kind goes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Constants that fit, and how sure they are."""
+
+    constants: Any
+    names: list[str]
+    """Of the constants that were fitted."""
+    curvature: Floats
+    """Of the sum of squares, in the logarithms of those constants: small where rows say little."""
+
+
+def even_hold(start: Constants) -> Hold:
+    """Return the hold for fits to many rows: every constant alike, by itself."""
+    return Hold(dict.fromkeys(given(start), _PULL[type(start)]), {}, {})
+
+
 def fitted(
     known: Sequence[Curve],
     start: Constants,
     predict: Callable[[Curve, Any], Floats],
     free: Callable[[str], bool] = lambda _: True,
 ) -> Any:
-    """Return the constants, of the class of `start`, that fit the curves best.
+    """Return the constants, of the class of `start`, that fit the curves best."""
+    return solved(known, start, predict, free, even_hold(start)).constants
+
+
+def solved(
+    known: Sequence[Curve],
+    start: Constants,
+    predict: Callable[[Curve, Any], Floats],
+    free: Callable[[str], bool],
+    hold: Hold,
+) -> Solution:
+    """Return the best fit with what is known of its certainty.
 
     Args:
         known: What was measured.
         start: Where to begin, and where to stay for what no row speaks of.
         predict: The model: times of a curve under given constants.
         free: Which constants to fit, by name; the others stay as they are.
+        hold: How strongly to stay.
     """
     solve = least_squares()
     names = [name for name in given(start) if free(name)]
+    kinds = sorted({hold.kinds[name] for name in names if name in hold.kinds})
+    moved = np.array([[hold.kinds.get(name) == kind for kind in kinds] for name in names], float)
     origin = np.log([given(start)[name] for name in names])
     caps = caps_on(known[0].cluster)
     most = np.array([np.log(caps.get(name, np.inf)) for name in names])
     measured = np.log(np.concatenate([curve.time_s for curve in known]))
-    pull = _PULL[type(start)]
+    own = np.array([hold.own[name] for name in names])
+    together = np.array([hold.together[kind] for kind in kinds])
+    count = len(names)
 
     def constants(logs: Floats) -> Any:
         return replace(start, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
-    def residuals(logs: Floats) -> Floats:
+    def residuals(point: Floats) -> Floats:
+        logs, ways = point[:count], point[count:]
         table = constants(logs)
         predicted = np.concatenate([predict(curve, table) for curve in known])
-        return np.concatenate([np.log(predicted) - measured, pull * (logs - origin)])
+        stray = own * (logs - origin - moved.reshape(count, -1) @ ways)
+        return np.concatenate([np.log(predicted) - measured, stray, together * ways])
 
-    begin = np.minimum(origin, most - 1e-6)
-    bounds = (np.full(len(names), -60.0), most)
+    begin = np.concatenate([np.minimum(origin, most - 1e-6), np.zeros(len(kinds))])
+    free_ways = np.full(len(kinds), np.inf)
+    bounds = (np.full(len(begin), -60.0), np.concatenate([most, free_ways]))
     found = solve(residuals, begin, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, max_nfev=80)
-    return constants(found.x)
+    return Solution(constants(found.x[:count]), names, _curvature(found.jac, count))
+
+
+def _curvature(jacobian: Floats, count: int) -> Floats:
+    """Return the curvature in the first `count` unknowns, whatever the others are."""
+    whole = jacobian.T @ jacobian
+    kept, mixed, rest = whole[:count, :count], whole[:count, count:], whole[count:, count:]
+    found: Floats = kept - mixed @ np.linalg.solve(rest, mixed.T) if rest.size else kept
+    return found
 
 
 def fitted_library(known: Sequence[Curve], start: Calibration) -> Calibration:
