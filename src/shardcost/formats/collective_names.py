@@ -14,7 +14,7 @@ from typing import Final
 _LONGEST: Final = 200
 """No tool's name is longer; a hostile one is not searched."""
 _KERNEL: Final = re.compile(r"nccl(?:dev)?kernel_([a-z]+)")
-_BEFORE: Final = ("nccl:", "c10d::", "mpi_", "mpix_", "nccl", "rccl", "pnccl")
+_BEFORE: Final = ("osu_", "nccl:", "c10d::", "pmpi_", "mpi_", "nccl", "rccl")
 _AFTER: Final = ("_perf_mpi", "_perf", "_bench")
 _KINDS: Final = ("coalesced", "base", "single", "intotensor", "tensor", "block", "out")
 """How a call hands its buffers over, which does not change what is sent."""

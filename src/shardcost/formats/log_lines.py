@@ -1,0 +1,72 @@
+"""The lines of a log, one by one, bounded in number and length, from a file that may be damaged.
+
+A log is read in pieces, so that memory does not grow with it. What cannot be read, the end of a
+damaged gzip or what lies beyond the limits, is passed over and counted, not an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from shardcost.formats.opened import MOST_TEXT_BYTES, CutOffError, chunks_of
+from shardcost.formats.reading import Tick, Unread, no_tick
+
+MOST_LINES: Final = 10**6
+LONGEST_LINE: Final = 4096
+"""Characters; a line of a benchmark's table has 200."""
+_BEYOND: Final = "lines beyond what is read of a log"
+_TOO_LONG: Final = "lines too long to be of a table"
+
+
+class PassedOver:
+    """Counts what was passed over, by kind, and remembers where the first of a kind stands."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, int, int]] = {}
+
+    def add(self, line: int, kind: str, example: str = "") -> None:
+        """Count one thing of a `kind`; `example` says more of the first one."""
+        reason, count, first = self._found.get(kind, (example or kind, 0, line))
+        self._found[kind] = (reason, count + 1, first)
+
+    def unread(self) -> tuple[Unread, ...]:
+        """Return all that was counted."""
+        return tuple(Unread(*found) for found in self._found.values())
+
+
+def lines_of(
+    path: Path, passed_over: PassedOver, tick: Tick = no_tick, longest: int = LONGEST_LINE
+) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a log that are not blank, each with its number from 1 on."""
+    number = 0
+    for number, line in enumerate(_raw_lines(path, passed_over, tick, longest), 1):
+        if number > MOST_LINES:
+            passed_over.add(number, _BEYOND)
+            return
+        if len(line) > longest:
+            passed_over.add(number, _TOO_LONG)
+        elif line and not line.isspace():
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
+            yield number, text.rstrip("\r")
+
+
+def _raw_lines(path: Path, passed_over: PassedOver, tick: Tick, longest: int) -> Iterator[bytes]:
+    """Yield the lines of a file as bytes; of a line that is too long, only as much as shows it."""
+    rest, total, number = b"", 0, 0
+    with chunks_of(path, tick) as chunks:
+        try:
+            for chunk in chunks:
+                total += len(chunk)
+                if total > MOST_TEXT_BYTES:
+                    passed_over.add(number + 1, _BEYOND)
+                    return
+                *whole, rest = (rest + chunk).split(b"\n")
+                rest = rest[: longest + 1]
+                number += len(whole)
+                yield from whole
+        except CutOffError as error:
+            passed_over.add(number + 1, "damaged", error.reason)
+    if rest:
+        yield rest
