@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from shardcost.formats.opened import MOST_TEXT_BYTES, CutOffError, chunks_of
+from shardcost.errors import FormatError
+from shardcost.formats.opened import CutOffError, chunks_of
 from shardcost.formats.reading import Tick, Unread, no_tick
 
-MOST_LINES: Final = 10**6
+MOST_BYTES: Final = 32 * 2**20
+MOST_LINES: Final = 500_000
 LONGEST_LINE: Final = 4096
 """Characters; a line of a benchmark's table has 200."""
 _BEYOND: Final = "lines beyond what is read of a log"
@@ -34,6 +36,20 @@ class PassedOver:
     def unread(self) -> tuple[Unread, ...]:
         """Return all that was counted."""
         return tuple(Unread(*found) for found in self._found.values())
+
+
+def text_of_log(path: Path, passed_over: PassedOver, most_bytes: int, tick: Tick = no_tick) -> str:
+    """Return the text of a file of at most `most_bytes`, of a damaged one what is sound of it."""
+    found: list[bytes] = []
+    with chunks_of(path, tick) as chunks:
+        try:
+            for chunk in chunks:
+                found.append(chunk)
+                if sum(map(len, found)) > most_bytes:
+                    raise FormatError(str(path), f"is larger than {most_bytes // 2**20} MiB")
+        except CutOffError as error:
+            passed_over.add(0, "damaged", error.reason)
+    return b"".join(found).decode("utf-8-sig", errors="replace")
 
 
 def lines_of(
@@ -59,7 +75,7 @@ def _raw_lines(path: Path, passed_over: PassedOver, tick: Tick, longest: int) ->
         try:
             for chunk in chunks:
                 total += len(chunk)
-                if total > MOST_TEXT_BYTES:
+                if total > MOST_BYTES:
                     passed_over.add(number + 1, _BEYOND)
                     return
                 *whole, rest = (rest + chunk).split(b"\n")

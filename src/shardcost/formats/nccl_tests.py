@@ -62,7 +62,7 @@ _BLANK_HALF: Final = re.compile(r"[ \t]{30}")
 """Where the columns out of place are left blank."""
 _MOST_BYTES: Final = 2**62
 _MOST_US: Final = 1e12
-_MOST_ROWS: Final = 50_000
+_MOST_ROWS: Final = 10_000
 _MOST_RUNS: Final = 2000
 _AGREES: Final = 0.005
 """Relative: how far algbw may be from size / time beyond what rounding explains."""
@@ -89,6 +89,9 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
     log = _Log(passed_over)
     for number, line in lines_of(path, passed_over, tick):
         log.take(number, line)
+        if log.rows >= _MOST_ROWS:
+            passed_over.add(number + 1, f"all after {_MOST_ROWS:,} rows")
+            break
     drafts = [draft for draft in log.drafts if draft.halves]
     unread = passed_over.unread()
     if not drafts:
@@ -169,9 +172,6 @@ class _Log:
 
     def take(self, number: int, line: str) -> None:
         """Understand one line."""
-        if self.rows >= _MOST_ROWS:
-            self.passed_over.add(number, "lines after so many rows")
-            return
         row = _row_in(line)
         telling = any(word in line for word in _TELLING)
         if row is None and not telling:

@@ -1,0 +1,156 @@
+"""The text that the OSU micro-benchmarks print for collectives: a size and a latency per line.
+
+Sizes are those of one rank's part where a call has parts: an all-gather or an all-to-all of OSU's
+size s moves n s in all, which is how shardcost counts. The number of ranks is not in a table; it
+is taken from a command line in the log if there is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from shardcost.errors import FormatError
+from shardcost.formats.collective_names import canonical_collective
+from shardcost.formats.log_lines import PassedOver, lines_of
+from shardcost.formats.reading import MeasurementLog, Point, Run, Tick, no_tick
+
+KIND: Final = "osu"
+_TITLE: Final = re.compile(
+    r"OSU (MPI|NCCL|RCCL)(?:-(CUDA|ROCM|OPENACC))?( Non-[Bb]locking)?(?: Persistent)? "
+    r"([A-Za-z_\- ]{3,60}?)(?: Latency)? (?:Test|Benchmark)"
+)
+_ROW: Final = re.compile(
+    r"[ \t]*(?:\[[0-9]+,[0-9]+\]<std\w{2,4}>:|[0-9]+:)?[ \t]*([0-9]{1,30})[ \t]+([0-9.]{1,30})"
+    r"((?:[ \t]+[0-9.]+)*)[ \t]*(?:Pass|Fail)?[ \t]*"
+)
+_PROCESSES: Final = re.compile(r"[ \t](?:-np|-n|--ntasks)[ =]?([0-9]{1,6})\b")
+_PROCESSES_PRINTED: Final = re.compile(
+    r"(?:[Nn]umber of (?:processes|ranks)|nprocs)[ \t:=]+([0-9]{1,6})"
+)
+_PER_RANK: Final = frozenset({"all_gather", "all_to_all"})
+"""Collectives whose size OSU gives per rank."""
+_MOST_BYTES: Final = 2**62
+_MOST_US: Final = 1e12
+_MOST_ROWS: Final = 100_000
+
+
+def looks_like(head: str) -> bool:
+    """Return whether a file begins like the output of the OSU micro-benchmarks."""
+    return any(_TITLE.search(line[:300]) for line in head.splitlines() if "OSU " in line)
+
+
+def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
+    """Return the runs that a log holds, one for each table of a collective."""
+    passed_over = PassedOver()
+    drafts = list(_drafts(path, passed_over, tick))
+    runs = tuple(_run(each, passed_over) for each in drafts if each.points and each.collective)
+    for each in drafts:
+        if each.points and not each.collective:
+            passed_over.add(each.points[0].line, f"tables of {each.title[:40]}")
+    if not any(run.points for run in runs):
+        raise FormatError(str(path), "holds no table of a collective by the OSU micro-benchmarks")
+    return MeasurementLog(
+        file=str(path),
+        kind=KIND,
+        runs=tuple(run for run in runs if run.points),
+        unread=passed_over.unread(),
+    )
+
+
+@dataclass
+class _Draft:
+    """What is known of one table so far."""
+
+    title: str = ""
+    collective: str = ""
+    library: str = "mpi"
+    memory: str = ""
+    ranks: int = 0
+    points: list[Point] = field(default_factory=list)
+
+
+def _drafts(path: Path, passed_over: PassedOver, tick: Tick) -> Iterator[_Draft]:
+    draft, ranks, rows = _Draft(), 0, 0
+    for number, line in lines_of(path, passed_over, tick):
+        title = _TITLE.search(line) if "OSU " in line else None
+        ranks = _ranks_in(line) or ranks
+        if title:
+            yield draft
+            name = title[4].strip().removesuffix("Personalized Exchange")
+            library = {"MPI": "mpi", "NCCL": "nccl", "RCCL": "rccl"}[title[1]]
+            collective = "" if title[3] else canonical_collective(name) or ""
+            name = f"{(title[3] or '').strip()} {name}".strip()
+            draft = _Draft(name, collective, library, (title[2] or "").lower(), ranks)
+            continue
+        point = _point(line, number) if draft.title else None
+        if isinstance(point, Point):
+            draft.points.append(point)
+            rows += 1
+        elif point:
+            passed_over.add(number, point)
+        elif "#" not in line and "(us)" not in line:
+            passed_over.add(number, "lines of other output")
+        draft.ranks = draft.ranks or (ranks if not draft.points else 0)
+        if rows >= _MOST_ROWS:
+            passed_over.add(number + 1, f"all after {_MOST_ROWS:,} rows")
+            break
+    yield draft
+
+
+def _ranks_in(line: str) -> int:
+    """Return the number of ranks that a command line or a launcher states; 0 if none."""
+    found = _PROCESSES_PRINTED.search(line) if "ro" in line or "ank" in line else None
+    if found is None and "osu_" in line:
+        found = _PROCESSES.search(line[: line.find("osu_")])
+    return int(found[1]) if found else 0
+
+
+def _point(line: str, number: int) -> Point | str | None:
+    """Return the point of a row, why there is none, or None where a line is no row."""
+    if "#" in line:
+        return None
+    row = _ROW.fullmatch(line)
+    if not row:
+        return None
+    size = int(row[1])
+    try:
+        time_us = float(row[2])
+    except ValueError:
+        return "rows whose latency is no number"
+    if not 0 < size <= _MOST_BYTES:
+        return "rows of 0 bytes" if size == 0 else "sizes beyond 4 EiB"
+    if not 0 < time_us < _MOST_US:
+        return "rows without a latency above 0"
+    return Point(size, time_us * 1e-6, line=number)
+
+
+def _run(draft: _Draft, passed_over: PassedOver) -> Run:
+    notes = []
+    if not draft.ranks:
+        notes.append("the number of GPUs is not in the log: say --gpus")
+    if not draft.memory and draft.library == "mpi":
+        notes.append("buffers seem to lie in host memory")
+    points = tuple(draft.points)
+    if draft.collective in _PER_RANK:
+        if draft.ranks:
+            points = tuple(_of_all(each, draft.ranks) for each in points)
+        else:
+            notes.append("sizes are of one rank's part: multiply by the number of GPUs")
+    kept = tuple(each for each in points if each.size_bytes <= _MOST_BYTES)
+    if len(kept) < len(points):
+        passed_over.add(points[0].line, "sizes beyond 4 EiB")
+    return Run(
+        collective=draft.collective,
+        num_gpus=draft.ranks,
+        library=draft.library,
+        points=kept,
+        notes=tuple(notes),
+    )
+
+
+def _of_all(point: Point, ranks: int) -> Point:
+    return Point(point.size_bytes * ranks, point.time_s, line=point.line)
