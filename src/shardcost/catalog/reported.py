@@ -1,8 +1,9 @@
 """From what a machine says of its GPUs to the catalog's clusters.
 
-A driver names the board (``NVIDIA H100 80GB HBM3``); an NCCL topology file has only its compute
-capability (``sm="90"``). Each cluster file lists the names that its boards report under
-``reported_as``.
+A driver names the board (``NVIDIA H100 80GB HBM3``); an NCCL topology file has its PCI identity
+(maker and model, ``10de:2330``) and its compute capability (``sm="90"``). Each cluster file lists
+what its boards report, names and PCI identities (as in the PCI ID repository, pci-ids.ucw.cz),
+under ``reported_as``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,470 @@
+"""The two XML files that NCCL dumps: the machine as it sees it, and the channels that it chose.
+
+``NCCL_TOPO_DUMP_FILE`` (also what clouds ship as ``NCCL_TOPO_FILE``) is a tree of CPUs, PCI
+switches, GPUs and network cards; NVLinks hang below the GPU that has them. ``NCCL_GRAPH_DUMP_FILE``
+lists for each pattern the channels through the devices and their rate.
+
+XML can be a weapon: entities that expand a thousandfold, external ones that fetch files, nesting
+that exhausts the stack. None of these files has a document type, so any is refused at its first
+character; size, depth and the number of elements are bounded. The parser is told of nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from xml.parsers import expat
+
+from shardcost.errors import FormatError, shown
+from shardcost.formats.opened import chunks_of
+from shardcost.formats.reading import Reading, Tick, counted, no_tick
+
+TOPOLOGY: Final = "nccl-topology"
+GRAPH: Final = "nccl-graph"
+
+_MOST_BYTES: Final = 16 * 2**20
+"""A machine of 16 GPUs has 30 KiB, a rack of 72 some 300."""
+_MOST_DEPTH: Final = 64
+_MOST_ELEMENTS: Final = 50_000
+_ROOTS: Final = {"system": TOPOLOGY, "graphs": GRAPH}
+_BLANKS: Final = re.compile("[ \\t\\r\\n\ufeff]*")
+_BEFORE_ROOT: Final = (("<!--", "-->"), ("<?", "?>"))
+_ROOT: Final = re.compile(r"<([A-Za-z_][A-Za-z0-9_.:-]{0,60})")
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}|0x[0-9a-fA-F]{1,16}")
+_DECIMAL: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,12})?")
+_GPU_CLASS: Final = ("0x0302", "0x0300")
+_NIC_CLASS: Final = "0x02"
+_BRIDGE_CLASS: Final = "0x0604"
+_MOST_LINKS: Final = 1024
+
+
+@dataclass(frozen=True)
+class NvLinks:
+    """NVLinks from one GPU to one other device."""
+
+    target: str
+    """Its bus address; ``fffffff:ff:ff.0`` for a switch that is not on this host's bus."""
+    count: int
+    target_class: str
+    """PCI class: ``0x068000`` is a switch, ``0x0302..`` another GPU."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a device sits: below which CPU, behind which PCI switches."""
+
+    cpu: int
+    """Which of the file's CPUs, counted from 0."""
+    switches: tuple[str, ...]
+    """Bus addresses of the bridges above it, outermost first."""
+
+
+@dataclass(frozen=True)
+class TopologyGpu:
+    """One GPU. What the file does not say is None or empty."""
+
+    dev: int
+    busid: str
+    place: Place
+    sm: int | None
+    rank: int | None
+    gdr: bool | None
+    """Network cards may reach its memory (GPUDirect RDMA)."""
+    pci_id: str
+    """``10de:2330``: maker and model, as the bus reports them."""
+    pci_bytes_per_s: float | None
+    """Line rate of its PCI link after encoding; None where a virtual machine hides it."""
+    nvlinks: tuple[NvLinks, ...]
+    c2c_bytes_per_s: float | None
+    """Of the link to the CPU of a superchip, as NCCL counts it."""
+    line: int
+
+
+@dataclass(frozen=True)
+class TopologyNic:
+    """One port of a network card."""
+
+    name: str
+    place: Place
+    busid: str
+    gbit_per_s: float | None
+    port: int | None
+    gdr: bool | None
+    maker: str
+    """PCI vendor: ``0x15b3`` is Mellanox, ``0x1d0f`` Amazon."""
+    pci_class: str
+    """``0x0207..`` is InfiniBand, ``0x0200..`` Ethernet."""
+    line: int
+
+
+@dataclass(frozen=True)
+class TopologyCpu:
+    """One NUMA domain."""
+
+    numa: int | None
+    arch: str
+    vendor: str
+    host: str
+    """Which host it is of, in a file that joins several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclTopology(Reading):
+    """A machine, or several joined, as NCCL sees it."""
+
+    cpus: tuple[TopologyCpu, ...]
+    switches: tuple[str, ...]
+    """Bus addresses of the PCI bridges that lead to a device."""
+    gpus: tuple[TopologyGpu, ...]
+    nics: tuple[TopologyNic, ...]
+
+
+@dataclass(frozen=True)
+class NcclGraph:
+    """What NCCL's search found for one pattern."""
+
+    id: int
+    pattern: int
+    channels: int
+    intra_gb_per_s: float
+    """Of one channel inside a node."""
+    inter_gb_per_s: float
+    """Of one channel between nodes."""
+    intra_type: str
+    inter_type: str
+    routes: tuple[tuple[str, ...], ...]
+    """The devices of each channel in order: ``gpu 0``, ``net 1``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclGraphs(Reading):
+    """The channels that NCCL chose."""
+
+    graphs: tuple[NcclGraph, ...]
+
+
+@dataclass
+class _Element:
+    tag: str
+    attributes: Mapping[str, str]
+    line: int
+    children: list[_Element] = field(default_factory=list)
+
+    def all(self, tag: str) -> Iterator[_Element]:
+        return (child for child in self.children if child.tag == tag)
+
+
+@dataclass
+class _Found:
+    """Devices met on the way down, and what was passed over."""
+
+    passed_over: list[tuple[int, str]] = field(default_factory=list)
+    cpus: list[TopologyCpu] = field(default_factory=list)
+    switches: list[str] = field(default_factory=list)
+    gpus: list[TopologyGpu] = field(default_factory=list)
+    nics: list[TopologyNic] = field(default_factory=list)
+    widthless: int = 0
+
+    def whole(self, element: _Element, name: str, least: int, most: int) -> int | None:
+        """Return a whole number of an attribute; None if it is absent, counted if it is wrong."""
+        text = element.attributes.get(name)
+        if text is None:
+            return None
+        value = int(text, 0 if text.startswith("0x") else 10) if _WHOLE.fullmatch(text) else None
+        if value is not None and least <= value <= most:
+            return value
+        self.passed_over.append((element.line, f"{name} of <{element.tag}> is no sound number"))
+        return None
+
+    def decimal(self, element: _Element, name: str, most: float) -> float | None:
+        """Return a number of at least 0 that an attribute begins with, as ``32.0 GT/s PCIe``."""
+        text = element.attributes.get(name)
+        if text is None:
+            return None
+        match = _DECIMAL.match(text)
+        if match and float(match[0]) <= most:
+            return float(match[0])
+        self.passed_over.append((element.line, f"{name} of <{element.tag}> is no sound number"))
+        return None
+
+
+def looks_like(head: str) -> bool:
+    """Return whether a file begins as either of NCCL's two does."""
+    return kind_of(head) is not None
+
+
+def kind_of(head: str) -> str | None:
+    """Return which of the two kinds a file is by its first element; None if neither."""
+    place = 0
+    while True:
+        place = _BLANKS.match(head, place).end()  # type: ignore[union-attr]  # matches anywhere
+        close = next((end for start, end in _BEFORE_ROOT if head.startswith(start, place)), None)
+        if close is None:
+            break
+        end = head.find(close, place)
+        if end < 0:
+            return None
+        place = end + len(close)
+    root = _ROOT.search(head, place) if head.startswith("<", place) else None
+    return _ROOTS.get(root[1]) if root else None
+
+
+def read(path: Path, tick: Tick = no_tick) -> NcclTopology | NcclGraphs:
+    """Return the machine or the channels that a file describes."""
+    file = str(path)
+    root = _tree(path, tick)
+    if root.tag == "system":
+        return _topology(root, file)
+    if root.tag == "graphs":
+        return _graphs(root, file)
+    raise FormatError(file, f"begins with <{root.tag[:40]}>, neither <system> nor <graphs> of NCCL")
+
+
+def _tree(path: Path, tick: Tick) -> _Element:
+    """Return the root of an XML file, parsed under bounds."""
+    builder = _Builder(str(path))
+    size = 0
+    with chunks_of(path, tick) as chunks:
+        for chunk in chunks:
+            size += len(chunk)
+            if size > _MOST_BYTES:
+                raise FormatError(str(path), f"is larger than {_MOST_BYTES // 2**20} MiB")
+            builder.feed(chunk, last=False)
+    builder.feed(b"", last=True)
+    return builder.root
+
+
+class _Builder:
+    """Collects elements from expat and refuses whatever these files never have."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.root = _Element("", {}, 0)
+        self._open: list[_Element] = []
+        self._elements = 0
+        self._parser = expat.ParserCreate()
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.StartDoctypeDeclHandler = self._refuse
+        self._parser.EntityDeclHandler = self._refuse
+
+    def feed(self, chunk: bytes, *, last: bool) -> None:
+        try:
+            self._parser.Parse(chunk, last)
+        except expat.ExpatError as error:
+            reason = f"line {error.lineno} is not sound XML: {expat.ErrorString(error.code)}"
+            raise FormatError(self.file, reason) from None
+        except (ValueError, LookupError) as error:  # an encoding that Python does not have
+            if isinstance(error, FormatError):
+                raise
+            line = self._parser.CurrentLineNumber
+            reason = f"line {line} is not sound XML: {shown(str(error))}"
+            raise FormatError(self.file, reason) from None
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        line = self._parser.CurrentLineNumber
+        self._elements += 1
+        if len(self._open) >= _MOST_DEPTH:
+            raise FormatError(self.file, f"line {line} is nested over {_MOST_DEPTH} levels deep")
+        if self._elements > _MOST_ELEMENTS:
+            raise FormatError(self.file, f"line {line}: over {_MOST_ELEMENTS:,} elements")
+        element = _Element(tag, attributes, line)
+        if self._open:
+            self._open[-1].children.append(element)
+        else:
+            self.root = element
+        self._open.append(element)
+
+    def _end(self, _tag: str) -> None:
+        self._open.pop()
+
+    def _refuse(self, *_about: object) -> None:
+        line = self._parser.CurrentLineNumber
+        raise FormatError(self.file, f"line {line} declares a document type or entity; refused")
+
+
+def _topology(root: _Element, file: str) -> NcclTopology:
+    found = _Found()
+    for element in root.all("cpu"):
+        found.cpus.append(_cpu(element, found))
+        _descend(element, Place(len(found.cpus) - 1, ()), found)
+    if not found.gpus and not found.nics:
+        raise FormatError(
+            file, f"line {root.line}: <system> holds neither a GPU nor a network card"
+        )
+    hidden = (
+        [f"{found.widthless} PCI links have width 0, as in virtual machines: rates are not known"]
+        if found.widthless
+        else []
+    )
+    return NcclTopology(
+        file=file,
+        kind=TOPOLOGY,
+        unread=counted(found.passed_over),
+        notes=tuple(hidden),
+        cpus=tuple(found.cpus),
+        switches=tuple(dict.fromkeys(found.switches)),
+        gpus=tuple(found.gpus),
+        nics=tuple(found.nics),
+    )
+
+
+def _cpu(element: _Element, found: _Found) -> TopologyCpu:
+    return TopologyCpu(
+        found.whole(element, "numaid", -1, 4096),
+        _word(element, "arch"),
+        _word(element, "vendor"),
+        _word(element, "host_hash"),
+    )
+
+
+def _word(element: _Element, name: str) -> str:
+    """Return a short attribute that is shown; one with odd characters is shown without them."""
+    text = element.attributes.get(name, "")[:60]
+    return "".join(each for each in text if each.isprintable())
+
+
+def _descend(above: _Element, place: Place, found: _Found) -> None:
+    """Take the devices below a CPU or a PCI switch. As deep as the file, which is bounded."""
+    for element in above.children:
+        if element.tag == "pci":
+            _pci(element, place, found)
+        elif element.tag == "nic":
+            _nic(element, above, place, found)
+        elif element.tag == "gpu":
+            found.gpus.append(_gpu(element, above, place, found))
+        else:
+            found.passed_over.append((element.line, f"<{element.tag[:40]}> is not known"))
+
+
+def _pci(element: _Element, place: Place, found: _Found) -> None:
+    pci_class = _word(element, "class").lower()
+    inside = {child.tag for child in element.children}
+    if element.attributes.get("link_width") == "0":
+        found.widthless += 1
+    if "pci" in inside or pci_class.startswith(_BRIDGE_CLASS):
+        busid = _word(element, "busid")
+        found.switches.append(busid)
+        place = Place(place.cpu, (*place.switches, busid))
+    elif pci_class.startswith(_GPU_CLASS) and "gpu" not in inside:
+        found.gpus.append(_gpu(element, element, place, found))
+    elif pci_class.startswith(_NIC_CLASS) and "nic" not in inside:
+        found.nics.append(_port(element, element, place, found))
+    _descend(element, place, found)
+
+
+def _gpu(element: _Element, pci: _Element, place: Place, found: _Found) -> TopologyGpu:
+    """Return a GPU: of a ``<gpu>``, or of its PCI entry alone, as in the files of clouds."""
+    dev = found.whole(element, "dev", 0, 4096) if element.tag == "gpu" else None
+    ids = [_word(pci, name).lower().removeprefix("0x") for name in ("vendor", "device")]
+    c2c = [_c2c(each, found) for each in element.all("c2c")]
+    return TopologyGpu(
+        dev=len(found.gpus) if dev is None else dev,
+        busid=_word(pci, "busid"),
+        place=place,
+        sm=found.whole(element, "sm", 10, 999),
+        rank=found.whole(element, "rank", 0, 10**7),
+        gdr=_flag(element, "gdr"),
+        pci_id=":".join(ids) if all(ids) else "",
+        pci_bytes_per_s=_pci_rate(pci, found),
+        nvlinks=tuple(_nvlinks(element, found)),
+        c2c_bytes_per_s=sum(each for each in c2c if each) or None,
+        line=element.line,
+    )
+
+
+def _nvlinks(gpu: _Element, found: _Found) -> Iterator[NvLinks]:
+    for element in gpu.all("nvlink"):
+        count = found.whole(element, "count", 0, _MOST_LINKS)
+        if count is not None:
+            yield NvLinks(_word(element, "target").lower(), count, _word(element, "tclass").lower())
+        elif "count" not in element.attributes:
+            found.passed_over.append((element.line, "<nvlink> without a count"))
+
+
+def _c2c(element: _Element, found: _Found) -> float | None:
+    """Return the rate of links to the CPU: each of `bw` MB/s."""
+    each = found.decimal(element, "bw", 10**9)
+    count = found.whole(element, "count", 0, _MOST_LINKS)
+    return None if each is None or count is None else each * 10**6 * count
+
+
+def _flag(element: _Element, name: str) -> bool | None:
+    return {"0": False, "1": True}.get(element.attributes.get(name, ""))
+
+
+def _pci_rate(pci: _Element, found: _Found) -> float | None:
+    """Return the line rate of a PCI link in bytes per second, one way, after its encoding.
+
+    Links of 8 GT/s and more send 130 bits for 128, slower ones 10 for 8 (PCI Express Base
+    Specification 3.0, PCI-SIG, 2010).
+    """
+    transfers = found.decimal(pci, "link_speed", 1000)
+    width = found.whole(pci, "link_width", 0, 64)
+    if not transfers or not width:
+        return None
+    encoded = 128 / 130 if transfers >= 8 else 8 / 10
+    return transfers * 1e9 * width * encoded / 8
+
+
+def _nic(element: _Element, pci: _Element, place: Place, found: _Found) -> None:
+    for net in element.children:
+        if net.tag in {"net", "gin"}:
+            if net.tag == "net":
+                found.nics.append(_port(net, pci, place, found))
+        else:
+            found.passed_over.append((net.line, f"<{net.tag[:40]}> is not known"))
+
+
+def _port(net: _Element, pci: _Element, place: Place, found: _Found) -> TopologyNic:
+    """Return a port: of a ``<net>``, or of its PCI entry alone. Speeds are in Mbit/s."""
+    megabits = found.decimal(net, "speed", 10**8) if net.tag == "net" else None
+    return TopologyNic(
+        name=_word(net, "name") or _word(pci, "busid") or f"net {len(found.nics)}",
+        place=place,
+        busid=_word(pci, "busid"),
+        gbit_per_s=megabits / 1000 if megabits else None,
+        port=found.whole(net, "port", 0, 10**4),
+        gdr=_flag(net, "gdr"),
+        maker=_word(pci, "vendor").lower(),
+        pci_class=_word(pci, "class").lower(),
+        line=net.line,
+    )
+
+
+def _graphs(root: _Element, file: str) -> NcclGraphs:
+    found = _Found()
+    graphs = tuple(
+        graph for element in root.all("graph") if (graph := _graph(element, found)) is not None
+    )
+    if not graphs:
+        raise FormatError(file, f"line {root.line}: <graphs> holds no graph")
+    return NcclGraphs(file=file, kind=GRAPH, unread=counted(found.passed_over), graphs=graphs)
+
+
+def _graph(element: _Element, found: _Found) -> NcclGraph | None:
+    wholes = [found.whole(element, name, 0, 4096) for name in ("id", "pattern", "nchannels")]
+    speeds = [found.decimal(element, name, 10**6) for name in ("speedintra", "speedinter")]
+    if None in wholes or None in speeds:
+        found.passed_over.append((element.line, "<graph> without its sizes"))
+        return None
+    identity, pattern, channels = (each or 0 for each in wholes)
+    intra, inter = (each or 0.0 for each in speeds)
+    return NcclGraph(
+        identity,
+        pattern,
+        channels,
+        intra,
+        inter,
+        _word(element, "typeintra"),
+        _word(element, "typeinter"),
+        tuple(_route(channel) for channel in element.all("channel")),
+    )
+
+
+def _route(channel: _Element) -> tuple[str, ...]:
+    stops = (each for each in channel.children if each.tag in {"gpu", "net"})
+    return tuple(f"{each.tag} {_word(each, 'dev')}" for each in stops)

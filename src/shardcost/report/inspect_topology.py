@@ -1,0 +1,226 @@
+"""Views of what a topology file means: plain data for JSON, text for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shardcost.evidence.topology_inspection import (
+    Card,
+    ChannelSet,
+    GraphInspection,
+    LinkTier,
+    TopologyInspection,
+)
+from shardcost.formats.reading import Reading
+from shardcost.report.text import heading, paragraph, table
+from shardcost.units import format_rate
+
+_GB: Final = 1e9
+_KINDS: Final = {
+    "nvidia-smi-topo": "the device matrix of nvidia-smi topo -m",
+    "nccl-topology": "the topology that NCCL sees",
+    "nccl-graph": "the channels that NCCL chose",
+}
+_TIERS: Final = {
+    "nvswitch": "NVLinks to a switch, which reach any peer",
+    "full_mesh": "NVLinks shared out over all peers",
+    "cube_mesh": "NVLinks to four of seven peers (hybrid cube mesh)",
+    "bridge": "NVLinks between pairs",
+    "mesh": "NVLinks to some peers",
+    "pcie_switch": "PCIe, below one switch",
+    "numa_domain": "PCIe, through one CPU",
+    "sockets": "PCIe, from socket to socket",
+}
+
+
+def as_data(inspection: TopologyInspection | GraphInspection) -> dict[str, Any]:
+    """Return what a topology file means as plain data."""
+    if isinstance(inspection, GraphInspection):
+        return {
+            **_file(inspection.reading),
+            "graphs": [_set_as_data(each) for each in inspection.sets],
+            "faults": list(inspection.faults),
+            **_remainder(inspection.reading, inspection.reading.notes),
+        }
+    return {
+        **_file(inspection.reading),
+        "gpus": len(inspection.gpus),
+        "hosts": inspection.hosts,
+        "tiers": [_tier_as_data(tier) for tier in inspection.tiers],
+        "nics": [_card_as_data(card) for card in inspection.cards],
+        "network": {
+            "nics_for_gpus": inspection.beside,
+            "gbit_per_s_per_node": inspection.network_gbit_per_s,
+        },
+        "faults": list(inspection.faults),
+        "like": {
+            "cluster": inspection.cluster,
+            "network": inspection.network,
+            "options": _options(inspection),
+        },
+        **_remainder(inspection.reading, inspection.notes),
+    }
+
+
+def as_text(inspection: TopologyInspection | GraphInspection) -> str:
+    """Return what a topology file means for a terminal."""
+    reading = inspection.reading
+    title = heading(paragraph(f"{reading.file}: {_KINDS[reading.kind]}", "  "))
+    if isinstance(inspection, GraphInspection):
+        sections = [title, _sets_table(inspection)]
+        return "\n\n".join([*sections, *_remarks(reading, inspection.faults, reading.notes)])
+    sections = [title, _summary(inspection)]
+    if inspection.tiers:
+        sections += [_picture(inspection), _tiers_table(inspection)]
+    if inspection.cards:
+        sections.append(_cards_table(inspection))
+    return "\n\n".join([*sections, *_remarks(reading, inspection.faults, inspection.notes)])
+
+
+def _file(reading: Reading) -> dict[str, Any]:
+    return {"file": reading.file, "kind": reading.kind}
+
+
+def _remainder(reading: Reading, notes: tuple[str, ...]) -> dict[str, Any]:
+    unread = [vars(each) | {} for each in reading.unread]
+    return {"unread": unread, "notes": list(notes)}
+
+
+def _tier_as_data(tier: LinkTier) -> dict[str, Any]:
+    return {
+        "kind": tier.kind,
+        "gpus": tier.gpus,
+        "groups": [list(group) for group in tier.groups],
+        "links_per_gpu": tier.links_per_gpu,
+        "gb_per_s_per_gpu": _in_gb(tier.bytes_per_s),
+        "nccl_gb_per_s_per_gpu": _in_gb(tier.usable_bytes_per_s),
+    }
+
+
+def _in_gb(rate: float | None) -> float | None:
+    return None if rate is None else round(rate / _GB, 4)
+
+
+def _card_as_data(card: Card) -> dict[str, Any]:
+    return {
+        "name": card.name,
+        "gbit_per_s": card.gbit_per_s,
+        "how": card.how,
+        "nearest_gpus": list(card.nearest),
+    }
+
+
+def _set_as_data(each: ChannelSet) -> dict[str, Any]:
+    return {
+        "pattern": each.pattern,
+        "channels": each.channels,
+        "gpus": each.gpus,
+        "gb_per_s_in_node": _in_gb(each.intra_bytes_per_s),
+        "gb_per_s_between_nodes": _in_gb(each.inter_bytes_per_s),
+        "type_in_node": each.intra_type,
+        "type_between_nodes": each.inter_type,
+    }
+
+
+def _options(inspection: TopologyInspection) -> str | None:
+    """Return the options by which other commands take the machine."""
+    if inspection.cluster is None:
+        return None
+    network = f" --network {inspection.network}" if inspection.network else ""
+    return f"--on {inspection.cluster}{network}"
+
+
+def _summary(inspection: TopologyInspection) -> str:
+    hosts = f" on {inspection.hosts} hosts" if inspection.hosts > 1 else ""
+    said = [f"{_plural(len(inspection.gpus), 'GPU')}{hosts}"]
+    if inspection.cards:
+        near = inspection.beside
+        rate = inspection.network_gbit_per_s
+        together = f", {rate:g} Gbit/s per node" if rate else ""
+        ratio = f"{_plural(len(inspection.gpus) / near, 'GPU')} each"
+        cards = _plural(len(inspection.cards), "network card")
+        said.append(f"{cards}, {near} for GPUs ({ratio}{together})")
+    options = _options(inspection)
+    said.append(f"most like: {options}" if options else "like no preset of the catalog for sure")
+    return "\n".join(paragraph(each, "  ") for each in said)
+
+
+def _plural(count: float, what: str) -> str:
+    return f"{count:.3g} {what}{'' if count == 1 else 's'}"
+
+
+def _picture(inspection: TopologyInspection) -> str:
+    """Return the groups of each tier, one line each: ``nvswitch  [0 1 2 3] [4 5 6 7]``."""
+    size = max(len(tier.kind) for tier in inspection.tiers)
+    lines = []
+    for tier in inspection.tiers:
+        groups = " ".join(f"[{_numbers(group)}]" for group in tier.groups)
+        lines.append(paragraph(f"{tier.kind.ljust(size)}  {groups}", " " * (size + 2)))
+    return "\n".join(lines)
+
+
+def _numbers(group: tuple[str, ...]) -> str:
+    """Return the numbers of a group's GPUs, a run of many as its ends."""
+    numbers = [name.removeprefix("GPU") for name in group]
+    run = len(group) > 8 and all(each.isdigit() for each in numbers)
+    if run and int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    return " ".join(numbers)
+
+
+def _tiers_table(inspection: TopologyInspection) -> str:
+    rows = [
+        (
+            tier.kind,
+            str(tier.gpus),
+            "-" if tier.links_per_gpu is None else str(tier.links_per_gpu),
+            _rate(tier.bytes_per_s),
+            _rate(tier.usable_bytes_per_s),
+            _TIERS[tier.kind],
+        )
+        for tier in inspection.tiers
+    ]
+    head = ("tier", "GPUs", "links", "nominal", "for NCCL", "per GPU, one way")
+    return table(head, rows, right="1234")
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else format_rate(rate)
+
+
+def _cards_table(inspection: TopologyInspection) -> str:
+    rows = [
+        (
+            card.name,
+            "-" if card.gbit_per_s is None else f"{card.gbit_per_s:g} Gbit/s",
+            card.how or "-",
+            " ".join(card.nearest) or "-",
+        )
+        for card in inspection.cards
+    ]
+    return table(("network card", "rate", "way", "nearest GPUs"), rows, right="1")
+
+
+def _sets_table(inspection: GraphInspection) -> str:
+    rows = [
+        (
+            each.pattern,
+            str(each.channels),
+            str(each.gpus),
+            _rate(each.intra_bytes_per_s),
+            _rate(each.inter_bytes_per_s or None),
+            f"{each.intra_type} in a node, {each.inter_type} between",
+        )
+        for each in inspection.sets
+    ]
+    head = ("pattern", "channels", "GPUs", "in a node", "between", "links, all channels")
+    return table(head, rows, right="1234")
+
+
+def _remarks(reading: Reading, faults: tuple[str, ...], notes: tuple[str, ...]) -> list[str]:
+    said = [f"Fault: {fault}." for fault in faults]
+    said += [f"Note: {note}." for note in notes]
+    for each in reading.unread:
+        where = f" (first in line {each.first_line})" if each.first_line else ""
+        said.append(f"Not read: {each.count} x {each.reason}{where}.")
+    return ["\n".join(paragraph(each, "  ") for each in said)] if said else []
