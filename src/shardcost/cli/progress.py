@@ -1,7 +1,7 @@
-"""A progress bar on standard error, for searches that take longer than a moment.
+"""A progress bar on standard error, for what takes longer than a moment.
 
-It is shown on a terminal only, and only once a second has passed, so that short searches and pipes
-stay clean. With rich it is a bar with the time left, without it one line that is updated in place.
+It is shown on a terminal only, and only once a second has passed, so that short work and pipes stay
+clean. With rich it is a bar with the time left, without it one line that is updated in place.
 """
 
 from __future__ import annotations
@@ -18,12 +18,20 @@ _AFTER_S: Final = 1.0
 
 
 @contextmanager
-def shown_progress(*, wanted: bool = True) -> Iterator[Progress | None]:
-    """Yield what to call with the cells done and all cells; None where nothing is to be shown."""
+def shown_progress(
+    *, wanted: bool = True, unit: str = "layouts", per: int = 1
+) -> Iterator[Progress | None]:
+    """Yield what to call with how much is done and how much there is; None to show nothing.
+
+    Args:
+        wanted: Whether to show anything.
+        unit: Of the numbers shown.
+        per: How many of what is counted make one of the unit.
+    """
     if not wanted or not sys.stderr.isatty():
         yield None
         return
-    bar = _Bar()
+    bar = _Bar(unit, per)
     try:
         yield bar.update
     finally:
@@ -33,17 +41,19 @@ def shown_progress(*, wanted: bool = True) -> Iterator[Progress | None]:
 class _Bar:
     """Appears with the first update after the first second, and leaves no trace."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str, per: int) -> None:
+        self.unit, self.per = unit, per
         self.started = time.perf_counter()
         self.shown: Any = None
 
-    def update(self, done: int, cells: int) -> None:
+    def update(self, done: int, whole: int) -> None:
         """Show how far it is."""
+        done, whole = done // self.per, whole // self.per
         if time.perf_counter() - self.started < _AFTER_S:
             return
         if self.shown is None:
-            self.shown = _rich_line(cells) or _PlainLine()
-        self.shown.update(done, cells)
+            self.shown = _rich_line(self.unit, whole) or _PlainLine(self.unit)
+        self.shown.update(done, whole)
 
     def close(self) -> None:
         """Take it off the terminal."""
@@ -54,10 +64,13 @@ class _Bar:
 class _PlainLine:
     """One line, updated in place."""
 
-    def update(self, done: int, cells: int) -> None:
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+
+    def update(self, done: int, whole: int) -> None:
         """Show how far it is."""
-        share = 100 * done // max(cells, 1)
-        print(f"\r{done:,} of {cells:,} layouts, {share} %", end="", file=sys.stderr, flush=True)
+        text = f"\r{done:,} of {whole:,} {self.unit}, {100 * done // max(whole, 1)} %"
+        print(text, end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Clear the line."""
@@ -67,21 +80,21 @@ class _PlainLine:
 class _RichLine:
     """A bar of rich's."""
 
-    def __init__(self, bar: Any, cells: int) -> None:
+    def __init__(self, bar: Any, unit: str, whole: int) -> None:
         self.bar = bar
-        self.task = bar.add_task("layouts", total=cells)
+        self.task = bar.add_task(unit, total=whole)
         bar.start()
 
-    def update(self, done: int, cells: int) -> None:
+    def update(self, done: int, whole: int) -> None:
         """Show how far it is."""
-        self.bar.update(self.task, completed=done, total=cells)
+        self.bar.update(self.task, completed=done, total=whole)
 
     def close(self) -> None:
         """Take the bar off the terminal."""
         self.bar.stop()
 
 
-def _rich_line(cells: int) -> _RichLine | None:
+def _rich_line(unit: str, whole: int) -> _RichLine | None:
     """Return a bar of rich's, None where rich is not installed."""
     try:
         from rich.console import Console
@@ -90,10 +103,11 @@ def _rich_line(cells: int) -> _RichLine | None:
     except ImportError:
         return None
     columns = (
-        TextColumn("layouts"),
+        TextColumn(unit),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    return _RichLine(RichProgress(*columns, console=Console(stderr=True), transient=True), cells)
+    bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
+    return _RichLine(bar, unit, whole)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
-from typing import Any, Final, TypeAlias
+from itertools import count
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -147,13 +148,24 @@ def _in_base_units(figures: Mapping[str, float]) -> dict[str, float]:
 
 def in_file_units(constants: Constants) -> dict[str, float]:
     """Return constants as a file has them, in microseconds and GB/s, to four digits."""
-    found = {}
-    for name, value in given(constants).items():
-        suffix, unit_name, unit = next(
-            ((s, u, x) for s, u, x in _UNITS if name.endswith(u)), ("", "", 1.0)
-        )
-        found[name.removesuffix(unit_name) + suffix] = float(f"{value / unit:.4g}")
-    return found
+    return {
+        in_file_name(name): float(f"{value / _unit_of(name)[2]:.4g}")
+        for name, value in given(constants).items()
+    }
+
+
+def in_file_name(name: str) -> str:
+    """Return the name of a constant in a file, which ends in the file's unit.
+
+    >>> in_file_name("ll_base_s"), in_file_name("fill")
+    ('ll_base_us', 'fill')
+    """
+    suffix, unit_name, _ = _unit_of(name)
+    return name.removesuffix(unit_name) + suffix
+
+
+def _unit_of(name: str) -> tuple[str, str, float]:
+    return next(((s, u, x) for s, u, x in _UNITS if name.endswith(u)), ("", "", 1.0))
 
 
 def given(constants: Constants) -> dict[str, float]:
@@ -167,13 +179,21 @@ def _machine(name: str) -> Cluster:
     return catalog.cluster_named(name)
 
 
-_INSTEAD: Final[list[tuple[Calibration, ...]]] = []
+class _Basis(NamedTuple):
+    """Calibrations that stand in for the catalog's, told from others by their number."""
+
+    number: int
+    calibrations: tuple[Calibration, ...]
+
+
+_INSTEAD: Final[list[_Basis]] = []
+_NUMBERS: Final = count(1)
 
 
 @contextmanager
 def instead(found: Iterable[Calibration]) -> Iterator[None]:
     """Within this, let predictions rest on these calibrations and not on the catalog's."""
-    _INSTEAD.append(tuple(found))
+    _INSTEAD.append(_Basis(next(_NUMBERS), tuple(found)))
     try:
         yield
     finally:
@@ -182,7 +202,12 @@ def instead(found: Iterable[Calibration]) -> Iterator[None]:
 
 def measured() -> tuple[Calibration, ...]:
     """Return every calibration of the catalog, or those that stand in for them (`instead`)."""
-    return _INSTEAD[-1] if _INSTEAD else _catalogued()
+    return _INSTEAD[-1].calibrations if _INSTEAD else _catalogued()
+
+
+def _basis() -> int:
+    """Return which calibrations count now: what is remembered is remembered for them alone."""
+    return _INSTEAD[-1].number if _INSTEAD else 0
 
 
 @cache
@@ -211,9 +236,15 @@ def libraries(cluster: Cluster) -> list[str]:
     return [name for name in known if _own(cluster, name, "0") or donors_of(cluster, name, "0")]
 
 
-@cache
 def calibration_of(cluster: Cluster, library: str, version: str | None = None) -> Calibration:
     """Return the constants of a library on a cluster: its own, else its family's."""
+    return _calibration_of(_basis(), cluster, library, version)
+
+
+@cache
+def _calibration_of(
+    _number: int, cluster: Cluster, library: str, version: str | None
+) -> Calibration:
     since = generation(library, version) if library in ENGINES else "0"
     own = _own(cluster, library, since)
     if own is not None:
@@ -241,9 +272,13 @@ def wire_on(cluster: Cluster) -> Calibration:
     return wire_of(cluster.network)
 
 
-@cache
 def wire_of(network: Network) -> Calibration:
     """Return what a network adds: its own constants, else those of networks of its kind."""
+    return _wire_of(_basis(), network)
+
+
+@cache
+def _wire_of(_number: int, network: Network) -> Calibration:
     known = [each for each in measured() if isinstance(each.constants, Wire)]
     for each in known:
         if each.system == network.name:

@@ -101,6 +101,13 @@ def read_table(path: Path) -> Table:
     return Table(kind, path, dict(zip(head, columns, strict=True)), len(columns[0]))
 
 
+def begins_like_a_table(head: str) -> bool:
+    """Return whether a text begins with the header of a measured table, be it misspelt."""
+    first = head.lstrip("\r\n").partition("\n")[0]
+    names = [name.strip().strip('"') for name in first.split(",")]
+    return max(_share_present(columns, names) for columns in _COLUMNS.values()) >= _MEANT
+
+
 def number(row: Row, column: str, least: float, most: float, rule: str) -> float:
     """Return the number in a cell, if it is one and within its range (`least` itself is not)."""
     text = row[column]

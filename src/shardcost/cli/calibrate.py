@@ -1,0 +1,82 @@
+"""``shardcost calibrate``: a profile of a user's own cluster, from the logs that they have."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Final
+
+from shardcost.cli import options
+from shardcost.errors import BadValueError
+
+_EXAMPLES: Final = """\
+  shardcost calibrate all_reduce.txt --name my-cluster
+  shardcost calibrate rank*.json.gz --name my-cluster --on h100_sxm
+  shardcost calibrate two-nodes.txt --name my-cluster --on h100_sxm --network ib_8x400g
+  shardcost collective all_reduce --size 64MiB --gpus 8 --on my-cluster.toml
+"""
+
+
+def parser() -> options.Parser:
+    """Return the parser of this command."""
+    parser = options.Parser(
+        "calibrate",
+        "Fit the constants of collectives to your own measurements, few or many, and write a"
+        " profile that every command takes with --on. Files: whatever `shardcost inspect` knows to"
+        " hold times of collectives.",
+        _EXAMPLES,
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="logs, traces, measured tables")
+    parser.add_argument("--name", required=True, help="of the profile: NAME.toml is written")
+    parser.add_argument(
+        "--on", metavar="CLUSTER", help="catalog name of the machine, where files do not say it"
+    )
+    parser.add_argument("--network", metavar="NET", help="catalog name: what joins the nodes")
+    parser.add_argument("--gpus", metavar="N", help="GPUs that took part, where files do not say")
+    parser.add_argument("--library", metavar="NAME", help="of the collectives, likewise (nccl)")
+    parser.add_argument("--output", metavar="FILE.toml", help="where to write it (NAME.toml)")
+    return parser
+
+
+def run(given: Namespace) -> int:
+    """Read the files, fit, write the profile and print what it rests on."""
+    from shardcost.catalog.profile import checked_name
+    from shardcost.cli.progress import shown_progress
+    from shardcost.evidence.calibrate import calibrate
+    from shardcost.evidence.gather import Told, gathered
+    from shardcost.evidence.profile import as_profile
+    from shardcost.files import write_whole
+    from shardcost.formats.detect import read_file
+    from shardcost.report.calibrate import as_data, as_text
+
+    name = checked_name(given.name)
+    target = _target(given.output or f"{name}.toml")
+    gpus = None if given.gpus is None else options.whole("--gpus", given.gpus)
+    with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
+        readings = [read_file(Path(file), *([tick] if tick else [])) for file in given.files]
+    found = gathered(readings, Told(given.on, given.network, gpus, given.library))
+    results = calibrate(found.curves, _say if sys.stderr.isatty() else lambda _: None)
+    write_whole(target, as_profile(name, found.cluster, results))
+    if given.json:
+        options.print_json(as_data(name, str(target), readings, found, results))
+    else:
+        print(as_text(name, str(target), readings, found, results))
+    return 0
+
+
+def _target(text: str) -> Path:
+    """Return where to write the profile: never over a file that is not one."""
+    from shardcost.catalog.profile import FIRST_LINE, SUFFIX
+    from shardcost.formats.opened import head_of
+
+    path = Path(text)
+    if path.suffix != SUFFIX:
+        raise BadValueError("--output", text, f"a file that ends in {SUFFIX}")
+    if path.exists() and not head_of(path).startswith(FIRST_LINE):
+        raise BadValueError("--output", text, "a new file, or a profile to write anew")
+    return path
+
+
+def _say(text: str) -> None:
+    print(f"{text} …", file=sys.stderr, flush=True)

@@ -1,0 +1,99 @@
+"""Which kind of file this is, by its content, and what it holds: `read_file`.
+
+Names of files say little (``out.txt``, ``log``, ``slurm-1234.out``), so each reader is asked in
+turn whether a file begins like one of its own. The order matters only where one kind's beginning
+could be taken for another's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from shardcost.errors import FormatError, shown
+from shardcost.formats.opened import head_of
+from shardcost.formats.reading import Reading, Tick, no_tick
+from shardcost.formats.tables import Table, begins_like_a_table, read_table
+
+READERS: Final = (
+    "nccl_xml",
+    "kineto",
+    "nccl_tests_json",
+    "nccl_inspector",
+    "osu",
+    "nccl_tests",
+    "nvidia_smi",
+    "nccl_tuner",
+)
+"""Modules of this package, each with `looks_like` and `read`."""
+KINDS: Final = (
+    "Hugging Face config.json, nccl-tests or rccl-tests output (text or JSON), NCCL Inspector"
+    " JSONL, OSU output, PyTorch profiler trace, nvidia-smi topo -m, NCCL topology or graph XML,"
+    " NCCL tuner CSV, a measured table, a shardcost profile"
+)
+_PROFILE: Final = re.compile(r"^\s*based_on\s*=", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFile(Reading):
+    """The config of a model."""
+
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFile(Reading):
+    """A measured table."""
+
+    table: Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileFile(Reading):
+    """A profile of a cluster."""
+
+    path: Path
+
+
+def read_file(path: Path, tick: Tick = no_tick) -> Reading:
+    """Return what a file holds, or the folder of a model."""
+    if path.is_dir():
+        path = path / "config.json"
+    file = str(path)
+    head = head_of(path)
+    if not head.strip():
+        raise FormatError(file, "is empty")
+    reader = _reader(head)
+    if reader is not None:
+        found: Reading = reader.read(path, tick)
+        return found
+    if begins_like_a_table(head):
+        return TableFile(file=file, kind="measured-table", table=read_table(path))
+    if _PROFILE.search(head) and not head.lstrip().startswith("{"):
+        return ProfileFile(file=file, kind="profile", path=path)
+    if head.lstrip().startswith("{"):
+        _refuse_other_json(path)
+        return ModelFile(file=file, kind="hf-config", path=path)
+    first = head.strip().splitlines()[0]
+    raise FormatError(file, f"begins like no kind of file that is read ({shown(first)}): {KINDS}")
+
+
+def _reader(head: str) -> ModuleType | None:
+    for name in READERS:
+        module = import_module(f"shardcost.formats.{name}")
+        if module.looks_like(head):
+            return module
+    return None
+
+
+def _refuse_other_json(path: Path) -> None:
+    from shardcost.files import read_text
+    from shardcost.formats.hf_config import looks_like_hf_config
+    from shardcost.formats.safe_json import MOST_BYTES, parse_object
+
+    if not looks_like_hf_config(parse_object(read_text(path, MOST_BYTES), str(path))):
+        raise FormatError(str(path), f"is JSON, but not of a kind that is read: {KINDS}")

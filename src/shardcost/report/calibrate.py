@@ -1,0 +1,160 @@
+"""The report of ``shardcost calibrate``: what a profile rests on, how sure it is, what to add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from shardcost.collectives.calibration import in_file_name, in_file_units
+from shardcost.collectives.paths import Wire
+from shardcost.evidence.calibrate import Calibrated
+from shardcost.evidence.certainty import Further
+from shardcost.evidence.gather import Gathered
+from shardcost.evidence.validate import Stats
+from shardcost.formats.reading import Reading
+from shardcost.report.text import paragraph, table
+from shardcost.units import format_bytes
+
+_UNITS: Final = {"_us": "us", "_gb_per_s": "GB/s", "_bytes": "B"}
+_MOST_CONSTANTS: Final = 8
+
+
+def as_data(
+    name: str,
+    target: str,
+    readings: Sequence[Reading],
+    found: Gathered,
+    results: Sequence[Calibrated],
+) -> dict[str, Any]:
+    """Return the report as JSON has it."""
+    return {
+        "name": name,
+        "profile": target,
+        "based_on": found.cluster.name,
+        "network": found.cluster.network.name if found.cluster.network else None,
+        "files": [{"file": each.file, "kind": each.kind} for each in readings],
+        "points": found.points,
+        "skipped": [{"reason": r, "points": count} for r, count in found.passed_over.items()],
+        "calibrated": [_result_as_data(each) for each in results],
+    }
+
+
+def _result_as_data(each: Calibrated) -> dict[str, Any]:
+    units = in_file_units(each.calibration.constants)
+    fit = each.calibration.fit
+    return {
+        "library": each.calibration.library,
+        "system": each.calibration.system,
+        "collectives": list(fit.collectives),
+        "gpus": [fit.least_gpus, fit.most_gpus],
+        "started_from": each.started_from,
+        "before": asdict(each.before),
+        "after": asdict(each.after),
+        "left_out": asdict(each.left_out),
+        "gpu_counts_left_out": asdict(each.counts_left_out),
+        "interval_pct": [fit.low_pct, fit.high_pct],
+        "constants": [
+            {
+                "name": in_file_name(one.name),
+                "value": units[in_file_name(one.name)],
+                "plus_minus_pct": round(one.plus_minus_pct, 1),
+                "measured": one.measured,
+            }
+            for one in each.constants
+        ],
+        "measure_next": each.further._asdict() if each.further else None,
+    }
+
+
+def as_text(
+    name: str,
+    target: str,
+    readings: Sequence[Reading],
+    found: Gathered,
+    results: Sequence[Calibrated],
+) -> str:
+    """Return the report for a terminal."""
+    network = f", {found.cluster.network.name}" if found.cluster.network else ""
+    files = "1 file" if len(readings) == 1 else f"{len(readings)} files"
+    lines = [f"{name}: {found.points} points of {files} on {found.cluster.name}{network}", ""]
+    lines += [_errors(results), ""]
+    for each in results:
+        lines += [*_about(each), ""]
+    for reason, count in found.passed_over.items():
+        lines.append(paragraph(f"Not used, {count} points: {reason}.", "  "))
+    lines += [
+        paragraph(f"Profile: {target}. Every command takes it: --on {target}"),
+    ]
+    return "\n".join(lines)
+
+
+def _errors(results: Sequence[Calibrated]) -> str:
+    """Return the table of errors: before, after, and on what was left out."""
+    head = [
+        "Error, median / p90",
+        "points",
+        "before",
+        "after",
+        "points left out",
+        "counts left out",
+    ]
+    rows = [
+        [
+            _what(each),
+            str(each.after.rows),
+            _pair(each.before),
+            _pair(each.after),
+            _pair(each.left_out),
+            _pair(each.counts_left_out),
+        ]
+        for each in results
+    ]
+    return table(head, rows, right="1234")
+
+
+def _what(each: Calibrated) -> str:
+    if isinstance(each.calibration.constants, Wire):
+        return f"network {each.calibration.system}"
+    return each.calibration.library
+
+
+def _pair(errors: Stats) -> str:
+    if errors.median_pct is None or errors.p90_pct is None:
+        return "-"
+    return f"{errors.median_pct:.1f} / {errors.p90_pct:.1f} %"
+
+
+def _about(each: Calibrated) -> list[str]:
+    """Return what became of the constants, and what to measure next."""
+    known = [one for one in each.constants if one.measured]
+    said = [f"{_what(each)} started from {each.started_from}."]
+    if each.constants:
+        said.append(
+            f"{len(known)} of {len(each.constants)} constants follow from the points; the others"
+            " stay near where they started:"
+        )
+        said.append(", ".join(_constant(each, one.name) for one in known[:_MOST_CONSTANTS]) + ".")
+    lines = [paragraph(" ".join(said if known else said[:1]))]
+    if each.further is not None:
+        lines.append(paragraph(_next(each.further)))
+    return lines
+
+
+def _constant(each: Calibrated, name: str) -> str:
+    """Return a constant with its unit and its range."""
+    shown = in_file_name(name)
+    value = in_file_units(each.calibration.constants)[shown]
+    unit = next((f" {text}" for suffix, text in _UNITS.items() if shown.endswith(suffix)), "")
+    plain = shown.removesuffix("_us").removesuffix("_gb_per_s")
+    range_pct = next(one.plus_minus_pct for one in each.constants if one.name == name)
+    return f"{plain} {value:g}{unit} (±{range_pct:.0f} %)"
+
+
+def _next(further: Further) -> str:
+    size = format_bytes(further.size_bytes)
+    return (
+        f"Measure next: {further.collective} of {size} on {further.gpus} GPUs; it would narrow the"
+        f" range of predictions on this system from ±{further.now_pct:.0f} % to"
+        f" ±{further.then_pct:.0f} %."
+    )
