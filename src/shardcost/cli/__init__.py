@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "plan": "which layout to run: prices them all, says why the others lost",
     "models": "the models in the catalog, or one of them in full",
     "clusters": "the clusters and networks in the catalog, or one of them in full",
+    "measure": "run real collectives, write a table of times and bytes",
     "validate": "prediction against measurement: errors on measured tables",
     "inspect": "read a file (a Hugging Face config.json) and say what it means",
 }

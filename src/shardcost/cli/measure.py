@@ -1,0 +1,345 @@
+"""``shardcost measure``: real collectives among real ranks, as a table."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from shardcost.cli import options
+from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.units import parse_bytes, parse_time
+
+if TYPE_CHECKING:
+    from shardcost.measure.job import Answer
+    from shardcost.measure.session import Session
+    from shardcost.measure.table import Measured
+    from shardcost.measure.verify import Verified
+
+_EXAMPLES: Final = """\
+  shardcost measure --ranks 2,4 --sizes 1KiB:16MiB:4
+  shardcost measure --ranks 8 --algorithm ring,rabenseifner --output rings.csv
+  shardcost measure --verify-bytes --ranks 2,3,4,8
+  shardcost measure --backend gloo --ranks 2 --collective all_reduce,all_gather
+  torchrun --nnodes 2 --nproc-per-node 8 … -m shardcost measure --backend nccl --cluster h100_sxm
+"""
+_SIZES: Final = "1KiB:16MiB:4"
+_SIZES_TO_VERIFY: Final = "1028,100000,1MiB"
+"""In one piece, of odd length; in one piece or not, by algorithm; not in one piece."""
+_VERIFIED: Final = "ring,recursive_doubling,rabenseifner,linear"
+_OUTPUT: Final = "measured.csv"
+_MOST_RUNS: Final = 1_000_000
+_LONGEST_NAME: Final = 100
+_DTYPES: Final = {"fp32": "float", "fp64": "double", "fp16": "half", "bf16": "bfloat16"}
+"""What nccl-tests, and so the table, calls a number format."""
+
+
+def parser() -> options.Parser:
+    """Return the parser of this command."""
+    parser = options.Parser(
+        "measure",
+        "Run real collectives among real ranks and write a table of their times and bytes.",
+        _EXAMPLES,
+    )
+    add = parser.add_argument
+    add("--backend", default="mpi", help="mpi (Open MPI), gloo or nccl (both of torch) (mpi)")
+    add(
+        "--collective",
+        metavar="A,B,…",
+        default="all_reduce",
+        help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce (all_reduce)",
+    )
+    add(
+        "--sizes",
+        metavar="A:B[:X]",
+        help=f"from A to B, each X (2) times the last, or a list; whole buffers ({_SIZES})",
+    )
+    add("--ranks", metavar="N,M,…", help="numbers of ranks on this host; A..B doubles (2,4)")
+    add(
+        "--algorithm",
+        metavar="A,B,…",
+        help="of Open MPI: ring, recursive_doubling, rabenseifner, linear, … (default: its own)",
+    )
+    add("--transport", default="tcp", help="of Open MPI: tcp (bytes are counted) or shared (tcp)")
+    add("--dtype", default="float", help="number format of the elements (float)")
+    add("--iterations", metavar="N", default="20", help="timed runs of each measurement (20)")
+    add("--warmup", metavar="N", default="3", help="runs before them (3)")
+    add("--output", metavar="FILE", help=f"the table ({_OUTPUT}; none with --verify-bytes)")
+    add("--append", action="store_true", help="add to a table that is there already")
+    add("--force", action="store_true", help="replace a file that is there already")
+    add("--cluster", default="local", help="what the table's column of that name says (local)")
+    add("--network", default="", help="likewise")
+    add("--timeout", default="5min", help="how long the ranks may be silent (5min)")
+    add(
+        "--verify-bytes",
+        action="store_true",
+        help="hold the bytes of every rank to the algorithm's schedule; exit code 1 if any differ",
+    )
+    return parser
+
+
+def run(given: Namespace) -> int:
+    """Measure, write each row as it comes, print what was found."""
+    from shardcost.measure.launch import ended_by_signals
+    from shardcost.measure.open_mpi import DEFAULT
+
+    _check_options(given)
+    session = _session(given, _algorithms(given, DEFAULT))
+    if given.verify_bytes:
+        _check_verifiable(session)
+    session.check_installed()
+    table = _table(given) if session.writes else None
+    found: list[tuple[str, Answer]] = []
+    try:
+        with ended_by_signals():
+            _measure(session, table, found)
+    except KeyboardInterrupt:
+        print(f"shardcost: interrupted{_kept(table)}", file=sys.stderr)
+        return 130
+    finally:
+        if table is not None:
+            table.close()
+    return _report(given, session, table, found) if session.writes else 0
+
+
+def _measure(session: Session, table: Measured | None, found: list[tuple[str, Answer]]) -> None:
+    """Run everything; what was measured so far is in the table at any time."""
+    from shardcost.cli.progress import shown_progress
+    from shardcost.measure.launch import RanksFailedError
+
+    with shown_progress(wanted=session.writes) as progress:
+        try:
+            for algorithm, answer in session.measurements():
+                found.append((algorithm, answer))
+                if table is not None:
+                    table.add(answer, algorithm)
+                if progress is not None:
+                    progress(len(found), session.points)
+        except RanksFailedError as error:
+            raise RanksFailedError(f"{error}{_kept(table)}") from None
+
+
+def _kept(table: Measured | None) -> str:
+    if table is None or not table.rows:
+        return ""
+    rows = "1 row is" if table.rows == 1 else f"{table.rows} rows are"
+    return f"; {rows} in {table.path}"
+
+
+def _report(
+    given: Namespace, session: Session, table: Measured | None, found: list[tuple[str, Answer]]
+) -> int:
+    from shardcost.measure.verify import verified
+
+    checks = [verified(answer, name) for name, answer in found] if given.verify_bytes else []
+    failed = not all(check.ok for check in checks)
+    if given.json:
+        _print_json(session, table, found, checks)
+    elif given.verify_bytes:
+        _print_checks(checks)
+    else:
+        _print_times(found)
+    if not given.json:
+        if table is not None:
+            print(f"{table.rows} row{'s' * (table.rows != 1)} in {table.path}")
+        if session.uncounted is not None:
+            print(f"Bytes sent are left out: {session.uncounted}")
+    return 1 if failed else 0
+
+
+def _print_json(
+    session: Session,
+    table: Measured | None,
+    found: list[tuple[str, Answer]],
+    checks: list[Verified],
+) -> None:
+    from dataclasses import asdict
+
+    data: dict[str, Any] = {
+        "output": None if table is None else str(table.path),
+        "rows": [{"algorithm": name} | asdict(answer) for name, answer in found],
+        "uncounted": session.uncounted,
+    }
+    if checks:
+        data["verified"] = [check.as_data() for check in checks]
+        data["ok"] = all(check.ok for check in checks)
+    options.print_json(data)
+
+
+def _print_times(found: list[tuple[str, Answer]]) -> None:
+    from shardcost.report.text import table
+    from shardcost.units import format_bytes, format_time
+
+    rows = [
+        (
+            str(answer.ranks),
+            answer.collective,
+            name,
+            format_bytes(answer.size_bytes),
+            *(format_time((us or 0) / 1e6) for us in (answer.time_us, answer.min_us)),
+            format_time((answer.p90_us or 0) / 1e6),
+            "" if answer.sent_bytes is None else f"{max(answer.sent_bytes):,} B",
+        )
+        for name, answer in found
+    ]
+    head = ("ranks", "collective", "algorithm", "size", "time", "least", "p90", "most sent")
+    print(table(head, rows, right="03456"))
+
+
+def _print_checks(checks: list[Verified]) -> None:
+    """Print what was verified, summed over ranks, and each rank that differs."""
+    from shardcost.measure.verify import mismatches
+    from shardcost.report.text import table
+
+    rows = []
+    for check in checks:
+        wanted = check.predicted
+        sums = (wanted.payload_bytes, wanted.messages, wanted.header_bytes, check.measured_bytes)
+        rows.append(
+            (
+                str(check.answer.ranks),
+                check.answer.collective,
+                check.algorithm,
+                f"{check.answer.size_bytes:,}",
+                *(f"{int(sum(each)):,}" for each in sums),
+                "yes" if check.ok else "NO",
+            )
+        )
+    head = ("n", "collective", "algorithm", "size", "payload", "messages", "headers", "measured")
+    print(table((*head, "ok"), rows, right="034567", narrowest=3))
+    wrong = mismatches(checks)
+    for check, rank in wrong:
+        measured = check.measured_bytes[rank] if rank < len(check.measured_bytes) else 0
+        what = f"{check.answer.collective} by {check.algorithm}, {check.answer.size_bytes:,} bytes"
+        print(
+            f"n = {check.answer.ranks}, {what}: rank {rank} sent {measured:,},"
+            f" its schedule has {int(check.predicted.sent_bytes[rank]):,}"
+        )
+    ranks = sum(check.answer.ranks for check in checks)
+    print(f"{ranks - len(wrong)} of {ranks} ranks sent exactly the bytes of their schedule.")
+
+
+def _check_options(given: Namespace) -> None:
+    if given.append and given.force:
+        raise options.UsageError("--append and --force exclude each other; give one")
+    if given.verify_bytes and given.output is None and (given.append or given.force):
+        raise options.UsageError("--verify-bytes writes a table only to an --output that is given")
+    for name in ("cluster", "network"):
+        text = getattr(given, name)
+        if len(text) > _LONGEST_NAME or not text.isprintable():
+            rule = f"a name of at most {_LONGEST_NAME} printable characters"
+            raise BadValueError(f"--{name}", text, rule)
+
+
+def _check_verifiable(session: Session) -> None:
+    """Raise if the bytes of any of it cannot be told beforehand, or not be counted."""
+    from shardcost.measure.open_mpi import messages
+
+    if session.backend != "mpi":
+        raise BadValueError("--backend", session.backend, "mpi with --verify-bytes")
+    if session.uncounted is not None:
+        raise options.UsageError(f"--verify-bytes cannot be: {session.uncounted}")
+    for collective in session.job.collectives:
+        for algorithm in session.algorithms:
+            messages(collective, algorithm, 2, 2, 1)
+
+
+def _algorithms(given: Namespace, default: str) -> tuple[str, ...]:
+    if given.algorithm is None:
+        text = _VERIFIED if given.verify_bytes else default
+    else:
+        text = given.algorithm
+    return tuple(options.several("--algorithm", text))
+
+
+def _session(given: Namespace, algorithms: tuple[str, ...]) -> Session:
+    from shardcost.measure.job import Job
+    from shardcost.measure.session import Session, ranks_of_torchrun
+
+    only_bytes = given.verify_bytes and given.output is None
+    iterations, warmup = (
+        _runs(option, getattr(given, option[2:])) for option in ("--iterations", "--warmup")
+    )
+    if iterations < 1:
+        raise BadValueError("--iterations", iterations, "at least 1")
+    names = options.several("--collective", given.collective)
+    sizes = _SIZES_TO_VERIFY if given.verify_bytes else _SIZES
+    job = Job(
+        collectives=tuple(dict.fromkeys(map(_collective, names))),
+        sizes_bytes=tuple(_sizes(sizes if given.sizes is None else given.sizes)),
+        dtype=_dtype(given.dtype),
+        iterations=0 if only_bytes else iterations,
+        warmup=0 if only_bytes else warmup,
+        counts_bytes=True,
+    )
+    started = ranks_of_torchrun() if given.backend in ("gloo", "nccl") else None
+    asked = (str(started) if started else "2,4") if given.ranks is None else given.ranks
+    return Session(
+        backend=given.backend,
+        ranks=tuple(options.wholes("--ranks", asked)),
+        algorithms=algorithms,
+        transport=given.transport,
+        job=job,
+        timeout_s=_timeout(given.timeout),
+    )
+
+
+def _table(given: Namespace) -> Measured | None:
+    from shardcost.measure.table import Measured
+
+    if given.verify_bytes and given.output is None:
+        return None
+    path = Path(given.output if given.output is not None else _OUTPUT)
+    return Measured(path, given.cluster, given.network, append=given.append, force=given.force)
+
+
+def _collective(text: str) -> str:
+    return text.lower().replace("-", "_")
+
+
+def _dtype(text: str) -> str:
+    """Return what nccl-tests calls a number format."""
+    from shardcost.dtypes import canonical_dtype
+    from shardcost.measure.job import ITEM_BYTES
+
+    if text.lower() in ITEM_BYTES:
+        return text.lower()
+    known = _DTYPES.get(canonical_dtype(text, "--dtype"))
+    if known is None:
+        raise UnknownNameError("--dtype", text, ITEM_BYTES)
+    return known
+
+
+def _runs(option: str, text: str) -> int:
+    value = options.whole(option, text)
+    if not 0 <= value <= _MOST_RUNS:
+        raise BadValueError(option, value, f"between 0 and {_MOST_RUNS:,}")
+    return value
+
+
+def _timeout(text: str) -> float:
+    value = parse_time(text, "--timeout")
+    if not 1 <= value <= 86400:
+        raise BadValueError("--timeout", text, "between 1s and 24h")
+    return value
+
+
+def _sizes(text: str) -> list[int]:
+    """Return the sizes of ``A,B,…``, of which any may be a range ``A:B`` or ``A:B:factor``."""
+    found: list[int] = []
+    for part in options.several("--sizes", text):
+        words = part.split(":")
+        if len(words) > 3:
+            rule = "a size, or a range like 1KiB:16MiB or 1KiB:16MiB:4"
+            raise BadValueError("--sizes", part, rule)
+        least, most = (parse_bytes(words[i], "--sizes") for i in (0, min(1, len(words) - 1)))
+        factor = options.whole("the factor of --sizes", words[2]) if len(words) == 3 else 2
+        if factor < 2 or least < 1 or most < least:
+            rule = "from at least 1 byte up to a larger size, by a factor of 2 or more"
+            raise BadValueError("--sizes", part, rule)
+        while least < most:
+            found.append(least)
+            least *= factor
+        found.append(most)
+    return list(dict.fromkeys(found))

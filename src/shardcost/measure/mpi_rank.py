@@ -1,0 +1,97 @@
+"""One rank of Open MPI: started by mpirun as ``python -m shardcost.measure.mpi_rank``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.measure.job import Job
+from shardcost.measure.rank import Ints, Prepared, WrongResultError, answers
+
+JOB: Final = "SHARDCOST_MEASURE_JOB"
+OVER_TCP: Final = "SHARDCOST_MEASURE_TCP"
+DTYPES: Final = {"float": "f4", "double": "f8", "int32": "i4", "int64": "i8"}
+"""The number formats that MPI sums, as NumPy names them."""
+
+
+class MpiRanks:
+    """The ranks of ``MPI_COMM_WORLD``."""
+
+    def __init__(self, *, over_tcp: bool) -> None:
+        from mpi4py import MPI
+
+        self.mpi = MPI
+        self.world = MPI.COMM_WORLD
+        self.rank = self.world.Get_rank()
+        self.size = self.world.Get_size()
+        self.nodes = 1
+        self.library = "openmpi"
+        self.version = _version(MPI.Get_library_version())
+        self.over_tcp = over_tcp
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.world.Barrier()
+
+    def progress(self) -> None:
+        """Let the library send what it has queued."""
+        self.world.Iprobe()
+
+    def gathered(self, values: list[float]) -> list[list[float]]:
+        """Return the values of all ranks, on every rank."""
+        return self.world.allgather(values)
+
+    def prepared(self, collective: str, given: Ints, elements: int, dtype: str) -> Prepared:
+        """Return a collective whose input on this rank is `given`."""
+        source = given.astype(DTYPES[dtype])
+        lengths = {"reduce_scatter": elements // self.size, "broadcast": 0}
+        target = np.zeros(lengths.get(collective, elements), source.dtype)
+        if collective == "broadcast":
+            target = source
+        world, total, root = self.world, self.mpi.SUM, 0
+        blocks = [elements // self.size] * self.size
+        runs = {
+            "all_reduce": lambda: world.Allreduce(source, target, op=total),
+            "all_gather": lambda: world.Allgather(source, target),
+            "reduce_scatter": lambda: world.Reduce_scatter(source, target, blocks, op=total),
+            "all_to_all": lambda: world.Alltoall(source, target),
+            "broadcast": lambda: world.Bcast(target, root=root),
+            "reduce": lambda: world.Reduce(source, target, op=total, root=root),
+        }
+
+        def clear() -> None:
+            if collective != "broadcast" or self.rank != root:
+                target[:] = 0
+
+        def result() -> NDArray[Any] | None:
+            return None if collective == "reduce" and self.rank != root else target
+
+        return Prepared(runs[collective], clear, result)
+
+
+def _version(text: str) -> str:
+    """Return the version in what ``MPI_Get_library_version`` says: ``Open MPI v5.0.11, …``."""
+    words = text.replace(",", " ").split()
+    return next((word[1:] for word in words if word[:1] == "v" and word[1:2].isdigit()), "")
+
+
+def main() -> int:
+    """Run the job that the environment holds."""
+    ranks = MpiRanks(over_tcp=os.environ[OVER_TCP] == "1")
+    try:
+        for answer in answers(ranks, Job.from_text(os.environ[JOB])):
+            if ranks.rank == 0:
+                print(answer.as_line(), flush=True)
+    except WrongResultError as error:
+        if ranks.rank == 0:
+            print(f"WrongResultError: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""What Open MPI sends for a collective: messages by its algorithm's schedule, headers by protocol.
+
+A message of up to the eager limit travels in one piece behind a short header. A longer one is
+announced; the receiver answers where it is to go, the sender writes it there and says that it is
+done (over TCP the writing is a fragment like any other). All header sizes are in
+``open_mpi.toml``, with where they come from.
+
+Which messages there are is counted from the schedules of `shardcost.collectives.algorithms`: in
+each step, all chunks from one rank to another are one message. Chunks are whole elements, cut as
+Open MPI cuts them, and where a buffer is too short for its algorithm another one runs.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from shardcost.collectives.algorithms import direct, open_mpi, recursive, ring
+from shardcost.collectives.algorithms.plan import Plan
+from shardcost.collectives.schedule import Ints
+from shardcost.errors import UnknownNameError
+
+DEFAULT: Final = "default"
+"""The algorithm that Open MPI chooses by itself."""
+
+
+class Message(NamedTuple):
+    """One message of a collective."""
+
+    source: int
+    target: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Wire:
+    """What each rank sends for one collective."""
+
+    payload_bytes: Ints
+    messages: Ints
+    header_bytes: Ints
+
+    @property
+    def sent_bytes(self) -> Ints:
+        """Payload and headers."""
+        return self.payload_bytes + self.header_bytes
+
+
+class _Known(NamedTuple):
+    """An algorithm whose messages are known."""
+
+    plan: Callable[[int], Plan]
+    lengths: Callable[[int, int], Ints]
+    """Of the chunks, in elements, from the elements and the number of chunks."""
+    needs: Callable[[int], int] = lambda _: 1
+    """The least elements that it runs with, from the number of ranks."""
+    otherwise: str = ""
+    """What runs with fewer."""
+
+
+def _power_of_two(ranks: int) -> int:
+    return 1 << (ranks.bit_length() - 1)
+
+
+_KNOWN: Final[Mapping[tuple[str, str], _Known]] = {
+    ("all_reduce", "ring"): _Known(
+        open_mpi.ring_all_reduce, open_mpi.early_first, lambda ranks: ranks, "recursive_doubling"
+    ),
+    ("all_reduce", "recursive_doubling"): _Known(
+        recursive.doubling_all_reduce, open_mpi.early_first
+    ),
+    ("all_reduce", "rabenseifner"): _Known(
+        open_mpi.rabenseifner_all_reduce, open_mpi.halved, _power_of_two, "linear"
+    ),
+    ("all_reduce", "linear"): _Known(open_mpi.linear_all_reduce, open_mpi.early_first),
+    ("all_gather", "ring"): _Known(ring.all_gather, open_mpi.early_first),
+    ("all_gather", "bruck"): _Known(recursive.bruck_all_gather, open_mpi.early_first),
+    ("reduce_scatter", "ring"): _Known(ring.reduce_scatter, open_mpi.early_first),
+    ("all_to_all", "linear"): _Known(direct.all_to_all, open_mpi.early_first),
+    ("all_to_all", "pairwise"): _Known(direct.pairwise_all_to_all, open_mpi.early_first),
+    ("broadcast", "linear"): _Known(open_mpi.linear_broadcast, open_mpi.early_first),
+    ("reduce", "linear"): _Known(open_mpi.linear_reduce, open_mpi.early_first),
+}
+ON_THE_WIRE: Final = tuple(_KNOWN)
+"""The collectives and algorithms whose bytes can be told beforehand."""
+
+
+@cache
+def _facts() -> dict[str, Any]:
+    return tomllib.loads((files(__package__) / "open_mpi.toml").read_text(encoding="utf-8"))
+
+
+def algorithms_of(collective: str) -> tuple[str, ...]:
+    """Return the names of the algorithms that Open MPI can be told to use.
+
+    >>> algorithms_of("all_reduce")[-1]
+    'rabenseifner'
+    """
+    known = _facts()["algorithms"][collective]
+    return (DEFAULT, *(name for name in known if name != "parameter"))
+
+
+def eager_limit_bytes() -> int:
+    """Return what the parameter btl_tcp_eager_limit is set to."""
+    limit: int = _facts()["eager"]["limit_bytes"]
+    return limit
+
+
+def forced(collective: str, algorithm: str) -> dict[str, str]:
+    """Return the parameters that make Open MPI use an algorithm, by name."""
+    if algorithm not in algorithms_of(collective):
+        raise UnknownNameError(f"algorithm of {collective}", algorithm, algorithms_of(collective))
+    if algorithm == DEFAULT:
+        return {}
+    known = _facts()["algorithms"][collective]
+    return {
+        "coll_tuned_use_dynamic_rules": "1",
+        f"coll_tuned_{known['parameter']}_algorithm": str(known[algorithm]),
+    }
+
+
+def messages(
+    collective: str, algorithm: str, ranks: int, elements: int, item_bytes: int
+) -> list[Message]:
+    """Return every message of one collective.
+
+    >>> messages("all_reduce", "ring", 2, 3, 4)[:2]
+    [Message(source=0, target=1, size_bytes=8), Message(source=1, target=0, size_bytes=4)]
+    """
+    if (collective, algorithm) not in _KNOWN:
+        names = [name for of, name in _KNOWN if of == collective]
+        raise UnknownNameError(f"algorithm of {collective} to verify", algorithm, names)
+    if ranks == 1:
+        return []
+    known = _KNOWN[collective, algorithm]
+    if elements < known.needs(ranks):
+        return messages(collective, known.otherwise, ranks, elements, item_bytes)
+    plan = known.plan(ranks)
+    buffer = elements * ranks if collective == "all_to_all" else elements
+    lengths = known.lengths(buffer, plan.chunks) * item_bytes
+    found: list[Message] = []
+    for step in plan.steps:
+        pairs = np.zeros((ranks, ranks), dtype=np.int64)
+        np.add.at(pairs, (step.source, step.target), lengths[step.chunk])
+        lanes = np.unique(np.stack([step.source, step.target], axis=1), axis=0).tolist()
+        found += [Message(a, b, int(pairs[a, b])) for a, b in lanes]
+    return found
+
+
+def wire(collective: str, algorithm: str, ranks: int, elements: int, item_bytes: int) -> Wire:
+    """Return what each rank sends for one collective: payload, messages, headers.
+
+    >>> wire("all_reduce", "linear", 3, 256, 4).sent_bytes.tolist()
+    [2092, 1046, 1046]
+    """
+    payload, count, headers = (np.zeros(ranks, dtype=np.int64) for _ in range(3))
+    eager, rendezvous = _overhead("eager"), _overhead("rendezvous")
+    limits = _facts()["eager"]
+    most = limits["limit_bytes"] - limits["largest_header_bytes"]
+    for source, target, size_bytes in messages(collective, algorithm, ranks, elements, item_bytes):
+        there, back = eager if size_bytes <= most else rendezvous
+        payload[source] += size_bytes
+        count[source] += 1
+        headers[source] += there
+        headers[target] += back
+    return Wire(payload, count, headers)
+
+
+@cache
+def _overhead(protocol: str) -> tuple[int, int]:
+    """Return the header bytes of one message, from its sender and from its receiver.
+
+    >>> _overhead("eager"), _overhead("rendezvous")
+    ((22, 0), (96, 64))
+    """
+    facts = _facts()
+    of = {name: header["bytes"] for name, header in facts["headers"].items()}
+    there, back = (
+        sum(of[name] for fragment in facts["protocols"][protocol][side] for name in fragment)
+        for side in ("sender", "receiver")
+    )
+    return there, back

@@ -1,0 +1,170 @@
+"""What every rank does: check a collective's result, time it, count the bytes that it sends.
+
+**Time.** An iteration is a barrier, then the collective; each rank times from when it leaves the
+barrier to when its part is done. An iteration took as long as on its slowest rank. What is
+reported is the median over iterations, beside the least and the 90th percentile.
+
+**Bytes.** Those of exactly one collective, by difference: what a rank sends between two barriers
+with one collective between them, less what it sends between the same barriers with none.
+
+**Results.** Inputs are small whole numbers that differ by rank and by place, so that sums are
+exact in every number format; a rank whose result is not what the collective promises is named.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.measure import sockets
+from shardcost.measure.job import ITEM_BYTES, Answer, Job, elements_of
+
+Ints = NDArray[np.int64]
+
+_VALUES: Final = 3
+"""Inputs are below this: bfloat16 counts to 256, so sums of 85 ranks are still exact."""
+
+
+class WrongResultError(Exception):
+    """A collective left a rank with something else than it promises."""
+
+
+class Prepared(NamedTuple):
+    """A collective with its buffers."""
+
+    run: Callable[[], object]
+    clear: Callable[[], object]
+    """Forget the last result."""
+    result: Callable[[], NDArray[Any] | None]
+    """What this rank got; None where it gets nothing."""
+
+
+class Ranks(Protocol):
+    """The ranks of a library, as one of them sees them."""
+
+    rank: int
+    size: int
+    nodes: int
+    library: str
+    version: str
+    over_tcp: bool
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+
+    def progress(self) -> None:
+        """Let the library send what it has queued."""
+
+    def gathered(self, values: list[float]) -> list[list[float]]:
+        """Return the values of all ranks, on every rank."""
+
+    def prepared(self, collective: str, given: Ints, elements: int, dtype: str) -> Prepared:
+        """Return a collective whose input on this rank is `given`."""
+
+
+def answers(ranks: Ranks, job: Job) -> Iterator[Answer]:
+    """Run a job; every rank yields the same answers."""
+    for collective in job.collectives:
+        for size_bytes in job.sizes_bytes:
+            elements = elements_of(collective, size_bytes, job.dtype, ranks.size)
+            yield _measured(ranks, job, collective, elements)
+
+
+def _measured(ranks: Ranks, job: Job, collective: str, elements: int) -> Answer:
+    given = _given(collective, ranks.rank, ranks.size, elements)
+    prepared = ranks.prepared(collective, given, elements, job.dtype)
+    _check(ranks, prepared, collective, elements)
+    for _ in range(job.warmup):
+        prepared.run()
+    times = np.array([_one_time(ranks, prepared) for _ in range(job.iterations)])
+    slowest = np.max(ranks.gathered(times.tolist()), axis=0) * 1e6
+    counts = job.counts_bytes and ranks.over_tcp and sockets.why_not() is None
+    sent = ranks.gathered([float(_sent_by_one(ranks, prepared))]) if counts else None
+    timed = job.iterations > 0
+    return Answer(
+        collective=collective,
+        dtype=job.dtype,
+        ranks=ranks.size,
+        nodes=ranks.nodes,
+        elements=elements,
+        size_bytes=elements * ITEM_BYTES[job.dtype],
+        library=ranks.library,
+        version=ranks.version,
+        iterations=job.iterations,
+        time_us=float(np.median(slowest)) if timed else None,
+        min_us=float(slowest.min()) if timed else None,
+        p90_us=float(np.percentile(slowest, 90)) if timed else None,
+        sent_bytes=None if sent is None else [int(each) for (each,) in sent],
+    )
+
+
+def _one_time(ranks: Ranks, prepared: Prepared) -> float:
+    ranks.barrier()
+    start = time.perf_counter()
+    prepared.run()
+    return time.perf_counter() - start
+
+
+def _sent_by_one(ranks: Ranks, prepared: Prepared) -> int:
+    """Return the bytes that this rank sends for one collective."""
+    return _sent_between_barriers(ranks, prepared.run) - _sent_between_barriers(ranks, _nothing)
+
+
+def _sent_between_barriers(ranks: Ranks, run: Callable[[], object]) -> int:
+    ranks.barrier()
+    before = sockets.settled(ranks.progress)
+    ranks.barrier()
+    run()
+    ranks.barrier()
+    return sockets.settled(ranks.progress) - before
+
+
+def _nothing() -> None:
+    """Stand for no collective."""
+
+
+def _check(ranks: Ranks, prepared: Prepared, collective: str, elements: int) -> None:
+    """Run once and raise, on every rank, if the result of any of them is wrong."""
+    prepared.clear()
+    prepared.run()
+    got = prepared.result()
+    wrong_at = -1
+    if got is not None:
+        wanted = _wanted(collective, ranks.rank, ranks.size, elements)
+        wrong = np.flatnonzero(np.asarray(got) != wanted)
+        wrong_at = int(wrong[0]) if len(wrong) else -1
+    places = [int(place) for (place,) in ranks.gathered([float(wrong_at)])]
+    for rank, place in enumerate(places):
+        if place >= 0:
+            what = f"{collective} of {elements} elements among {ranks.size} ranks"
+            raise WrongResultError(f"{what}: rank {rank} has a wrong result at element {place}")
+
+
+def _values(rank: int, elements: int) -> Ints:
+    """Return small whole numbers that differ by rank and by place, without a short period."""
+    place = np.arange(elements, dtype=np.int64)
+    return (place + place // 5 + (rank + 2) * (place // 7 + 1)) % _VALUES
+
+
+def _given(collective: str, rank: int, ranks: int, elements: int) -> Ints:
+    """Return what a rank puts in."""
+    return _values(rank, elements // ranks if collective == "all_gather" else elements)
+
+
+def _wanted(collective: str, rank: int, ranks: int, elements: int) -> Ints:
+    """Return what a rank is to get."""
+    block = slice(rank * elements // ranks, (rank + 1) * elements // ranks)
+    if collective == "broadcast":
+        return _values(0, elements)
+    if collective == "all_gather":
+        return np.concatenate([_values(each, elements // ranks) for each in range(ranks)])
+    if collective == "all_to_all":
+        return np.concatenate([_values(each, elements)[block] for each in range(ranks)])
+    total = np.zeros(elements, dtype=np.int64)
+    for each in range(ranks):
+        total += _values(each, elements)
+    return total[block] if collective == "reduce_scatter" else total

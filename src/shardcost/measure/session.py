@@ -1,0 +1,138 @@
+"""A session: everything that one command measures, start after start of the ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.measure import launch, mpi_rank, open_mpi, sockets, torch_rank
+from shardcost.measure.job import COLLECTIVES, ITEM_BYTES, Answer, Job
+from shardcost.scalars import whole_number
+
+BACKENDS: Final = ("mpi", *torch_rank.BACKENDS)
+TRANSPORTS: Final = ("tcp", "shared")
+MOST_RANKS: Final = 64
+"""Inputs are small numbers, whose sums bfloat16 holds exactly up to 85 ranks; a host has fewer."""
+MOST_BYTES: Final = 4 * 2**30
+
+
+@dataclass(frozen=True)
+class Session:
+    """What to measure: each collective at each size, for each number of ranks and algorithm."""
+
+    backend: str
+    ranks: tuple[int, ...]
+    algorithms: tuple[str, ...]
+    transport: launch.Transport
+    job: Job
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        _known("--backend", self.backend, BACKENDS)
+        _known("--transport", self.transport, TRANSPORTS)
+        _known("--dtype", self.job.dtype, _dtypes(self.backend))
+        for collective in self.job.collectives:
+            _known("--collective", collective, COLLECTIVES)
+        for ranks in self.ranks:
+            whole_number("--ranks", ranks, 1)
+            if ranks > MOST_RANKS and not self.joins:
+                raise BadValueError("--ranks", ranks, f"at most {MOST_RANKS}, as they share a host")
+        for size in self.job.sizes_bytes:
+            if not 1 <= size <= MOST_BYTES:
+                raise BadValueError("--sizes", size, "between 1 byte and 4 GiB")
+        self._check_algorithms()
+
+    @property
+    def points(self) -> int:
+        """Measurements, all in all."""
+        return self.job.points * len(self.ranks) * len(self.algorithms)
+
+    @property
+    def joins(self) -> bool:
+        """Whether torchrun, or the like, has started the ranks already, this process among them."""
+        started = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
+        return self.backend in torch_rank.BACKENDS and started
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process is the one that reports."""
+        return not self.joins or _from_environment("RANK") == 0
+
+    @property
+    def uncounted(self) -> str | None:
+        """Why bytes are not counted, None where they are."""
+        if self.backend == "nccl":
+            return "NCCL does not send by the sockets of the process that uses it"
+        if self.backend == "mpi" and self.transport != "tcp":
+            return "shared memory has no counters"
+        return sockets.why_not()
+
+    def check_installed(self) -> None:
+        """Raise if what the backend needs is not there."""
+        if self.backend == "mpi":
+            launch.check_mpi()
+            return
+        torch_rank.check_torch(self.backend)
+        if self.joins:
+            world = _from_environment("WORLD_SIZE")
+            if self.ranks != (world,):
+                given = ",".join(map(str, self.ranks))
+                rule = f"{world} or left out, as torchrun started so many"
+                raise BadValueError("--ranks", given, rule)
+        elif self.backend == "nccl" and max(self.ranks) > torch_rank.gpus():
+            there = torch_rank.gpus()
+            rule = f"at most {there}, the GPUs of this host"
+            raise BadValueError("--ranks", max(self.ranks), rule)
+
+    def measurements(self) -> Iterator[tuple[str, Answer]]:
+        """Run it all; yield each algorithm's name with each answer."""
+        if self.joins:
+            for _, answer in torch_rank.measured(self.backend, self.job):
+                yield open_mpi.DEFAULT, answer
+            return
+        for ranks in self.ranks:
+            for algorithm in self.algorithms:
+                programs = self._programs(ranks, algorithm)
+                for answer in launch.answers_of(programs, self.timeout_s):
+                    yield algorithm, answer
+
+    def _programs(self, ranks: int, algorithm: str) -> list[launch.Program]:
+        if self.backend == "mpi":
+            return launch.mpi_programs(self.job, ranks, algorithm, self.transport)
+        return launch.torch_programs(self.job, ranks, self.backend)
+
+    def _check_algorithms(self) -> None:
+        if self.backend != "mpi":
+            for algorithm in self.algorithms:
+                if algorithm != open_mpi.DEFAULT:
+                    rule = f"left out: {self.backend} chooses its own"
+                    raise BadValueError("--algorithm", algorithm, rule)
+            return
+        for collective in self.job.collectives:
+            for algorithm in self.algorithms:
+                open_mpi.forced(collective, algorithm)
+
+
+def ranks_of_torchrun() -> int | None:
+    """Return how many ranks torchrun started, None where it did not."""
+    return _from_environment("WORLD_SIZE") if "WORLD_SIZE" in os.environ else None
+
+
+def _from_environment(name: str) -> int:
+    text = os.environ.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 9):
+        rule = "a whole number, as torchrun sets it"
+        raise BadValueError(f"the environment's {name}", text, rule)
+    return int(text)
+
+
+def _dtypes(backend: str) -> Sequence[str]:
+    return tuple(mpi_rank.DTYPES) if backend == "mpi" else tuple(ITEM_BYTES)
+
+
+def _known(option: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UnknownNameError(option, value, known)

@@ -1,0 +1,144 @@
+"""The table that measurements are appended to, row by row, so that an interrupt costs none."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from shardcost.errors import BadValueError, FormatError, shown
+from shardcost.measure.job import Answer
+
+HEADER: Final = (
+    "dataset",
+    "cluster",
+    "network",
+    "nodes",
+    "gpus_per_node",
+    "num_gpus",
+    "library",
+    "mode",
+    "single_process",
+    "collective",
+    "dtype",
+    "size_bytes",
+    "time_us",
+    "algorithm",
+    "iterations",
+    "min_us",
+    "p90_us",
+    "sent_bytes_per_rank",
+)
+
+
+class Measured:
+    """A CSV file of measurements, open to be appended to.
+
+    Args:
+        path: The file.
+        cluster: What its column of that name says.
+        network: Likewise.
+        append: Add to a table that is there already.
+        force: Replace what is there already.
+    """
+
+    def __init__(
+        self, path: Path, cluster: str, network: str, *, append: bool = False, force: bool = False
+    ) -> None:
+        self.path, self.cluster, self.network = path, cluster, network
+        self.rows = 0
+        self._file: TextIO | None = None
+        try:
+            self._adds = _adds(path, append=append, force=force)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        except UnicodeError:
+            raise FormatError(shown(str(path)), "is not a file name") from None
+
+    def add(self, answer: Answer, algorithm: str) -> None:
+        """Append a measurement; the first one opens the file."""
+        line = io.StringIO()
+        writer = csv.writer(line, lineterminator="\n")
+        if self._file is None and not self._adds:
+            writer.writerow(HEADER)
+        writer.writerow(row_of(answer, algorithm, self.cluster, self.network))
+        try:
+            file = self._file = self._file or self._opened()
+            file.write(line.getvalue())
+            file.flush()
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self.rows += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _opened(self) -> TextIO:
+        if self._adds:
+            return self.path.open("a", encoding="utf-8", newline="")
+        return self.path.open("w", encoding="utf-8", newline="")
+
+    def _unwritable(self, error: OSError) -> FormatError:
+        return FormatError(str(self.path), f"cannot be written: {error.strerror or error}")
+
+
+def row_of(answer: Answer, algorithm: str, cluster: str, network: str) -> tuple[Any, ...]:
+    """Return a measurement as the cells of its row."""
+    sent = answer.sent_bytes
+    return (
+        f"measured_{answer.library}_{answer.version}",
+        cluster,
+        network,
+        answer.nodes,
+        answer.ranks // answer.nodes,
+        answer.ranks,
+        answer.library,
+        "eager" if answer.library == "nccl" else "",
+        0,
+        answer.collective,
+        answer.dtype,
+        answer.size_bytes,
+        _microseconds(answer.time_us),
+        algorithm,
+        answer.iterations,
+        _microseconds(answer.min_us),
+        _microseconds(answer.p90_us),
+        "" if sent is None else " ".join(map(str, sent)),
+    )
+
+
+def _microseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _adds(path: Path, *, append: bool, force: bool) -> bool:
+    """Return whether rows go to the end of a table that is there; raise where none may be."""
+    if "\0" in str(path):
+        raise FormatError(shown(str(path)), "is not a file name")
+    if not path.exists():
+        if not path.parent.is_dir():
+            raise FormatError(str(path), "cannot be written: its folder does not exist")
+        return False
+    if not path.is_file():
+        raise FormatError(str(path), "cannot be written: it is not a regular file")
+    if not (append or force):
+        raise BadValueError("--output", str(path), "a new file, or come with --append or --force")
+    return append and _has_header(path)
+
+
+def _has_header(path: Path) -> bool:
+    """Return whether a file begins with the header; raise if it begins with something else."""
+    with path.open("rb") as file:
+        first = file.readline(4096)
+        if not first:
+            return False
+        file.seek(-1, 2)
+        ends_well = file.read(1) == b"\n"
+    if first.decode(errors="replace").strip() != ",".join(HEADER):
+        raise FormatError(str(path), "cannot be appended to: line 1 is not the header of a table")
+    if not ends_well:
+        raise FormatError(str(path), "cannot be appended to: its last line has no end")
+    return True
