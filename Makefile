@@ -9,7 +9,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WANTED := pyproject.toml constraints.txt
 
-.PHONY: demo test lint types layers tests bench format clean help
+PAGE ?= docs/validation.md
+RECORD := docs/validation/recorded.toml
+
+.PHONY: demo test lint types layers tests gate validate record bench format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -17,7 +20,7 @@ help: ## list the targets
 demo: .venv/demo ## the main job: what sharding Llama 3 70B over 8 H100s costs in all-reduces
 	@$(BIN)/shardcost allreduce --model llama3-70b --on h100_sxm --gpus 8
 
-test: lint types layers tests ## everything that CI checks
+test: lint types layers tests gate ## everything that CI checks
 
 lint: .venv/dev ## style
 	@$(BIN)/ruff check .
@@ -31,6 +34,21 @@ layers: .venv/dev ## which module may import which
 
 tests: .venv/dev ## unit tests, property tests, every example in the documentation
 	@$(BIN)/python -m pytest
+
+gate: .venv/dev ## errors on the shipped measurements are those on record; a page of them in build/
+	@$(MAKE) --no-print-directory validate PAGE=build/validation.md SHARDCOST_EVIDENCE=
+
+# Where SHARDCOST_EVIDENCE names a folder of tables, the page is of these too, and takes a quarter of
+# an hour; of what ships alone it takes seconds. PAGE is where it goes, its pictures beside it.
+validate: .venv/dev ## prediction against measurement: the page, its pictures, and no error grown
+	@mkdir -p '$(dir $(PAGE))'
+	@$(BIN)/shardcost validate --shipped $(if $(SHARDCOST_EVIDENCE),--folder '$(SHARDCOST_EVIDENCE)',--quick) \
+		--page '$(PAGE)' > /dev/null
+	@$(BIN)/shardcost validate --shipped --against $(RECORD)
+
+record: .venv/dev ## take the errors of now as those that `make validate` holds against
+	@mkdir -p '$(dir $(RECORD))'
+	@$(BIN)/shardcost validate --shipped --record $(RECORD)
 
 bench: .venv/dev ## speed, as ratios measured in one run
 	@$(BIN)/python benchmarks/front_door.py

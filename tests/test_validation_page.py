@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,10 +22,13 @@ from shardcost.errors import UnknownNameError
 from shardcost.evidence import refit_engines, training
 from shardcost.evidence.folds import folds
 from shardcost.evidence.peers import compared, peers
+from shardcost.evidence.shipped import shipped
 from shardcost.evidence.sources import grouped, source_of
 from shardcost.evidence.splits import errors_pct, split
-from shardcost.evidence.validate import validate
+from shardcost.evidence.validate import Validation, validate
 from shardcost.formats.tables import VALIDATED, Table, read_table
+from shardcost.report.validation_axes import DEGREES, MOST_BINS, SIZES, bins
+from shardcost.report.validation_plots import pictures
 from shardcost.report.validation_tables import KINDS
 from shardcost.software import Software
 
@@ -78,7 +83,7 @@ def test_the_page_states_errors_by_every_split(tmp_path: Path) -> None:
 def test_a_page_of_few_rows_says_what_it_lacks(tmp_path: Path) -> None:
     target = tmp_path / "page.md"
     assert cli.main(["validate", str(written(tmp_path, rows()[:3])), "--page", str(target)]) == 0
-    assert target.read_text().count("The table has no such rows.") == 7
+    assert target.read_text().count("The table has no such rows.") == 8
 
 
 def test_the_page_is_not_written_over_a_table(
@@ -326,3 +331,126 @@ def test_folds_of_engines_are_those_of_their_fits(tmp_path: Path) -> None:
         expected.append(100 * (held.ratios(constants)[0] - 1))
     assert found.left_out == "a TP degree"
     assert found.unseen_pct == pytest.approx(expected)
+
+
+# The page of what ships, and its pictures.
+
+PICTURES = {"predicted.svg", "by_size.svg", "by_degree.svg", "peers.svg"}
+
+
+def shipped_page(folder: Path, monkeypatch: pytest.MonkeyPatch, *tables: str) -> Path:
+    """Return the page of what ships, written quickly into a folder."""
+    folder.mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
+    assert cli.main(["validate", "--shipped", *tables, "--page", "page.md", "--quick"]) == 0
+    return folder / "page.md"
+
+
+def test_the_page_of_what_ships_is_the_same_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = shipped_page(tmp_path / "one", monkeypatch)
+    other = shipped_page(tmp_path / "other", monkeypatch)
+    assert one.read_bytes() == other.read_bytes()
+    names = {path.name for path in (tmp_path / "one" / "page").iterdir()}
+    assert names >= PICTURES
+    for name in names:
+        content = (tmp_path / "one" / "page" / name).read_bytes()
+        assert content == (tmp_path / "other" / "page" / name).read_bytes(), name
+        assert content.startswith(b"<?xml")
+        assert b"<dc:date>" not in content
+        assert len(content) < 300_000, name
+
+
+def test_the_page_of_what_ships_says_what_it_is_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = shipped_page(tmp_path, monkeypatch).read_text(encoding="utf-8")
+    assert "\n    shardcost validate --shipped --page page.md --quick\n" in text
+    assert "the 1,433 rows that ship with shardcost" in text
+    assert "## What was left out of the fit" not in text
+    assert "(#what-was-left-out-of-the-fit)" not in text
+    for name in PICTURES:
+        alt = re.search(rf"!\[([^]]{{60,}}\.)\]\(page/{name}\)", text)
+        assert alt, name
+    for line in text.splitlines():
+        assert len(line) <= 100 or line.startswith("|"), line
+    attributed = text.partition("## Where the measurements come from")[2]
+    for statement in fits():
+        for name in datasets_behind(statement):
+            assert source_of(name).title in attributed, name
+
+
+def test_a_page_joins_what_ships_with_what_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.csv").write_text(
+        "dataset,gpu,op,bytes,time_us\nmine,h200_sxm,copy,1048576,3\n"
+    )
+    text = shipped_page(tmp_path, monkeypatch, "mine.csv").read_text(encoding="utf-8")
+    assert "    shardcost validate --shipped mine.csv --page page.md --quick\n" in text
+    assert "1,433 of the rows below are from what ships and nowhere else" in text
+    assert "| 23 of 23 |" in text
+    assert "| `mine` | not known here |" in text
+
+
+def test_a_page_without_matplotlib_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    target = tmp_path / "page.md"
+    assert cli.main(["validate", "--shipped", "--page", str(target), "--quick"]) == 2
+    assert "needs matplotlib: pip install 'shardcost[plot]'" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_a_picture_folder_that_cannot_be_made_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    overlap_table(tmp_path)
+    (tmp_path / "page").write_text("in the way")
+    assert cli.main(["validate", "overlap.csv", "--page", "page.md", "--quick"]) == 2
+    assert "page cannot be made" in capsys.readouterr().err.replace(":", "")
+    assert not Path("page.md").exists()
+
+
+def with_interval(found: Validation, low: float, high: float) -> Validation:
+    """Return a validation whose predictions have an interval, in shares of the prediction."""
+    values, reasons = found.predictions[:2]
+    interval = SimpleNamespace(values=values, reasons=reasons, low=low * values, high=high * values)
+    return replace(found, predictions=cast("Any", interval))
+
+
+def test_intervals_are_drawn_where_there_are_any() -> None:
+    found = [validate(table) for table in shipped() if table.kind == "gemm"]
+    ratio = 1 / (1 + errors_pct(found[0]) / 100)
+    inside = 100 * np.mean((ratio >= 0.95) & (ratio <= 1.05))
+    drawn = {each.name: each for each in pictures([with_interval(found[0], 0.95, 1.05)])}
+    assert (
+        f"Rows inside: Matrix products {inside:.0f}\N{NO-BREAK SPACE}%"
+        in drawn["intervals.svg"].alt
+    )
+    content = drawn["intervals.svg"].draw()
+    assert f"{inside:.0f} % inside".encode() in content
+    assert b"90 % interval" in content
+    assert content == drawn["intervals.svg"].draw()
+
+
+def test_nothing_predicted_is_nothing_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "passes.csv"
+    path.write_text("dataset,gpu,op,bytes,time_us\nmine,h200_sxm,dance,1048576,3\n")
+    assert pictures([validate(read_table(path))]) == []
+
+
+def test_many_values_are_pooled_over_equal_ratios() -> None:
+    values = np.concatenate([[np.nan], np.geomspace(1, 2.0**24, 200)])
+    pooled = bins(values)
+    assert len(pooled.members) == MOST_BINS == pooled.middles.size
+    assert sorted(np.concatenate(pooled.members).tolist()) == list(range(1, 201))
+    assert pooled.middles[1:] / pooled.middles[:-1] == pytest.approx(np.full(MOST_BINS - 1, 4))
+
+
+def test_every_validated_kind_has_a_size() -> None:
+    assert set(SIZES) == set(VALIDATED)
+    assert set(DEGREES) <= set(VALIDATED)

@@ -42,11 +42,15 @@ its data set. Without that, every row predicted by the newest kernels (`--ignore
 _BASELINES: Final = """\
 ### Beside simpler models
 
-All rows but eager and single-process ones. *Plain ring* and *NCCL's tuner* have nothing fitted;
-the *best rate* and the *alpha-beta line* are fitted to the very curve that they are tried on, one
-or two constants for each curve, where shardcost has at most 24 for all curves of a system and
-library (23 for NCCL, 8 to 15 for an engine and up to 8 sizes at which it switches). NCCL's tuner
-covers all-reduce, all-gather and reduce-scatter on NVIDIA devices. Median / p90, in percent:"""
+All rows but eager and single-process ones, of curves with {points} sizes or more: a line with two
+constants of its own meets shorter ones by itself. *Plain ring* and *NCCL's tuner* have nothing
+fitted; the *best rate* and the *alpha-beta line* are fitted to the very curve that they are tried
+on, one or two constants for each curve, where shardcost has at most 24 for all curves of a system
+and library (23 for NCCL, 8 to 15 for an engine and up to 8 sizes at which it switches). NCCL's
+tuner covers all-reduce, all-gather and reduce-scatter on NVIDIA devices. Median / p90, in
+percent:"""
+
+_LEAST_POINTS: Final = 5
 
 _LEFT_OUT: Final = """\
 ### Collectives: a GPU count
@@ -133,17 +137,20 @@ def _split(ordinary: Table, by: tuple[str, ...]) -> str:
 
 
 def _baselines(known: Sequence[Curve]) -> str:
+    text = _BASELINES.format(points=_LEAST_POINTS)
     kinds: dict[str, list[Curve]] = {}
     for curve in known:
+        if curve.size_bytes.size < _LEAST_POINTS:
+            continue
         kinds.setdefault(kind_of(curve), []).append(curve)
     lines = []
     for kind in sorted(kinds):
         found = [model_stats(name, kinds[kind]) for name in MODELS]
         lines.append((kind, f"{found[0].rows:,}", *map(_median_and_p90, found)))
     if not lines:
-        return f"{_BASELINES}\n\n{markdown.NO_ROWS}"
+        return f"{text}\n\n{markdown.NO_ROWS}"
     shown = markdown.table(("rows of", "rows", *MODELS), lines, right=1 + len(MODELS))
-    return f"{_BASELINES}\n\n{shown}"
+    return f"{text}\n\n{shown}"
 
 
 def _median_and_p90(found: Stats) -> str:

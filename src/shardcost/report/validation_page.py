@@ -1,24 +1,28 @@
 """The page ``docs/validation.md``: how far predictions are from measurements, written by command.
 
-    shardcost validate collectives.csv training.csv … --page docs/validation.md
+    make validate
+    shardcost validate --shipped collectives.csv training.csv … --page docs/validation.md
 
-Its figures are computed; only what explains them is typed by hand.
+Its figures are computed and its pictures drawn; only what explains them is typed by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from textwrap import fill
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from shardcost.evidence.folds import MOST_ROWS, Fold, folds
 from shardcost.evidence.peers import Compared, Peer, compared, elsewhere
-from shardcost.evidence.sources import Source, grouped, stands_for
+from shardcost.evidence.shipped import is_shipped
+from shardcost.evidence.sources import Source, grouped, sources, stands_for
 from shardcost.evidence.validate import Stats, Validation, stats, validate
 from shardcost.formats.tables import Table
 from shardcost.report import markdown, validation_collectives
+from shardcost.report.validation_plots import Picture, pictures
 from shardcost.report.validation_tables import KINDS, section
 
 Say = Callable[[str], None]
@@ -28,16 +32,41 @@ LEFT_OUT: Final = "## What was left out of the fit"
 _OPENING: Final = """\
 # Validation
 
-How far shardcost is from what people measured. This page is written by a command and not by hand.
-It needs tables of measurements, which are not part of the project (`SHARDCOST_EVIDENCE` points the
-tests at a folder with some), SciPy for the fits of the cross-validation, and ten minutes:
+How far shardcost is from what people measured. This page and its pictures are written by a command
+and not by hand:
 
 {command}
+
+{made_from}
 
 Errors are |predicted - measured| in percent of the measurement: half of the rows are closer than
 the *median*, nine of ten closer than *p90*; *bias* is the mean with its sign, above 0 where
 predictions are too slow, or too large. Errors are in sample, that is of constants that were fitted
-to these rows among others, up to [what was left out of the fit](#what-was-left-out-of-the-fit)."""
+to these rows among others{up_to}."""
+
+_UP_TO: Final = ", up to [what was left out of the fit](#what-was-left-out-of-the-fit)"
+
+_SHIPPED_ALONE: Final = """\
+`make validate` runs it. It is made from the {rows:,} rows that ship with shardcost
+(`src/shardcost/evidence/rows`), and from nothing else: what was measured for this project on one
+H200, and single published figures, each with its citation. Where `SHARDCOST_EVIDENCE` names a
+folder with more tables, `make validate` takes these too, and tries constants on rows that they
+were not fitted to."""
+
+_BOTH: Final = """\
+`make validate` runs it on the tables in the folder that `SHARDCOST_EVIDENCE` names, which are not
+part of the project, and on the rows that ship with shardcost (`src/shardcost/evidence/rows`). A
+data set that a table of the folder has is taken from there alone, so that no row counts twice:
+{rows} of the rows below are from what ships and nowhere else."""
+
+_NAMED_ALONE: Final = """\
+The tables are not part of the project."""
+
+_REFITS: Final = """\
+ The fits of the cross-validation need SciPy, and take a quarter of an hour."""
+
+_PICTURES: Final = """\
+## In pictures"""
 
 _PEERS: Final = """\
 ## Beside other cost models
@@ -103,26 +132,60 @@ _OUTLIERS: Final = """\
 _SOURCES: Final = """\
 ## Where the measurements come from
 
-None of the tables is part of the project. Constants name the data sets that they were fitted to;
-these, and all others whose errors are above, were published in:"""
+Only the rows in `src/shardcost/evidence/rows` are part of the project. Constants name the data sets
+that they were fitted to; these, and all others whose errors are above, were published in:"""
+
+_DEFAULT: Final = "docs/validation.md"
 
 
-def page(tables: Sequence[Table], target: str = "docs/validation.md", say: Say = print) -> str:
-    """Return the page, in Markdown. Takes minutes: it fits constants without some of the rows.
+class Origin(NamedTuple):
+    """What a page is made from."""
+
+    shipped_rows: int | None = 0
+    """How many of its rows are from what ships alone; None where that was not asked for."""
+    named: bool = True
+    """Whether tables were named beside what ships."""
+    refits: bool = True
+    """Whether constants are fitted without some of the rows."""
+
+
+class Page(NamedTuple):
+    """A page and its pictures."""
+
+    text: str
+    """In Markdown."""
+    pictures: Mapping[str, bytes]
+    """Contents of SVG files by name, which go into `picture_folder`."""
+
+
+def page(
+    tables: Sequence[Table],
+    target: str = _DEFAULT,
+    say: Say = print,
+    origin: Origin = Origin(None),  # noqa: B008 - it cannot be changed
+) -> Page:
+    """Return the page. With refits it takes minutes: constants are fitted without some rows.
 
     Args:
         tables: Measured tables, at most one of each kind.
-        target: Where the page will be, for the command that it shows.
+        target: Where the page will be, for the command and the pictures that it shows.
         say: Told what is being done.
+        origin: What the tables are, for what the page says of itself.
     """
     found = _validated(tables, say)
+    drawn = {each.name: each.draw() for each in pictures(found)}
     sections = [
-        errors_in_sample(found, target),
-        _left_out(found, say),
+        errors_in_sample(found, target, origin),
+        *([_left_out(found, say)] if origin.refits else []),
         _cautions(found),
-        _sources(found),
+        _sources(found, origin),
     ]
-    return "\n\n".join(sections) + "\n"
+    return Page("\n\n".join(sections) + "\n", drawn)
+
+
+def picture_folder(target: str) -> Path:
+    """Return the folder of a page's pictures: beside it, of its name."""
+    return Path(target).with_suffix("")
 
 
 def _validated(tables: Sequence[Table], say: Say) -> list[Validation]:
@@ -134,22 +197,57 @@ def _validated(tables: Sequence[Table], say: Say) -> list[Validation]:
     return found
 
 
-def errors_in_sample(found: Sequence[Validation], target: str = "docs/validation.md") -> str:
+def errors_in_sample(
+    found: Sequence[Validation],
+    target: str = _DEFAULT,
+    origin: Origin = Origin(),  # noqa: B008 - it cannot be changed
+) -> str:
     """Return the first part of the page: all errors of the catalog's constants."""
+    shown = {each.name: _picture(each, target) for each in pictures(found)}
+    beside = shown.pop("peers.svg", "")
     sections = [
-        _OPENING.format(command=_command(found, target)),
+        _opening(found, target, origin),
         _summary(found),
-        _peers(found),
+        *([_PICTURES, *shown.values()] if shown else []),
+        _peers(found, beside),
         *(section(each) for each in found),
     ]
     return "\n\n".join(sections)
 
 
-def _command(found: Sequence[Validation], target: str) -> str:
+def _opening(found: Sequence[Validation], target: str, origin: Origin) -> str:
+    rows = origin.shipped_rows
+    if rows is None:
+        made_from = _NAMED_ALONE
+    elif origin.named:
+        made_from = _BOTH.format(rows=f"{rows:,}" if rows else "none")
+    else:
+        made_from = _SHIPPED_ALONE.format(rows=rows)
+    return _OPENING.format(
+        command=_command(found, target, origin),
+        made_from=_filled(made_from + (_REFITS if origin.refits else "")),
+        up_to=_UP_TO if origin.refits else "",
+    )
+
+
+def _command(found: Sequence[Validation], target: str, origin: Origin) -> str:
     """Return the command that writes the page, as a block of code."""
-    words = ["shardcost validate", *(each.table.path.name for each in found), f"--page {target}"]
+    named = [each.table.path.name for each in found if not is_shipped(each.table)]
+    shipped = [] if origin.shipped_rows is None else ["--shipped"]
+    quick = [] if origin.refits else ["--quick"]
+    words = ["shardcost validate", *shipped, *named, f"--page {target}", *quick]
     lines = fill(" ".join(words), 90, break_long_words=False, break_on_hyphens=False).splitlines()
     return " \\\n".join(f"    {'  ' * (i > 0)}{line}" for i, line in enumerate(lines))
+
+
+def _picture(each: Picture, target: str) -> str:
+    """Return a picture with its caption."""
+    link = f"![{each.alt}.]({picture_folder(target).name}/{each.name})"
+    return f"{_filled(link)}\n\n{each.caption}"
+
+
+def _filled(text: str) -> str:
+    return fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _summary(found: Sequence[Validation]) -> str:
@@ -171,7 +269,7 @@ def _anchor(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
-def _peers(found: Sequence[Validation]) -> str:
+def _peers(found: Sequence[Validation], picture: str) -> str:
     every = [each for validation in found for each in compared(validation)]
     head = ("tool", "of", "rows of", "statistic", "their rows", "theirs %")
     lines = [_peer_line(each) for each in every]
@@ -181,6 +279,7 @@ def _peers(found: Sequence[Validation]) -> str:
     ]
     parts = [
         _PEERS,
+        *([picture] if picture else []),
         markdown.table((*head, "rows here", "theirs, here %", "ours %"), lines, right=5)
         if lines
         else markdown.NO_ROWS,
@@ -259,8 +358,11 @@ def _cautions(found: Sequence[Validation]) -> str:
     return "## What to mind about the rows\n\n" + "\n".join([*said, _OUTLIERS])
 
 
-def _sources(found: Sequence[Validation]) -> str:
+def _sources(found: Sequence[Validation], origin: Origin) -> str:
+    """Return who published the rows, and the rows behind constants even where they are not here."""
     known, unknown = grouped(_datasets(found))
+    if not origin.named:
+        known = {source: list(source.datasets) for source in sources()}
     lines = [_source_line(source, names) for source, names in known.items()]
     lines += [(f"`{name}`", "not known here", "", "") for name in unknown]
     head = ("data sets", "published in", "licence, where stated", "what")
@@ -268,10 +370,12 @@ def _sources(found: Sequence[Validation]) -> str:
 
 
 def _source_line(source: Source, names: Sequence[str]) -> tuple[str, ...]:
-    shown = [name for name in source.datasets if any(stands_for(name, each) for each in names)]
+    shown = [
+        name for name in source.datasets if name in names or any(stands_for(name, n) for n in names)
+    ]
     where = f"[{source.title}]({source.url})" if source.url else source.title
     return ", ".join(f"`{name}`" for name in shown), where, source.licence, source.about
 
 
 def _datasets(found: Sequence[Validation]) -> set[str]:
-    return {name for each in found for name in each.table.columns.get("dataset", [])}
+    return {name for each in found for name in each.table.columns.get("dataset", []) if name}

@@ -1,0 +1,103 @@
+"""Measurements that ship with shardcost, and folders with more: what a validation is made from.
+
+The folder ``rows`` holds what was measured for this project and single published figures, each with
+its citation; its ``README.md`` says how they were chosen. A fuller table of the same kind often has
+the same rows again, so a data set counts once: it is taken from a table that is named, and from
+what ships only where no named table has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from shardcost.errors import FormatError
+from shardcost.formats.tables import VALIDATED, Row, Table, read_table
+
+ROWS: Final = Path(__file__).with_name("rows")
+"""The folder with the shipped tables and their ``SOURCES.csv``."""
+_SHOWN_IN: Final = Path("shipped")
+"""Where shipped tables are said to be: a reader has no use for where the package lies."""
+_MEASURED: Final = "measured"
+
+
+class Folder(NamedTuple):
+    """The measured tables of a folder."""
+
+    tables: list[Table]
+    left_out: list[str]
+    """What is wrong with each other CSV file, in a line that names it."""
+
+
+def shipped() -> list[Table]:
+    """Return the shipped tables whose rows can be predicted, in the order of their kinds."""
+    paths = [ROWS / f"{kind}.csv" for kind in VALIDATED]
+    return [
+        replace(read_table(path), path=_SHOWN_IN / path.name) for path in paths if path.is_file()
+    ]
+
+
+def is_shipped(table: Table) -> bool:
+    """Return whether a table is one of `shipped`, or what is left of one."""
+    return table.path.parent == _SHOWN_IN
+
+
+def tables_in(folder: Path) -> Folder:
+    """Return the tables in a folder, or in its folder ``measured`` where it has one."""
+    found = Folder([], [])
+    for path in _csv_files(folder):
+        try:
+            found.tables.append(read_table(path))
+        except FormatError as error:
+            found.left_out.append(str(error))
+    if not found.tables:
+        raise FormatError(str(folder), "has no measured table (a CSV file of a known kind)")
+    return found
+
+
+def _csv_files(folder: Path) -> list[Path]:
+    inner = folder / _MEASURED
+    try:
+        return sorted((inner if inner.is_dir() else folder).glob("*.csv"))
+    except ValueError:  # a NUL character inside the name
+        return []
+
+
+def not_in(named: Iterable[Table], shipped_tables: Iterable[Table]) -> list[Table]:
+    """Return shipped tables without the data sets that a named table of their kind has."""
+    known = {(table.kind, name) for table in named for name in set(_datasets(table))}
+    rest = [
+        table.where(lambda row, kind=table.kind: (kind, _dataset(row)) not in known)  # type: ignore[misc]
+        for table in shipped_tables
+    ]
+    return [table for table in rest if table.rows]
+
+
+def joined(tables: Sequence[Table]) -> list[Table]:
+    """Return one table of each kind, with the rows of all of that kind.
+
+    A column that one of them lacks is blank in its rows. The first of a kind lends its path.
+    """
+    kinds = dict.fromkeys(table.kind for table in tables)
+    return [_one_of([table for table in tables if table.kind == kind]) for kind in kinds]
+
+
+def _one_of(tables: Sequence[Table]) -> Table:
+    if len(tables) == 1:
+        return tables[0]
+    names = dict.fromkeys(name for table in tables for name in table.columns)
+    columns: dict[str, list[str]] = {
+        name: [cell for table in tables for cell in table.columns.get(name, [""] * table.rows)]
+        for name in names
+    }
+    return replace(tables[0], columns=columns, rows=sum(table.rows for table in tables))
+
+
+def _datasets(table: Table) -> list[str]:
+    return table.columns.get("dataset", [])
+
+
+def _dataset(row: Row) -> str:
+    return row.get("dataset", "")
