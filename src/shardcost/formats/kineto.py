@@ -1,0 +1,524 @@
+"""Traces of the PyTorch profiler (Kineto): what each rank computed and sent when.
+
+Kernels that communicate carry what was asked for (`shardcost.formats.kineto_names`). On older
+traces they do not; then the CPU operation that launched them is looked for, by ``External id`` or,
+through the launch that shares the kernel's ``correlation``, as the operation that was running on
+the launching thread. It may stand before or after the kernel in the file.
+
+A trace of gigabytes is read in one pass: calls are kept in columns, and of compute only when it was
+busy (`shardcost.formats.intervals`). A file may hold several devices, each of which is a rank; the
+traces that `shardcost.formats.chrome_trace` writes do.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.errors import FormatError
+from shardcost.formats.intervals import Floats, Intervals, Union
+from shardcost.formats.json_stream import JsonStream, PassedOver
+from shardcost.formats.kineto_names import (
+    Call,
+    CommGroup,
+    Kind,
+    call_of,
+    call_of_annotation,
+    collective_of_kernel,
+    communicates,
+    group_of,
+    whole,
+)
+from shardcost.formats.opened import chunks_of
+from shardcost.formats.reading import Reading, Tick, no_tick
+
+KIND: Final = "kineto"
+EVENTS: Final = "traceEvents"
+HEAVIEST: Final = 10
+"""Compute kernels that are named."""
+_MOST_CALLS: Final = 2_000_000
+_MOST_OPERATIONS: Final = 2_000_000
+_MOST_LAUNCHES: Final = 4_000_000
+_MOST_KINDS: Final = 65_536
+_MOST_DEVICES: Final = 4_096
+_MOST_NAMES: Final = 20_000
+_LONGEST_NAME: Final = 160
+_MOST_US: Final = 1e17
+_LONGEST_US: Final = 1e12
+"""A kernel of eleven days is none."""
+_EVENT: Final = re.compile(r'\{\s{0,80}"ph"\s{0,8}:')
+_OTHERS: Final = "(other kernels)"
+_NUMBERS: Final = frozenset({int, float})
+_STRANGE: Final = "events that are no JSON objects with a category"
+_NO_TIME: Final = "kernels without a time and duration that make sense"
+
+Whole = NDArray[np.int64]
+
+
+class Calls(NamedTuple):
+    """Calls of collectives in columns."""
+
+    kinds: tuple[Kind, ...]
+    kind: Whole
+    """Number of its kind."""
+    seq: Whole
+    """Its number in its group, -1 where none is given."""
+    size_bytes: Whole
+    """As nccl-tests counts, 0 where it is unknown."""
+    start_s: Floats
+    duration_s: Floats
+    stream: Whole
+
+
+class Kernel(NamedTuple):
+    """A compute kernel, all its launches together."""
+
+    name: str
+    time_s: float
+    launches: int
+
+
+@dataclass(frozen=True, eq=False)
+class RankTrace:
+    """What one device did. Times count from its first kernel."""
+
+    rank: int
+    calls: Calls
+    compute: Intervals
+    communication: Intervals
+    copies: Intervals
+    span_s: float
+    kernels: tuple[Kernel, ...]
+    """The heaviest compute kernels."""
+    launches: int
+    """Of all compute kernels."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trace(Reading):
+    """What a profiler saw."""
+
+    world_size: int
+    backend: str
+    device: str
+    """As its driver names it."""
+    ranks: tuple[RankTrace, ...]
+    """Those whose kernels the file holds, mostly one."""
+
+    @property
+    def library(self) -> str:
+        """The library behind PyTorch's ``nccl``, which is RCCL on AMD's devices."""
+        return "rccl" if "AMD" in self.device or "Instinct" in self.device else self.backend
+
+
+def looks_like(head: str) -> bool:
+    """Return whether a file begins like a trace."""
+    start = head.lstrip()[:1]
+    if start == "[":
+        return '"ph"' in head and '"ts"' in head
+    told = '"schemaVersion"' in head and '"deviceProperties"' in head
+    return start == "{" and (f'"{EVENTS}"' in head or told)
+
+
+def read(path: Path, tick: Tick = no_tick) -> Trace:
+    """Return what a trace holds, plain or gzipped."""
+    reader = _Reader(PassedOver())
+    with chunks_of(path, tick) as chunks:
+        stream = JsonStream(chunks, str(path), {EVENTS}, _EVENT)
+        reader.passed_over = stream.passed_over
+        for name, values in stream.parts():
+            if name in {EVENTS, ""}:
+                reader.take(values)
+            elif name in {"distributedInfo", "deviceProperties"}:
+                reader.about[name] = values[0]
+    if not reader.events:
+        unread = stream.passed_over.unread()
+        why = f" (line {unread[0].first_line}: {unread[0].reason})" if unread else ""
+        raise FormatError(str(path), f"holds no events of a trace{why}")
+    return reader.trace(str(path))
+
+
+class _Columns:
+    """Whole numbers and floats in columns, added row by row."""
+
+    def __init__(self, types: str) -> None:
+        self.columns = [array(each) for each in types]
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def add(self, *row: float) -> None:
+        for column, value in zip(self.columns, row, strict=True):
+            column.append(value)  # type: ignore[arg-type]
+
+    def arrays(self) -> list[NDArray[Any]]:
+        types = {"q": np.int64, "d": np.float64}
+        return [np.array(each, dtype=types[each.typecode]) for each in self.columns]
+
+
+class _Device:
+    """What is gathered about one device."""
+
+    def __init__(self) -> None:
+        self.compute, self.communication, self.copies = Union(), Union(), Union()
+        self.kernels: dict[str, list[float]] = {}
+        self.calls = _Columns("qqqddq")  # kind, seq, bytes, start, duration, stream
+        self.orphans = _Columns("qqq")  # call, external id, correlation
+
+    def computed(self, name: str, duration: float) -> None:
+        name = name[:_LONGEST_NAME]
+        known = self.kernels.get(name)
+        if known is None:
+            if len(self.kernels) >= _MOST_NAMES:
+                name = _OTHERS
+            known = self.kernels.setdefault(name, [0.0, 0])
+        known[0] += duration
+        known[1] += 1
+
+    def settle(self) -> None:
+        for each in (self.compute, self.communication, self.copies):
+            each.settle()
+
+
+class _Reader:
+    """Takes events as they come."""
+
+    def __init__(self, passed_over: PassedOver) -> None:
+        self.passed_over = passed_over
+        self.about: dict[str, Any] = {}
+        self.events = 0
+        self.devices: dict[int, _Device] = {}
+        self.kinds: dict[Kind, int] = {}
+        self.operations = _Columns("qddqqqq")  # thread, start, end, external, kind, seq, bytes
+        self.launches = _Columns("qqd")  # correlation, thread, start
+        self._names: dict[str, bool] = {}
+        copied = self._copied
+        self._handlers = {
+            "kernel": self._kernel,
+            "Kernel": self._kernel,
+            "gpu_memcpy": copied,
+            "gpu_memset": copied,
+            "Memcpy": copied,
+            "Memset": copied,
+            "cpu_op": self._operation,
+            "Operator": self._operation,
+            "user_annotation": self._annotation,
+            "cuda_runtime": self._launch,
+            "cuda_driver": self._launch,
+            "hip_runtime": self._launch,
+            "Runtime": self._launch,
+        }
+
+    def take(self, events: list[Any]) -> None:
+        """Take a batch of events."""
+        handler_of = self._handlers.get
+        self.events += len(events)
+        for event in events:
+            try:
+                handler = handler_of(event.get("cat"))
+            except (AttributeError, TypeError):
+                self.passed_over.add(0, _STRANGE)
+                continue
+            if handler is not None:
+                handler(event)
+        for device in self.devices.values():
+            device.settle()
+
+    def _device(self, event: Mapping[str, Any], args: Mapping[str, Any]) -> _Device | None:
+        number = args.get("device", event.get("pid"))
+        if type(number) is not int or abs(number) >= 2**62:
+            number = 0
+        device = self.devices.get(number)
+        if device is None:
+            if len(self.devices) >= _MOST_DEVICES:
+                self.passed_over.add(0, f"kernels of devices beyond the first {_MOST_DEVICES:,}")
+                return None
+            device = self.devices[number] = _Device()
+        return device
+
+    def _kernel(self, event: Mapping[str, Any]) -> None:
+        start, duration = _timed(event)
+        name = event.get("name")
+        if duration < 0 or not isinstance(name, str):
+            self.passed_over.add(0, _NO_TIME)
+            return
+        args = _args(event)
+        device = self._device(event, args)
+        if device is None:
+            return
+        if self._communicates(name):
+            union = device.communication
+            self._called(device, event, args, start, duration)
+        else:
+            union = device.compute
+            device.computed(name, duration)
+        union.starts.append(start)
+        union.ends.append(start + duration)
+
+    def _communicates(self, name: str) -> bool:
+        found = self._names.get(name)
+        if found is None:
+            found = communicates(name)
+            if len(self._names) < _MOST_NAMES and len(name) < 4096:
+                self._names[name] = found
+        return found
+
+    def _called(
+        self,
+        device: _Device,
+        event: Mapping[str, Any],
+        args: Mapping[str, Any],
+        start: float,
+        duration: float,
+    ) -> None:
+        if len(device.calls) >= _MOST_CALLS:
+            self.passed_over.add(0, f"collectives beyond the first {_MOST_CALLS:,}")
+            return
+        call = call_of(args)
+        if call is None:
+            call = Call(Kind(collective_of_kernel(event["name"]), CommGroup()), -1, 0)
+            device.orphans.add(
+                len(device.calls),
+                whole(args.get("External id")) or 0,
+                whole(args.get("correlation")) or 0,
+            )
+        stream = whole(args.get("stream", event.get("tid"))) or 0
+        device.calls.add(self._kind(call), call.seq, call.size_bytes, start, duration, stream)
+
+    def _kind(self, call: Call) -> int:
+        """Return the number of a call's kind."""
+        if call.doubt:
+            self.passed_over.add(0, call.doubt)
+        number = self.kinds.get(call.kind)
+        if number is None:
+            kind = call.kind
+            if len(self.kinds) >= _MOST_KINDS:
+                self.passed_over.add(0, f"groups beyond the first {_MOST_KINDS:,}")
+                kind = Kind(kind.collective[:20], CommGroup())
+            number = self.kinds.setdefault(kind, len(self.kinds))
+        return number
+
+    def _copied(self, event: Mapping[str, Any]) -> None:
+        start, duration = _timed(event)
+        if duration < 0:
+            self.passed_over.add(0, _NO_TIME)
+            return
+        device = self._device(event, _args(event))
+        if device is not None:
+            device.copies.starts.append(start)
+            device.copies.ends.append(start + duration)
+
+    def _operation(self, event: Mapping[str, Any]) -> None:
+        if event.get("name") == "record_param_comms":
+            args = _args(event)
+            call = call_of(args)
+            if call is not None:
+                self._launching(event, args, call)
+
+    def _annotation(self, event: Mapping[str, Any]) -> None:
+        name = event.get("name")
+        if isinstance(name, str) and name.startswith("nccl:"):
+            args = _args(event)
+            self._launching(event, args, call_of_annotation(name, args))
+
+    def _launching(self, event: Mapping[str, Any], args: Mapping[str, Any], call: Call) -> None:
+        """Keep a CPU operation that launches a collective."""
+        start, duration = _timed(event)
+        if duration < 0 or len(self.operations) >= _MOST_OPERATIONS:
+            return
+        external = whole(args.get("External id")) or 0
+        kind, thread = self._kind(call._replace(doubt="")), _thread(event)
+        self.operations.add(
+            thread, start, start + duration, external, kind, call.seq, call.size_bytes
+        )
+
+    def _launch(self, event: Mapping[str, Any]) -> None:
+        name: Any = event.get("name")
+        start: Any = event.get("ts")
+        if not isinstance(name, str) or "aunch" not in name or type(start) not in _NUMBERS:
+            return
+        correlation = _args(event).get("correlation")
+        if type(correlation) is not int or not 0 < correlation < 2**62:
+            return
+        correlations, threads, starts = self.launches.columns
+        if abs(start) < _MOST_US and len(starts) < _MOST_LAUNCHES:
+            correlations.append(correlation)
+            threads.append(_thread(event))
+            starts.append(start)
+
+    def trace(self, file: str) -> Trace:
+        """Return all that was found."""
+        about = _member(self.about, "distributedInfo")
+        groups = _groups(about)
+        kinds = tuple(each._replace(group=_known(each.group, groups)) for each in self.kinds)
+        joined = _Joined(self.operations.arrays(), self.launches.arrays())
+        stated = whole(about.get("rank"))
+        several = len(self.devices) > 1
+        ranks = tuple(
+            _rank(device, number if several or stated is None else stated, kinds, joined)
+            for number, device in sorted(self.devices.items())
+        )
+        backend = about.get("backend")
+        return Trace(
+            file=file,
+            kind=KIND,
+            world_size=whole(about.get("world_size")) or 0,
+            backend=backend[:20] if isinstance(backend, str) else "",
+            device=_device_name(self.about.get("deviceProperties")),
+            ranks=ranks,
+            unread=self.passed_over.unread(),
+            notes=_notes(ranks),
+        )
+
+
+class _Joined:
+    """CPU operations that launch collectives, found by what a kernel knows of them."""
+
+    def __init__(self, operations: list[NDArray[Any]], launches: list[NDArray[Any]]) -> None:
+        self.thread, self.start, self.end, self.external, *self.said = operations
+        self._by_external = np.argsort(self.external, kind="stable")
+        self._by_thread = np.lexsort((self.start, self.thread))
+        order = np.argsort(launches[0], kind="stable")
+        self.launch, self.launch_thread, self.launch_start = (each[order] for each in launches)
+
+    def found(self, external: Whole, correlation: Whole) -> Whole:
+        """Return the number of each kernel's operation, -1 where there is none.
+
+        Where both ids are the same number, the external one is not that of an operation.
+        """
+        none = np.full(len(external), -1)
+        if not len(self.thread):
+            return none
+        place, same = _looked_up(self.external[self._by_external], external)
+        sure = same & (external > 0) & (external != correlation)
+        return np.where(sure, self._by_external[place], self._running(correlation))
+
+    def _running(self, correlation: Whole) -> Whole:
+        """Return which operation ran on the launching thread when a kernel was launched."""
+        if not len(self.launch):
+            return np.full(len(correlation), -1)
+        place, launched = _looked_up(self.launch, correlation)
+        found = np.full(len(correlation), -1)
+        order = self._by_thread
+        for thread in np.unique(self.thread):
+            here = order[self.thread[order] == thread]
+            when = self.launch_start[place]
+            last = np.searchsorted(self.start[here], when, side="right") - 1
+            candidate = here[np.maximum(last, 0)]
+            inside = (last >= 0) & (when <= self.end[candidate])
+            mine = launched & (correlation > 0) & (self.launch_thread[place] == thread)
+            found = np.where(mine & inside, candidate, found)
+        return found
+
+
+def _looked_up(keys: Whole, wanted: Whole) -> tuple[Whole, NDArray[np.bool_]]:
+    """Return where each wanted number stands among sorted keys, and whether it does."""
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return place, keys[place] == wanted
+
+
+def _rank(device: _Device, rank: int, kinds: tuple[Kind, ...], joined: _Joined) -> RankTrace:
+    kind, seq, size, start, duration, stream = device.calls.arrays()
+    calls, external, correlation = device.orphans.arrays()
+    if len(calls):
+        found = joined.found(external, correlation)
+        known = found >= 0
+        for column, said in zip((kind, seq, size), joined.said, strict=True):
+            column[calls[known]] = said[found[known]]
+    unions = [each.intervals() for each in (device.compute, device.communication, device.copies)]
+    origin = min((float(each.starts[0]) for each in unions if len(each.starts)), default=0.0)
+    end = max((float(each.ends[-1]) for each in unions if len(each.ends)), default=0.0)
+    order = np.argsort(start, kind="stable")
+    start, duration = (start - origin) * 1e-6, duration * 1e-6
+    columns: list[NDArray[Any]] = [kind, seq, size, start, duration, stream]
+    heaviest = sorted(device.kernels.items(), key=lambda each: -each[1][0])[:HEAVIEST]
+    compute, communication, copies = (each.shifted(origin, 1e-6) for each in unions)
+    return RankTrace(
+        rank=rank,
+        calls=Calls(kinds, *(each[order] for each in columns)),
+        compute=compute,
+        communication=communication,
+        copies=copies,
+        span_s=(end - origin) * 1e-6,
+        kernels=tuple(Kernel(name, each[0] * 1e-6, int(each[1])) for name, each in heaviest),
+        launches=int(sum(each[1] for each in device.kernels.values())),
+    )
+
+
+def _notes(ranks: tuple[RankTrace, ...]) -> tuple[str, ...]:
+    if not ranks:
+        return ("no GPU kernels: the profiler was not told to record them",)
+    calls = sum(len(each.calls.kind) for each in ranks)
+    if not calls:
+        return ("no collective is in it",)
+    blind = sum(int(np.count_nonzero(each.calls.size_bytes == 0)) for each in ranks)
+    said = f"{blind:,} of {calls:,} collectives do not say their size"
+    return (said,) if blind else ()
+
+
+def _timed(event: Mapping[str, Any]) -> tuple[float, float]:
+    """Return start and duration in microseconds; a negative duration where they are absurd."""
+    start: Any = event.get("ts")
+    duration: Any = event.get("dur")
+    if (
+        event.get("ph") == "X"
+        and type(start) in _NUMBERS
+        and type(duration) in _NUMBERS
+        and -_MOST_US < start < _MOST_US
+        and 0 <= duration < _LONGEST_US
+    ):
+        return float(start), float(duration)
+    return 0.0, -1.0
+
+
+def _args(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
+def _thread(event: Mapping[str, Any]) -> int:
+    thread = event.get("tid")
+    return thread if type(thread) is int and abs(thread) < 2**62 else hash(str(thread)) >> 2
+
+
+def _member(about: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = about.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _groups(about: Mapping[str, Any]) -> dict[str, CommGroup]:
+    """Return the process groups that a trace lists, by name."""
+    listed = about.get("pg_config")
+    found = {}
+    for each in listed if isinstance(listed, list) else []:
+        if isinstance(each, dict):
+            names = ("pg_name", "pg_desc", "pg_size", "ranks")
+            group = group_of(*(each.get(name) for name in names))
+            found[group.name] = group
+    return found
+
+
+def _known(group: CommGroup, groups: Mapping[str, CommGroup]) -> CommGroup:
+    """Return a group with what the list of groups adds to it."""
+    listed = groups.get(group.name)
+    if not group.name or listed is None:
+        return group
+    return CommGroup(
+        group.name,
+        group.description or listed.description,
+        group.size or listed.size,
+        group.ranks or listed.ranks,
+    )
+
+
+def _device_name(properties: Any) -> str:
+    first = properties[0] if isinstance(properties, list) and properties else None
+    name = first.get("name") if isinstance(first, dict) else None
+    return " ".join(name[:80].split()) if isinstance(name, str) else ""

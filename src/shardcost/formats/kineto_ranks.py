@@ -1,0 +1,190 @@
+"""Traces of several ranks together: what a collective itself took, and what was waiting.
+
+The kernel of a collective begins when its own rank arrives and ends for all ranks at about the same
+time, so its duration includes waiting for the slowest. The rank that arrives last does not wait:
+the least duration over the ranks is the collective's own time. A call is the same on all ranks if
+its group, its collective and its number in the group are the same; where traces do not number
+calls, they are counted in the order in which they start. Sends and receives are numbered by each
+rank for itself and are not matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.formats.intervals import Floats
+from shardcost.formats.kineto import Calls, RankTrace, Trace, Whole
+from shardcost.formats.kineto_names import Kind
+from shardcost.formats.reading import Point, Run
+
+_UNMATCHED: Final = "send_recv"
+
+
+class Merged(NamedTuple):
+    """The calls of all ranks in columns, with what each took beside its waiting."""
+
+    kinds: tuple[Kind, ...]
+    kind: Whole
+    rank: Whole
+    """Place of the call's rank in `ranks`."""
+    call: Whole
+    """Calls with the same number are one collective, seen by several ranks."""
+    size_bytes: Whole
+    start_s: Floats
+    duration_s: Floats
+    own_s: Floats
+    """The least duration over the ranks that saw it."""
+    ranks: tuple[RankTrace, ...]
+
+    @property
+    def waiting_s(self) -> Floats:
+        """What each call waited for other ranks, as far as these traces tell."""
+        return self.duration_s - self.own_s
+
+
+def merged(traces: Sequence[Trace]) -> Merged:
+    """Return the calls of all ranks, those of the same collective matched."""
+    ranks = tuple(rank for trace in traces for rank in trace.ranks)
+    kinds: dict[Kind, int] = {}
+    columns = [_columns(number, rank, kinds) for number, rank in enumerate(ranks)]
+    joined = [np.concatenate(each) for each in zip(*columns, strict=True)] if columns else _EMPTY
+    kind, matched, seq, rank_of, size, start, duration = joined
+    call = _numbered(matched, seq, rank_of, start)
+    own = _least(call, duration)
+    return Merged(tuple(kinds), kind, rank_of, call, size, start, duration, own, ranks)
+
+
+_EMPTY: Final = [np.zeros(0, dtype=np.int64)] * 5 + [np.zeros(0)] * 2
+
+
+def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArray[Any]]:
+    """Return a rank's calls with kinds that are numbered over all ranks."""
+    calls = rank.calls
+    own = np.array([kinds.setdefault(each, len(kinds)) for each in calls.kinds], dtype=np.int64)
+    match = _matches(calls.kinds, number)
+    if not len(own):
+        return [*_EMPTY]
+    matched = match[calls.kind]
+    return [
+        own[calls.kind],
+        matched,
+        _sequence(calls, matched),
+        np.full(len(calls.kind), number, dtype=np.int64),
+        calls.size_bytes,
+        calls.start_s,
+        calls.duration_s,
+    ]
+
+
+def _matches(kinds: tuple[Kind, ...], rank: int) -> Whole:
+    """Return a number for each kind that is the same on other ranks only if calls may match."""
+    return np.array(
+        [
+            hash((each.collective, each.group, rank if each.collective == _UNMATCHED else -1))
+            for each in kinds
+        ],
+        dtype=np.int64,
+    )
+
+
+def _sequence(calls: Calls, matched: Whole) -> Whole:
+    """Return the numbers of calls, counted by start where the trace has none."""
+    order = np.lexsort((calls.start_s, matched))
+    counted = np.empty(len(order), dtype=np.int64)
+    counted[order] = _place_in_run(matched[order])
+    return np.where(calls.seq >= 0, calls.seq, counted)
+
+
+def _numbered(matched: Whole, seq: Whole, rank: Whole, start: Floats) -> Whole:
+    """Return numbers that are the same for the calls of one collective.
+
+    A call that shows several kernels has several of the same number, which match in their order.
+    """
+    order = np.lexsort((start, rank, seq, matched))
+    again = np.empty(len(order), dtype=np.int64)
+    again[order] = _place_in_run(matched[order], seq[order], rank[order])
+    order = np.lexsort((again, seq, matched))
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = np.cumsum(_begins(matched[order], seq[order], again[order])) - 1
+    return found
+
+
+def _begins(*keys: Whole) -> NDArray[np.bool_]:
+    """Return where, in sorted columns, a run of equal rows begins."""
+    if not len(keys[0]):
+        return np.zeros(0, dtype=np.bool_)
+    changed = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    return np.concatenate([[True], changed])
+
+
+def _place_in_run(*keys: Whole) -> Whole:
+    """Return how many equal rows stand before each in its run."""
+    begins = _begins(*keys)
+    place = np.arange(len(begins))
+    return place - np.maximum.accumulate(np.where(begins, place, 0))
+
+
+def _least(call: Whole, duration: Floats) -> Floats:
+    """Return the least duration over the calls with the same number."""
+    if not len(call):
+        return duration
+    least = np.full(int(call.max()) + 1, np.inf)
+    np.minimum.at(least, call, duration)
+    return least[call]
+
+
+def runs_of(traces: Sequence[Trace]) -> tuple[Run, ...]:
+    """Return the times of collectives as a benchmark would state them, by size.
+
+    The time of a size is the median over the calls. Groups of one size whose ranks lie differently
+    far apart are runs of their own.
+    """
+    found = merged(traces)
+    sizes_known = found.size_bytes > 0
+    runs = []
+    for (collective, ranks, stride), kinds in sorted(_by_shape(found.kinds).items()):
+        chosen = np.isin(found.kind, kinds) & sizes_known
+        if np.any(chosen):
+            _, first = np.unique(found.call[chosen], return_index=True)
+            sizes, times = found.size_bytes[chosen][first], found.own_s[chosen][first]
+            runs.append(
+                Run(
+                    collective=collective,
+                    num_gpus=ranks,
+                    library=next((each.library for each in traces if each.library), ""),
+                    device=next((each.device for each in traces if each.device), ""),
+                    points=_points(sizes, times),
+                    notes=_notes(collective, stride, len(np.unique(found.rank[chosen]))),
+                )
+            )
+    return tuple(runs)
+
+
+def _by_shape(kinds: tuple[Kind, ...]) -> dict[tuple[str, int, int], list[int]]:
+    """Return the numbers of kinds by collective, ranks and how far apart those are."""
+    shapes: dict[tuple[str, int, int], list[int]] = {}
+    for number, each in enumerate(kinds):
+        shape = (each.collective, each.group.size, each.group.stride)
+        shapes.setdefault(shape, []).append(number)
+    return shapes
+
+
+def _points(sizes: Whole, times: Floats) -> tuple[Point, ...]:
+    return tuple(
+        Point(int(size), float(np.median(times[sizes == size])))
+        for size in np.unique(sizes)
+        if np.median(times[sizes == size]) > 0
+    )
+
+
+def _notes(collective: str, stride: int, ranks: int) -> tuple[str, ...]:
+    apart = (f"its ranks are {stride} apart",) if stride > 1 else ()
+    if collective == _UNMATCHED:
+        return (*apart, "sends and receives include waiting for the other side")
+    if ranks == 1:
+        return (*apart, "seen by one rank: waiting for slower ranks is included")
+    return (*apart, f"the least of {ranks} ranks' times, without waiting for slower ranks")
