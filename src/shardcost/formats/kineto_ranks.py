@@ -5,7 +5,7 @@ time, so its duration includes waiting for the slowest. The rank that arrives la
 the least duration over the ranks is the collective's own time. A call is the same on all ranks if
 its group, its collective and its number in the group are the same; where traces do not number
 calls, they are counted in the order in which they start. Sends and receives are numbered by each
-rank for itself and are not matched.
+rank for itself, and groups without a name may be any: those are not matched.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from shardcost.formats.kineto_names import Kind
 from shardcost.formats.reading import Point, Run
 
 _UNMATCHED: Final = "send_recv"
+_MOST_SIZES: Final = 2_000
+_EMPTY: Final[list[NDArray[Any]]] = [np.zeros(0, dtype=np.int64)] * 5 + [np.zeros(0)] * 2
 
 
 class Merged(NamedTuple):
@@ -51,14 +53,11 @@ def merged(traces: Sequence[Trace]) -> Merged:
     ranks = tuple(rank for trace in traces for rank in trace.ranks)
     kinds: dict[Kind, int] = {}
     columns = [_columns(number, rank, kinds) for number, rank in enumerate(ranks)]
-    joined = [np.concatenate(each) for each in zip(*columns, strict=True)] if columns else _EMPTY
+    joined = [np.concatenate(each) for each in zip(*columns, _EMPTY, strict=True)]
     kind, matched, seq, rank_of, size, start, duration = joined
     call = _numbered(matched, seq, rank_of, start)
     own = _least(call, duration)
     return Merged(tuple(kinds), kind, rank_of, call, size, start, duration, own, ranks)
-
-
-_EMPTY: Final = [np.zeros(0, dtype=np.int64)] * 5 + [np.zeros(0)] * 2
 
 
 def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArray[Any]]:
@@ -83,12 +82,14 @@ def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArr
 def _matches(kinds: tuple[Kind, ...], rank: int) -> Whole:
     """Return a number for each kind that is the same on other ranks only if calls may match."""
     return np.array(
-        [
-            hash((each.collective, each.group, rank if each.collective == _UNMATCHED else -1))
-            for each in kinds
-        ],
+        [hash((each.collective, each.group, -1 if _matchable(each) else rank)) for each in kinds],
         dtype=np.int64,
     )
+
+
+def _matchable(kind: Kind) -> bool:
+    """Return whether calls of one kind can be found on several ranks."""
+    return kind.collective != _UNMATCHED and bool(kind.group.name or kind.group.ranks)
 
 
 def _sequence(calls: Calls, matched: Whole) -> Whole:
@@ -146,7 +147,7 @@ def runs_of(traces: Sequence[Trace]) -> tuple[Run, ...]:
     found = merged(traces)
     sizes_known = found.size_bytes > 0
     runs = []
-    for (collective, ranks, stride), kinds in sorted(_by_shape(found.kinds).items()):
+    for (collective, ranks, _), kinds in sorted(_by_shape(found.kinds).items()):
         chosen = np.isin(found.kind, kinds) & sizes_known
         if np.any(chosen):
             _, first = np.unique(found.call[chosen], return_index=True)
@@ -158,7 +159,7 @@ def runs_of(traces: Sequence[Trace]) -> tuple[Run, ...]:
                     library=next((each.library for each in traces if each.library), ""),
                     device=next((each.device for each in traces if each.device), ""),
                     points=_points(sizes, times),
-                    notes=_notes(collective, stride, len(np.unique(found.rank[chosen]))),
+                    notes=_notes(found.kinds[kinds[0]], len(np.unique(found.rank[chosen]))),
                 )
             )
     return tuple(runs)
@@ -174,17 +175,20 @@ def _by_shape(kinds: tuple[Kind, ...]) -> dict[tuple[str, int, int], list[int]]:
 
 
 def _points(sizes: Whole, times: Floats) -> tuple[Point, ...]:
-    return tuple(
-        Point(int(size), float(np.median(times[sizes == size])))
-        for size in np.unique(sizes)
-        if np.median(times[sizes == size]) > 0
-    )
+    """Return the median time of each size, of the most frequent ones where there are too many."""
+    order = np.lexsort((times, sizes))
+    sizes, times = sizes[order], times[order]
+    found, first, count = np.unique(sizes, return_index=True, return_counts=True)
+    median = (times[first + (count - 1) // 2] + times[first + count // 2]) / 2
+    kept = np.sort(np.argsort(-count, kind="stable")[:_MOST_SIZES])
+    return tuple(Point(int(found[k]), float(median[k])) for k in kept if median[k] > 0)
 
 
-def _notes(collective: str, stride: int, ranks: int) -> tuple[str, ...]:
+def _notes(kind: Kind, ranks: int) -> tuple[str, ...]:
+    stride = kind.group.stride
     apart = (f"its ranks are {stride} apart",) if stride > 1 else ()
-    if collective == _UNMATCHED:
-        return (*apart, "sends and receives include waiting for the other side")
     if ranks == 1:
         return (*apart, "seen by one rank: waiting for slower ranks is included")
+    if not _matchable(kind):
+        return (*apart, f"of {ranks} ranks, not matched: waiting for each other is included")
     return (*apart, f"the least of {ranks} ranks' times, without waiting for slower ranks")
