@@ -6,7 +6,7 @@ through the launch that shares the kernel's ``correlation``, as the operation th
 the launching thread. It may stand before or after the kernel in the file.
 
 A trace of gigabytes is read in one pass: calls are kept in columns, and of compute only when it was
-busy (`shardcost.formats.intervals`). A file may hold several devices, each of which is a rank; the
+busy (`shardcost.formats.time_sets`). A file may hold several devices, each of which is a rank; the
 traces that `shardcost.formats.chrome_trace` writes do.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.errors import FormatError
-from shardcost.formats.intervals import Floats, Intervals, Union
+from shardcost.formats.time_sets import Floats, Intervals, Union
 from shardcost.formats.json_stream import JsonStream, PassedOver
 from shardcost.formats.kineto_names import (
     Call,

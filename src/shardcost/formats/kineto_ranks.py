@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost.formats.intervals import Floats
+from shardcost.formats.time_sets import Floats
 from shardcost.formats.kineto import Calls, RankTrace, Trace, Whole
 from shardcost.formats.kineto_names import Kind
 from shardcost.formats.reading import Point, Run
