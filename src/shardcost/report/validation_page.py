@@ -56,8 +56,8 @@ were not fitted to."""
 _BOTH: Final = """\
 `make validate` runs it on the tables in the folder that `SHARDCOST_EVIDENCE` names, which are not
 part of the project, and on the rows that ship with shardcost (`src/shardcost/evidence/rows`). A
-data set that a table of the folder has is taken from there alone, so that no row counts twice:
-{rows} of the rows below are from what ships and nowhere else."""
+data set that a table of the folder has is taken from there alone, so that no row counts twice;
+what ships adds {rows} rows."""
 
 _NAMED_ALONE: Final = """\
 The tables are not part of the project."""
@@ -220,7 +220,7 @@ def _opening(found: Sequence[Validation], target: str, origin: Origin) -> str:
     if rows is None:
         made_from = _NAMED_ALONE
     elif origin.named:
-        made_from = _BOTH.format(rows=f"{rows:,}" if rows else "none")
+        made_from = _BOTH.format(rows=f"{rows:,}" if rows else "no")
     else:
         made_from = _SHIPPED_ALONE.format(rows=rows)
     return _OPENING.format(

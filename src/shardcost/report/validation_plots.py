@@ -273,10 +273,11 @@ def _interval(found: Validation) -> tuple[Floats, Floats] | None:
     """Return the 90 % interval of every row as shares of its prediction, where there is one."""
     low = getattr(found.predictions, "low", None)
     high = getattr(found.predictions, "high", None)
-    if low is None or high is None or not np.isfinite(np.asarray(low, dtype=float)).any():
+    if low is None or high is None:
         return None
-    values = found.predictions.values
-    return np.asarray(low, dtype=float) / values, np.asarray(high, dtype=float) / values
+    shares = [np.asarray(side, dtype=float) / found.predictions.values for side in (low, high)]
+    known = np.isfinite(shares[0] + shares[1] + _measured(found))
+    return (shares[0], shares[1]) if known.any() else None
 
 
 def _intervals(known: Sequence[Validation]) -> Picture | None:
