@@ -76,6 +76,11 @@ class RunFindings:
     """The median time of messages of up to 4 KiB, which is all latency."""
     suspicious: tuple[Doubt, ...]
 
+    @property
+    def main(self) -> list[RatedPoint]:
+        """The points out of place, or those in place where a run has no others."""
+        return _main(self.points)
+
 
 def inspected(run: Run, cluster: Cluster | None = None) -> RunFindings:
     """Return what the times of a run say, compared with a machine where one is known."""
@@ -87,10 +92,11 @@ def inspected(run: Run, cluster: Cluster | None = None) -> RunFindings:
         _rated(point, factor, nominal, None if predicted is None else float(predicted[i]))
         for i, point in enumerate(run.points)
     )
-    peak = max(points, key=lambda each: each.busbw_bytes_per_s or 0.0, default=None)
+    main = _main(points)
+    peak = max(main, key=lambda each: each.busbw_bytes_per_s or 0.0, default=None)
     if peak is not None and not peak.busbw_bytes_per_s:
         peak = None
-    small = [each.time_s for each in shown_points(run) if each.size_bytes <= _SMALL_BYTES]
+    small = [each.point.time_s for each in main if each.point.size_bytes <= _SMALL_BYTES]
     return RunFindings(
         run=run,
         system="" if cluster is None else cluster.name,
@@ -98,15 +104,10 @@ def inspected(run: Run, cluster: Cluster | None = None) -> RunFindings:
         not_predicted=reason,
         points=points,
         peak=peak,
-        near_peak_bytes=_near_peak_bytes(points, peak),
+        near_peak_bytes=_near_peak_bytes(main, peak),
         floor_s=median(small) if small else None,
         suspicious=tuple(_doubts(points)),
     )
-
-
-def shown_points(run: Run) -> list[Point]:
-    """Return the points out of place, or those in place where a run has no others."""
-    return [each for each in run.points if not each.in_place] or list(run.points)
 
 
 def _compared(run: Run, cluster: Cluster | None) -> tuple[float | None, Floats | None, str]:
@@ -147,6 +148,10 @@ def _rated(
     busbw = None if factor is None else factor * algbw
     share = busbw / nominal if busbw is not None and nominal else None
     return RatedPoint(point, algbw, busbw, share, predicted_s)
+
+
+def _main(points: Sequence[RatedPoint]) -> list[RatedPoint]:
+    return [each for each in points if not each.point.in_place] or list(points)
 
 
 def _near_peak_bytes(points: Sequence[RatedPoint], peak: RatedPoint | None) -> int:

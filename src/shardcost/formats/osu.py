@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,8 @@ _PROCESSES_PRINTED: Final = re.compile(
 )
 _PER_RANK: Final = frozenset({"all_gather", "all_to_all"})
 """Collectives whose size OSU gives per rank."""
+_UNKNOWN_RANKS: Final = "the number of GPUs is not in the log: say --gpus"
+_PARTS: Final = "sizes are of one rank's part, not of the whole array"
 _MOST_BYTES: Final = 2**62
 _MOST_US: Final = 1e12
 _MOST_ROWS: Final = 100_000
@@ -128,10 +130,20 @@ def _point(line: str, number: int) -> Point | str | None:
     return Point(size, time_us * 1e-6, line=number)
 
 
+def with_ranks(run: Run, ranks: int) -> Run:
+    """Return a run whose log does not say on how many ranks it was, now that this is known."""
+    if run.num_gpus:
+        return run
+    per_rank = run.collective in _PER_RANK
+    points = tuple(_of_all(each, ranks) if per_rank else each for each in run.points)
+    notes = tuple(note for note in run.notes if note not in {_UNKNOWN_RANKS, _PARTS})
+    return replace(run, num_gpus=ranks, points=points, notes=notes)
+
+
 def _run(draft: _Draft, passed_over: PassedOver) -> Run:
     notes = []
     if not draft.ranks:
-        notes.append("the number of GPUs is not in the log: say --gpus")
+        notes.append(_UNKNOWN_RANKS)
     if not draft.memory and draft.library == "mpi":
         notes.append("buffers seem to lie in host memory")
     points = tuple(draft.points)
@@ -139,7 +151,7 @@ def _run(draft: _Draft, passed_over: PassedOver) -> Run:
         if draft.ranks:
             points = tuple(_of_all(each, draft.ranks) for each in points)
         else:
-            notes.append("sizes are of one rank's part: multiply by the number of GPUs")
+            notes.append(_PARTS)
     kept = tuple(each for each in points if each.size_bytes <= _MOST_BYTES)
     if len(kept) < len(points):
         passed_over.add(points[0].line, "sizes beyond 4 EiB")

@@ -1,0 +1,260 @@
+"""The report on a log of measured collectives: what ran, how fast, and which rows to doubt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from shardcost.evidence.log_inspection import Doubt, RatedPoint, RunFindings
+from shardcost.formats.reading import MeasurementLog, Point, Run, Unread
+from shardcost.report.text import heading, paragraph, table
+from shardcost.units import GIGA, format_bytes, format_rate, format_time
+
+_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:ns|us|ms|s|GB/s|MB/s|B|KiB|MiB|GiB|GPUs?)\b)")
+_GLUE: Final = "\N{NO-BREAK SPACE}"
+_MOST_ROWS: Final = 12
+_MOST_RUNS: Final = 6
+_MOST_LINES_NAMED: Final = 6
+_MOST_REMARKS: Final = 4
+
+
+def as_data(log: MeasurementLog, findings: Sequence[RunFindings]) -> dict[str, Any]:
+    """Return the report as plain data: the first run at the top, all of them where there are more.
+
+    Bandwidths are in GB/s (1e9), times in microseconds, sizes in bytes.
+    """
+    runs = [_run_as_data(each) for each in findings]
+    return {
+        "file": log.file,
+        "kind": log.kind,
+        **runs[0],
+        **({"runs": runs} if len(runs) > 1 else {}),
+        "unread": [vars(each) for each in log.unread],
+        "notes": [*log.notes, *findings[0].run.notes],
+    }
+
+
+def as_text(log: MeasurementLog, findings: Sequence[RunFindings]) -> str:
+    """Return the report for a terminal, about one screen of it."""
+    first = findings[0]
+    sections = [
+        heading(_wrapped(_summary(first))),
+        _points_table(first),
+        "\n".join(_wrapped(each) for each in _remarks(log, first)),
+    ]
+    if len(findings) > 1:
+        others = [f"Also: {_summary(each)}" for each in findings[1:_MOST_RUNS]]
+        beyond = len(findings) - _MOST_RUNS
+        others += [f"And {beyond} more runs (--json lists them)."] if beyond > 0 else []
+        sections.append("\n".join(_wrapped(each) for each in others))
+    return "\n\n".join(each for each in sections if each)
+
+
+def _wrapped(text: str) -> str:
+    """Return a text wrapped to the terminal, no line of which begins with a unit."""
+    return paragraph(_BEFORE_UNIT.sub(_GLUE, text), "  ").replace(_GLUE, " ")
+
+
+def _run_as_data(found: RunFindings) -> dict[str, Any]:
+    run = found.run
+    peak = found.peak
+    return {
+        "collective": run.collective,
+        "num_gpus": run.num_gpus,
+        "nodes": run.nodes,
+        "library": run.library,
+        "version": run.version,
+        "device": run.device,
+        "single_process": run.single_process,
+        "system": found.system or None,
+        "nominal_link": _gb_per_s(found.nominal_bytes_per_s),
+        "peak": None if peak is None else _point_as_data(peak),
+        "near_peak_bytes": found.near_peak_bytes or None,
+        "latency_floor_us": None if found.floor_s is None else _us(found.floor_s),
+        "not_predicted": found.not_predicted or None,
+        "points": _points_as_data(found),
+        "suspicious": [_doubt_as_data(each) for each in found.suspicious],
+        "notes": list(run.notes),
+    }
+
+
+def _points_as_data(found: RunFindings) -> list[dict[str, Any]]:
+    others = _in_place_of(found)
+    data = []
+    for each in found.main:
+        other = others.get(_key(each.point))
+        beside = {} if other is None or other is each else {"in_place": _point_as_data(other)}
+        data.append({**_point_as_data(each), **beside})
+    return data
+
+
+def _point_as_data(each: RatedPoint) -> dict[str, Any]:
+    return {
+        "size_bytes": each.point.size_bytes,
+        "time_us": _us(each.point.time_s),
+        "algbw": _gb_per_s(each.algbw_bytes_per_s),
+        "busbw": _gb_per_s(each.busbw_bytes_per_s),
+        "link_share": each.link_share,
+        "predicted_us": None if each.predicted_s is None else _us(each.predicted_s),
+        "dtype": each.point.dtype,
+        "line": each.point.line,
+    }
+
+
+def _doubt_as_data(doubt: Doubt) -> dict[str, Any]:
+    point = doubt.point
+    return {
+        "size_bytes": point.size_bytes,
+        "time_us": _us(point.time_s),
+        "in_place": point.in_place,
+        "line": point.line,
+        "reason": doubt.reason,
+    }
+
+
+def _in_place_of(found: RunFindings) -> dict[tuple[int, int], RatedPoint]:
+    return {_key(each.point): each for each in found.points if each.point.in_place}
+
+
+def _key(point: Point) -> tuple[int, int]:
+    return point.line, point.size_bytes
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 6)
+
+
+def _gb_per_s(bytes_per_s: float | None) -> float | None:
+    return None if bytes_per_s is None else bytes_per_s / GIGA
+
+
+def _summary(found: RunFindings) -> str:
+    """Return in one sentence what ran, on what, and how fast it was at best."""
+    run, peak = found.run, found.peak
+    sizes = [each.point.size_bytes for each in found.main]
+    reach = format_bytes(min(sizes))
+    if max(sizes) > min(sizes):
+        reach = f"{len(set(sizes))} sizes from {reach} to {format_bytes(max(sizes))}"
+    text = f"{_what_ran(run)}, {reach}"
+    if peak is None or peak.busbw_bytes_per_s is None:
+        best = max(each.algbw_bytes_per_s for each in found.main)
+        return f"{text}: algbw peaks at {format_rate(best)}."
+    text += f": busbw peaks at {format_rate(peak.busbw_bytes_per_s)}"
+    text += f" at {format_bytes(peak.point.size_bytes)}"
+    if peak.link_share is not None and found.nominal_bytes_per_s:
+        nominal = format_rate(found.nominal_bytes_per_s)
+        text += f", {100 * peak.link_share:.1f} % of the {nominal} of {found.system}'s slowest link"
+    return f"{text}."
+
+
+def _what_ran(run: Run) -> str:
+    name = run.collective or "a collective that the log does not name"
+    count = (
+        f"{run.num_gpus} GPU{'s' * (run.num_gpus != 1)}"
+        if run.num_gpus
+        else "an unknown number of GPUs"
+    )
+    nodes = f" of {run.nodes} nodes" if run.nodes > 1 else ""
+    device = f" ({run.device})" if run.device else ""
+    library = f", {run.library} {run.version}".rstrip() if run.library else ""
+    return f"{name} on {count}{nodes}{device}{library}"
+
+
+def _points_table(found: RunFindings) -> str:
+    others = _in_place_of(found)
+    cells = [_cells(each, others.get(_key(each.point))) for each in _picked(found.main)]
+    columns = [name for name in cells[0] if any(row[name] for row in cells)]
+    rows = [[*(row[name] for name in columns), ""] for row in cells]
+    right = "".join(str(i) for i in range(len(columns)))
+    return table([*columns, ""], rows, right=right, narrowest=1)
+
+
+def _cells(each: RatedPoint, other: RatedPoint | None) -> dict[str, str]:
+    """Return a row by column; a column that is empty in all rows is not shown."""
+    beside = other is not None and other is not each
+    return {
+        "size": format_bytes(each.point.size_bytes),
+        "time us": _digits(_us(each.point.time_s)),
+        "in place us": _digits(_us(other.point.time_s)) if other and beside else "",
+        "algbw GB/s": _digits(_gb_per_s(each.algbw_bytes_per_s)),
+        "busbw GB/s": _digits(_gb_per_s(each.busbw_bytes_per_s)),
+        "of link": "" if each.link_share is None else f"{100 * each.link_share:.1f} %",
+        "predicted us": "" if each.predicted_s is None else _digits(_us(each.predicted_s)),
+    }
+
+
+def _digits(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _picked(points: Sequence[RatedPoint]) -> list[RatedPoint]:
+    """Return the points that a table has room for, the first and the last among them."""
+    if len(points) <= _MOST_ROWS:
+        return list(points)
+    last = len(points) - 1
+    places = {round(i * last / (_MOST_ROWS - 1)) for i in range(_MOST_ROWS)}
+    return [points[place] for place in sorted(places)]
+
+
+def _remarks(log: MeasurementLog, found: RunFindings) -> list[str]:
+    """Return what else to say, each as one line: the ramp, doubts, what was not read, notes."""
+    said = []
+    if len(found.main) > _MOST_ROWS:
+        said.append(f"Shown are {_MOST_ROWS} of {len(found.main)} rows (--json has all).")
+    said += [_ramp(found)] if _ramp(found) else []
+    said += list(_doubts_in_words(found.suspicious))
+    said += [_unread_in_words(log.unread)] if log.unread else []
+    if found.not_predicted and found.system:
+        said.append(f"Not predicted: {found.not_predicted}")
+    notes = [*log.notes, *found.run.notes]
+    said += [f"Note: {note}" for note in notes[:_MOST_REMARKS]]
+    return said
+
+
+def _ramp(found: RunFindings) -> str:
+    parts = []
+    if found.near_peak_bytes:
+        parts.append(f"80 % of the peak from {format_bytes(found.near_peak_bytes)} on")
+    if found.floor_s is not None:
+        parts.append(f"small messages take {format_time(found.floor_s)}")
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _doubts_in_words(doubts: Sequence[Doubt]) -> Iterator[str]:
+    """Yield a line for each reason, with the rows that it holds for."""
+    in_order = sorted(doubts, key=lambda each: each.kind)
+    for kind, members in groupby(in_order, key=lambda each: each.kind):
+        found = list(members)
+        reason = found[0].reason if len(found) == 1 else kind
+        yield f"Suspicious: {reason}: {_rows_named([each.point for each in found])}."
+
+
+def _rows_named(points: Sequence[Point]) -> str:
+    """Return rows by size and line; of many, where the first and the last of them stand."""
+    outside = {_key(each) for each in points if not each.in_place}
+    rows = [each for each in points if not each.in_place or _key(each) not in outside]
+    if len(rows) <= _MOST_LINES_NAMED:
+        return ", ".join(_row_named(each) for each in rows)
+    sizes, lines = [each.size_bytes for each in rows], [each.line for each in rows]
+    where = f" (lines {min(lines)} to {max(lines)})" if min(lines) else ""
+    return f"{len(rows)} rows from {format_bytes(min(sizes))} to {format_bytes(max(sizes))}{where}"
+
+
+def _row_named(point: Point) -> str:
+    place = " in place" if point.in_place else ""
+    line = f" (line {point.line})" if point.line else ""
+    return f"{format_bytes(point.size_bytes)}{place}{line}"
+
+
+def _unread_in_words(unread: Sequence[Unread]) -> str:
+    named = [
+        f"{each.reason}: {each.count:,}" + f" (from line {each.first_line})" * (each.first_line > 0)
+        for each in unread[:_MOST_REMARKS]
+    ]
+    beyond = sum(each.count for each in unread[_MOST_REMARKS:])
+    named += [f"others: {beyond:,}"] if beyond else []
+    return f"Not read: {'; '.join(named)}."
