@@ -20,6 +20,7 @@ _EXAMPLES: Final = """\
   shardcost collective all_reduce --size 1MiB --gpus 8 --on h100 --library vllm
   shardcost collective all_reduce --sweep 1KiB:1GiB --gpus 8 --on h100
   shardcost collective all_reduce --plot curve.svg --gpus 8 --on h100
+  shardcost collective all_reduce --tuner rules.csv --gpus 4,8 --on h100
 """
 _WHOLE_RANGE: Final = "8:8GiB"
 _POINTS_PER_OCTAVE: Final = 16
@@ -69,17 +70,27 @@ def parser() -> options.Parser:
     parser.add_argument(
         "--plot", metavar="FILE", help="draw the sweep (8 B to 8 GiB unless given) as .png or .svg"
     )
+    parser.add_argument(
+        "--tuner",
+        metavar="FILE.csv",
+        help="write rules for NCCL's tuner plugin where another path is predicted to be faster over"
+        " the sweep; --gpus may be several, like 4,8, and the collective may be 'all'",
+    )
     return parser
 
 
 def run(given: Namespace) -> int:
     """Predict one size or a sweep, and print the report."""
     _check_options(given)
+    if given.tuner is not None:
+        return _write_tuner_file(given)
     return _one_size(given) if given.size is not None else _sweep(given)
 
 
 def _check_options(given: Namespace) -> None:
-    many = [name for name in ("--sweep", "--plot") if getattr(given, name[2:]) is not None]
+    many = [
+        name for name in ("--sweep", "--plot", "--tuner") if getattr(given, name[2:]) is not None
+    ]
     if given.size is not None and many:
         raise options.UsageError(f"--size and {many[0]} exclude each other; give one")
     if given.size is None and not many:
@@ -88,6 +99,36 @@ def _check_options(given: Namespace) -> None:
         raise options.UsageError(
             f"--explain and {many[0]} exclude each other: it explains one --size"
         )
+    if given.tuner is not None and given.plot is not None:
+        raise options.UsageError("--tuner and --plot exclude each other; give one")
+    if given.tuner is not None and (given.library not in {None, "nccl"} or given.mode != "graph"):
+        raise options.UsageError("--tuner is for --library nccl in --mode graph: NCCL's own plugin")
+
+
+def _write_tuner_file(given: Namespace) -> int:
+    """Write the rules that are predicted to save time, and print what each saves."""
+    from shardcost.cluster import Cluster
+    from shardcost.evidence.tuner_plan import lines, tuner_plan
+    from shardcost.files import write_whole
+    from shardcost.formats.nccl_tuner import COLLECTIVES, as_csv
+    from shardcost.report.tuner_plan import as_data, as_text
+
+    sizes = _sizes(given.sweep or _WHOLE_RANGE)
+    every = given.collective.lower() == "all"
+    plan = tuner_plan(
+        list(COLLECTIVES) if every else [_collective(given.collective)],
+        Cluster.named(given.on, given.network),
+        options.wholes("--gpus", given.gpus),
+        None if given.nodes is None else options.whole("--nodes", given.nodes),
+        (sizes[0], sizes[-1]),
+    )
+    write_whole(Path(given.tuner), as_csv(lines(plan)))
+    if given.json:
+        options.print_json(as_data(plan) | {"tuner": given.tuner})
+    else:
+        print(as_text(plan))
+        print(f"File: {given.tuner}")
+    return 0
 
 
 def _one_size(given: Namespace) -> int:

@@ -358,7 +358,7 @@ def _like(machine: _Machine, joined: Joined | None) -> Cluster | None:
 def _guess(machine: _Machine, joined: Joined | None, found: Sequence[Cluster]) -> str:
     """Return by what a machine was taken for the first of some presets, in words."""
     links = f" by its {joined.links_per_gpu} NVLinks per GPU" if joined else ""
-    unnamed = "" if machine.sm else f"the file does not name the GPUs{': ' if links else ';'}"
+    unnamed = "" if machine.sm else "the file does not name the GPUs: "
     others = ", ".join(each.name for each in found[1:])
     alike = f"; {others} would look alike (--on names the machine)" if others else ""
     return f"{unnamed}taken for {found[0].name}{links}{alike}"
