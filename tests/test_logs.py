@@ -325,6 +325,18 @@ def test_prefixes_and_noise(log: Log, prefix: str) -> None:
     assert [each.reason for each in found.unread] == ["lines of other output"]
 
 
+def test_tables_in_documents_and_logs_of_containers(log: Log) -> None:
+    pasted = "".join("| " + " | ".join(line.split()) + " |\n" for line in table(1.75).splitlines())
+    wrapped = "".join(
+        json.dumps({"log": line + "\n", "stream": "stdout"}) + "\n"
+        for line in table(1.75).splitlines()
+    )
+    for text in (pasted, wrapped):
+        run = the_run(log(text))
+        assert (run.collective, run.num_gpus, len(run.points)) == ("all_reduce", 8, 2 * len(SIZES))
+        assert not any("wrong" in note for note in run.notes)
+
+
 def test_the_command_line_names_the_test(log: Log) -> None:
     text = "+ mpirun -np 16 -x PATH ./build/alltoall_perf -b 8 -e 8G -f 2 -g 1 -n 50 -c 1\n"
     run = the_run(log(text + HEADER + table(0.9375, "float    none      -1")))
@@ -499,9 +511,15 @@ def test_everything_that_a_report_says_but_its_environment(json_log: Log) -> Non
 
 def test_ranks_are_threads_times_gpus_times_devices_listed(json_log: Log) -> None:
     devices = [{"rank": 4 * i, "group": 0, "hostname": f"n{i}"} for i in range(4)]
-    config = {"nthreads": 2, "ngpus": 2, "devices": devices}
+    config = {"nthreads": 2, "ngpus": 1, "devices": devices}
     run = the_run(json_log(json.dumps(report(config=config))))
-    assert (run.num_gpus, run.nodes) == (16, 4)
+    assert (run.num_gpus, run.nodes, run.notes) == (8, 4, ())
+
+
+def test_a_report_without_devices_tells_its_ranks_by_bandwidths(json_log: Log) -> None:
+    run = the_run(json_log(json.dumps(report(config={"nthreads": 1, "ngpus": 1}))))
+    assert (run.num_gpus, run.nodes) == (8, 0)
+    assert any("follows from" in note for note in run.notes)
 
 
 def test_halves_that_are_null_or_unsound(json_log: Log) -> None:

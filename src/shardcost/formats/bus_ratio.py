@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
-_SLACK: Final = 2e-5
+_SLACK: Final = 1e-6
 """Relative: what conversions between decimal and binary may add."""
 _SHARP: Final = 0.05
 """An interval of ratios narrower than this tells the collectives apart."""

@@ -79,7 +79,7 @@ def looks_like(head: str) -> bool:
     """Return whether a file begins like a log of nccl-tests, or holds rows of its tables."""
     if "_perf" in head and ("nThread" in head or "algbw" in head):
         return True
-    lines = (line for line in head.splitlines() if len(line) < 1000)
+    lines = (line for line in head.replace("|", " ").splitlines() if len(line) < _ROW_ENDS)
     return any(_is_header(line) or _is_whole_row(line) for line in lines)
 
 
@@ -172,6 +172,7 @@ class _Log:
 
     def take(self, number: int, line: str) -> None:
         """Understand one line."""
+        line = line.replace("|", " ")  # a table pasted into a document
         row = _row_in(line)
         telling = any(word in line for word in _TELLING)
         if row is None and not telling:
@@ -509,7 +510,7 @@ def _remarks(draft: _Draft) -> list[str]:
     groups = len({each.group for each in draft.ranks})
     if groups > 1:
         remarks.append(f"{groups} groups ran side by side; bandwidths are of one of them")
-    wrong = sum(half.wrong not in {"", "0", "N/A", "0e+00"} for half in draft.halves)
+    wrong = sum(_is_number(half.wrong) and float(half.wrong) > 0 for half in draft.halves)
     if wrong:
         remarks.append(f"{wrong} of {len(draft.halves)} times are of wrong results")
     if draft.blocking:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from shardcost.errors import FormatError
+from shardcost.formats.bus_ratio import Interval, likeliest_ranks, ranks_allowed, ratio_of
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.log_lines import PassedOver, text_of_log
 from shardcost.formats.nccl_tests import KIND, dtype_of, version_of
@@ -36,8 +37,9 @@ _HALVES: Final = (("out_of_place", False), ("in_place", True))
 def looks_like(head: str) -> bool:
     """Return whether a file begins like a report of nccl-tests."""
     begins = head.lstrip()[:1] == "{"
-    known = ('"nccl_version"', '"minimum_bytes"', '"out_of_place"', '"nthreads"')
-    return begins and '"args"' in head and any(word in head for word in known)
+    known = ('"nccl_version"', '"minimum_bytes"', '"out_of_place"', '"env"')
+    named = "_perf" in head or '"nthreads"' in head
+    return begins and named and '"args"' in head and any(word in head for word in known)
 
 
 def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
@@ -60,6 +62,8 @@ class _Result(NamedTuple):
     test: tuple[str, str, str, str]
     """Name of the experiment, number format, reduction and root; alike within a run."""
     points: list[Point]
+    rates: list[tuple[Interval, Interval]]
+    """busbw and algbw of each point that has them."""
     wrong: int
 
 
@@ -144,17 +148,17 @@ def _results(report: Mapping[str, Any], passed_over: PassedOver) -> Iterator[_Re
         if not 0 < size <= _MOST_BYTES:
             passed_over.add(0, "results of 0 bytes" if size == 0 else "sizes beyond 4 EiB")
             continue
-        points, wrong = _points(result, size, passed_over)
+        points, rates, wrong = _points(result, size, passed_over)
         if points:
             names = ("experiment_name", "type", "redop", "root")
             test = tuple(str(result.get(name) or "").strip()[:100] for name in names)
-            yield _Result((test[0], test[1], test[2], test[3]), points, wrong)
+            yield _Result((test[0], test[1], test[2], test[3]), points, rates, wrong)
 
 
 def _points(
     result: Mapping[str, Any], size: int, passed_over: PassedOver
-) -> tuple[list[Point], int]:
-    points, wrong = [], 0
+) -> tuple[list[Point], list[tuple[Interval, Interval]], int]:
+    points, rates, wrong = [], [], 0
     for name, in_place in _HALVES:
         half = result.get(name)
         if half is None:
@@ -166,7 +170,14 @@ def _points(
         wrong += _number(half.get("nwrong")) > 0
         dtype = dtype_of(str(result.get("type") or "").strip()[:40])
         points.append(Point(size, _number(half["time"]) * 1e-6, in_place, dtype))
-    return points, wrong
+        rates.append((_as_written(half.get("bus_bw")), _as_written(half.get("alg_bw"))))
+    return points, rates, wrong
+
+
+def _as_written(value: Any) -> Interval:
+    """Return which bandwidths are written like this, with six decimals; 0 says nothing."""
+    number = _number(value)
+    return Interval(max(0.0, number - 5e-7), number + 5e-7)
 
 
 def _unsound(half: Mapping[str, Any], size: int) -> str:
@@ -191,11 +202,12 @@ def _run(results: list[_Result], machine: _Machine) -> Run:
     wrong = sum(each.wrong for each in results)
     if wrong:
         notes.append(f"{wrong} times are of wrong results")
+    num_gpus = _ranks(known, results, machine, notes)
     amd = any(word in machine.device for word in ("AMD", "Instinct", "Radeon"))
     return Run(
         collective=known or bare,
-        num_gpus=machine.num_gpus,
-        nodes=machine.nodes,
+        num_gpus=num_gpus,
+        nodes=machine.nodes if num_gpus == machine.num_gpus else 0,
         library="rccl" if amd else "nccl",
         version=machine.version,
         device=machine.device,
@@ -203,6 +215,18 @@ def _run(results: list[_Result], machine: _Machine) -> Run:
         points=tuple(point for each in results for point in each.points),
         notes=tuple(notes),
     )
+
+
+def _ranks(
+    collective: str | None, results: list[_Result], machine: _Machine, notes: list[str]
+) -> int:
+    """Return the ranks that a report states, unless its bandwidths tell others."""
+    ratio = ratio_of(rates for each in results for rates in each.rates if rates[1].low > 0)
+    allowed = ranks_allowed(collective or "", ratio) if ratio else None
+    if allowed is None or allowed[0] <= machine.num_gpus <= allowed[1]:
+        return machine.num_gpus
+    notes.append("the number of GPUs follows from bus_bw / alg_bw")
+    return likeliest_ranks(allowed)
 
 
 def _table(value: Any) -> dict[str, Any]:
