@@ -218,7 +218,15 @@ def test_rows_that_disagree_are_noted(write: Write) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "GPU0", "hello\n", "GPU0 GPU1\n", "GPU0\tGPU0\tCPU Affinity\n", "GPU0 X NV1\n"],
+    [
+        "",
+        "GPU0",
+        "hello\n",
+        "GPU0 is idle\nGPU0 X NV1",
+        "GPU0 GPU1\n",
+        "GPU0\tGPU0\tCPU Affinity\n",
+        "GPU0 X NV1\n",
+    ],
 )
 def test_what_is_no_matrix_is_one_clear_error(write: Write, text: str) -> None:
     with pytest.raises(FormatError, match="topology"):

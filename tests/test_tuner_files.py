@@ -23,11 +23,12 @@ from shardcost.formats.nccl_tuner import (
     ALGORITHMS,
     COLLECTIVES,
     PROTOCOLS,
+    TunerFile,
     TunerRule,
-    TunerRules,
     as_csv,
 )
 from shardcost.formats.reading import MeasurementLog
+from shardcost.report import inspect_tuner
 from shardcost.report.tuner_plan import as_text
 
 _RULES = """\
@@ -49,15 +50,15 @@ allreduce,1024,ring
 """
 
 
-def read(tmp_path: Path, text: str) -> TunerRules | MeasurementLog:
+def read(tmp_path: Path, text: str) -> TunerFile | MeasurementLog:
     path = tmp_path / "tuner.csv"
     path.write_text(text, encoding="utf-8")
     return nccl_tuner.read(path)
 
 
-def rules_of(tmp_path: Path, text: str) -> TunerRules:
+def rules_of(tmp_path: Path, text: str) -> TunerFile:
     found = read(tmp_path, text)
-    assert isinstance(found, TunerRules)
+    assert isinstance(found, TunerFile)
     return found
 
 
@@ -160,6 +161,21 @@ def test_damage_ends_in_a_count_or_a_clear_error_and_soon(tmp_path: Path) -> Non
     long = rules_of(tmp_path, _RULES + "allreduce,0,1,ring,ll,-1,-1\n" * 10**6)
     assert time.perf_counter() - start < 2
     assert sum(each.count for each in long.unread) == 10**6
+
+
+def test_what_a_file_says_is_shown(tmp_path: Path) -> None:
+    reading = rules_of(tmp_path, _RULES + "allreduce,9,1,ring,ll,-1,-1,-1\n")
+    data = inspect_tuner.as_data(reading)
+    assert data["kind"] == "nccl-tuner"
+    assert data["rules"][1]["min_bytes"] == 65537
+    assert data["unread"] == [
+        {"reason": "a rule whose bytes cannot be", "count": 1, "first_line": 6}
+    ]
+    text = inspect_tuner.as_text(reading)
+    assert "ring ll128" in text
+    assert "Not read: 1 x a rule whose bytes cannot be (first in line 6)." in text
+    shadowed = inspect_tuner.as_text(rules_of(tmp_path, _RULES + _RULES))
+    assert "3 rules never match" in shadowed
 
 
 # Rules from predictions.

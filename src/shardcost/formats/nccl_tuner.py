@@ -58,6 +58,8 @@ _FEWEST_CELLS, _MOST_CELLS = 8, 10
 _NEEDED: Final = ("collective", "size_bytes", "latency_us")
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][+-]?[0-9]{1,2})?")
+_MOST_COMPARED: Final = 64
+"""Ranges of one group that later rules are compared with."""
 _ALIKE: Final = 2.0
 """Rates that differ by more than this factor are not of the same time."""
 
@@ -105,10 +107,12 @@ class TunerRule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TunerRules(Reading):
+class TunerFile(Reading):
     """The rules of a file, in order: the plugin takes the first that matches."""
 
     rules: tuple[TunerRule, ...]
+    shadowed: frozenset[int] = frozenset()
+    """Places of rules that never match: one before them covers all that they do."""
 
 
 Line: TypeAlias = TunerRule | str
@@ -134,7 +138,7 @@ def kind_of(head: str) -> str | None:
     return RULES if sound and cells[0] in COLLECTIVES.values() else None
 
 
-def read(path: Path, tick: Tick = no_tick) -> TunerRules | MeasurementLog:
+def read(path: Path, tick: Tick = no_tick) -> TunerFile | MeasurementLog:
     """Return the rules, or the measurements, that a file holds."""
     text = text_of(path, tick)
     if kind_of(text[: 2**16]) == MEASUREMENTS:
@@ -172,7 +176,7 @@ def _too_long(text: str) -> list[tuple[int, str]]:
     return [(_MOST_LINES + 1, reason)] * max(0, lines - _MOST_LINES)
 
 
-def _rules(text: str, file: str) -> TunerRules:
+def _rules(text: str, file: str) -> TunerFile:
     rules = []
     passed_over = _too_long(text)
     for number, line in _content(text):
@@ -185,7 +189,31 @@ def _rules(text: str, file: str) -> TunerRules:
             passed_over.append((number, f"a rule whose {error.argument} cannot be"))
     if not rules:
         raise FormatError(file, "holds no rule of NCCL's tuner plugin")
-    return TunerRules(file=file, kind=RULES, unread=counted(passed_over), rules=tuple(rules))
+    return TunerFile(
+        file=file,
+        kind=RULES,
+        unread=counted(passed_over),
+        rules=tuple(rules),
+        shadowed=_shadowed(rules),
+    )
+
+
+def _shadowed(rules: Sequence[TunerRule]) -> frozenset[int]:
+    """Return which rules have one before them that covers their sizes for the same group.
+
+    Only rules for the same collective and group are compared, and each with the first few.
+    """
+    reach: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+    found = set()
+    for place, rule in enumerate(rules):
+        group = (rule.collective, rule.nodes, rule.ranks, rule.pipe_ops, rule.reg_buff)
+        before = reach.setdefault(group, [])
+        covered = any(least <= rule.min_bytes and rule.max_bytes <= most for least, most in before)
+        if covered:
+            found.add(place)
+        elif len(before) < _MOST_COMPARED:
+            before.append((rule.min_bytes, rule.max_bytes))
+    return frozenset(found)
 
 
 def _rule(cells: Sequence[str]) -> TunerRule:

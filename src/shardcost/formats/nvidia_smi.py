@@ -33,7 +33,8 @@ _PREFIX: Final = re.compile(
 )
 """What mpirun and srun put before each line to say whose it is."""
 _GPU: Final = re.compile(r"GPU[0-9]{1,4}")
-_DEVICE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,40}")
+_DEVICE: Final = re.compile(r"(?=.{0,40}[0-9])[A-Za-z][A-Za-z0-9_.:-]{0,40}")
+"""Every device has a number in its name; other words after ``GPU0`` make a line no heading."""
 _JOINED: Final = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
 _LEGEND: Final = re.compile(r"\s{0,20}(NIC[0-9]{1,4}):\s{1,20}(\S{1,60})\s{0,20}")
 _AFTER_DEVICES: Final = frozenset(("CPU", "NUMA", "GPU"))
