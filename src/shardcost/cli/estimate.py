@@ -6,6 +6,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.cli import options
@@ -77,6 +78,11 @@ def parser() -> options.Parser:
     parser.add_argument(
         "--explain", action="store_true", help="formulas, values, sources and errors seen"
     )
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write the timeline of the step for ui.perfetto.dev, .json or .json.gz (--train)",
+    )
     layout = parser.add_argument_group("layout")
     for name, text in _LAYOUT.items():
         layout.add_argument(options.flag(name), metavar="N", help=text)
@@ -94,6 +100,7 @@ def parser() -> options.Parser:
 
 def run(given: Namespace) -> int:
     """Price one layout, or one for each value that varies, and print the report."""
+    _check_trace(given)
     model = options.model(given.model)
     caveats = list(model.caveats) if options.is_file(given.model) else []
     if given.vary is not None:
@@ -101,12 +108,28 @@ def run(given: Namespace) -> int:
     from shardcost.report.estimate import as_data, as_text
 
     found = _estimate(given, model)
+    if given.trace is not None:
+        from shardcost.report.trace import write_timeline
+
+        write_timeline(found, Path(given.trace))
     if given.json:
         explained = {"explanation": found.explain().splitlines()} if given.explain else {}
         options.print_json(as_data(found, caveats) | explained)
     else:
         print(as_text(found, caveats, explain=given.explain))
     return 0
+
+
+def _check_trace(given: Namespace) -> None:
+    """Raise where there is no one timeline to write, or its file is named as something else."""
+    if given.trace is None:
+        return
+    if given.vary is not None:
+        raise options.UsageError("--trace and --vary exclude each other: it shows one layout")
+    if given.phase != "train":
+        raise options.UsageError(f"--trace is for --train, not --{given.phase}")
+    if not given.trace.endswith((".json", ".json.gz")):
+        raise BadValueError("--trace", given.trace, "a file that ends in .json or .json.gz")
 
 
 def _vary(given: Namespace, model: Model, caveats: list[str]) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.errors import FormatError
-from shardcost.formats.time_sets import Floats, Intervals, Union
 from shardcost.formats.json_stream import JsonStream, PassedOver
 from shardcost.formats.kineto_names import (
     Call,
@@ -34,10 +33,12 @@ from shardcost.formats.kineto_names import (
     collective_of_kernel,
     communicates,
     group_of,
+    plain,
     whole,
 )
 from shardcost.formats.opened import chunks_of
 from shardcost.formats.reading import Reading, Tick, no_tick
+from shardcost.formats.time_sets import Floats, Intervals, Union
 
 KIND: Final = "kineto"
 EVENTS: Final = "traceEvents"
@@ -87,7 +88,7 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RankTrace:
-    """What one device did. Times count from its first kernel."""
+    """What one device did. Times count from the first kernel in the file."""
 
     rank: int
     calls: Calls
@@ -99,6 +100,11 @@ class RankTrace:
     """The heaviest compute kernels."""
     launches: int
     """Of all compute kernels."""
+
+    @property
+    def busy(self) -> tuple[Intervals, ...]:
+        """When it computes, communicates and copies."""
+        return self.compute, self.communication, self.copies
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -181,6 +187,35 @@ class _Device:
             known = self.kernels.setdefault(name, [0.0, 0])
         known[0] += duration
         known[1] += 1
+
+    def done(self, rank: int, kinds: tuple[Kind, ...], joined: _Joined) -> RankTrace:
+        """Return all of it, calls that do not say what they are joined with those that do.
+
+        Times of start are still those of the file.
+        """
+        kind, seq, size, start, duration, stream = self.calls.arrays()
+        calls, external, correlation = self.orphans.arrays()
+        if len(calls):
+            found = joined.found(external, correlation)
+            known = found >= 0
+            for column, said in zip((kind, seq, size), joined.said, strict=True):
+                column[calls[known]] = said[found[known]]
+        order = np.argsort(start, kind="stable")
+        columns: list[NDArray[Any]] = [kind, seq, size, start, duration * 1e-6, stream]
+        heaviest = sorted(self.kernels.items(), key=lambda each: -each[1][0])[:HEAVIEST]
+        return RankTrace(
+            rank=rank,
+            calls=Calls(kinds, *(each[order] for each in columns)),
+            compute=self.compute.intervals(),
+            communication=self.communication.intervals(),
+            copies=self.copies.intervals(),
+            span_s=0.0,
+            kernels=tuple(
+                Kernel(plain(name, _LONGEST_NAME), each[0] * 1e-6, int(each[1]))
+                for name, each in heaviest
+            ),
+            launches=int(sum(each[1] for each in self.kernels.values())),
+        )
 
     def settle(self) -> None:
         for each in (self.compute, self.communication, self.copies):
@@ -362,15 +397,16 @@ class _Reader:
         stated = whole(about.get("rank"))
         several = len(self.devices) > 1
         ranks = tuple(
-            _rank(device, number if several or stated is None else stated, kinds, joined)
+            device.done(number if several or stated is None else stated, kinds, joined)
             for number, device in sorted(self.devices.items())
         )
+        ranks = _from_the_first(ranks)
         backend = about.get("backend")
         return Trace(
             file=file,
             kind=KIND,
             world_size=whole(about.get("world_size")) or 0,
-            backend=backend[:20] if isinstance(backend, str) else "",
+            backend=plain(backend, 20) if isinstance(backend, str) else "",
             device=_device_name(self.about.get("deviceProperties")),
             ranks=ranks,
             unread=self.passed_over.unread(),
@@ -424,31 +460,21 @@ def _looked_up(keys: Whole, wanted: Whole) -> tuple[Whole, NDArray[np.bool_]]:
     return place, keys[place] == wanted
 
 
-def _rank(device: _Device, rank: int, kinds: tuple[Kind, ...], joined: _Joined) -> RankTrace:
-    kind, seq, size, start, duration, stream = device.calls.arrays()
-    calls, external, correlation = device.orphans.arrays()
-    if len(calls):
-        found = joined.found(external, correlation)
-        known = found >= 0
-        for column, said in zip((kind, seq, size), joined.said, strict=True):
-            column[calls[known]] = said[found[known]]
-    unions = [each.intervals() for each in (device.compute, device.communication, device.copies)]
-    origin = min((float(each.starts[0]) for each in unions if len(each.starts)), default=0.0)
-    end = max((float(each.ends[-1]) for each in unions if len(each.ends)), default=0.0)
-    order = np.argsort(start, kind="stable")
-    start, duration = (start - origin) * 1e-6, duration * 1e-6
-    columns: list[NDArray[Any]] = [kind, seq, size, start, duration, stream]
-    heaviest = sorted(device.kernels.items(), key=lambda each: -each[1][0])[:HEAVIEST]
-    compute, communication, copies = (each.shifted(origin, 1e-6) for each in unions)
-    return RankTrace(
-        rank=rank,
-        calls=Calls(kinds, *(each[order] for each in columns)),
-        compute=compute,
-        communication=communication,
-        copies=copies,
-        span_s=(end - origin) * 1e-6,
-        kernels=tuple(Kernel(name, each[0] * 1e-6, int(each[1])) for name, each in heaviest),
-        launches=int(sum(each[1] for each in device.kernels.values())),
+def _from_the_first(ranks: tuple[RankTrace, ...]) -> tuple[RankTrace, ...]:
+    """Return ranks with times in seconds that count from the first kernel of all."""
+    starts = [float(each.starts[0]) for rank in ranks for each in rank.busy if len(each.starts)]
+    ends = [float(each.ends[-1]) for rank in ranks for each in rank.busy if len(each.ends)]
+    origin, end = min(starts, default=0.0), max(ends, default=0.0)
+    return tuple(
+        replace(
+            rank,
+            calls=rank.calls._replace(start_s=(rank.calls.start_s - origin) * 1e-6),
+            compute=rank.compute.shifted(origin, 1e-6),
+            communication=rank.communication.shifted(origin, 1e-6),
+            copies=rank.copies.shifted(origin, 1e-6),
+            span_s=(end - origin) * 1e-6,
+        )
+        for rank in ranks
     )
 
 
@@ -521,4 +547,4 @@ def _known(group: CommGroup, groups: Mapping[str, CommGroup]) -> CommGroup:
 def _device_name(properties: Any) -> str:
     first = properties[0] if isinstance(properties, list) and properties else None
     name = first.get("name") if isinstance(first, dict) else None
-    return " ".join(name[:80].split()) if isinstance(name, str) else ""
+    return plain(name, 80) if isinstance(name, str) else ""

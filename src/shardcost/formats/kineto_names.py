@@ -136,7 +136,7 @@ def collective_of_kernel(name: str) -> str:
 
 def collective_of_call(name: str) -> str:
     """Return the collective that a call's name tells, or the name itself."""
-    return canonical_collective(name) or name[:_LONGEST_NAME].lower()
+    return canonical_collective(name) or plain(name, _LONGEST_NAME).lower()
 
 
 def call_of(args: Mapping[str, Any]) -> Call | None:
@@ -225,13 +225,19 @@ def _type(name: Any) -> tuple[str, int]:
     if not isinstance(name, str):
         return "", 0
     bare = name[:_LONGEST_NAME].lower().removeprefix("c10::").removeprefix("torch.")
-    return _TYPES.get(bare, (bare, 0))
+    return _TYPES.get(bare, (plain(bare, _LONGEST_NAME), 0))
 
 
 def _text(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value) if abs(value) < 2**62 else ""
-    return " ".join(value[:_LONGEST_NAME].split()) if isinstance(value, str) else ""
+    return plain(value, _LONGEST_NAME) if isinstance(value, str) else ""
+
+
+def plain(text: str, longest: int) -> str:
+    """Return a text from outside as one line that a terminal shows as it is."""
+    words = "".join(each if each.isprintable() else " " for each in text[:longest]).split()
+    return " ".join(words)
 
 
 def _ranks(value: Any) -> str:
@@ -240,6 +246,5 @@ def _ranks(value: Any) -> str:
         value = f"[{', '.join(shown)}{', ...' if len(value) > _RANKS_SHOWN else ''}]"
     if not isinstance(value, str):
         return ""
-    if len(value) <= _LONGEST_RANKS:
-        return value
-    return value[:_LONGEST_RANKS].rpartition(",")[0] + ", ..."
+    text = plain(value, _LONGEST_RANKS)
+    return text if len(value) <= _LONGEST_RANKS else text.rpartition(",")[0] + ", ..."

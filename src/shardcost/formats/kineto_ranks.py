@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost.formats.time_sets import Floats
 from shardcost.formats.kineto import Calls, RankTrace, Trace, Whole
 from shardcost.formats.kineto_names import Kind
 from shardcost.formats.reading import Point, Run
+from shardcost.formats.time_sets import Floats
 
 _UNMATCHED: Final = "send_recv"
 _MOST_SIZES: Final = 2_000

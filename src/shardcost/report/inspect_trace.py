@@ -1,0 +1,206 @@
+"""The report on traces: where the time went, the collectives, and what costs most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from shardcost.evidence.log_inspection import RunFindings
+from shardcost.evidence.trace_inspection import GroupFindings, TraceFindings, name_of
+from shardcost.formats.reading import Unread
+from shardcost.report.text import heading, paragraph, table
+from shardcost.units import GIGA, format_rate, format_time
+
+_MOST_GROUPS: Final = 8
+_MOST_KERNELS: Final = 3
+_MOST_REMARKS: Final = 4
+_LONGEST_KERNEL: Final = 58
+_LONGEST_GROUP: Final = 14
+
+
+def as_data(found: TraceFindings) -> dict[str, Any]:
+    """Return the report as plain data. Times are in seconds, or microseconds where named so."""
+    files = [each.file for each in found.traces]
+    return {
+        "file": files[0],
+        **({"files": files} if len(files) > 1 else {}),
+        "kind": found.traces[0].kind,
+        "rank": found.ranks[0] if found.ranks else None,
+        "ranks": list(found.ranks),
+        "world_size": found.traces[0].world_size,
+        "backend": found.traces[0].backend,
+        "device": found.traces[0].device,
+        "system": found.system or None,
+        "span_s": found.span_s,
+        "compute_s": found.compute_s,
+        "communication_s": found.communication_s,
+        "exposed_s": found.exposed_s,
+        "hidden_s": found.hidden_s,
+        "copies_s": found.copies_s,
+        "idle_s": found.idle_s,
+        "groups": [_group_as_data(each) for each in found.groups],
+        "runs": [_run_as_data(each) for each in found.runs],
+        "kernels": [each._asdict() for each in found.kernels],
+        "top": [each._asdict() for each in found.top],
+        "unread": [vars(each) for each in _unread(found)],
+        "notes": list(found.notes),
+    }
+
+
+def as_text(found: TraceFindings) -> str:
+    """Return the report for a terminal, about one screen of it."""
+    sections = [heading(paragraph(_summary(found), "  ")), _parts_table(found)]
+    if found.groups:
+        sections.append(_groups_table(found))
+    if found.top:
+        sections.append("\n".join([heading("What costs most"), *_top_in_words(found)]))
+    if found.kernels:
+        sections.append("\n".join([heading("Heaviest compute kernels"), *_kernels(found)]))
+    sections.append("\n".join(paragraph(each, "  ") for each in _remarks(found)))
+    return "\n\n".join(each for each in sections if each)
+
+
+def _group_as_data(each: GroupFindings) -> dict[str, Any]:
+    return {
+        **each.shape._asdict(),
+        "calls": each.calls,
+        "size_bytes": each.size_bytes,
+        "time_s": each.time_s,
+        "waiting_s": each.waiting_s,
+        "exposed_s": each.exposed_s,
+        "hidden_s": each.time_s - each.exposed_s,
+        "algbw": _gb_per_s(each.algbw_bytes_per_s),
+        "busbw": _gb_per_s(each.busbw_bytes_per_s),
+        "achieved_s": each.achieved_s,
+        "predicted_s": each.predicted_s,
+        "achieved_over_predicted": each.slowness,
+    }
+
+
+def _run_as_data(found: RunFindings) -> dict[str, Any]:
+    return {
+        "collective": found.run.collective,
+        "num_gpus": found.run.num_gpus,
+        "points": [
+            {
+                "size_bytes": each.point.size_bytes,
+                "time_us": round(each.point.time_s * 1e6, 6),
+                "algbw": _gb_per_s(each.algbw_bytes_per_s),
+                "busbw": _gb_per_s(each.busbw_bytes_per_s),
+            }
+            for each in found.points
+        ],
+        "notes": list(found.run.notes),
+    }
+
+
+def _gb_per_s(bytes_per_s: float | None) -> float | None:
+    return None if bytes_per_s is None else bytes_per_s / GIGA
+
+
+def _unread(found: TraceFindings) -> list[Unread]:
+    return [each for trace in found.traces for each in trace.unread]
+
+
+def _summary(found: TraceFindings) -> str:
+    """Return in one sentence what the traces are of."""
+    trace = found.traces[0]
+    if not found.ranks:
+        return "A profiler trace without GPU kernels."
+    several = len(found.ranks) > 1
+    whose = f"{len(found.ranks)} ranks" if several else f"rank {found.ranks[0]}"
+    of = f" of {trace.world_size}" if trace.world_size else ""
+    device = f" ({trace.device})" if trace.device else ""
+    mean = " on average" if several else ""
+    share = _percent(found.exposed_s, found)
+    return (
+        f"Profiler trace of {whose}{of}{device}: {format_time(found.span_s)}{mean}, of which"
+        f" {share} is exposed communication and {_percent(found.idle_s, found)} idle."
+    )
+
+
+def _percent(seconds: float, found: TraceFindings) -> str:
+    return f"{100 * seconds / found.span_s:.1f} %" if found.span_s else "0 %"
+
+
+def _parts_table(found: TraceFindings) -> str:
+    parts = (
+        ("compute", found.compute_s, "a compute kernel runs"),
+        ("hidden", found.hidden_s, "communication behind compute, part of the above"),
+        ("exposed", found.exposed_s, "communication while no compute kernel runs"),
+        ("copies", found.copies_s, "nothing but copies"),
+        ("idle", found.idle_s, "no kernel runs"),
+    )
+    rows = [
+        (name, format_time(seconds), _percent(seconds, found), text)
+        for name, seconds, text in parts
+    ]
+    return table(("part", "time", "share", "meaning"), rows, right="12")
+
+
+def _groups_table(found: TraceFindings) -> str:
+    rows = [_group_cells(each) for each in found.groups[:_MOST_GROUPS]]
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    right = "".join(str(i) for i, name in enumerate(columns) if name not in {"collective", "group"})
+    lines = [[*(row[name] for name in columns), ""] for row in rows]
+    return table([*columns, ""], lines, right=right, narrowest=1)
+
+
+def _group_cells(each: GroupFindings) -> dict[str, str]:
+    """Return a row by column; a column that is empty in all rows is not shown."""
+    shape = each.shape
+    busbw = each.busbw_bytes_per_s
+    return {
+        "collective": shape.collective[:_LONGEST_GROUP],
+        "group": shape.group[:_LONGEST_GROUP],
+        "ranks": str(shape.ranks or ""),
+        "calls": f"{each.calls:,.0f}",
+        "time": format_time(each.time_s),
+        "waiting": "" if each.waiting_s is None else format_time(each.waiting_s),
+        "exposed": format_time(each.exposed_s),
+        "busbw": "" if busbw is None else format_rate(busbw),
+        "/pred.": "" if each.slowness is None else f"{each.slowness:.2f}",
+    }
+
+
+def _top_in_words(found: TraceFindings) -> list[str]:
+    return [
+        paragraph(
+            f"{number}. {each.subject}: {format_time(each.seconds)} ({100 * each.share:.1f} %),"
+            f" {each.advice}.",
+            "   ",
+        )
+        for number, each in enumerate(found.top, 1)
+    ]
+
+
+def _kernels(found: TraceFindings) -> list[str]:
+    return [
+        f"  {format_time(each.time_s):>9}  {_shortened(each.name)}"
+        for each in found.kernels[:_MOST_KERNELS]
+    ]
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_KERNEL else name[: _LONGEST_KERNEL - 1] + "…"
+
+
+def _remarks(found: TraceFindings) -> list[str]:
+    said = []
+    if any(each.slowness is not None for each in found.groups):
+        said.append(f"/pred.: achieved over predicted time of {found.system}, without waiting.")
+    beyond = found.groups[_MOST_GROUPS:]
+    if beyond:
+        said.append(f"And {len(beyond)} more, from {name_of(beyond[0].shape)} on (--json).")
+    unread = _unread(found)
+    said += [_unread_in_words(unread)] if unread else []
+    said += [f"Note: {note}." for note in found.notes[:_MOST_REMARKS]]
+    return said
+
+
+def _unread_in_words(unread: Sequence[Unread]) -> str:
+    named = [
+        f"{each.count:,} x {each.reason}" + f" (line {each.first_line})" * (each.first_line > 0)
+        for each in unread[:_MOST_REMARKS]
+    ]
+    return f"Not read: {'; '.join(named)}{'; …' * (len(unread) > _MOST_REMARKS)}."
