@@ -24,7 +24,8 @@ COMMANDS: Final = {
     "clusters": "the clusters and networks in the catalog, or one of them in full",
     "measure": "run real collectives, write a table of times and bytes",
     "validate": "prediction against measurement: errors on measured tables",
-    "inspect": "read a file (a Hugging Face config.json) and say what it means",
+    "inspect": "read a file (log, trace, topology, config) and say what it means",
+    "calibrate": "a profile of your own cluster, from your own measurements",
 }
 """Each command with its one-line help; the module of the same name has the rest."""
 

@@ -1,44 +1,70 @@
-"""``shardcost inspect``: what a file means."""
+"""``shardcost inspect``: what files mean."""
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.cli import options
-from shardcost.errors import FormatError
-from shardcost.files import read_text
-from shardcost.formats.hf_config import looks_like_hf_config
-from shardcost.formats.safe_json import MOST_BYTES, parse_object
-from shardcost.report.describe import model_as_data, model_as_text
+from shardcost.errors import ShardcostError
+
+if TYPE_CHECKING:
+    from shardcost.formats.reading import Reading
 
 _EXAMPLES: Final = """\
   shardcost inspect config.json
-  shardcost inspect path/to/model-folder --json
+  shardcost inspect all_reduce.txt
+  shardcost inspect rank0.json.gz rank1.json.gz --on h100_sxm
+  shardcost inspect topo.txt --json
 """
 
 
 def parser() -> options.Parser:
     """Return the parser of this command."""
-    text = "Read a file and say what it means. Read so far: the config.json of Hugging Face models."
+    from shardcost.formats.detect import KINDS
+
+    text = f"Read files and say what they mean. Known by their content: {KINDS}."
     parser = options.Parser("inspect", text, _EXAMPLES)
-    parser.add_argument("file", help="the file, or the folder of a model that holds config.json")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="files, or the folder of a model with config.json"
+    )
+    parser.add_argument(
+        "--on", metavar="CLUSTER", help="the machine, where a file does not say it: catalog name"
+    )
+    parser.add_argument("--network", metavar="NET", help="catalog name: what joins the nodes")
     return parser
 
 
 def run(given: Namespace) -> int:
-    """Print what the file was understood to be."""
-    path = Path(given.file)
-    file = path / "config.json" if path.is_dir() else path
-    if not looks_like_hf_config(parse_object(read_text(file, MOST_BYTES), str(file))):
-        known = "a Hugging Face config.json"
-        raise FormatError(str(file), f"is JSON, but not of a kind that is read so far ({known})")
-    model = options.model_file(file)
+    """Print what each file was understood to be; a file that is not ends the command with 2."""
+    from shardcost.cli.progress import shown_progress
+    from shardcost.evidence.inspection import inspected
+    from shardcost.formats.detect import read_file
+    from shardcost.report.inspect import as_data, as_text
+
+    cluster = options.cluster(given.on, given.network) if given.on else None
+    readings: list[Reading] = []
+    refused: list[ShardcostError] = []
+    with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
+        for file in given.files:
+            try:
+                readings.append(read_file(Path(file), *([tick] if tick else [])))
+            except ShardcostError as error:
+                refused.append(error)
+    if not readings:
+        raise refused[0]
+    found = inspected(readings, cluster, given.network)
     if given.json:
-        data = {"file": str(given.file), "kind": "hf-config", "model": model_as_data(model)}
-        options.print_json(data)
+        options.print_json(_document([as_data(each) for each in found], len(given.files)))
     else:
-        print(f"{given.file}: a Hugging Face model config\n")
-        print(model_as_text(model))
-    return 0
+        print("\n\n".join(as_text(each) for each in found))
+    for reason in refused:
+        print(f"shardcost: {reason}", file=sys.stderr)
+    return 2 if refused else 0
+
+
+def _document(found: list[dict[str, Any]], files: int) -> dict[str, Any]:
+    """Return one file's data as it is, several under one key."""
+    return found[0] if files == 1 else {"files": found}

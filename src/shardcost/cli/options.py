@@ -12,8 +12,6 @@ from shardcost.errors import BadTypeError, BadValueError, ShardcostError
 from shardcost.scalars import whole_number
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardcost.cluster import Cluster
     from shardcost.model import Model
     from shardcost.workload import Workload
@@ -148,11 +146,12 @@ def model(text: str) -> Model:
     """Return the model that an option names: one of the catalog, or a config.json on disk."""
     from pathlib import Path
 
+    from shardcost.formats.hf_config import model_of_file
     from shardcost.model import Model
 
     if not text:
         raise BadValueError("--model", text, "a name of the catalog or a path")
-    return model_file(Path(text)) if is_file(text) else Model.named(text)
+    return model_of_file(Path(text)) if is_file(text) else Model.named(text)
 
 
 def is_file(text: str) -> bool:
@@ -160,18 +159,6 @@ def is_file(text: str) -> bool:
     from pathlib import Path
 
     return text.endswith(".json") or Path(text).is_dir()
-
-
-def model_file(path: Path) -> Model:
-    """Return the model of a Hugging Face config; what it warns of is a note of the model."""
-    import warnings
-
-    from shardcost.formats.hf_fields import UnknownFamilyWarning
-    from shardcost.model import Model
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnknownFamilyWarning)
-        return Model.from_hf(path)
 
 
 def cluster(text: str, network: str | None = None) -> Cluster:

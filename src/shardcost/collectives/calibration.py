@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -118,7 +118,7 @@ def _entry(entry: dict[str, Any], file: str) -> Calibration:
     entry.pop("confidence_pct", None)  # what a profile says of its constants to people
     try:
         kind = _KINDS[entry.pop("kind")]
-        constants = kind(**_in_base_units(entry.pop("constants")))
+        constants = _constants(kind, entry.pop("constants"), entry["name"], file)
         fit = dict(entry.pop("fit"))
         fit["collectives"] = tuple(fit["collectives"])
         return Calibration(
@@ -133,6 +133,21 @@ def _entry(entry: dict[str, Any], file: str) -> Calibration:
         raise FormatError(file, str(error)) from None
     except ShardcostError as error:
         raise FormatError.within(file, error) from None
+
+
+def _constants(
+    kind: type[Constants], figures: Mapping[str, float], library: str, file: str
+) -> Constants:
+    """Return the constants of a file's table, if it has what its kind needs and nothing else."""
+    stated = _in_base_units(figures)
+    known = {each.name: each.default is MISSING for each in fields(kind)}
+    unknown = [name for name in stated if name not in known]
+    if unknown:
+        raise FormatError(file, f"constants of {library}: unknown key {in_file_name(unknown[0])}")
+    lacking = [name for name, needed in known.items() if needed and name not in stated]
+    if lacking:
+        raise FormatError(file, f"constants of {library} lack {in_file_name(lacking[0])}")
+    return kind(**stated)
 
 
 def _in_base_units(figures: Mapping[str, float]) -> dict[str, float]:

@@ -106,6 +106,8 @@ class Solution:
     """Of the constants that were fitted."""
     curvature: Floats
     """Of the sum of squares, in the logarithms of those constants: small where rows say little."""
+    cost: float
+    """What is left of the sum of squares."""
 
 
 def even_hold(start: Constants) -> Hold:
@@ -129,6 +131,7 @@ def solved(
     predict: Callable[[Curve, Any], Floats],
     free: Callable[[str], bool],
     hold: Hold,
+    begin_at: Mapping[str, float] | None = None,
 ) -> Solution:
     """Return the best fit with what is known of its certainty.
 
@@ -138,6 +141,8 @@ def solved(
         predict: The model: times of a curve under given constants.
         free: Which constants to fit, by name; the others stay as they are.
         hold: How strongly to stay.
+        begin_at: Constants that the way down begins elsewhere for: where a constant does not matter
+            at `start`, because something else is slower, no slope leads to where it does.
     """
     solve = least_squares()
     names = [name for name in given(start) if free(name)]
@@ -161,11 +166,13 @@ def solved(
         stray = own * (logs - origin - moved.reshape(count, -1) @ ways)
         return np.concatenate([np.log(predicted) - measured, stray, together * ways])
 
-    begin = np.concatenate([np.minimum(origin, most - 1e-6), np.zeros(len(kinds))])
+    first = np.log([(given(start) | dict(begin_at or {}))[name] for name in names])
+    begin = np.concatenate([np.minimum(first, most - 1e-6), np.zeros(len(kinds))])
     free_ways = np.full(len(kinds), np.inf)
     bounds = (np.full(len(begin), -60.0), np.concatenate([most, free_ways]))
     found = solve(residuals, begin, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, max_nfev=80)
-    return Solution(constants(found.x[:count]), names, _curvature(found.jac, count))
+    curvature = _curvature(found.jac, count)
+    return Solution(constants(found.x[:count]), names, curvature, float(found.cost))
 
 
 def _curvature(jacobian: Floats, count: int) -> Floats:

@@ -22,7 +22,8 @@ from shardcost.errors import BadValueError, FormatError, shown
 from shardcost.evidence.collectives import Question, machine
 from shardcost.evidence.fit import Curve, curves
 from shardcost.formats.detect import TableFile
-from shardcost.formats.kineto import Trace, runs_of
+from shardcost.formats.kineto import Trace
+from shardcost.formats.kineto_ranks import runs_of
 from shardcost.formats.reading import MeasurementLog, Reading, Run
 
 _FROM_TRACES: Final = "traces"

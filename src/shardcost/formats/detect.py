@@ -15,9 +15,13 @@ from types import ModuleType
 from typing import Final
 
 from shardcost.errors import FormatError, shown
+from shardcost.files import read_text
+from shardcost.formats.hf_config import looks_like_hf_config, model_of_file
 from shardcost.formats.opened import head_of
 from shardcost.formats.reading import Reading, Tick, no_tick
+from shardcost.formats.safe_json import MOST_BYTES, parse_object
 from shardcost.formats.tables import Table, begins_like_a_table, read_table
+from shardcost.model import Model
 
 READERS: Final = (
     "nccl_xml",
@@ -42,7 +46,7 @@ _PROFILE: Final = re.compile(r"^\s*based_on\s*=", re.MULTILINE)
 class ModelFile(Reading):
     """The config of a model."""
 
-    path: Path
+    model: Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,7 @@ def read_file(path: Path, tick: Tick = no_tick) -> Reading:
         return ProfileFile(file=file, kind="profile", path=path)
     if head.lstrip().startswith("{"):
         _refuse_other_json(path)
-        return ModelFile(file=file, kind="hf-config", path=path)
+        return ModelFile(file=file, kind="hf-config", model=model_of_file(path))
     first = head.strip().splitlines()[0]
     raise FormatError(file, f"begins like no kind of file that is read ({shown(first)}): {KINDS}")
 
@@ -91,9 +95,5 @@ def _reader(head: str) -> ModuleType | None:
 
 
 def _refuse_other_json(path: Path) -> None:
-    from shardcost.files import read_text
-    from shardcost.formats.hf_config import looks_like_hf_config
-    from shardcost.formats.safe_json import MOST_BYTES, parse_object
-
     if not looks_like_hf_config(parse_object(read_text(path, MOST_BYTES), str(path))):
         raise FormatError(str(path), f"is JSON, but not of a kind that is read: {KINDS}")

@@ -18,7 +18,7 @@ from typing import Any, Final
 from shardcost.dtypes import canonical_dtype
 from shardcost.errors import BadTypeError, FormatError, ShardcostError, shown
 from shardcost.files import read_text
-from shardcost.formats.hf_fields import ALIASES, Config
+from shardcost.formats.hf_fields import ALIASES, Config, UnknownFamilyWarning
 from shardcost.formats.hf_layers import blocks
 from shardcost.formats.safe_json import MOST_BYTES, parse_object
 from shardcost.model import Model
@@ -48,6 +48,15 @@ def read_hf_config(config: str | Path | Mapping[str, Any], *, name: str | None =
     return _model(
         parse_object(text, str(path)), str(path), name or _file_name(path), source, quantized
     )
+
+
+def model_of_file(path: Path) -> Model:
+    """Return the model of a config; what it warns of is a caveat of the model."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownFamilyWarning)
+        return read_hf_config(path)
 
 
 def looks_like_hf_config(content: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from shardcost.formats.nccl_tuner import TunerRule, TunerRules
+from shardcost.formats.nccl_tuner import TunerFile, TunerRule
 from shardcost.report.text import paragraph, table
 from shardcost.report.unread import unread_as_data, unread_in_words
 from shardcost.units import format_bytes
@@ -13,7 +13,7 @@ from shardcost.units import format_bytes
 _MOST_ROWS: Final = 24
 
 
-def as_data(reading: TunerRules) -> dict[str, Any]:
+def as_data(reading: TunerFile) -> dict[str, Any]:
     """Return the rules as JSON has them."""
     return {
         "file": reading.file,
@@ -24,21 +24,23 @@ def as_data(reading: TunerRules) -> dict[str, Any]:
     }
 
 
-def as_text(reading: TunerRules) -> str:
+def as_text(reading: TunerFile) -> str:
     """Return the rules for a terminal, in the order in which the plugin tries them."""
     head = ("collective", "from", "to", "nodes", "ranks", "runs")
     rows = [_cells(rule) for rule in reading.rules[:_MOST_ROWS]]
-    lines = [
-        f"{reading.file}: {len(reading.rules)} rules of an NCCL tuner plugin; the first that"
-        " matches counts",
-        "",
-        table(head, rows, right="1234"),
-    ]
+    about = f"{reading.file}: {len(reading.rules)} rules of an NCCL tuner plugin"
     more = len(reading.rules) - len(rows)
     said = [f"and {more} more."] if more else []
     said += [unread_in_words(reading.unread)] if reading.unread else []
     said += [f"Note: {note}." for note in reading.notes]
-    return "\n".join([paragraph(lines[0]), *lines[1:], *(paragraph(each, "  ") for each in said)])
+    return "\n".join(
+        [
+            paragraph(f"{about}; the first that matches counts"),
+            "",
+            table(head, rows, right="1234"),
+            *(paragraph(each, "  ") for each in said),
+        ]
+    )
 
 
 def _cells(rule: TunerRule) -> tuple[str, ...]:

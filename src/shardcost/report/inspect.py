@@ -1,0 +1,138 @@
+"""The report of ``shardcost inspect``: each kind of file by the module for its kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import Calibration, in_file_units
+from shardcost.evidence.inspection import Inspected
+from shardcost.evidence.topology_inspection import GraphInspection, TopologyInspection
+from shardcost.evidence.trace_inspection import TraceFindings
+from shardcost.formats.detect import ModelFile, TableFile
+from shardcost.formats.nccl_tuner import TunerFile
+from shardcost.formats.reading import MeasurementLog, Reading
+from shardcost.report import inspect_log, inspect_topology, inspect_trace, inspect_tuner
+from shardcost.report.describe import model_as_data, model_as_text
+from shardcost.report.text import paragraph, table
+from shardcost.units import format_bytes
+
+_MOST_NAMED: Final = 6
+"""Values of a column that are named; of more, the first."""
+_TOLD: Final = ("dataset", "cluster", "gpu", "library", "collective", "model", "engine")
+"""Columns whose values say what a table is about."""
+
+
+def as_data(found: Inspected) -> dict[str, Any]:
+    """Return what a file means as JSON has it."""
+    reading, findings = found.reading, found.findings
+    if isinstance(findings, TopologyInspection | GraphInspection):
+        return inspect_topology.as_data(findings)
+    if isinstance(findings, TraceFindings):
+        return inspect_trace.as_data(findings)
+    if isinstance(reading, MeasurementLog):
+        return inspect_log.as_data(reading, findings)
+    if isinstance(reading, TunerFile):
+        return inspect_tuner.as_data(reading)
+    return {"file": reading.file, "kind": reading.kind} | _rest_as_data(reading, findings)
+
+
+def _rest_as_data(reading: Reading, findings: Any) -> dict[str, Any]:
+    if isinstance(reading, ModelFile):
+        return {"model": model_as_data(reading.model)}
+    if isinstance(reading, TableFile):
+        told = {name: sorted(values) for name, values in _values(reading).items()}
+        return {"table": reading.table.kind, "rows": reading.table.rows, "values": told}
+    cluster, calibrations = findings
+    return {
+        "name": cluster.name,
+        "based_on": cluster.based_on,
+        "network": cluster.network.name if cluster.network else None,
+        "libraries": [_calibration_as_data(each) for each in calibrations],
+    }
+
+
+def _calibration_as_data(each: Calibration) -> dict[str, Any]:
+    return {
+        "library": each.library,
+        "system": each.system,
+        "points": each.fit.rows,
+        "median_pct": each.fit.median_pct,
+        "p90_pct": each.fit.p90_pct,
+        "constants": in_file_units(each.constants),
+    }
+
+
+def as_text(found: Inspected) -> str:
+    """Return what a file means, for a terminal."""
+    reading, findings = found.reading, found.findings
+    if isinstance(findings, TopologyInspection | GraphInspection):
+        return inspect_topology.as_text(findings)
+    if isinstance(findings, TraceFindings):
+        return inspect_trace.as_text(findings)
+    if isinstance(reading, MeasurementLog):
+        return inspect_log.as_text(reading, findings)
+    if isinstance(reading, TunerFile):
+        return inspect_tuner.as_text(reading)
+    return _rest_as_text(reading, findings)
+
+
+def _rest_as_text(reading: Reading, findings: Any) -> str:
+    if isinstance(reading, ModelFile):
+        return f"{reading.file}: a Hugging Face model config\n\n{model_as_text(reading.model)}"
+    if isinstance(reading, TableFile):
+        return _table_as_text(reading)
+    return _profile_as_text(reading, *findings)
+
+
+def _values(reading: TableFile) -> dict[str, Counter[str]]:
+    """Return how often each value of the telling columns occurs."""
+    columns = reading.table.columns
+    return {name: Counter(columns[name]) for name in _TOLD if name in columns}
+
+
+def _table_as_text(reading: TableFile) -> str:
+    rows = []
+    for name, values in _values(reading).items():
+        some = ", ".join(value or "(blank)" for value, _ in values.most_common(_MOST_NAMED))
+        rows.append((name, str(len(values)), some + ", …" * (len(values) > _MOST_NAMED)))
+    file, kind = reading.file, reading.table.kind
+    uses = [f"shardcost validate {file}: predicts every row and says how far off that is."]
+    if kind == "collectives":
+        uses.append(f"shardcost calibrate {file} --name NAME: a profile of the machine.")
+    return "\n".join(
+        [
+            f"{file}: a measured table of {kind}, {reading.table.rows:,} rows",
+            "",
+            table(("column", "values", "which, most frequent first"), rows, right="1"),
+            "",
+            *(paragraph(each, "  ") for each in uses),
+        ]
+    )
+
+
+def _profile_as_text(
+    reading: Reading, cluster: Cluster, calibrations: tuple[Calibration, ...]
+) -> str:
+    joined = f", joined by {cluster.network.name}" if cluster.network else ""
+    rows = [
+        (
+            each.library if each.library != "network" else f"network {each.system}",
+            str(each.fit.rows),
+            f"{each.fit.least_gpus} to {each.fit.most_gpus}",
+            f"{format_bytes(each.fit.least_bytes)} to {format_bytes(each.fit.most_bytes)}",
+            f"{each.fit.median_pct:.1f} / {each.fit.p90_pct:.1f} %",
+        )
+        for each in calibrations
+    ]
+    head = ("calibrated", "points", "GPUs", "sizes", "error, median / p90")
+    return "\n".join(
+        [
+            f"{reading.file}: the profile {cluster.name}, {cluster.based_on} calibrated{joined}",
+            "",
+            table(head, rows, right="1"),
+            "",
+            f"Every command takes it: --on {reading.file}",
+        ]
+    )
