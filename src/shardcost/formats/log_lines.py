@@ -15,7 +15,7 @@ from shardcost.formats.opened import CutOffError, chunks_of
 from shardcost.formats.reading import Tick, Unread, no_tick
 
 MOST_BYTES: Final = 32 * 2**20
-MOST_LINES: Final = 500_000
+MOST_LINES: Final = 300_000
 LONGEST_LINE: Final = 4096
 """Characters; a line of a benchmark's table has 200."""
 _BEYOND: Final = "lines beyond what is read of a log"

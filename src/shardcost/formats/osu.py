@@ -37,12 +37,14 @@ _UNKNOWN_RANKS: Final = "the number of GPUs is not in the log: say --gpus"
 _PARTS: Final = "sizes are of one rank's part, not of the whole array"
 _MOST_BYTES: Final = 2**62
 _MOST_US: Final = 1e12
-_MOST_ROWS: Final = 100_000
+_MOST_ROWS: Final = 10_000
+_LONGEST_ROW: Final = 300
+"""Characters, and so far into a line a title begins."""
 
 
 def looks_like(head: str) -> bool:
     """Return whether a file begins like the output of the OSU micro-benchmarks."""
-    return any(_TITLE.search(line[:300]) for line in head.splitlines() if "OSU " in line)
+    return any(_TITLE.search(line, 0, _LONGEST_ROW) for line in head.splitlines() if "OSU " in line)
 
 
 def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
@@ -78,7 +80,7 @@ class _Draft:
 def _drafts(path: Path, passed_over: PassedOver, tick: Tick) -> Iterator[_Draft]:
     draft, ranks, rows = _Draft(), 0, 0
     for number, line in lines_of(path, passed_over, tick):
-        title = _TITLE.search(line) if "OSU " in line else None
+        title = _TITLE.search(line, 0, _LONGEST_ROW) if "OSU " in line else None
         ranks = _ranks_in(line) or ranks
         if title:
             yield draft
@@ -113,7 +115,7 @@ def _ranks_in(line: str) -> int:
 
 def _point(line: str, number: int) -> Point | str | None:
     """Return the point of a row, why there is none, or None where a line is no row."""
-    if "#" in line:
+    if "#" in line or len(line) > _LONGEST_ROW:
         return None
     row = _ROW.fullmatch(line)
     if not row:
