@@ -196,6 +196,24 @@ def test_tables_are_calibrated_on_too(tmp_path: Path, capsys: pytest.CaptureFixt
     assert told["calibrated"][0]["gpu_counts_left_out"]["rows"] == 2 * len(SIZES)
 
 
+def test_validate_predicts_by_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    truth = slower(NCCL, 1.5)
+    rows = [row for gpus in (4, 8) for row in rows_of(curve(truth, gpus=gpus))]
+    other = rows_of(curve(None, cluster="a100_sxm"))
+    table = written(tmp_path, rows + other)
+    profile = tmp_path / "mine.toml"
+    profile.write_text(as_profile("mine", H100, calibrate([curve(truth)])))
+    words = ("validate", table, "--by", "cluster", "--json")
+    without, within = (run_json(capsys, *words, *more) for more in ((), ("--on", profile)))
+    errors = [
+        {each["key"]["cluster"]: each["median_pct"] for each in told["tables"][0]["groups"]}
+        for told in (without, within)
+    ]
+    assert errors[0]["h100_sxm"] > 20
+    assert errors[1]["h100_sxm"] < 5
+    assert errors[0]["a100_sxm"] == errors[1]["a100_sxm"] < 0.1
+
+
 def test_what_is_missing_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny_config: Callable[..., Path]
 ) -> None:

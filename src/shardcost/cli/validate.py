@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
 from shardcost.cli import options
+from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import by_profile
 from shardcost.errors import FormatError
 from shardcost.evidence.recorded import as_toml, figures, read_record, worsened
 from shardcost.evidence.shipped import is_shipped, joined, not_in, shipped, tables_in
@@ -57,6 +60,11 @@ def parser() -> options.Parser:
     _add_page(parser)
     _add_record(parser)
     parser.add_argument(
+        "--on",
+        metavar="PROFILE.toml",
+        help="predict the profile's system by the profile, other systems as ever",
+    )
+    parser.add_argument(
         "--ignore-versions",
         action="store_true",
         help="predict serving engines by their newest kernels, not by the version in dataset",
@@ -103,10 +111,11 @@ def run(given: Namespace) -> int:
         option: _target(option, getattr(given, option[2:]), named)
         for option in ("--predictions", "--page", "--record")
     }
-    found = [
-        validate(table, _columns(given.by), ignore_versions=given.ignore_versions)
-        for table in tables
-    ]
+    with _rested_on(given.on):
+        found = [
+            validate(table, _columns(given.by), ignore_versions=given.ignore_versions)
+            for table in tables
+        ]
     if targets["--predictions"] is not None:
         write_table(targets["--predictions"], PREDICTIONS_HEAD, prediction_rows(found[0]))
     if targets["--page"] is not None:
@@ -118,12 +127,19 @@ def run(given: Namespace) -> int:
     return WORSE if worse else 0
 
 
+def _rested_on(profile: str | None) -> AbstractContextManager[None]:
+    """Return within what to predict: by a user's own constants where there is a profile."""
+    return nullcontext() if profile is None else by_profile(Cluster.from_profile(profile))
+
+
 def _check(given: Namespace) -> None:
     """Raise for options that do not go together."""
     if not given.tables and not given.shipped and given.folder is None:
         raise options.UsageError("arguments are required: TABLE.csv, --folder or --shipped")
     if given.against is not None and given.record is not None:
         raise options.UsageError("--against and --record: compare first, then record")
+    if given.on is not None and given.page is not None:
+        raise options.UsageError("--on is for figures, not for a --page on the catalog")
     if given.quick and given.page is None:
         raise options.UsageError("--quick is for --page")
 

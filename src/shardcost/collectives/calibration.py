@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import MISSING, fields
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import MISSING, fields, replace
 from functools import cache
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -242,6 +242,17 @@ def _profiled(name: str, text: str) -> tuple[Calibration, ...]:
 def of_profile(cluster: Cluster) -> tuple[Calibration, ...]:
     """Return the calibrations that a cluster's own profile brings along."""
     return _profiled(cluster.name, cluster.silicon) if cluster.silicon else ()
+
+
+def by_profile(cluster: Cluster) -> AbstractContextManager[None]:
+    """Within this, let predictions on the system of a profile rest on the profile."""
+    own = [
+        each if isinstance(each.constants, Wire) else replace(each, system=cluster.system)
+        for each in of_profile(cluster)
+    ]
+    taken = {(each.system, each.library) for each in own}
+    others = (each for each in measured() if (each.system, each.library) not in taken)
+    return instead([*others, *own])
 
 
 def libraries(cluster: Cluster) -> list[str]:
