@@ -114,6 +114,14 @@ def test_what_cannot_be_predicted_has_a_reason(asked: Run, reason: str) -> None:
     assert "Not predicted: " in as_text(log_of(asked), [found])
 
 
+def test_rows_without_a_device_are_of_the_library_of_the_machine() -> None:
+    bare = inspected(run(device=""), Cluster.named("mi300x"))
+    assert bare.not_predicted == ""
+    assert bare.points[0].predicted_s == pytest.approx(
+        collective_time("all_reduce", SIZES[0], "mi300x", 8, 1, library="rccl").time_s
+    )
+
+
 def test_a_size_slower_than_a_larger_one_is_doubted() -> None:
     found = inspected(slowed(run(), 2**10, 3.0))
     assert doubted(found, "slower than a larger size") == [2**10, 2**10]

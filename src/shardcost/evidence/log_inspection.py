@@ -33,6 +33,8 @@ _ABOVE_LINK: Final = 1.02
 _SMALL_BYTES: Final = 4096
 """Up to here a time is all latency."""
 _NEAR_PEAK: Final = 0.8
+_VENDORS_OWN: Final = frozenset({"nccl", "rccl"})
+"""Libraries whose tests print alike: rows without a device may be of either."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,8 @@ def _compared(run: Run, cluster: Cluster | None) -> tuple[float | None, Floats |
 
 def _predicted_s(run: Run, cluster: Cluster, group: Group) -> Floats:
     sizes = np.array([point.size_bytes for point in run.points], dtype=np.float64)
-    library = run.library or default_library(cluster)
+    told = run.library and (run.device or run.version or run.library not in _VENDORS_OWN)
+    library = run.library if told else default_library(cluster)
     found = collective_time(
         run.collective, sizes, cluster, run.num_gpus, run.nodes or None, library=library
     )
