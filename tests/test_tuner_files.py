@@ -28,7 +28,6 @@ from shardcost.formats.nccl_tuner import (
     as_csv,
 )
 from shardcost.formats.reading import MeasurementLog
-from shardcost.report import inspect_tuner
 from shardcost.report.tuner_plan import as_text
 
 _RULES = """\
@@ -163,19 +162,11 @@ def test_damage_ends_in_a_count_or_a_clear_error_and_soon(tmp_path: Path) -> Non
     assert sum(each.count for each in long.unread) == 10**6
 
 
-def test_what_a_file_says_is_shown(tmp_path: Path) -> None:
-    reading = rules_of(tmp_path, _RULES + "allreduce,9,1,ring,ll,-1,-1,-1\n")
-    data = inspect_tuner.as_data(reading)
-    assert data["kind"] == "nccl-tuner"
-    assert data["rules"][1]["min_bytes"] == 65537
-    assert data["unread"] == [
-        {"reason": "a rule whose bytes cannot be", "count": 1, "first_line": 6}
-    ]
-    text = inspect_tuner.as_text(reading)
-    assert "ring ll128" in text
-    assert "Not read: 1 x a rule whose bytes cannot be (first in line 6)." in text
-    shadowed = inspect_tuner.as_text(rules_of(tmp_path, _RULES + _RULES))
-    assert "3 rules never match" in shadowed
+def test_rules_that_never_match_are_noted(tmp_path: Path) -> None:
+    assert rules_of(tmp_path, _RULES).notes == ()
+    assert rules_of(tmp_path, _RULES + _RULES).notes == (
+        "3 of the rules never match: one before them covers the same groups and sizes",
+    )
 
 
 # Rules from predictions.

@@ -27,6 +27,7 @@ from shardcost.formats.reading import (
     Reading,
     Run,
     Tick,
+    Unread,
     counted,
     no_tick,
 )
@@ -50,7 +51,7 @@ HEADING: Final = (
     "numPipeOps,regBuff"
 )
 
-_MOST_LINES: Final = 100_000
+_MOST_LINES: Final = 50_000
 _MOST_BYTES: Final = 2**63 - 1
 _MOST_RANKS: Final = 10**7
 _MOST_SECONDS: Final = 1e4
@@ -58,7 +59,7 @@ _FEWEST_CELLS, _MOST_CELLS = 8, 10
 _NEEDED: Final = ("collective", "size_bytes", "latency_us")
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][+-]?[0-9]{1,2})?")
-_MOST_COMPARED: Final = 64
+_MOST_COMPARED: Final = 32
 """Ranges of one group that later rules are compared with."""
 _ALIKE: Final = 2.0
 """Rates that differ by more than this factor are not of the same time."""
@@ -111,8 +112,6 @@ class TunerFile(Reading):
     """The rules of a file, in order: the plugin takes the first that matches."""
 
     rules: tuple[TunerRule, ...]
-    shadowed: frozenset[int] = frozenset()
-    """Places of rules that never match: one before them covers all that they do."""
 
 
 Line: TypeAlias = TunerRule | str
@@ -157,9 +156,8 @@ def _as_line(line: Line) -> str:
 
 def _content(text: str) -> Iterator[tuple[int, str]]:
     """Yield the lines that are neither blank nor a comment, with their numbers."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if number > _MOST_LINES:
-            return
+    lines = text.split("\n", _MOST_LINES)[:_MOST_LINES]
+    for number, line in enumerate(lines, start=1):
         bare = line.strip()
         if bare and not bare.startswith("#"):
             yield number, bare
@@ -169,16 +167,16 @@ def _cells(line: str) -> list[str]:
     return [cell.strip().strip('"').lower() for cell in line.split(",", 40)]
 
 
-def _too_long(text: str) -> list[tuple[int, str]]:
+def _too_long(text: str) -> tuple[Unread, ...]:
     """Return what is passed over of a file of absurd length."""
-    lines = text.count("\n")
+    beyond = text.count("\n") + (not text.endswith("\n")) - _MOST_LINES
     reason = f"lines beyond the first {_MOST_LINES:,}"
-    return [(_MOST_LINES + 1, reason)] * max(0, lines - _MOST_LINES)
+    return (Unread(reason, beyond, _MOST_LINES + 1),) if beyond > 0 else ()
 
 
 def _rules(text: str, file: str) -> TunerFile:
     rules = []
-    passed_over = _too_long(text)
+    passed_over: list[tuple[int, str]] = []
     for number, line in _content(text):
         cells = _cells(line)
         if cells[0] == "collective_type":
@@ -192,28 +190,28 @@ def _rules(text: str, file: str) -> TunerFile:
     return TunerFile(
         file=file,
         kind=RULES,
-        unread=counted(passed_over),
+        unread=(*counted(passed_over), *_too_long(text)),
+        notes=_never_matching(rules),
         rules=tuple(rules),
-        shadowed=_shadowed(rules),
     )
 
 
-def _shadowed(rules: Sequence[TunerRule]) -> frozenset[int]:
-    """Return which rules have one before them that covers their sizes for the same group.
+def _never_matching(rules: Sequence[TunerRule]) -> tuple[str, ...]:
+    """Return in words how many rules have one before them that covers their sizes and group.
 
     Only rules for the same collective and group are compared, and each with the first few.
     """
-    reach: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-    found = set()
-    for place, rule in enumerate(rules):
+    ranges: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+    found = 0
+    for rule in rules:
         group = (rule.collective, rule.nodes, rule.ranks, rule.pipe_ops, rule.reg_buff)
-        before = reach.setdefault(group, [])
-        covered = any(least <= rule.min_bytes and rule.max_bytes <= most for least, most in before)
-        if covered:
-            found.add(place)
+        before = ranges.setdefault(group, [])
+        if any(least <= rule.min_bytes and rule.max_bytes <= most for least, most in before):
+            found += 1
         elif len(before) < _MOST_COMPARED:
             before.append((rule.min_bytes, rule.max_bytes))
-    return frozenset(found)
+    words = f"{found} of the rules never match: one before them covers the same groups and sizes"
+    return (words,) if found else ()
 
 
 def _rule(cells: Sequence[str]) -> TunerRule:
@@ -244,7 +242,7 @@ def _measurements(text: str, file: str) -> MeasurementLog:
     lines = _content(text)
     head = _cells(next(lines)[1])
     runs: dict[tuple[str, ...], list[Point]] = {}
-    passed_over = _too_long(text)
+    passed_over: list[tuple[int, str]] = []
     odd = 0
     for number, line in lines:
         row = dict(zip(head, _cells(line), strict=False))
@@ -265,7 +263,7 @@ def _measurements(text: str, file: str) -> MeasurementLog:
     return MeasurementLog(
         file=file,
         kind=MEASUREMENTS,
-        unread=counted(passed_over),
+        unread=(*counted(passed_over), *_too_long(text)),
         notes=tuple(notes),
         runs=tuple(_run(key, points) for key, points in runs.items()),
     )

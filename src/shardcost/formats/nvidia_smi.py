@@ -25,6 +25,7 @@ NEAREST_FIRST: Final = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")
 
 _MOST_DEVICES: Final = 256
 _MOST_CHARACTERS: Final = 4 * 2**20
+_MOST_LINES: Final = 50_000
 """A matrix of 16 GPUs and 16 cards has 4 KiB; what follows so much other output is not sought."""
 _ESCAPE: Final = re.compile(r"\x1b?\[[0-9;]{1,20}m")
 """As a terminal gets it, and as it looks when copied without the unprintable character."""
@@ -91,7 +92,8 @@ def read(path: Path, tick: Tick = no_tick) -> DeviceMatrix:
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield each line with its number, without escape codes and what launchers put before it."""
-    for number, raw in enumerate(text.splitlines(), start=1):
+    lines = text.split("\n", _MOST_LINES)[:_MOST_LINES]
+    for number, raw in enumerate(lines, start=1):
         line = _ESCAPE.sub("", raw) if "[" in raw else raw
         prefix = _PREFIX.match(line)
         yield number, line[prefix.end() :] if prefix else line
