@@ -432,6 +432,25 @@ def test_links_of_width_zero_have_no_rate(write: Write) -> None:
     assert any("width 0" in note for note in data["notes"])
 
 
+def test_cards_without_gpus_and_many_gpus_are_inspected_soon(write: Write) -> None:
+    card = '<pci class="0x020700" busid="0000:01:00.0"/>'
+    data = meaning(write(f"<system><cpu>{card}</cpu></system>"))
+    assert (data["gpus"], len(data["nics"]), data["tiers"]) == (0, 1, [])
+    link = '<nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>'
+    many = "".join(
+        f'<cpu host_hash="0x{host:x}"><pci class="0x030200" busid="0000:0{host}:00.0">'
+        f'<gpu dev="{dev}" sm="100" rank="{4 * host + dev}">{link}</gpu></pci></cpu>'
+        for host in range(144)
+        for dev in range(4)
+    )
+    start = time.perf_counter()
+    rack = meaning(write(f"<system>{many}</system>"))
+    assert time.perf_counter() - start < 5
+    assert (rack["gpus"], rack["hosts"], rack["like"]["cluster"]) == (576, 144, "gb200_nvl72")
+    sizes = {tier["kind"]: tier["gpus"] for tier in rack["tiers"]}
+    assert sizes == {"nvswitch": 576, "sockets": 4}
+
+
 def test_numbers_that_cannot_be_are_counted(write: Write) -> None:
     bad = '<nvlink target="0000:07:00.0" count="{}" tclass="0x068000"/>'
     for count in ("-1", "nan", "9" * 400, "1e400", ""):
@@ -462,6 +481,10 @@ _LAUGHS = "".join(
         (xml()[:-200], r"line \d+ is not sound XML: (no element found|unclosed token)"),
         ("<system>" + "<pci>" * 100_000, "nested over 64 levels"),
         ("<system>" + "<cpu/>" * 60_000 + "</system>", "over 50,000 elements"),
+        (
+            "<system><cpu>" + '<pci class="0x030200"/>' * 10_000 + "</cpu></system>",
+            "holds over 576 GPUs",
+        ),
         ("<system></system>", "neither a GPU nor a network card"),
         ("<algo/>", "neither <system> nor <graphs>"),
         ("<graphs></graphs>", "holds no graph"),

@@ -29,6 +29,9 @@ _MOST_BYTES: Final = 16 * 2**20
 """A machine of 16 GPUs has 30 KiB, a rack of 72 some 300."""
 _MOST_DEPTH: Final = 64
 _MOST_ELEMENTS: Final = 50_000
+_MOST_GPUS: Final = 576
+_MOST_CARDS: Final = 1024
+"""In one file; the largest NVLink domain that was announced has 576 GPUs."""
 _ROOTS: Final = {"system": TOPOLOGY, "graphs": GRAPH}
 _BLANKS: Final = re.compile("[ \\t\\r\\n\ufeff]*")
 _BEFORE_ROOT: Final = (("<!--", "-->"), ("<?", "?>"))
@@ -295,6 +298,8 @@ def _topology(root: _Element, file: str) -> NcclTopology:
         raise FormatError(
             file, f"line {root.line}: <system> holds neither a GPU nor a network card"
         )
+    if len(found.gpus) > _MOST_GPUS or len(found.nics) > _MOST_CARDS:
+        raise FormatError(file, f"holds over {_MOST_GPUS} GPUs or {_MOST_CARDS} network cards")
     hidden = (
         [f"{found.widthless} PCI links have width 0, as in virtual machines: rates are not known"]
         if found.widthless
