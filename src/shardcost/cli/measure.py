@@ -27,7 +27,6 @@ _EXAMPLES: Final = """\
 _SIZES: Final = "1KiB:16MiB:4"
 _SIZES_TO_VERIFY: Final = "1028,100000,1MiB"
 """In one piece, of odd length; in one piece or not, by algorithm; not in one piece."""
-_VERIFIED: Final = "ring,recursive_doubling,rabenseifner,linear"
 _OUTPUT: Final = "measured.csv"
 _MOST_RUNS: Final = 1_000_000
 _LONGEST_NAME: Final = 100
@@ -82,10 +81,9 @@ def parser() -> options.Parser:
 def run(given: Namespace) -> int:
     """Measure, write each row as it comes, print what was found."""
     from shardcost.measure.launch import ended_by_signals
-    from shardcost.measure.open_mpi import DEFAULT
 
     _check_options(given)
-    session = _session(given, _algorithms(given, DEFAULT))
+    session = _session(given)
     if given.verify_bytes:
         _check_verifiable(session)
     session.check_installed()
@@ -221,6 +219,8 @@ def _print_checks(checks: list[Verified]) -> None:
 
 
 def _check_options(given: Namespace) -> None:
+    if given.verify_bytes and given.backend != "mpi":
+        raise BadValueError("--backend", given.backend, "mpi with --verify-bytes")
     if given.append and given.force:
         raise options.UsageError("--append and --force exclude each other; give one")
     if given.verify_bytes and given.output is None and (given.append or given.force):
@@ -236,24 +236,33 @@ def _check_verifiable(session: Session) -> None:
     """Raise if the bytes of any of it cannot be told beforehand, or not be counted."""
     from shardcost.measure.open_mpi import messages
 
-    if session.backend != "mpi":
-        raise BadValueError("--backend", session.backend, "mpi with --verify-bytes")
     if session.uncounted is not None:
         raise options.UsageError(f"--verify-bytes cannot be: {session.uncounted}")
+    if not session.algorithms:
+        raise options.UsageError("--verify-bytes: these collectives have no algorithm in common")
     for collective in session.job.collectives:
         for algorithm in session.algorithms:
             messages(collective, algorithm, 2, 2, 1)
 
 
-def _algorithms(given: Namespace, default: str) -> tuple[str, ...]:
-    if given.algorithm is None:
-        text = _VERIFIED if given.verify_bytes else default
-    else:
-        text = given.algorithm
-    return tuple(options.several("--algorithm", text))
+def _algorithms(given: Namespace, collectives: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those asked for; if none are, all that can be verified, or Open MPI's own choice."""
+    from shardcost.measure.open_mpi import DEFAULT, ON_THE_WIRE
+
+    if given.algorithm is not None:
+        return tuple(options.several("--algorithm", given.algorithm))
+    if not given.verify_bytes:
+        return (DEFAULT,)
+    return tuple(
+        dict.fromkeys(
+            name
+            for _, name in ON_THE_WIRE
+            if all((collective, name) in ON_THE_WIRE for collective in collectives)
+        )
+    )
 
 
-def _session(given: Namespace, algorithms: tuple[str, ...]) -> Session:
+def _session(given: Namespace) -> Session:
     from shardcost.measure.job import Job
     from shardcost.measure.session import Session, ranks_of_torchrun
 
@@ -278,7 +287,7 @@ def _session(given: Namespace, algorithms: tuple[str, ...]) -> Session:
     return Session(
         backend=given.backend,
         ranks=tuple(options.wholes("--ranks", asked)),
-        algorithms=algorithms,
+        algorithms=_algorithms(given, job.collectives),
         transport=given.transport,
         job=job,
         timeout_s=_timeout(given.timeout),

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal, TypeAlias
 
 from shardcost.errors import MissingExtraError, ShardcostError
-from shardcost.measure import mpi_rank, open_mpi, torch_rank
+from shardcost.measure import mpi_rank, open_mpi, rank, torch_rank
 from shardcost.measure.job import Answer, Job
 
 Transport: TypeAlias = Literal["tcp", "shared"]
@@ -87,11 +87,11 @@ def mpi_programs(job: Job, ranks: int, algorithm: str, transport: Transport) -> 
         parameters |= open_mpi.forced(collective, algorithm)
     settings = [word for name, value in parameters.items() for word in ("--mca", name, value)]
     place = ["--host", f"localhost:{ranks}", "--bind-to", "none", "-n", str(ranks)]
-    rank = [sys.executable, "-m", mpi_rank.__name__]
+    each = [sys.executable, "-m", mpi_rank.__name__]
     own = {mpi_rank.JOB: job.as_text(), mpi_rank.OVER_TCP: str(int(transport == "tcp"))}
     if hasattr(os, "geteuid") and os.geteuid() == 0:  # as in a container; mpirun wants it confirmed
         own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return [Program([str(mpirun()), *place, *settings, *rank], own)]
+    return [Program([str(mpirun()), *place, *settings, *each], own)]
 
 
 def torch_programs(job: Job, ranks: int, backend: str) -> list[Program]:
@@ -108,8 +108,8 @@ def torch_programs(job: Job, ranks: int, backend: str) -> list[Program]:
         shared["GLOO_SOCKET_IFNAME"] = "lo"
     command = [sys.executable, "-m", torch_rank.__name__]
     return [
-        Program(command, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(ranks)
+        Program(command, shared | {"RANK": str(number), "LOCAL_RANK": str(number)})
+        for number in range(ranks)
     ]
 
 
@@ -147,11 +147,12 @@ def _started(
     programs: Sequence[Program], complaints: IO[bytes]
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     running: list[subprocess.Popen[bytes]] = []
+    own = {"OMP_NUM_THREADS": "1", rank.PARENT: str(os.getpid())}
     try:
         for program in programs:
             process = subprocess.Popen(  # noqa: S603 - the command is ours
                 program.command,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **program.environment},
+                env={**os.environ, **own, **program.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL if running else subprocess.PIPE,
                 stderr=complaints,

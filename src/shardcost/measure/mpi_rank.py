@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.measure.job import Job
-from shardcost.measure.rank import Ints, Prepared, WrongResultError, answers
+from shardcost.measure.rank import Prepared, Values, WrongResultError, answers, ends_with_parent
 
 JOB: Final = "SHARDCOST_MEASURE_JOB"
 OVER_TCP: Final = "SHARDCOST_MEASURE_TCP"
@@ -45,7 +45,7 @@ class MpiRanks:
         """Return the values of all ranks, on every rank."""
         return self.world.allgather(values)
 
-    def prepared(self, collective: str, given: Ints, elements: int, dtype: str) -> Prepared:
+    def prepared(self, collective: str, given: Values, elements: int, dtype: str) -> Prepared:
         """Return a collective whose input on this rank is `given`."""
         source = given.astype(DTYPES[dtype])
         lengths = {"reduce_scatter": elements // self.size, "broadcast": 0}
@@ -81,6 +81,7 @@ def _version(text: str) -> str:
 
 def main() -> int:
     """Run the job that the environment holds."""
+    ends_with_parent()
     ranks = MpiRanks(over_tcp=os.environ[OVER_TCP] == "1")
     try:
         for answer in answers(ranks, Job.from_text(os.environ[JOB])):

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardcost.collectives.algorithms import direct, open_mpi, recursive, ring
+from shardcost.collectives.algorithms import direct, open_mpi, recursive, ring, tree
 from shardcost.collectives.algorithms.plan import Plan
 from shardcost.collectives.schedule import Ints
 from shardcost.errors import UnknownNameError
@@ -56,12 +56,17 @@ class _Known(NamedTuple):
     """An algorithm whose messages are known."""
 
     plan: Callable[[int], Plan]
-    lengths: Callable[[int, int], Ints]
+    lengths: Callable[[int, int], Ints] = open_mpi.early_first
     """Of the chunks, in elements, from the elements and the number of chunks."""
     needs: Callable[[int], int] = lambda _: 1
     """The least elements that it runs with, from the number of ranks."""
     otherwise: str = ""
     """What runs with fewer."""
+
+
+def _whole(build: Callable[[int, int], Plan]) -> Callable[[int], Plan]:
+    """Return a pipeline with the buffer in one piece: unless told to, Open MPI cuts none."""
+    return lambda ranks: build(ranks, 1)
 
 
 def _power_of_two(ranks: int) -> int:
@@ -70,22 +75,28 @@ def _power_of_two(ranks: int) -> int:
 
 _KNOWN: Final[Mapping[tuple[str, str], _Known]] = {
     ("all_reduce", "ring"): _Known(
-        open_mpi.ring_all_reduce, open_mpi.early_first, lambda ranks: ranks, "recursive_doubling"
+        open_mpi.ring_all_reduce, needs=lambda ranks: ranks, otherwise="recursive_doubling"
     ),
-    ("all_reduce", "recursive_doubling"): _Known(
-        recursive.doubling_all_reduce, open_mpi.early_first
-    ),
+    ("all_reduce", "recursive_doubling"): _Known(recursive.doubling_all_reduce),
     ("all_reduce", "rabenseifner"): _Known(
         open_mpi.rabenseifner_all_reduce, open_mpi.halved, _power_of_two, "linear"
     ),
-    ("all_reduce", "linear"): _Known(open_mpi.linear_all_reduce, open_mpi.early_first),
-    ("all_gather", "ring"): _Known(ring.all_gather, open_mpi.early_first),
-    ("all_gather", "bruck"): _Known(recursive.bruck_all_gather, open_mpi.early_first),
-    ("reduce_scatter", "ring"): _Known(ring.reduce_scatter, open_mpi.early_first),
-    ("all_to_all", "linear"): _Known(direct.all_to_all, open_mpi.early_first),
-    ("all_to_all", "pairwise"): _Known(direct.pairwise_all_to_all, open_mpi.early_first),
-    ("broadcast", "linear"): _Known(open_mpi.linear_broadcast, open_mpi.early_first),
-    ("reduce", "linear"): _Known(open_mpi.linear_reduce, open_mpi.early_first),
+    ("all_reduce", "linear"): _Known(open_mpi.linear_all_reduce),
+    ("all_gather", "ring"): _Known(ring.all_gather),
+    ("all_gather", "recursive_doubling"): _Known(open_mpi.doubling_all_gather),
+    ("all_gather", "bruck"): _Known(recursive.bruck_all_gather),
+    ("reduce_scatter", "ring"): _Known(ring.reduce_scatter),
+    ("reduce_scatter", "recursive_halving"): _Known(open_mpi.halving_reduce_scatter),
+    ("all_to_all", "linear"): _Known(direct.all_to_all),
+    ("all_to_all", "pairwise"): _Known(direct.pairwise_all_to_all),
+    ("broadcast", "linear"): _Known(open_mpi.linear_broadcast),
+    ("broadcast", "binomial"): _Known(tree.binomial_broadcast),
+    ("broadcast", "binary_tree"): _Known(_whole(tree.binary_broadcast)),
+    ("broadcast", "pipeline"): _Known(_whole(tree.chain_broadcast)),
+    ("reduce", "linear"): _Known(open_mpi.linear_reduce),
+    ("reduce", "binomial"): _Known(open_mpi.binomial_reduce),
+    ("reduce", "binary_tree"): _Known(_whole(tree.binary_reduce)),
+    ("reduce", "pipeline"): _Known(_whole(tree.chain_reduce)),
 }
 ON_THE_WIRE: Final = tuple(_KNOWN)
 """The collectives and algorithms whose bytes can be told beforehand."""

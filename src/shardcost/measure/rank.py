@@ -13,6 +13,8 @@ exact in every number format; a rank whose result is not what the collective pro
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
@@ -23,10 +25,17 @@ from numpy.typing import NDArray
 from shardcost.measure import sockets
 from shardcost.measure.job import ITEM_BYTES, Answer, Job, elements_of
 
-Ints = NDArray[np.int64]
+Values = NDArray[np.uint8]
 
-_VALUES: Final = 3
-"""Inputs are below this: bfloat16 counts to 256, so sums of 85 ranks are still exact."""
+_PERIOD: Final = 8191
+"""After so many elements, a prime number, inputs repeat: no block of another length looks alike."""
+_LARGEST: Final = 2
+_PUT_IN: Final = 120
+"""So many ranks put something in, the others zeros: sums stay below 256, up to which bfloat16, the
+shortest of all formats here, has every whole number."""
+PARENT: Final = "SHARDCOST_MEASURE_PARENT"
+"""The process that started the ranks, as the environment has it."""
+_LOOKS_EVERY_S: Final = 1.0
 
 
 class WrongResultError(Exception):
@@ -62,8 +71,27 @@ class Ranks(Protocol):
     def gathered(self, values: list[float]) -> list[list[float]]:
         """Return the values of all ranks, on every rank."""
 
-    def prepared(self, collective: str, given: Ints, elements: int, dtype: str) -> Prepared:
+    def prepared(self, collective: str, given: Values, elements: int, dtype: str) -> Prepared:
         """Return a collective whose input on this rank is `given`."""
+
+
+def ends_with_parent() -> None:
+    """Have this process end when the one that started the ranks is gone, however it went."""
+    parent = int(os.environ.get(PARENT, "0"))
+    if not parent:
+        return
+
+    def look() -> None:
+        while True:
+            time.sleep(_LOOKS_EVERY_S)
+            try:
+                os.kill(parent, 0)
+            except PermissionError:
+                continue  # it is there, and another user's
+            except OSError:
+                os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
 
 
 def answers(ranks: Ranks, job: Job) -> Iterator[Answer]:
@@ -144,18 +172,19 @@ def _check(ranks: Ranks, prepared: Prepared, collective: str, elements: int) -> 
             raise WrongResultError(f"{what}: rank {rank} has a wrong result at element {place}")
 
 
-def _values(rank: int, elements: int) -> Ints:
-    """Return small whole numbers that differ by rank and by place, without a short period."""
-    place = np.arange(elements, dtype=np.int64)
-    return (place + place // 5 + (rank + 2) * (place // 7 + 1)) % _VALUES
+def _values(rank: int, elements: int) -> Values:
+    """Return small whole numbers that differ by rank and by place."""
+    most = _LARGEST if rank < _PUT_IN else 0
+    once = np.random.default_rng(rank).integers(0, most, _PERIOD, dtype=np.uint8, endpoint=True)
+    return np.resize(once, elements)
 
 
-def _given(collective: str, rank: int, ranks: int, elements: int) -> Ints:
+def _given(collective: str, rank: int, ranks: int, elements: int) -> Values:
     """Return what a rank puts in."""
     return _values(rank, elements // ranks if collective == "all_gather" else elements)
 
 
-def _wanted(collective: str, rank: int, ranks: int, elements: int) -> Ints:
+def _wanted(collective: str, rank: int, ranks: int, elements: int) -> Values:
     """Return what a rank is to get."""
     block = slice(rank * elements // ranks, (rank + 1) * elements // ranks)
     if collective == "broadcast":
@@ -164,7 +193,7 @@ def _wanted(collective: str, rank: int, ranks: int, elements: int) -> Ints:
         return np.concatenate([_values(each, elements // ranks) for each in range(ranks)])
     if collective == "all_to_all":
         return np.concatenate([_values(each, elements)[block] for each in range(ranks)])
-    total = np.zeros(elements, dtype=np.int64)
+    total = np.zeros(elements, dtype=np.uint8)
     for each in range(ranks):
         total += _values(each, elements)
     return total[block] if collective == "reduce_scatter" else total

@@ -15,8 +15,10 @@ from shardcost.scalars import whole_number
 BACKENDS: Final = ("mpi", *torch_rank.BACKENDS)
 TRANSPORTS: Final = ("tcp", "shared")
 MOST_RANKS: Final = 64
-"""Inputs are small numbers, whose sums bfloat16 holds exactly up to 85 ranks; a host has fewer."""
+"""On one host; torchrun may start more on several."""
 MOST_BYTES: Final = 4 * 2**30
+_BUFFERS: Final = 4
+"""So many times its buffer a rank holds at most: input, output, and what it is to be."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Session:
         for size in self.job.sizes_bytes:
             if not 1 <= size <= MOST_BYTES:
                 raise BadValueError("--sizes", size, "between 1 byte and 4 GiB")
+        self._check_memory()
         self._check_algorithms()
 
     @property
@@ -104,6 +107,15 @@ class Session:
             return launch.mpi_programs(self.job, ranks, algorithm, self.transport)
         return launch.torch_programs(self.job, ranks, self.backend)
 
+    def _check_memory(self) -> None:
+        """Raise if the buffers of all ranks would fill this host's memory."""
+        there = _memory_bytes()
+        needed = _BUFFERS * max(self.job.sizes_bytes) * max(self.ranks)
+        if there is not None and not self.joins and needed > there:
+            size, ranks = max(self.job.sizes_bytes), max(self.ranks)
+            most = there // (_BUFFERS * ranks)
+            raise BadValueError("--sizes", size, f"at most {most} for {ranks} ranks in this memory")
+
     def _check_algorithms(self) -> None:
         if self.backend != "mpi":
             for algorithm in self.algorithms:
@@ -127,6 +139,14 @@ def _from_environment(name: str) -> int:
         rule = "a whole number, as torchrun sets it"
         raise BadValueError(f"the environment's {name}", text, rule)
     return int(text)
+
+
+def _memory_bytes() -> int | None:
+    """Return the memory of this host, None where it is not told."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def _dtypes(backend: str) -> Sequence[str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError, MissingExtraError
 from shardcost.measure.job import Answer, Job
-from shardcost.measure.rank import Ints, Prepared, WrongResultError, answers
+from shardcost.measure.rank import Prepared, Values, WrongResultError, answers, ends_with_parent
 
 JOB: Final = "SHARDCOST_MEASURE_JOB"
 BACKEND: Final = "SHARDCOST_MEASURE_BACKEND"
@@ -94,7 +94,7 @@ class TorchRanks:
             self.dist.all_gather(all_of_them, mine)
         return [each.tolist() for each in all_of_them]
 
-    def prepared(self, collective: str, given: Ints, elements: int, dtype: str) -> Prepared:
+    def prepared(self, collective: str, given: Values, elements: int, dtype: str) -> Prepared:
         """Return a collective whose input on this rank is `given`."""
         torch, dist = self.torch, self.dist
         kind = getattr(torch, _DTYPES[dtype])
@@ -148,6 +148,7 @@ def measured(backend: str, job: Job) -> Iterator[tuple[int, Answer]]:
 
 def main() -> int:
     """Run the job that the environment holds."""
+    ends_with_parent()
     try:
         for rank, answer in measured(os.environ[BACKEND], Job.from_text(os.environ[JOB])):
             if rank == 0:

@@ -1,4 +1,4 @@
-"""All-reduce and its kin as Open MPI runs them, message by message.
+"""Collectives as Open MPI runs them, message by message.
 
 Most are algorithms that are here already; these differ in who sends which chunk, so that each
 rank's bytes differ wherever chunks do:
@@ -8,6 +8,11 @@ rank's bytes differ wherever chunks do:
   number v ends with the chunk whose number is v read backwards in binary, and ranks in excess of a
   power of two fold in by halves (Thakur, Rabenseifner, Gropp, 2005, "Optimization of collective
   communication operations in MPICH", section 4.5);
+* ranks in excess hand the whole buffer over before a reduce-scatter by halving, their own block
+  with it, and get that block back when it is done;
+* the all-gather by doubling is Bruck's where ranks are not a power of two;
+* in a binomial reduce the nearest ranks add up first: each sends to its number without the lowest
+  binary digit that is 1 (the broadcast is no mirror of it: there it is the highest);
 * linear algorithms have rank 0 talk to everyone.
 
 Open MPI cuts buffers in its own ways too, whole elements at a time: `early_first`, `halved`.
@@ -17,7 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardcost.collectives.algorithms import ring
+from shardcost.collectives.algorithms import recursive, ring
 from shardcost.collectives.algorithms.plan import Plan, in_turn, mirrored
 from shardcost.collectives.schedule import Ints, Step
 
@@ -44,6 +49,35 @@ def linear_reduce(ranks: int) -> Plan:
 def linear_all_reduce(ranks: int) -> Plan:
     """Return the reduce, then the broadcast."""
     return in_turn(linear_reduce(ranks), linear_broadcast(ranks))
+
+
+def binomial_reduce(ranks: int) -> Plan:
+    """Return the reduce in which ranks at distance 1, then 2, then 4, … add up."""
+    steps = []
+    distance = 1
+    while distance < ranks:
+        source = np.arange(distance, ranks, 2 * distance)
+        steps.append(Step.of(source, source - distance, 0, reduces=True))
+        distance *= 2
+    return Plan(1, tuple(steps))
+
+
+def doubling_all_gather(ranks: int) -> Plan:
+    """Return the all-gather by doubling, or Bruck's where ranks are not a power of two."""
+    if ranks & (ranks - 1):
+        return recursive.bruck_all_gather(ranks)
+    return recursive.doubling_all_gather(ranks)
+
+
+def halving_reduce_scatter(ranks: int) -> Plan:
+    """Return the reduce-scatter by halving, ranks in excess handing all over."""
+    plan = recursive.halving_reduce_scatter(ranks)
+    excess, hosts = recursive.folding(ranks).excess, recursive.folding(ranks).hosts
+    if not len(excess):
+        return plan
+    before = Step.of(excess[:, None], hosts[:, None], np.arange(ranks), reduces=True)
+    after = Step.of(hosts, excess, excess, reduces=False)
+    return plan._replace(steps=(before, *plan.steps[1:-1], after))
 
 
 def rabenseifner_all_reduce(ranks: int) -> Plan:
