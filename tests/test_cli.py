@@ -160,7 +160,7 @@ def test_an_unknown_family_is_a_note_not_a_warning(
 def test_inspect_refuses_other_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"results": []}')
     assert cli.main(["inspect", str(tmp_path / "x.json")]) == 2
-    assert "not of a kind that is read so far" in capsys.readouterr().err
+    assert "not of a kind that is read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
