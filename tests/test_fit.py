@@ -16,15 +16,15 @@ from shardcost.collectives import calibration
 from shardcost.collectives.calibration import Calibration, calibration_of, given, in_file_units
 from shardcost.collectives.paths import RingLibrary
 from shardcost.collectives.silicon import collective_time, default_library
-from shardcost.errors import BadValueError, MissingExtraError
+from shardcost.errors import MissingExtraError
 from shardcost.evidence import cross_validation, refit
+from shardcost.evidence.calibrate import calibrate
 from shardcost.evidence.collectives import Question
-from shardcost.evidence.fit import Curve, fitted_library, starting_point
+from shardcost.evidence.fit import Curve, curves, fitted_library, starting_point
 from shardcost.evidence.refit import (
     as_toml,
     blank,
     by_key,
-    calibrated,
     engines,
     networks,
     ring_libraries,
@@ -123,13 +123,11 @@ def test_a_library_of_ones_own_works_through_its_constants(tmp_path: Path) -> No
     truth = slower(calibration_of(catalog.cluster_named("a100_sxm"), "nccl"), 3.0)
     known = [curve(truth, cluster="a100_sxm", library="gloo", gpus=n, noise=0.02) for n in (2, 8)]
     table = read_table(written(tmp_path, [row for each in known for row in rows_of(each)]))
-    mine = calibrated(table, "a100_sxm", "gloo")
+    mine = calibrate(curves(table))[0].calibration
     result = collective_time("all_reduce", 2**20, "a100_sxm", 8, library="gloo", calibration=mine)
     expected = known[1].time_s[SIZES == 2**20][0]
     assert result.time_s == pytest.approx(expected, rel=0.15)
     assert result.calibrations[0].library == "gloo"
-    with pytest.raises(BadValueError, match="a table with such rows"):
-        calibrated(table, "a100_sxm", "mpi")
     again = list(calibration.from_file_content(_read(as_toml("a100_sxm", [mine])), "mine.toml"))
     assert in_file_units(again[0].constants) == in_file_units(mine.constants)
 

@@ -30,7 +30,6 @@ from shardcost.collectives.calibration import (
 )
 from shardcost.collectives.direct import ENGINES, DirectLibrary, generation
 from shardcost.collectives.paths import RingLibrary, Wire
-from shardcost.collectives.silicon import default_library
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence.fit import Curve, curves, fitted_library, fitted_wire, starting_point
 from shardcost.files import write_whole
@@ -95,23 +94,6 @@ def blank(key: Key, donors: Sequence[Calibration] = ()) -> Calibration:
         constants=start,
         fit=_UNFITTED,
     )
-
-
-def calibrated(table: Table, system: str, library: str) -> Calibration:
-    """Return a library's constants on a system of the catalog, fitted to a table's rows.
-
-    The library may be one that shardcost has no constants for, such as Gloo or MPI. It starts from
-    those of the system's own library, if there are any.
-    """
-    known = [curve for curve in inside(usable([table])) if key_of(curve)[:2] == (system, library)]
-    if not known:
-        raise BadValueError(str(table.path), (system, library), "a table with such rows")
-    cluster = catalog.cluster_named(system)
-    key = (system, library, "0")
-    if library in ENGINES or default_library(cluster) not in calibration.libraries(cluster):
-        return fitted_library(known, blank(key_of(known[0])))
-    own = calibration.calibration_of(cluster, default_library(cluster))
-    return fitted_library(known, replace(blank(key, [own]), chooser="fastest"))
 
 
 def family_of(key: Key, known: Mapping[Key, Calibration]) -> list[Calibration]:

@@ -91,14 +91,7 @@ def as_text(
 
 def _errors(results: Sequence[Calibrated]) -> str:
     """Return the table of errors: before, after, and on what was left out."""
-    head = [
-        "Error, median / p90",
-        "points",
-        "before",
-        "after",
-        "points left out",
-        "counts left out",
-    ]
+    head = ["median / p90 error, %", "points", "before", "after", "left out", "count left out"]
     rows = [
         [
             _what(each),
@@ -110,7 +103,7 @@ def _errors(results: Sequence[Calibrated]) -> str:
         ]
         for each in results
     ]
-    return table(head, rows, right="1234")
+    return table(head, rows, right="1234", narrowest=14)
 
 
 def _what(each: Calibrated) -> str:
@@ -122,7 +115,7 @@ def _what(each: Calibrated) -> str:
 def _pair(errors: Stats) -> str:
     if errors.median_pct is None or errors.p90_pct is None:
         return "-"
-    return f"{errors.median_pct:.1f} / {errors.p90_pct:.1f} %"
+    return f"{errors.median_pct:.1f} / {errors.p90_pct:.1f}"
 
 
 def _about(each: Calibrated) -> list[str]:

@@ -120,8 +120,8 @@ def _profile_as_text(
         (
             each.library if each.library != "network" else f"network {each.system}",
             str(each.fit.rows),
-            f"{each.fit.least_gpus} to {each.fit.most_gpus}",
-            f"{format_bytes(each.fit.least_bytes)} to {format_bytes(each.fit.most_bytes)}",
+            _range(f"{each.fit.least_gpus}", f"{each.fit.most_gpus}"),
+            _range(format_bytes(each.fit.least_bytes), format_bytes(each.fit.most_bytes)),
             f"{each.fit.median_pct:.1f} / {each.fit.p90_pct:.1f} %",
         )
         for each in calibrations
@@ -136,3 +136,7 @@ def _profile_as_text(
             f"Every command takes it: --on {reading.file}",
         ]
     )
+
+
+def _range(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
