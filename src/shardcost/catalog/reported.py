@@ -2,8 +2,7 @@
 
 A driver names the board (``NVIDIA H100 80GB HBM3``); an NCCL topology file has its PCI identity
 (maker and model, ``10de:2330``) and its compute capability (``sm="90"``). Each cluster file lists
-what its boards report, names and PCI identities (as in the PCI ID repository, pci-ids.ucw.cz),
-under ``reported_as``.
+what its boards are known to report, names and PCI identities, under ``reported_as``.
 """
 
 from __future__ import annotations

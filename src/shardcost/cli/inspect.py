@@ -34,6 +34,7 @@ def parser() -> options.Parser:
         "--on", metavar="CLUSTER", help="the machine, where a file does not say it: catalog name"
     )
     parser.add_argument("--network", metavar="NET", help="catalog name: what joins the nodes")
+    parser.add_argument("--gpus", metavar="N", help="GPUs that took part, where a log does not say")
     return parser
 
 
@@ -41,16 +42,18 @@ def run(given: Namespace) -> int:
     """Print what each file was understood to be; a file that is not ends the command with 2."""
     from shardcost.cli.progress import shown_progress
     from shardcost.evidence.inspection import inspected
-    from shardcost.formats.detect import read_file
+    from shardcost.formats.detect import read_file, with_gpus
     from shardcost.report.inspect import as_data, as_text
 
     cluster = options.cluster(given.on, given.network) if given.on else None
+    gpus = options.count("--gpus", given.gpus)
     readings: list[Reading] = []
     refused: list[ShardcostError] = []
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
         for file in given.files:
             try:
-                readings.append(read_file(Path(file), *([tick] if tick else [])))
+                found_there = read_file(Path(file), *([tick] if tick else []))
+                readings.append(with_gpus(found_there, gpus))
             except ShardcostError as error:
                 refused.append(error)
     if not readings:

@@ -111,6 +111,11 @@ def whole(option: str, text: str) -> int:
     return int(text)
 
 
+def count(option: str, text: str | None) -> int | None:
+    """Return an option's value as a whole number of at least 1; None where it is not given."""
+    return None if text is None else whole_number(option, whole(option, text), 1)
+
+
 def several(option: str, text: str) -> list[str]:
     """Return the values of ``A,B,…``, each once."""
     values = [value.strip() for value in text.split(",")]

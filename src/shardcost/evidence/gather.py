@@ -35,7 +35,6 @@ class Told:
 
     cluster: str | None = None
     network: str | None = None
-    gpus: int | None = None
     library: str | None = None
 
 
@@ -118,7 +117,7 @@ def _system(file: str, device: str, told: Told) -> str:
 
 
 def _question(file: str, run: Run, system: str, told: Told) -> Question:
-    gpus = run.num_gpus or told.gpus
+    gpus = run.num_gpus
     if not gpus:
         raise FormatError(file, "does not say how many GPUs took part: say --gpus N")
     cluster = cluster_named(system)

@@ -564,11 +564,10 @@ def _inspected_graphs(reading: NcclGraphs) -> GraphInspection:
         )
         for graph in reading.graphs
     )
-    faults = tuple(
-        f"{each.pattern}: no channel was found"
-        for each in sets
-        if not each.channels and each.pattern in _ALWAYS_THERE
-    )
+    # A pattern may be there twice: NCCL searches trees for reduction in the network as well.
+    found = {each.pattern for each in sets if each.channels}
+    searched = dict.fromkeys(each.pattern for each in sets if each.pattern in _ALWAYS_THERE)
+    faults = tuple(f"{name}: no channel was found" for name in searched if name not in found)
     return GraphInspection(reading, sets, faults)
 
 

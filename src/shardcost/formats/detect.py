@@ -8,7 +8,7 @@ could be taken for another's.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,9 +16,10 @@ from typing import Final
 
 from shardcost.errors import FormatError, shown
 from shardcost.files import read_text
+from shardcost.formats import osu
 from shardcost.formats.hf_config import looks_like_hf_config, model_of_file
 from shardcost.formats.opened import head_of
-from shardcost.formats.reading import Reading, Tick, no_tick
+from shardcost.formats.reading import MeasurementLog, Reading, Tick, no_tick
 from shardcost.formats.safe_json import MOST_BYTES, parse_object
 from shardcost.formats.tables import Table, begins_like_a_table, read_table
 from shardcost.model import Model
@@ -97,3 +98,14 @@ def _reader(head: str) -> ModuleType | None:
 def _refuse_other_json(path: Path) -> None:
     if not looks_like_hf_config(parse_object(read_text(path, MOST_BYTES), str(path))):
         raise FormatError(str(path), f"is JSON, but not of a kind that is read: {KINDS}")
+
+
+def with_gpus(reading: Reading, gpus: int | None) -> Reading:
+    """Return a log whose runs that do not say how many GPUs took part have that number."""
+    if not isinstance(reading, MeasurementLog) or gpus is None:
+        return reading
+    if reading.kind == "osu":  # whose sizes are of one rank
+        runs = tuple(osu.with_ranks(run, gpus) for run in reading.runs)
+    else:
+        runs = tuple(replace(run, num_gpus=run.num_gpus or gpus) for run in reading.runs)
+    return replace(reading, runs=runs)

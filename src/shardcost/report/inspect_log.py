@@ -8,8 +8,9 @@ from itertools import groupby
 from typing import Any, Final
 
 from shardcost.evidence.log_inspection import Doubt, RatedPoint, RunFindings
-from shardcost.formats.reading import MeasurementLog, Point, Run, Unread
+from shardcost.formats.reading import MeasurementLog, Point, Run
 from shardcost.report.text import heading, paragraph, table
+from shardcost.report.unread import unread_as_data, unread_in_words
 from shardcost.units import GIGA, format_bytes, format_rate, format_time
 
 _BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:ns|us|ms|s|GB/s|MB/s|B|KiB|MiB|GiB|GPUs?)\b)")
@@ -31,7 +32,7 @@ def as_data(log: MeasurementLog, findings: Sequence[RunFindings]) -> dict[str, A
         "kind": log.kind,
         **runs[0],
         **({"runs": runs} if len(runs) > 1 else {}),
-        "unread": [vars(each) for each in log.unread],
+        "unread": unread_as_data(log.unread),
         "notes": [*log.notes, *findings[0].run.notes],
     }
 
@@ -40,7 +41,7 @@ def as_text(log: MeasurementLog, findings: Sequence[RunFindings]) -> str:
     """Return the report for a terminal, about one screen of it."""
     first = findings[0]
     sections = [
-        heading(_wrapped(_summary(first))),
+        heading(_wrapped(f"{log.file}: {_summary(first)}")),
         _points_table(first),
         "\n".join(_wrapped(each) for each in _remarks(log, first)),
     ]
@@ -207,7 +208,7 @@ def _remarks(log: MeasurementLog, found: RunFindings) -> list[str]:
         said.append(f"Shown are {_MOST_ROWS} of {len(found.main)} rows (--json has all).")
     said += [_ramp(found)] if _ramp(found) else []
     said += list(_doubts_in_words(found.suspicious))
-    said += [_unread_in_words(log.unread)] if log.unread else []
+    said += [unread_in_words(log.unread)] if log.unread else []
     if found.not_predicted and found.system:
         said.append(f"Not predicted: {found.not_predicted}")
     notes = [*log.notes, *found.run.notes]
@@ -248,13 +249,3 @@ def _row_named(point: Point) -> str:
     place = " in place" if point.in_place else ""
     line = f" (line {point.line})" if point.line else ""
     return f"{format_bytes(point.size_bytes)}{place}{line}"
-
-
-def _unread_in_words(unread: Sequence[Unread]) -> str:
-    named = [
-        f"{each.reason}: {each.count:,}" + f" (from line {each.first_line})" * (each.first_line > 0)
-        for each in unread[:_MOST_REMARKS]
-    ]
-    beyond = sum(each.count for each in unread[_MOST_REMARKS:])
-    named += [f"others: {beyond:,}"] if beyond else []
-    return f"Not read: {'; '.join(named)}."

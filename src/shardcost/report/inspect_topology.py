@@ -13,6 +13,7 @@ from shardcost.evidence.topology_inspection import (
 )
 from shardcost.formats.reading import Reading
 from shardcost.report.text import heading, paragraph, table
+from shardcost.report.unread import unread_as_data, unread_in_words
 from shardcost.units import format_rate
 
 _GB: Final = 1e9
@@ -82,8 +83,7 @@ def _file(reading: Reading) -> dict[str, Any]:
 
 
 def _remainder(reading: Reading, notes: tuple[str, ...]) -> dict[str, Any]:
-    unread = [vars(each) | {} for each in reading.unread]
-    return {"unread": unread, "notes": list(notes)}
+    return {"unread": unread_as_data(reading.unread), "notes": list(notes)}
 
 
 def _tier_as_data(tier: LinkTier) -> dict[str, Any]:
@@ -220,7 +220,5 @@ def _sets_table(inspection: GraphInspection) -> str:
 def _remarks(reading: Reading, faults: tuple[str, ...], notes: tuple[str, ...]) -> list[str]:
     said = [f"Fault: {fault}." for fault in faults]
     said += [f"Note: {note}." for note in notes]
-    for each in reading.unread:
-        where = f" (first in line {each.first_line})" if each.first_line else ""
-        said.append(f"Not read: {each.count} x {each.reason}{where}.")
+    said += [unread_in_words(reading.unread)] if reading.unread else []
     return ["\n".join(paragraph(each, "  ") for each in said)] if said else []
