@@ -32,8 +32,8 @@ FAR_SLOWER: Final = 1.5
 _NEGLIGIBLE: Final = 1e-3
 """Part of the time below which a cost is not worth a sentence."""
 _ADVICE: Final = {
-    "idle": "no kernel runs: the host launches too slowly or waits; larger batches, CUDA graphs"
-    " or fewer synchronisations close the gaps",
+    "idle": "no kernel runs: the host launches too slowly, or waits for data or another stage;"
+    " larger batches, CUDA graphs and fewer synchronisations close the gaps",
     "copies": "copies between host and device that nothing hides: pin memory and copy ahead, on a"
     " stream of its own",
     "waiting": "ranks that arrive early wait for the last one: look for uneven work (pipeline"
@@ -42,8 +42,8 @@ _ADVICE: Final = {
     " else uses them",
     "exposed": "compute stops for it: overlap it with compute, send fewer bytes, or place the group"
     " on faster links",
-    "exposed alone": "compute stops for it, perhaps waiting for slower ranks, which traces of"
-    " several ranks would tell: overlap it with compute or send fewer bytes",
+    "exposed alone": "compute stops for it, be it sending or waiting for slower ranks (traces of"
+    " several tell): overlap it with compute, or send fewer bytes",
 }
 
 

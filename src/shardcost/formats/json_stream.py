@@ -17,7 +17,7 @@ from __future__ import annotations
 import codecs
 import re
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from json import JSONDecodeError, JSONDecoder
 from typing import Any, Final, NoReturn
 
@@ -31,6 +31,8 @@ _MOST_PARTS: Final = 1_000_000
 """Of one value that is longer than a window: each may take 200 bytes once decoded."""
 _MOST_BROKEN: Final = 1_000
 """So many elements may be no JSON before the rest is left alone."""
+_MOST_UNSOUND: Final = 100_000
+"""The same for elements with numbers that are none, which cost less to tell."""
 _WINDOW: Final = 2**20
 _NEAR_END: Final = 16
 """An error so near to the end of a window may be of the window: no literal is longer."""
@@ -86,6 +88,9 @@ class JsonStream:
         arrays: Names of members whose elements are wanted in batches.
         restart: How an element of those arrays begins: where one is no JSON, reading goes on at
             the next place that looks like this.
+        thinned: What leaves out, of the text of elements that stand one after the other, those
+            that are not wanted. Decoding is what takes time, and telling is much faster. What it
+            leaves is decoded; where that fails, all of it.
     """
 
     def __init__(
@@ -94,12 +99,15 @@ class JsonStream:
         file: str,
         arrays: Container[str],
         restart: re.Pattern[str] | None = None,
+        thinned: Callable[[str], str] = str,
     ) -> None:
         self.file = file
         self.passed_over = PassedOver()
         self._arrays = arrays
         self._restart = restart
+        self._thinned = thinned
         self._broken = 0
+        self._unsound = 0
         self._window = _Window(chunks, file)
 
     @property
@@ -166,7 +174,9 @@ class JsonStream:
                 window.at += 1
                 continue
             until = window.boundary()
-            batch = window.batch(until) or self._singly(window.dropped + until)
+            batch = window.batch(until, self._thinned)
+            if batch is None:
+                batch = self._singly(window.dropped + until)
             if batch:
                 yield name, batch
 
@@ -179,6 +189,9 @@ class JsonStream:
                 found.append(window.value())
             except _UnsoundError as error:
                 self.passed_over.add(self.line, f"an element {error}")
+                self._unsound += 1
+                if self._unsound > _MOST_UNSOUND and not found:
+                    raise _BrokenError("too many elements of this kind") from None
             except (_BrokenError, _CutError) as error:
                 if found:  # they are handed over first; the error comes back
                     return found
@@ -261,7 +274,8 @@ class _Window:
             except ValueError as error:
                 decoder, unsound = _LENIENT, str(error)
                 continue
-            if end == len(self.text) and self._more():  # a number may go on
+            near = end > len(self.text) - _NEAR_END
+            if near and isinstance(value, int | float) and self._more():  # a number may go on
                 continue
             self.at = end
             if unsound:
@@ -272,29 +286,42 @@ class _Window:
     def boundary(self) -> int:
         """Return the last place in reach at which one element seems to end and another begin.
 
-        Where elements are no objects, that is all that is in reach.
+        Where elements are no objects, that is at the last comma.
         """
         if len(self.text) - self.at < _WINDOW // 2:
             self._more()
         until = min(len(self.text), self.at + 2 * _WINDOW)
         start = max(self.at, until - _SEARCHED)
-        last = until
+        last = max(self.at, self.text.rfind(",", start, until))
         for found in _BOUNDARY.finditer(self.text, start, until):
             last = found.start() + 1
         return last
 
-    def batch(self, until: int) -> list[Any]:
-        """Return the elements up to a place and go past them; none where that fails."""
-        text = f"[{self.text[self.at : until]}]"
+    def batch(self, until: int, thinned: Callable[[str], str]) -> list[Any] | None:
+        """Return the elements up to a place and go past them; None where that fails."""
+        text = self.text[self.at : until]
+        if not text:
+            return None
+        fewer = thinned(text)
+        values, end = self._decoded(fewer)
+        if fewer is not text and end != len(fewer):
+            values, end = self._decoded(text)
+            fewer = text
+        if end < 0:
+            return None
+        # Where the array ends before that place, its own bracket was met instead of ours.
+        self.at = until if end == len(fewer) else self.at + end
+        return values
+
+    def _decoded(self, text: str) -> tuple[list[Any], int]:
+        """Return elements and where they end, before the text does if their array ends; else -1."""
         try:
-            values, end = _STRICT.raw_decode(text)
+            values, end = _STRICT.raw_decode(f"[{text}]")
         except RecursionError:
             self._too_deep()
         except ValueError:
-            return []
-        # Where the array ends before that place, its own bracket was met instead of ours.
-        self.at = until if end == len(text) else self.at + end - 2
-        return values  # type: ignore[no-any-return]
+            return [], -1
+        return values, end - 2
 
     def skip_to(self, pattern: re.Pattern[str]) -> bool:
         """Go to the next place that looks like a pattern; return whether there is one."""

@@ -55,6 +55,14 @@ _MOST_US: Final = 1e17
 _LONGEST_US: Final = 1e12
 """A kernel of eleven days is none."""
 _EVENT: Final = re.compile(r'\{\s{0,80}"ph"\s{0,8}:')
+_BETWEEN: Final = re.compile(r'\}\s*,\s*\{(?=\s*"ph"\s*:)')
+_UNUSED: Final = re.compile(
+    r'\s*"ph"\s*:\s*(?:"[^X]"|"X"\s*,\s*"cat"\s*:\s*"(?:'
+    r'(?:cpu_op|Operator)"\s*,\s*"name"\s*:\s*"(?!record_param_comms)'
+    r'|python_function"|gpu_user_annotation"|overhead"))'
+)
+"""How events begin that say nothing here: most of a trace is what the host did."""
+_ENDS_LIST: Final = re.compile(r"\}\s*\]")
 _OTHERS: Final = "(other kernels)"
 _NUMBERS: Final = frozenset({int, float})
 _STRANGE: Final = "events that are no JSON objects with a category"
@@ -137,7 +145,7 @@ def read(path: Path, tick: Tick = no_tick) -> Trace:
     """Return what a trace holds, plain or gzipped."""
     reader = _Reader(PassedOver())
     with chunks_of(path, tick) as chunks:
-        stream = JsonStream(chunks, str(path), {EVENTS}, _EVENT)
+        stream = JsonStream(chunks, str(path), {EVENTS}, _EVENT, reader.thinned)
         reader.passed_over = stream.passed_over
         for name, values in stream.parts():
             if name in {EVENTS, ""}:
@@ -251,6 +259,20 @@ class _Reader:
             "Runtime": self._launch,
         }
 
+    def thinned(self, text: str) -> str:
+        """Return events without those that say nothing here, told by how they begin.
+
+        What may hold the end of the list of events is kept. A text that does not fall into events
+        as it seems to is no JSON without some of its pieces, and so is decoded as a whole.
+        """
+        if not (text.startswith("{") and text.endswith("}")):
+            return text
+        unused, ends = _UNUSED.match, _ENDS_LIST.search
+        pieces = _BETWEEN.split(text[1:-1])
+        kept = [each for each in pieces if not unused(each) or ends(each)]
+        self.events += len(pieces) - len(kept)
+        return f"{{{'},{'.join(kept)}}}" if kept else ""
+
     def take(self, events: list[Any]) -> None:
         """Take a batch of events."""
         handler_of = self._handlers.get
@@ -260,6 +282,7 @@ class _Reader:
                 handler = handler_of(event.get("cat"))
             except (AttributeError, TypeError):
                 self.passed_over.add(0, _STRANGE)
+                self.events -= 1
                 continue
             if handler is not None:
                 handler(event)
