@@ -29,6 +29,7 @@ Shelf = Literal[
     "attention",
     "passes",
     "software",
+    "errors",
 ]
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence import collectives
+from shardcost.evidence.intervals_facts import factors_of_rows
 from shardcost.evidence.predictions import Predictions, reason_of
 from shardcost.formats.tables import Row, Table, number
 
@@ -38,6 +39,8 @@ class Stats:
     max_pct: float | None = None
     bias_pct: float | None = None
     """The mean with signs: above 0 where predictions are too slow."""
+    coverage_pct: float | None = None
+    """Share of the rows that are inside the 90 % intervals of their predictions."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,10 @@ class Validation:
 
     table: Table
     predictions: Predictions
+    low: Floats
+    """Where the 90 % interval of each prediction begins; NaN where a row is skipped."""
+    high: Floats
+    """Where it ends."""
     skipped: Mapping[str, int]
     """How many rows are not predicted, by reason, most first."""
     unmeasured: int
@@ -102,15 +109,19 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
     reasons = [first or second for first, second in zip(found.reasons, complaints, strict=True)]
     values = np.where([bool(reason) for reason in reasons], np.nan, found.values)
     errors_pct = 100 * (values / measured - 1)
+    low, high = (values * each for each in factors_of_rows(table, ignore_versions=ignore_versions))
+    inside = (low <= measured) & (measured <= high)
     skipped = Counter(reason for reason in reasons if reason)
     compared = int(np.isfinite(errors_pct).sum())
     return Validation(
         table=table,
         predictions=Predictions(values, reasons),
+        low=low,
+        high=high,
         skipped=dict(skipped.most_common()),
         unmeasured=table.rows - skipped.total() - compared,
-        overall=stats(errors_pct),
-        groups=_groups(table, by, errors_pct) if by else (),
+        overall=stats(errors_pct, inside),
+        groups=_groups(table, by, errors_pct, inside) if by else (),
         extra=kind.extra(table, values, measured) if hasattr(kind, "extra") else {},  # noqa: S610
     )
 
@@ -120,13 +131,19 @@ def columns_of(table: Table) -> list[str]:
     return [*table.columns, *(n for n in _kind_of(table).DERIVED if n not in table.columns)]
 
 
-def stats(errors_pct: Floats) -> Stats:
+def stats(errors_pct: Floats, inside: NDArray[np.bool_] | None = None) -> Stats:
     """Return what signed errors amount to; NaN marks rows without one.
 
-    >>> stats(np.array([-10.0, 20.0, np.nan]))
-    Stats(rows=2, median_pct=15.0, mean_pct=15.0, p90_pct=19.0, max_pct=20.0, bias_pct=5.0)
+    >>> found = stats(np.array([-10.0, 20.0, np.nan]), np.array([True, False, False]))
+    >>> found.rows, found.median_pct, found.bias_pct, found.coverage_pct
+    (2, 15.0, 5.0, 50.0)
+
+    Args:
+        errors_pct: Errors, in percent of the measurement.
+        inside: Which measurements are inside the intervals of their predictions, where known.
     """
-    signed = errors_pct[~np.isnan(errors_pct)]
+    known = ~np.isnan(errors_pct)
+    signed = errors_pct[known]
     if not signed.size:
         return Stats(0)
     sizes = np.abs(signed)
@@ -137,6 +154,7 @@ def stats(errors_pct: Floats) -> Stats:
         p90_pct=float(np.percentile(sizes, 90)),
         max_pct=float(np.max(sizes)),
         bias_pct=float(np.mean(signed)),
+        coverage_pct=None if inside is None else float(100 * np.mean(inside[known])),
     )
 
 
@@ -163,7 +181,9 @@ def measurements(table: Table, column: str) -> tuple[Floats, list[str]]:
     return values, complaints
 
 
-def _groups(table: Table, by: Sequence[str], errors_pct: Floats) -> tuple[GroupStats, ...]:
+def _groups(
+    table: Table, by: Sequence[str], errors_pct: Floats, inside: NDArray[np.bool_]
+) -> tuple[GroupStats, ...]:
     """Return the errors of every group that has any, in the order of its key."""
     derived = _kind_of(table).DERIVED
     members: dict[tuple[str, ...], list[int]] = {}
@@ -172,7 +192,9 @@ def _groups(table: Table, by: Sequence[str], errors_pct: Floats) -> tuple[GroupS
             key = tuple(row[name] if name in row else derived[name](row) for name in by)
             members.setdefault(key, []).append(i)
     return tuple(
-        GroupStats(dict(zip(by, key, strict=True)), stats(errors_pct[members[key]]))
+        GroupStats(
+            dict(zip(by, key, strict=True)), stats(errors_pct[members[key]], inside[members[key]])
+        )
         for key in sorted(members, key=lambda key: [_rank(value) for value in key])
     )
 

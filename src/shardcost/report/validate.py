@@ -11,10 +11,11 @@ from numpy import isnan
 from shardcost.evidence.validate import Stats, Validation
 from shardcost.report.text import paragraph, table
 
-_HEAD: Final = ("rows", "median %", "mean %", "p90 %", "max %", "bias %", "of")
+_HEAD: Final = ("rows", "median %", "mean %", "p90 %", "max %", "bias %", "inside %", "of")
 _LEGEND: Final = (
     "Errors: |predicted - measured| in percent of measured; p90: nine rows of ten are closer;"
-    " bias: the mean with its sign, above 0 where predictions are too slow."
+    " bias: the mean with its sign, above 0 where predictions are too slow; inside: rows within the"
+    " 90 % intervals of their predictions."
 )
 PREDICTIONS_HEAD: Final = ("row", "predicted", "low", "high", "reason")
 
@@ -89,8 +90,10 @@ def as_data(validations: Sequence[Validation]) -> dict[str, Any]:
 def prediction_rows(validation: Validation) -> Iterator[tuple[int, str, str, str, str]]:
     """Yield the lines of a file of predictions, one for each row of the table."""
     values, reasons = validation.predictions
-    for row, (value, reason) in enumerate(zip(values, reasons, strict=True)):
-        yield row, "" if isnan(value) else f"{value:.4f}", "", "", reason
+    ends = zip(values, validation.low, validation.high, strict=True)
+    for row, (figures, reason) in enumerate(zip(ends, reasons, strict=True)):
+        value, low, high = ("" if isnan(figure) else f"{figure:.4f}" for figure in figures)
+        yield row, value, low, high, reason
 
 
 def _parts(validation: Validation) -> Iterator[str]:
@@ -101,7 +104,7 @@ def _parts(validation: Validation) -> Iterator[str]:
     yield paragraph(f"{validation.table.path}: {counts}", "  ")
     lines = [_line(validation.overall, "all")]
     lines += [_line(group.stats, _label(group.key)) for group in validation.groups]
-    yield table(_HEAD, lines, right="012345")
+    yield table(_HEAD, lines, right="0123456")
     for name, value in validation.extra.items():
         yield from _EXTRA[name](value)
     if validation.skipped:
@@ -112,7 +115,9 @@ def _parts(validation: Validation) -> Iterator[str]:
 def _line(stats: Stats, label: str) -> tuple[str, ...]:
     figures = (stats.median_pct, stats.mean_pct, stats.p90_pct, stats.max_pct)
     bias = "" if stats.bias_pct is None else f"{stats.bias_pct:+.1f}"
-    return f"{stats.rows:,}", *("" if x is None else f"{x:.1f}" for x in figures), bias, label
+    errors = ("" if x is None else f"{x:.1f}" for x in figures)
+    inside = "" if stats.coverage_pct is None else f"{stats.coverage_pct:.1f}"
+    return f"{stats.rows:,}", *errors, bias, inside, label
 
 
 def _label(key: Mapping[str, str]) -> str:

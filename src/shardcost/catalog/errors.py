@@ -1,0 +1,91 @@
+"""How far measurements were from predictions that had not seen them, by groups of rows alike.
+
+A residual is the logarithm of measured over predicted. ``catalog/errors/`` has a file for each kind
+of table: groups of rows with the 5 % and 95 % quantiles of their residuals, from fine groups (an
+engine on a system, at some sizes) to coarse ones (all rows). They are written by
+``python -m shardcost.evidence.intervals``; a group stands there only if it has enough rows, from
+more than one source. `residuals_like` picks the finest group that a question belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
+from typing import Final, NamedTuple
+
+from shardcost import catalog
+from shardcost.errors import UnknownNameError
+
+CONFIDENCE_PCT: Final = 90
+MEASURED, KIN, STRANGER = "measured", "same architecture", "other architecture"
+"""Whose constants a prediction rests on: the system's own, its architecture's, or others'."""
+
+
+class Residuals(NamedTuple):
+    """Nine of ten residuals of some rows lie between these."""
+
+    low: float
+    high: float
+    rows: int
+    like: str
+    """Which rows, in words."""
+
+
+def residuals_like(kind: str, /, **facts: str) -> Residuals:
+    """Return the residuals of rows like a prediction's, the finest group of them that there is.
+
+    >>> found = residuals_like("memory")
+    >>> found.low < found.high
+    True
+
+    Args:
+        kind: A kind of table, such as ``collectives``.
+        facts: What is known of the prediction; what a group does not ask for is not looked at.
+    """
+    return _like(kind, frozenset(facts.items()))
+
+
+@lru_cache(maxsize=65536)
+def _like(kind: str, known: frozenset[tuple[str, str]]) -> Residuals:
+    facts = dict(known)
+    levels, groups = _groups(kind)
+    for level in levels:
+        found = groups.get((level, tuple(facts.get(name, "") for name in level)))
+        if found is not None:
+            return found
+    raise UnknownNameError("kind", kind, catalog.names("errors"))
+
+
+@cache
+def _groups(
+    kind: str,
+) -> tuple[
+    tuple[tuple[str, ...], ...], Mapping[tuple[tuple[str, ...], tuple[str, ...]], Residuals]
+]:
+    """Return the levels of a kind, finest first, and the groups of each."""
+    content = dict(catalog.contents("errors")).get(kind)
+    if content is None:
+        raise UnknownNameError("kind", kind, catalog.names("errors"))
+    levels = tuple(tuple(level) for level in content["levels"])
+    groups = {}
+    for each in content["group"]:
+        key = each["key"]
+        words = f"{each['rows']:,} rows left out: {in_words(key) or 'all'}"
+        found = Residuals(each["low"], each["high"], each["rows"], words)
+        groups[tuple(key), tuple(key.values())] = found
+    return levels, groups
+
+
+def in_words(key: Mapping[str, str]) -> str:
+    """Return what the rows of a group have in common."""
+    return ", ".join(value for value in key.values() if value != "any")
+
+
+def architectures_apart(own: str | None, lenders: Iterable[str]) -> str:
+    """Return how near those are that lend a system their constants.
+
+    >>> architectures_apart("hopper", ["hopper"]), architectures_apart("hopper", ["ampere"])
+    ('same architecture', 'other architecture')
+    """
+    names = set(lenders)
+    return KIN if names == {own} else STRANGER

@@ -1,0 +1,123 @@
+"""How far a collective's time may be from the prediction: its 90 % interval.
+
+The interval is that of measured rows like it, predicted by constants that had not seen them
+(`shardcost.catalog.errors`). Rows are alike in what is known before anything is measured: whether
+the constants are the system's own or carried over, whether the question lies within the rows of
+their fit, the kind of library and of links, the collective, the mode and the size.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import log1p
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from shardcost.catalog import cluster_named
+from shardcost.catalog.errors import Residuals, architectures_apart, residuals_like
+from shardcost.collectives.calibration import Calibration
+from shardcost.collectives.direct import ENGINES
+from shardcost.collectives.paths import Wire
+from shardcost.collectives.silicon import CollectiveTime, name_and_version
+from shardcost.errors import ShardcostError
+
+KIND: Final = "collectives"
+BANDS: Final = {"up to 64 KiB": 2.0**16, "up to 16 MiB": 2.0**24, "above 16 MiB": np.inf}
+"""Names of ranges of sizes, each with the largest size in it, in bytes."""
+_ALIKE: Final = {"reduce_scatter": "gather or scatter", "all_gather": "gather or scatter"}
+_OWN_ROWS: Final = "left-out rows of your own profile"
+
+
+class Interval(NamedTuple):
+    """Between which times nine of ten measurements lie. Times may be arrays."""
+
+    low_s: Any
+    high_s: Any
+    like: str
+    """Which rows it is from, in words."""
+    rows: int
+    """How many of them; of an array, the fewest."""
+
+
+def interval_of(result: CollectiveTime) -> Interval:
+    """Return the 90 % interval of a predicted time, cell by cell where it has many."""
+    own = _own(result)
+    if own is not None:
+        return Interval(
+            result.time_s * np.exp(own.low), result.time_s * np.exp(own.high), own.like, own.rows
+        )
+    bands = band_of(result.size_bytes)
+    found = [residuals_like(KIND, **facts_of(result), band=band) for band in BANDS]
+    low, high = (np.exp(ends)[bands] for ends in np.array([each[:2] for each in found]).T)
+    used = [found[i] for i in np.unique(bands)]
+    like = "; ".join(dict.fromkeys(each.like for each in used))
+    rows = min(each.rows for each in used)
+    return Interval((result.time_s * low)[()], (result.time_s * high)[()], like, rows)
+
+
+def band_of(size_bytes: Any) -> Any:
+    """Return the place in `BANDS` of a size, or of each of many."""
+    return np.searchsorted(np.array(list(BANDS.values())), size_bytes)
+
+
+def facts_of(result: CollectiveTime) -> dict[str, str]:
+    """Return what decides which rows a result is like, all but the size."""
+    group, cluster = result.group, result.group.cluster
+    across = cluster.network is not None and bool(np.any(group.domains > 1))
+    engine = name_and_version(result.library)[0]
+    return {
+        "standing": _standing(result.calibrations, cluster.name),
+        "span": _span(result.calibrations) if across else "one domain",
+        "fit": "beyond its rows" if _is_beyond(result) else "within its rows",
+        "links": "PCIe" if group.tier.kind == "pcie" else "GPU links",
+        "library": "an engine" if engine in ENGINES else "a vendor's library",
+        "mode": result.mode,
+        "collective": _ALIKE.get(result.collective, result.collective),
+    }
+
+
+def _is_beyond(result: CollectiveTime) -> bool:
+    """Return whether no row of a fit is of the collective, or of as many ranks."""
+    group = result.group
+    for each in result.calibrations:
+        ranks = group.ranks if isinstance(each.constants, Wire) else group.ranks_per_domain
+        if each.fit.outside(result.collective, each.fit.most_bytes, ranks):
+            return True
+    return False
+
+
+@lru_cache(maxsize=1024)
+def _standing(used: tuple[Calibration, ...], system: str) -> str:
+    """Return whether a system's constants are its own, or of which kin they are."""
+    lenders = [
+        name
+        for each in used
+        if not isinstance(each.constants, Wire)
+        for name in each.inherited_from
+    ]
+    if not lenders:
+        return "measured"
+    try:
+        own = cluster_named(system).device.architecture
+    except ShardcostError:
+        return architectures_apart(None, ())
+    return architectures_apart(own, [cluster_named(name).device.architecture for name in lenders])
+
+
+@lru_cache(maxsize=1024)
+def _span(used: tuple[Calibration, ...]) -> str:
+    wires = [each for each in used if isinstance(each.constants, Wire)]
+    measured = all(not each.inherited_from for each in wires)
+    return "across nodes" if measured else "across nodes, network not measured"
+
+
+def _own(result: CollectiveTime) -> Residuals | None:
+    """Return what a user's own profile says of rows that its fit had not seen."""
+    if not result.calibrations:
+        return None
+    fit: Any = result.calibrations[0].fit
+    low, high = (getattr(fit, name, None) for name in ("low_pct", "high_pct"))
+    if low is None or high is None:
+        return None
+    return Residuals(log1p(low / 100), log1p(high / 100), fit.rows, _OWN_ROWS)

@@ -1,0 +1,108 @@
+"""How far a run's time may be from the estimate: its 90 % interval.
+
+The interval is that of measured runs like it, predicted by constants that had not seen them
+(`shardcost.catalog.errors`): of the same framework or engine, on a device whose kernels were
+measured or not, inside a node or across nodes; of inference, by the figure that was measured. A
+rate, such as tokens per second, lies between the tokens over the two times.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from shardcost.catalog.errors import MEASURED, Residuals, architectures_apart, residuals_like
+from shardcost.cluster import Cluster, Device
+from shardcost.collectives.interval import Interval
+from shardcost.estimate.result import Estimate
+from shardcost.kernels.constants import Section
+from shardcost.kernels.products import product_section
+from shardcost.layout import Layout
+from shardcost.workload import Decode, Train
+
+FIRST, LOADED_FIRST, NEXT, WHOLE, RATE = (
+    "first token",
+    "first token under load",
+    "further tokens",
+    "whole answers",
+    "throughput",
+)
+"""What of an inference run is measured."""
+_FIGURES: Final = {"e2e_latency": WHOLE, "tpot": NEXT, "output_throughput_total": RATE}
+
+
+def interval_of(found: Estimate) -> Interval:
+    """Return the 90 % interval of an estimate's time; arrays where the time is one."""
+    like = residuals_of(found)
+    return Interval(
+        found.time_s * np.exp(like.low), found.time_s * np.exp(like.high), like.like, like.rows
+    )
+
+
+def residuals_of(found: Estimate) -> Residuals:
+    """Return the residuals of measured runs like an estimate."""
+    work, place = found.workload, (found.cluster, found.software.name, found.layout)
+    if isinstance(work, Train):
+        return residuals_like("training", **facts_of_training(*place, work.dtype))
+    figure = "static tpot" if isinstance(work, Decode) else "static ttft"
+    return residuals_like("inference", **facts_of_inference(*place, work.dtype, figure))
+
+
+def facts_of_training(
+    cluster: Cluster, software: str, layout: Layout, dtype: str
+) -> dict[str, str]:
+    """Return what decides which rows a training run is like."""
+    return {
+        "standing": kernel_standing(cluster.device, dtype),
+        "span": _span(cluster, layout.devices),
+        "of": software,
+    }
+
+
+def facts_of_inference(
+    cluster: Cluster, software: str, layout: Layout, dtype: str, figure: str
+) -> dict[str, str]:
+    """Return what decides which rows an inference run is like.
+
+    Args:
+        cluster: Where it runs.
+        software: The engine, as the catalog names it.
+        layout: Its degrees.
+        dtype: The format of its products.
+        figure: Batching and metric, such as ``static ttft``.
+    """
+    batching, _, metric = figure.rpartition(" ")
+    first = FIRST if batching == "static" else LOADED_FIRST
+    return {
+        "standing": kernel_standing(cluster.device, dtype),
+        "figure": _FIGURES.get(metric, first),
+        "links": _links(cluster, layout.devices),
+        "of": software,
+    }
+
+
+def _links(cluster: Cluster, devices: Any) -> str:
+    """Return what joins the devices, where there are several."""
+    if np.all(devices == 1):
+        return "no links"
+    return "PCIe" if cluster.tiers[0].kind == "pcie" else "GPU links"
+
+
+def _span(cluster: Cluster, devices: Any) -> str:
+    return "one domain" if np.all(devices <= cluster.tiers[-1].gpus) else "across nodes"
+
+
+@lru_cache(maxsize=256)
+def kernel_standing(device: Device, dtype: str) -> str:
+    """Return whether the kernels of a device were measured, else how near their lender is."""
+    return standing_of(product_section(device, dtype), device)
+
+
+def standing_of(section: Section, device: Device) -> str:
+    """Return whether constants are a device's own, else how near their lender is."""
+    if section.inherited_from is None:
+        return MEASURED
+    lender = Cluster.named(section.inherited_from).device
+    return architectures_apart(device.architecture, [lender.architecture])

@@ -1,0 +1,273 @@
+"""Writes the intervals of the catalog anew, from measured tables.
+
+    python -m shardcost.evidence.intervals collectives.csv gemm.csv … [--output FOLDER]
+
+For each table: what is left out is predicted (`intervals_left_out`), residuals are grouped, and
+their reach is lengthened until it holds on parts that are left out (`intervals_groups`); groups are
+written to ``catalog/errors/``. Files of kinds that no table is of stay as they are. Whether the
+intervals hold is printed, by what was left out; the whole takes ten minutes and needs SciPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from shardcost import catalog
+from shardcost.catalog.errors import CONFIDENCE_PCT, KIN, MEASURED, STRANGER
+from shardcost.errors import ShardcostError
+from shardcost.evidence.intervals_groups import (
+    INSIDE,
+    Group,
+    Level,
+    Plan,
+    Pool,
+    Trial,
+    Tried,
+    groups,
+    tried_on_others,
+    weighted_quantile,
+)
+from shardcost.evidence.intervals_left_out import Say, left_out
+from shardcost.files import write_whole
+from shardcost.formats.tables import Table, read_table
+
+FOLDER: Final = Path(catalog.__file__).parent / "errors"
+
+
+def _plan(finest: Level, *coarser: Level, factors: Sequence[Level] = (), **given: Any) -> Plan:
+    return Plan((finest, *coarser, ()), (*factors, ()), **given)
+
+
+PLANS: Final[Mapping[str, Plan]] = {
+    "collectives": _plan(
+        ("standing", "span", "links", "fit", "mode", "library", "collective", "band"),
+        ("standing", "span", "links", "fit", "mode", "library", "band"),
+        ("standing", "span", "links", "mode", "library"),
+        ("standing", "span", "links"),
+        ("standing", "links"),
+        ("links",),
+        factors=[("standing", "span", "links"), ("links",)],
+    ),
+    "gemm": _plan(
+        ("standing", "input", "format", "rows"),
+        ("standing", "input", "rows"),
+        ("standing", "rows"),
+        ("standing",),
+        factors=[("standing", "input"), ("standing",)],
+    ),
+    "attention": _plan(
+        ("standing", "phase", "context"),
+        ("standing", "phase"),
+        ("standing",),
+        factors=[("standing",)],
+    ),
+    "elementwise": _plan(("standing", "size"), ("standing",), enough=20),
+    "layers": _plan(("standing", "pass"), ("standing",)),
+    "decode": _plan(("standing", "part"), ("standing",), factors=[("standing",)]),
+    "overlap": _plan(("standing",)),
+    "layer_ops": _plan(
+        ("standing", "links", "operator"),
+        ("standing", "links"),
+        ("links",),
+        factors=[("links",)],
+    ),
+    "memory": _plan(("pipeline",), least=0.0),
+    "training": _plan(
+        ("of", "span", "standing"),
+        ("of", "span"),
+        ("span", "standing"),
+        ("span",),
+        factors=[("span",)],
+    ),
+    "inference": _plan(
+        ("figure", "links", "standing", "of"),
+        ("figure", "links", "standing"),
+        ("figure", "links"),
+        ("figure",),
+        factors=[("figure", "links"), ("figure",)],
+    ),
+    "comm_fraction": _plan(("standing", "links"), ("links",), enough=20),
+}
+"""By which facts the residuals of each kind are grouped."""
+
+
+_KERNELS: Final = frozenset({"gemm", "attention", "layers", "decode", "layer_ops"})
+
+
+class Coverage(NamedTuple):
+    """How many residuals the intervals hold that rows of other parts give."""
+
+    kind: str
+    split: str
+    """What was left out; empty for all together."""
+    standing: str
+    rows: int
+    inside_pct: float
+    width_pct: float
+    """From the low to the high end, in percent of the prediction, of the middle row."""
+
+
+def trial_of(kind: str, tried: Sequence[Tried]) -> Trial:
+    """Return the residuals of a kind, each beside the reach that other parts' rows give."""
+    return tried_on_others(Pool(tried, PLANS[kind]))
+
+
+def coverage_of(kind: str, trial: Trial) -> Iterator[Coverage]:
+    """Yield how the intervals of a kind hold: on the whole, then by what was left out."""
+    reach = trial.lengthened
+    sound = np.isfinite(reach)
+    standings = np.array([facts.get("standing", "") for facts in trial.pool.facts])
+
+    def among(split: str, standing: str, chosen: Any) -> Coverage:
+        inside = np.abs(trial.pool.residuals[chosen]) <= reach[chosen]
+        width = 100 * 2 * np.sinh(reach[chosen])
+        return Coverage(
+            kind,
+            split,
+            standing,
+            int(chosen.sum()),
+            float(100 * inside.mean()),
+            float(np.median(width)),
+        )
+
+    if not sound.any():
+        return
+    yield among("", "", sound)
+    for standing in np.unique(standings):
+        for split in np.unique(trial.pool.splits):
+            chosen = sound & (standings == standing) & (trial.pool.splits == split)
+            if chosen.any():
+                yield among(str(split), str(standing), chosen)
+
+
+def coverage(tables: Iterable[Table], say: Say = lambda _: None) -> list[Coverage]:
+    """Return how intervals hold on parts of tables that were left out, by kind and split."""
+    return [
+        each
+        for table in tables
+        for each in coverage_of(table.kind, trial_of(table.kind, left_out(table, say)))
+    ]
+
+
+def lengthening(trials: Mapping[str, Trial]) -> dict[str, float]:
+    """Return how much farther off kernels are whose constants are others', by these' nearness.
+
+    The mean, over kinds of kernels that have rows of both, of their reach over that of kernels that
+    were measured themselves; 1 where no kind has both.
+    """
+    ratios: dict[str, list[float]] = {KIN: [], STRANGER: []}
+    for kind in sorted(_KERNELS & set(trials)):
+        reach = _reach_by_standing(trials[kind].pool)
+        for standing, known in ratios.items():
+            if MEASURED in reach and standing in reach:
+                known.append(reach[standing] / reach[MEASURED])
+    means = {name: float(np.exp(np.mean(np.log(known or [1.0])))) for name, known in ratios.items()}
+    return {name: max(1.0, mean) for name, mean in means.items()}
+
+
+def _reach_by_standing(pool: Pool) -> dict[str, float]:
+    standings = np.array([facts.get("standing", "") for facts in pool.facts])
+    found = {}
+    for standing in np.unique(standings):
+        own = standings == standing
+        if own.sum() >= pool.plan.enough:
+            sizes = np.abs(pool.residuals[own])
+            found[str(standing)] = weighted_quantile(sizes, pool.weights[own], INSIDE)
+    return found
+
+
+def written(trial: Trial, longer: Mapping[str, float]) -> list[Group]:
+    """Return the groups to write.
+
+    Where a kind has no rows of constants that are others', those of its measured rows stand in.
+
+    Args:
+        trial: The residuals of a kind.
+        longer: By how much farther these then reach, by the nearness of the others.
+    """
+    found = list(groups(trial))
+    standings = {each.key.get("standing") for each in found}
+    own = [each for each in found if each.key.get("standing") == MEASURED]
+    for standing, factor in longer.items():
+        if standing not in standings:
+            found += [
+                each._replace(key={**each.key, "standing": standing}, reach=factor * each.reach)
+                for each in own
+            ]
+    return found
+
+
+def as_toml(kind: str, trial: Trial, longer: Mapping[str, float], datasets: Iterable[str]) -> str:
+    """Return the file of a kind."""
+    splits = ", ".join(sorted(set(trial.pool.splits)))
+    names = ", ".join(sorted(set(datasets)))
+    levels = ", ".join(f"[{', '.join(map(_quoted, level))}]" for level in trial.pool.plan.levels)
+    lines = [
+        "# Residuals, logarithms of measured over predicted, of rows left out of the fit, by",
+        "# `python -m shardcost.evidence.intervals`: not by hand.",
+        f"kind = {_quoted(kind)}",
+        f"left_out = {_quoted(splits)}",
+        f"source = {_quoted('rows of ' + names)}",
+        f"confidence_pct = {CONFIDENCE_PCT}",
+        f"levels = [{levels}]",
+    ]
+    for each in written(trial, longer):
+        key = ", ".join(f"{name} = {_quoted(value)}" for name, value in each.key.items())
+        lines += [
+            "",
+            "[[group]]",
+            f"key = {{{' ' + key + ' ' if key else ''}}}",
+            f"rows = {each.rows}",
+            f"parts = {each.parts}",
+            f"low = {-each.reach:.4f}",
+            f"high = {each.reach:.4f}",
+            f"median_pct = {each.median_pct:.1f}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def as_lines(found: Iterable[Coverage]) -> Iterator[str]:
+    """Yield coverage as the lines of a table in Markdown."""
+    yield "| table | left out | constants | residuals | inside % | width % |"
+    yield "|---|---|---|---:|---:|---:|"
+    for each in found:
+        of = each.kind if not each.split else ""
+        cells = (of, each.split or "all", each.standing, f"{each.rows:,}")
+        figures = (f"{each.inside_pct:.1f}", f"{each.width_pct:.0f}")
+        yield f"| {' | '.join((*cells, *figures))} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Leave out, group, check and write, for every table given."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path, help="measured tables (CSV)")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
+    given = parser.parse_args(arguments)
+    tables = [read_table(path) for path in given.tables]
+    trials = {
+        table.kind: trial_of(table.kind, left_out(table, lambda text: print(text, file=sys.stderr)))
+        for table in tables
+    }
+    longer = lengthening(trials)
+    for table in tables:
+        text = as_toml(table.kind, trials[table.kind], longer, table.columns.get("dataset", ()))
+        write_whole(given.output / f"{table.kind}.toml", text)
+    found = [each for kind, trial in trials.items() for each in coverage_of(kind, trial)]
+    print("\n".join(as_lines(found)))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ShardcostError as error:
+        sys.exit(f"intervals: {error}")
