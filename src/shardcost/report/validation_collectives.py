@@ -17,6 +17,7 @@ from shardcost.evidence import cross_validation
 from shardcost.evidence.baselines import MODELS, is_predicted, kind_of, model_stats, repeats
 from shardcost.evidence.collectives import population
 from shardcost.evidence.cross_validation import LeftOut, pooled_by_library
+from shardcost.evidence.few_points import POINTS, all_points, few_points
 from shardcost.evidence.fit import Curve, curves
 from shardcost.evidence.refit import usable
 from shardcost.evidence.validate import Stats, Validation, stats, validate
@@ -80,6 +81,18 @@ _NETWORKS: Final = """\
 The constants of a network are fitted without the rows of one system, then tried on these. Sites
 differ more than systems do: the names `ib` and `tcp` stand for networks of unstated speed."""
 
+_FEW_POINTS: Final = """\
+### Collectives: calibrated on {points} points
+
+As `shardcost calibrate` would on a system that the catalog does not have: a fit that starts from
+the family's constants, those of the catalog, sees {points} points of one all-reduce curve, sizes
+evenly spread, and is tried on all other points of the data set, other GPU counts and collectives
+among them; every data set and GPU count of a system in turn. Over PCIe, points of few GPUs say
+nothing of what the host's bridges leave to more."""
+
+_ALL_POINTS: Final = """\
+The same with all points of the data set, tried on those very points:"""
+
 _SPLITS: Final = {
     ("cluster", "library"): "By system and library",
     ("collective",): "By collective",
@@ -95,6 +108,8 @@ def left_out(table: Table, say: Callable[[str], None]) -> str:
     for part in (_gpu_counts, _systems, _networks):
         say(f"collectives: {(part.__doc__ or '').partition('.')[0]}")
         sections.append(part(known))
+    say("collectives: few points")
+    sections.append(_few_points(table))
     return "\n\n".join(sections)
 
 
@@ -184,6 +199,14 @@ def _systems(known: Sequence[Curve]) -> str:
 def _networks(known: Sequence[Curve]) -> str:
     """Networks left out."""
     return f"{_NETWORKS}\n\n{_left_out(list(cross_validation.networks(known)), 'left out')}"
+
+
+def _few_points(table: Table) -> str:
+    """Return what few points of a system are worth."""
+    few, every = (
+        _left_out(pooled_by_library(found(table)), "library") for found in (few_points, all_points)
+    )
+    return "\n\n".join([_FEW_POINTS.format(points=POINTS), few, _ALL_POINTS, every])
 
 
 def _kind_of_links(system: str) -> str:
