@@ -1,6 +1,7 @@
 """The command line. Each command is a module that is imported only when it is asked for.
 
-Exit codes: 0 done; 2 bad input, with one line on standard error that names the value and the rule;
+Exit codes: 0 done; 1 errors beyond those on record (`validate`), bytes other than counted
+(`measure`); 2 bad input, with one line on standard error that names the value and the rule;
 3 nothing feasible, with the reasons.
 """
 
