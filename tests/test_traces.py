@@ -186,6 +186,22 @@ def test_a_union_joined_now_and_then_is_the_same(monkeypatch: pytest.MonkeyPatch
     assert np.array_equal(kept.intervals().ends, whole.ends)
 
 
+def test_too_many_intervals_are_bounded_by_closing_the_shortest_gaps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shardcost.formats.time_sets._MOST", 100)
+    kept = Union()
+    for number in range(300):
+        start = number + (0.5 if number % 3 else 0.0)
+        kept.starts.append(start)
+        kept.ends.append(start + 0.4)
+    found = kept.intervals()
+    assert len(found.starts) <= 150
+    assert kept.closed == 300 - len(found.starts)
+    assert (found.starts[0], found.ends[-1]) == (0.0, 299.9)
+    assert np.all(found.starts[1:] > found.ends[:-1])
+
+
 # What profilers write.
 
 

@@ -169,17 +169,12 @@ def _mean_times(ranks: Sequence[RankTrace]) -> dict[str, float]:
 
 def _groups(calls: Merged, cluster: Cluster | None) -> tuple[tuple[GroupFindings, ...], list[str]]:
     """Return what is found about each collective on each kind of group, and notes."""
-    shapes: dict[Shape, list[int]] = {}
-    for number, kind in enumerate(calls.kinds):
-        shapes.setdefault(_shape(kind), []).append(number)
     exposed = _exposed(calls)
     found, notes = [], []
-    for shape, kinds in shapes.items():
-        chosen = np.isin(calls.kind, kinds)
-        if np.any(chosen):
-            predicted, note = _predicted(shape, calls.size_bytes[chosen], cluster)
-            notes += [note] if note else []
-            found.append(_group(shape, calls, chosen, exposed[chosen], predicted))
+    for shape, chosen in calls.by([_shape(each) for each in calls.kinds]).items():
+        predicted, note = _predicted(shape, calls.size_bytes[chosen], cluster)
+        notes += [note] if note else []
+        found.append(_group(shape, calls, chosen, exposed[chosen], predicted))
     return tuple(sorted(found, key=lambda each: -each.time_s)), notes
 
 
@@ -204,7 +199,7 @@ def _exposed(calls: Merged) -> Floats:
 def _group(
     shape: Shape,
     calls: Merged,
-    chosen: NDArray[np.bool_],
+    chosen: NDArray[np.int64],
     exposed: Floats,
     predicted: Floats | None,
 ) -> GroupFindings:
@@ -216,10 +211,10 @@ def _group(
     total, achieved = float(np.sum(size)), float(np.sum(own[sized]))
     algbw = total / achieved if total and achieved else None
     factor = bus_factor(shape.collective, shape.ranks) if shape.ranks else None
-    told = seen_by > 1 and len(np.unique(calls.call[chosen])) < np.count_nonzero(chosen)
+    told = seen_by > 1 and len(np.unique(calls.call[chosen])) < len(chosen)
     return GroupFindings(
         shape=shape,
-        calls=float(np.count_nonzero(chosen)) / ranks,
+        calls=len(chosen) / ranks,
         size_bytes=total / ranks,
         time_s=float(np.sum(calls.duration_s[chosen])) / ranks,
         waiting_s=float(np.sum(waiting)) / ranks if told else None,

@@ -46,7 +46,7 @@ HEAVIEST: Final = 10
 """Compute kernels that are named."""
 _MOST_CALLS: Final = 2_000_000
 _MOST_OPERATIONS: Final = 2_000_000
-_MOST_LAUNCHES: Final = 4_000_000
+_MOST_LAUNCHES: Final = 2_000_000
 _MOST_KINDS: Final = 65_536
 _MOST_DEVICES: Final = 4_096
 _MOST_NAMES: Final = 20_000
@@ -173,8 +173,12 @@ class _Columns:
             column.append(value)  # type: ignore[arg-type]
 
     def arrays(self) -> list[NDArray[Any]]:
+        """Return the columns, which nothing can be added to any more."""
         types = {"q": np.int64, "d": np.float64}
-        return [np.array(each, dtype=types[each.typecode]) for each in self.columns]
+        return [
+            np.frombuffer(each, types[each.typecode]) if each else np.zeros(0, types[each.typecode])
+            for each in self.columns
+        ]
 
 
 class _Device:
@@ -226,8 +230,12 @@ class _Device:
         )
 
     def settle(self) -> None:
-        for each in (self.compute, self.communication, self.copies):
+        for each in self.busy:
             each.settle()
+
+    @property
+    def busy(self) -> tuple[Union, ...]:
+        return self.compute, self.communication, self.copies
 
 
 class _Reader:
@@ -324,7 +332,7 @@ class _Reader:
         found = self._names.get(name)
         if found is None:
             found = communicates(name)
-            if len(self._names) < _MOST_NAMES and len(name) < 4096:
+            if len(self._names) < _MOST_NAMES and len(name) < 1024:
                 self._names[name] = found
         return found
 
@@ -416,7 +424,7 @@ class _Reader:
         about = _member(self.about, "distributedInfo")
         groups = _groups(about)
         kinds = tuple(each._replace(group=_known(each.group, groups)) for each in self.kinds)
-        joined = _Joined(self.operations.arrays(), self.launches.arrays())
+        joined = _Joined(self.operations, self.launches)
         stated = whole(about.get("rank"))
         several = len(self.devices) > 1
         ranks = tuple(
@@ -424,6 +432,11 @@ class _Reader:
             for number, device in sorted(self.devices.items())
         )
         ranks = _from_the_first(ranks)
+        closed = sum(each.closed for device in self.devices.values() for each in device.busy)
+        if closed:
+            self.passed_over.add(
+                0, "short gaps between kernels, of which there are too many", closed
+            )
         backend = about.get("backend")
         return Trace(
             file=file,
@@ -440,12 +453,12 @@ class _Reader:
 class _Joined:
     """CPU operations that launch collectives, found by what a kernel knows of them."""
 
-    def __init__(self, operations: list[NDArray[Any]], launches: list[NDArray[Any]]) -> None:
-        self.thread, self.start, self.end, self.external, *self.said = operations
+    def __init__(self, operations: _Columns, launches: _Columns) -> None:
+        self.thread, self.start, self.end, self.external, *self.said = operations.arrays()
+        launched = launches.arrays()
         self._by_external = np.argsort(self.external, kind="stable")
-        self._by_thread = np.lexsort((self.start, self.thread))
-        order = np.argsort(launches[0], kind="stable")
-        self.launch, self.launch_thread, self.launch_start = (each[order] for each in launches)
+        order = np.argsort(launched[0], kind="stable")
+        self.launch, self.launch_thread, self.launch_start = (each[order] for each in launched)
 
     def found(self, external: Whole, correlation: Whole) -> Whole:
         """Return the number of each kernel's operation, -1 where there is none.
@@ -464,17 +477,19 @@ class _Joined:
         if not len(self.launch):
             return np.full(len(correlation), -1)
         place, launched = _looked_up(self.launch, correlation)
-        found = np.full(len(correlation), -1)
-        order = self._by_thread
-        for thread in np.unique(self.thread):
-            here = order[self.thread[order] == thread]
-            when = self.launch_start[place]
-            last = np.searchsorted(self.start[here], when, side="right") - 1
-            candidate = here[np.maximum(last, 0)]
-            inside = (last >= 0) & (when <= self.end[candidate])
-            mine = launched & (correlation > 0) & (self.launch_thread[place] == thread)
-            found = np.where(mine & inside, candidate, found)
-        return found
+        when, where = self.launch_start[place], self.launch_thread[place]
+        # Operations and launches in one order: before each launch stands what began last.
+        count = len(self.start)
+        late = np.repeat([0, 1], [count, len(when)])
+        times, threads = np.append(self.start, when), np.append(self.thread, where)
+        order = np.lexsort((late, times, threads))
+        last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
+        candidate = np.empty(len(when), dtype=np.int64)
+        asked = order >= count
+        candidate[order[asked] - count] = np.where(last < 0, -1, order[last])[asked]
+        inside = (self.thread[candidate] == where) & (when <= self.end[candidate])
+        sound = launched & (correlation > 0) & (candidate >= 0) & inside
+        return np.where(sound, candidate, -1)
 
 
 def _looked_up(keys: Whole, wanted: Whole) -> tuple[Whole, NDArray[np.bool_]]:

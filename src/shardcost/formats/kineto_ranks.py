@@ -10,8 +10,8 @@ rank for itself, and groups without a name may be any: those are not matched.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from shardcost.formats.time_sets import Floats
 
 _UNMATCHED: Final = "send_recv"
 _MOST_SIZES: Final = 2_000
+_MOST_LABELS: Final = 1_000
+_Label = TypeVar("_Label", bound=Hashable)
 _EMPTY: Final[list[NDArray[Any]]] = [np.zeros(0, dtype=np.int64)] * 5 + [np.zeros(0)] * 2
 
 
@@ -41,6 +43,24 @@ class Merged(NamedTuple):
     own_s: Floats
     """The least duration over the ranks that saw it."""
     ranks: tuple[RankTrace, ...]
+
+    def by(self, labels: Sequence[_Label]) -> dict[_Label, Whole]:
+        """Return the places of calls by what their kinds are labelled as.
+
+        Where there are very many labels, those of the longest total time are kept.
+        """
+        numbers: dict[_Label, int] = {}
+        of_kind = [numbers.setdefault(label, len(numbers)) for label in labels]
+        label = np.array(of_kind, dtype=np.int64)[self.kind]
+        total = np.bincount(label, weights=self.duration_s, minlength=len(numbers))
+        longest = set(np.argsort(-total, kind="stable")[:_MOST_LABELS].tolist())
+        order = np.argsort(label, kind="stable")
+        ends = np.searchsorted(label[order], np.arange(len(numbers) + 1))
+        return {
+            each: order[ends[number] : ends[number + 1]]
+            for each, number in numbers.items()
+            if number in longest and ends[number] < ends[number + 1]
+        }
 
     @property
     def waiting_s(self) -> Floats:
@@ -145,33 +165,26 @@ def runs_of(traces: Sequence[Trace]) -> tuple[Run, ...]:
     far apart are runs of their own.
     """
     found = merged(traces)
-    sizes_known = found.size_bytes > 0
+    library = next((each.library for each in traces if each.library), "")
+    device = next((each.device for each in traces if each.device), "")
+    shapes = [(each.collective, each.group.size, each.group.stride) for each in found.kinds]
     runs = []
-    for (collective, ranks, _), kinds in sorted(_by_shape(found.kinds).items()):
-        chosen = np.isin(found.kind, kinds) & sizes_known
-        if np.any(chosen):
-            _, first = np.unique(found.call[chosen], return_index=True)
-            sizes, times = found.size_bytes[chosen][first], found.own_s[chosen][first]
+    for (collective, ranks, _), members in sorted(found.by(shapes).items()):
+        sized = members[found.size_bytes[members] > 0]
+        if len(sized):
+            first = sized[np.unique(found.call[sized], return_index=True)[1]]
+            kind = found.kinds[found.kind[sized[0]]]
             runs.append(
                 Run(
                     collective=collective,
                     num_gpus=ranks,
-                    library=next((each.library for each in traces if each.library), ""),
-                    device=next((each.device for each in traces if each.device), ""),
-                    points=_points(sizes, times),
-                    notes=_notes(found.kinds[kinds[0]], len(np.unique(found.rank[chosen]))),
+                    library=library,
+                    device=device,
+                    points=_points(found.size_bytes[first], found.own_s[first]),
+                    notes=_notes(kind, len(np.unique(found.rank[sized]))),
                 )
             )
     return tuple(runs)
-
-
-def _by_shape(kinds: tuple[Kind, ...]) -> dict[tuple[str, int, int], list[int]]:
-    """Return the numbers of kinds by collective, ranks and how far apart those are."""
-    shapes: dict[tuple[str, int, int], list[int]] = {}
-    for number, each in enumerate(kinds):
-        shape = (each.collective, each.group.size, each.group.stride)
-        shapes.setdefault(shape, []).append(number)
-    return shapes
 
 
 def _points(sizes: Whole, times: Floats) -> tuple[Point, ...]:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 _PENDING: Final = 2**19
+_MOST: Final = 2**21
+"""Intervals that are kept apart; 1 GB of trace has less than a million kernels."""
 
 
 class Intervals(NamedTuple):
@@ -82,6 +84,8 @@ class Union:
     def __init__(self) -> None:
         self.starts = array("d")
         self.ends = array("d")
+        self.closed = 0
+        """Gaps that were closed, the shortest first, because there were too many."""
         self._joined = NONE
 
     def settle(self) -> None:
@@ -99,5 +103,15 @@ class Union:
             np.frombuffer(self.starts, dtype=np.float64) if self.starts else np.zeros(0),
             np.frombuffer(self.ends, dtype=np.float64) if self.ends else np.zeros(0),
         )
-        self._joined = union_of(self._joined, come)
+        self._joined = self._bounded(union_of(self._joined, come))
         self.starts, self.ends = array("d"), array("d")
+
+    def _bounded(self, found: Intervals) -> Intervals:
+        """Return at most so many intervals, with the shortest gaps closed."""
+        if len(found.starts) <= _MOST:
+            return found
+        gaps = found.starts[1:] - found.ends[:-1]
+        kept = gaps > np.partition(gaps, len(gaps) // 2)[len(gaps) // 2]
+        self.closed += len(gaps) - int(np.count_nonzero(kept))
+        first, last = np.concatenate([[True], kept]), np.concatenate([kept, [True]])
+        return Intervals(found.starts[first], found.ends[last])
