@@ -38,8 +38,7 @@ _ADVICE: Final = {
     " stream of its own",
     "waiting": "ranks that arrive early wait for the last one: look for uneven work (pipeline"
     " stages, experts, data) or one slow device",
-    "slow": "far slower than predicted for this machine: look at its placement, its links and what"
-    " else uses them",
+    "slow": "look at the placement of its ranks, their links and what else uses them",
     "exposed": "compute stops for it: overlap it with compute, send fewer bytes, or place the group"
     " on faster links",
     "exposed alone": "compute stops for it, be it sending or waiting for slower ranks (traces of"
@@ -279,7 +278,7 @@ def _costs_of(group: GroupFindings) -> Iterator[tuple[str, str, float, str]]:
     if waiting:
         yield "waiting", f"waiting in {name}", waiting, _ADVICE["waiting"]
     if slow:
-        advice = f"{slowness:.1f} times the predicted time, {_ADVICE['slow']}"
+        advice = f"{slowness:.1f} times the time predicted for this machine: {_ADVICE['slow']}"
         yield "slow", f"{name}, slower than it should be", slow, advice
     yield (
         "exposed",

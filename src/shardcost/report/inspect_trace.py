@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from shardcost.evidence.log_inspection import RunFindings
 from shardcost.evidence.trace_inspection import GroupFindings, TraceFindings, name_of
 from shardcost.formats.reading import Unread
 from shardcost.report.text import heading, paragraph, table
+from shardcost.report.unread import unread_as_data, unread_in_words
 from shardcost.units import GIGA, format_rate, format_time
 
 _MOST_GROUPS: Final = 8
@@ -42,7 +42,7 @@ def as_data(found: TraceFindings) -> dict[str, Any]:
         "runs": [_run_as_data(each) for each in found.runs],
         "kernels": [each._asdict() for each in found.kernels],
         "top": [each._asdict() for each in found.top],
-        "unread": [vars(each) for each in _unread(found)],
+        "unread": unread_as_data(_unread(found)),
         "notes": list(found.notes),
     }
 
@@ -193,14 +193,6 @@ def _remarks(found: TraceFindings) -> list[str]:
     if beyond:
         said.append(f"And {len(beyond)} more, from {name_of(beyond[0].shape)} on (--json).")
     unread = _unread(found)
-    said += [_unread_in_words(unread)] if unread else []
+    said += [unread_in_words(unread)] if unread else []
     said += [f"Note: {note}." for note in found.notes[:_MOST_REMARKS]]
     return said
-
-
-def _unread_in_words(unread: Sequence[Unread]) -> str:
-    named = [
-        f"{each.count:,} x {each.reason}" + f" (line {each.first_line})" * (each.first_line > 0)
-        for each in unread[:_MOST_REMARKS]
-    ]
-    return f"Not read: {'; '.join(named)}{'; …' * (len(unread) > _MOST_REMARKS)}."
