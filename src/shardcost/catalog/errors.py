@@ -17,7 +17,7 @@ from shardcost import catalog
 from shardcost.errors import UnknownNameError
 
 CONFIDENCE_PCT: Final = 90
-MEASURED, KIN, STRANGER = "measured", "same architecture", "other architecture"
+MEASURED, KIN, STRANGER = "measured", "the same architecture", "another architecture"
 """Whose constants a prediction rests on: the system's own, its architecture's, or others'."""
 
 
@@ -77,15 +77,20 @@ def _groups(
 
 
 def in_words(key: Mapping[str, str]) -> str:
-    """Return what the rows of a group have in common."""
-    return ", ".join(value for value in key.values() if value != "any")
+    """Return what the rows of a group have in common.
+
+    >>> in_words({"standing": "the same architecture", "span": "one domain", "input": "any"})
+    'constants of the same architecture, one domain'
+    """
+    named = {MEASURED: "own constants"} | {each: f"constants of {each}" for each in (KIN, STRANGER)}
+    return ", ".join(named.get(value, value) for value in key.values() if value != "any")
 
 
 def architectures_apart(own: str | None, lenders: Iterable[str]) -> str:
     """Return how near those are that lend a system their constants.
 
     >>> architectures_apart("hopper", ["hopper"]), architectures_apart("hopper", ["ampere"])
-    ('same architecture', 'other architecture')
+    ('the same architecture', 'another architecture')
     """
     names = set(lenders)
     return KIN if names == {own} else STRANGER

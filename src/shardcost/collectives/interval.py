@@ -15,12 +15,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardcost.catalog import cluster_named
-from shardcost.catalog.errors import Residuals, architectures_apart, residuals_like
+from shardcost.catalog.errors import (
+    MEASURED,
+    STRANGER,
+    Residuals,
+    architectures_apart,
+    residuals_like,
+)
 from shardcost.collectives.calibration import Calibration
 from shardcost.collectives.direct import ENGINES
 from shardcost.collectives.paths import Wire
 from shardcost.collectives.silicon import CollectiveTime, name_and_version
-from shardcost.errors import ShardcostError
 
 KIND: Final = "collectives"
 BANDS: Final = {"up to 64 KiB": 2.0**16, "up to 16 MiB": 2.0**24, "above 16 MiB": np.inf}
@@ -67,11 +72,11 @@ def facts_of(result: CollectiveTime) -> dict[str, str]:
     across = cluster.network is not None and bool(np.any(group.domains > 1))
     engine = name_and_version(result.library)[0]
     return {
-        "standing": _standing(result.calibrations, cluster.name),
+        "standing": _standing(result.calibrations, cluster.device.architecture),
         "span": _span(result.calibrations) if across else "one domain",
-        "fit": "beyond its rows" if _is_beyond(result) else "within its rows",
+        "fit": "beyond the fit" if _is_beyond(result) else "within the fit",
         "links": "PCIe" if group.tier.kind == "pcie" else "GPU links",
-        "library": "an engine" if engine in ENGINES else "a vendor's library",
+        "library": "engines" if engine in ENGINES else "vendors' libraries",
         "mode": result.mode,
         "collective": _ALIKE.get(result.collective, result.collective),
     }
@@ -88,21 +93,20 @@ def _is_beyond(result: CollectiveTime) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _standing(used: tuple[Calibration, ...], system: str) -> str:
-    """Return whether a system's constants are its own, or of which kin they are."""
-    lenders = [
-        name
-        for each in used
-        if not isinstance(each.constants, Wire)
-        for name in each.inherited_from
-    ]
+def _standing(used: tuple[Calibration, ...], architecture: str) -> str:
+    """Return whether a system's constants are its own, or of which kin they are.
+
+    NCCL's own estimate has none that were fitted: it is as far off as any stranger's.
+    """
+    if not used:
+        return STRANGER
+    own = (each for each in used if not isinstance(each.constants, Wire))
+    lenders = [name for each in own for name in each.inherited_from]
     if not lenders:
-        return "measured"
-    try:
-        own = cluster_named(system).device.architecture
-    except ShardcostError:
-        return architectures_apart(None, ())
-    return architectures_apart(own, [cluster_named(name).device.architecture for name in lenders])
+        return MEASURED
+    return architectures_apart(
+        architecture, [cluster_named(name).device.architecture for name in lenders]
+    )
 
 
 @lru_cache(maxsize=1024)

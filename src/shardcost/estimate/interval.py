@@ -86,7 +86,7 @@ def facts_of_inference(
 def _links(cluster: Cluster, devices: Any) -> str:
     """Return what joins the devices, where there are several."""
     if np.all(devices == 1):
-        return "no links"
+        return "one GPU"
     return "PCIe" if cluster.tiers[0].kind == "pcie" else "GPU links"
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardcost import catalog
-from shardcost.catalog.errors import CONFIDENCE_PCT, KIN, MEASURED, STRANGER
+from shardcost.catalog.errors import CONFIDENCE_PCT, KIN, MEASURED, STRANGER, in_words
 from shardcost.errors import ShardcostError
 from shardcost.evidence.intervals_groups import (
     INSIDE,
@@ -104,9 +104,8 @@ class Coverage(NamedTuple):
     """How many residuals the intervals hold that rows of other parts give."""
 
     kind: str
-    split: str
-    """What was left out; empty for all together."""
-    standing: str
+    of: str
+    """Which residuals: all, those of one way to leave out, or those that share a fact."""
     rows: int
     inside_pct: float
     width_pct: float
@@ -119,31 +118,29 @@ def trial_of(kind: str, tried: Sequence[Tried]) -> Trial:
 
 
 def coverage_of(kind: str, trial: Trial) -> Iterator[Coverage]:
-    """Yield how the intervals of a kind hold: on the whole, then by what was left out."""
+    """Yield how the intervals of a kind hold: on the whole, by what was left out, and by facts."""
     reach = trial.lengthened
     sound = np.isfinite(reach)
-    standings = np.array([facts.get("standing", "") for facts in trial.pool.facts])
 
-    def among(split: str, standing: str, chosen: Any) -> Coverage:
-        inside = np.abs(trial.pool.residuals[chosen]) <= reach[chosen]
-        width = 100 * 2 * np.sinh(reach[chosen])
-        return Coverage(
-            kind,
-            split,
-            standing,
-            int(chosen.sum()),
-            float(100 * inside.mean()),
-            float(np.median(width)),
-        )
+    def among(of: str, chosen: Any) -> Coverage:
+        inside = 100 * np.mean(np.abs(trial.pool.residuals[chosen]) <= reach[chosen])
+        width = 100 * 2 * np.sinh(np.median(reach[chosen]))
+        return Coverage(kind, of, int(chosen.sum()), float(inside), float(width))
 
     if not sound.any():
         return
-    yield among("", "", sound)
-    for standing in np.unique(standings):
-        for split in np.unique(trial.pool.splits):
-            chosen = sound & (standings == standing) & (trial.pool.splits == split)
-            if chosen.any():
-                yield among(str(split), str(standing), chosen)
+    yield among("all", sound)
+    for labels in (trial.pool.splits, *_facts_apart(trial.pool)):
+        for label in np.unique(labels[sound]):
+            yield among(str(label), sound & (labels == label))
+
+
+def _facts_apart(pool: Pool) -> Iterator[Any]:
+    """Yield each fact of the finest groups, in words, of every residual; not those all share."""
+    for name in pool.plan.levels[0]:
+        labels = np.array([in_words({name: facts.get(name, "")}) for facts in pool.facts])
+        if len(np.unique(labels)) > 1:
+            yield np.where(labels == "", f"any {name}", labels)
 
 
 def coverage(tables: Iterable[Table], say: Say = lambda _: None) -> list[Coverage]:
@@ -238,13 +235,12 @@ def _quoted(text: str) -> str:
 
 def as_lines(found: Iterable[Coverage]) -> Iterator[str]:
     """Yield coverage as the lines of a table in Markdown."""
-    yield "| table | left out | constants | residuals | inside % | width % |"
-    yield "|---|---|---|---:|---:|---:|"
+    yield "| table | residuals of | residuals | inside % | width % |"
+    yield "|---|---|---:|---:|---:|"
     for each in found:
-        of = each.kind if not each.split else ""
-        cells = (of, each.split or "all", each.standing, f"{each.rows:,}")
-        figures = (f"{each.inside_pct:.1f}", f"{each.width_pct:.0f}")
-        yield f"| {' | '.join((*cells, *figures))} |"
+        table = f"**{each.kind}**" if each.of == "all" else ""
+        figures = (f"{each.rows:,}", f"{each.inside_pct:.1f}", f"{each.width_pct:.0f}")
+        yield f"| {' | '.join((table, each.of, *figures))} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

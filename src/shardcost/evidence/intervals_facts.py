@@ -8,7 +8,8 @@ what turns rows of a table into either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -41,25 +42,36 @@ _CONVERTING: Final = "trtllm"
 """Whose products in fewer bits were measured with the conversion of their input."""
 
 
-def facts_of_rows(table: Table, *, ignore_versions: bool = False) -> list[Facts]:
-    """Return the facts of every row of a table; none of rows that cannot be predicted."""
+def facts_of_rows(
+    table: Table, predicted: Iterable[bool] | None = None, *, ignore_versions: bool = False
+) -> list[Facts]:
+    """Return the facts of every row of a table; none of rows that cannot be predicted.
+
+    Args:
+        table: What was measured.
+        predicted: Which rows can be, where that is known.
+        ignore_versions: Predict every row by a library's newest version.
+    """
     if table.kind == "collectives":
         return _of_collectives(table, ignore_versions=ignore_versions)
     if table.kind == "gemm":
         return _of_products(table)
     of = _FACTS[table.kind]
     found: list[Facts] = []
-    for row in table.records():
+    wanted = repeat(True) if predicted is None else predicted
+    for row, is_wanted in zip(table.records(), wanted, strict=False):
         try:
-            found.append(of(row))
+            found.append(of(row) if is_wanted else {})
         except ShardcostError:
             found.append({})
     return found
 
 
-def factors_of_rows(table: Table, *, ignore_versions: bool = False) -> tuple[Floats, Floats]:
+def factors_of_rows(
+    table: Table, predicted: Iterable[bool] | None = None, *, ignore_versions: bool = False
+) -> tuple[Floats, Floats]:
     """Return what predictions are times at the low and at the high end of their 90 % intervals."""
-    every = facts_of_rows(table, ignore_versions=ignore_versions)
+    every = facts_of_rows(table, predicted, ignore_versions=ignore_versions)
     ends = [residuals_like(table.kind, **facts)[:2] for facts in every]
     low, high = np.exp(np.array(ends, dtype=np.float64).reshape(-1, 2).T)
     return low, high

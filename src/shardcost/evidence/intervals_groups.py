@@ -64,7 +64,7 @@ class Plan(NamedTuple):
     least: float = REPEATS
     """No reach is shorter."""
     enough: int = 40
-    """Residuals that make a group."""
+    """Rows that make a group."""
 
     def factor_level(self, level: Level) -> Level:
         """Return the finest level of factors that groups of a level belong to."""
@@ -106,8 +106,10 @@ class Pool:
         return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.intp)
 
     def counts(self, members: NDArray[np.intp], number: int) -> bool:
-        """Return whether some residuals are enough for a group; all of them together always are."""
-        return number + 1 == len(self.plan.levels) or len(members) >= self.plan.enough
+        """Return whether some residuals are of enough rows; all of them together always are."""
+        if number + 1 == len(self.plan.levels):
+            return True
+        return len(np.unique(self.rows[members])) >= self.plan.enough
 
     def _alike(self, place: int, used: Mask, number: int) -> NDArray[np.intp]:
         codes = self.codes[number]

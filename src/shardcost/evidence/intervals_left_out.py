@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.catalog import cluster_named
+from shardcost.catalog.errors import MEASURED
 from shardcost.collectives.calibration import Calibration, donors_of
 from shardcost.collectives.direct import ENGINES, generation
 from shardcost.errors import ShardcostError
@@ -96,7 +97,7 @@ def _unmeasured(table: Table, systems: Mapping[str, Mask], say: Say) -> Iterator
         own = replace(table, columns=columns, rows=len(places))
         with never_measured(system):
             tried = _as_catalogued(own, "a system", [system] * len(places))
-        inherited = [each.get("standing") != "measured" for each in tried.facts]
+        inherited = [each.get("standing") != MEASURED for each in tried.facts]
         facts = tuple(each if new else {} for each, new in zip(tried.facts, inherited, strict=True))
         yield tried._replace(rows=places, facts=facts)
 
@@ -240,7 +241,7 @@ class _Curves:
 
 def _if_inherited(facts: Facts) -> Facts:
     """Return facts where some constants are not the system's or the network's own."""
-    known = facts and facts["standing"] == "measured" and "not measured" not in facts["span"]
+    known = facts and facts["standing"] == MEASURED and "not measured" not in facts["span"]
     return {} if known else facts
 
 

@@ -109,7 +109,8 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
     reasons = [first or second for first, second in zip(found.reasons, complaints, strict=True)]
     values = np.where([bool(reason) for reason in reasons], np.nan, found.values)
     errors_pct = 100 * (values / measured - 1)
-    low, high = (values * each for each in factors_of_rows(table, ignore_versions=ignore_versions))
+    factors = factors_of_rows(table, np.isfinite(values), ignore_versions=ignore_versions)
+    low, high = (values * each for each in factors)
     inside = (low <= measured) & (measured <= high)
     skipped = Counter(reason for reason in reasons if reason)
     compared = int(np.isfinite(errors_pct).sum())

@@ -13,6 +13,7 @@ from shardcost.cluster import Link, Source
 from shardcost.collectives import direct
 from shardcost.collectives.bounds import nominal_rate
 from shardcost.collectives.calibration import Calibration, given
+from shardcost.collectives.interval import interval_of
 from shardcost.collectives.paths import Wire, total
 from shardcost.collectives.silicon import (
     TUNER,
@@ -20,6 +21,7 @@ from shardcost.collectives.silicon import (
     name_and_version,
 )
 from shardcost.collectives.tuner import PathName, tables
+from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.formulas import (
     ALGORITHMS,
@@ -125,7 +127,12 @@ def sweep_as_text(result: CollectiveTime) -> str:
 
 def sweep_as_data(result: CollectiveTime) -> dict[str, Any]:
     """Return the report on many sizes as plain data."""
-    return {**_question(result), "rows": _rows(result), **_foundation(result)}
+    return {
+        **_question(result),
+        "rows": _rows(result),
+        "interval": interval.about(interval_of(result)),
+        **_foundation(result),
+    }
 
 
 def link(result: CollectiveTime) -> Link:
@@ -211,6 +218,7 @@ def _answer(result: CollectiveTime) -> dict[str, Any]:
     """Return the time and the rates of one cell."""
     return {
         "time_s": float(result.time_s),
+        **_interval_as_data(result),
         "algorithm": result.algorithm,
         "protocol": result.protocol,
         "bound_s": float(result.bound_s),
@@ -220,11 +228,19 @@ def _answer(result: CollectiveTime) -> dict[str, Any]:
     }
 
 
+def _interval_as_data(result: CollectiveTime) -> dict[str, Any]:
+    found = interval_of(result)
+    return interval.as_data(found._replace(low_s=float(found.low_s), high_s=float(found.high_s)))
+
+
 def _rows(result: CollectiveTime) -> list[dict[str, Any]]:
     """Return the answer of every cell of a sweep."""
+    found = interval_of(result)
     columns = {
         "size_bytes": [number(size) for size in result.size_bytes],
         "time_s": result.time_s.tolist(),
+        "low_s": found.low_s.tolist(),
+        "high_s": found.high_s.tolist(),
         "algorithm": result.algorithm.tolist(),
         "protocol": result.protocol.tolist(),
         "algbw_bytes_per_s": result.algbw_bytes_per_s.tolist(),
@@ -274,6 +290,11 @@ def _figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
     slowest = link(result)
     return [
         ("time", format_time(answer["time_s"]), _mixture_in_words(result)),
+        (
+            "interval",
+            interval.ends(answer["low_s"], answer["high_s"]),
+            interval.rows_in_words(interval_of(result)),
+        ),
         ("algorithm", result.algorithm, ALGORITHMS[result.algorithm]),
         ("protocol", result.protocol, PROTOCOLS[result.protocol]),
         (

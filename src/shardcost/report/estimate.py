@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from shardcost.estimate.interval import interval_of
 from shardcost.estimate.result import FLOP_CONVENTION, Estimate
 from shardcost.layout import Layout
 from shardcost.memory import Memory
 from shardcost.memory.held import KINDS
+from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.text import heading, paragraph, table, width, wrapped
 from shardcost.units import format_bytes, format_bytes_decimal, format_time
@@ -75,6 +77,7 @@ def as_text(found: Estimate, caveats: Sequence[str] = (), *, explain: bool = Fal
         from shardcost.estimate.explain import explanation
 
         sections.append(explanation(found, width()))
+        sections.append(paragraph(interval.explained(interval_of(found)), "  "))
     return "\n\n".join(sections)
 
 
@@ -101,6 +104,7 @@ def as_data(found: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
         "layout": noun_as_data(found.layout),
         "workload": {"phase": found.workload.phase, **noun_as_data(found.workload)},
         "time_s": found.time_s,
+        **interval.as_data(interval_of(found)),
         "memory_bytes": found.memory_bytes,
         **_rates_as_data(found),
         "parts": dict(found.parts_s),
@@ -231,6 +235,7 @@ def _figures(found: Estimate) -> Iterator[tuple[str, str]]:
         if work.new_tokens != 1:
             said.insert(1, f"step {format_time(found.time_s)}")
     yield name, ", ".join(said)
+    yield "interval", interval.in_short(interval_of(found))
     yield (
         "MFU",
         (

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from shardcost.estimate.interval import interval_of
 from shardcost.layout import Layout
+from shardcost.report import interval
 from shardcost.report.estimate import (
     COMMUNICATION,
     PHASES,
@@ -83,7 +85,9 @@ def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False) -> str:
     if explain:
         from shardcost.estimate.explain import explanation
 
-        sections.append(explanation(plan.best[0].estimate, width()))
+        best = plan.best[0].estimate
+        sections.append(explanation(best, width()))
+        sections.append(paragraph(interval.explained(interval_of(best)), "  "))
     return "\n\n".join(filter(None, sections))
 
 
@@ -305,7 +309,7 @@ def _overlap(candidate: Candidate) -> dict[str, str]:
 
 def _answers(plan: Plan) -> list[str]:
     """Return the lines on the best: what bounds it, who comes next, what would change it."""
-    said = [labelled("time", _bounds(plan.best[0]))]
+    said = [labelled("time", _bounds(plan.best[0])), labelled("interval", _interval(plan.best[0]))]
     if plan.losses:
         said.append(labelled("runner-up", _runner_up(plan)))
     if plan.gains:
@@ -315,6 +319,12 @@ def _answers(plan: Plan) -> list[str]:
     if plan.stability is not None and plan.stability.layouts > 1:
         said.append(labelled("stability", _steady(plan.stability)))
     return [line for each in said for line in each.splitlines()]
+
+
+def _interval(candidate: Candidate) -> str:
+    """Return how far the time of a run may be from the prediction."""
+    known = interval_of(candidate.estimate)
+    return f"{interval.in_short(known)}: {interval.shares(known, candidate.estimate.time_s)}"
 
 
 def _most_telling(found: Sequence[Crossover]) -> tuple[Crossover, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardcost.estimate.interval import interval_of
+from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.estimate import plain
 from shardcost.report.plan import capacity, money
@@ -72,6 +74,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
 def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     found = each.estimate
     return _short_as_data(plan, each) | {
+        **interval.as_data(interval_of(found)),
         "mfu": found.mfu,
         "hfu": found.hfu,
         "energy_j": found.energy_j,

@@ -1,0 +1,349 @@
+"""Intervals: rows alike are found, nine of ten are inside, and nothing predicted changes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from math import exp
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, catalog, collective_time
+from shardcost import estimate as estimated
+from shardcost.catalog.errors import KIN, MEASURED, STRANGER, residuals_like
+from shardcost.cli import main
+from shardcost.collectives.calibration import calibration_of
+from shardcost.collectives.interval import BANDS, facts_of, interval_of
+from shardcost.errors import UnknownNameError
+from shardcost.estimate import interval as of_runs
+from shardcost.evidence import intervals
+from shardcost.evidence.intervals_groups import (
+    Plan,
+    Pool,
+    Tried,
+    groups,
+    tried_on_others,
+    weighted_quantile,
+)
+from shardcost.evidence.intervals_hidden import never_measured
+from shardcost.evidence.intervals_left_out import left_out
+from shardcost.formats.tables import VALIDATED, Table, read_table
+from shardcost.kernels.products import product_section, product_time_s
+
+NORMAL_90 = 1.645
+"""Nine of ten draws of a normal distribution are within so many standard deviations."""
+PLAN = Plan((("standing", "size"), ("standing",), ()), (("standing",), ()), least=0.0)
+
+
+def drawn(
+    split: str, parts: int, rows: int, spread: float, bias: float, first: int = 0, **facts: str
+) -> Tried:
+    """Return residuals of parts that each have a bias of their own."""
+    dice = np.random.default_rng(parts + rows + first)
+    biases = np.repeat(dice.normal(0, bias, parts), rows)
+    return Tried(
+        split,
+        first + np.arange(parts * rows),
+        tuple(str(i) for i in np.repeat(np.arange(parts), rows)),
+        biases + dice.normal(0, spread, parts * rows),
+        (facts,) * (parts * rows),
+    )
+
+
+def coverage(pool: Pool) -> float:
+    trial = tried_on_others(pool)
+    return float(100 * np.mean(np.abs(pool.residuals) <= trial.lengthened))
+
+
+def test_quantiles_go_by_weight() -> None:
+    values = np.array([4.0, 1.0, 2.0, 3.0])
+    assert weighted_quantile(values, np.ones(4), 0.5) == pytest.approx(2.5)
+    assert weighted_quantile(values, np.array([9.0, 1, 1, 1]), 0.5) > 3
+    assert weighted_quantile(values, np.ones(4), 1.0) == 4
+
+
+def test_reach_of_a_group_is_that_of_its_rows() -> None:
+    near = drawn("a system", 10, 100, 0.05, 0.0, standing="measured", size="small")
+    far = drawn("a system", 10, 100, 0.2, 0.0, 1000, standing="other", size="small")
+    pool = Pool([near, far._replace(parts=tuple(f"x{each}" for each in far.parts))], PLAN)
+    found = {each.key["standing"]: each for each in groups(tried_on_others(pool)) if each.key}
+    assert found["measured"].reach == pytest.approx(NORMAL_90 * 0.05, rel=0.15)
+    assert found["other"].reach == pytest.approx(NORMAL_90 * 0.2, rel=0.15)
+    assert found["measured"].rows == 1000
+    assert found["measured"].parts == 10
+    assert coverage(pool) == pytest.approx(90, abs=2)
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.1, 0.3])
+def test_nine_of_ten_are_inside_on_parts_that_were_left_out(bias: float) -> None:
+    pool = Pool([drawn("a system", 30, 60, 0.1, bias, standing="measured", size="small")], PLAN)
+    assert coverage(pool) == pytest.approx(90, abs=1.5)
+
+
+def test_few_parts_far_apart_are_told_by_the_others_too_short() -> None:
+    pool = Pool([drawn("a system", 4, 100, 0.02, 0.3, standing="measured", size="small")], PLAN)
+    trial = tried_on_others(pool)
+    short = np.mean(np.abs(pool.residuals) <= trial.reach)
+    assert short < 0.9
+    assert max(trial.factors.values()) > 1
+
+
+def test_a_row_is_never_judged_by_itself() -> None:
+    """Rows that two splits leave out are hidden from both."""
+    one = drawn("a model", 2, 50, 0.1, 0.0, standing="measured", size="small")
+    same = one._replace(split="a data set", parts=("x",) * 50 + ("y",) * 50)
+    wild = one._replace(residuals=np.where(np.arange(100) < 50, 100.0, one.residuals))
+    trial = tried_on_others(Pool([wild, same._replace(residuals=wild.residuals)], PLAN))
+    assert np.all(trial.reach[:50] < 1)  # a wild part does not excuse itself
+    assert np.all(trial.reach[50:100] > 10)
+
+
+def test_small_groups_do_not_count() -> None:
+    many = drawn("a system", 4, 30, 0.1, 0.0, standing="measured", size="small")
+    few = drawn("a system", 1, 20, 0.1, 0.0, 500, standing="measured", size="large")
+    found = list(groups(tried_on_others(Pool([many, few], PLAN))))
+    assert {each.key.get("size") for each in found} == {"small", None}
+
+
+@pytest.mark.parametrize("kind", VALIDATED)
+def test_every_kind_has_its_groups(kind: str) -> None:
+    content = dict(catalog.contents("errors"))[kind]
+    assert content["levels"][-1] == []
+    assert [list(level) for level in intervals.PLANS[kind].levels] == content["levels"]
+    for each in content["group"]:
+        assert list(each["key"]) in content["levels"]
+        assert each["low"] < 0 < each["high"] < 4
+        assert each["rows"] > 0
+        assert each["parts"] > 0
+    assert residuals_like(kind).rows == max(each["rows"] for each in content["group"])
+
+
+def test_the_finest_group_is_found() -> None:
+    known = {"standing": MEASURED, "phase": "decode", "context": "<=1024 tokens"}
+    fine = residuals_like("attention", **known)
+    coarse = residuals_like("attention", **known | {"context": "unheard of"})
+    assert fine.rows < coarse.rows < residuals_like("attention").rows
+    assert "own constants, decode, <=1024 tokens" in fine.like
+    assert residuals_like("attention", unknown="fact") == residuals_like("attention")
+    with pytest.raises(UnknownNameError, match="astrology"):
+        residuals_like("astrology")
+
+
+@pytest.mark.parametrize("kind", ["gemm", "attention", "layers", "decode", "elementwise"])
+def test_what_nobody_measured_has_wider_intervals(kind: str) -> None:
+    reach = [residuals_like(kind, standing=each).high for each in (MEASURED, KIN, STRANGER)]
+    assert reach[0] < reach[1]
+    assert reach[0] < reach[2]
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+@pytest.mark.parametrize("system", ["h100_sxm", "h200_sxm", "a10g"])
+def test_intervals_of_collectives_on_arrays_and_numbers(system: str, collective: str) -> None:
+    sizes = np.array([2.0**10, 2.0**16, 2.0**17, 2.0**24, 2.0**30])
+    many = collective_time(collective, sizes, system, gpus=4)
+    found = interval_of(many)
+    for i, size in enumerate(sizes):
+        one = collective_time(collective, size, system, gpus=4)
+        alone = interval_of(one)
+        assert alone.low_s == pytest.approx(found.low_s[i])
+        assert alone.high_s == pytest.approx(found.high_s[i])
+        assert alone.low_s < one.time_s < alone.high_s
+        assert alone.rows >= found.rows
+        assert alone.like in found.like
+
+
+def test_systems_that_inherit_are_told_apart() -> None:
+    def standing(system: str) -> str:
+        return facts_of(collective_time("all_reduce", 1e6, system, gpus=4))["standing"]
+
+    assert standing("h100_sxm") == MEASURED
+    assert standing("h200_sxm") == KIN
+    assert standing("h20_sxm") == KIN
+    assert standing("a10g") == STRANGER
+    tuned = collective_time("all_reduce", 1e6, "h100_sxm", gpus=8, library="nccl-tuner")
+    assert facts_of(tuned)["standing"] == STRANGER
+
+
+def test_networks_and_counts_that_were_not_measured_are_told_apart() -> None:
+    def facts(gpus: int, network: str | None = None) -> dict[str, str]:
+        return facts_of(collective_time("all_reduce", 1e6, "h100_sxm", gpus, network=network))
+
+    assert facts(8)["span"] == "one domain"
+    assert facts(16, network="ib_8x400g")["span"] == "across nodes"
+    assert facts(16, network="roce_8x200g")["span"] == "across nodes, network not measured"
+    assert facts(8)["fit"] == "within the fit"
+    assert facts(1024, network="ib_8x400g")["fit"] == "beyond the fit"
+
+
+def test_a_profile_of_ones_own_says_how_far_it_is_off() -> None:
+    usual = calibration_of(Cluster.named("h100_sxm"), "nccl")
+    own = replace(usual, fit=replace(usual.fit, low_pct=-5.0, high_pct=10.0))
+    result = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8, calibration=own)
+    found = interval_of(result)
+    assert found.low_s == pytest.approx(0.95 * result.time_s)
+    assert found.high_s == pytest.approx(1.10 * result.time_s)
+    assert found.rows == usual.fit.rows
+    assert "your own" in found.like
+
+
+def test_intervals_of_estimates() -> None:
+    model, cluster = Model.named("llama3-8b"), Cluster.named("h100_sxm", "ib_8x400g")
+    works = {
+        "training": Train(global_batch=64, sequence_length=4096),
+        "first token": Prefill(batch=1, prompt_tokens=1024),
+        "further tokens": Decode(batch=8, context_tokens=1024),
+    }
+    for words, work in works.items():
+        dp = 2 if isinstance(work, Train) else 1
+        found = estimated(model, cluster, Layout(tp=8, dp=dp), work)
+        known = of_runs.interval_of(found)
+        like = of_runs.residuals_of(found)
+        assert known.low_s < found.time_s < known.high_s
+        assert known.high_s == pytest.approx(found.time_s * exp(like.high))
+        assert known.rows == like.rows > 0
+        assert words in known.like or "across nodes" in known.like
+
+
+def test_training_across_nodes_is_told_apart() -> None:
+    cluster = Cluster.named("h100_sxm", "ib_8x400g")
+    one, many = (
+        of_runs.facts_of_training(cluster, "megatron_core", Layout(tp=8, dp=dp), "bf16")
+        for dp in (1, 4)
+    )
+    assert (one["span"], many["span"]) == ("one domain", "across nodes")
+    assert one["standing"] == MEASURED
+    assert of_runs.kernel_standing(Cluster.named("b300_sxm").device, "bf16") == KIN
+    assert of_runs.kernel_standing(Cluster.named("l40s").device, "bf16") == STRANGER
+
+
+def test_a_system_can_be_hidden_and_comes_back() -> None:
+    device = Cluster.named("h100_sxm").device
+    before = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8)
+    with never_measured("h100_sxm"):
+        hidden = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8)
+        assert hidden.calibrations[0].inherited_from
+        assert "h100_sxm" not in hidden.calibrations[0].inherited_from
+        assert product_section(device, "bf16").inherited_from == "h200_sxm"
+        assert hidden.time_s != before.time_s
+    after = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8)
+    assert after.time_s == before.time_s
+    assert product_section(device, "bf16").inherited_from is None
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert main([*words, "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def assert_interval(found: dict[str, object]) -> None:
+    assert found["low_s"] < found["time_s"] < found["high_s"]  # type: ignore[operator]
+    about = found["interval"]
+    assert isinstance(about, dict)
+    assert about["confidence_pct"] == 90
+    assert about["rows"] > 0
+    assert about["like"]
+
+
+def test_commands_show_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("collective", "all_reduce", "--size", "64MiB", "--gpus", "8", "--on", "h100_sxm")
+    assert_interval(run_json(capsys, *asked))
+    assert main(list(asked)) == 0
+    out = capsys.readouterr().out
+    assert "interval" in out
+    assert "90 %, from " in out
+    run = ("estimate", "llama3-8b", "--on", "h100_sxm", "--gpus", "8", "--tp", "8", "--prefill",
+           "--batch", "1", "--prompt-tokens", "2048")  # fmt: skip
+    assert_interval(run_json(capsys, *run))
+    assert main(list(run)) == 0
+    out = capsys.readouterr().out
+    assert "interval" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_sweeps_have_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("collective", "all_reduce", "--sweep", "1KiB:64MiB", "--gpus", "8", "--on", "h100_sxm")
+    found = run_json(capsys, *asked)
+    rows = found["rows"]
+    assert isinstance(rows, list)
+    assert all(row["low_s"] < row["time_s"] < row["high_s"] for row in rows)
+    assert found["interval"]["confidence_pct"] == 90  # type: ignore[index]
+
+
+def test_plans_have_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("plan", "llama3-8b", "--on", "h100_sxm", "--gpus", "8", "--decode", "--batch", "16",
+             "--context-tokens", "1024")  # fmt: skip
+    best = run_json(capsys, *asked)["best"]
+    assert isinstance(best, list)
+    for each in best:
+        assert_interval(each)
+    assert main(list(asked)) == 0
+    out = capsys.readouterr().out
+    assert "interval" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+HEAD = "gpu,dtype,m,n,k,time_us"
+
+
+@pytest.fixture
+def products(tmp_path: Path) -> Path:
+    right_us = 1e6 * product_time_s(Cluster.named("h100_sxm").device, "bf16", 64, 8192, 8192)
+    rows = (f"h100_sxm,bf16,64,8192,8192,{right_us:.3f}", "h100_sxm,bf16,1,8192,8192,1e6")
+    path = tmp_path / "products.csv"
+    path.write_text("\n".join([HEAD, *rows, "abacus,bf16,1,1,1,1", ""]))
+    return path
+
+
+def test_predictions_of_rows_have_both_ends(products: Path, tmp_path: Path) -> None:
+    target = tmp_path / "predicted.csv"
+    assert main(["validate", str(products), "--predictions", str(target)]) == 0
+    lines = list(csv.DictReader(target.read_text().splitlines()))
+    for line in lines[:2]:
+        assert float(line["low"]) < float(line["predicted"]) < float(line["high"])
+    assert (lines[2]["low"], lines[2]["high"]) == ("", "")
+
+
+def test_rows_inside_are_counted(products: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = run_json(capsys, "validate", str(products), "--by", "m")["tables"]
+    assert isinstance(tables, list)
+    (found,) = tables
+    assert found["overall"]["coverage_pct"] == 50
+    assert [each["coverage_pct"] for each in found["groups"]] == [0, 100]
+
+
+def measured(evidence: Path, kind: str) -> Table:
+    return read_table(evidence / "measured" / f"{kind}.csv")
+
+
+@pytest.mark.parametrize("kind", ["layers", "memory", "overlap"])
+def test_measured_rows_left_out_are_inside(evidence: Path, kind: str) -> None:
+    pytest.importorskip("scipy")
+    overall, *parts = intervals.coverage([measured(evidence, kind)])
+    assert overall.of == "all"
+    assert 85 <= overall.inside_pct <= 95
+    assert all(0 < each.rows <= overall.rows for each in parts)
+
+
+def test_the_catalog_has_what_the_command_writes(evidence: Path) -> None:
+    table = measured(evidence, "memory")
+    trial = intervals.trial_of("memory", left_out(table))
+    text = intervals.as_toml("memory", trial, {}, table.columns["dataset"])
+    assert text == (intervals.FOLDER / "memory.toml").read_text()
+
+
+def test_coverage_is_shown_as_a_table() -> None:
+    pool = Pool([drawn("a system", 10, 60, 0.1, 0.1, standing="measured", size="small")], PLAN)
+    found = list(intervals.coverage_of("gemm", tried_on_others(pool)))
+    assert [each.of for each in found] == ["all", "a system"]
+    assert found[0].inside_pct == pytest.approx(90, abs=2)
+    head, _, *lines = intervals.as_lines(found)
+    assert head.count("|") == lines[0].count("|") == lines[1].count("|")
+
+
+def test_bands_cover_every_size() -> None:
+    assert list(BANDS.values()) == sorted(BANDS.values())
+    assert np.isinf(list(BANDS.values())[-1])
