@@ -56,6 +56,7 @@ bench: .venv/dev ## speed, as ratios measured in one run
 	@$(BIN)/python benchmarks/simulation.py
 	@$(BIN)/python benchmarks/estimate.py
 	@$(BIN)/python benchmarks/search.py
+	@$(BIN)/python benchmarks/trace.py
 
 format: .venv/dev ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .
