@@ -303,9 +303,14 @@ def test_ranks_that_say_nothing_are_ended() -> None:
     assert time.monotonic() - began < 30
 
 
-def test_lines_that_are_no_answers_are_passed_over() -> None:
-    chatty = Program([sys.executable, "-c", "print('a warning of a library')"], {})
+def test_lines_that_are_no_answers_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "a warning of a library\nshardcost-measured {cut short\nshardcost-measured []"
+    chatty = Program([sys.executable, "-c", f"print({lines!r})"], {})
     assert list(answers_of([chatty], 60)) == []
+    monkeypatch.setattr(Session, "_programs", lambda *_: [chatty])
+    session = Session("mpi", (2,), ("default",), "tcp", job(["all_reduce"], [64, 128]), 60.0)
+    with pytest.raises(RanksFailedError, match="the ranks ended after 0 of 2 measurements"):
+        list(session.measurements())
 
 
 def test_a_failure_is_told_by_its_error() -> None:

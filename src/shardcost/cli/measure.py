@@ -80,6 +80,8 @@ def parser() -> options.Parser:
 
 def run(given: Namespace) -> int:
     """Measure, write each row as it comes, print what was found."""
+    from contextlib import nullcontext
+
     from shardcost.measure.launch import ended_by_signals
 
     _check_options(given)
@@ -90,7 +92,7 @@ def run(given: Namespace) -> int:
     table = _table(given) if session.writes else None
     found: list[tuple[str, Answer]] = []
     try:
-        with ended_by_signals():
+        with nullcontext() if session.joins else ended_by_signals():
             _measure(session, table, found)
     except KeyboardInterrupt:
         print(f"shardcost: interrupted{_kept(table)}", file=sys.stderr)
@@ -103,12 +105,14 @@ def run(given: Namespace) -> int:
 
 def _measure(session: Session, table: Measured | None, found: list[tuple[str, Answer]]) -> None:
     """Run everything; what was measured so far is in the table at any time."""
+    from contextlib import closing
+
     from shardcost.cli.progress import shown_progress
     from shardcost.measure.launch import RanksFailedError
 
-    with shown_progress(wanted=session.writes) as progress:
+    with shown_progress(wanted=session.writes) as progress, closing(session.measurements()) as all_:
         try:
-            for algorithm, answer in session.measurements():
+            for algorithm, answer in all_:
                 found.append((algorithm, answer))
                 if table is not None:
                     table.add(answer, algorithm)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 COLLECTIVES: Final = (
     "all_reduce",
@@ -88,7 +87,12 @@ class Answer:
     def from_line(cls, line: str) -> Answer | None:
         """Return the answer of a line, None of a line that is none."""
         _, mark, text = line.partition(_MARK)
-        return cls(**json.loads(text)) if mark else None
+        if not mark:
+            return None
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError):  # cut short, as its rank was ended
+            return None
 
 
 def elements_of(collective: str, size_bytes: int, dtype: str, ranks: int) -> int:
@@ -99,8 +103,3 @@ def elements_of(collective: str, size_bytes: int, dtype: str, ranks: int) -> int
     """
     block = ranks if collective in IN_BLOCKS else 1
     return max(1, size_bytes // ITEM_BYTES[dtype] // block) * block
-
-
-def as_records(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Return answers as plain data."""
-    return [asdict(answer) for answer in answers]

@@ -38,7 +38,7 @@ _COMPONENTS: Final = "self,basic,libnbc,tuned"
 """Open MPI's implementations of collectives: of these only tuned has more than one algorithm, so
 that the one asked for is the one that runs."""
 _REASON: Final = re.compile(r"^\w*(Error|Exception)\b")
-_SHOWN_REASON: Final = 200
+SHOWN_REASON: Final = 200
 
 
 class RanksFailedError(ShardcostError, RuntimeError):
@@ -94,11 +94,12 @@ def mpi_programs(job: Job, ranks: int, algorithm: str, transport: Transport) -> 
     return [Program([str(mpirun()), *place, *settings, *each], own)]
 
 
-def torch_programs(job: Job, ranks: int, backend: str) -> list[Program]:
+def torch_programs(job: Job, ranks: int, backend: str, timeout_s: float) -> list[Program]:
     """Return the ranks of this host that measure a job."""
     shared = {
         torch_rank.JOB: job.as_text(),
         torch_rank.BACKEND: backend,
+        torch_rank.TIMEOUT: str(timeout_s),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
@@ -225,7 +226,7 @@ def _reason(complaints: IO[bytes]) -> str:
     told = [line.strip() for line in lines if line.strip(" -=*")]
     errors = [line for line in told if _REASON.match(line)]
     first = (errors or told or [""])[0].removeprefix("WrongResultError: ")
-    return " ".join(first.split())[:_SHOWN_REASON]
+    return " ".join(first.split())[:SHOWN_REASON]
 
 
 def _free_port() -> int:

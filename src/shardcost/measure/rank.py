@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardcost.errors import ShardcostError
 from shardcost.measure import sockets
 from shardcost.measure.job import ITEM_BYTES, Answer, Job, elements_of
 
@@ -38,7 +39,7 @@ PARENT: Final = "SHARDCOST_MEASURE_PARENT"
 _LOOKS_EVERY_S: Final = 1.0
 
 
-class WrongResultError(Exception):
+class WrongResultError(ShardcostError, RuntimeError):
     """A collective left a rank with something else than it promises."""
 
 
@@ -78,7 +79,7 @@ class Ranks(Protocol):
 def ends_with_parent() -> None:
     """Have this process end when the one that started the ranks is gone, however it went."""
     parent = int(os.environ.get(PARENT, "0"))
-    if not parent:
+    if not parent or os.name != "posix":  # elsewhere to look for a process is to signal it
         return
 
     def look() -> None:

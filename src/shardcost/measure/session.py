@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.measure import launch, mpi_rank, open_mpi, sockets, torch_rank
 from shardcost.measure.job import COLLECTIVES, ITEM_BYTES, Answer, Job
 from shardcost.scalars import whole_number
@@ -56,8 +56,7 @@ class Session:
     @property
     def joins(self) -> bool:
         """Whether torchrun, or the like, has started the ranks already, this process among them."""
-        started = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
-        return self.backend in torch_rank.BACKENDS and started
+        return self.backend in torch_rank.BACKENDS and ranks_of_torchrun() is not None
 
     @property
     def writes(self) -> bool:
@@ -90,22 +89,36 @@ class Session:
             rule = f"at most {there}, the GPUs of this host"
             raise BadValueError("--ranks", max(self.ranks), rule)
 
-    def measurements(self) -> Iterator[tuple[str, Answer]]:
+    def measurements(self) -> Generator[tuple[str, Answer], None, None]:
         """Run it all; yield each algorithm's name with each answer."""
         if self.joins:
-            for _, answer in torch_rank.measured(self.backend, self.job):
-                yield open_mpi.DEFAULT, answer
+            yield from self._as_one_of_them()
             return
         for ranks in self.ranks:
             for algorithm in self.algorithms:
+                heard = 0
                 programs = self._programs(ranks, algorithm)
                 for answer in launch.answers_of(programs, self.timeout_s):
+                    heard += 1
                     yield algorithm, answer
+                if heard != self.job.points:
+                    told = f"{heard} of {self.job.points} measurements"
+                    raise launch.RanksFailedError(f"the ranks ended after {told}")
+
+    def _as_one_of_them(self) -> Generator[tuple[str, Answer], None, None]:
+        try:
+            for _, answer in torch_rank.measured(self.backend, self.job, self.timeout_s):
+                yield open_mpi.DEFAULT, answer
+        except ShardcostError:
+            raise
+        except RuntimeError as error:  # torch's own, of several lines
+            reason = " ".join(str(error).split())[: launch.SHOWN_REASON]
+            raise launch.RanksFailedError(f"this rank failed: {reason}") from None
 
     def _programs(self, ranks: int, algorithm: str) -> list[launch.Program]:
         if self.backend == "mpi":
             return launch.mpi_programs(self.job, ranks, algorithm, self.transport)
-        return launch.torch_programs(self.job, ranks, self.backend)
+        return launch.torch_programs(self.job, ranks, self.backend, self.timeout_s)
 
     def _check_memory(self) -> None:
         """Raise if the buffers of all ranks would fill this host's memory."""
@@ -130,7 +143,8 @@ class Session:
 
 def ranks_of_torchrun() -> int | None:
     """Return how many ranks torchrun started, None where it did not."""
-    return _from_environment("WORLD_SIZE") if "WORLD_SIZE" in os.environ else None
+    started = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
+    return _from_environment("WORLD_SIZE") if started else None
 
 
 def _from_environment(name: str) -> int:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from shardcost.measure.rank import Prepared, Values, WrongResultError, answers, 
 
 JOB: Final = "SHARDCOST_MEASURE_JOB"
 BACKEND: Final = "SHARDCOST_MEASURE_BACKEND"
+TIMEOUT: Final = "SHARDCOST_MEASURE_TIMEOUT"
 BACKENDS: Final = ("gloo", "nccl")
 _DTYPES: Final = {
     "float": "float32",
@@ -56,9 +58,14 @@ def gpus() -> int:
 
 
 class TorchRanks:
-    """The ranks of the default process group."""
+    """The ranks of the default process group.
 
-    def __init__(self, backend: str) -> None:
+    Args:
+        backend: gloo or nccl.
+        timeout_s: So long a rank waits for the others.
+    """
+
+    def __init__(self, backend: str, timeout_s: float) -> None:
         import torch
         import torch.distributed as dist
 
@@ -69,7 +76,8 @@ class TorchRanks:
         if backend == "nccl":
             self.device = f"cuda:{local}"
             torch.cuda.set_device(local)
-        dist.init_process_group(backend)
+        gpu = {"device_id": torch.device(self.device)} if backend == "nccl" else {}
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), **gpu)
         self.rank: int = dist.get_rank()
         self.size: int = dist.get_world_size()
         self.nodes = max(1, self.size // int(os.environ.get("LOCAL_WORLD_SIZE", self.size)))
@@ -122,7 +130,7 @@ class TorchRanks:
         def result() -> NDArray[Any] | None:
             if collective == "reduce" and self.rank != 0:
                 return None
-            return np.asarray(target.to("cpu", torch.float64).numpy())
+            return np.asarray(target.to("cpu", torch.float32).numpy())
 
         return Prepared(run, clear, result)
 
@@ -136,9 +144,9 @@ class TorchRanks:
             self.torch.cuda.synchronize()
 
 
-def measured(backend: str, job: Job) -> Iterator[tuple[int, Answer]]:
+def measured(backend: str, job: Job, timeout_s: float) -> Iterator[tuple[int, Answer]]:
     """Yield this rank's number with each answer."""
-    ranks = TorchRanks(backend)
+    ranks = TorchRanks(backend, timeout_s)
     try:
         for answer in answers(ranks, job):
             yield ranks.rank, answer
@@ -150,7 +158,8 @@ def main() -> int:
     """Run the job that the environment holds."""
     ends_with_parent()
     try:
-        for rank, answer in measured(os.environ[BACKEND], Job.from_text(os.environ[JOB])):
+        work, timeout_s = Job.from_text(os.environ[JOB]), float(os.environ[TIMEOUT])
+        for rank, answer in measured(os.environ[BACKEND], work, timeout_s):
             if rank == 0:
                 print(answer.as_line(), flush=True)
     except WrongResultError as error:
