@@ -70,7 +70,8 @@ def _groups(
     groups = {}
     for each in content["group"]:
         key = each["key"]
-        words = f"{each['rows']:,} rows left out: {in_words(key) or 'all'}"
+        alike = in_words(key)
+        words = f"{each['rows']:,} rows left out" + (f" ({alike})" if alike else "")
         found = Residuals(each["low"], each["high"], each["rows"], words)
         groups[tuple(key), tuple(key.values())] = found
     return levels, groups

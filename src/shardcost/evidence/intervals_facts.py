@@ -9,7 +9,6 @@ what turns rows of a table into either.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -58,8 +57,8 @@ def facts_of_rows(
         return _of_products(table)
     of = _FACTS[table.kind]
     found: list[Facts] = []
-    wanted = repeat(True) if predicted is None else predicted
-    for row, is_wanted in zip(table.records(), wanted, strict=False):
+    wanted = [True] * table.rows if predicted is None else predicted
+    for row, is_wanted in zip(table.records(), wanted, strict=True):
         try:
             found.append(of(row) if is_wanted else {})
         except ShardcostError:

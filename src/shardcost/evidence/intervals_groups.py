@@ -3,7 +3,7 @@
 Groups form levels, from those that agree in most facts to all rows. A group counts if it has enough
 rows. Its reach is the size below which nine of ten of its residuals are, either way: the bias of
 some systems says nothing of another. It leans towards the reach of the group that it is part of,
-the more so the fewer rows it has.
+the more so the fewer rows it has, and reaches no less far than that of measured systems alike.
 
 Residuals of one part (of what was left out together) hang together, so that the reach of some parts
 may be too short for another. So every part is tried by the residuals of all *other* rows, and
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost.catalog.errors import CONFIDENCE_PCT
+from shardcost.catalog.errors import CONFIDENCE_PCT, MEASURED
 from shardcost.evidence.predictions import Floats
 
 Facts = Mapping[str, str]
@@ -98,12 +98,31 @@ class Pool:
     @cached_property
     def codes(self) -> list[NDArray[np.intp]]:
         """By level, which group each residual belongs to."""
-        return [self._coded(level) for level in self.plan.levels]
+        return [
+            np.array([known[self._key(facts, level)] for facts in self.facts], dtype=np.intp)
+            for level, known in zip(self.plan.levels, self._known, strict=True)
+        ]
 
-    def _coded(self, level: Level) -> NDArray[np.intp]:
-        known: dict[tuple[str, ...], int] = {}
-        keys = (tuple(facts.get(name, "") for name in level) for facts in self.facts)
-        return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.intp)
+    @cached_property
+    def _known(self) -> list[dict[tuple[str, ...], int]]:
+        """By level, the number of each group."""
+        every = []
+        for level in self.plan.levels:
+            keys = dict.fromkeys(self._key(facts, level) for facts in self.facts)
+            every.append({key: number for number, key in enumerate(keys)})
+        return every
+
+    @staticmethod
+    def _key(facts: Facts, level: Level) -> tuple[str, ...]:
+        return tuple(facts.get(name, "") for name in level)
+
+    def _measured_twin(self, place: int, used: Mask, number: int) -> NDArray[np.intp]:
+        """Return the residuals of the group alike in all but that its systems were measured."""
+        facts, level = self.facts[place], self.plan.levels[number]
+        if "standing" not in level or facts.get("standing") == MEASURED:
+            return np.empty(0, dtype=np.intp)
+        twin = self._key({**facts, "standing": MEASURED}, level)
+        return np.flatnonzero(used & (self.codes[number] == self._known[number].get(twin, -1)))
 
     def counts(self, members: NDArray[np.intp], number: int) -> bool:
         """Return whether some residuals are of enough rows; all of them together always are."""
@@ -114,6 +133,10 @@ class Pool:
     def _alike(self, place: int, used: Mask, number: int) -> NDArray[np.intp]:
         codes = self.codes[number]
         return np.flatnonzero(used & (codes == codes[place]))
+
+    def _reach(self, members: NDArray[np.intp]) -> float:
+        sizes = np.abs(self.residuals[members])
+        return max(self.plan.least, weighted_quantile(sizes, self.weights[members], INSIDE))
 
     def reach(self, place: int, used: Mask, start: int = 0) -> tuple[float, int]:
         """Return the reach of the finest group of a residual that counts, and the group's level.
@@ -129,8 +152,10 @@ class Pool:
         while not self.counts(members, number):
             number += 1
             members = self._alike(place, used, number)
-        sizes = np.abs(self.residuals[members])
-        own = max(self.plan.least, weighted_quantile(sizes, self.weights[members], INSIDE))
+        own = self._reach(members)
+        twin = self._measured_twin(place, used, number)
+        if len(twin) and self.counts(twin, number):
+            own = max(own, self._reach(twin))  # what nobody measured is not known better
         if number == last:
             return own, number
         coarser, _ = self.reach(place, used, number + 1)

@@ -37,7 +37,7 @@ def in_short(found: Interval) -> str:
 
 def explained(found: Interval) -> str:
     """Return which rows an interval is from, as a sentence."""
-    return f"Interval: nine of ten of {found.like} were within it (docs/intervals.md)."
+    return f"Interval: of {found.like}, nine of ten were within it (docs/intervals.md)."
 
 
 def shares(found: Interval, time_s: float) -> str:
