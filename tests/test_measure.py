@@ -303,6 +303,15 @@ def test_ranks_that_say_nothing_are_ended() -> None:
     assert time.monotonic() - began < 30
 
 
+def test_a_rank_that_fails_ends_those_that_wait_for_it() -> None:
+    waits = Program([sys.executable, "-c", "import time; time.sleep(600)"], {})
+    fails = Program([sys.executable, "-c", "raise ValueError('alone')"], {})
+    began = time.monotonic()
+    with pytest.raises(RanksFailedError, match=r"^the ranks failed: ValueError: alone$"):
+        list(answers_of([waits, fails], 600))
+    assert time.monotonic() - began < 60
+
+
 def test_lines_that_are_no_answers_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = "a warning of a library\nshardcost-measured {cut short\nshardcost-measured []"
     chatty = Program([sys.executable, "-c", f"print({lines!r})"], {})

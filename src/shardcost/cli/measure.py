@@ -110,7 +110,10 @@ def _measure(session: Session, table: Measured | None, found: list[tuple[str, An
     from shardcost.cli.progress import shown_progress
     from shardcost.measure.launch import RanksFailedError
 
-    with shown_progress(wanted=session.writes) as progress, closing(session.measurements()) as all_:
+    with (
+        shown_progress(wanted=session.writes, unit="measurements") as progress,
+        closing(session.measurements()) as all_,
+    ):
         try:
             for algorithm, answer in all_:
                 found.append((algorithm, answer))

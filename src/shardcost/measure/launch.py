@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ Transport: TypeAlias = Literal["tcp", "shared"]
 
 _TO_END_S: Final = 5.0
 """So long a process may take to end when it is asked to."""
+_LOOKS_EVERY_S: Final = 1.0
+"""So often it is seen whether a process has failed while none is heard."""
 _LOOPBACK: Final = "127.0.0.0/8"
 _COMPONENTS: Final = "self,basic,libnbc,tuned"
 """Open MPI's implementations of collectives: of these only tuned has more than one algorithm, so
@@ -122,7 +125,7 @@ def answers_of(programs: Sequence[Program], timeout_s: float) -> Iterator[Answer
         timeout_s: So long nothing may be heard.
     """
     with tempfile.TemporaryFile() as complaints, _started(programs, complaints) as running:
-        for line in _lines(running[0], timeout_s, complaints):
+        for line in _lines(running, timeout_s, complaints):
             answer = Answer.from_line(line)
             if answer is not None:
                 yield answer
@@ -182,9 +185,9 @@ def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _lines(
-    process: subprocess.Popen[bytes], timeout_s: float, complaints: IO[bytes]
+    running: Sequence[subprocess.Popen[bytes]], timeout_s: float, complaints: IO[bytes]
 ) -> Iterator[str]:
-    """Yield what a process prints, line by line."""
+    """Yield what the first process prints, line by line, while none of them fails."""
     heard: queue.Queue[bytes | None] = queue.Queue()
 
     def listen(stream: Any) -> None:
@@ -193,12 +196,19 @@ def _lines(
                 heard.put(line)
         heard.put(None)
 
-    threading.Thread(target=listen, args=(process.stdout,), daemon=True).start()
+    threading.Thread(target=listen, args=(running[0].stdout,), daemon=True).start()
+    end = time.monotonic() + timeout_s
     while True:
         try:
-            line = heard.get(timeout=timeout_s)
+            line = heard.get(timeout=min(_LOOKS_EVERY_S, timeout_s))
         except queue.Empty:
-            raise RanksFailedError(_silent(timeout_s, complaints)) from None
+            for process in running:
+                if process.poll():
+                    _await(process, timeout_s, complaints)
+            if time.monotonic() > end:
+                raise RanksFailedError(_silent(timeout_s, complaints)) from None
+            continue
+        end = time.monotonic() + timeout_s
         if line is None:
             return
         yield line.decode(errors="replace")
