@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from typing import Any, Final
+from types import ModuleType
+from typing import Any, Final, NamedTuple
 
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration, in_file_units
@@ -23,19 +25,42 @@ _MOST_NAMED: Final = 6
 _TOLD: Final = ("dataset", "cluster", "gpu", "library", "collective", "model", "engine")
 """Columns whose values say what a table is about."""
 
+_UNSEEN: Final = re.compile(
+    "\x1b(?!\\[[01]m)|[\0-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]|[\U000e0000-\U000e0fff]"
+)
+"""Characters that a terminal would obey, but for those that begin and end bold print."""
+
 
 def as_data(found: Inspected) -> dict[str, Any]:
     """Return what a file means as JSON has it."""
+    view = _view_of(found)
+    if view is not None:
+        data: dict[str, Any] = view.module.as_data(*view.shown)
+        return data
+    reading = found.reading
+    return {"file": reading.file, "kind": reading.kind} | _rest_as_data(reading, found.findings)
+
+
+class _View(NamedTuple):
+    """A module with `as_data` and `as_text`, and what they show."""
+
+    module: ModuleType
+    shown: tuple[Any, ...]
+
+
+def _view_of(found: Inspected) -> _View | None:
+    """Return who shows a file; None for the kinds that are shown here."""
     reading, findings = found.reading, found.findings
     if isinstance(findings, TopologyInspection | GraphInspection):
-        return inspect_topology.as_data(findings)
+        return _View(inspect_topology, (findings,))
     if isinstance(findings, TraceFindings):
-        return inspect_trace.as_data(findings)
+        return _View(inspect_trace, (findings,))
     if isinstance(reading, MeasurementLog):
-        return inspect_log.as_data(reading, findings)
+        return _View(inspect_log, (reading, findings))
     if isinstance(reading, TunerFile):
-        return inspect_tuner.as_data(reading)
-    return {"file": reading.file, "kind": reading.kind} | _rest_as_data(reading, findings)
+        return _View(inspect_tuner, (reading,))
+    return None
 
 
 def _rest_as_data(reading: Reading, findings: Any) -> dict[str, Any]:
@@ -66,16 +91,11 @@ def _calibration_as_data(each: Calibration) -> dict[str, Any]:
 
 def as_text(found: Inspected) -> str:
     """Return what a file means, for a terminal."""
-    reading, findings = found.reading, found.findings
-    if isinstance(findings, TopologyInspection | GraphInspection):
-        return inspect_topology.as_text(findings)
-    if isinstance(findings, TraceFindings):
-        return inspect_trace.as_text(findings)
-    if isinstance(reading, MeasurementLog):
-        return inspect_log.as_text(reading, findings)
-    if isinstance(reading, TunerFile):
-        return inspect_tuner.as_text(reading)
-    return _rest_as_text(reading, findings)
+    view = _view_of(found)
+    if view is None:
+        return _rest_as_text(found.reading, found.findings)
+    text: str = view.module.as_text(*view.shown)
+    return text
 
 
 def _rest_as_text(reading: Reading, findings: Any) -> str:
