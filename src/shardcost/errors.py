@@ -32,10 +32,21 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # an int beyond Python's limit on digits to print
         text = f"an integer of {value.bit_length()} bits"  # type: ignore[attr-defined]
+    except RecursionError:
+        text = f"a {type(value).__name__} nested too deeply to show"
     text = " ".join(text.split())
     if len(text) > _SHOWN_CHARACTERS:
         text = text[: _SHOWN_CHARACTERS - 1] + "…"
     return text
+
+
+def printable(text: str) -> str:
+    r"""Return a text from outside as one line that a terminal shows and does not obey.
+
+    >>> printable("a\x1b[31m\nb")
+    'a?[31m?b'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 class ShardcostError(Exception):
@@ -108,7 +119,7 @@ class FormatError(BadValueError):
         return type(self), (self.file, self.reason)
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.reason}"
+        return printable(f"{self.file}: {self.reason}")
 
 
 class MissingExtraError(ShardcostError, ImportError):

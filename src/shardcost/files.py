@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from errno import EEXIST
 from pathlib import Path
+from typing import BinaryIO
 
-from shardcost.errors import FormatError, shown
+from shardcost.errors import FormatError, ShardcostError, shown
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read its bytes; refuse what never ends or never begins: devices, pipes."""
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise FormatError(str(path), "cannot be read: it is no regular file")
+            yield file
+    except OSError as error:
+        raise FormatError(str(path), f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        if isinstance(error, ShardcostError):
+            raise
+        raise FormatError(shown(str(path)), "is not a file name") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes to would else be waited for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a folder is there; of what cannot be looked at, reading it will say why."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def read_text(path: Path, most_bytes: int) -> str:
     """Return a file's text, if it is a file, is not too large and is UTF-8."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
-    except OSError as error:
-        raise FormatError(str(path), f"cannot be read: {error.strerror or error}") from None
-    except ValueError:  # a NUL character inside the name
-        raise FormatError(shown(str(path)), "is not a file name") from None
+    with opened(path) as file:
+        content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise FormatError(str(path), f"is larger than {most_bytes // 2**20} MiB")
     try:

@@ -15,13 +15,15 @@ from typing import Any, Final
 
 from shardcost.catalog import cluster_named, names
 from shardcost.cluster import Cluster, Network
-from shardcost.errors import BadValueError, FormatError, ShardcostError
+from shardcost.errors import BadValueError, FormatError, ShardcostError, shown
 from shardcost.files import read_text
 
 FIRST_LINE: Final = "# A profile of shardcost: the constants of one cluster."
 SUFFIX: Final = ".toml"
 _MOST_BYTES: Final = 2**20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_STRING: Final = re.compile(r'"(?:[^"\\\n]|\\.)*+"')
+_LONG_KEY: Final = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){8}""")
 _KEYS: Final = {"name": str, "based_on": str, "network": str, "library": list}
 
 
@@ -51,18 +53,21 @@ def cluster_of_profile(path: str | Path, network: str | Network | None = None) -
 
 
 def _content(text: str, file: str) -> dict[str, Any]:
+    long = _LONG_KEY.search(_STRING.sub('""', text))
+    if long:  # reading it would take time and memory by the square of its parts
+        raise FormatError(file, f"is not a profile: a key of many parts, {shown(long[0][:40])}")
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise FormatError(file, f"is not TOML: {error}") from None
+    except ValueError as error:  # not TOML, or a number of thousands of digits
+        raise FormatError(file, f"is not TOML: {str(error)[:200]}") from None
     except RecursionError:
         raise FormatError(file, "is nested too deeply") from None
     unknown = sorted(set(content) - set(_KEYS))
     if unknown:
-        raise FormatError(file, f"unknown key {unknown[0]}")
+        raise FormatError(file, f"unknown key {unknown[0][:60]}")
     for key, kind in _KEYS.items():
         if key not in content and key != "network":
             raise FormatError(file, f"{key} is missing: not a profile of shardcost")
         if key in content and not isinstance(content[key], kind):
-            raise FormatError(file, f"{key} must be {kind.__name__}, got {content[key]!r}")
+            raise FormatError(file, f"{key} must be {kind.__name__}, got {shown(content[key])}")
     return content

@@ -171,7 +171,9 @@ def cluster(text: str, network: str | None = None) -> Cluster:
     from shardcost.cluster import Cluster
 
     if text.endswith(".toml"):
-        return Cluster.from_profile(text, network)
+        from shardcost.collectives.calibration import profile_in
+
+        return profile_in(text, network)
     return Cluster.named(text, network)
 
 
@@ -235,4 +237,13 @@ def print_json(data: Any) -> None:
     """Print one JSON document and nothing else."""
     import json
 
-    print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    if not text.replace("\n", "").isprintable():  # JSON allows it, a terminal may obey it
+        text = "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
+    print(text)
+
+
+def _escaped(character: str) -> str:
+    """Return a character as JSON writes what cannot be seen."""
+    units = character.encode("utf-16-be", errors="surrogatepass").hex()
+    return "".join(f"\\u{units[k : k + 4]}" for k in range(0, len(units), 4))

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from shardcost.cli import options
-from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import by_profile
+from shardcost.collectives.calibration import by_profile, profile_in
 from shardcost.errors import FormatError
 from shardcost.evidence.recorded import as_toml, figures, read_record, worsened
 from shardcost.evidence.shipped import is_shipped, joined, not_in, shipped, tables_in
@@ -129,7 +128,7 @@ def run(given: Namespace) -> int:
 
 def _rested_on(profile: str | None) -> AbstractContextManager[None]:
     """Return within what to predict: by a user's own constants where there is a profile."""
-    return nullcontext() if profile is None else by_profile(Cluster.from_profile(profile))
+    return nullcontext() if profile is None else by_profile(profile_in(profile))
 
 
 def _check(given: Namespace) -> None:

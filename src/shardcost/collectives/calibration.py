@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import MISSING, fields, replace
 from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ from shardcost.checks import Noun, instance, noun, one_of, positive, text, whole
 from shardcost.cluster import Cluster, Network, Source
 from shardcost.collectives.direct import ENGINES, DirectLibrary, generation
 from shardcost.collectives.paths import RingLibrary, Wire
-from shardcost.errors import BadValueError, FormatError, ShardcostError, UnknownNameError
+from shardcost.errors import BadValueError, FormatError, ShardcostError, UnknownNameError, shown
 from shardcost.units import format_bytes
 
 Constants: TypeAlias = RingLibrary | DirectLibrary | Wire
@@ -33,6 +34,7 @@ _KINDS: Final[dict[str, type[Constants]]] = {
     "wire": Wire,
 }
 _UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
+_MOST: Final = 10**18
 _HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/collectives.md"
 _BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s"})
 """Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
@@ -110,7 +112,7 @@ def from_file_content(content: Mapping[str, Any], file: str) -> Iterator[Calibra
         raise FormatError(file, "system is missing")
     for entry in content.get("library", []):
         if not isinstance(entry, Mapping):
-            raise FormatError(file, f"library must be a table, got {entry!r}")
+            raise FormatError(file, f"library must be a table, got {shown(entry)}")
         yield _entry({"system": system, **entry}, file)
 
 
@@ -128,17 +130,23 @@ def _entry(entry: dict[str, Any], file: str) -> Calibration:
             **entry,
         )
     except KeyError as error:
-        raise FormatError(file, f"{error.args[0]} is missing") from None
-    except (TypeError, AttributeError) as error:
-        raise FormatError(file, str(error)) from None
+        raise FormatError(file, f"{str(error.args[0])[:60]} is missing") from None
     except ShardcostError as error:
         raise FormatError.within(file, error) from None
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise FormatError(file, f"its library is not sound: {str(error)[:200]}") from None
 
 
 def _constants(
     kind: type[Constants], figures: Mapping[str, float], library: str, file: str
 ) -> Constants:
     """Return the constants of a file's table, if it has what its kind needs and nothing else."""
+    odd = [name for name, value in figures.items() if not _is_figure(value)]
+    if odd:
+        said = shown(figures[odd[0]])
+        raise FormatError(
+            file, f"constants of {library}: {odd[0][:60]} must be a number, got {said}"
+        )
     stated = _in_base_units(figures)
     known = {each.name: each.default is MISSING for each in fields(kind)}
     unknown = [name for name in stated if name not in known]
@@ -148,6 +156,11 @@ def _constants(
     if lacking:
         raise FormatError(file, f"constants of {library} lack {in_file_name(lacking[0])}")
     return kind(**stated)
+
+
+def _is_figure(value: object) -> bool:
+    """Return whether a value can be a constant; whether it is sound is for its library to say."""
+    return type(value) is float or (type(value) is int and abs(value) < _MOST)
 
 
 def _in_base_units(figures: Mapping[str, float]) -> dict[str, float]:
@@ -242,6 +255,16 @@ def _profiled(name: str, text: str) -> tuple[Calibration, ...]:
 def of_profile(cluster: Cluster) -> tuple[Calibration, ...]:
     """Return the calibrations that a cluster's own profile brings along."""
     return _profiled(cluster.name, cluster.silicon) if cluster.silicon else ()
+
+
+def profile_in(path: str | Path, network: str | Network | None = None) -> Cluster:
+    """Return the cluster of a profile whose constants are sound too; errors name the file."""
+    cluster = Cluster.from_profile(path, network)
+    try:
+        of_profile(cluster)
+    except FormatError as error:
+        raise FormatError(str(path), error.reason) from None
+    return cluster
 
 
 def by_profile(cluster: Cluster) -> AbstractContextManager[None]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardcost.catalog import cluster_named
-from shardcost.catalog.profile import cluster_of_profile
 from shardcost.catalog.reported import cluster_reporting
 from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import of_profile
+from shardcost.collectives.calibration import Calibration, of_profile, profile_in
 from shardcost.evidence import log_inspection, topology_inspection, trace_inspection
 from shardcost.formats.detect import ModelFile, ProfileFile
 from shardcost.formats.kineto import Trace
@@ -64,9 +63,14 @@ def _inspected(reading: Reading, cluster: Cluster | None, network: str | None) -
     elif isinstance(reading, ModelFile):
         findings = reading.model
     elif isinstance(reading, ProfileFile):
-        profile = cluster_of_profile(reading.path)
-        findings = (profile, of_profile(profile))
+        findings = _profile(reading)
     return Inspected((reading,), findings)
+
+
+def _profile(reading: ProfileFile) -> tuple[Cluster, tuple[Calibration, ...]]:
+    """Return the cluster that a profile describes, and its constants."""
+    profile = profile_in(reading.path)
+    return profile, of_profile(profile)
 
 
 def _reported(device: str, network: str | None) -> Cluster | None:

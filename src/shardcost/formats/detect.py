@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Final
 
 from shardcost.errors import FormatError, shown
-from shardcost.files import read_text
+from shardcost.files import is_folder, read_text
 from shardcost.formats import osu
 from shardcost.formats.hf_config import looks_like_hf_config, model_of_file
 from shardcost.formats.opened import head_of
@@ -40,7 +40,7 @@ KINDS: Final = (
     " JSONL, OSU output, PyTorch profiler trace, nvidia-smi topo -m, NCCL topology or graph XML,"
     " NCCL tuner CSV, a measured table, a shardcost profile"
 )
-_PROFILE: Final = re.compile(r"^\s*based_on\s*=", re.MULTILINE)
+_PROFILE: Final = re.compile(r"^[ \t]*+based_on[ \t]*+=", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class ProfileFile(Reading):
 
 def read_file(path: Path, tick: Tick = no_tick) -> Reading:
     """Return what a file holds, or the folder of a model."""
-    if path.is_dir():
+    if is_folder(path):
         path = path / "config.json"
     file = str(path)
     head = head_of(path)

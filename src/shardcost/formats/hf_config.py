@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from shardcost.dtypes import canonical_dtype
 from shardcost.errors import BadTypeError, FormatError, ShardcostError, shown
-from shardcost.files import read_text
+from shardcost.files import is_folder, read_text
 from shardcost.formats.hf_fields import ALIASES, Config, UnknownFamilyWarning
 from shardcost.formats.hf_layers import blocks
 from shardcost.formats.safe_json import MOST_BYTES, parse_object
@@ -36,7 +36,7 @@ def read_hf_config(config: str | Path | Mapping[str, Any], *, name: str | None =
     if not isinstance(config, str | Path):
         raise BadTypeError("config", config, "a path or a mapping")
     path = Path(config)
-    if path.is_dir():
+    if is_folder(path):
         path = path / "config.json"
     text = read_text(path, MOST_BYTES)
     from hashlib import sha256

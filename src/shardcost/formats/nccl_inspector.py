@@ -20,7 +20,7 @@ from shardcost.errors import FormatError
 from shardcost.formats.bus_ratio import ONCE
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.log_lines import PassedOver, lines_of
-from shardcost.formats.reading import MeasurementLog, Point, Run, Tick, no_tick
+from shardcost.formats.reading import MeasurementLog, Point, Run, Tick, first_runs, no_tick
 from shardcost.units import GIGA
 
 KIND: Final = "nccl-inspector"
@@ -76,11 +76,12 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
         calls[call] = (min(least, time_us), ranks + 1, first)
     if not calls:
         raise FormatError(str(path), "holds no call of NCCL's Inspector that can be read")
+    runs, beyond = first_runs(_runs(calls))
     return MeasurementLog(
         file=str(path),
         kind=KIND,
-        runs=_runs(calls),
-        unread=passed_over.unread(),
+        runs=runs,
+        unread=(*passed_over.unread(), *beyond),
         notes=_notes(calls, host_timed),
     )
 

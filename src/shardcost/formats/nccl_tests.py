@@ -31,7 +31,7 @@ from shardcost.formats.bus_ratio import (
 )
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.log_lines import PassedOver, lines_of
-from shardcost.formats.reading import MeasurementLog, Point, Run, Tick, no_tick
+from shardcost.formats.reading import MOST_RUNS, MeasurementLog, Point, Run, Tick, no_tick
 from shardcost.units import GIGA
 
 KIND: Final = "nccl-tests"
@@ -63,7 +63,6 @@ _BLANK_HALF: Final = re.compile(r"[ \t]{30}")
 _MOST_BYTES: Final = 2**62
 _MOST_US: Final = 1e12
 _MOST_ROWS: Final = 10_000
-_MOST_RUNS: Final = 2000
 _AGREES: Final = 0.005
 """Relative: how far algbw may be from size / time beyond what rounding explains."""
 
@@ -127,6 +126,36 @@ class _RankLine(NamedTuple):
     device: str
 
 
+class _Listed(NamedTuple):
+    """What a list of ranks says, of the group that prints: that of the first rank."""
+
+    ranks: int
+    hosts: int
+    processes: int
+    """Of the ranks that are numbered from 0 on without a gap."""
+    shared: bool
+    """Whether a process drives several of them."""
+    groups: int
+    """That are in the list."""
+    device: str
+
+    @classmethod
+    def of(cls, ranks: Sequence[_RankLine]) -> _Listed:
+        if not ranks:
+            return cls(0, 0, 0, shared=False, groups=0, device="")
+        group = min(ranks, key=lambda each: each.rank).group
+        own = [each for each in ranks if each.group == group]
+        numbers = len({each.rank for each in own})
+        return cls(
+            ranks=numbers,
+            hosts=len({each.host for each in own}),
+            processes=len({(each.host, each.pid) for each in ranks if each.rank < numbers}),
+            shared=len({(each.host, each.pid) for each in own}) < len(own),
+            groups=len({each.group for each in ranks}),
+            device=ranks[0].device,
+        )
+
+
 @dataclass
 class _Draft:
     """What is known of one table so far."""
@@ -169,6 +198,15 @@ class _Log:
     rows: int = 0
     library: str = "nccl"
     version: str = ""
+    lists: dict[int, _Listed] = field(default_factory=dict)
+    """What lists of ranks say, by the identity of the list: tables of one program share one."""
+
+    def listed(self, draft: _Draft) -> _Listed:
+        """Return what a draft's list of ranks says, once all lines are read."""
+        key = id(draft.ranks)
+        if key not in self.lists:
+            self.lists[key] = _Listed.of(draft.ranks)
+        return self.lists[key]
 
     def take(self, number: int, line: str) -> None:
         """Understand one line."""
@@ -187,14 +225,14 @@ class _Log:
 
     def _draft(self, source: str) -> _Draft:
         if source not in self.current:
-            if len(self.drafts) >= _MOST_RUNS:
+            if len(self.drafts) >= MOST_RUNS:
                 return _Draft(beyond=True)
             self._begin(source, _Draft(test=self.mentioned))
         return self.current[source]
 
     def _begin(self, source: str, draft: _Draft) -> _Draft:
         self.current[source] = draft
-        draft.beyond = len(self.drafts) >= _MOST_RUNS
+        draft.beyond = len(self.drafts) >= MOST_RUNS
         if not draft.beyond:
             self.drafts.append(draft)
         return draft
@@ -401,27 +439,25 @@ def version_of(code: int) -> str:
 
 def _run(draft: _Draft, log: _Log) -> Run:
     """Return a table as a run, with what had to be inferred said in its notes."""
-    ranks = draft.ranks
-    device = next((each.device for each in ranks), "")
+    listed = log.listed(draft)
+    device = listed.device
     amd = any(word in device for word in ("AMD", "Instinct", "Radeon", "gfx"))
     collective, num_gpus, complete, notes = _question(draft, log)
-    counted = [each for each in ranks if each.group == _group(ranks)]
-    drivers = {(each.host, each.pid) for each in counted}
     return Run(
         collective=collective,
         num_gpus=num_gpus,
-        nodes=len({each.host for each in counted}) if complete else 0,
+        nodes=listed.hosts if complete else 0,
         library="rccl" if amd else log.library,
         version=log.version,
         device=device,
-        single_process=len(drivers) < len(counted) or (not ranks and draft.per_process > 1),
+        single_process=listed.shared or (not draft.ranks and draft.per_process > 1),
         points=tuple(
             Point(
                 each.size_bytes, each.time_us * 1e-6, each.in_place, dtype_of(each.dtype), each.line
             )
             for each in draft.halves
         ),
-        notes=(*notes, *_remarks(draft)),
+        notes=(*notes, *_remarks(draft, listed.groups)),
     )
 
 
@@ -455,12 +491,11 @@ def _ranks_stated(draft: _Draft, log: _Log) -> tuple[int, int]:
 
     Long lists are cut off, so that processes times the GPUs of each may be more.
     """
-    listed = len({each.rank for each in draft.ranks if each.group == _group(draft.ranks)})
-    if len({each.group for each in draft.ranks}) > 1:
-        return listed, listed
+    found = log.listed(draft)
+    if found.groups > 1:
+        return found.ranks, found.ranks
     if draft.ranks:
-        processes = len({(each.host, each.pid) for each in draft.ranks if each.rank < listed})
-        return listed, max(listed, draft.per_process * processes)
+        return found.ranks, max(found.ranks, draft.per_process * found.processes)
     each = draft.per_process or log.per_process
     return 0, each * (log.processes or (each > 1))
 
@@ -499,15 +534,9 @@ def _traits(draft: _Draft) -> dict[str, bool]:
     }
 
 
-def _group(ranks: Sequence[_RankLine]) -> int:
-    """Return the group that the table is of: that of the first rank, which prints it."""
-    return min(ranks, key=lambda each: each.rank).group if ranks else 0
-
-
-def _remarks(draft: _Draft) -> list[str]:
-    """Return what else to mind about a table."""
+def _remarks(draft: _Draft, groups: int) -> list[str]:
+    """Return what else to mind about a table of one of so many groups."""
     remarks = []
-    groups = len({each.group for each in draft.ranks})
     if groups > 1:
         remarks.append(f"{groups} groups ran side by side; bandwidths are of one of them")
     wrong = sum(_is_number(half.wrong) and float(half.wrong) > 0 for half in draft.halves)

@@ -21,7 +21,7 @@ from shardcost.formats.bus_ratio import Interval, likeliest_ranks, ranks_allowed
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.log_lines import PassedOver, text_of_log
 from shardcost.formats.nccl_tests import KIND, dtype_of, version_of
-from shardcost.formats.reading import MeasurementLog, Point, Run, Tick, no_tick
+from shardcost.formats.reading import MeasurementLog, Point, Run, Tick, first_runs, no_tick
 from shardcost.formats.safe_json import MOST_BYTES, parse_object
 from shardcost.units import GIGA
 
@@ -48,13 +48,13 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
     report = _report(text_of_log(path, passed_over, MOST_BYTES, tick), str(path), passed_over)
     machine = _Machine.of(report)
     results = list(_results(report, passed_over))
-    runs = [
+    runs, beyond = first_runs(
         _run(list(members), machine) for _, members in groupby(results, key=lambda each: each.test)
-    ]
+    )
     if not runs:
         raise FormatError(str(path), "is a report of nccl-tests without a result that can be read")
     return MeasurementLog(
-        file=str(path), kind=KIND, runs=tuple(runs), unread=passed_over.unread(), notes=()
+        file=str(path), kind=KIND, runs=runs, unread=(*passed_over.unread(), *beyond), notes=()
     )
 
 

@@ -29,6 +29,7 @@ from shardcost.formats.reading import (
     Tick,
     Unread,
     counted,
+    first_runs,
     no_tick,
 )
 
@@ -51,7 +52,7 @@ HEADING: Final = (
     "numPipeOps,regBuff"
 )
 
-_MOST_LINES: Final = 50_000
+_MOST_LINES: Final = 20_000
 _MOST_BYTES: Final = 2**63 - 1
 _MOST_RANKS: Final = 10**7
 _MOST_SECONDS: Final = 1e4
@@ -260,12 +261,13 @@ def _measurements(text: str, file: str) -> MeasurementLog:
         if odd
         else []
     )
+    found, beyond = first_runs(_run(key, points) for key, points in runs.items())
     return MeasurementLog(
         file=file,
         kind=MEASUREMENTS,
-        unread=(*counted(passed_over), *_too_long(text)),
+        unread=(*counted(passed_over), *_too_long(text), *beyond),
         notes=tuple(notes),
-        runs=tuple(_run(key, points) for key, points in runs.items()),
+        runs=found,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from shardcost.errors import FormatError
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.log_lines import PassedOver, lines_of
-from shardcost.formats.reading import MeasurementLog, Point, Run, Tick, no_tick
+from shardcost.formats.reading import MeasurementLog, Point, Run, Tick, first_runs, no_tick
 
 KIND: Final = "osu"
 _TITLE: Final = re.compile(
@@ -24,8 +24,8 @@ _TITLE: Final = re.compile(
     r"([A-Za-z_\- ]{3,60}?)(?: Latency)? (?:Test|Benchmark)"
 )
 _ROW: Final = re.compile(
-    r"[ \t]*(?:\[[0-9]+,[0-9]+\]<std\w{2,4}>:|[0-9]+:)?[ \t]*([0-9]{1,30})[ \t]+([0-9.]{1,30})"
-    r"((?:[ \t]+[0-9.]+)*)[ \t]*(?:Pass|Fail)?[ \t]*"
+    r"[ \t]*+(?:\[[0-9]+,[0-9]+\]<std\w{2,4}>:|[0-9]+:)?[ \t]*+([0-9]{1,30})[ \t]++"
+    r"([0-9.]{1,30}+)((?:[ \t]++[0-9.]++)*+)[ \t]*+(?:Pass|Fail)?[ \t]*+"
 )
 _PROCESSES: Final = re.compile(r"[ \t](?:-np|-n|--ntasks)[ =]?([0-9]{1,6})\b")
 _PROCESSES_PRINTED: Final = re.compile(
@@ -51,17 +51,18 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
     """Return the runs that a log holds, one for each table of a collective."""
     passed_over = PassedOver()
     drafts = list(_drafts(path, passed_over, tick))
-    runs = tuple(_run(each, passed_over) for each in drafts if each.points and each.collective)
+    every = (_run(each, passed_over) for each in drafts if each.points and each.collective)
+    runs, beyond = first_runs(run for run in every if run.points)
     for each in drafts:
         if each.points and not each.collective:
             passed_over.add(each.points[0].line, f"tables of {each.title[:40]}")
-    if not any(run.points for run in runs):
+    if not runs:
         raise FormatError(str(path), "holds no table of a collective by the OSU micro-benchmarks")
     return MeasurementLog(
         file=str(path),
         kind=KIND,
-        runs=tuple(run for run in runs if run.points),
-        unread=passed_over.unread(),
+        runs=runs,
+        unread=(*passed_over.unread(), *beyond),
     )
 
 

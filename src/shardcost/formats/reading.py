@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import islice
+from typing import Final, TypeAlias
 
 Tick: TypeAlias = Callable[[int, int], None]
 """Called now and then with the bytes read so far and the bytes of the file, to show progress."""
@@ -85,6 +86,18 @@ class Run:
     points: tuple[Point, ...]
     notes: tuple[str, ...] = ()
     """What to mind about these points."""
+
+
+MOST_RUNS: Final = 1000
+"""Of one file: the benchmark of every collective, number format and reduction has 500."""
+
+
+def first_runs(runs: Iterable[Run]) -> tuple[tuple[Run, ...], tuple[Unread, ...]]:
+    """Return as many runs as are sensible, and the others counted."""
+    left = iter(runs)
+    found = tuple(islice(left, MOST_RUNS))
+    beyond = sum(1 for _ in left)
+    return found, (Unread(f"runs beyond the first {MOST_RUNS:,}", beyond, 0),) if beyond else ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,17 +10,20 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from shardcost.errors import BadValueError, FormatError, shown
+from shardcost.errors import BadValueError, FormatError, printable, shown
 from shardcost.files import read_text, write_whole
 
 MOST_BYTES: Final = 64 * 2**20
 """A table of ten thousand rows has 1 MiB; 64 MiB leaves room and still fits any memory."""
+_MOST_CELLS: Final = 2_000_000
+"""Each takes up to 80 bytes once it is read."""
+_MOST_COLUMNS: Final = 1000
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     kind: tuple(columns.split())
     for kind, columns in {
@@ -63,6 +66,8 @@ _MEANT: Final = 0.5
 """Share of a kind's columns from which on a header is taken for a misspelt one of that kind."""
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
 
+_LINE: Final = re.compile(r"[^\r\n]*+(?:\r\n|[\r\n])|[^\r\n]++")
+
 Row: TypeAlias = Mapping[str, str]
 
 
@@ -97,14 +102,17 @@ def read_table(path: Path) -> Table:
     if head is None:
         raise FormatError(file, "is empty")
     kind = _kind(head, file)
-    columns = [list(column) for column in zip(*records, strict=True)] or [[] for _ in head]
+    columns: list[list[str]] = [[] for _ in head]
+    for record in records:
+        for column, cell in zip(columns, record, strict=True):
+            column.append(cell)
     return Table(kind, path, dict(zip(head, columns, strict=True)), len(columns[0]))
 
 
 def begins_like_a_table(head: str) -> bool:
     """Return whether a text begins with the header of a measured table, be it misspelt."""
     first = head.lstrip("\r\n").partition("\n")[0]
-    names = [name.strip().strip('"') for name in first.split(",")]
+    names = {name.strip().strip('"') for name in first.split(",")}
     return max(_share_present(columns, names) for columns in _COLUMNS.values()) >= _MEANT
 
 
@@ -135,8 +143,8 @@ def _refuse_nul(text: str, file: str) -> None:
 
 def _records(text: str, file: str) -> Iterator[list[str]]:
     """Yield the header and the rows, each of the header's length, without blank lines."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    cells = 0
+    reader = csv.reader(_lines(text), strict=True)
+    cells = in_all = 0
     try:
         for record in reader:
             if not record:
@@ -145,9 +153,24 @@ def _records(text: str, file: str) -> Iterator[list[str]]:
                 reason = f"line {reader.line_num} has {len(record)} cells, the header {cells}"
                 raise FormatError(file, reason)
             cells = len(record)
-            yield [cell.strip() for cell in record]
+            in_all += cells
+            if cells > _MOST_COLUMNS:
+                raise FormatError(file, f"line {reader.line_num} has over {_MOST_COLUMNS} columns")
+            if in_all > _MOST_CELLS:
+                raise FormatError(file, f"line {reader.line_num}: over {_MOST_CELLS:,} cells")
+            yield [_seen(cell.strip()) for cell in record]
     except csv.Error as error:
         raise FormatError(file, f"line {reader.line_num} is not CSV: {error}") from None
+
+
+def _seen(cell: str) -> str:
+    """Return a cell without what a terminal would obey; it may have several lines."""
+    return cell if cell.isprintable() else "\n".join(map(printable, cell.split("\n")))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield lines with their ends; a quoted cell may go on in the next."""
+    return (found[0] for found in _LINE.finditer(text))
 
 
 def _kind(head: list[str], file: str) -> str:
@@ -170,5 +193,5 @@ def _kind(head: list[str], file: str) -> str:
     raise FormatError(file, f"line 1 looks like a table of {nearest}, without columns {missing}")
 
 
-def _share_present(columns: Sequence[str], head: Sequence[str]) -> float:
+def _share_present(columns: Sequence[str], head: Container[str]) -> float:
     return sum(name in head for name in columns) / len(columns)
