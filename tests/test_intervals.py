@@ -176,6 +176,8 @@ def test_networks_and_counts_that_were_not_measured_are_told_apart() -> None:
     assert facts(16, network="roce_8x200g")["span"] == "across nodes, network not measured"
     assert facts(8)["fit"] == "within the fit"
     assert facts(1024, network="ib_8x400g")["fit"] == "beyond the fit"
+    few = collective_time("all_reduce", 1e6, "gb200_nvl72", gpus=4)
+    assert facts_of(few)["fit"] == "a fit of few rows"
 
 
 def test_a_profile_of_ones_own_says_how_far_it_is_off() -> None:

@@ -30,6 +30,8 @@ from shardcost.collectives.silicon import CollectiveTime, name_and_version
 KIND: Final = "collectives"
 BANDS: Final = {"up to 64 KiB": 2.0**16, "up to 16 MiB": 2.0**24, "above 16 MiB": np.inf}
 """Names of ranges of sizes, each with the largest size in it, in bytes."""
+FEW_ROWS: Final = 40
+"""A fit to fewer says little of what else a library does."""
 _ALIKE: Final = {"reduce_scatter": "gather or scatter", "all_gather": "gather or scatter"}
 _OWN_ROWS: Final = "left-out rows of your own profile"
 
@@ -52,8 +54,8 @@ def interval_of(result: CollectiveTime) -> Interval:
         return Interval(
             result.time_s * np.exp(own.low), result.time_s * np.exp(own.high), own.like, own.rows
         )
-    bands = band_of(result.size_bytes)
-    found = [residuals_like(KIND, **facts_of(result), band=band) for band in BANDS]
+    facts, bands = facts_of(result), band_of(result.size_bytes)
+    found = [residuals_like(KIND, **facts, band=band) for band in BANDS]
     low, high = (np.exp(ends)[bands] for ends in np.array([each[:2] for each in found]).T)
     used = [found[i] for i in np.unique(bands)]
     like = "; ".join(dict.fromkeys(each.like for each in used))
@@ -74,7 +76,7 @@ def facts_of(result: CollectiveTime) -> dict[str, str]:
     return {
         "standing": _standing(result.calibrations, cluster.device.architecture),
         "span": _span(result.calibrations) if across else "one domain",
-        "fit": "beyond the fit" if _is_beyond(result) else "within the fit",
+        "fit": _fit(result),
         "links": "PCIe" if group.tier.kind == "pcie" else "GPU links",
         "library": "engines" if engine in ENGINES else "vendors' libraries",
         "mode": result.mode,
@@ -82,14 +84,18 @@ def facts_of(result: CollectiveTime) -> dict[str, str]:
     }
 
 
-def _is_beyond(result: CollectiveTime) -> bool:
-    """Return whether no row of a fit is of the collective, or of as many ranks."""
+def _fit(result: CollectiveTime) -> str:
+    """Return whether the fits have many rows, and some of the collective and of as many ranks."""
     group = result.group
+    said = "within the fit"
     for each in result.calibrations:
-        ranks = group.ranks if isinstance(each.constants, Wire) else group.ranks_per_domain
+        network = isinstance(each.constants, Wire)
+        if not network and each.fit.rows < FEW_ROWS:
+            return "a fit of few rows"
+        ranks = group.ranks if network else group.ranks_per_domain
         if each.fit.outside(result.collective, each.fit.most_bytes, ranks):
-            return True
-    return False
+            said = "beyond the fit"
+    return said
 
 
 @lru_cache(maxsize=1024)

@@ -52,7 +52,7 @@ PLANS: Final[Mapping[str, Plan]] = {
         ("standing", "span", "links"),
         ("standing", "links"),
         ("links",),
-        factors=[("standing", "span", "links"), ("links",)],
+        factors=[("standing", "span", "links", "fit"), ("standing", "span", "links"), ("links",)],
     ),
     "gemm": _plan(
         ("standing", "input", "format", "rows"),

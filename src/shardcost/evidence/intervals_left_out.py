@@ -42,6 +42,8 @@ _PARTS: Final = 5
 """Into how many shapes and numbers of heads are parted."""
 _ENOUGH: Final = 50
 """Rows of a library on a system that must be left where a site is left out."""
+_FEW: Final = 6
+"""Rows of a site that publishes few."""
 
 
 def left_out(table: Table, say: Say = lambda _: None) -> list[Tried]:
@@ -116,6 +118,8 @@ def _collectives(table: Table, say: Say) -> Iterator[Tried]:
     yield from known.without("a GPU count", lambda row: row["num_gpus"])
     say("collectives: sites left out")
     yield from known.without("a site", lambda row: site_of(row["dataset"]))
+    say("collectives: all but a few rows left out")
+    yield from known.by_a_few_rows()
     say("collectives: networks without one site's rows")
     yield from known.networks()
     say("collectives: systems and networks as if never measured")
@@ -163,6 +167,25 @@ class _Curves:
                 found = self._fitted(key, kept)
                 label = f"{key[0]} {key[1]} {value}"
                 yield self._answered(split, label, out, calibration=found)
+
+    def by_a_few_rows(self) -> Iterator[Tried]:
+        """Yield the rows of each vendor's library on each system, but a few large all-reduces.
+
+        Sites often publish just these, of as many GPUs as they have.
+        """
+        usable, gpus = self._usable(), _column(self.table, "num_gpus").astype(int)
+        summed = _column(self.table, "collective") == "all_reduce"
+        for key, every in self._places().items():
+            places = every[usable[every]]
+            if key[1] in ENGINES or len(places) < 2 * _ENOUGH:
+                continue
+            known = places[summed[places] & (gpus[places] == gpus[places].max())]
+            largest = known[np.argsort(self.asked.sizes[known])][-_FEW:]
+            kept = np.zeros(self.table.rows, dtype=bool)
+            kept[largest] = True
+            found = self._fitted(key, kept)
+            out = np.setdiff1d(places, largest)
+            yield self._answered("all but a few rows", f"{key[0]} {key[1]}", out, calibration=found)
 
     def _places(self) -> dict[Key, NDArray[np.intp]]:
         """Return the rows inside one domain of every library on every system."""

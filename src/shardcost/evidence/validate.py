@@ -61,6 +61,8 @@ class Validation:
     """Where the 90 % interval of each prediction begins; NaN where a row is skipped."""
     high: Floats
     """Where it ends."""
+    inside: NDArray[np.bool_]
+    """Which measurements are within."""
     skipped: Mapping[str, int]
     """How many rows are not predicted, by reason, most first."""
     unmeasured: int
@@ -119,6 +121,7 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
         predictions=Predictions(values, reasons),
         low=low,
         high=high,
+        inside=inside,
         skipped=dict(skipped.most_common()),
         unmeasured=table.rows - skipped.total() - compared,
         overall=stats(errors_pct, inside),
