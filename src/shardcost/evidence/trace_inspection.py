@@ -207,7 +207,7 @@ def _group(
     waiting, own = calls.waiting_s[chosen], calls.own_s[chosen]
     size = calls.size_bytes[chosen]
     sized = size > 0
-    total, achieved = float(np.sum(size)), float(np.sum(own[sized]))
+    total, achieved = float(np.sum(size, dtype=np.float64)), float(np.sum(own[sized]))
     algbw = total / achieved if total and achieved else None
     factor = bus_factor(shape.collective, shape.ranks) if shape.ranks else None
     told = seen_by > 1 and len(np.unique(calls.call[chosen])) < len(chosen)

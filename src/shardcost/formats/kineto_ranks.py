@@ -83,13 +83,14 @@ def merged(traces: Sequence[Trace]) -> Merged:
 def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArray[Any]]:
     """Return a rank's calls with kinds that are numbered over all ranks."""
     calls = rank.calls
-    own = np.array([kinds.setdefault(each, len(kinds)) for each in calls.kinds], dtype=np.int64)
-    match = _matches(calls.kinds, number)
-    if not len(own):
+    if not len(calls.kind):
         return [*_EMPTY]
-    matched = match[calls.kind]
+    used, which = np.unique(calls.kind, return_inverse=True)  # a file's kinds are of all its ranks
+    here = [calls.kinds[each] for each in used]
+    own = np.array([kinds.setdefault(each, len(kinds)) for each in here], dtype=np.int64)
+    matched = _matches(here, number)[which]
     return [
-        own[calls.kind],
+        own[which],
         matched,
         _sequence(calls, matched),
         np.full(len(calls.kind), number, dtype=np.int64),
@@ -99,7 +100,7 @@ def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArr
     ]
 
 
-def _matches(kinds: tuple[Kind, ...], rank: int) -> Whole:
+def _matches(kinds: Sequence[Kind], rank: int) -> Whole:
     """Return a number for each kind that is the same on other ranks only if calls may match."""
     return np.array(
         [hash((each.collective, each.group, -1 if _matchable(each) else rank)) for each in kinds],
