@@ -24,7 +24,6 @@ _MOST_NAMED: Final = 6
 """Values of a column that are named; of more, the first."""
 _TOLD: Final = ("dataset", "cluster", "gpu", "library", "collective", "model", "engine")
 """Columns whose values say what a table is about."""
-
 _UNSEEN: Final = re.compile(
     "\x1b(?!\\[[01]m)|[\0-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]|[\U000e0000-\U000e0fff]"
@@ -90,7 +89,11 @@ def _calibration_as_data(each: Calibration) -> dict[str, Any]:
 
 
 def as_text(found: Inspected) -> str:
-    """Return what a file means, for a terminal."""
+    """Return what a file means, for a terminal: of what stands in it, only what can be seen."""
+    return _UNSEEN.sub("?", _as_text(found))
+
+
+def _as_text(found: Inspected) -> str:
     view = _view_of(found)
     if view is None:
         return _rest_as_text(found.reading, found.findings)
