@@ -85,17 +85,15 @@ def facts_of(result: CollectiveTime) -> dict[str, str]:
 
 
 def _fit(result: CollectiveTime) -> str:
-    """Return whether the fits have many rows, and some of the collective and of as many ranks."""
+    """Return whether the fit has many rows, and some of the collective and of as many ranks."""
+    if result.calibrations and result.calibrations[0].fit.rows < FEW_ROWS:
+        return "a fit of few rows"
     group = result.group
-    said = "within the fit"
     for each in result.calibrations:
-        network = isinstance(each.constants, Wire)
-        if not network and each.fit.rows < FEW_ROWS:
-            return "a fit of few rows"
-        ranks = group.ranks if network else group.ranks_per_domain
+        ranks = group.ranks if isinstance(each.constants, Wire) else group.ranks_per_domain
         if each.fit.outside(result.collective, each.fit.most_bytes, ranks):
-            said = "beyond the fit"
-    return said
+            return "beyond the fit"
+    return "within the fit"
 
 
 @lru_cache(maxsize=1024)

@@ -30,6 +30,8 @@ FIRST, LOADED_FIRST, NEXT, WHOLE, RATE = (
     "throughput",
 )
 """What of an inference run is measured."""
+OTHER_SOFTWARE: Final = "software that was not fitted"
+_FITTED: Final = "fitted to"
 _FIGURES: Final = {"e2e_latency": WHOLE, "tpot": NEXT, "output_throughput_total": RATE}
 
 
@@ -43,7 +45,9 @@ def interval_of(found: Estimate) -> Interval:
 
 def residuals_of(found: Estimate) -> Residuals:
     """Return the residuals of measured runs like an estimate."""
-    work, place = found.workload, (found.cluster, found.software.name, found.layout)
+    software = found.software
+    name = software.name if software.fit.startswith(_FITTED) else OTHER_SOFTWARE
+    work, place = found.workload, (found.cluster, name, found.layout)
     if isinstance(work, Train):
         return residuals_like("training", **facts_of_training(*place, work.dtype))
     figure = "static tpot" if isinstance(work, Decode) else "static ttft"
@@ -57,7 +61,7 @@ def facts_of_training(
     return {
         "standing": kernel_standing(cluster.device, dtype),
         "span": _span(cluster, layout.devices),
-        "of": software,
+        **_ran_by(software),
     }
 
 
@@ -68,7 +72,7 @@ def facts_of_inference(
 
     Args:
         cluster: Where it runs.
-        software: The engine, as the catalog names it.
+        software: The engine, as the catalog names it, or `OTHER_SOFTWARE`.
         layout: Its degrees.
         dtype: The format of its products.
         figure: Batching and metric, such as ``static ttft``.
@@ -79,8 +83,14 @@ def facts_of_inference(
         "standing": kernel_standing(cluster.device, dtype),
         "figure": _FIGURES.get(metric, first),
         "links": _links(cluster, layout.devices),
-        "of": software,
+        **_ran_by(software),
     }
+
+
+def _ran_by(software: str) -> dict[str, str]:
+    if software == OTHER_SOFTWARE:
+        return {"software": OTHER_SOFTWARE, "of": "any"}
+    return {"software": "any", "of": software}
 
 
 def _links(cluster: Cluster, devices: Any) -> str:

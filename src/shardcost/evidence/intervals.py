@@ -79,18 +79,20 @@ PLANS: Final[Mapping[str, Plan]] = {
     ),
     "memory": _plan(("pipeline",), least=0.0),
     "training": _plan(
-        ("of", "span", "standing"),
-        ("of", "span"),
-        ("span", "standing"),
-        ("span",),
-        factors=[("span",)],
+        ("software", "of", "span", "standing"),
+        ("software", "of", "span"),
+        ("software", "span", "standing"),
+        ("software", "span"),
+        ("software",),
+        factors=[("software", "span"), ("software",)],
     ),
     "inference": _plan(
-        ("figure", "links", "standing", "of"),
-        ("figure", "links", "standing"),
-        ("figure", "links"),
+        ("software", "figure", "links", "standing", "of"),
+        ("software", "figure", "links", "standing"),
+        ("software", "figure", "links"),
+        ("software", "figure"),
         ("figure",),
-        factors=[("figure", "links"), ("figure",)],
+        factors=[("software", "figure", "links"), ("software", "figure"), ("figure",)],
     ),
     "comm_fraction": _plan(("standing", "links"), ("links",), enough=20),
 }
@@ -131,7 +133,7 @@ def coverage_of(kind: str, trial: Trial) -> Iterator[Coverage]:
         return
     yield among("all", sound)
     for labels in (trial.pool.splits, *_facts_apart(trial.pool)):
-        for label in np.unique(labels[sound]):
+        for label in np.unique(labels[sound & (labels != "")]):
             yield among(str(label), sound & (labels == label))
 
 
@@ -140,7 +142,7 @@ def _facts_apart(pool: Pool) -> Iterator[Any]:
     for name in pool.plan.levels[0]:
         labels = np.array([in_words({name: facts.get(name, "")}) for facts in pool.facts])
         if len(np.unique(labels)) > 1:
-            yield np.where(labels == "", f"any {name}", labels)
+            yield labels
 
 
 def coverage(tables: Iterable[Table], say: Say = lambda _: None) -> list[Coverage]:

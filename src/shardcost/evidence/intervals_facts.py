@@ -19,7 +19,7 @@ from shardcost.collectives.silicon import collective_time
 from shardcost.dtypes import BITS
 from shardcost.errors import ShardcostError
 from shardcost.estimate import interval as of_runs
-from shardcost.estimate.interval import kernel_standing, standing_of
+from shardcost.estimate.interval import OTHER_SOFTWARE, kernel_standing, standing_of
 from shardcost.evidence import (
     attention,
     collectives,
@@ -197,16 +197,40 @@ def _of_memory(row: Row) -> Facts:
 
 
 def _of_training(row: Row) -> Facts:
-    work = training.train_of(row)
+    software, stated = training.software_of(row).name, row.get("framework", "")
     return of_runs.facts_of_training(
-        training.machine(row), training.software_of(row).name, training.layout_of(row), work.dtype
+        training.machine(row),
+        software if _is_named(software, stated) else OTHER_SOFTWARE,
+        training.layout_of(row),
+        training.train_of(row).dtype,
     )
+
+
+def _is_named(software: str, stated: str) -> bool:
+    """Return whether a row names the software that it is predicted by, and not another like it."""
+    words = next((words for start, words in _NAMES if software.startswith(start)), (software,))
+    return any(word in stated.lower() for word in words)
+
+
+_NAMES: Final = (
+    ("megatron", ("megatron", "nemo", "mcore")),
+    ("trtllm", ("tensorrt", "trtllm", "trt-llm", "nim")),
+    ("vllm", ("vllm",)),
+    ("llm_foundry", ("foundry",)),
+    ("deepspeed_mii", ("deepspeed",)),
+)
+"""How the name of a software begins, and words by one of which tables call it."""
 
 
 def _of_inference(row: Row) -> Facts:
     question = inference.question_of(row)
+    software = question.software.name
     return of_runs.facts_of_inference(
-        question.cluster, question.software.name, question.layout, question.dtype, question.figure
+        question.cluster,
+        software if _is_named(software, row["engine"]) else OTHER_SOFTWARE,
+        question.layout,
+        question.dtype,
+        question.figure,
     )
 
 

@@ -22,12 +22,18 @@ from shardcost.catalog.errors import MEASURED
 from shardcost.collectives.calibration import Calibration, donors_of
 from shardcost.collectives.direct import ENGINES, generation
 from shardcost.errors import ShardcostError
+from shardcost.estimate.interval import OTHER_SOFTWARE
 from shardcost.evidence import collectives, gemm, memory, overlap, refit_attention, refit_products
 from shardcost.evidence.fit import curves, fitted_library, fitted_wire
 from shardcost.evidence.intervals_facts import Facts, facts_of_question, facts_of_rows
 from shardcost.evidence.intervals_groups import Tried
 from shardcost.evidence.intervals_hidden import never_measured, without_collectives
-from shardcost.evidence.intervals_runs import refitted_engines, refitted_frameworks
+from shardcost.evidence.intervals_runs import (
+    by_usual_engine,
+    by_usual_framework,
+    refitted_engines,
+    refitted_frameworks,
+)
 from shardcost.evidence.predictions import Floats
 from shardcost.evidence.refit import OUTDATED, Key, blank, engines, inside, wire_blank
 from shardcost.evidence.sources import grouped
@@ -415,10 +421,23 @@ def _memory(table: Table, say: Say) -> Iterator[Tried]:
 
 def _training(table: Table, say: Say) -> Iterator[Tried]:
     yield from _runs(table, refitted_frameworks, say)
+    yield _unknown(table, "a framework", by_usual_framework, say)
 
 
 def _inference(table: Table, say: Say) -> Iterator[Tried]:
     yield from _runs(table, refitted_engines, say)
+    yield _unknown(table, "an engine", by_usual_engine, say)
+
+
+def _unknown(table: Table, split: str, predict: Callable[[Table], Floats], say: Say) -> Tried:
+    """Return runs as they are predicted if nobody knew what ran them."""
+    say(f"{table.kind}: as if nobody knew what ran them")
+    known = facts_of_rows(table)
+    parts = tuple(facts.get("of", "") for facts in known)
+    unknown = {"software": OTHER_SOFTWARE, "of": "any"}
+    facts = tuple({**facts, **unknown} if facts else facts for facts in known)
+    residuals = _logarithms(_measured(table), np.nan_to_num(predict(table)))
+    return Tried(split, np.arange(table.rows), parts, residuals, facts)
 
 
 def _runs(table: Table, refitted: Any, say: Say) -> Iterator[Tried]:

@@ -17,8 +17,11 @@ from shardcost.evidence import inference, refit_engines, refit_frameworks, train
 from shardcost.evidence.descent import descend, in_seconds
 from shardcost.evidence.predictions import Floats
 from shardcost.formats.tables import Row, Table
+from shardcost.software import Software
 
 Say = Callable[[str], None]
+_TRAINS_WITH, _SERVES_WITH = "megatron_core", "vllm"
+"""What tables' frameworks and engines are taken for where the catalog does not have them."""
 MOST_ROWS: Final = 40
 """Of a data set, taken evenly, in a fit of a few constants."""
 
@@ -129,3 +132,37 @@ def _differs(column: str, cell: str) -> Callable[[Row], bool]:
 def _thinned(evidence: refit_engines.Evidence) -> refit_engines.Evidence:
     kept = {id(row) for row in _sample(evidence.rows)}
     return evidence.where(lambda row: id(row) in kept)
+
+
+def by_usual_framework(table: Table) -> Floats:
+    """Return the step time of every run by the framework that unknown ones are taken for.
+
+    Of runs of other frameworks only: NaN of its own.
+    """
+    usual = Software.named(_TRAINS_WITH)
+    rows = table.records()
+    return np.array(
+        [
+            np.nan if training.software_of(row).name == usual.name else _by(row, usual)
+            for row in rows
+        ]
+    )
+
+
+def _by(row: Row, software: Software) -> float:
+    return float(training.estimate_of(row, software).time_s)
+
+
+def by_usual_engine(table: Table) -> Floats:
+    """Return the figure of every run by the engine that unknown ones are taken for.
+
+    Of runs of other engines only: NaN of its own, and of figures that it does not have.
+    """
+    usual = Software.named(_SERVES_WITH)
+    rows = list(table.records())
+    values = np.full(len(rows), np.nan)
+    for question, members in _asked(rows).items():
+        if not question.software.name.startswith((usual.name, "tokenweave")):
+            found = question._replace(software=usual)
+            values[members] = inference.answers(found, [rows[i] for i in members])
+    return values
