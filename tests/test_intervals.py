@@ -191,6 +191,29 @@ def test_a_profile_of_ones_own_says_how_far_it_is_off() -> None:
     assert "your own" in found.like
 
 
+def test_a_profile_does_not_speak_of_what_it_has_no_rows_of() -> None:
+    usual = calibration_of(Cluster.named("h100_sxm"), "nccl")
+    fit = replace(
+        usual.fit, rows=6, least_bytes=2**20, most_bytes=2**24, low_pct=-1.0, high_pct=1.0,
+        least_gpus=8, most_gpus=8, collectives=("all_reduce",),
+    )  # fmt: skip
+    own = replace(usual, fit=fit)
+
+    def reach(collective: str, size: object, gpus: int = 8) -> object:
+        result = collective_time(collective, size, "h100_sxm", gpus, calibration=own)
+        return interval_of(result).high_s / result.time_s
+
+    near = pytest.approx(1.01)
+    assert reach("all_reduce", 2.0**22) == near
+    assert reach("all_reduce", np.array([2.0**22, 2.0**23])) == near
+    beyond = [("all_gather", 2.0**22, 8), ("all_reduce", 2.0**22, 4), ("all_reduce", 2.0**30, 8)]
+    for collective, size, gpus in beyond:
+        assert reach(collective, size, gpus) > 1.05  # type: ignore[operator]
+    mixed = np.asarray(reach("all_reduce", np.array([2.0**10, 2.0**22, 2.0**30])))
+    assert mixed[1] == near
+    assert min(mixed[0], mixed[2]) > 1.05
+
+
 def test_intervals_of_estimates() -> None:
     model, cluster = Model.named("llama3-8b"), Cluster.named("h100_sxm", "ib_8x400g")
     works = {

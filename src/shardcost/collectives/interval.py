@@ -48,16 +48,19 @@ class Interval(NamedTuple):
 
 
 def interval_of(result: CollectiveTime) -> Interval:
-    """Return the 90 % interval of a predicted time, cell by cell where it has many."""
+    """Return the 90 % interval of a predicted time, cell by cell where it has many.
+
+    Within the rows of a user's own profile it is the profile's; else that of rows like it.
+    """
+    facts = facts_of(result)
+    found = [residuals_like(KIND, **facts, band=band) for band in BANDS]
+    which = band_of(result.size_bytes)
     own = _own(result)
     if own is not None:
-        return Interval(
-            result.time_s * np.exp(own.low), result.time_s * np.exp(own.high), own.like, own.rows
-        )
-    facts, bands = facts_of(result), band_of(result.size_bytes)
-    found = [residuals_like(KIND, **facts, band=band) for band in BANDS]
-    low, high = (np.exp(ends)[bands] for ends in np.array([each[:2] for each in found]).T)
-    used = [found[i] for i in np.unique(bands)]
+        found.append(own)
+        which = np.where(_is_within_profile(result), len(BANDS), which)
+    low, high = (np.exp(ends)[which] for ends in np.array([each[:2] for each in found]).T)
+    used = [found[i] for i in np.unique(which)]
     like = "; ".join(dict.fromkeys(each.like for each in used))
     rows = min(each.rows for each in used)
     return Interval((result.time_s * low)[()], (result.time_s * high)[()], like, rows)
@@ -124,8 +127,15 @@ def _own(result: CollectiveTime) -> Residuals | None:
     """Return what a user's own profile says of rows that its fit had not seen."""
     if not result.calibrations:
         return None
-    fit: Any = result.calibrations[0].fit
-    low, high = (getattr(fit, name, None) for name in ("low_pct", "high_pct"))
-    if low is None or high is None:
+    fit = result.calibrations[0].fit
+    if fit.low_pct is None or fit.high_pct is None:
         return None
-    return Residuals(log1p(low / 100), log1p(high / 100), fit.rows, _OWN_ROWS)
+    return Residuals(log1p(fit.low_pct / 100), log1p(fit.high_pct / 100), fit.rows, _OWN_ROWS)
+
+
+def _is_within_profile(result: CollectiveTime) -> Any:
+    """Return whether a profile has rows of the collective, of as many ranks and about a size."""
+    fit, size = result.calibrations[0].fit, result.size_bytes
+    if fit.outside(result.collective, fit.most_bytes, result.group.ranks_per_domain):
+        return False
+    return (size >= fit.least_bytes / 2) & (size <= fit.most_bytes * 2)
