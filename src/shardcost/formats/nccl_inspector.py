@@ -20,7 +20,7 @@ from shardcost.errors import FormatError
 from shardcost.formats.bus_ratio import ONCE
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.log_lines import PassedOver, lines_of
-from shardcost.formats.reading import MeasurementLog, Point, Run, Tick, first_runs, no_tick
+from shardcost.formats.reading import MOST_RUNS, MeasurementLog, Point, Run, Tick, no_tick
 from shardcost.units import GIGA
 
 KIND: Final = "nccl-inspector"
@@ -29,7 +29,7 @@ _LONGEST: Final = 256 * 2**10
 _MOST_BYTES: Final = 2**62
 _MOST_US: Final = 1e12
 _MOST_RANKS: Final = 10**7
-_MOST_CALLS: Final = 300_000
+_MOST_CALLS: Final = 80_000
 _FEW: Final = 5
 """Fewer calls than this are too few for a median to mean much."""
 
@@ -61,6 +61,7 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
     """Return a run for each collective and group size, its points the medians by size."""
     passed_over = PassedOver()
     calls: dict[_Call, tuple[float, int, int]] = {}
+    kinds: set[_Kind] = set()
     host_timed = 0
     for number, line in lines_of(path, passed_over, tick, longest=_LONGEST):
         if len(calls) >= _MOST_CALLS:
@@ -71,17 +72,20 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
             passed_over.add(number, found)
             continue
         call, time_us, by_host = found
+        if call.kind not in kinds and len(kinds) >= MOST_RUNS:
+            passed_over.add(number, f"calls of runs beyond the first {MOST_RUNS:,}")
+            continue
+        kinds.add(call.kind)
         host_timed += by_host
         least, ranks, first = calls.get(call, (time_us, 0, number))
         calls[call] = (min(least, time_us), ranks + 1, first)
     if not calls:
         raise FormatError(str(path), "holds no call of NCCL's Inspector that can be read")
-    runs, beyond = first_runs(_runs(calls))
     return MeasurementLog(
         file=str(path),
         kind=KIND,
-        runs=runs,
-        unread=(*passed_over.unread(), *beyond),
+        runs=_runs(calls),
+        unread=passed_over.unread(),
         notes=_notes(calls, host_timed),
     )
 

@@ -28,7 +28,7 @@ from shardcost.units import GIGA
 _MOST_BYTES: Final = 2**62
 _MOST_US: Final = 1e12
 _MOST_RANKS: Final = 10**7
-_MOST_RESULTS: Final = 100_000
+_MOST_RESULTS: Final = 20_000
 _AGREES: Final = 0.01
 _RESULTS: Final = re.compile(r'"results"\s{0,100}:\s{0,100}\[')
 _HALVES: Final = (("out_of_place", False), ("in_place", True))
