@@ -34,7 +34,7 @@ _KINDS: Final[dict[str, type[Constants]]] = {
     "wire": Wire,
 }
 _UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
-_MOST: Final = 10**18
+_MOST: Final = 10**19
 _HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/collectives.md"
 _BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s"})
 """Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
@@ -123,6 +123,9 @@ def _entry(entry: dict[str, Any], file: str) -> Calibration:
         constants = _constants(kind, entry.pop("constants"), entry["name"], file)
         fit = dict(entry.pop("fit"))
         fit["collectives"] = tuple(fit["collectives"])
+        for name, value in fit.items():
+            if type(value) is int and not _is_figure(value):
+                raise BadValueError(f"{name} of the fit", value, "below 10^19")
         return Calibration(
             library=entry.pop("name"),
             constants=constants,

@@ -24,6 +24,7 @@ from shardcost.evidence.log_inspection import inspected as inspected_run
 from shardcost.formats.kineto import Kernel, RankTrace, Trace
 from shardcost.formats.kineto_names import Kind
 from shardcost.formats.kineto_ranks import Merged, merged, runs_of
+from shardcost.formats.reading import LEAST_US
 from shardcost.formats.time_sets import Floats, union_of
 
 TOP: Final = 3
@@ -208,7 +209,7 @@ def _group(
     size = calls.size_bytes[chosen]
     sized = size > 0
     total, achieved = float(np.sum(size, dtype=np.float64)), float(np.sum(own[sized]))
-    algbw = total / achieved if total and achieved else None
+    algbw = total / achieved if total and achieved >= LEAST_US * 1e-6 else None
     factor = bus_factor(shape.collective, shape.ranks) if shape.ranks else None
     told = seen_by > 1 and len(np.unique(calls.call[chosen])) < len(chosen)
     return GroupFindings(

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from shardcost.formats.kineto import Calls, RankTrace, Trace, Whole
 from shardcost.formats.kineto_names import Kind
-from shardcost.formats.reading import Point, Run
+from shardcost.formats.reading import LEAST_US, Point, Run
 from shardcost.formats.time_sets import Floats
 
 _UNMATCHED: Final = "send_recv"
+_LEAST_S: Final = LEAST_US * 1e-6
 _MOST_SIZES: Final = 2_000
 _MOST_LABELS: Final = 1_000
 _Label = TypeVar("_Label", bound=Hashable)
@@ -195,7 +196,7 @@ def _points(sizes: Whole, times: Floats) -> tuple[Point, ...]:
     found, first, count = np.unique(sizes, return_index=True, return_counts=True)
     median = (times[first + (count - 1) // 2] + times[first + count // 2]) / 2
     kept = np.sort(np.argsort(-count, kind="stable")[:_MOST_SIZES])
-    return tuple(Point(int(found[k]), float(median[k])) for k in kept if median[k] > 0)
+    return tuple(Point(int(found[k]), float(median[k])) for k in kept if median[k] >= _LEAST_S)
 
 
 def _notes(kind: Kind, ranks: int) -> tuple[str, ...]:

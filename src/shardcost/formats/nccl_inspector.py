@@ -20,7 +20,7 @@ from shardcost.errors import FormatError
 from shardcost.formats.bus_ratio import ONCE
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.log_lines import PassedOver, lines_of
-from shardcost.formats.reading import MOST_RUNS, MeasurementLog, Point, Run, Tick, no_tick
+from shardcost.formats.reading import LEAST_US, MOST_RUNS, MeasurementLog, Point, Run, Tick, no_tick
 from shardcost.units import GIGA
 
 KIND: Final = "nccl-inspector"
@@ -107,7 +107,8 @@ def _call(line: str) -> tuple[_Call, float, bool] | str:
         return "calls of collectives that shardcost does not predict"
     ranks, size = _number(header.get("n_ranks")), _number(call.get("coll_msg_size_bytes"))
     time_us = _number(call.get("coll_exec_time_us"))
-    if not (1 <= ranks <= _MOST_RANKS and 0 < size <= _MOST_BYTES and 0 < time_us < _MOST_US):
+    timed = LEAST_US <= time_us < _MOST_US
+    if not (1 <= ranks <= _MOST_RANKS and 1 <= size <= _MOST_BYTES and timed):
         return "calls whose ranks, size or time are no number above 0"
     nodes = min(_number(header.get("nnodes")), ranks)
     kind = _Kind(collective, int(ranks), int(nodes))

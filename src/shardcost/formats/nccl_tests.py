@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,7 +32,7 @@ from shardcost.formats.bus_ratio import (
 )
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.log_lines import PassedOver, lines_of
-from shardcost.formats.reading import MOST_RUNS, MeasurementLog, Point, Run, Tick, no_tick
+from shardcost.formats.reading import LEAST_US, MOST_RUNS, MeasurementLog, Point, Run, Tick, no_tick
 from shardcost.units import GIGA
 
 KIND: Final = "nccl-tests"
@@ -348,8 +349,8 @@ def _layout(line: str) -> tuple[tuple[str, ...], ...]:
     """Return the halves that a header names: each begins with the time."""
     words = [word.lstrip("#") for word in line.split() if word != "timestamp"]
     starts = [i for i, word in enumerate(words) if word in {"time", "cputime"}]
-    ends = [*starts[1:], len(words)]
-    return tuple(tuple(words[start:end]) for start, end in zip(starts, ends, strict=True))
+    bounds = [*starts, len(words)]
+    return tuple(tuple(words[start:end]) for start, end in pairwise(bounds))
 
 
 def _parsed_row(rest: str, size: int, layout: tuple[tuple[str, ...], ...]) -> _Row | str:
@@ -407,8 +408,8 @@ def _half(cells: dict[str, str], size: int, *, in_place: bool) -> Half | str:
     if not all(_is_number(cells[name]) for name in ("time", "algbw", "busbw")):
         return "rows whose time or bandwidth is no number"
     time = as_printed(cells["time"])
-    if not 0 < float(cells["time"]) < _MOST_US:
-        return "rows with a time of 0" if float(cells["time"]) == 0 else "times beyond 11 days"
+    if not LEAST_US <= float(cells["time"]) < _MOST_US:
+        return "rows with a time of 0" if float(cells["time"]) < 1 else "times beyond 11 days"
     printed = as_printed(cells["algbw"])
     computed = Interval(
         size / time.high * 1e6 / GIGA,

@@ -21,7 +21,15 @@ from shardcost.formats.bus_ratio import Interval, likeliest_ranks, ranks_allowed
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.log_lines import PassedOver, text_of_log
 from shardcost.formats.nccl_tests import KIND, dtype_of, version_of
-from shardcost.formats.reading import MeasurementLog, Point, Run, Tick, first_runs, no_tick
+from shardcost.formats.reading import (
+    LEAST_US,
+    MeasurementLog,
+    Point,
+    Run,
+    Tick,
+    first_runs,
+    no_tick,
+)
 from shardcost.formats.safe_json import MOST_BYTES, parse_object
 from shardcost.units import GIGA
 
@@ -185,7 +193,7 @@ def _unsound(half: Mapping[str, Any], size: int) -> str:
     if "cpu_time" in half:
         return "host times (-C 1), which are not how long a collective takes"
     time_us, algbw = _number(half.get("time")), _number(half.get("alg_bw"))
-    if not 0 < time_us < _MOST_US:
+    if not LEAST_US <= time_us < _MOST_US:
         return "results without a time above 0"
     if algbw > 0 and abs(size / time_us * 1e6 / GIGA - algbw) > _AGREES * algbw + 1e-5:
         return "results whose size / time is not their alg_bw (other units?)"

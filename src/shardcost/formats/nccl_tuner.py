@@ -22,6 +22,7 @@ from shardcost.errors import BadValueError, FormatError
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.opened import text_of
 from shardcost.formats.reading import (
+    LEAST_US,
     MeasurementLog,
     Point,
     Reading,
@@ -280,7 +281,7 @@ def _measured(row: Mapping[str, str], line: int) -> tuple[tuple[str, ...], Point
     if not 0 < size <= _MOST_BYTES:
         raise BadValueError("size_bytes", size, "above 0")
     seconds = _decimal("latency_us", row.get("latency_us", "")) * 1e-6
-    if not 0 < seconds <= _MOST_SECONDS:
+    if not LEAST_US * 1e-6 <= seconds <= _MOST_SECONDS:
         raise BadValueError("latency_us", row["latency_us"], "above 0")
     ranks, nodes = (str(_count(name, row.get(name, "-1"))) for name in ("ranks", "nodes"))
     how = (row.get("algorithm", ""), row.get("protocol", ""), row.get("channels", "-1"))

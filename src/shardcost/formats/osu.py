@@ -16,7 +16,15 @@ from typing import Final
 from shardcost.errors import FormatError
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.log_lines import PassedOver, lines_of
-from shardcost.formats.reading import MeasurementLog, Point, Run, Tick, first_runs, no_tick
+from shardcost.formats.reading import (
+    LEAST_US,
+    MeasurementLog,
+    Point,
+    Run,
+    Tick,
+    first_runs,
+    no_tick,
+)
 
 KIND: Final = "osu"
 _TITLE: Final = re.compile(
@@ -128,7 +136,7 @@ def _point(line: str, number: int) -> Point | str | None:
         return "rows whose latency is no number"
     if not 0 < size <= _MOST_BYTES:
         return "rows of 0 bytes" if size == 0 else "sizes beyond 4 EiB"
-    if not 0 < time_us < _MOST_US:
+    if not LEAST_US <= time_us < _MOST_US:
         return "rows without a latency above 0"
     return Point(size, time_us * 1e-6, line=number)
 

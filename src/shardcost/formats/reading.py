@@ -88,6 +88,8 @@ class Run:
     """What to mind about these points."""
 
 
+LEAST_US: Final = 1e-3
+"""Of a measured time: in a nanosecond light goes 30 cm. Less would make rates beyond numbers."""
 MOST_RUNS: Final = 1000
 """Of one file: the benchmark of every collective, number format and reduction has 500."""
 
