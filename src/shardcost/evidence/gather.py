@@ -27,6 +27,8 @@ from shardcost.formats.kineto_ranks import runs_of
 from shardcost.formats.reading import MeasurementLog, Reading, Run
 
 _FROM_TRACES: Final = "traces"
+_MOST_BYTES: Final = 2.0**62
+_MODES: Final = ("graph", "eager")
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def gathered(readings: Sequence[Reading], told: Told) -> Gathered:
         elif not isinstance(reading, MeasurementLog | Trace):
             reason = f"is a {reading.kind} file, which holds no measured collectives"
             raise FormatError(reading.file, reason)
+    found = _usable(found, passed)
     if not found:
         why = "; ".join(f"{reason} ({count})" for reason, count in passed.most_common(3))
         rule = f"files with measured collectives on a known machine{': ' * bool(why)}{why}"
@@ -156,6 +159,22 @@ def _curves_of_table(reading: TableFile, told: Told, passed: Counter[str]) -> li
     if left:
         passed["rows on no machine of the catalog, or without a measurement"] += left
     return found
+
+
+def _usable(found: Iterable[Curve], passed: Counter[str]) -> list[Curve]:
+    """Return what constants can be fitted to: times of several GPUs and of sizes that can be."""
+    kept = []
+    for curve in found:
+        sizes = curve.size_bytes
+        placed = curve.question.gpus > 1 and curve.question.mode in _MODES
+        sound = (sizes >= 1) & (sizes <= _MOST_BYTES) & placed
+        left = int(np.count_nonzero(~sound))
+        if left:
+            passed["of one GPU by itself, or of a size or mode that cannot be"] += left
+        if left < len(sizes):
+            part = replace(curve, size_bytes=sizes[sound], time_s=curve.time_s[sound])
+            kept.append(part)
+    return kept
 
 
 def _joined(found: Iterable[Curve]) -> list[Curve]:
