@@ -255,7 +255,16 @@ def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, *ASK, "--size", "64MiB")
     assert list(found) == [
         *("collective", "system", "network", "gpus", "nodes", "domains", "library", "mode"),
-        *("size_bytes", "time_s", "algorithm", "protocol", "bound_s"),
+        *(
+            "size_bytes",
+            "time_s",
+            "low_s",
+            "high_s",
+            "interval",
+            "algorithm",
+            "protocol",
+            "bound_s",
+        ),
         *("algbw_bytes_per_s", "busbw_bytes_per_s", "link_share", "link"),
         *("alternatives", "parts", "formulas", "why", "notes", "calibrations"),
     ]

@@ -83,7 +83,7 @@ def test_the_page_states_errors_by_every_split(tmp_path: Path) -> None:
 def test_a_page_of_few_rows_says_what_it_lacks(tmp_path: Path) -> None:
     target = tmp_path / "page.md"
     assert cli.main(["validate", str(written(tmp_path, rows()[:3])), "--page", str(target)]) == 0
-    assert target.read_text().count("The table has no such rows.") == 8
+    assert target.read_text().count("The table has no such rows.") == 9
 
 
 def test_the_page_is_not_written_over_a_table(

@@ -1,7 +1,7 @@
 """How far measurements were from predictions that had not seen them, by groups of rows alike.
 
 A residual is the logarithm of measured over predicted. ``catalog/errors/`` has a file for each kind
-of table: groups of rows with the 5 % and 95 % quantiles of their residuals, from fine groups (an
+of table: groups of rows with how far nine in ten of their residuals reach, from fine groups (an
 engine on a system, at some sizes) to coarse ones (all rows). They are written by
 ``python -m shardcost.evidence.intervals``; a group stands there only if it has enough rows, from
 more than one source. `residuals_like` picks the finest group that a question belongs to.

@@ -36,7 +36,9 @@ def split(found: Validation, by: Sequence[str]) -> tuple[GroupStats, ...]:
             key = tuple(row[name] if name in row else derived[name](row) for name in by)
             members.setdefault(key, []).append(i)
     return tuple(
-        GroupStats(dict(zip(by, key, strict=True)), stats(errors[members[key]]))
+        GroupStats(
+            dict(zip(by, key, strict=True)), stats(errors[members[key]], found.inside[members[key]])
+        )
         for key in sorted(members, key=lambda key: [rank(value) for value in key])
     )
 

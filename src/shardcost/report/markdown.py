@@ -8,7 +8,9 @@ from typing import Final
 from shardcost.evidence.validate import GroupStats, Stats
 
 NO_ROWS: Final = "The table has no such rows."
-_ERRORS: Final = ("median %", "mean %", "p90 %", "max %", "bias %")
+ERRORS: Final = ("median %", "mean %", "p90 %", "max %", "bias %")
+INSIDE: Final = "inside %"
+"""Rows within their 90 % interval."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: int) -> str:
@@ -29,14 +31,20 @@ def _line(cells: Sequence[str]) -> str:
 
 def errors(head: Sequence[str], rows: Sequence[tuple[Sequence[str], Stats]]) -> str:
     """Return a table of errors, a line for each key."""
-    lines = [(*key, *figures(found)) for key, found in rows]
-    return table((*head, "rows", *_ERRORS), lines, right=1 + len(_ERRORS))
+    told = [INSIDE] if any(found.coverage_pct is not None for _, found in rows) else []
+    lines = [(*key, *figures(found), *([inside(found)] if told else [])) for key, found in rows]
+    return table((*head, "rows", *ERRORS, *told), lines, right=1 + len(ERRORS) + len(told))
+
+
+def inside(found: Stats) -> str:
+    """Return the share of rows within their interval as a cell."""
+    return "" if found.coverage_pct is None else f"{found.coverage_pct:.1f}"
 
 
 def figures(found: Stats) -> tuple[str, ...]:
     """Return the rows and the errors of some rows as cells; without rows there are no errors."""
     if found.bias_pct is None:
-        return (f"{found.rows:,}", *[""] * len(_ERRORS))
+        return (f"{found.rows:,}", *[""] * len(ERRORS))
     sizes = (found.median_pct, found.mean_pct, found.p90_pct, found.max_pct)
     return (f"{found.rows:,}", *(f"{size:.1f}" for size in sizes), f"{found.bias_pct:+.1f}")
 

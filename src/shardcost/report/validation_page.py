@@ -41,10 +41,11 @@ and not by hand:
 
 Errors are |predicted - measured| in percent of the measurement: half of the rows are closer than
 the *median*, nine of ten closer than *p90*; *bias* is the mean with its sign, above 0 where
-predictions are too slow, or too large. Errors are in sample, that is of constants that were fitted
-to these rows among others{up_to}."""
+predictions are too slow, or too large; *inside* is the share of rows within their 90 % interval,
+which [intervals](intervals.md) has for rows that were left out. Errors are in sample, that is of
+constants that were fitted to these rows among others{up_to}."""
 
-_UP_TO: Final = ", up to [what was left out of the fit](#what-was-left-out-of-the-fit)"
+_UP_TO: Final = ",\nup to [what was left out of the fit](#what-was-left-out-of-the-fit)"
 
 _SHIPPED_ALONE: Final = """\
 `make validate` runs it. It is made from the {rows:,} rows that ship with shardcost
@@ -257,12 +258,12 @@ def _summary(found: Sequence[Validation]) -> str:
             KINDS[each.table.kind].what,
             f"{each.predicted:,} of {each.table.rows:,}",
             *markdown.figures(each.overall)[1:],
+            markdown.inside(each.overall),
         )
         for each in found
     ]
-    head = ("table", "a row is the", "rows predicted")
-    errors = ("median %", "mean %", "p90 %", "max %", "bias %")
-    return "## Summary\n\n" + markdown.table((*head, *errors), lines, right=6)
+    head = ("table", "a row is the", "rows predicted", *markdown.ERRORS, markdown.INSIDE)
+    return "## Summary\n\n" + markdown.table(head, lines, right=2 + len(markdown.ERRORS))
 
 
 def _anchor(title: str) -> str:
