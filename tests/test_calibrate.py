@@ -306,3 +306,17 @@ def test_all_points_of_a_system_new_to_the_catalog(evidence: Path) -> None:
     median, p90 = errors(list(all_points(read_table(evidence / "measured" / "collectives.csv"))))
     assert median < 3.5
     assert p90 < 12
+
+
+def test_the_example_of_the_documentation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], repository: Path
+) -> None:
+    log = repository / "docs" / "examples" / "all_reduce-8.txt"
+    profile = tmp_path / "my-cluster.toml"
+    told = run_json(capsys, "calibrate", log, "--name", "my-cluster", "--output", profile)
+    (nccl,) = told["calibrated"]
+    assert (told["based_on"], nccl["started_from"]) == ("h200_sxm", "the family of h200_sxm")
+    assert nccl["before"]["median_pct"] > 10 > 2 > nccl["after"]["median_pct"]
+    assert nccl["left_out"]["rows"] == 6
+    kind = run_json(capsys, "inspect", profile)
+    assert (kind["kind"], kind["based_on"]) == ("profile", "h200_sxm")
