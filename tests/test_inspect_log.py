@@ -198,10 +198,12 @@ def test_the_text_fits_a_screen(monkeypatch: pytest.MonkeyPatch, system: str | N
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 32
-    assert lines[0].startswith("all_reduce on 8 GPUs (NVIDIA H100 80GB HBM3), nccl, 28 sizes")
+    assert lines[0].startswith(
+        f"{log.file}: all_reduce on 8 GPUs (NVIDIA H100 80GB HBM3), nccl, 28 sizes"
+    )
     assert "time us" in text
     assert "1 KiB (line 17)" in text
-    assert "Not read: lines of other output: 2 (from line 7)." in text
+    assert "Not read: 2 x lines of other output (from line 7)." in text
     assert ("h100_sxm's slowest link" in " ".join(text.split())) == bool(system)
 
 

@@ -19,7 +19,7 @@ from shardcost.arrays import looked_up
 from shardcost.catalog import tuner_table
 from shardcost.checks import Noun, Quantity, noun, positive
 from shardcost.collectives.group import Group
-from shardcost.collectives.paths import Parts, RingLibrary, linked, total
+from shardcost.collectives.paths import Parts, RingLibrary, linked, together, total
 from shardcost.collectives.tuner import PathName
 
 ENGINES: Final = ("sglang", "trtllm", "vllm")
@@ -57,6 +57,11 @@ class DirectLibrary(Noun):
     eager_gap_s: Quantity | None = positive(default=None)
     """Between the copy of the input and the all-reduce."""
     eager_copy_bytes_per_s: Quantity | None = positive(default=None)
+
+    def check(self) -> None:
+        """A kernel has all of its constants or none."""
+        together(self, "multicast_base_s multicast_bytes_per_s")
+        together(self, "eager_launch_s eager_gap_s eager_copy_bytes_per_s")
 
 
 def one_shot(constants: DirectLibrary, size_bytes: Any, group: Group) -> Parts:

@@ -26,6 +26,7 @@ import numpy as np
 from shardcost.checks import Noun, Quantity, noun, positive
 from shardcost.collectives.group import Group, most_heads
 from shardcost.collectives.tuner import PathName, steps
+from shardcost.errors import BadValueError
 
 Parts: TypeAlias = Mapping[str, Any]
 """The parts of a time in seconds, by name; the time is their sum."""
@@ -102,6 +103,19 @@ class RingLibrary(Noun):
     crowd: Quantity | None = positive(default=None)
     """… and bandwidth protocol."""
     socket: Quantity | None = positive(default=None)
+
+    def check(self) -> None:
+        """A path has all of its constants or none."""
+        together(self, "nvls_small_base_s nvls_small_bytes_per_s nvls_base_s nvls_bytes_per_s")
+        together(self, "ll_crowd ll_socket crowd socket")
+
+
+def together(constants: Noun, names: str) -> None:
+    """Raise unless all of some constants are given, or none."""
+    wanted = names.split()
+    lacking = [name for name in wanted if getattr(constants, name) is None]
+    if lacking and len(lacking) < len(wanted):
+        raise BadValueError(lacking[0], None, f"given together with {', '.join(wanted)}")
 
 
 def ring_ll(

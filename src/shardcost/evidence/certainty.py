@@ -22,6 +22,8 @@ from shardcost.evidence.fit import Curve, Floats, Hold, Solution
 
 _NINETY: Final = 1.645
 """Standard deviations either side that hold 90 % of a normal distribution."""
+_FARTHEST: Final = 20.0
+"""In logarithms: beyond this a range says nothing more."""
 _STEP: Final = 1e-4
 _SIZES: Final = tuple(4**power for power in range(5, 16))
 """From 1 KiB to 1 GiB, among which a further measurement is looked for."""
@@ -69,16 +71,21 @@ def covariance(solution: Solution, after_pct: Floats) -> Floats:
 def confidence(hold: Hold, solution: Solution, uncertainty: Floats) -> tuple[Confidence, ...]:
     """Return how sure each fitted constant is."""
     family = np.sqrt(np.diag(_family_covariance(hold, solution.names)))
-    deviation = np.sqrt(np.diag(uncertainty))
+    deviation = np.sqrt(np.maximum(0.0, np.diag(uncertainty)))
     return tuple(
         Confidence(
             name,
             given(solution.constants)[name],
-            100 * float(np.expm1(_NINETY * deviation[i])),
+            _pct(deviation[i]),
             bool(deviation[i] < _KNOWN_IF * family[i]),
         )
         for i, name in enumerate(solution.names)
     )
+
+
+def _pct(deviation: float) -> float:
+    """Return within how many percent nine in ten values of such a deviation, in logarithms, lie."""
+    return 100 * float(np.expm1(min(_NINETY * deviation, _FARTHEST)))
 
 
 def _family_covariance(hold: Hold, names: Sequence[str]) -> Floats:
@@ -113,8 +120,8 @@ def further(
         question.collective,
         question.gpus,
         _SIZES[best % len(sizes)],
-        100 * float(np.expm1(_NINETY * np.sqrt(now))),
-        100 * float(np.expm1(_NINETY * np.sqrt(then))),
+        _pct(np.sqrt(now)),
+        _pct(np.sqrt(then)),
     )
 
 

@@ -26,7 +26,6 @@ from shardcost.formats.kineto import Trace
 from shardcost.formats.kineto_ranks import runs_of
 from shardcost.formats.reading import MeasurementLog, Reading, Run
 
-_FROM_TRACES: Final = "traces"
 _MOST_BYTES: Final = 2.0**62
 _MODES: Final = ("graph", "eager")
 
@@ -83,7 +82,7 @@ def _runs(readings: Sequence[Reading]) -> Iterator[tuple[str, Run]]:
             yield from ((reading.file, run) for run in reading.runs)
     traces = [reading for reading in readings if isinstance(reading, Trace)]
     if traces:
-        yield from ((_FROM_TRACES, run) for run in runs_of(traces))
+        yield from ((traces[0].file, run) for run in runs_of(traces))
 
 
 def _curves_of_run(file: str, run: Run, told: Told, passed: Counter[str]) -> list[Curve]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -21,6 +20,7 @@ from shardcost.formats.bus_ratio import ONCE
 from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.log_lines import PassedOver, lines_of
 from shardcost.formats.reading import LEAST_US, MOST_RUNS, MeasurementLog, Point, Run, Tick, no_tick
+from shardcost.formats.safe_json import finite
 from shardcost.units import GIGA
 
 KIND: Final = "nccl-inspector"
@@ -105,16 +105,16 @@ def _call(line: str) -> tuple[_Call, float, bool] | str:
     collective = canonical_collective(name) if isinstance(name, str) else None
     if collective is None:
         return "calls of collectives that shardcost does not predict"
-    ranks, size = _number(header.get("n_ranks")), _number(call.get("coll_msg_size_bytes"))
-    time_us = _number(call.get("coll_exec_time_us"))
+    ranks, size = finite(header.get("n_ranks")), finite(call.get("coll_msg_size_bytes"))
+    time_us = finite(call.get("coll_exec_time_us"))
     timed = LEAST_US <= time_us < _MOST_US
     if not (1 <= ranks <= _MOST_RANKS and 1 <= size <= _MOST_BYTES and timed):
         return "calls whose ranks, size or time are no number above 0"
-    nodes = min(_number(header.get("nnodes")), ranks)
+    nodes = min(finite(header.get("nnodes")), ranks)
     kind = _Kind(collective, int(ranks), int(nodes))
     whole = _whole_array(collective, int(size), int(ranks), time_us, call)
     communicator = str(header.get("id"))[:40]
-    sequence = int(_number(call.get("coll_sn")))
+    sequence = int(finite(call.get("coll_sn")))
     by_host = "cpu" in str(call.get("coll_timing_source"))
     return _Call(kind, whole, communicator, sequence), time_us, by_host
 
@@ -123,7 +123,7 @@ def _whole_array(
     collective: str, size: int, ranks: int, time_us: float, call: Mapping[str, Any]
 ) -> int:
     """Return the bytes of the whole array, which algbw counts by, where a line has a rank's."""
-    algbw = _number(call.get("coll_algobw_gbs"))
+    algbw = finite(call.get("coll_algobw_gbs"))
     shares = algbw * GIGA * time_us * 1e-6 / size
     return size * ranks if collective in ONCE and abs(shares / ranks - 1) < 0.1 else size
 
@@ -179,14 +179,3 @@ def _notes(calls: Mapping[_Call, tuple[float, int, int]], host_timed: int) -> tu
 
 def _table(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _number(value: Any) -> float:
-    """Return a finite number; 0 for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    try:
-        number = float(value)
-    except OverflowError:
-        return 0.0
-    return number if isfinite(number) else 0.0

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +29,7 @@ from shardcost.formats.reading import (
     first_runs,
     no_tick,
 )
-from shardcost.formats.safe_json import MOST_BYTES, parse_object
+from shardcost.formats.safe_json import MOST_BYTES, finite, parse_object
 from shardcost.units import GIGA
 
 _MOST_BYTES: Final = 2**62
@@ -175,16 +174,16 @@ def _points(
         if reason:
             passed_over.add(0, reason)
             continue
-        wrong += _number(half.get("nwrong")) > 0
+        wrong += finite(half.get("nwrong")) > 0
         dtype = dtype_of(str(result.get("type") or "").strip()[:40])
-        points.append(Point(size, _number(half["time"]) * 1e-6, in_place, dtype))
+        points.append(Point(size, finite(half["time"]) * 1e-6, in_place, dtype))
         rates.append((_as_written(half.get("bus_bw")), _as_written(half.get("alg_bw"))))
     return points, rates, wrong
 
 
 def _as_written(value: Any) -> Interval:
     """Return which bandwidths are written like this, with six decimals; 0 says nothing."""
-    number = _number(value)
+    number = finite(value)
     return Interval(max(0.0, number - 5e-7), number + 5e-7)
 
 
@@ -192,7 +191,7 @@ def _unsound(half: Mapping[str, Any], size: int) -> str:
     """Return why the time of a result is not to be trusted; empty if it is sound."""
     if "cpu_time" in half:
         return "host times (-C 1), which are not how long a collective takes"
-    time_us, algbw = _number(half.get("time")), _number(half.get("alg_bw"))
+    time_us, algbw = finite(half.get("time")), finite(half.get("alg_bw"))
     if not LEAST_US <= time_us < _MOST_US:
         return "results without a time above 0"
     if algbw > 0 and abs(size / time_us * 1e6 / GIGA - algbw) > _AGREES * algbw + 1e-5:
@@ -246,14 +245,3 @@ def _whole(value: Any) -> int:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value.strip()):
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
-
-
-def _number(value: Any) -> float:
-    """Return a finite number; 0 for anything else, such as the text nan."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    try:
-        number = float(value)
-    except OverflowError:
-        return 0.0
-    return number if isfinite(number) else 0.0

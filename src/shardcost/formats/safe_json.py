@@ -8,6 +8,7 @@ the file and the place.
 from __future__ import annotations
 
 import json
+from math import isfinite
 from typing import Any, Final
 
 from shardcost.errors import FormatError
@@ -41,3 +42,14 @@ def _whole(digits: str) -> int:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"holds {name}, which is not JSON")
+
+
+def finite(value: Any) -> float:
+    """Return a finite number; 0 for anything else, such as the text nan."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    try:
+        number = float(value)
+    except OverflowError:
+        return 0.0
+    return number if isfinite(number) else 0.0
