@@ -197,22 +197,11 @@ def _print_checks(checks: list[Verified]) -> None:
     from shardcost.measure.verify import mismatches
     from shardcost.report.text import table
 
-    rows = []
-    for check in checks:
-        wanted = check.predicted
-        sums = (wanted.payload_bytes, wanted.messages, wanted.header_bytes, check.measured_bytes)
-        rows.append(
-            (
-                str(check.answer.ranks),
-                check.answer.collective,
-                check.algorithm,
-                f"{check.answer.size_bytes:,}",
-                *(f"{int(sum(each)):,}" for each in sums),
-                "yes" if check.ok else "NO",
-            )
-        )
-    head = ("n", "collective", "algorithm", "size", "payload", "messages", "headers", "measured")
-    print(table((*head, "ok"), rows, right="034567", narrowest=3))
+    head = ("n", "algorithm", "size", "payload", "sends", "headers", "measured", "ok")
+    for collective in dict.fromkeys(check.answer.collective for check in checks):
+        print(f"{collective}, bytes of all ranks together")
+        rows = [_check_cells(check) for check in checks if check.answer.collective == collective]
+        print(table(head, rows, right="023456", narrowest=3))
     wrong = mismatches(checks)
     for check, rank in wrong:
         measured = check.measured_bytes[rank] if rank < len(check.measured_bytes) else 0
@@ -223,6 +212,18 @@ def _print_checks(checks: list[Verified]) -> None:
         )
     ranks = sum(check.answer.ranks for check in checks)
     print(f"{ranks - len(wrong)} of {ranks} ranks sent exactly the bytes of their schedule.")
+
+
+def _check_cells(check: Verified) -> tuple[str, ...]:
+    wanted = check.predicted
+    sums = (wanted.payload_bytes, wanted.messages, wanted.header_bytes, check.measured_bytes)
+    return (
+        str(check.answer.ranks),
+        check.algorithm,
+        f"{check.answer.size_bytes:,}",
+        *(f"{int(sum(each)):,}" for each in sums),
+        "yes" if check.ok else "NO",
+    )
 
 
 def _check_options(given: Namespace) -> None:

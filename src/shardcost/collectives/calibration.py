@@ -35,7 +35,7 @@ _KINDS: Final[dict[str, type[Constants]]] = {
 }
 _UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
 _MOST: Final = 10**19
-_HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/collectives.md"
+_HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/calibration.md"
 _BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s"})
 """Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -28,11 +28,12 @@ from shardcost.collectives.calibration import (
     calibration_of,
     donors_of,
     given,
+    in_switch,
     libraries,
     wire_of,
 )
 from shardcost.collectives.direct import ENGINES, generation
-from shardcost.collectives.paths import Wire
+from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.collectives.silicon import default_library, name_and_version
 from shardcost.errors import BadValueError, MissingExtraError, ShardcostError
 from shardcost.evidence.certainty import Confidence, Further, confidence, covariance, further
@@ -83,6 +84,8 @@ class _Task:
 
     known: list[Curve]
     start: Calibration
+    foreign: bool = False
+    """Whether the constants start from those of another library, which bind nobody."""
     own: Mapping[str, Calibration] = field(default_factory=dict)
     """For a network: what the libraries that cross it take inside a domain, where calibrated."""
 
@@ -98,12 +101,20 @@ class _Task:
     def fitted(self, known: Sequence[Curve]) -> tuple[Calibration, Solution]:
         """Return the constants that fit some of the curves, and their certainty."""
         start = self.start.constants
-        hold = family_hold(start)
+        if self.foreign:  # of another size altogether, so all are moved in step first
+            start = solved(known, start, self.predict, _not_eager, in_step(start)).constants
+        hold = self.hold()
         tries = [
             solved(known, start, self.predict, _not_eager, hold, begin) for begin in _begins(start)
         ]
         found = min(tries, key=lambda each: each.cost)
         return replace(self.start, constants=found.constants, inherited_from=()), found
+
+    def hold(self) -> Hold:
+        """Return how strongly constants hold on to where they start."""
+        return (
+            loose_hold(self.start.constants) if self.foreign else family_hold(self.start.constants)
+        )
 
     def errors_pct(self, curves: Sequence[Curve], constants: Any) -> Floats:
         """Return the signed error of every point of some curves."""
@@ -141,6 +152,22 @@ def family_hold(start: Constants) -> Hold:
     )
 
 
+def loose_hold(start: Constants) -> Hold:
+    """Return how constants hold on to those of another library: just so that none is undefined."""
+    weight: float = tuner_table("start")["hold"]["foreign"]
+    return Hold(dict.fromkeys(filter(_not_eager, given(start)), weight), {}, {})
+
+
+def in_step(start: Constants) -> Hold:
+    """Return the hold under which only whole kinds of constants move, as far as need be."""
+    stiff: float = tuner_table("start")["hold"]["stiff"]
+    loose: float = tuner_table("start")["hold"]["foreign"]
+    hold = family_hold(start)
+    return hold._replace(
+        own=dict.fromkeys(hold.own, stiff), together=dict.fromkeys(hold.together, loose)
+    )
+
+
 def _kind(name: str) -> str:
     """Return the kind of a constant: those of one kind differ alike from system to system."""
     if name.removeprefix("fallback_") in _HOST:
@@ -171,7 +198,7 @@ def calibrate(
     if across:
         say("fitting the network")
         own = {each.calibration.library: each.calibration for each in found}
-        task = _Task(across, _wire_start(across[0]), own)
+        task = _Task(across, _wire_start(across[0]), own=own)
         found.append(_calibrated(task, _name_of_wire(across[0])))
     return found
 
@@ -184,16 +211,27 @@ def _by_library(known: Sequence[Curve]) -> dict[str, list[Curve]]:
 
 
 def _calibrated_library(library: str, known: list[Curve]) -> Calibrated:
-    start, named = library_start(library, known[0].question.cluster)
+    start, named, foreign = library_start(library, known[0].question.cluster)
     graph = [curve for curve in known if curve.question.mode == "graph"]
     if not graph:  # what launching adds is all that eager rows speak of
         found = fitted_library(known, start)
-        return _withoutconfidence(_Task(known, start), found, named)
-    return _calibrated(_Task(graph, start), named, [c for c in known if c not in graph])
+        return _without_confidence(_Task(known, start), found, named)
+    rest = [curve for curve in known if curve not in graph]
+    return _calibrated(_Task(graph, start, foreign), named, rest)
 
 
-def library_start(library: str, system: str) -> tuple[Calibration, str]:
-    """Return the constants that a library's calibration starts from, and whose they are.
+class Start(NamedTuple):
+    """Where a calibration starts."""
+
+    calibration: Calibration
+    whose: str
+    """The constants are, in words."""
+    foreign: bool = False
+    """Whether they are of another library."""
+
+
+def library_start(library: str, system: str) -> Start:
+    """Return the constants that a library's calibration starts from.
 
     Those of the system itself, else of its family, else (for a library of another kind, such as
     MPI) those of the system's usual library, whose paths it is taken to have, choosing the fastest.
@@ -206,19 +244,21 @@ def library_start(library: str, system: str) -> tuple[Calibration, str]:
     except ShardcostError:
         return _foreign_start(name, system)
     if not own.inherited_from:
-        return own, system
-    return blank((system, name, since), donors_of(cluster, name, since)), f"the family of {system}"
+        return Start(own, system)
+    start = blank((system, name, since), donors_of(cluster, name, since))
+    return Start(start, f"the family of {system}")
 
 
-def _foreign_start(library: str, system: str) -> tuple[Calibration, str]:
+def _foreign_start(library: str, system: str) -> Start:
     cluster = cluster_named(system)
     usual = default_library(cluster)
     key = (system, library, "0")
     if usual not in libraries(cluster):
-        return blank(key), "round figures"
-    own = calibration_of(cluster, usual)
-    start = replace(blank(key), constants=own.constants, chooser="fastest")
-    return start, f"{usual} on {system}"
+        return Start(blank(key), "round figures", foreign=True)
+    own = given(calibration_of(cluster, usual).constants)
+    kept = {name: value for name, value in own.items() if not in_switch(name)}
+    start = replace(blank(key), constants=RingLibrary(**kept), chooser="fastest")
+    return Start(start, f"{usual} on {system}", foreign=True)
 
 
 def _library_there(question: Question) -> Calibration:
@@ -256,12 +296,12 @@ def _calibrated(task: _Task, started_from: str, eager: Sequence[Curve] = ()) -> 
         left_out=stats(left_out),
         counts_left_out=stats(counts),
         started_from=started_from,
-        constants=confidence(family_hold(task.start.constants), solution, uncertainty),
+        constants=confidence(task.hold(), solution, uncertainty),
         further=further(task.predict, task.known, solution, uncertainty),
     )
 
 
-def _withoutconfidence(task: _Task, found: Calibration, started_from: str) -> Calibrated:
+def _without_confidence(task: _Task, found: Calibration, started_from: str) -> Calibrated:
     errors = [task.errors_pct([curve], found.constants) for curve in task.known]
     return Calibrated(
         calibration=replace(found, fit=fit_of(task.known, errors)),

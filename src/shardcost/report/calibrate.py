@@ -18,6 +18,8 @@ from shardcost.units import format_bytes
 
 _UNITS: Final = {"_us": "us", "_gb_per_s": "GB/s", "_bytes": "B"}
 _MOST_CONSTANTS: Final = 8
+_WIDE_PCT: Final = 900
+"""A range as wide as that says that nothing is known."""
 
 
 def as_data(
@@ -141,13 +143,17 @@ def _constant(each: Calibrated, name: str) -> str:
     unit = next((f" {text}" for suffix, text in _UNITS.items() if shown.endswith(suffix)), "")
     plain = shown.removesuffix("_us").removesuffix("_gb_per_s")
     range_pct = next(one.plus_minus_pct for one in each.constants if one.name == name)
-    return f"{plain} {value:g}{unit} (±{range_pct:.0f} %)"
+    return f"{plain} {value:g}{unit} ({_range(range_pct)})"
 
 
 def _next(further: Further) -> str:
     size = format_bytes(further.size_bytes)
     return (
         f"Measure next: {further.collective} of {size} on {further.gpus} GPUs; it would narrow the"
-        f" range of predictions on this system from ±{further.now_pct:.0f} % to"
-        f" ±{further.then_pct:.0f} %."
+        f" range of predictions on this system from {_range(further.now_pct)} to"
+        f" {_range(further.then_pct)}."
     )
+
+
+def _range(pct: float) -> str:
+    return f"±{pct:.0f} %" if pct <= _WIDE_PCT else f"more than ±{_WIDE_PCT} %"
