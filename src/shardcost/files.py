@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -71,3 +72,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
     finally:
         with suppress(OSError, ValueError):  # it is there only if something went wrong
             draft.unlink()
+
+
+def quoted(text: str) -> str:
+    """Return a text as TOML and JSON both write it."""
+    return json.dumps(text, ensure_ascii=False)

@@ -34,7 +34,7 @@ from shardcost.evidence.intervals_groups import (
     weighted_quantile,
 )
 from shardcost.evidence.intervals_left_out import Say, left_out
-from shardcost.files import write_whole
+from shardcost.files import quoted, write_whole
 from shardcost.formats.tables import Table, read_table
 
 FOLDER: Final = Path(catalog.__file__).parent / "errors"
@@ -206,18 +206,18 @@ def as_toml(kind: str, trial: Trial, longer: Mapping[str, float], datasets: Iter
     """Return the file of a kind."""
     splits = ", ".join(sorted(set(trial.pool.splits)))
     names = ", ".join(sorted(set(datasets)))
-    levels = ", ".join(f"[{', '.join(map(_quoted, level))}]" for level in trial.pool.plan.levels)
+    levels = ", ".join(f"[{', '.join(map(quoted, level))}]" for level in trial.pool.plan.levels)
     lines = [
         "# Residuals, logarithms of measured over predicted, of rows left out of the fit, by",
         "# `python -m shardcost.evidence.intervals`: not by hand.",
-        f"kind = {_quoted(kind)}",
-        f"left_out = {_quoted(splits)}",
-        f"source = {_quoted('rows of ' + names)}",
+        f"kind = {quoted(kind)}",
+        f"left_out = {quoted(splits)}",
+        f"source = {quoted('rows of ' + names)}",
         f"confidence_pct = {CONFIDENCE_PCT}",
         f"levels = [{levels}]",
     ]
     for each in written(trial, longer):
-        key = ", ".join(f"{name} = {_quoted(value)}" for name, value in each.key.items())
+        key = ", ".join(f"{name} = {quoted(value)}" for name, value in each.key.items())
         lines += [
             "",
             "[[group]]",
@@ -229,10 +229,6 @@ def as_toml(kind: str, trial: Trial, longer: Mapping[str, float], datasets: Iter
             f"median_pct = {each.median_pct:.1f}",
         ]
     return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def as_lines(found: Iterable[Coverage]) -> Iterator[str]:

@@ -8,7 +8,6 @@ well, else skipping the worst would pass for an improvement.
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from shardcost.errors import FormatError
 from shardcost.evidence.splits import errors_pct
 from shardcost.evidence.validate import Validation, stats
-from shardcost.files import read_text
+from shardcost.files import quoted, read_text
 
 _MOST_BYTES: Final = 2**20
 _COUNTS: Final = ("rows", "predicted")
@@ -109,7 +108,7 @@ def as_toml(record: Record) -> str:
         parts.append(f"\n[{kind}]\nall = {_as_inline(record[kind, ''])}\n")
         named = [(name, value) for (of, name), value in record.items() if of == kind and name]
         if named:
-            lines = [f"{_quoted(name)} = {_as_inline(value)}\n" for name, value in named]
+            lines = [f"{_printable(name)} = {_as_inline(value)}\n" for name, value in named]
             parts.append(f"\n[{kind}.datasets]\n{''.join(lines)}")
     return "".join(parts)
 
@@ -121,9 +120,9 @@ def _as_inline(value: Figures) -> str:
     return f"{{ {', '.join(cells)} }}"
 
 
-def _quoted(name: str) -> str:
+def _printable(name: str) -> str:
     text = "".join(letter if letter.isprintable() else "?" for letter in name)
-    return json.dumps(text, ensure_ascii=False)
+    return quoted(text)
 
 
 def read_record(path: Path) -> Record:

@@ -12,7 +12,6 @@ launches, and data sets of a library too old to be the one meant (`OUTDATED`) ar
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +31,7 @@ from shardcost.collectives.direct import ENGINES, DirectLibrary, generation
 from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence.fit import Curve, curves, fitted_library, fitted_wire, starting_point
-from shardcost.files import write_whole
+from shardcost.files import quoted, write_whole
 from shardcost.formats.tables import Table, read_table
 
 OUTDATED: Final = frozenset({"vtrain_a100"})
@@ -162,19 +161,19 @@ def as_toml(system: str, found: Sequence[Calibration]) -> str:
 def entry_lines(each: Calibration, system: str = "") -> list[str]:
     """Return a calibration as the lines of a file; `system` where it is not the file's own."""
     fit = each.fit
-    quoted = ", ".join(f'"{name}"' for name in fit.collectives)
+    collectives = ", ".join(map(quoted, fit.collectives))
     ends = {"low_pct": fit.low_pct, "high_pct": fit.high_pct}
     return [
         "",
         "[[library]]",
-        f"name = {_quoted(each.library)}",
-        *([f"system = {_quoted(system)}"] if system else []),
+        f"name = {quoted(each.library)}",
+        *([f"system = {quoted(system)}"] if system else []),
         f'kind = "{_KIND_NAMES[type(each.constants)]}"',
         f'since = "{each.since}"',
         f'chooser = "{each.chooser}"',
         "",
         "[library.fit]",
-        f"source = {_quoted(fit.source)}",
+        f"source = {quoted(fit.source)}",
         f"rows = {fit.rows}",
         f"median_pct = {fit.median_pct:.2f}",
         f"p90_pct = {fit.p90_pct:.2f}",
@@ -182,17 +181,12 @@ def entry_lines(each: Calibration, system: str = "") -> list[str]:
         f"most_gpus = {fit.most_gpus}",
         f"least_bytes = {fit.least_bytes}",
         f"most_bytes = {fit.most_bytes}",
-        f"collectives = [{quoted}]",
+        f"collectives = [{collectives}]",
         *(f"{name} = {value:.2f}" for name, value in ends.items() if value is not None),
         "",
         "[library.constants]",
         *(f"{name} = {value!r}" for name, value in in_file_units(each.constants).items()),
     ]
-
-
-def _quoted(text: str) -> str:
-    """Return a text as TOML and JSON both write it."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def refitted(known: Sequence[Curve]) -> dict[Key, Calibration]:
