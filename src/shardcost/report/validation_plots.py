@@ -271,13 +271,9 @@ def _ticks_across(axes: Axes, middles: Floats) -> None:
 
 def _interval(found: Validation) -> tuple[Floats, Floats] | None:
     """Return the 90 % interval of every row as shares of its prediction, where there is one."""
-    low = getattr(found.predictions, "low", None)
-    high = getattr(found.predictions, "high", None)
-    if low is None or high is None:
-        return None
-    shares = [np.asarray(side, dtype=float) / found.predictions.values for side in (low, high)]
-    known = np.isfinite(shares[0] + shares[1] + _measured(found))
-    return (shares[0], shares[1]) if known.any() else None
+    low, high = (side / found.predictions.values for side in (found.low, found.high))
+    known = np.isfinite(low + high + _measured(found))
+    return (low, high) if known.any() else None
 
 
 def _intervals(known: Sequence[Validation]) -> Picture | None:
@@ -285,7 +281,7 @@ def _intervals(known: Sequence[Validation]) -> Picture | None:
     with_one = [(each, interval) for each in known if (interval := _interval(each)) is not None]
     panels = [
         _Panel(
-            f"{_title(each)}, {_inside_pct(each, *interval):.0f} % inside",
+            f"{_title(each)}, {each.overall.coverage_pct:.0f} % inside",
             SIZES[each.table.kind].label,
             lambda axes, each=each, interval=interval: _draw_interval(axes, each, *interval),  # type: ignore[misc]
         )
@@ -293,16 +289,10 @@ def _intervals(known: Sequence[Validation]) -> Picture | None:
         if np.isfinite(SIZES[each.table.kind].of(each)).any()
     ]
     told = ", ".join(
-        f"{_title(each)} {_inside_pct(each, *got):.0f}{_PERCENT}" for each, got in with_one
+        f"{_title(each)} {each.overall.coverage_pct:.0f}{_PERCENT}" for each, _ in with_one
     )
     alt = f"Measured over predicted by size, with 90 % intervals. Rows inside: {told}"
     return _panelled("intervals", "measured / predicted", panels, alt, _INTERVALS)
-
-
-def _inside_pct(found: Validation, low: Floats, high: Floats) -> float:
-    ratios = _measured(found) / found.predictions.values
-    known = np.isfinite(ratios) & np.isfinite(low) & np.isfinite(high)
-    return 100 * float(np.mean((low <= ratios)[known] & (ratios <= high)[known]))
 
 
 def _draw_interval(axes: Axes, found: Validation, low: Floats, high: Floats) -> None:
