@@ -93,7 +93,7 @@ class _Task:
         """Return the times of a curve under given constants."""
         table = replace(self.start, constants=constants)
         if isinstance(constants, Wire):
-            library = curve.question.library
+            library = name_and_version(curve.question.library)[0]
             own = self.own.get(library) or _library_there(curve.question)
             return curve.question.time_s(curve.size_bytes, own, table)
         return curve.question.time_s(curve.size_bytes, table)
@@ -325,8 +325,8 @@ def _folds(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
     ends = np.cumsum([len(curve.time_s) for curve in known])
     by_curve = np.split(places, ends[:-1])
     for fold in range(folds):
-        rest = [_only(c, place != fold) for c, place in zip(known, by_curve, strict=True)]
-        tried = [_only(c, place == fold) for c, place in zip(known, by_curve, strict=True)]
+        rest = [curve.only(place != fold) for curve, place in zip(known, by_curve, strict=True)]
+        tried = [curve.only(place == fold) for curve, place in zip(known, by_curve, strict=True)]
         yield _with_points(rest), _with_points(tried)
 
 
@@ -335,10 +335,6 @@ def _without_each_count(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], l
     for count in counts if len(counts) > 1 else ():
         rest = [curve for curve in known if curve.question.gpus != count]
         yield rest, [curve for curve in known if curve.question.gpus == count]
-
-
-def _only(curve: Curve, kept: Any) -> Curve:
-    return replace(curve, size_bytes=curve.size_bytes[kept], time_s=curve.time_s[kept])
 
 
 def _with_points(curves: Sequence[Curve]) -> list[Curve]:

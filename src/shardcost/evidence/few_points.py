@@ -8,7 +8,6 @@ other points of the data set: other sizes, other GPU counts, other collectives.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -83,8 +82,4 @@ def six_points(curve: Curve) -> tuple[Curve, Curve]:
     order = np.argsort(curve.size_bytes, kind="stable")
     chosen = order[np.round(np.linspace(0, len(order) - 1, POINTS)).astype(int)]
     seen = np.isin(np.arange(len(order)), chosen)
-    return _only(curve, seen), _only(curve, ~seen)
-
-
-def _only(curve: Curve, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Curve:
-    return replace(curve, size_bytes=curve.size_bytes[kept], time_s=curve.time_s[kept])
+    return curve.only(seen), curve.only(~seen)

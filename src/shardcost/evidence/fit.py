@@ -63,6 +63,10 @@ class Curve:
         """The machine that it was measured on."""
         return machine(self.question.cluster, self.question.network)
 
+    def only(self, kept: NDArray[np.bool_]) -> Curve:
+        """Return the curve of some of its points."""
+        return replace(self, size_bytes=self.size_bytes[kept], time_s=self.time_s[kept])
+
     def error_pct(self, calibration: Calibration | None, wire: Calibration | None = None) -> Floats:
         """Return the signed error of each point, in percent, under given constants."""
         predicted = self.question.time_s(self.size_bytes, calibration, wire)

@@ -171,8 +171,7 @@ def _usable(found: Iterable[Curve], passed: Counter[str]) -> list[Curve]:
         if left:
             passed["of one GPU by itself, or of a size or mode that cannot be"] += left
         if left < len(sizes):
-            part = replace(curve, size_bytes=sizes[sound], time_s=curve.time_s[sound])
-            kept.append(part)
+            kept.append(curve.only(sound))
     return kept
 
 
