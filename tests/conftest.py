@@ -26,8 +26,9 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def evidence() -> Path:
     """Return the folder of further measurements and sample files; skip where there is none."""
-    folder = Path(os.environ.get("SHARDCOST_EVIDENCE", REPOSITORY.parent / "shared"))
-    if not folder.is_dir():
+    named = os.environ.get("SHARDCOST_EVIDENCE") or REPOSITORY.parent / "shared"
+    folder = Path(named).parent if Path(named).name == "measured" else Path(named)
+    if not (folder / "measured" / "collectives.csv").is_file():
         pytest.skip(f"no further evidence at {folder} (SHARDCOST_EVIDENCE names the folder)")
     return folder
 

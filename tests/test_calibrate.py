@@ -23,7 +23,9 @@ from shardcost.evidence.calibrate import calibrate
 from shardcost.evidence.cross_validation import LeftOut
 from shardcost.evidence.few_points import all_points, few_points, six_points
 from shardcost.evidence.fit import Curve
+from shardcost.evidence.gather import Told, gathered
 from shardcost.evidence.profile import as_profile
+from shardcost.formats.reading import MeasurementLog, Point, Run
 from shardcost.formats.tables import read_table
 
 H100 = catalog.cluster_named("h100_sxm")
@@ -282,6 +284,23 @@ def test_broken_libraries_of_a_profile_name_it(tmp_path: Path, entry: str, said:
     path.write_text(f"name = 'x'\nbased_on = 'h100'\n[[library]]\nname = 'nccl'\n{entry}")
     with pytest.raises(FormatError, match=f"profile x: .*{said}"):
         collective_time("all_reduce", 1024, Cluster.from_profile(path), gpus=8)
+
+
+def test_groups_of_ranks_that_lie_apart_are_not_taken_for_neighbours() -> None:
+    points = tuple(Point(2**power, 1e-4) for power in range(10, 20))
+    near = Run(collective="all_reduce", num_gpus=8, device="NVIDIA H100 80GB HBM3", points=points)
+    log = MeasurementLog(file="x", kind="kineto", runs=(near, replace(near, stride=8)))
+    found = gathered([log], Told())
+    assert found.points == len(points)
+    assert list(found.passed_over.values()) == [len(points)]
+
+
+def test_a_profile_is_shown_like_any_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(as_profile("mine", H100, calibrate([few(NCCL)])))
+    assert run_json(capsys, "clusters", path)["based_on"] == "h100_sxm"
 
 
 def test_a_path_has_all_of_its_constants_or_none(tmp_path: Path) -> None:

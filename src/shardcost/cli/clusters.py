@@ -50,6 +50,8 @@ def run(given: Namespace) -> int:
 
 def _named(name: str) -> Cluster | Network:
     """Return the cluster of that name, else the network, else an error that knows both."""
+    if name.endswith(".toml"):
+        return options.cluster(name)
     for find in (catalog.cluster_named, catalog.network_named):
         try:
             return find(name)

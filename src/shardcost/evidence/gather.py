@@ -93,6 +93,9 @@ def _curves_of_run(file: str, run: Run, told: Told, passed: Counter[str]) -> lis
     if run.collective not in COLLECTIVES:
         passed[f"collective unknown: {run.collective or 'not named'}"] += len(usual)
         return []
+    if run.stride > 1:
+        passed["of ranks that lie apart: groups of neighbours are calibrated"] += len(usual)
+        return []
     if not question.has_a_place():
         rule = f"{question.gpus} GPUs on {question.nodes} nodes have no place on {system}"
         hint = "" if question.network else " (a network between nodes: --network)"

@@ -171,7 +171,7 @@ def runs_of(traces: Sequence[Trace]) -> tuple[Run, ...]:
     device = next((each.device for each in traces if each.device), "")
     shapes = [(each.collective, each.group.size, each.group.stride) for each in found.kinds]
     runs = []
-    for (collective, ranks, _), members in sorted(found.by(shapes).items()):
+    for (collective, ranks, stride), members in sorted(found.by(shapes).items()):
         sized = members[found.size_bytes[members] > 0]
         if len(sized):
             first = sized[np.unique(found.call[sized], return_index=True)[1]]
@@ -182,6 +182,7 @@ def runs_of(traces: Sequence[Trace]) -> tuple[Run, ...]:
                     num_gpus=ranks,
                     library=library,
                     device=device,
+                    stride=max(1, stride),
                     points=_points(found.size_bytes[first], found.own_s[first]),
                     notes=_notes(kind, len(np.unique(found.rank[sized]))),
                 )

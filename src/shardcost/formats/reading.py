@@ -81,6 +81,8 @@ class Run:
     """Of the library."""
     device: str = ""
     """As its driver names it: ``NVIDIA H100 80GB HBM3``."""
+    stride: int = 1
+    """How far apart the ranks lie: neighbours are 1 apart, those on nodes of eight GPUs 8."""
     single_process: bool = False
     """One process drives all GPUs of a node, so host launches are inside small messages."""
     points: tuple[Point, ...]
