@@ -35,7 +35,7 @@ from shardcost.measure import launch, sockets, torch_rank, verify
 from shardcost.measure.job import Answer, Job, elements_of
 from shardcost.measure.launch import Program, RanksFailedError, answers_of, mpi_programs
 from shardcost.measure.open_mpi import ON_THE_WIRE, algorithms_of, forced, messages, wire
-from shardcost.measure.rank import Prepared, WrongResultError, answers
+from shardcost.measure.rank import CALLS_IN_A_ROW, Prepared, WrongResultError, answers
 from shardcost.measure.session import Session
 from shardcost.measure.table import HEADER
 from shardcost.measure.verify import verified
@@ -382,6 +382,25 @@ class OneRank:
 def test_a_wrong_result_names_the_rank() -> None:
     with pytest.raises(WrongResultError, match="rank 0 has a wrong result at element 7"):
         list(answers(OneRank(7), job(["all_reduce"], [64])))
+
+
+def test_calls_in_a_row_are_one_iteration() -> None:
+    """As on a device, where calls are queued: the time is that of one of them."""
+    naps = []
+
+    class Queue(OneRank):
+        def prepared(self, collective: str, given: Any, elements: int, dtype: str) -> Prepared:
+            def in_a_row() -> None:
+                naps.append(1)
+                time.sleep(0.02)
+
+            return super().prepared(collective, given, elements, dtype)._replace(in_a_row=in_a_row)
+
+    ranks = Queue()
+    (answer,) = answers(ranks, Job(("all_reduce",), (64,), "float", 3, 2, counts_bytes=False))
+    assert len(naps) == 3
+    assert ranks.runs == 1 + 2  # the check and the warm-up
+    assert answer.time_us == pytest.approx(1e6 * 0.02 / CALLS_IN_A_ROW, rel=0.5)
 
 
 def test_every_iteration_runs_and_time_is_their_median() -> None:

@@ -2,7 +2,9 @@
 
 **Time.** An iteration is a barrier, then the collective; each rank times from when it leaves the
 barrier to when its part is done. An iteration took as long as on its slowest rank. What is
-reported is the median over iterations, beside the least and the 90th percentile.
+reported is the median over iterations, beside the least and the 90th percentile. Where a library
+queues its calls on a device, an iteration is several calls in a row, and its time is divided by
+their number.
 
 **Bytes.** Those of exactly one collective, by difference: what a rank sends between two barriers
 with one collective between them, less what it sends between the same barriers with none.
@@ -34,6 +36,9 @@ _LARGEST: Final = 2
 _PUT_IN: Final = 120
 """So many ranks put something in, the others zeros: sums stay below 256, up to which bfloat16, the
 shortest of all formats here, has every whole number."""
+CALLS_IN_A_ROW: Final = 20
+"""So many calls make one iteration where they are queued on a device, as in nccl-tests: the launch
+of one hides behind the one before."""
 PARENT: Final = "SHARDCOST_MEASURE_PARENT"
 """The process that started the ranks, as the environment has it."""
 _LOOKS_EVERY_S: Final = 1.0
@@ -51,6 +56,8 @@ class Prepared(NamedTuple):
     """Forget the last result."""
     result: Callable[[], NDArray[Any] | None]
     """What this rank got; None where it gets nothing."""
+    in_a_row: Callable[[], object] | None = None
+    """Where calls are queued on a device: `CALLS_IN_A_ROW` of them, one behind the other, done."""
 
 
 class Ranks(Protocol):
@@ -134,8 +141,11 @@ def _measured(ranks: Ranks, job: Job, collective: str, elements: int) -> Answer:
 def _one_time(ranks: Ranks, prepared: Prepared) -> float:
     ranks.barrier()
     start = time.perf_counter()
-    prepared.run()
-    return time.perf_counter() - start
+    if prepared.in_a_row is None:
+        prepared.run()
+        return time.perf_counter() - start
+    prepared.in_a_row()
+    return (time.perf_counter() - start) / CALLS_IN_A_ROW
 
 
 def _sent_by_one(ranks: Ranks, prepared: Prepared) -> int:

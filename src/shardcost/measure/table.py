@@ -96,7 +96,7 @@ def row_of(answer: Answer, algorithm: str, cluster: str, network: str) -> tuple[
         answer.ranks // answer.nodes,
         answer.ranks,
         answer.library,
-        "eager" if answer.library == "nccl" else "",
+        "",  # calls follow each other, as in nccl-tests
         0,
         answer.collective,
         answer.dtype,

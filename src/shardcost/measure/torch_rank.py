@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError, MissingExtraError
 from shardcost.measure.job import Answer, Job
-from shardcost.measure.rank import Prepared, Values, WrongResultError, answers, ends_with_parent
+from shardcost.measure.rank import (
+    CALLS_IN_A_ROW,
+    Prepared,
+    Values,
+    WrongResultError,
+    answers,
+    ends_with_parent,
+)
 
 JOB: Final = "SHARDCOST_MEASURE_JOB"
 BACKEND: Final = "SHARDCOST_MEASURE_BACKEND"
@@ -119,8 +126,15 @@ class TorchRanks:
             "reduce": lambda: dist.reduce(target, 0),
         }
 
+        launch = runs[collective]
+
         def run() -> None:
-            runs[collective]()
+            launch()
+            self._done()
+
+        def in_a_row() -> None:
+            for _ in range(CALLS_IN_A_ROW):
+                launch()
             self._done()
 
         def clear() -> None:
@@ -132,7 +146,7 @@ class TorchRanks:
                 return None
             return np.asarray(target.to("cpu", torch.float32).numpy())
 
-        return Prepared(run, clear, result)
+        return Prepared(run, clear, result, None if self.device == "cpu" else in_a_row)
 
     def leave(self) -> None:
         """Leave the group."""
