@@ -37,8 +37,7 @@ _PUT_IN: Final = 120
 """So many ranks put something in, the others zeros: sums stay below 256, up to which bfloat16, the
 shortest of all formats here, has every whole number."""
 CALLS_IN_A_ROW: Final = 20
-"""So many calls make one iteration where they are queued on a device, as in nccl-tests: the launch
-of one hides behind the one before."""
+"""So many calls make one iteration where they are queued on a device, as many as in nccl-tests."""
 PARENT: Final = "SHARDCOST_MEASURE_PARENT"
 """The process that started the ranks, as the environment has it."""
 _LOOKS_EVERY_S: Final = 1.0

@@ -132,11 +132,6 @@ class TorchRanks:
             launch()
             self._done()
 
-        def in_a_row() -> None:
-            for _ in range(CALLS_IN_A_ROW):
-                launch()
-            self._done()
-
         def clear() -> None:
             holds = in_place and (collective != "broadcast" or self.rank == 0)
             target.copy_(source) if holds else target.zero_()
@@ -146,7 +141,25 @@ class TorchRanks:
                 return None
             return np.asarray(target.to("cpu", torch.float32).numpy())
 
-        return Prepared(run, clear, result, None if self.device == "cpu" else in_a_row)
+        return Prepared(run, clear, result, None if self.device == "cpu" else self._row_of(launch))
+
+    def _row_of(self, launch: Callable[[], object]) -> Callable[[], None]:
+        """Return several calls, one behind the other, from one CUDA graph.
+
+        Launched one by one from Python, small messages would take as long as their launch.
+        """
+        launch()  # what a first call sets up cannot be captured
+        self._done()
+        graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(graph):
+            for _ in range(CALLS_IN_A_ROW):
+                launch()
+
+        def in_a_row() -> None:
+            graph.replay()
+            self._done()
+
+        return in_a_row
 
     def leave(self) -> None:
         """Leave the group."""
