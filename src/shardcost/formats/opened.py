@@ -1,6 +1,6 @@
 """Files from outside, opened without trusting them: plain or gzipped, bounded either way.
 
-A gzip of a few kilobytes can hold terabytes. Logs and traces shrink five- to fiftyfold; what
+A gzip of a few kilobytes can hold terabytes. Logs and traces shrink five- to fortyfold; what
 shrinks more than `MOST_RATIO` is taken for an attack and refused, as soon as that shows.
 """
 
@@ -22,7 +22,7 @@ HEAD_BYTES: Final = 64 * 2**10
 """By so much of its beginning a file is recognised."""
 MOST_TEXT_BYTES: Final = 32 * 2**20
 """Of a file that is read as a whole, which takes up to nine times as much: 4 bytes a character."""
-MOST_RATIO: Final = 200
+MOST_RATIO: Final = 100
 _RATIO_COUNTS_FROM: Final = 16 * 2**20
 """So many bytes may come of a small file whatever the ratio."""
 _CHUNK: Final = 2**20
