@@ -400,7 +400,8 @@ def test_calls_in_a_row_are_one_iteration() -> None:
     (answer,) = answers(ranks, Job(("all_reduce",), (64,), "float", 3, 2, counts_bytes=False))
     assert len(naps) == 3
     assert ranks.runs == 1 + 2  # the check and the warm-up
-    assert answer.time_us == pytest.approx(1e6 * 0.02 / CALLS_IN_A_ROW, rel=0.5)
+    assert answer.time_us is not None
+    assert 0.9 < answer.time_us / (1e6 * 0.02 / CALLS_IN_A_ROW) < CALLS_IN_A_ROW
 
 
 def test_every_iteration_runs_and_time_is_their_median() -> None:
