@@ -6,6 +6,7 @@ cannot be predicted are counted by reason; nothing is left out in silence.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from shardcost.formats.tables import Row, Table, number
 
 Floats = NDArray[np.float64]
 _COLUMNS_SHOWN: Final = 40
+_BOUND: Final = re.compile(r"(<=|>)?([0-9.]+)")
+"""A number, or a band of numbers."""
 _MEASURABLE: Final = (1e-6, 1e15)
 """Bounds of a measurement, in any unit: percentages of it stay finite."""
 _RULE: Final = "a number above 1e-6 and at most 1e15, or empty"
@@ -125,7 +128,7 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
         skipped=dict(skipped.most_common()),
         unmeasured=table.rows - skipped.total() - compared,
         overall=stats(errors_pct, inside),
-        groups=_groups(table, by, errors_pct, inside) if by else (),
+        groups=grouped(table, by, errors_pct, inside) if by else (),
         extra=kind.extra(table, values, measured) if hasattr(kind, "extra") else {},  # noqa: S610
     )
 
@@ -185,7 +188,7 @@ def measurements(table: Table, column: str) -> tuple[Floats, list[str]]:
     return values, complaints
 
 
-def _groups(
+def grouped(
     table: Table, by: Sequence[str], errors_pct: Floats, inside: NDArray[np.bool_]
 ) -> tuple[GroupStats, ...]:
     """Return the errors of every group that has any, in the order of its key."""
@@ -199,14 +202,20 @@ def _groups(
         GroupStats(
             dict(zip(by, key, strict=True)), stats(errors_pct[members[key]], inside[members[key]])
         )
-        for key in sorted(members, key=lambda key: [_rank(value) for value in key])
+        for key in sorted(members, key=lambda key: [rank(value) for value in key])
     )
 
 
-def _rank(value: str) -> tuple[float, str]:
-    """Return what puts values in order: numbers and ranges of sizes by size, then text."""
-    try:
-        return float(value), ""
-    except ValueError:
-        bands = list(collectives.SIZE_BANDS)
-        return (float(bands.index(value)) if value in bands else np.inf), value
+def rank(value: str) -> tuple[float, bool, str]:
+    """Return what puts values in order: numbers and bands of numbers by size, then text.
+
+    >>> sorted([">1024", "<=128", "a100", "<=1024", "16"], key=rank)
+    ['16', '<=128', '<=1024', '>1024', 'a100']
+    """
+    bands = list(collectives.SIZE_BANDS)
+    if value in bands:
+        return float(bands.index(value)), False, value
+    found = _BOUND.fullmatch(value)
+    if found is None:
+        return np.inf, False, value
+    return float(found[2]), found[1] == ">", value

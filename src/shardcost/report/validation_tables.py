@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardcost.evidence.splits import rank, split
-from shardcost.evidence.validate import Validation, validate
+from shardcost.evidence.splits import split
+from shardcost.evidence.validate import Validation, rank, validate
 from shardcost.report import markdown, validation_collectives
 
 
