@@ -14,7 +14,7 @@ from running import run_error, run_json, run_text
 from test_fit import SIZES, curve, rows_of, slower, with_constants
 from test_validate import written
 
-from shardcost import Cluster, catalog, collective_time
+from shardcost import Cluster, catalog, cli, collective_time
 from shardcost.catalog.profile import cluster_of_profile
 from shardcost.collectives import calibration
 from shardcost.collectives.calibration import calibration_of, given, of_profile
@@ -301,6 +301,21 @@ def test_a_profile_is_shown_like_any_cluster(
     path = tmp_path / "mine.toml"
     path.write_text(as_profile("mine", H100, calibrate([few(NCCL)])))
     assert run_json(capsys, "clusters", path)["based_on"] == "h100_sxm"
+
+
+def test_one_bad_file_does_not_keep_others_from_being_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, profile = tmp_path / "log.txt", tmp_path / "mine.toml"
+    log.write_text(log_of(curve(NCCL)))
+    profile.write_text("name = 'x'\nbased_on = 'h100'\n[[library]]\nname = 'nccl'\n")
+    assert cli.main(["inspect", str(profile), str(log), str(tmp_path / "none")]) == 2
+    out, err = capsys.readouterr()
+    assert "all_reduce on 8 GPUs" in out
+    assert [line.partition(": ")[2].partition(":")[0] for line in err.splitlines()] == [
+        str(profile),
+        str(tmp_path / "none"),
+    ]
 
 
 def test_a_path_has_all_of_its_constants_or_none(tmp_path: Path) -> None:

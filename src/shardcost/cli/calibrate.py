@@ -48,16 +48,14 @@ def run(given: Namespace) -> int:
     from shardcost.evidence.profile import as_profile
     from shardcost.files import write_whole
     from shardcost.formats.detect import read_file, with_gpus
+    from shardcost.formats.reading import no_tick
     from shardcost.report.calibrate import as_data, as_text
 
     name = checked_name(given.name)
     target = _target(given.output or f"{name}.toml")
     gpus = options.count("--gpus", given.gpus)
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
-        readings = [
-            with_gpus(read_file(Path(file), *([tick] if tick else [])), gpus)
-            for file in given.files
-        ]
+        readings = [with_gpus(read_file(Path(file), tick or no_tick), gpus) for file in given.files]
     found = gathered(readings, Told(given.on, given.network, given.library))
     results = calibrate(found.curves, _say if sys.stderr.isatty() else lambda _: None)
     write_whole(target, as_profile(name, found.cluster, results))

@@ -11,6 +11,7 @@ from shardcost.cli import options
 from shardcost.errors import ShardcostError
 
 if TYPE_CHECKING:
+    from shardcost.evidence.inspection import Inspected
     from shardcost.formats.reading import Reading
 
 _EXAMPLES: Final = """\
@@ -43,22 +44,28 @@ def run(given: Namespace) -> int:
     from shardcost.cli.progress import shown_progress
     from shardcost.evidence.inspection import inspected
     from shardcost.formats.detect import read_file, with_gpus
+    from shardcost.formats.kineto import Trace
+    from shardcost.formats.reading import no_tick
     from shardcost.report.inspect import as_data, as_text
 
     cluster = options.cluster(given.on, given.network) if given.on else None
     gpus = options.count("--gpus", given.gpus)
-    readings: list[Reading] = []
+    found: list[Inspected] = []
+    traces: list[Reading] = []
     refused: list[ShardcostError] = []
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
         for file in given.files:
             try:
-                found_there = read_file(Path(file), *([tick] if tick else []))
-                readings.append(with_gpus(found_there, gpus))
+                reading = with_gpus(read_file(Path(file), tick or no_tick), gpus)
+                if isinstance(reading, Trace):  # ranks of one job, which make sense together
+                    traces.append(reading)
+                else:
+                    found += inspected([reading], cluster, given.network)
             except ShardcostError as error:
                 refused.append(error)
-    if not readings:
+    found += inspected(traces, cluster, given.network)
+    if not found:
         raise refused[0]
-    found = inspected(readings, cluster, given.network)
     if given.json:
         options.print_json(_document([as_data(each) for each in found], len(given.files)))
     else:

@@ -57,7 +57,7 @@ from shardcost.scalars import positive_number
 MODES: Final = ("graph", "eager")
 TUNER: Final = "nccl-tuner"
 
-_MOST_BYTES: Final = 2.0**62
+MOST_BYTES: Final = 2.0**62
 
 _IN_SWITCH: Final = ("nvls", "nvls_tree", "multicast")
 _VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
@@ -259,12 +259,12 @@ def _check_constants(calibration: object, wire: object) -> None:
 def _checked_size(size_bytes: Any) -> Any:
     if not is_array(size_bytes):
         size = positive_number("size_bytes", size_bytes, "bytes")
-        if size > _MOST_BYTES:
+        if size > MOST_BYTES:
             raise BadValueError("size_bytes", size_bytes, "at most 4 EiB")
         return size
     if size_bytes.dtype.kind not in "iuf":
         raise BadTypeError("size_bytes", size_bytes, "numbers, in every cell")
-    good = (size_bytes > 0) & (size_bytes <= _MOST_BYTES)
+    good = (size_bytes > 0) & (size_bytes <= MOST_BYTES)
     if not good.all():
         raise BadValueError("size_bytes", size_bytes[~good][0], "above 0 bytes, at most 4 EiB")
     return size_bytes.astype(np.float64)

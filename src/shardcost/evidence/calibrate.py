@@ -39,6 +39,7 @@ from shardcost.errors import BadValueError, MissingExtraError, ShardcostError
 from shardcost.evidence.certainty import Confidence, Further, confidence, covariance, further
 from shardcost.evidence.collectives import Question
 from shardcost.evidence.fit import (
+    HOST,
     Curve,
     Floats,
     Hold,
@@ -47,18 +48,16 @@ from shardcost.evidence.fit import (
     fitted_library,
     solved,
 )
+from shardcost.evidence.intervals_groups import REPEATS
 from shardcost.evidence.refit import blank, inside
 from shardcost.evidence.validate import Stats, stats
 
-_HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
 _LOCAL: Final = ("fill", "ll_copy_bytes_per_s", "simple_copy_bytes_per_s", "ll_spread_bytes")
 _FOLDS: Final = 5
 _FEW: Final = 12
 """Up to so many points, each is left out by itself; of more, every fifth."""
 _SHARES: Final = (1.0, 0.6, 0.35)
 """Of the rate that networks like it reach: three places to begin from."""
-_LEAST_ERROR: Final = 0.01
-"""In logarithms: what repeating a measurement may change."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +169,7 @@ def in_step(start: Constants) -> Hold:
 
 def _kind(name: str) -> str:
     """Return the kind of a constant: those of one kind differ alike from system to system."""
-    if name.removeprefix("fallback_") in _HOST:
+    if name.removeprefix("fallback_") in HOST:
         return "host"
     if name in _LOCAL:
         return "local"
@@ -356,7 +355,7 @@ def _interval_pct(errors_pct: Floats) -> tuple[float | None, float | None]:
     if len(errors_pct) < 3:
         return None, None
     ratios = 100 / (100 + errors_pct)
-    spread = max(_LEAST_ERROR, float(np.sqrt(np.mean(np.log(ratios) ** 2))))
+    spread = max(REPEATS, float(np.sqrt(np.mean(np.log(ratios) ** 2))))
     wide = _student(len(ratios)) * spread
     return 100 * float(np.expm1(-wide)), 100 * float(np.expm1(wide))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from shardcost.collectives.direct import ENGINES
 from shardcost.evidence.collectives import Question
 from shardcost.evidence.fit import Curve, Floats, Hold, Solution
 
-_NINETY: Final = 1.645
+_NINETY: Final = NormalDist().inv_cdf(0.95)
 """Standard deviations either side that hold 90 % of a normal distribution."""
 _FARTHEST: Final = 20.0
 """In logarithms: beyond this a range says nothing more."""

@@ -44,7 +44,7 @@ ring's constants are many and hang together, so they hold on to their family's; 
 docs/validation.md for what that does to GPU counts that were left out."""
 _OUTLIER: Final = 0.05
 """Relative error beyond which a row counts by its size and no longer by its square."""
-_HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
+HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
 """What host bridges leave of a rate: a matter of the machine, which no family shares."""
 _LEAST_PCT: Final = 1e-3
 
@@ -250,7 +250,7 @@ def caps_on(cluster: Cluster) -> dict[str, float]:
     nominal = float(cluster.tiers[0].bytes_per_s)
     wires = ("ll", "ll128", "simple", "p2p", "one_shot", "two_shot", "nvls", "nvls_small")
     rates = {f"{name}_bytes_per_s": nominal for name in (*wires, "multicast")}
-    shares = [*_HOST, *(f"fallback_{name}" for name in _HOST), "efficiency"]
+    shares = [*HOST, *(f"fallback_{name}" for name in HOST), "efficiency"]
     return rates | dict.fromkeys(shares, 1.0) | {"fill": 2.0}
 
 
@@ -267,7 +267,7 @@ def starting_point(
         values[each.name] = figure * datasheet_unit(each.name, cluster)
     if donors:
         family = given(inherited(cluster, list(donors)).constants)
-        values |= {name: value for name, value in family.items() if name not in _HOST}
+        values |= {name: value for name, value in family.items() if name not in HOST}
     return kind(**{name: value for name, value in values.items() if _applies(name, cluster)})
 
 
@@ -275,7 +275,7 @@ def _applies(name: str, cluster: Cluster) -> bool:
     """Return whether a constant means something on a system."""
     if in_switch(name):
         return cluster.tiers[0].in_switch_reduction
-    if name.removeprefix("fallback_") in _HOST:
+    if name.removeprefix("fallback_") in HOST:
         return cluster.tiers[0].kind == "pcie"
     return True
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
 from shardcost.catalog import cluster_named, names, network_named
 from shardcost.catalog.reported import cluster_reporting
 from shardcost.cluster import Cluster
-from shardcost.collectives.silicon import COLLECTIVES, default_library
+from shardcost.collectives.silicon import COLLECTIVES, MODES, MOST_BYTES, default_library
 from shardcost.errors import BadValueError, FormatError, shown
 from shardcost.evidence.collectives import Question, machine
 from shardcost.evidence.fit import Curve, curves
@@ -25,9 +24,6 @@ from shardcost.formats.detect import TableFile
 from shardcost.formats.kineto import Trace
 from shardcost.formats.kineto_ranks import runs_of
 from shardcost.formats.reading import MeasurementLog, Reading, Run
-
-_MOST_BYTES: Final = 2.0**62
-_MODES: Final = ("graph", "eager")
 
 
 @dataclass(frozen=True)
@@ -168,8 +164,8 @@ def _usable(found: Iterable[Curve], passed: Counter[str]) -> list[Curve]:
     kept = []
     for curve in found:
         sizes = curve.size_bytes
-        placed = curve.question.gpus > 1 and curve.question.mode in _MODES
-        sound = (sizes >= 1) & (sizes <= _MOST_BYTES) & placed
+        placed = curve.question.gpus > 1 and curve.question.mode in MODES
+        sound = (sizes >= 1) & (sizes <= MOST_BYTES) & placed
         left = int(np.count_nonzero(~sound))
         if left:
             passed["of one GPU by itself, or of a size or mode that cannot be"] += left
