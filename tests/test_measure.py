@@ -38,7 +38,8 @@ from shardcost.measure.open_mpi import ON_THE_WIRE, algorithms_of, forced, messa
 from shardcost.measure.rank import CALLS_IN_A_ROW, Prepared, WrongResultError, answers
 from shardcost.measure.session import Session
 from shardcost.measure.table import HEADER
-from shardcost.measure.verify import verified
+from shardcost.measure.verify import Count, Difference, Totals, exact_ranks, verified
+from shardcost.report.measure import checks_as_text, times_as_text
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "measure.md"
 HOLDS_ALL = ("ring", "recursive_doubling", "rabenseifner", "linear")
@@ -158,6 +159,39 @@ def test_elements_come_in_whole_blocks() -> None:
     assert elements_of("all_reduce", 1001, "float", 3) == 250
     assert elements_of("all_gather", 1001, "float", 3) == 249
     assert elements_of("all_to_all", 1, "double", 8) == 8
+
+
+def answer_of(sent_bytes: list[int] | None, time_us: float | None = None) -> Answer:
+    """Return what three ranks answer to a linear all-reduce of 256 floats."""
+    times = (time_us, time_us, time_us)
+    return Answer("all_reduce", "float", 3, 1, 256, 1024, "openmpi", "5", 1, *times, sent_bytes)
+
+
+def test_what_ranks_sent_is_held_to_the_schedule_rank_by_rank() -> None:
+    """Rank 0 broadcasts to two after both have sent to it: four sends, 22 bytes ahead of each."""
+    right = verified(answer_of([2092, 1046, 1046]), "linear")
+    assert right.ok
+    assert right.totals == Totals(4 * 1024, 4, 4 * 22, 4 * 1046)
+    swapped = verified(answer_of([1046, 2092, 1046]), "linear")
+    assert swapped.totals == right.totals
+    assert swapped.differing == [Difference(0, 1046, 2092), Difference(1, 2092, 1046)]
+    unheard = verified(answer_of([2092, 1046]), "linear")
+    assert unheard.differing == [Difference(2, 0, 1046)]
+    uncounted = verified(answer_of(None), "linear")
+    assert [each.rank for each in uncounted.differing] == [0, 1, 2]
+    assert exact_ranks([right, swapped, unheard]) == Count(6, 9)
+    text = checks_as_text([right, swapped])
+    assert "rank 1 sent 2,092, its schedule has 1,046" in text
+    assert text.endswith("4 of 6 ranks sent exactly the bytes of their schedule.")
+
+
+def test_what_was_not_measured_is_blank() -> None:
+    head, timed, untimed = times_as_text(
+        [("ring", answer_of([7, 9, 8], 250.0)), ("ring", answer_of(None))]
+    ).splitlines()
+    assert head.endswith("most sent")
+    assert timed.split()[4:] == ["KiB", *["250", "us"] * 3, "9", "B"]
+    assert untimed.split() == ["3", "all_reduce", "ring", "1", "KiB"]
 
 
 # Real ranks of Open MPI.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from shardcost.cli import options
 from shardcost.errors import BadValueError, UnknownNameError
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from shardcost.measure.job import Answer
     from shardcost.measure.session import Session
     from shardcost.measure.table import Measured
-    from shardcost.measure.verify import Verified
 
 _EXAMPLES: Final = """\
   shardcost measure --ranks 2,4 --sizes 1KiB:16MiB:4
@@ -136,94 +135,23 @@ def _report(
     given: Namespace, session: Session, table: Measured | None, found: list[tuple[str, Answer]]
 ) -> int:
     from shardcost.measure.verify import verified
+    from shardcost.report.measure import as_data, checks_as_text, times_as_text
 
     checks = [verified(answer, name) for name, answer in found] if given.verify_bytes else []
     failed = not all(check.ok for check in checks)
     if given.json:
-        _print_json(session, table, found, checks)
+        output = None if table is None else table.path
+        options.print_json(as_data(found, checks, output, session.uncounted))
     elif given.verify_bytes:
-        _print_checks(checks)
+        print(checks_as_text(checks))
     else:
-        _print_times(found)
+        print(times_as_text(found))
     if not given.json:
         if table is not None:
             print(f"{table.rows} row{'s' * (table.rows != 1)} in {table.path}")
         if session.uncounted is not None:
             print(f"Bytes sent are left out: {session.uncounted}")
     return 1 if failed else 0
-
-
-def _print_json(
-    session: Session,
-    table: Measured | None,
-    found: list[tuple[str, Answer]],
-    checks: list[Verified],
-) -> None:
-    from dataclasses import asdict
-
-    data: dict[str, Any] = {
-        "output": None if table is None else str(table.path),
-        "rows": [{"algorithm": name} | asdict(answer) for name, answer in found],
-        "uncounted": session.uncounted,
-    }
-    if checks:
-        data["verified"] = [check.as_data() for check in checks]
-        data["ok"] = all(check.ok for check in checks)
-    options.print_json(data)
-
-
-def _print_times(found: list[tuple[str, Answer]]) -> None:
-    from shardcost.report.text import table
-    from shardcost.units import format_bytes, format_time
-
-    rows = [
-        (
-            str(answer.ranks),
-            answer.collective,
-            name,
-            format_bytes(answer.size_bytes),
-            *(format_time((us or 0) / 1e6) for us in (answer.time_us, answer.min_us)),
-            format_time((answer.p90_us or 0) / 1e6),
-            "" if answer.sent_bytes is None else f"{max(answer.sent_bytes):,} B",
-        )
-        for name, answer in found
-    ]
-    head = ("ranks", "collective", "algorithm", "size", "time", "least", "p90", "most sent")
-    print(table(head, rows, right="03456"))
-
-
-def _print_checks(checks: list[Verified]) -> None:
-    """Print what was verified, summed over ranks, and each rank that differs."""
-    from shardcost.measure.verify import mismatches
-    from shardcost.report.text import table
-
-    head = ("n", "algorithm", "size", "payload", "sends", "headers", "measured", "ok")
-    for collective in dict.fromkeys(check.answer.collective for check in checks):
-        print(f"{collective}, bytes of all ranks together")
-        rows = [_check_cells(check) for check in checks if check.answer.collective == collective]
-        print(table(head, rows, right="023456", narrowest=3))
-    wrong = mismatches(checks)
-    for check, rank in wrong:
-        measured = check.measured_bytes[rank] if rank < len(check.measured_bytes) else 0
-        what = f"{check.answer.collective} by {check.algorithm}, {check.answer.size_bytes:,} bytes"
-        print(
-            f"n = {check.answer.ranks}, {what}: rank {rank} sent {measured:,},"
-            f" its schedule has {int(check.predicted.sent_bytes[rank]):,}"
-        )
-    ranks = sum(check.answer.ranks for check in checks)
-    print(f"{ranks - len(wrong)} of {ranks} ranks sent exactly the bytes of their schedule.")
-
-
-def _check_cells(check: Verified) -> tuple[str, ...]:
-    wanted = check.predicted
-    sums = (wanted.payload_bytes, wanted.messages, wanted.header_bytes, check.measured_bytes)
-    return (
-        str(check.answer.ranks),
-        check.algorithm,
-        f"{check.answer.size_bytes:,}",
-        *(f"{int(sum(each)):,}" for each in sums),
-        "yes" if check.ok else "NO",
-    )
 
 
 def _check_options(given: Namespace) -> None:

@@ -79,6 +79,11 @@ class Answer:
     sent_bytes: list[int] | None
     """By rank, of one collective; None where the transport cannot be counted."""
 
+    @property
+    def most_sent_bytes(self) -> int | None:
+        """Of the rank that sent most."""
+        return None if self.sent_bytes is None else max(self.sent_bytes)
+
     def as_line(self) -> str:
         """Return the answer as one line that is told from others."""
         return _MARK + json.dumps(asdict(self))

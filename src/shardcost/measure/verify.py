@@ -5,12 +5,21 @@ Equality is exact: payload and headers are whole numbers of bytes, and TCP count
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from shardcost.measure.job import ITEM_BYTES, Answer
 from shardcost.measure.open_mpi import Wire, wire
+
+
+class Totals(NamedTuple):
+    """Of all ranks together: what they were to send, and what they sent."""
+
+    payload_bytes: int
+    messages: int
+    header_bytes: int
+    measured_bytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,23 +36,35 @@ class Verified:
         return self.answer.sent_bytes or []
 
     @property
+    def totals(self) -> Totals:
+        """Sums over ranks."""
+        wanted = self.predicted
+        each = (wanted.payload_bytes, wanted.messages, wanted.header_bytes, self.measured_bytes)
+        return Totals(*(int(sum(by_rank)) for by_rank in each))
+
+    @property
+    def differing(self) -> list[Difference]:
+        """Every rank that sent something else than the schedule says."""
+        wanted, sent = self.predicted.sent_bytes.tolist(), self.measured_bytes
+        told = [*sent, *[0] * (len(wanted) - len(sent))]
+        return [
+            Difference(rank, *pair)
+            for rank, pair in enumerate(zip(told, wanted, strict=True))
+            if pair[0] != pair[1] or rank >= len(sent)
+        ]
+
+    @property
     def ok(self) -> bool:
         """Whether every rank sent exactly what the schedule says."""
-        return not mismatches([self])
+        return not self.differing
 
-    def as_data(self) -> dict[str, Any]:
-        """Return it as plain data, by rank where that differs."""
-        return {
-            "ranks": self.answer.ranks,
-            "collective": self.answer.collective,
-            "algorithm": self.algorithm,
-            "size_bytes": self.answer.size_bytes,
-            "payload_bytes": self.predicted.payload_bytes.tolist(),
-            "messages": self.predicted.messages.tolist(),
-            "header_bytes": self.predicted.header_bytes.tolist(),
-            "measured_bytes": self.measured_bytes,
-            "ok": self.ok,
-        }
+
+class Difference(NamedTuple):
+    """A rank that sent something else; 0 where nothing is known of it."""
+
+    rank: int
+    measured_bytes: int
+    predicted_bytes: int
 
 
 def verified(answer: Answer, algorithm: str) -> Verified:
@@ -53,11 +74,19 @@ def verified(answer: Answer, algorithm: str) -> Verified:
     return Verified(answer, algorithm, predicted)
 
 
-def mismatches(found: Sequence[Verified]) -> list[tuple[Verified, int]]:
-    """Return each rank that sent something else, with what it was to verify."""
-    return [
-        (each, rank)
-        for each in found
-        for rank, wanted in enumerate(each.predicted.sent_bytes.tolist())
-        if rank >= len(each.measured_bytes) or each.measured_bytes[rank] != wanted
-    ]
+class Count(NamedTuple):
+    """How many ranks sent exactly the bytes of their schedule, and of how many."""
+
+    exact: int
+    ranks: int
+
+
+def exact_ranks(checks: Iterable[Verified]) -> Count:
+    """Return how many ranks of some collectives sent what they were to send.
+
+    >>> exact_ranks([])
+    Count(exact=0, ranks=0)
+    """
+    counts = [(each.answer.ranks, len(each.differing)) for each in checks]
+    ranks = sum(all_of for all_of, _ in counts)
+    return Count(ranks - sum(wrong for _, wrong in counts), ranks)
