@@ -80,11 +80,16 @@ def facts_of(result: CollectiveTime) -> dict[str, str]:
         "standing": _standing(result.calibrations, cluster.device.architecture),
         "span": _span(result.calibrations) if across else "one domain",
         "fit": _fit(result),
-        "links": "PCIe" if group.tier.kind == "pcie" else "GPU links",
+        "links": kind_of_links(group.tier.kind),
         "library": "engines" if engine in ENGINES else "vendors' libraries",
         "mode": result.mode,
         "collective": _ALIKE.get(result.collective, result.collective),
     }
+
+
+def kind_of_links(kind: str) -> str:
+    """Return what links of a kind of tier are called where rows alike are told apart."""
+    return "PCIe" if kind == "pcie" else "GPU links"
 
 
 def _fit(result: CollectiveTime) -> str:

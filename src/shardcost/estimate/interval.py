@@ -15,7 +15,7 @@ import numpy as np
 
 from shardcost.catalog.errors import MEASURED, Residuals, architectures_apart, residuals_like
 from shardcost.cluster import Cluster, Device
-from shardcost.collectives.interval import Interval
+from shardcost.collectives.interval import Interval, kind_of_links
 from shardcost.estimate.result import Estimate
 from shardcost.kernels.constants import Section
 from shardcost.kernels.products import product_section
@@ -97,7 +97,12 @@ def _links(cluster: Cluster, devices: Any) -> str:
     """Return what joins the devices, where there are several."""
     if np.all(devices == 1):
         return "one GPU"
-    return "PCIe" if cluster.tiers[0].kind == "pcie" else "GPU links"
+    return links_of(cluster)
+
+
+def links_of(cluster: Cluster) -> str:
+    """Return what joins the devices of a domain, as groups of rows alike call it."""
+    return kind_of_links(cluster.tiers[0].kind)
 
 
 def _span(cluster: Cluster, devices: Any) -> str:

@@ -19,7 +19,7 @@ from shardcost.collectives.silicon import collective_time
 from shardcost.dtypes import BITS
 from shardcost.errors import ShardcostError
 from shardcost.estimate import interval as of_runs
-from shardcost.estimate.interval import OTHER_SOFTWARE, kernel_standing, standing_of
+from shardcost.estimate.interval import OTHER_SOFTWARE, kernel_standing, links_of, standing_of
 from shardcost.evidence import (
     attention,
     collectives,
@@ -183,12 +183,11 @@ def _of_overlap(row: Row) -> Facts:
 
 def _of_operator(row: Row) -> Facts:
     cluster = layer_ops.cluster_of(row["gpu"])
-    links = "PCIe" if cluster.tiers[0].kind == "pcie" else "GPU links"
     kind = layer_ops.kind(row)
     return {
         "standing": kernel_standing(cluster.device, row.get("dtype") or "bf16"),
         "operator": kind,
-        "links": links if kind in {"collective", "both"} else "any",
+        "links": links_of(cluster) if kind in {"collective", "both"} else "any",
     }
 
 
@@ -236,8 +235,7 @@ def _of_inference(row: Row) -> Facts:
 
 def _of_share(row: Row) -> Facts:
     cluster = comm_fraction._machine(row["gpu"])
-    links = "PCIe" if cluster.tiers[0].kind == "pcie" else "GPU links"
-    return {"standing": kernel_standing(cluster.device, "bf16"), "links": links}
+    return {"standing": kernel_standing(cluster.device, "bf16"), "links": links_of(cluster)}
 
 
 _FACTS: Final[Mapping[str, Callable[[Row], Facts]]] = {

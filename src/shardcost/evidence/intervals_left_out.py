@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, Final
 from zlib import crc32
 
@@ -37,7 +36,7 @@ from shardcost.evidence.intervals_runs import (
 from shardcost.evidence.predictions import Floats
 from shardcost.evidence.refit import OUTDATED, Key, blank, engines, inside, wire_blank
 from shardcost.evidence.sources import grouped
-from shardcost.evidence.validate import measurements
+from shardcost.evidence.validate import kind_of, measurements
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.products import product_section
 from shardcost.memory.habits import habits_named
@@ -76,14 +75,12 @@ def _column(table: Table, name: str) -> NDArray[Any]:
 
 
 def _measured(table: Table) -> Floats:
-    column: str = import_module(f"shardcost.evidence.{table.kind}").MEASURED
-    return measurements(table, column)[0]
+    return measurements(table, kind_of(table).MEASURED)[0]
 
 
 def _as_catalogued(table: Table, split: str, parts: Iterable[str]) -> Tried:
     """Return the catalog's own predictions of all rows, nothing being fitted anew."""
-    predict = import_module(f"shardcost.evidence.{table.kind}").predictions
-    values: Floats = predict(table, ignore_versions=False).values
+    values = kind_of(table).predictions(table, ignore_versions=False).values
     facts = tuple(facts_of_rows(table))
     residuals = _logarithms(_measured(table), values)
     return Tried(split, np.arange(table.rows), tuple(parts), residuals, facts)
@@ -101,10 +98,8 @@ def _unmeasured(table: Table, systems: Mapping[str, Mask], say: Say) -> Iterator
     for system, mask in systems.items():
         places = np.flatnonzero(mask)
         say(f"{table.kind}: {system} as if never measured")
-        columns = {name: [cells[i] for i in places] for name, cells in table.columns.items()}
-        own = replace(table, columns=columns, rows=len(places))
         with never_measured(system):
-            tried = _as_catalogued(own, "a system", [system] * len(places))
+            tried = _as_catalogued(_at(table, mask), "a system", [system] * len(places))
         inherited = [each.get("standing") != MEASURED for each in tried.facts]
         facts = tuple(each if new else {} for each, new in zip(tried.facts, inherited, strict=True))
         yield tried._replace(rows=places, facts=facts)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardcost.errors import FormatError
+from shardcost.errors import FormatError, printable
 from shardcost.evidence.splits import errors_pct
 from shardcost.evidence.validate import Validation, stats
 from shardcost.files import quoted, read_text
@@ -108,7 +108,7 @@ def as_toml(record: Record) -> str:
         parts.append(f"\n[{kind}]\nall = {_as_inline(record[kind, ''])}\n")
         named = [(name, value) for (of, name), value in record.items() if of == kind and name]
         if named:
-            lines = [f"{_printable(name)} = {_as_inline(value)}\n" for name, value in named]
+            lines = [f"{quoted(printable(name))} = {_as_inline(value)}\n" for name, value in named]
             parts.append(f"\n[{kind}.datasets]\n{''.join(lines)}")
     return "".join(parts)
 
@@ -118,11 +118,6 @@ def _as_inline(value: Figures) -> str:
     errors = [(name, getattr(value, name)) for name in _ERRORS]
     cells += [f"{name} = {error:.2f}" for name, error in errors if error is not None]
     return f"{{ {', '.join(cells)} }}"
-
-
-def _printable(name: str) -> str:
-    text = "".join(letter if letter.isprintable() else "?" for letter in name)
-    return quoted(text)
 
 
 def read_record(path: Path) -> Record:

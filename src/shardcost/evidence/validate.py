@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence import collectives
 from shardcost.evidence.intervals_facts import factors_of_rows
-from shardcost.evidence.predictions import Predictions, reason_of
+from shardcost.evidence.predictions import Floats, Predictions, reason_of
 from shardcost.formats.tables import Row, Table, number
 
-Floats = NDArray[np.float64]
 _COLUMNS_SHOWN: Final = 40
 _BOUND: Final = re.compile(r"(<=|>)?([0-9.]+)")
 """A number, or a band of numbers."""
@@ -60,6 +59,8 @@ class Validation:
 
     table: Table
     predictions: Predictions
+    measured: Floats
+    """The measurements; NaN where they are left blank or make no sense."""
     low: Floats
     """Where the 90 % interval of each prediction begins; NaN where a row is skipped."""
     high: Floats
@@ -81,7 +82,7 @@ class Validation:
         return self.table.rows - sum(self.skipped.values())
 
 
-class _Kind(Protocol):
+class Kind(Protocol):
     """How tables of one kind are validated: what the module of its name holds."""
 
     MEASURED: str
@@ -95,8 +96,9 @@ class _Kind(Protocol):
     # A kind may have `extra(table, values, measured)` too: what to report beyond errors.
 
 
-def _kind_of(table: Table) -> _Kind:
-    return cast("_Kind", import_module(f"shardcost.evidence.{table.kind}"))
+def kind_of(table: Table) -> Kind:
+    """Return how tables of a table's kind are validated."""
+    return cast("Kind", import_module(f"shardcost.evidence.{table.kind}"))
 
 
 def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = False) -> Validation:
@@ -108,7 +110,7 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
         ignore_versions: Predict every row by a library's newest version.
     """
     _check_columns(table, by)
-    kind = _kind_of(table)
+    kind = kind_of(table)
     found = kind.predictions(table, ignore_versions=ignore_versions)
     measured, complaints = measurements(table, kind.MEASURED)
     reasons = [first or second for first, second in zip(found.reasons, complaints, strict=True)]
@@ -122,6 +124,7 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
     return Validation(
         table=table,
         predictions=Predictions(values, reasons),
+        measured=measured,
         low=low,
         high=high,
         inside=inside,
@@ -135,7 +138,7 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
 
 def columns_of(table: Table) -> list[str]:
     """Return the columns that a table's rows can be grouped by: its own and the derived ones."""
-    return [*table.columns, *(n for n in _kind_of(table).DERIVED if n not in table.columns)]
+    return [*table.columns, *(n for n in kind_of(table).DERIVED if n not in table.columns)]
 
 
 def stats(errors_pct: Floats, inside: NDArray[np.bool_] | None = None) -> Stats:
@@ -192,7 +195,7 @@ def grouped(
     table: Table, by: Sequence[str], errors_pct: Floats, inside: NDArray[np.bool_]
 ) -> tuple[GroupStats, ...]:
     """Return the errors of every group that has any, in the order of its key."""
-    derived = _kind_of(table).DERIVED
+    derived = kind_of(table).DERIVED
     members: dict[tuple[str, ...], list[int]] = {}
     for i, row in enumerate(table.records()):
         if not np.isnan(errors_pct[i]):

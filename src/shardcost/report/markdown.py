@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from shardcost.errors import printable
 from shardcost.evidence.validate import GroupStats, Stats
 
 NO_ROWS: Final = "The table has no such rows."
@@ -61,5 +62,4 @@ def grouped(groups: Sequence[GroupStats], together: Stats | None = None) -> str:
 
 def _shown(cell: str) -> str:
     """Return a cell without what would break a table."""
-    text = "".join(letter if letter.isprintable() else "?" for letter in cell)
-    return text.replace("|", "/") or "not stated"
+    return printable(cell).replace("|", "/") or "not stated"

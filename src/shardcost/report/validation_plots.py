@@ -9,7 +9,6 @@ for byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 from shardcost.evidence.peers import Compared, Peer, compared, elsewhere
 from shardcost.evidence.predictions import Floats
 from shardcost.evidence.splits import errors_pct
-from shardcost.evidence.validate import Validation, measurements
+from shardcost.evidence.validate import Validation
 from shardcost.report.plot import COLOURS, GREY, drawn
 from shardcost.report.validation_axes import DEGREES, MICROSECONDS, SIZES, UNITS, Axis, bins
 from shardcost.report.validation_tables import KINDS
@@ -127,11 +126,6 @@ def _panelled(
     return Picture(f"{name}.svg", alt, caption, lambda: drawn(fill, inches, _SUFFIX))
 
 
-def _measured(found: Validation) -> Floats:
-    column: str = import_module(f"shardcost.evidence.{found.table.kind}").MEASURED
-    return measurements(found.table, column)[0]
-
-
 def _title(found: Validation) -> str:
     return KINDS[found.table.kind].title
 
@@ -149,7 +143,7 @@ def _predicted(known: Sequence[Validation]) -> list[_Panel]:
 
 def _draw_predicted(axes: Axes, found: Validation) -> None:
     """Draw the rows over the band in which predictions are a tenth off at most."""
-    measured, predicted = _measured(found), found.predictions.values
+    measured, predicted = found.measured, found.predictions.values
     both = np.isfinite(measured) & np.isfinite(predicted) & (predicted > 0)
     if not both.any():
         return
@@ -272,7 +266,7 @@ def _ticks_across(axes: Axes, middles: Floats) -> None:
 def _interval(found: Validation) -> tuple[Floats, Floats] | None:
     """Return the 90 % interval of every row as shares of its prediction, where there is one."""
     low, high = (side / found.predictions.values for side in (found.low, found.high))
-    known = np.isfinite(low + high + _measured(found))
+    known = np.isfinite(low + high + found.measured)
     return (low, high) if known.any() else None
 
 
@@ -298,7 +292,7 @@ def _intervals(known: Sequence[Validation]) -> Picture | None:
 def _draw_interval(axes: Axes, found: Validation, low: Floats, high: Floats) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    ratios = np.clip(_measured(found) / found.predictions.values, *_RATIOS)
+    ratios = np.clip(found.measured / found.predictions.values, *_RATIOS)
     known = np.isfinite(ratios) & np.isfinite(low) & np.isfinite(high)
     sizes = np.where(known, SIZES[found.table.kind].of(found), np.nan)
     shown = np.isfinite(sizes)

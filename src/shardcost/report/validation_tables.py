@@ -6,13 +6,12 @@ Collectives have more to say (`shardcost.report.validation_collectives`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from shardcost.evidence.splits import split
-from shardcost.evidence.validate import Validation, rank, validate
+from shardcost.evidence.validate import Validation, columns_of, rank, validate
 from shardcost.report import markdown, validation_collectives
 
 
@@ -40,17 +39,13 @@ def section(found: Validation) -> str:
 
 def _splits(found: Validation, splits: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the errors by each split that tells rows apart; the first has all rows on top."""
-    known = [split(found, by) for by in splits if all(_has(found, name) for name in by)]
+    columns = set(columns_of(found.table))
+    known = [split(found, by) for by in splits if columns.issuperset(by)]
     telling = [groups for groups in known if len(groups) > 1]
     if not telling:
         yield markdown.errors(("of",), [(("all rows",), found.overall)])
     for place, groups in enumerate(telling):
         yield markdown.grouped(groups, None if place else found.overall)
-
-
-def _has(found: Validation, column: str) -> bool:
-    derived = import_module(f"shardcost.evidence.{found.table.kind}").DERIVED
-    return column in found.table.columns or column in derived
 
 
 def _counts(found: Validation) -> Iterator[str]:
@@ -115,12 +110,12 @@ def _regret_line(column: str, value: str, regret: Mapping[str, Any]) -> tuple[st
 
 def _comm_fraction(found: Validation) -> Iterator[str]:
     """Yield the shares that were measured with most care, one by one."""
-    measured: str = import_module("shardcost.evidence.comm_fraction").MEASURED
     lines = []
-    for row, value in zip(found.table.records(), found.predictions.values, strict=True):
+    shown = zip(found.table.records(), found.measured, found.predictions.values, strict=True)
+    for row, measured, value in shown:
         careful = row["dataset"] == "tokenweave_prefill" and row["model"].startswith("Llama-3.3")
-        if careful and not np.isnan(value):
-            shares = (float(row[measured]), float(value))
+        if careful and np.isfinite(value - measured):
+            shares = (float(measured), float(value))
             tokens = row.get("tokens_or_seq", "").partition(".")[0]
             lines.append((tokens, *(f"{x:.1f}" for x in (*shares, shares[1] - shares[0]))))
     if lines:
