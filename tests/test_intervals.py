@@ -30,9 +30,11 @@ from shardcost.evidence.intervals_groups import (
 )
 from shardcost.evidence.intervals_hidden import never_measured
 from shardcost.evidence.intervals_left_out import left_out
+from shardcost.evidence.shipped import ROWS
 from shardcost.formats.tables import VALIDATED, Table, read_table
 from shardcost.kernels.products import product_section, product_time_s
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "intervals.md"
 NORMAL_90 = 1.645
 """Nine of ten draws of a normal distribution are within so many standard deviations."""
 PLAN = Plan((("standing", "size"), ("standing",), ()), (("standing",), ()), least=0.0)
@@ -344,13 +346,36 @@ def measured(evidence: Path, kind: str) -> Table:
     return read_table(evidence / "measured" / f"{kind}.csv")
 
 
-@pytest.mark.parametrize("kind", ["layers", "memory", "overlap"])
-def test_measured_rows_left_out_are_inside(evidence: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["layers", "layer_ops", "memory", "overlap"])
+def test_measured_rows_left_out_are_inside_as_the_page_says(evidence: Path, kind: str) -> None:
     pytest.importorskip("scipy")
     overall, *parts = intervals.coverage([measured(evidence, kind)])
     assert overall.of == "all"
     assert 85 <= overall.inside_pct <= 95
     assert all(0 < each.rows <= overall.rows for each in parts)
+    _, _, *lines = intervals.as_lines([overall, *parts])
+    assert "\n".join(lines) in PAGE.read_text()
+
+
+def test_rows_without_a_residual_are_counted(evidence: Path) -> None:
+    said: list[str] = []
+    table = measured(evidence, "layer_ops")
+    tried = left_out(table, said.append)
+    known = {int(row) for each in tried for row in each.rows}
+    assert 0 < len(known) < table.rows
+    count = f"{table.rows - len(known):,} of {table.rows:,} rows"
+    assert said[-1].startswith(f"layer_ops: {count} have no residual")
+
+
+def test_missing_tables_of_kernels_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What stands in for kernels that nobody measured is lengthened by all kinds of kernels."""
+    intervals.main([str(ROWS / "layers.csv"), "--output", str(tmp_path)])
+    shown = capsys.readouterr()
+    assert "rest on all kernels but attention, decode, gemm, layer_ops\n" in shown.err
+    assert shown.out.startswith("| table |")
+    assert [path.name for path in tmp_path.iterdir()] == ["layers.toml"]
 
 
 def test_the_catalog_has_what_the_command_writes(evidence: Path) -> None:

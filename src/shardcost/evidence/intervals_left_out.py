@@ -53,8 +53,12 @@ _FEW: Final = 6
 
 def left_out(table: Table, say: Say = lambda _: None) -> list[Tried]:
     """Return all that was tried on the rows of a table."""
-    found = [each for each in _TRIED[table.kind](table, say) if len(each.rows)]
-    return [_sound(each) for each in found]
+    found = [_sound(each) for each in _TRIED[table.kind](table, say) if len(each.rows)]
+    known = {int(row) for each in found for row in each.rows}
+    if len(known) < table.rows:
+        count = f"{table.rows - len(known):,} of {table.rows:,} rows"
+        say(f"{table.kind}: {count} have no residual: they cannot be predicted, or not left out")
+    return found
 
 
 def _sound(tried: Tried) -> Tried:
