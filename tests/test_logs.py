@@ -218,8 +218,9 @@ def test_groups_side_by_side(log: Log) -> None:
 
 
 def test_rccl_is_known_by_its_devices(log: Log) -> None:
-    text = preamble("all_reduce_perf", 1, 8, "AMD Instinct MI300X")
-    assert the_run(log(text + table(1.75))).library == "rccl"
+    for device, library in (("AMD Instinct MI300X", "rccl"), ("gfx942", "rccl"), ("H100", "nccl")):
+        text = preamble("all_reduce_perf", 1, 8, device)
+        assert the_run(log(text + table(1.75))).library == library
     named = "RCCL version 2.22.3-develop:abc\n" + HEADER + table(1.75)
     run = the_run(log(named))
     assert (run.library, run.version) == ("rccl", "2.22.3")
@@ -497,6 +498,15 @@ def json_log(tmp_path: Path) -> Callable[[str], MeasurementLog]:
         return nccl_tests_json.read(path)
 
     return read
+
+
+def test_a_json_report_of_any_amd_device_is_of_rccl(
+    json_log: Callable[[str], MeasurementLog],
+) -> None:
+    for name, library in (("NVIDIA H100", "nccl"), ("gfx942", "rccl"), ("AMD Radeon", "rccl")):
+        device = {"rank": 0, "group": 0, "pid": 1, "hostname": "a", "device_info": name}
+        config = {"nthreads": 1, "ngpus": 8, "minimum_bytes": 8, "devices": [device]}
+        assert the_run(json_log(json.dumps(report(config=config)))).library == library
 
 
 def test_everything_that_a_report_says_but_its_environment(json_log: Log) -> None:

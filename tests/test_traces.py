@@ -279,6 +279,17 @@ def calls(rank: RankTrace) -> list[tuple[str, int, int]]:
     ]
 
 
+@pytest.mark.parametrize(
+    ("device", "library"),
+    [("NVIDIA H100", "nccl"), ("AMD Instinct MI300X", "rccl"), ("gfx942", "rccl")],
+)
+def test_the_library_behind_pytorch_is_known_by_the_device(
+    tmp_path: Path, device: str, library: str
+) -> None:
+    path = written(tmp_path / "t.json", [collective(0, 9)], deviceProperties=[{"name": device}])
+    assert read(path).library == library
+
+
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
 def test_a_trace_is_read(tmp_path: Path, name: str) -> None:
     events = [

@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn
 
 from shardcost.errors import FormatError
 from shardcost.formats.opened import CutOffError
-from shardcost.formats.reading import Unread
+from shardcost.formats.reading import PassedOver
 
 MOST_BYTES: Final = 64 * 2**20
 """Of one value, as its text stands in memory."""
@@ -40,22 +40,6 @@ _SEARCHED: Final = 2**16
 _SPACE: Final = re.compile(r"[ \t\r\n]*").match
 _BOUNDARY: Final = re.compile(r"\}\s*,\s*(?=\{)")
 _UNTERMINATED: Final = "Unterminated string"
-
-
-class PassedOver:
-    """What was passed over, counted by reason with the line of the first."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[int, int]] = {}
-
-    def add(self, line: int, reason: str, count: int = 1) -> None:
-        """Count something that was passed over."""
-        before, first = self._found.get(reason, (0, line))
-        self._found[reason] = (before + count, first)
-
-    def unread(self) -> tuple[Unread, ...]:
-        """Return the counts."""
-        return tuple(Unread(reason, *each) for reason, each in self._found.items())
 
 
 class _BrokenError(Exception):

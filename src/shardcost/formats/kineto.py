@@ -1,9 +1,8 @@
 """Traces of the PyTorch profiler (Kineto): what each rank computed and sent when.
 
 Kernels that communicate carry what was asked for (`shardcost.formats.kineto_names`). On older
-traces they do not; then the CPU operation that launched them is looked for, by ``External id`` or,
-through the launch that shares the kernel's ``correlation``, as the operation that was running on
-the launching thread. It may stand before or after the kernel in the file.
+traces they do not; then the CPU operation that launched them is looked for
+(`shardcost.formats.kineto_launches`).
 
 A trace of gigabytes is read in one pass: calls are kept in columns, and of compute only when it was
 busy (`shardcost.formats.time_sets`). A file may hold several devices, each of which is a rank; the
@@ -13,7 +12,6 @@ traces that `shardcost.formats.chrome_trace` writes do.
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.errors import FormatError
-from shardcost.formats.json_stream import JsonStream, PassedOver
+from shardcost.formats.json_stream import JsonStream
+from shardcost.formats.kineto_launches import Columns, Launched, Whole
 from shardcost.formats.kineto_names import (
     Call,
     CommGroup,
@@ -32,12 +31,14 @@ from shardcost.formats.kineto_names import (
     call_of_annotation,
     collective_of_kernel,
     communicates,
-    group_of,
+    completed,
+    listed_groups,
     plain,
     whole,
 )
 from shardcost.formats.opened import chunks_of
-from shardcost.formats.reading import Reading, Tick, no_tick
+from shardcost.formats.reading import MOST_US, PassedOver, Reading, Tick, library_on, no_tick
+from shardcost.formats.safe_json import members_of
 from shardcost.formats.time_sets import Floats, Intervals, Union
 
 KIND: Final = "kineto"
@@ -51,9 +52,7 @@ _MOST_KINDS: Final = 65_536
 _MOST_DEVICES: Final = 4_096
 _MOST_NAMES: Final = 20_000
 _LONGEST_NAME: Final = 160
-_MOST_US: Final = 1e17
-_LONGEST_US: Final = 1e12
-"""A kernel of eleven days is none."""
+_LATEST_US: Final = 1e17
 _EVENT: Final = re.compile(r'\{\s{0,80}"ph"\s{0,8}:')
 _BETWEEN: Final = re.compile(r'\}\s*,\s*\{(?=\s*"ph"\s*:)')
 _UNUSED: Final = re.compile(
@@ -67,8 +66,6 @@ _OTHERS: Final = "(other kernels)"
 _NUMBERS: Final = frozenset({int, float})
 _STRANGE: Final = "events that are no JSON objects with a category"
 _NO_TIME: Final = "kernels without a time and duration that make sense"
-
-Whole = NDArray[np.int64]
 
 
 class Calls(NamedTuple):
@@ -129,7 +126,7 @@ class Trace(Reading):
     @property
     def library(self) -> str:
         """The library behind PyTorch's ``nccl``, which is RCCL on AMD's devices."""
-        return "rccl" if "AMD" in self.device or "Instinct" in self.device else self.backend
+        return library_on(self.device, self.backend)
 
 
 def looks_like(head: str) -> bool:
@@ -159,36 +156,14 @@ def read(path: Path, tick: Tick = no_tick) -> Trace:
     return reader.trace(str(path))
 
 
-class _Columns:
-    """Whole numbers and floats in columns, added row by row."""
-
-    def __init__(self, types: str) -> None:
-        self.columns = [array(each) for each in types]
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
-
-    def add(self, *row: float) -> None:
-        for column, value in zip(self.columns, row, strict=True):
-            column.append(value)  # type: ignore[arg-type]
-
-    def arrays(self) -> list[NDArray[Any]]:
-        """Return the columns, which nothing can be added to any more."""
-        types = {"q": np.int64, "d": np.float64}
-        return [
-            np.frombuffer(each, types[each.typecode]) if each else np.zeros(0, types[each.typecode])
-            for each in self.columns
-        ]
-
-
 class _Device:
     """What is gathered about one device."""
 
     def __init__(self) -> None:
         self.compute, self.communication, self.copies = Union(), Union(), Union()
         self.kernels: dict[str, list[float]] = {}
-        self.calls = _Columns("qqqddq")  # kind, seq, bytes, start, duration, stream
-        self.orphans = _Columns("qqq")  # call, external id, correlation
+        self.calls = Columns("qqqddq")  # kind, seq, bytes, start, duration, stream
+        self.orphans = Columns("qqq")  # call, external id, correlation
 
     def computed(self, name: str, duration: float) -> None:
         name = name[:_LONGEST_NAME]
@@ -200,7 +175,7 @@ class _Device:
         known[0] += duration
         known[1] += 1
 
-    def done(self, rank: int, kinds: tuple[Kind, ...], joined: _Joined) -> RankTrace:
+    def done(self, rank: int, kinds: tuple[Kind, ...], joined: Launched) -> RankTrace:
         """Return all of it, calls that do not say what they are joined with those that do.
 
         Times of start are still those of the file.
@@ -247,8 +222,8 @@ class _Reader:
         self.events = 0
         self.devices: dict[int, _Device] = {}
         self.kinds: dict[Kind, int] = {}
-        self.operations = _Columns("qddqqqq")  # thread, start, end, external, kind, seq, bytes
-        self.launches = _Columns("qqd")  # correlation, thread, start
+        self.operations = Columns("qddqqqq")  # thread, start, end, external, kind, seq, bytes
+        self.launches = Columns("qqd")  # correlation, thread, start
         self._names: dict[str, bool] = {}
         copied = self._copied
         self._handlers = {
@@ -414,17 +389,17 @@ class _Reader:
         if type(correlation) is not int or not 0 < correlation < 2**62:
             return
         correlations, threads, starts = self.launches.columns
-        if abs(start) < _MOST_US and len(starts) < _MOST_LAUNCHES:
+        if abs(start) < _LATEST_US and len(starts) < _MOST_LAUNCHES:
             correlations.append(correlation)
             threads.append(_thread(event))
             starts.append(start)
 
     def trace(self, file: str) -> Trace:
         """Return all that was found."""
-        about = _member(self.about, "distributedInfo")
-        groups = _groups(about)
-        kinds = tuple(each._replace(group=_known(each.group, groups)) for each in self.kinds)
-        joined = _Joined(self.operations, self.launches)
+        about = members_of(self.about.get("distributedInfo"))
+        groups = listed_groups(about.get("pg_config"))
+        kinds = tuple(each._replace(group=completed(each.group, groups)) for each in self.kinds)
+        joined = Launched(self.operations, self.launches)
         stated = whole(about.get("rank"))
         several = len(self.devices) > 1
         ranks = tuple(
@@ -435,7 +410,7 @@ class _Reader:
         closed = sum(each.closed for device in self.devices.values() for each in device.busy)
         if closed:
             self.passed_over.add(
-                0, "short gaps between kernels, of which there are too many", closed
+                0, "short gaps between kernels, of which there are too many", count=closed
             )
         backend = about.get("backend")
         return Trace(
@@ -448,54 +423,6 @@ class _Reader:
             unread=self.passed_over.unread(),
             notes=_notes(ranks),
         )
-
-
-class _Joined:
-    """CPU operations that launch collectives, found by what a kernel knows of them."""
-
-    def __init__(self, operations: _Columns, launches: _Columns) -> None:
-        self.thread, self.start, self.end, self.external, *self.said = operations.arrays()
-        launched = launches.arrays()
-        self._by_external = np.argsort(self.external, kind="stable")
-        order = np.argsort(launched[0], kind="stable")
-        self.launch, self.launch_thread, self.launch_start = (each[order] for each in launched)
-
-    def found(self, external: Whole, correlation: Whole) -> Whole:
-        """Return the number of each kernel's operation, -1 where there is none.
-
-        Where both ids are the same number, the external one is not that of an operation.
-        """
-        none = np.full(len(external), -1)
-        if not len(self.thread):
-            return none
-        place, same = _looked_up(self.external[self._by_external], external)
-        sure = same & (external > 0) & (external != correlation)
-        return np.where(sure, self._by_external[place], self._running(correlation))
-
-    def _running(self, correlation: Whole) -> Whole:
-        """Return which operation ran on the launching thread when a kernel was launched."""
-        if not len(self.launch):
-            return np.full(len(correlation), -1)
-        place, launched = _looked_up(self.launch, correlation)
-        when, where = self.launch_start[place], self.launch_thread[place]
-        # Operations and launches in one order: before each launch stands what began last.
-        count = len(self.start)
-        late = np.repeat([0, 1], [count, len(when)])
-        times, threads = np.append(self.start, when), np.append(self.thread, where)
-        order = np.lexsort((late, times, threads))
-        last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
-        candidate = np.empty(len(when), dtype=np.int64)
-        asked = order >= count
-        candidate[order[asked] - count] = np.where(last < 0, -1, order[last])[asked]
-        inside = (self.thread[candidate] == where) & (when <= self.end[candidate])
-        sound = launched & (correlation > 0) & (candidate >= 0) & inside
-        return np.where(sound, candidate, -1)
-
-
-def _looked_up(keys: Whole, wanted: Whole) -> tuple[Whole, NDArray[np.bool_]]:
-    """Return where each wanted number stands among sorted keys, and whether it does."""
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return place, keys[place] == wanted
 
 
 def _from_the_first(ranks: tuple[RankTrace, ...]) -> tuple[RankTrace, ...]:
@@ -535,51 +462,20 @@ def _timed(event: Mapping[str, Any]) -> tuple[float, float]:
         event.get("ph") == "X"
         and type(start) in _NUMBERS
         and type(duration) in _NUMBERS
-        and -_MOST_US < start < _MOST_US
-        and 0 <= duration < _LONGEST_US
+        and -_LATEST_US < start < _LATEST_US
+        and 0 <= duration < MOST_US
     ):
         return float(start), float(duration)
     return 0.0, -1.0
 
 
 def _args(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    args = event.get("args")
-    return args if isinstance(args, dict) else {}
+    return members_of(event.get("args"))
 
 
 def _thread(event: Mapping[str, Any]) -> int:
     thread = event.get("tid")
     return thread if type(thread) is int and abs(thread) < 2**62 else hash(str(thread)) >> 2
-
-
-def _member(about: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = about.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _groups(about: Mapping[str, Any]) -> dict[str, CommGroup]:
-    """Return the process groups that a trace lists, by name."""
-    listed = about.get("pg_config")
-    found = {}
-    for each in listed if isinstance(listed, list) else []:
-        if isinstance(each, dict):
-            names = ("pg_name", "pg_desc", "pg_size", "ranks")
-            group = group_of(*(each.get(name) for name in names))
-            found[group.name] = group
-    return found
-
-
-def _known(group: CommGroup, groups: Mapping[str, CommGroup]) -> CommGroup:
-    """Return a group with what the list of groups adds to it."""
-    listed = groups.get(group.name)
-    if not group.name or listed is None:
-        return group
-    return CommGroup(
-        group.name,
-        group.description or listed.description,
-        group.size or listed.size,
-        group.ranks or listed.ranks,
-    )
 
 
 def _device_name(properties: Any) -> str:

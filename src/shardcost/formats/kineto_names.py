@@ -88,11 +88,9 @@ class CommGroup(NamedTuple):
         return steps.pop() if len(steps) == 1 and min(steps) > 0 else 0
 
     @property
-    def label(self) -> str:
-        """How to call it: what it is for, else its name."""
-        if self.description and self.description != "undefined":
-            return self.description
-        return self.name or UNKNOWN
+    def purpose(self) -> str:
+        """What it is for, as it says itself; empty where it does not."""
+        return "" if self.description == "undefined" else self.description
 
 
 class Kind(NamedTuple):
@@ -208,6 +206,30 @@ def group_of(name: Any, description: Any, size: Any, ranks: Any) -> CommGroup:
     if count is None or count > _MOST_RANKS:
         count = 0
     return CommGroup(_text(name), _text(description), count, text)
+
+
+def listed_groups(listed: Any) -> dict[str, CommGroup]:
+    """Return the process groups that a trace lists, by name."""
+    found = {}
+    for each in listed if isinstance(listed, list) else []:
+        if isinstance(each, dict):
+            names = ("pg_name", "pg_desc", "pg_size", "ranks")
+            group = group_of(*(each.get(name) for name in names))
+            found[group.name] = group
+    return found
+
+
+def completed(group: CommGroup, listed: Mapping[str, CommGroup]) -> CommGroup:
+    """Return a group with what the list of groups adds to it."""
+    more = listed.get(group.name)
+    if not group.name or more is None:
+        return group
+    return CommGroup(
+        group.name,
+        group.description or more.description,
+        group.size or more.size,
+        group.ranks or more.ranks,
+    )
 
 
 def whole(value: Any) -> int | None:

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost.formats.kineto import Calls, RankTrace, Trace, Whole
+from shardcost.formats.kineto import Calls, RankTrace, Trace
+from shardcost.formats.kineto_launches import Whole
 from shardcost.formats.kineto_names import Kind
 from shardcost.formats.reading import LEAST_US, Point, Run
 from shardcost.formats.time_sets import Floats

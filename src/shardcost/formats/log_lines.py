@@ -6,13 +6,14 @@ damaged gzip or what lies beyond the limits, is passed over and counted, not an 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from shardcost.errors import FormatError
 from shardcost.formats.opened import CutOffError, chunks_of
-from shardcost.formats.reading import Tick, Unread, no_tick
+from shardcost.formats.reading import PassedOver, Tick, no_tick
 
 MOST_BYTES: Final = 32 * 2**20
 MOST_LINES: Final = 300_000
@@ -20,22 +21,7 @@ LONGEST_LINE: Final = 4096
 """Characters; a line of a benchmark's table has 200."""
 _BEYOND: Final = "lines beyond what is read of a log"
 _TOO_LONG: Final = "lines too long to be of a table"
-
-
-class PassedOver:
-    """Counts what was passed over, by kind, and remembers where the first of a kind stands."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[str, int, int]] = {}
-
-    def add(self, line: int, kind: str, example: str = "") -> None:
-        """Count one thing of a `kind`; `example` says more of the first one."""
-        reason, count, first = self._found.get(kind, (example or kind, 0, line))
-        self._found[kind] = (reason, count + 1, first)
-
-    def unread(self) -> tuple[Unread, ...]:
-        """Return all that was counted."""
-        return tuple(Unread(*found) for found in self._found.values())
+_PROCESSES: Final = re.compile(r"[ \t](?:-np|-n|--ntasks)[ =]?([0-9]{1,6})\b")
 
 
 def text_of_log(path: Path, passed_over: PassedOver, most_bytes: int, tick: Tick = no_tick) -> str:
@@ -86,3 +72,13 @@ def _raw_lines(path: Path, passed_over: PassedOver, tick: Tick, longest: int) ->
             passed_over.add(number + 1, "damaged", error.reason)
     if rest:
         yield rest
+
+
+def processes_in(command: str) -> int:
+    """Return how many processes a launcher is told to start; 0 where it is not told.
+
+    >>> processes_in("mpirun -np 16 -x NCCL_DEBUG"), processes_in("srun")
+    (16, 0)
+    """
+    found = _PROCESSES.search(command)
+    return int(found[1]) if found else 0

@@ -18,16 +18,25 @@ from typing import Any, Final, NamedTuple
 from shardcost.errors import FormatError
 from shardcost.formats.bus_ratio import ONCE
 from shardcost.formats.collective_names import canonical_collective
-from shardcost.formats.log_lines import PassedOver, lines_of
-from shardcost.formats.reading import LEAST_US, MOST_RUNS, MeasurementLog, Point, Run, Tick, no_tick
-from shardcost.formats.safe_json import finite
+from shardcost.formats.log_lines import lines_of
+from shardcost.formats.reading import (
+    LEAST_US,
+    MOST_RUNS,
+    MOST_SIZE_BYTES,
+    MOST_US,
+    MeasurementLog,
+    PassedOver,
+    Point,
+    Run,
+    Tick,
+    no_tick,
+)
+from shardcost.formats.safe_json import finite, members_of
 from shardcost.units import GIGA
 
 KIND: Final = "nccl-inspector"
 _LONGEST: Final = 256 * 2**10
 """Bytes of a line: with all events of a call it has a few KiB."""
-_MOST_BYTES: Final = 2**62
-_MOST_US: Final = 1e12
 _MOST_RANKS: Final = 10**7
 _MOST_CALLS: Final = 80_000
 _FEW: Final = 5
@@ -96,9 +105,9 @@ def _call(line: str) -> tuple[_Call, float, bool] | str:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return "lines that are not JSON"
-    record = _table(record)
-    header = _table(record.get("header")) or record
-    call = _table(record.get("coll_perf"))
+    record = members_of(record)
+    header = members_of(record.get("header")) or record
+    call = members_of(record.get("coll_perf"))
     if not call:
         return "lines about something else than a collective"
     name = call.get("coll")
@@ -107,8 +116,8 @@ def _call(line: str) -> tuple[_Call, float, bool] | str:
         return "calls of collectives that shardcost does not predict"
     ranks, size = finite(header.get("n_ranks")), finite(call.get("coll_msg_size_bytes"))
     time_us = finite(call.get("coll_exec_time_us"))
-    timed = LEAST_US <= time_us < _MOST_US
-    if not (1 <= ranks <= _MOST_RANKS and 1 <= size <= _MOST_BYTES and timed):
+    timed = LEAST_US <= time_us < MOST_US
+    if not (1 <= ranks <= _MOST_RANKS and 1 <= size <= MOST_SIZE_BYTES and timed):
         return "calls whose ranks, size or time are no number above 0"
     nodes = min(finite(header.get("nnodes")), ranks)
     kind = _Kind(collective, int(ranks), int(nodes))
@@ -175,7 +184,3 @@ def _notes(calls: Mapping[_Call, tuple[float, int, int]], host_timed: int) -> tu
     if host_timed:
         notes.append(f"{host_timed} times were taken by the host, not on the device")
     return tuple(notes)
-
-
-def _table(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -18,22 +18,24 @@ from typing import Any, Final, NamedTuple
 from shardcost.errors import FormatError
 from shardcost.formats.bus_ratio import Interval, likeliest_ranks, ranks_allowed, ratio_of
 from shardcost.formats.collective_names import canonical_collective
-from shardcost.formats.log_lines import PassedOver, text_of_log
+from shardcost.formats.log_lines import text_of_log
 from shardcost.formats.nccl_tests import KIND, dtype_of, version_of
 from shardcost.formats.reading import (
     LEAST_US,
+    MOST_SIZE_BYTES,
+    MOST_US,
     MeasurementLog,
+    PassedOver,
     Point,
     Run,
     Tick,
     first_runs,
+    library_on,
     no_tick,
 )
-from shardcost.formats.safe_json import MOST_BYTES, finite, parse_object
+from shardcost.formats.safe_json import MOST_BYTES, finite, members_of, parse_object
 from shardcost.units import GIGA
 
-_MOST_BYTES: Final = 2**62
-_MOST_US: Final = 1e12
 _MOST_RANKS: Final = 10**7
 _MOST_RESULTS: Final = 20_000
 _AGREES: Final = 0.01
@@ -61,7 +63,7 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
     if not runs:
         raise FormatError(str(path), "is a report of nccl-tests without a result that can be read")
     return MeasurementLog(
-        file=str(path), kind=KIND, runs=runs, unread=(*passed_over.unread(), *beyond), notes=()
+        file=str(path), kind=KIND, runs=runs, unread=(*passed_over.unread(), *beyond)
     )
 
 
@@ -86,9 +88,9 @@ class _Machine(NamedTuple):
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> _Machine:
         """Return what a report says of the machine, the environment left aside."""
-        config = _table(report.get("config"))
+        config = members_of(report.get("config"))
         listed = config.get("devices")
-        devices = [_table(each) for each in listed] if isinstance(listed, list) else []
+        devices = [members_of(each) for each in listed] if isinstance(listed, list) else []
         per_process = _whole(config.get("nthreads")) * _whole(config.get("ngpus"))
         groups = {_whole(each.get("group")) for each in devices}
         first = _whole(devices[0].get("group")) if devices else 0
@@ -150,9 +152,9 @@ def _results(report: Mapping[str, Any], passed_over: PassedOver) -> Iterator[_Re
         if number > _MOST_RESULTS:
             passed_over.add(0, f"results after the first {_MOST_RESULTS:,}")
             return
-        result = _table(each)
+        result = members_of(each)
         size = _whole(result.get("size"))
-        if not 0 < size <= _MOST_BYTES:
+        if not 0 < size <= MOST_SIZE_BYTES:
             passed_over.add(0, "results of 0 bytes" if size == 0 else "sizes beyond 4 EiB")
             continue
         points, rates, wrong = _points(result, size, passed_over)
@@ -170,7 +172,7 @@ def _points(
         half = result.get(name)
         if half is None:
             continue
-        reason = _unsound(_table(half), size)
+        reason = _unsound(members_of(half), size)
         if reason:
             passed_over.add(0, reason)
             continue
@@ -192,7 +194,7 @@ def _unsound(half: Mapping[str, Any], size: int) -> str:
     if "cpu_time" in half:
         return "host times (-C 1), which are not how long a collective takes"
     time_us, algbw = finite(half.get("time")), finite(half.get("alg_bw"))
-    if not LEAST_US <= time_us < _MOST_US:
+    if not LEAST_US <= time_us < MOST_US:
         return "results without a time above 0"
     if algbw > 0 and abs(size / time_us * 1e6 / GIGA - algbw) > _AGREES * algbw + 1e-5:
         return "results whose size / time is not their alg_bw (other units?)"
@@ -210,12 +212,11 @@ def _run(results: list[_Result], machine: _Machine) -> Run:
     if wrong:
         notes.append(f"{wrong} times are of wrong results")
     num_gpus = _ranks(known, results, machine, notes)
-    amd = any(word in machine.device for word in ("AMD", "Instinct", "Radeon"))
     return Run(
         collective=known or bare,
         num_gpus=num_gpus,
         nodes=machine.nodes if num_gpus == machine.num_gpus else 0,
-        library="rccl" if amd else "nccl",
+        library=library_on(machine.device, "nccl"),
         version=machine.version,
         device=machine.device,
         single_process=machine.single_process,
@@ -234,10 +235,6 @@ def _ranks(
         return machine.num_gpus
     notes.append("the number of GPUs follows from bus_bw / alg_bw")
     return likeliest_ranks(allowed)
-
-
-def _table(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _whole(value: Any) -> int:

@@ -15,10 +15,13 @@ from typing import Final
 
 from shardcost.errors import FormatError
 from shardcost.formats.collective_names import canonical_collective
-from shardcost.formats.log_lines import PassedOver, lines_of
+from shardcost.formats.log_lines import lines_of, processes_in
 from shardcost.formats.reading import (
     LEAST_US,
+    MOST_SIZE_BYTES,
+    MOST_US,
     MeasurementLog,
+    PassedOver,
     Point,
     Run,
     Tick,
@@ -35,7 +38,6 @@ _ROW: Final = re.compile(
     r"[ \t]*+(?:\[[0-9]+,[0-9]+\]<std\w{2,4}>:|[0-9]+:)?[ \t]*+([0-9]{1,30})[ \t]++"
     r"([0-9.]{1,30}+)((?:[ \t]++[0-9.]++)*+)[ \t]*+(?:Pass|Fail)?[ \t]*+"
 )
-_PROCESSES: Final = re.compile(r"[ \t](?:-np|-n|--ntasks)[ =]?([0-9]{1,6})\b")
 _PROCESSES_PRINTED: Final = re.compile(
     r"(?:[Nn]umber of (?:processes|ranks)|nprocs)[ \t:=]+([0-9]{1,6})"
 )
@@ -43,8 +45,6 @@ _PER_RANK: Final = frozenset({"all_gather", "all_to_all"})
 """Collectives whose size OSU gives per rank."""
 _UNKNOWN_RANKS: Final = "the number of GPUs is not in the log: say --gpus"
 _PARTS: Final = "sizes are of one rank's part, not of the whole array"
-_MOST_BYTES: Final = 2**62
-_MOST_US: Final = 1e12
 _MOST_ROWS: Final = 10_000
 _LONGEST_ROW: Final = 300
 """Characters, and so far into a line a title begins."""
@@ -117,9 +117,9 @@ def _drafts(path: Path, passed_over: PassedOver, tick: Tick) -> Iterator[_Draft]
 def _ranks_in(line: str) -> int:
     """Return the number of ranks that a command line or a launcher states; 0 if none."""
     found = _PROCESSES_PRINTED.search(line) if "ro" in line or "ank" in line else None
-    if found is None and "osu_" in line:
-        found = _PROCESSES.search(line[: line.find("osu_")])
-    return int(found[1]) if found else 0
+    if found:
+        return int(found[1])
+    return processes_in(line[: line.find("osu_")]) if "osu_" in line else 0
 
 
 def _point(line: str, number: int) -> Point | str | None:
@@ -134,9 +134,9 @@ def _point(line: str, number: int) -> Point | str | None:
         time_us = float(row[2])
     except ValueError:
         return "rows whose latency is no number"
-    if not 0 < size <= _MOST_BYTES:
+    if not 0 < size <= MOST_SIZE_BYTES:
         return "rows of 0 bytes" if size == 0 else "sizes beyond 4 EiB"
-    if not LEAST_US <= time_us < _MOST_US:
+    if not LEAST_US <= time_us < MOST_US:
         return "rows without a latency above 0"
     return Point(size, time_us * 1e-6, line=number)
 
@@ -163,7 +163,7 @@ def _run(draft: _Draft, passed_over: PassedOver) -> Run:
             points = tuple(_of_all(each, draft.ranks) for each in points)
         else:
             notes.append(_PARTS)
-    kept = tuple(each for each in points if each.size_bytes <= _MOST_BYTES)
+    kept = tuple(each for each in points if each.size_bytes <= MOST_SIZE_BYTES)
     if len(kept) < len(points):
         passed_over.add(points[0].line, "sizes beyond 4 EiB")
     return Run(

@@ -30,17 +30,32 @@ class Unread:
     """Where the first of them stands; 0 where a file has no lines to speak of."""
 
 
+class PassedOver:
+    """Counts what was passed over, by kind, and remembers where the first of a kind stands."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, int, int]] = {}
+
+    def add(self, line: int, kind: str, example: str = "", count: int = 1) -> None:
+        """Count things of a `kind`; `example` says more of the first one."""
+        reason, before, first = self._found.get(kind, (example or kind, 0, line))
+        self._found[kind] = (reason, before + count, first)
+
+    def unread(self) -> tuple[Unread, ...]:
+        """Return all that was counted."""
+        return tuple(Unread(*found) for found in self._found.values())
+
+
 def counted(passed_over: Iterable[tuple[int, str]]) -> tuple[Unread, ...]:
     """Return what was passed over, by reason, from pairs of a line and a reason.
 
     >>> counted([(3, "no number"), (9, "no number")])
     (Unread(reason='no number', count=2, first_line=3),)
     """
-    found: dict[str, tuple[int, int]] = {}
+    found = PassedOver()
     for line, reason in passed_over:
-        count, first = found.get(reason, (0, line))
-        found[reason] = (count + 1, first)
-    return tuple(Unread(reason, count, first) for reason, (count, first) in found.items())
+        found.add(line, reason)
+    return found.unread()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +107,25 @@ class Run:
 
 LEAST_US: Final = 1e-3
 """Of a measured time: in a nanosecond light goes 30 cm. Less would make rates beyond numbers."""
+MOST_US: Final = 1e12
+"""Of a measured time: eleven days."""
+MOST_SIZE_BYTES: Final = 2**62
+"""Of a message: 4 EiB."""
 MOST_RUNS: Final = 1000
 """Of one file: the benchmark of every collective, number format and reduction has 500."""
+
+
+_AMD: Final = ("AMD", "Instinct", "Radeon", "gfx")
+"""What drivers call AMD's devices by."""
+
+
+def library_on(device: str, otherwise: str) -> str:
+    """Return the library that NCCL's tests and PyTorch's ``nccl`` run on a device.
+
+    >>> library_on("AMD Instinct MI300X", "nccl"), library_on("NVIDIA H100 80GB HBM3", "nccl")
+    ('rccl', 'nccl')
+    """
+    return "rccl" if any(word in device for word in _AMD) else otherwise
 
 
 def first_runs(runs: Iterable[Run]) -> tuple[tuple[Run, ...], tuple[Unread, ...]]:

@@ -53,3 +53,8 @@ def finite(value: Any) -> float:
     except OverflowError:
         return 0.0
     return number if isfinite(number) else 0.0
+
+
+def members_of(value: Any) -> dict[str, Any]:
+    """Return the members of a JSON object; none for anything else."""
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,171 @@
+"""The rows of nccl-tests and rccl-tests: where one stands in a line, and what its columns say.
+
+A row is told by its shape: two whole numbers, a number format, then the columns that the header
+names, or those that are usual where there is none. The time of a row must agree with its algbw,
+which is size / time. That shows other units, shifted columns and damaged lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from shardcost.formats.bus_ratio import Interval, as_printed
+from shardcost.formats.reading import LEAST_US, MOST_US
+from shardcost.units import GIGA
+
+_ROW: Final = re.compile(
+    r"(?<![\w.])([0-9]{1,40})[ \t]+([0-9]{1,40})[ \t]+([a-z][a-z0-9_]{2,15})(?=[ \t])(.*)"
+)
+_HEADER_WORDS: Final = ("algbw", "busbw", "time")
+_FORMATS: Final = ("float", "half", "int", "double", "f8", "fp8", "char")
+"""What names of number formats contain: a line without any of these is no row, which is cheaper to
+see than by the regular expression."""
+ROW_ENDS: Final = 1000
+"""So many characters into a line a row is looked for."""
+_NUMBER: Final = re.compile(r"[0-9]{1,25}(?:\.[0-9]{0,25})?(?:[eE][+-]?[0-9]{1,2})?")
+_ROOT: Final = re.compile(r"-?[0-9]{1,7}")
+_BLANK_HALF: Final = re.compile(r"[ \t]{30}")
+"""Where the columns out of place are left blank."""
+_AGREES: Final = 0.005
+"""Relative: how far algbw may be from size / time beyond what rounding explains."""
+
+_USUAL: Final = ("time", "algbw", "busbw", "wrong")
+_PER_ITERATION: Final = ("i_min", "i_max", "i_p99", "i_cv%")
+_USUAL_LAYOUTS: Final = tuple(
+    (half, half) for half in (_USUAL, _USUAL[:3], _USUAL + _PER_ITERATION)
+)
+"""The columns of a row after its parameters: each half, out of place and in place, in order."""
+
+
+class Half(NamedTuple):
+    """One half of a row: out of place or in place."""
+
+    size_bytes: int
+    time_us: float
+    algbw: Interval
+    """GB/s, as printed and by size / time."""
+    busbw: Interval
+    wrong: str
+    in_place: bool
+    dtype: str
+    line: int
+
+
+class Row(NamedTuple):
+    """What follows the number format of a row."""
+
+    parameters: tuple[str, ...]
+    """Reduction and root, as far as they were printed."""
+    halves: list[Half]
+    cut_off: bool
+    """Whether the end of the row is missing."""
+
+
+def row_in(line: str) -> re.Match[str] | None:
+    """Return where a row stands in a line, after whatever prefix."""
+    if any(word in line for word in _FORMATS):
+        return _ROW.search(line, 0, ROW_ENDS)
+    return None
+
+
+def is_header(line: str) -> bool:
+    """Return whether a line names the columns of a table."""
+    return all(word in line for word in _HEADER_WORDS) and ("size" in line or "bytes" in line)
+
+
+def is_whole_row(line: str) -> bool:
+    """Return whether a line holds a row that can be read without a header."""
+    row = row_in(line)
+    return row is not None and isinstance(parsed_row(row[4], int(row[1]), ()), Row)
+
+
+def layout_of(line: str) -> tuple[tuple[str, ...], ...]:
+    """Return the halves that a header names: each begins with the time."""
+    words = [word.lstrip("#") for word in line.split() if word != "timestamp"]
+    starts = [i for i, word in enumerate(words) if word in {"time", "cputime"}]
+    bounds = [*starts, len(words)]
+    return tuple(tuple(words[start:end]) for start, end in pairwise(bounds))
+
+
+def parsed_row(rest: str, size: int, layout: tuple[tuple[str, ...], ...]) -> Row | str:
+    """Return a row from what follows its number format, or why there is none.
+
+    The reduction and the root may be blank, and columns differ between versions. What is right is
+    what makes the times agree with the bandwidths; if nothing does, the row is not to be trusted.
+    """
+    if layout and "cputime" in layout[0]:
+        return "rows of host time (-C 1), which is not how long a collective takes"
+    refused = ""
+    for parameters, columns in _readings(rest.split()):
+        for halves in [layout] if layout else _USUAL_LAYOUTS:
+            blank = bool(_BLANK_HALF.search(rest)) and len(columns) < sum(map(len, halves))
+            found = _halves(columns, halves[1:] if blank else halves, size, in_place=blank)
+            if isinstance(found, str):
+                refused = refused or found
+            else:
+                expected = len(halves) - blank
+                return Row(parameters, found, len(found) < expected)
+    return refused or "rows without a time"
+
+
+def _readings(words: list[str]) -> Iterable[tuple[tuple[str, ...], list[str]]]:
+    """Yield the ways to split words into parameters (reduction, root) and columns."""
+    reduction = [] if not words or is_root(words[0]) or is_number(words[0]) else words[:1]
+    others = words[len(reduction) :]
+    if others and is_root(others[0]):
+        yield (*reduction, others[0]), others[1:]
+    yield tuple(reduction), others
+
+
+def is_root(word: str) -> bool:
+    """Return whether a parameter is the rank of a root; -1 where there is none."""
+    return _ROOT.fullmatch(word) is not None
+
+
+def is_number(word: str) -> bool:
+    """Return whether a cell is a number that is not negative."""
+    return _NUMBER.fullmatch(word) is not None
+
+
+def _halves(
+    columns: list[str], layout: Sequence[tuple[str, ...]], size: int, *, in_place: bool
+) -> list[Half] | str:
+    """Return the halves of a row that are whole, all of them sound, or why not."""
+    found: list[Half] = []
+    for names in layout:
+        cells = dict(zip(names, columns, strict=False))
+        if not {"algbw", "busbw"} <= cells.keys():
+            break
+        half = _half(cells, size, in_place=in_place)
+        if isinstance(half, str):
+            return half
+        found.append(half)
+        columns, in_place = columns[len(names) :], True
+    return found or "rows whose end is missing"
+
+
+def _half(cells: dict[str, str], size: int, *, in_place: bool) -> Half | str:
+    if not all(is_number(cells[name]) for name in ("time", "algbw", "busbw")):
+        return "rows whose time or bandwidth is no number"
+    time = as_printed(cells["time"])
+    if not LEAST_US <= float(cells["time"]) < MOST_US:
+        return "rows with a time of 0" if float(cells["time"]) < 1 else "times beyond 11 days"
+    printed = as_printed(cells["algbw"])
+    computed = Interval(
+        size / time.high * 1e6 / GIGA,
+        size / max(time.low, 1e-9) * 1e6 / GIGA,
+    )
+    allowed = Interval(computed.low * (1 - _AGREES), computed.high * (1 + _AGREES))
+    if size and not printed.meets(allowed):
+        return (
+            "rows whose size / time is not their algbw (first:"
+            f" {cells['algbw']} GB/s is printed, {size / float(cells['time']) / 1e3:.4g} follows;"
+            " other units?)"
+        )
+    algbw = printed.within(computed) if printed.meets(computed) else computed
+    wrong = cells.get("wrong", cells.get("error", ""))
+    us = float(cells["time"])
+    return Half(size, us, algbw, as_printed(cells["busbw"]), wrong, in_place, "", 0)
