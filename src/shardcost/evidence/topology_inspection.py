@@ -1,11 +1,11 @@
 """What a file on a machine's topology means: tiers with link rates, network, faults, a preset.
 
 Two files say how devices are joined: the matrix of ``nvidia-smi topo -m`` and NCCL's topology
-dump. Both become one `_Machine`, so that what follows is said once: `link_tiers` finds the groups,
-the catalog gives the rate of a link (by PCI identity or compute capability where the file has them,
-else by the number of links, and then a note says that this is a guess), and what is out of line is
-named: a GPU with fewer links than its peers, a network card that no GPU reaches without crossing
-the CPU.
+dump. Both become one machine (`topology_machine`), so that what follows is said once: `link_tiers`
+finds the groups, the catalog gives the rate of a link (by PCI identity or compute capability where
+the file has them, else by the number of links, and then a note says that this is a guess), and what
+is out of line is named: a GPU with fewer links than its peers, or one from which every network card
+is across sockets.
 
 Rates are per GPU and in one direction. *Nominal* is the vendor's line rate; *usable* is what NCCL
 takes a link to carry (``catalog/tuner/nccl.toml``).
@@ -13,38 +13,24 @@ takes a link to carry (``catalog/tuner/nccl.toml``).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 from shardcost.catalog import cluster_named, names, network_named, tuner_table
-from shardcost.catalog.reported import cluster_reporting, clusters_of_capability
+from shardcost.catalog.reported import clusters_of_capability
 from shardcost.cluster import Cluster, Network
 from shardcost.evidence.link_tiers import Joined, joined_by_nvlink, pcie_groups
-from shardcost.formats.nccl_xml import NcclGraphs, NcclTopology, Place, TopologyGpu
+from shardcost.evidence.topology_machine import Machine, few_of, machine_in
+from shardcost.formats.nccl_xml import NcclGraphs, NcclTopology
 from shardcost.formats.nvidia_smi import NEAREST_FIRST, DeviceMatrix
 from shardcost.formats.reading import Reading
+from shardcost.units import GIGA
 
-_GB: Final = 1e9
-_GBIT: Final = 1e9 / 8
+_GBIT: Final = GIGA / 8
 _BESIDE: Final = ("NV", "PIX", "PXB")
 """A network card that a GPU reaches without the CPU."""
-_NETWORK_OF_CARD: Final = (
-    (("efa", "rdmap"), "efa"),
-    (("cxi", "hsn"), "slingshot"),
-    (("hfi1",), "omnipath"),
-    (("bnxt_re", "irdma", "roce"), "roce"),
-    (("mlx", "ib"), "infiniband"),
-    (("eth", "ens", "enp", "eno"), "tcp"),
-)
-"""What the name of a card says of its network."""
-_AMAZON: Final = "0x1d0f"
-_ETHERNET: Final = "0x0200"
-_INFINIBAND: Final = "0x0207"
-_SWITCH_CLASS: Final = "0x0680"
-_FAR_SWITCH: Final = "fffffff:"
 _PATTERNS: Final = {
     1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "in-switch (NVLS)",
     6: "collnet direct",
@@ -127,34 +113,13 @@ class GraphInspection:
     faults: tuple[str, ...]
 
 
-@dataclass
-class _Machine:
-    """Both kinds of file, said alike."""
-
-    gpus: tuple[str, ...]
-    links: list[list[int]]
-    """NVLinks that each two GPUs can use together."""
-    behind_switch: bool | None
-    near: list[list[str]]
-    """How each two GPUs are joined by PCIe."""
-    cards: list[tuple[str, float | None, list[str]]]
-    """Name, rate and the way to each GPU."""
-    network_kind: str
-    hosts: int = 1
-    sm: int | None = None
-    board: str | None = None
-    pci_bytes_per_s: float | None = None
-    faults: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 def inspected(
     reading: DeviceMatrix | NcclTopology | NcclGraphs, cluster: Cluster | None = None
 ) -> TopologyInspection | GraphInspection:
     """Return what a topology file means; `cluster` says what the machine is, where it is known."""
     if isinstance(reading, NcclGraphs):
         return _inspected_graphs(reading)
-    machine = _from_matrix(reading) if isinstance(reading, DeviceMatrix) else _from_xml(reading)
+    machine = machine_in(reading)
     joined = joined_by_nvlink(machine.links, _links_in_all(), behind_switch=machine.behind_switch)
     preset = cluster or _like(machine, joined)
     _say_what_is_out_of_line(machine, joined)
@@ -178,161 +143,6 @@ def inspected(
     )
 
 
-def _from_matrix(matrix: DeviceMatrix) -> _Machine:
-    links = [
-        [int(cell[2:]) if cell.startswith("NV") else 0 for cell in row] for row in matrix.links
-    ]
-    near = [
-        [
-            _by_domain(matrix.numa[i], matrix.numa[j]) if cell.startswith("NV") else cell
-            for j, cell in enumerate(row)
-        ]
-        for i, row in enumerate(matrix.links)
-    ]
-    ways = zip(*matrix.nic_links, strict=True) if matrix.nics else iter(())
-    cards: list[tuple[str, float | None, list[str]]] = [
-        (matrix.nic_names[nic], None, list(way)) for nic, way in zip(matrix.nics, ways, strict=True)
-    ]
-    return _Machine(
-        gpus=matrix.gpus,
-        links=links,
-        behind_switch=None,
-        near=near,
-        cards=cards,
-        network_kind=_usual([_kind_by_name(name) for name, _, _ in cards]),
-    )
-
-
-def _by_domain(one: str, other: str) -> str:
-    """Return how GPUs that NVLinks join are joined besides, as their NUMA domains say."""
-    if not one or not other or "N/A" in {one, other}:
-        return ""
-    return "NODE" if one == other else "SYS"
-
-
-def _from_xml(topology: NcclTopology) -> _Machine:
-    gpus = topology.gpus
-    total = [sum(link.count for link in gpu.nvlinks) for gpu in gpus]
-    switched = _behind_switch(gpus)
-    places = {gpu.busid: index for index, gpu in enumerate(gpus)}
-    links = [[0] * len(gpus) for _ in gpus]
-    for one, gpu in enumerate(gpus):
-        for link in gpu.nvlinks:
-            other = places.get(link.target)
-            if other is not None and other != one:
-                links[one][other] = links[other][one] = max(links[one][other], link.count)
-    if switched:
-        links = [[min(a, b) * (i != j) for j, b in enumerate(total)] for i, a in enumerate(total)]
-    hosts = {cpu.host for cpu in topology.cpus}
-    machine = _Machine(
-        gpus=_labels(gpus),
-        links=links,
-        behind_switch=switched,
-        near=[[_way(topology, a.place, b.place) for b in gpus] for a in gpus],
-        cards=[
-            (nic.name, nic.gbit_per_s, [_way(topology, gpu.place, nic.place) for gpu in gpus])
-            for nic in topology.nics
-        ],
-        network_kind=_usual(
-            [_kind_by_bus(nic.maker, nic.pci_class, nic.name) for nic in topology.nics]
-        ),
-        hosts=max(1, len(hosts)),
-        sm=_single({gpu.sm for gpu in gpus}),
-        board=_board(gpus),
-        pci_bytes_per_s=_slowest(gpus),
-    )
-    _say_of_xml(machine, topology, total)
-    return machine
-
-
-def _labels(gpus: Sequence[TopologyGpu]) -> tuple[str, ...]:
-    """Return names of the GPUs: by device number, by rank where several hosts number alike."""
-    devices = [gpu.dev for gpu in gpus]
-    if len(set(devices)) == len(devices):
-        return tuple(f"GPU{dev}" for dev in devices)
-    ranks = [gpu.rank for gpu in gpus]
-    alike = None in ranks or len(set(ranks)) < len(ranks)
-    return tuple(f"GPU{place if alike else rank}" for place, rank in enumerate(ranks))
-
-
-def _behind_switch(gpus: Sequence[TopologyGpu]) -> bool | None:
-    """Return whether NVLinks end at switches; None without NVLinks."""
-    targets = [link for gpu in gpus for link in gpu.nvlinks if link.count]
-    if not targets:
-        return None
-    return any(
-        link.target_class.startswith(_SWITCH_CLASS) or link.target.startswith(_FAR_SWITCH)
-        for link in targets
-    )
-
-
-def _way(topology: NcclTopology, one: Place, other: Place) -> str:
-    """Return how two devices are joined by PCIe, in the words of the matrix."""
-    if one.cpu != other.cpu:
-        same_host = topology.cpus[one.cpu].host == topology.cpus[other.cpu].host
-        return "SYS" if same_host else ""
-    shared = 0
-    for a, b in zip(one.switches, other.switches, strict=False):
-        if a != b:
-            break
-        shared += 1
-    if not shared:
-        return "PHB"
-    between = len(one.switches) + len(other.switches) - 2 * shared
-    return "PXB" if between else "PIX"
-
-
-def _single(values: set[int | None]) -> int | None:
-    return values.pop() if len(values) == 1 else None
-
-
-def _board(gpus: Sequence[TopologyGpu]) -> str | None:
-    """Return the preset of the boards' PCI identity, if all have the same."""
-    found = {gpu.pci_id for gpu in gpus}
-    return cluster_reporting(found.pop()) if len(found) == 1 else None
-
-
-def _slowest(gpus: Sequence[TopologyGpu]) -> float | None:
-    rates = [gpu.pci_bytes_per_s for gpu in gpus if gpu.pci_bytes_per_s]
-    return min(rates) if len(rates) == len(gpus) and rates else None
-
-
-def _say_of_xml(machine: _Machine, topology: NcclTopology, total: list[int]) -> None:
-    if topology.gpus and not any(total):
-        machine.notes.append(
-            "no GPU has an <nvlink>: a file that a cloud ships leaves them out; what the preset of"
-            " the GPU has is taken instead"
-        )
-    without = [
-        gpu for gpu, nic in zip(machine.gpus, topology.gpus, strict=True) if nic.gdr is False
-    ]
-    if without:
-        machine.notes.append(f"{_named(without)}: network cards cannot reach the memory (gdr=0)")
-    cards = [nic.name for nic in topology.nics if nic.gdr is False]
-    if cards:
-        machine.notes.append(f"{_named(cards)}: no GPUDirect RDMA (gdr=0)")
-
-
-def _kind_by_name(name: str) -> str:
-    lower = name.lower()
-    return next((kind for starts, kind in _NETWORK_OF_CARD if lower.startswith(starts)), "")
-
-
-def _kind_by_bus(maker: str, pci_class: str, name: str) -> str:
-    if maker == _AMAZON:
-        return "efa"
-    if pci_class.startswith(_INFINIBAND):
-        return "infiniband"
-    by_name = _kind_by_name(name)
-    ethernet = pci_class.startswith(_ETHERNET) and by_name == "infiniband"
-    return "roce" if ethernet else by_name
-
-
-def _usual(kinds: list[str]) -> str:
-    known = [kind for kind in kinds if kind]
-    return Counter(known).most_common(1)[0][0] if known else ""
-
-
 def _links_in_all() -> list[int]:
     """Return how many NVLinks the GPUs of the catalog have."""
     found = {cluster.tiers[0].links_per_gpu for cluster in _nvidia_clusters()}
@@ -345,7 +155,7 @@ def _nvidia_clusters() -> list[Cluster]:
     return [each for each in clusters if each.device.vendor == "nvidia"]
 
 
-def _like(machine: _Machine, joined: Joined | None) -> Cluster | None:
+def _like(machine: Machine, joined: Joined | None) -> Cluster | None:
     """Return the preset that is most like a machine: by its board, else by generation and links."""
     if machine.board is not None:
         return cluster_named(machine.board)
@@ -355,7 +165,7 @@ def _like(machine: _Machine, joined: Joined | None) -> Cluster | None:
     return found[0] if found else None
 
 
-def _guess(machine: _Machine, joined: Joined | None, found: Sequence[Cluster]) -> str:
+def _guess(machine: Machine, joined: Joined | None, found: Sequence[Cluster]) -> str:
     """Return by what a machine was taken for the first of some presets, in words."""
     links = f" by its {joined.links_per_gpu} NVLinks per GPU" if joined else ""
     unnamed = "" if machine.sm else "the file does not name the GPUs: "
@@ -364,7 +174,7 @@ def _guess(machine: _Machine, joined: Joined | None, found: Sequence[Cluster]) -
     return f"{unnamed}taken for {found[0].name}{links}{alike}"
 
 
-def _candidates(machine: _Machine, joined: Joined | None) -> list[Cluster]:
+def _candidates(machine: Machine, joined: Joined | None) -> list[Cluster]:
     """Return the presets that a machine can be, those of as many GPUs first, then the slowest."""
     gpus = len(machine.gpus) // machine.hosts
     of_capability = None if machine.sm is None else set(clusters_of_capability(machine.sm))
@@ -393,7 +203,7 @@ def _candidates(machine: _Machine, joined: Joined | None) -> list[Cluster]:
     )
 
 
-def _say_what_is_out_of_line(machine: _Machine, joined: Joined | None) -> None:
+def _say_what_is_out_of_line(machine: Machine, joined: Joined | None) -> None:
     if joined is not None:
         for gpu, links in joined.fewer:
             has = f"{links} NVLinks" if links else "no NVLink"
@@ -408,12 +218,12 @@ def _say_what_is_out_of_line(machine: _Machine, joined: Joined | None) -> None:
     ]
     if far:
         machine.notes.append(
-            f"from {_named(far)} every network card is across sockets (SYS): slow, and without"
+            f"from {few_of(far)} every network card is across sockets (SYS): slow, and without"
             " GPUDirect RDMA"
         )
 
 
-def _say_where_presets_differ(machine: _Machine, joined: Joined | None, given: Cluster) -> None:
+def _say_where_presets_differ(machine: Machine, joined: Joined | None, given: Cluster) -> None:
     links = given.tiers[0].links_per_gpu
     if joined is not None and links is not None and links != joined.links_per_gpu:
         machine.notes.append(
@@ -421,7 +231,7 @@ def _say_where_presets_differ(machine: _Machine, joined: Joined | None, given: C
         )
 
 
-def _tiers(machine: _Machine, joined: Joined | None, preset: Cluster | None) -> list[LinkTier]:
+def _tiers(machine: Machine, joined: Joined | None, preset: Cluster | None) -> list[LinkTier]:
     """Return the tiers of a machine, NVLinks first, then PCIe from inside outward."""
 
     def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
@@ -448,7 +258,7 @@ def _tiers(machine: _Machine, joined: Joined | None, preset: Cluster | None) -> 
     return found
 
 
-def _tier_of_preset(machine: _Machine, preset: Cluster) -> LinkTier:
+def _tier_of_preset(machine: Machine, preset: Cluster) -> LinkTier:
     """Return the NVLinks that a GPU has by its datasheet, in a file that leaves them out."""
     tier = preset.tiers[0]
     links = tier.links_per_gpu
@@ -457,7 +267,7 @@ def _tier_of_preset(machine: _Machine, preset: Cluster) -> LinkTier:
     return LinkTier(tier.kind, (machine.gpus,), links, float(tier.bytes_per_s), in_all)
 
 
-def _link_rates(machine: _Machine, preset: Cluster | None) -> tuple[float | None, float | None]:
+def _link_rates(machine: Machine, preset: Cluster | None) -> tuple[float | None, float | None]:
     """Return what one NVLink carries, nominally and as NCCL counts."""
     nominal = None
     if preset is not None and preset.tiers[0].links_per_gpu:
@@ -472,17 +282,17 @@ def _usable_link_rate(sm: int | None) -> float | None:
     """Return what NCCL takes an NVLink of a compute capability to carry."""
     by_capability = {int(k[2:]): v for k, v in tuner_table("nccl")["nvlink_gb_per_s"].items()}
     reached = [least for least in by_capability if sm is not None and least <= sm]
-    return by_capability[max(reached)] * _GB if reached else None
+    return by_capability[max(reached)] * GIGA if reached else None
 
 
-def _pcie_rate(machine: _Machine, preset: Cluster | None) -> float | None:
+def _pcie_rate(machine: Machine, preset: Cluster | None) -> float | None:
     if machine.pci_bytes_per_s:
         return machine.pci_bytes_per_s
     pcie = preset is not None and preset.tiers[0].kind == "pcie"
     return float(preset.tiers[0].bytes_per_s) if preset is not None and pcie else None
 
 
-def _card(machine: _Machine, card: tuple[str, float | None, list[str]]) -> Card:
+def _card(machine: Machine, card: tuple[str, float | None, list[str]]) -> Card:
     name, rate, ways = card
     known = [way for way in ways if way in NEAREST_FIRST]
     how = min(known, key=NEAREST_FIRST.index) if known else ""
@@ -495,14 +305,14 @@ def _together(cards: Sequence[Card], hosts: int) -> float | None:
     return sum(rates) / hosts if rates and len(rates) == len(cards) else None
 
 
-def _network(machine: _Machine, cards: Sequence[Card], preset: Cluster | None) -> str | None:
+def _network(machine: Machine, cards: Sequence[Card], preset: Cluster | None) -> str | None:
     """Return the preset of the network that is most like the cards of one node."""
     if not cards or not machine.network_kind:
         return None
     count = max(1, len(cards) // machine.hosts)
     rate = _together(cards, machine.hosts)
     if rate is None and preset is not None:
-        shipped = network_rate_of(machine.network_kind, preset)
+        shipped = _network_rate_of(machine.network_kind, preset)
         rate = shipped * count if shipped else None
         machine.notes.append(
             "the file does not have the rate of the network cards; the network is guessed from"
@@ -538,7 +348,7 @@ def _assumed(network: Network) -> bool:
     return network.name in {"ib", "tcp"}
 
 
-def network_rate_of(kind: str, preset: Cluster) -> float | None:
+def _network_rate_of(kind: str, preset: Cluster) -> float | None:
     """Return the rate in Gbit/s of the ports that shipped with a generation, where it is known."""
     if kind not in {"infiniband", "roce"}:
         return None
@@ -546,18 +356,13 @@ def network_rate_of(kind: str, preset: Cluster) -> float | None:
     return None if joined is None else float(joined.nic_bytes_per_s) / _GBIT
 
 
-def _named(things: Sequence[str]) -> str:
-    few = ", ".join(things[:4])
-    return few if len(things) <= 4 else f"{few} and {len(things) - 4} more"
-
-
 def _inspected_graphs(reading: NcclGraphs) -> GraphInspection:
     sets = tuple(
         ChannelSet(
             _PATTERNS.get(graph.pattern, f"pattern {graph.pattern}"),
             graph.channels,
-            graph.channels * graph.intra_gb_per_s * _GB,
-            graph.channels * graph.inter_gb_per_s * _GB if _leaves(graph.routes) else 0.0,
+            graph.channels * graph.intra_gb_per_s * GIGA,
+            graph.channels * graph.inter_gb_per_s * GIGA if _leaves(graph.routes) else 0.0,
             graph.intra_type,
             graph.inter_type,
             max((sum(stop.startswith("gpu") for stop in each) for each in graph.routes), default=0),

@@ -14,9 +14,8 @@ from shardcost.evidence.topology_inspection import (
 from shardcost.formats.reading import Reading
 from shardcost.report.text import heading, paragraph, table
 from shardcost.report.unread import unread_as_data, unread_in_words
-from shardcost.units import format_rate
+from shardcost.units import GIGA, format_rate
 
-_GB: Final = 1e9
 _KINDS: Final = {
     "nvidia-smi-topo": "the device matrix of nvidia-smi topo -m",
     "nccl-topology": "the topology that NCCL sees",
@@ -98,7 +97,7 @@ def _tier_as_data(tier: LinkTier) -> dict[str, Any]:
 
 
 def _in_gb(rate: float | None) -> float | None:
-    return None if rate is None else round(rate / _GB, 4)
+    return None if rate is None else round(rate / GIGA, 4)
 
 
 def _card_as_data(card: Card) -> dict[str, Any]:
