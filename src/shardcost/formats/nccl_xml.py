@@ -21,6 +21,7 @@ from xml.parsers import expat
 from shardcost.errors import FormatError, shown
 from shardcost.formats.opened import chunks_of
 from shardcost.formats.reading import Reading, Tick, counted, no_tick
+from shardcost.units import GIGA
 
 TOPOLOGY: Final = "nccl-topology"
 GRAPH: Final = "nccl-graph"
@@ -81,9 +82,6 @@ class TopologyGpu:
     pci_bytes_per_s: float | None
     """Line rate of its PCI link after encoding; None where a virtual machine hides it."""
     nvlinks: tuple[NvLinks, ...]
-    c2c_bytes_per_s: float | None
-    """Of the link to the CPU of a superchip, as NCCL counts it."""
-    line: int
 
 
 @dataclass(frozen=True)
@@ -92,24 +90,18 @@ class TopologyNic:
 
     name: str
     place: Place
-    busid: str
     gbit_per_s: float | None
-    port: int | None
     gdr: bool | None
     maker: str
     """PCI vendor: ``0x15b3`` is Mellanox, ``0x1d0f`` Amazon."""
     pci_class: str
     """``0x0207..`` is InfiniBand, ``0x0200..`` Ethernet."""
-    line: int
 
 
 @dataclass(frozen=True)
 class TopologyCpu:
     """One NUMA domain."""
 
-    numa: int | None
-    arch: str
-    vendor: str
     host: str
     """Which host it is of, in a file that joins several."""
 
@@ -129,7 +121,6 @@ class NcclTopology(Reading):
 class NcclGraph:
     """What NCCL's search found for one pattern."""
 
-    id: int
     pattern: int
     channels: int
     intra_gb_per_s: float
@@ -292,7 +283,7 @@ class _Builder:
 def _topology(root: _Element, file: str) -> NcclTopology:
     found = _Found()
     for element in root.all("cpu"):
-        found.cpus.append(_cpu(element, found))
+        found.cpus.append(TopologyCpu(_word(element, "host_hash")))
         _descend(element, Place(len(found.cpus) - 1, ()), found)
     if not found.gpus and not found.nics:
         raise FormatError(
@@ -314,15 +305,6 @@ def _topology(root: _Element, file: str) -> NcclTopology:
         switches=tuple(dict.fromkeys(found.switches)),
         gpus=tuple(found.gpus),
         nics=tuple(found.nics),
-    )
-
-
-def _cpu(element: _Element, found: _Found) -> TopologyCpu:
-    return TopologyCpu(
-        found.whole(element, "numaid", -1, 4096),
-        _word(element, "arch"),
-        _word(element, "vendor"),
-        _word(element, "host_hash"),
     )
 
 
@@ -365,7 +347,6 @@ def _gpu(element: _Element, pci: _Element, place: Place, found: _Found) -> Topol
     """Return a GPU: of a ``<gpu>``, or of its PCI entry alone, as in the files of clouds."""
     dev = found.whole(element, "dev", 0, 4096) if element.tag == "gpu" else None
     ids = [_word(pci, name).lower().removeprefix("0x") for name in ("vendor", "device")]
-    c2c = [_c2c(each, found) for each in element.all("c2c")]
     return TopologyGpu(
         dev=len(found.gpus) if dev is None else dev,
         busid=_word(pci, "busid"),
@@ -376,8 +357,6 @@ def _gpu(element: _Element, pci: _Element, place: Place, found: _Found) -> Topol
         pci_id=":".join(ids) if all(ids) else "",
         pci_bytes_per_s=_pci_rate(pci, found),
         nvlinks=tuple(_nvlinks(element, found)),
-        c2c_bytes_per_s=sum(each for each in c2c if each) or None,
-        line=element.line,
     )
 
 
@@ -388,13 +367,6 @@ def _nvlinks(gpu: _Element, found: _Found) -> Iterator[NvLinks]:
             yield NvLinks(_word(element, "target").lower(), count, _word(element, "tclass").lower())
         elif "count" not in element.attributes:
             found.passed_over.append((element.line, "<nvlink> without a count"))
-
-
-def _c2c(element: _Element, found: _Found) -> float | None:
-    """Return the rate of links to the CPU: each of `bw` MB/s."""
-    each = found.decimal(element, "bw", 10**9)
-    count = found.whole(element, "count", 0, _MOST_LINKS)
-    return None if each is None or count is None else each * 10**6 * count
 
 
 def _flag(element: _Element, name: str) -> bool | None:
@@ -412,7 +384,7 @@ def _pci_rate(pci: _Element, found: _Found) -> float | None:
     if not transfers or not width:
         return None
     encoded = 128 / 130 if transfers >= 8 else 8 / 10
-    return transfers * 1e9 * width * encoded / 8
+    return transfers * GIGA * width * encoded / 8
 
 
 def _nic(element: _Element, pci: _Element, place: Place, found: _Found) -> None:
@@ -430,13 +402,10 @@ def _port(net: _Element, pci: _Element, place: Place, found: _Found) -> Topology
     return TopologyNic(
         name=_word(net, "name") or _word(pci, "busid") or f"net {len(found.nics)}",
         place=place,
-        busid=_word(pci, "busid"),
         gbit_per_s=megabits / 1000 if megabits else None,
-        port=found.whole(net, "port", 0, 10**4),
         gdr=_flag(net, "gdr"),
         maker=_word(pci, "vendor").lower(),
         pci_class=_word(pci, "class").lower(),
-        line=net.line,
     )
 
 
@@ -451,15 +420,14 @@ def _graphs(root: _Element, file: str) -> NcclGraphs:
 
 
 def _graph(element: _Element, found: _Found) -> NcclGraph | None:
-    wholes = [found.whole(element, name, 0, 4096) for name in ("id", "pattern", "nchannels")]
+    wholes = [found.whole(element, name, 0, 4096) for name in ("pattern", "nchannels")]
     speeds = [found.decimal(element, name, 10**6) for name in ("speedintra", "speedinter")]
     if None in wholes or None in speeds:
         found.passed_over.append((element.line, "<graph> without its sizes"))
         return None
-    identity, pattern, channels = (each or 0 for each in wholes)
+    pattern, channels = (each or 0 for each in wholes)
     intra, inter = (each or 0.0 for each in speeds)
     return NcclGraph(
-        identity,
         pattern,
         channels,
         intra,
