@@ -11,7 +11,7 @@ from shardcost.catalog.reported import cluster_reporting
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration, of_profile, profile_in
 from shardcost.evidence import log_inspection, topology_inspection, trace_inspection
-from shardcost.formats.detect import ModelFile, ProfileFile
+from shardcost.formats.detect import ProfileFile
 from shardcost.formats.kineto import Trace
 from shardcost.formats.nccl_xml import NcclGraphs, NcclTopology
 from shardcost.formats.nvidia_smi import DeviceMatrix
@@ -60,8 +60,6 @@ def _inspected(reading: Reading, cluster: Cluster | None, network: str | None) -
         )
     elif isinstance(reading, DeviceMatrix | NcclTopology | NcclGraphs):
         findings = topology_inspection.inspected(reading, cluster)
-    elif isinstance(reading, ModelFile):
-        findings = reading.model
     elif isinstance(reading, ProfileFile):
         findings = _profile(reading)
     return Inspected((reading,), findings)

@@ -32,7 +32,8 @@ _FAR_SLOWER: Final = 2.0
 _ABOVE_LINK: Final = 1.02
 _SMALL_BYTES: Final = 4096
 """Up to here a time is all latency."""
-_NEAR_PEAK: Final = 0.8
+NEAR_PEAK: Final = 0.8
+"""Share of the peak from which on a bandwidth is near it."""
 _VENDORS_OWN: Final = frozenset({"nccl", "rccl"})
 """Libraries whose tests print alike: rows without a device may be of either."""
 
@@ -73,7 +74,7 @@ class RunFindings:
     peak: RatedPoint | None
     """The point with the highest bus bandwidth."""
     near_peak_bytes: int
-    """The smallest message that reaches 80 % of the peak; 0 where there is no peak."""
+    """The smallest message that is near the peak (`NEAR_PEAK`); 0 where there is no peak."""
     floor_s: float | None
     """The median time of messages of up to 4 KiB, which is all latency."""
     suspicious: tuple[Doubt, ...]
@@ -160,7 +161,7 @@ def _main(points: Sequence[RatedPoint]) -> list[RatedPoint]:
 def _near_peak_bytes(points: Sequence[RatedPoint], peak: RatedPoint | None) -> int:
     if peak is None:
         return 0
-    enough = _NEAR_PEAK * (peak.busbw_bytes_per_s or 0.0)
+    enough = NEAR_PEAK * (peak.busbw_bytes_per_s or 0.0)
     return min(each.point.size_bytes for each in points if (each.busbw_bytes_per_s or 0) >= enough)
 
 

@@ -82,6 +82,11 @@ class GroupFindings:
     """The same calls, without waiting."""
 
     @property
+    def hidden_s(self) -> float:
+        """What ran behind compute."""
+        return self.time_s - self.exposed_s
+
+    @property
     def slowness(self) -> float | None:
         """Achieved over predicted time."""
         return self.achieved_s / self.predicted_s if self.predicted_s else None
@@ -134,7 +139,7 @@ def inspected(traces: Sequence[Trace], cluster: Cluster | None = None) -> TraceF
     groups, notes = _groups(calls, cluster)
     runs = tuple(inspected_run(each) for each in runs_of(traces))
     said = [note for trace in traces for note in trace.notes]
-    if 0 < len(calls.ranks) == 1 and groups:
+    if len(calls.ranks) == 1 and groups:
         said.append("times of collectives include waiting: give the traces of several ranks")
     return TraceFindings(
         traces=tuple(traces),
@@ -180,9 +185,8 @@ def _groups(calls: Merged, cluster: Cluster | None) -> tuple[tuple[GroupFindings
 
 def _shape(kind: Kind) -> Shape:
     group = kind.group
-    label = group.description if group.description not in {"", "undefined"} else ""
     # Ranks of other groups for the same purpose have groups of other names.
-    name = label or (group.name if group.stride == 0 else "")
+    name = group.purpose or (group.name if group.stride == 0 else "")
     return Shape(kind.collective, name, group.size, group.stride)
 
 

@@ -5,7 +5,7 @@ NCCL runs what its own model puts lowest; shardcost predicts how long each of it
 NCCL is predicted to run; neighbouring sizes with the same answer become one rule.
 
 **When is a gain worth a rule?** A prediction has an error, known from the rows behind its
-constants. Where the saving is within `_ALREADY_FASTEST` of the time, NCCL's own choice stands. A
+constants. Where the saving is within `ALREADY_FASTEST` of the time, NCCL's own choice stands. A
 rule that saves more than the p90 error is *sound*: nine of ten predictions are closer than that.
 One that saves less than that but more than the median error is *doubtful*: it is written as a
 comment, to be measured first. What saves less is within the noise of the model and left out. All of
@@ -31,7 +31,7 @@ from shardcost.collectives.tuner import PathName
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.nccl_tuner import COLLECTIVES, HEADING, Line, TunerRule
 
-_ALREADY_FASTEST: Final = 0.02
+ALREADY_FASTEST: Final = 0.02
 """Share of the time by which NCCL's choice may lose and still stand."""
 _POINTS_PER_OCTAVE: Final = 16
 _IN_FILE: Final = {"chain": "ring"}
@@ -67,7 +67,7 @@ class TunerPlan:
     sizes: int
     """Sizes that were looked at, over all groups and collectives."""
     sizes_already_fastest: int
-    """Of those, where NCCL's own choice is within 2 % of the fastest."""
+    """Of those, where NCCL's own choice is within `ALREADY_FASTEST` of the fastest."""
     ranges_within_error: int
     """Ranges whose gain is below the median error, which are left out."""
     median_pct: float
@@ -114,7 +114,7 @@ def tuner_plan(
         rules=tuple(beyond),
         sizes=sum(np.size(result.size_bytes) for result in results),
         sizes_already_fastest=sum(
-            int(np.sum(_saved(result) <= _ALREADY_FASTEST)) for result in results
+            int(np.sum(_saved(result) <= ALREADY_FASTEST)) for result in results
         ),
         ranges_within_error=len(found) - len(beyond),
         median_pct=max(medians),
@@ -192,7 +192,7 @@ def _ranges(result: CollectiveTime) -> Iterator[PlannedRule]:
     paths = list(times)
     fastest = np.argmin(np.stack(list(times.values())), axis=0)
     saved = _saved(result)
-    answers = np.where(saved > _ALREADY_FASTEST, fastest, -1)
+    answers = np.where(saved > ALREADY_FASTEST, fastest, -1)
     for answer, run in groupby(range(len(answers)), key=lambda place: int(answers[place])):
         places = list(run)
         if answer >= 0:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from shardcost.evidence.log_inspection import Doubt, RatedPoint, RunFindings
+from shardcost.evidence.log_inspection import NEAR_PEAK, Doubt, RatedPoint, RunFindings
 from shardcost.formats.reading import MeasurementLog, Point, Run
 from shardcost.report.text import heading, paragraph, table
 from shardcost.report.unread import unread_as_data, unread_in_words
@@ -70,7 +70,7 @@ def _run_as_data(found: RunFindings) -> dict[str, Any]:
         "device": run.device,
         "single_process": run.single_process,
         "system": found.system or None,
-        "nominal_link": _gb_per_s(found.nominal_bytes_per_s),
+        "nominal_link": gb_per_s(found.nominal_bytes_per_s),
         "peak": None if peak is None else _point_as_data(peak),
         "near_peak_bytes": found.near_peak_bytes or None,
         "latency_floor_us": None if found.floor_s is None else _us(found.floor_s),
@@ -95,8 +95,8 @@ def _point_as_data(each: RatedPoint) -> dict[str, Any]:
     return {
         "size_bytes": each.point.size_bytes,
         "time_us": _us(each.point.time_s),
-        "algbw": _gb_per_s(each.algbw_bytes_per_s),
-        "busbw": _gb_per_s(each.busbw_bytes_per_s),
+        "algbw": gb_per_s(each.algbw_bytes_per_s),
+        "busbw": gb_per_s(each.busbw_bytes_per_s),
         "link_share": each.link_share,
         "predicted_us": None if each.predicted_s is None else _us(each.predicted_s),
         "dtype": each.point.dtype,
@@ -127,7 +127,8 @@ def _us(seconds: float) -> float:
     return round(seconds * 1e6, 6)
 
 
-def _gb_per_s(bytes_per_s: float | None) -> float | None:
+def gb_per_s(bytes_per_s: float | None) -> float | None:
+    """Return a rate in GB/s, where there is one."""
     return None if bytes_per_s is None else bytes_per_s / GIGA
 
 
@@ -179,8 +180,8 @@ def _cells(each: RatedPoint, other: RatedPoint | None) -> dict[str, str]:
         "size": format_bytes(each.point.size_bytes),
         "time us": _digits(_us(each.point.time_s)),
         "in place us": _digits(_us(other.point.time_s)) if other and beside else "",
-        "algbw GB/s": _digits(_gb_per_s(each.algbw_bytes_per_s)),
-        "busbw GB/s": _digits(_gb_per_s(each.busbw_bytes_per_s)),
+        "algbw GB/s": _digits(gb_per_s(each.algbw_bytes_per_s)),
+        "busbw GB/s": _digits(gb_per_s(each.busbw_bytes_per_s)),
         "of link": "" if each.link_share is None else f"{100 * each.link_share:.1f} %",
         "predicted us": "" if each.predicted_s is None else _digits(_us(each.predicted_s)),
     }
@@ -219,7 +220,9 @@ def _remarks(log: MeasurementLog, found: RunFindings) -> list[str]:
 def _ramp(found: RunFindings) -> str:
     parts = []
     if found.near_peak_bytes:
-        parts.append(f"80 % of the peak from {format_bytes(found.near_peak_bytes)} on")
+        parts.append(
+            f"{100 * NEAR_PEAK:.0f} % of the peak from {format_bytes(found.near_peak_bytes)} on"
+        )
     if found.floor_s is not None:
         parts.append(f"small messages take {format_time(found.floor_s)}")
     return f"{'; '.join(parts)}." if parts else ""

@@ -7,9 +7,10 @@ from typing import Any, Final
 from shardcost.evidence.log_inspection import RunFindings
 from shardcost.evidence.trace_inspection import GroupFindings, TraceFindings, name_of
 from shardcost.formats.reading import Unread
+from shardcost.report.inspect_log import gb_per_s
 from shardcost.report.text import heading, paragraph, table
 from shardcost.report.unread import unread_as_data, unread_in_words
-from shardcost.units import GIGA, format_rate, format_time
+from shardcost.units import format_rate, format_time
 
 _MOST_GROUPS: Final = 8
 _MOST_KERNELS: Final = 3
@@ -68,9 +69,9 @@ def _group_as_data(each: GroupFindings) -> dict[str, Any]:
         "time_s": each.time_s,
         "waiting_s": each.waiting_s,
         "exposed_s": each.exposed_s,
-        "hidden_s": each.time_s - each.exposed_s,
-        "algbw": _gb_per_s(each.algbw_bytes_per_s),
-        "busbw": _gb_per_s(each.busbw_bytes_per_s),
+        "hidden_s": each.hidden_s,
+        "algbw": gb_per_s(each.algbw_bytes_per_s),
+        "busbw": gb_per_s(each.busbw_bytes_per_s),
         "achieved_s": each.achieved_s,
         "predicted_s": each.predicted_s,
         "achieved_over_predicted": each.slowness,
@@ -85,17 +86,13 @@ def _run_as_data(found: RunFindings) -> dict[str, Any]:
             {
                 "size_bytes": each.point.size_bytes,
                 "time_us": round(each.point.time_s * 1e6, 6),
-                "algbw": _gb_per_s(each.algbw_bytes_per_s),
-                "busbw": _gb_per_s(each.busbw_bytes_per_s),
+                "algbw": gb_per_s(each.algbw_bytes_per_s),
+                "busbw": gb_per_s(each.busbw_bytes_per_s),
             }
             for each in found.points
         ],
         "notes": list(found.run.notes),
     }
-
-
-def _gb_per_s(bytes_per_s: float | None) -> float | None:
-    return None if bytes_per_s is None else bytes_per_s / GIGA
 
 
 def _unread(found: TraceFindings) -> list[Unread]:

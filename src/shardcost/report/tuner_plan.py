@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from shardcost.evidence.tuner_plan import PlannedRule, TunerPlan
+from shardcost.evidence.tuner_plan import ALREADY_FASTEST, PlannedRule, TunerPlan
 from shardcost.report.text import heading, paragraph, table
 from shardcost.units import format_bytes
 
@@ -62,8 +62,9 @@ def _remarks(plan: TunerPlan) -> list[str]:
     noise = f"; {plan.ranges_within_error} ranges would save less than the model's error"
     errors = f"{plan.median_pct:.1f} % (median), {plan.p90_pct:.1f} % (p90)"
     trust = "In force are rules that save more than their p90; the others stand in the file as"
+    within = f"where NCCL's choice is the fastest within {100 * ALREADY_FASTEST:.0f} %"
     return [
-        f"No rule is needed at {fastest}, where NCCL's choice is the fastest within 2 %{noise}.",
+        f"No rule is needed at {fastest}, {within}{noise}.",
         f"Predicted, not measured: the model's error is up to {errors}. {trust} comments.",
         *(f"Note: {note}." for note in plan.notes),
     ]
