@@ -19,8 +19,9 @@ from shardcost.collectives.bounds import bus_factor
 from shardcost.errors import FormatError, ShardcostError
 from shardcost.formats import bus_ratio, nccl_inspector, nccl_tests, nccl_tests_json, osu
 from shardcost.formats.collective_names import canonical_collective
-from shardcost.formats.opened import head_of
-from shardcost.formats.reading import MeasurementLog, Run
+from shardcost.formats.log_lines import text_of_log
+from shardcost.formats.opened import chunks_of, head_of
+from shardcost.formats.reading import MeasurementLog, PassedOver, Run
 
 READERS: tuple[ModuleType, ...] = (nccl_tests, nccl_tests_json, nccl_inspector, osu)
 HEADER = (
@@ -777,3 +778,27 @@ def test_posted_logs(evidence: Path, name: str, ranks: int, nodes: int) -> None:
     assert nccl_tests.looks_like(head_of(path))
     run = the_run(nccl_tests.read(path))
     assert (run.collective, run.num_gpus, run.nodes) == ("all_reduce", ranks, nodes)
+
+
+def test_a_file_over_its_bound_is_refused_and_one_at_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(gzip.compress(random.Random(1).randbytes(3 * 2**20)))
+    with chunks_of(path, most_bytes=3 * 2**20) as chunks:
+        assert sum(map(len, chunks)) == 3 * 2**20
+    with (
+        chunks_of(path, most_bytes=3 * 2**20 - 1) as chunks,
+        pytest.raises(FormatError, match="is larger than 2 MiB"),
+    ):
+        list(chunks)
+
+
+def test_of_a_damaged_text_what_came_before_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x.json.gz"
+    text = random.Random(1).randbytes(2 * 2**20).hex()
+    path.write_bytes(gzip.compress(text.encode())[: -(2**19)])
+    passed_over = PassedOver()
+    found = text_of_log(path, passed_over, 32 * 2**20)
+    assert len(found) >= 2**20
+    assert text.startswith(found)
+    (unread,) = passed_over.unread()
+    assert "gzip is damaged" in unread.reason

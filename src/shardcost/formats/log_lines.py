@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from shardcost.errors import FormatError
 from shardcost.formats.opened import CutOffError, chunks_of
 from shardcost.formats.reading import PassedOver, Tick, no_tick
 
@@ -27,12 +26,9 @@ _PROCESSES: Final = re.compile(r"[ \t](?:-np|-n|--ntasks)[ =]?([0-9]{1,6})\b")
 def text_of_log(path: Path, passed_over: PassedOver, most_bytes: int, tick: Tick = no_tick) -> str:
     """Return the text of a file of at most `most_bytes`, of a damaged one what is sound of it."""
     found: list[bytes] = []
-    with chunks_of(path, tick) as chunks:
+    with chunks_of(path, tick, most_bytes) as chunks:
         try:
-            for chunk in chunks:
-                found.append(chunk)
-                if sum(map(len, found)) > most_bytes:
-                    raise FormatError(str(path), f"is larger than {most_bytes // 2**20} MiB")
+            found.extend(chunks)
         except CutOffError as error:
             passed_over.add(0, "damaged", error.reason)
     return b"".join(found).decode("utf-8-sig", errors="replace")

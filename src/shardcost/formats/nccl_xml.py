@@ -220,12 +220,8 @@ def read(path: Path, tick: Tick = no_tick) -> NcclTopology | NcclGraphs:
 def _tree(path: Path, tick: Tick) -> _Element:
     """Return the root of an XML file, parsed under bounds."""
     builder = _Builder(str(path))
-    size = 0
-    with chunks_of(path, tick) as chunks:
+    with chunks_of(path, tick, _MOST_BYTES) as chunks:
         for chunk in chunks:
-            size += len(chunk)
-            if size > _MOST_BYTES:
-                raise FormatError(str(path), f"is larger than {_MOST_BYTES // 2**20} MiB")
             builder.feed(chunk, last=False)
     builder.feed(b"", last=True)
     return builder.root

@@ -30,14 +30,29 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 @contextmanager
-def chunks_of(path: Path, tick: Tick = no_tick) -> Iterator[Iterator[bytes]]:
-    """Give the bytes of a file, decompressed, a chunk of about 1 MiB at a time."""
+def chunks_of(
+    path: Path, tick: Tick = no_tick, most_bytes: int | None = None
+) -> Iterator[Iterator[bytes]]:
+    """Give the bytes of a file, decompressed, a chunk of about 1 MiB at a time.
+
+    A file that has more than `most_bytes` is refused as soon as that shows.
+    """
     with opened(path) as raw:
         size = os.fstat(raw.fileno()).st_size
         zipped = raw.read(2) == _GZIP
         raw.seek(0)
         stream = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if zipped else raw
-        yield _chunks(stream, raw, size, str(path), tick)
+        chunks = _chunks(stream, raw, size, str(path), tick)
+        yield chunks if most_bytes is None else _bounded(chunks, most_bytes, str(path))
+
+
+def _bounded(chunks: Iterator[bytes], most_bytes: int, file: str) -> Iterator[bytes]:
+    done = 0
+    for chunk in chunks:
+        done += len(chunk)
+        if done > most_bytes:
+            raise FormatError(file, f"is larger than {most_bytes // 2**20} MiB")
+        yield chunk
 
 
 def _chunks(stream: BinaryIO, raw: BinaryIO, size: int, file: str, tick: Tick) -> Iterator[bytes]:
@@ -75,12 +90,5 @@ def text_of(path: Path, tick: Tick = no_tick) -> str:
 
     Bytes that are no UTF-8 become replacement characters: a log may hold anything a program wrote.
     """
-    found: list[bytes] = []
-    total = 0
-    with chunks_of(path, tick) as chunks:
-        for chunk in chunks:
-            total += len(chunk)
-            if total > MOST_TEXT_BYTES:
-                raise FormatError(str(path), f"is larger than {MOST_TEXT_BYTES // 2**20} MiB")
-            found.append(chunk)
-    return b"".join(found).decode("utf-8-sig", errors="replace")
+    with chunks_of(path, tick, MOST_TEXT_BYTES) as chunks:
+        return b"".join(chunks).decode("utf-8-sig", errors="replace")
