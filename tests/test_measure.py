@@ -155,6 +155,27 @@ def test_what_is_not_known_is_named() -> None:
         assert algorithm in algorithms_of(collective)
 
 
+def test_the_page_has_the_figures_of_the_code() -> None:
+    page = " ".join(PAGE.read_text().split())
+    eager, rendezvous = (
+        wire("broadcast", "linear", 2, length, 1).header_bytes.tolist()
+        for length in (EAGER, EAGER + 1)
+    )
+    (there, back), (there_long, back_long) = eager, rendezvous
+    costs = f"{there} or {there_long} bytes, and its receiver {back} or {back_long}."
+    assert f"So a message costs its sender {costs}" in page
+    assert f"up to {EAGER:,} bytes in one piece" in page
+    assert f"an iteration is {CALLS_IN_A_ROW} calls in a row" in page
+    assert "five more at the end: " + ", ".join(f"`{name}`" for name in HEADER[-5:]) in page
+
+
+def test_shardcost_folds_whole_buffers_where_open_mpi_folds_halves() -> None:
+    known = schedule("all_reduce", "halving_doubling", 3)
+    sources = np.concatenate([step.source for step in known.steps])
+    assert (np.bincount(sources) / known.chunks).tolist() == [1, 2, 1]
+    assert len(known.steps) < len(plans.rabenseifner_all_reduce(3).steps)
+
+
 def test_elements_come_in_whole_blocks() -> None:
     assert elements_of("all_reduce", 1001, "float", 3) == 250
     assert elements_of("all_gather", 1001, "float", 3) == 249

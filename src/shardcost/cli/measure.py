@@ -201,6 +201,7 @@ def _algorithms(given: Namespace, collectives: tuple[str, ...]) -> tuple[str, ..
 def _session(given: Namespace) -> Session:
     from shardcost.measure.job import Job
     from shardcost.measure.session import Session, ranks_of_torchrun
+    from shardcost.measure.torch_rank import BACKENDS
 
     only_bytes = given.verify_bytes and given.output is None
     iterations, warmup = (
@@ -218,7 +219,7 @@ def _session(given: Namespace) -> Session:
         warmup=0 if only_bytes else warmup,
         counts_bytes=True,
     )
-    started = ranks_of_torchrun() if given.backend in ("gloo", "nccl") else None
+    started = ranks_of_torchrun() if given.backend in BACKENDS else None
     asked = (str(started) if started else "2,4") if given.ranks is None else given.ranks
     return Session(
         backend=given.backend,

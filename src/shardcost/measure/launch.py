@@ -91,7 +91,7 @@ def mpi_programs(job: Job, ranks: int, algorithm: str, transport: Transport) -> 
     settings = [word for name, value in parameters.items() for word in ("--mca", name, value)]
     place = ["--host", f"localhost:{ranks}", "--bind-to", "none", "-n", str(ranks)]
     each = [sys.executable, "-m", mpi_rank.__name__]
-    own = {mpi_rank.JOB: job.as_text(), mpi_rank.OVER_TCP: str(int(transport == "tcp"))}
+    own = {rank.JOB: job.as_text(), mpi_rank.OVER_TCP: str(int(transport == "tcp"))}
     if hasattr(os, "geteuid") and os.geteuid() == 0:  # as in a container; mpirun wants it confirmed
         own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return [Program([str(mpirun()), *place, *settings, *each], own)]
@@ -100,7 +100,7 @@ def mpi_programs(job: Job, ranks: int, algorithm: str, transport: Transport) -> 
 def torch_programs(job: Job, ranks: int, backend: str, timeout_s: float) -> list[Program]:
     """Return the ranks of this host that measure a job."""
     shared = {
-        torch_rank.JOB: job.as_text(),
+        rank.JOB: job.as_text(),
         torch_rank.BACKEND: backend,
         torch_rank.TIMEOUT: str(timeout_s),
         "WORLD_SIZE": str(ranks),

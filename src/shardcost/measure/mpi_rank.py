@@ -10,9 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.measure.job import Job
-from shardcost.measure.rank import Prepared, Values, WrongResultError, answers, ends_with_parent
+from shardcost.measure.rank import (
+    JOB,
+    Prepared,
+    Values,
+    WrongResultError,
+    answers,
+    ends_with_parent,
+)
 
-JOB: Final = "SHARDCOST_MEASURE_JOB"
 OVER_TCP: Final = "SHARDCOST_MEASURE_TCP"
 DTYPES: Final = {"float": "f4", "double": "f8", "int32": "i4", "int64": "i8"}
 """The number formats that MPI sums, as NumPy names them."""

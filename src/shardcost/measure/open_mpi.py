@@ -70,7 +70,8 @@ def _whole(build: Callable[[int, int], Plan]) -> Callable[[int], Plan]:
 
 
 def _power_of_two(ranks: int) -> int:
-    return 1 << (ranks.bit_length() - 1)
+    """Return how many ranks are left once those in excess of a power of two are folded in."""
+    return len(recursive.folding(ranks).core)
 
 
 _KNOWN: Final[Mapping[tuple[str, str], _Known]] = {

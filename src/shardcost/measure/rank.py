@@ -38,8 +38,10 @@ _PUT_IN: Final = 120
 shortest of all formats here, has every whole number."""
 CALLS_IN_A_ROW: Final = 20
 """So many calls make one iteration where they are queued on a device, as many as in nccl-tests."""
+JOB: Final = "SHARDCOST_MEASURE_JOB"
+"""What to measure, as the environment has it."""
 PARENT: Final = "SHARDCOST_MEASURE_PARENT"
-"""The process that started the ranks, as the environment has it."""
+"""The process that started the ranks, likewise."""
 _LOOKS_EVERY_S: Final = 1.0
 
 

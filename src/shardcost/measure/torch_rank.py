@@ -20,6 +20,7 @@ from shardcost.errors import BadValueError, MissingExtraError
 from shardcost.measure.job import Answer, Job
 from shardcost.measure.rank import (
     CALLS_IN_A_ROW,
+    JOB,
     Prepared,
     Values,
     WrongResultError,
@@ -27,7 +28,6 @@ from shardcost.measure.rank import (
     ends_with_parent,
 )
 
-JOB: Final = "SHARDCOST_MEASURE_JOB"
 BACKEND: Final = "SHARDCOST_MEASURE_BACKEND"
 TIMEOUT: Final = "SHARDCOST_MEASURE_TIMEOUT"
 BACKENDS: Final = ("gloo", "nccl")

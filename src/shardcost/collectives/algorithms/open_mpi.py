@@ -82,7 +82,7 @@ def halving_reduce_scatter(ranks: int) -> Plan:
 
 def rabenseifner_all_reduce(ranks: int) -> Plan:
     """Return the halving of buffers at distance 1, 2, 4, …, then the way back."""
-    seats = 1 << (ranks.bit_length() - 1)
+    seats = len(recursive.folding(ranks).core)
     excess = ranks - seats
     seat = np.arange(seats)
     core = np.where(seat < excess, 2 * seat, seat + excess)
