@@ -35,9 +35,9 @@ from shardcost.evidence.intervals_groups import (
     tried_on_others,
     weighted_quantile,
 )
-from shardcost.evidence.intervals_left_out import Say, left_out
+from shardcost.evidence.intervals_left_out import left_out
 from shardcost.files import quoted, write_whole
-from shardcost.formats.tables import Table, read_table
+from shardcost.formats.tables import read_table
 
 FOLDER: Final = Path(catalog.__file__).parent / "errors"
 
@@ -146,15 +146,6 @@ def _facts_apart(pool: Pool) -> Iterator[Any]:
         labels = np.array([in_words({name: facts.get(name, "")}) for facts in pool.facts])
         if len(np.unique(labels)) > 1:
             yield labels
-
-
-def coverage(tables: Iterable[Table], say: Say = lambda _: None) -> list[Coverage]:
-    """Return how intervals hold on parts of tables that were left out, by kind and split."""
-    return [
-        each
-        for table in tables
-        for each in coverage_of(table.kind, trial_of(table.kind, left_out(table, say)))
-    ]
 
 
 def lengthening(trials: Mapping[str, Trial]) -> dict[str, float]:

@@ -29,12 +29,12 @@ from shardcost.evidence import (
     layer_ops,
     training,
 )
+from shardcost.evidence.intervals_groups import Facts
 from shardcost.evidence.predictions import Floats, whole_cell
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.constants import Section, section_measured_with, section_of
 from shardcost.kernels.products import product_section
 
-Facts = Mapping[str, str]
 _SMALL_BYTES: Final = 2**20
 _WIDE: Final = 16
 _CONVERTING: Final = "trtllm"

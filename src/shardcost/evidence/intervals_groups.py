@@ -166,12 +166,12 @@ class Pool:
 
     def farthest(self, members: NDArray[np.intp]) -> float:
         """Return the longest reach of a part of some residuals, of those that have enough rows."""
-        found = [np.inf]
+        found = []
         for part in np.unique(self.parts[members]):
             sizes = np.abs(self.residuals[members[self.parts[members] == part]])
             if len(sizes) >= _ENOUGH_OF_A_PART:
                 found.append(float(np.quantile(sizes, INSIDE)))
-        return max(found[1:], default=found[0])
+        return max(found, default=np.inf)
 
 
 def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:

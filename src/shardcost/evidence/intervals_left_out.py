@@ -24,10 +24,11 @@ from shardcost.errors import ShardcostError
 from shardcost.estimate.interval import OTHER_SOFTWARE
 from shardcost.evidence import collectives, gemm, memory, overlap, refit_attention, refit_products
 from shardcost.evidence.fit import curves, fitted_library, fitted_wire
-from shardcost.evidence.intervals_facts import Facts, facts_of_question, facts_of_rows
-from shardcost.evidence.intervals_groups import Tried
+from shardcost.evidence.intervals_facts import facts_of_question, facts_of_rows
+from shardcost.evidence.intervals_groups import Facts, Mask, Tried
 from shardcost.evidence.intervals_hidden import never_measured, without_collectives
 from shardcost.evidence.intervals_runs import (
+    Say,
     by_usual_engine,
     by_usual_framework,
     refitted_engines,
@@ -41,8 +42,6 @@ from shardcost.formats.tables import Row, Table
 from shardcost.kernels.products import product_section
 from shardcost.memory.habits import habits_named
 
-Say = Callable[[str], None]
-Mask = NDArray[np.bool_]
 _PARTS: Final = 5
 """Into how many shapes and numbers of heads are parted."""
 _ENOUGH: Final = 50
