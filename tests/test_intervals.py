@@ -19,7 +19,7 @@ from shardcost.collectives.calibration import calibration_of
 from shardcost.collectives.interval import BANDS, facts_of, interval_of
 from shardcost.errors import UnknownNameError
 from shardcost.estimate import interval as of_runs
-from shardcost.evidence import intervals
+from shardcost.evidence import intervals, layer_ops
 from shardcost.evidence.intervals_groups import (
     Plan,
     Pool,
@@ -31,6 +31,7 @@ from shardcost.evidence.intervals_groups import (
 from shardcost.evidence.intervals_hidden import never_measured
 from shardcost.evidence.intervals_left_out import left_out
 from shardcost.evidence.shipped import ROWS
+from shardcost.evidence.validate import validate
 from shardcost.formats.tables import VALIDATED, Table, read_table
 from shardcost.kernels.products import product_section, product_time_s
 
@@ -356,6 +357,27 @@ def test_measured_rows_left_out_are_inside_as_the_page_says(evidence: Path, kind
     assert all(0 < each.rows <= overall.rows for each in parts)
     _, _, *lines = intervals.as_lines([overall, *parts])
     assert "\n".join(lines) in PAGE.read_text()
+
+
+def test_the_page_is_right_about_products_that_others_measured(evidence: Path) -> None:
+    theirs = measured(evidence, "layer_ops").where(
+        lambda row: row["dataset"] == "vidur_compute" and layer_ops.kind(row) == "product"
+    )
+    median_pct = validate(theirs).overall.median_pct
+    assert f"that Vidur measured are {median_pct:.0f} % (median)" in PAGE.read_text()
+
+
+def test_the_page_is_right_about_machines_that_are_not_inside(evidence: Path) -> None:
+    pytest.importorskip("scipy")
+    wanted = {"cluster": "l40s", "library": "nccl"}
+    table = measured(evidence, "collectives").where(lambda row: wanted.items() <= row.items())
+    eight = next(
+        each for each in left_out(table) if set(each.parts) == {"l40s nccl 8"} and each.rows.size
+    )
+    ends = [residuals_like("collectives", **facts) for facts in eight.facts]
+    inside = [a.low <= b <= a.high for a, b in zip(ends, eight.residuals, strict=True)]
+    told = f"eight L40S over PCIe, predicted from two and four, {100 * np.mean(inside):.0f} % are"
+    assert told in " ".join(PAGE.read_text().split())
 
 
 def test_rows_without_a_residual_are_counted(evidence: Path) -> None:

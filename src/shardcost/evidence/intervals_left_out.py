@@ -56,7 +56,8 @@ def left_out(table: Table, say: Say = lambda _: None) -> list[Tried]:
     known = {int(row) for each in found for row in each.rows}
     if len(known) < table.rows:
         count = f"{table.rows - len(known):,} of {table.rows:,} rows"
-        say(f"{table.kind}: {count} have no residual: they cannot be predicted, or not left out")
+        why = "they have no measurement or no prediction, or cannot be left out"
+        say(f"{table.kind}: {count} have no residual: {why}")
     return found
 
 
