@@ -170,6 +170,9 @@ def test_each_figure_that_grew_has_its_line() -> None:
         "gemm, a: rows 0, recorded 5",
         "gemm, a: predicted 0, recorded 5",
     ]
+    assert worsened({("gemm", "a"): Figures(5, 5)}, {("gemm", "a"): Figures(5, 5, 1.0)}) == [
+        "gemm, a: median_pct of no measurement, recorded 1.00",
+    ]
     better = {place: Figures(20, 20, 1.0, 1.0, 1.0) for place in [*before, ("training", "")]}
     assert worsened(better, before | {("gemm", "a"): Figures(5, 5, 1.0)}) == []
 

@@ -88,7 +88,11 @@ def _worse(place: Place, now: Record, recorded: Figures) -> Iterator[str]:
             yield f"{where}: {count} {there:,}, recorded {before:,}"
     for error in _ERRORS:
         there, before = getattr(found, error), getattr(recorded, error)
-        if there is not None and before is not None and there > limit(before):
+        if before is None or not found.predicted:
+            continue  # that nothing is predicted is told by the counts
+        if there is None:
+            yield f"{where}: {error} of no measurement, recorded {before:.2f}"
+        elif there > limit(before):
             yield f"{where}: {error} {there:.2f}, recorded {before:.2f}"
 
 
