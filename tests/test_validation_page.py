@@ -28,7 +28,7 @@ from shardcost.evidence.validate import validate
 from shardcost.formats.tables import VALIDATED, Table, read_table
 from shardcost.report.validation_axes import DEGREES, MOST_BINS, SIZES, bins
 from shardcost.report.validation_plots import pictures
-from shardcost.report.validation_tables import KINDS
+from shardcost.report.validation_tables import KINDS, section
 from shardcost.software import Software
 
 
@@ -146,6 +146,18 @@ def test_several_tables_have_one_page(
 
 def test_every_validated_kind_has_a_section() -> None:
     assert set(KINDS) == set(VALIDATED)
+
+
+def test_a_share_that_was_not_measured_is_not_shown(evidence: Path) -> None:
+    table = read_table(evidence / "measured" / "comm_fraction.csv").where(
+        lambda row: row["dataset"] == "tokenweave_prefill" and row["model"].startswith("Llama-3.3")
+    )
+    column = table.columns["comm_fraction_pct"]
+    blanked = replace(table, columns={**table.columns, "comm_fraction_pct": ["", *column[1:]]})
+    whole, less = (section(validate(each)).splitlines() for each in (table, blanked))
+    assert table.rows > 1
+    assert whole[-table.rows :][1:] == less[1 - table.rows :]
+    assert "1 of these without a measurement" in "\n".join(less)
 
 
 def test_splits_are_those_of_validate(tmp_path: Path) -> None:
