@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import Final
 
 import shardcost
-from shardcost.cli.options import UsageError, join_signed_values
+from shardcost.asked.errors import UsageError
+from shardcost.cli.options import join_signed_values
 from shardcost.errors import ShardcostError, UnknownNameError
 
 COMMANDS: Final = {
@@ -27,6 +28,7 @@ COMMANDS: Final = {
     "validate": "prediction against measurement: errors on measured tables",
     "inspect": "read a file (log, trace, topology, config) and say what it means",
     "calibrate": "a profile of your own cluster, from your own measurements",
+    "serve": "the page: look at layouts in a browser",
 }
 """Each command with its one-line help; the module of the same name has the rest."""
 

@@ -1,0 +1,110 @@
+"""What can be chosen: the catalog and the words of the options, as the page lists them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from shardcost import __version__, catalog
+from shardcost.dtypes import BITS
+from shardcost.errors import UnknownNameError
+from shardcost.layout import Layout
+from shardcost.model import Model
+
+
+def _choices(field: str) -> list[str]:
+    """Return the words that a field of a layout may be, the usual one first."""
+    usual = getattr(Layout(), field)
+    try:
+        Layout(**{field: ""})
+    except UnknownNameError as error:  # the nouns know their choices, and name them
+        return sorted(error.known, key=lambda word: word != usual)
+    raise AssertionError(field)
+
+
+@cache
+def listing() -> dict[str, Any]:
+    """Return all models, clusters, networks, software, collectives and words."""
+    from shardcost.collectives.silicon import COLLECTIVES
+
+    return {
+        "version": __version__,
+        "models": [_model(catalog.model_named(name)) for name in catalog.names("models")],
+        "clusters": [_cluster(name) for name in catalog.names("clusters")],
+        "networks": [_network(name) for name in catalog.names("networks")],
+        "software": [_software(name) for name in catalog.names("software")],
+        "collectives": list(COLLECTIVES),
+        "algorithms": _algorithms(),
+        "choices": {
+            **{
+                name: _choices(name)
+                for name in ("recompute", "schedule", "scheme", "context_scheme", "order")
+            },
+            "dtype": list(BITS),
+            "optimizer": ["adam", "sgd"],
+        },
+    }
+
+
+def _model(model: Model) -> dict[str, Any]:
+    from shardcost.model import Experts
+
+    return {
+        "name": model.name,
+        "title": model.name,
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+        "layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "heads": list(model.attention_heads),
+        "experts": max(
+            (
+                block.feed_forward.count
+                for block in model.blocks
+                if isinstance(block.feed_forward, Experts)
+            ),
+            default=0,
+        ),
+        "context_tokens": model.context_tokens,
+        "not_priced_yet": list(model.not_priced_yet),
+    }
+
+
+def _cluster(name: str) -> dict[str, Any]:
+    found = catalog.cluster_named(name)
+    tier = found.tiers[-1]
+    return {
+        "name": found.name,
+        "title": found.title,
+        "gpus_per_node": found.gpus_per_node,
+        "domain_gpus": tier.gpus,
+        "memory_bytes": found.device.memory_bytes,
+        "memory_bytes_per_s": found.device.memory_bytes_per_s,
+        "device": found.device.name,
+        "vendor": found.device.vendor,
+        "architecture": found.device.architecture,
+        "link": tier.kind,
+        "link_bytes_per_s": tier.bytes_per_s,
+        "peak_flop_per_s": dict(found.device.peak_flop_per_s),
+    }
+
+
+def _network(name: str) -> dict[str, Any]:
+    found = catalog.network_named(name)
+    return {
+        "name": found.name,
+        "title": found.title,
+        "kind": found.kind,
+        "nic_bytes_per_s": found.nic_bytes_per_s,
+        "nics_per_node": found.nics_per_node,
+        "nics_per_gpu": found.nics_per_gpu,
+    }
+
+
+def _software(name: str) -> dict[str, Any]:
+    content = dict(catalog.contents("software"))[name]
+    return {"name": name, "title": content.get("title", name), "phases": []}
+
+
+def _algorithms() -> list[dict[str, Any]]:
+    return []

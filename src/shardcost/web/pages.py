@@ -1,0 +1,69 @@
+"""The files of the page: read once at the start, served by name from a fixed listing.
+
+No path is ever made of what a request says, so no request can reach another file.
+"""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path(__file__).parent / "static"
+TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+}
+"""Only files that end in one of these are served."""
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file of the page, as it is sent."""
+
+    content: bytes
+    zipped: bytes
+    kind: str
+    tag: str
+
+
+def _asset(path: Path) -> Asset:
+    content = path.read_bytes()
+    tag = f'"{sha256(content).hexdigest()[:20]}"'
+    zipped = gzip.compress(content, 6, mtime=0)
+    return Asset(content, zipped, TYPES[path.suffix], tag)
+
+
+class Assets:
+    """The listing: every file of the folder by its name there, such as ``panels/ring.js``.
+
+    Files that are changed while the server runs are read again; what is added is not seen.
+    """
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        files = sorted(path for path in folder.rglob("*") if path.suffix in TYPES)
+        self.paths = {path.relative_to(folder).as_posix(): path for path in files}
+        self.read: dict[str, tuple[int, Asset]] = {}
+
+    def find(self, name: str) -> Asset | None:
+        """Return a file of the listing; None of any other name."""
+        path = self.paths.get(name)
+        if path is None:
+            return None
+        try:
+            changed = path.stat().st_mtime_ns
+            known = self.read.get(name)
+            if known is None or known[0] != changed:
+                self.read[name] = known = changed, _asset(path)
+        except OSError:
+            return None
+        return known[1]
