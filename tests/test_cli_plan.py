@@ -15,7 +15,7 @@ from running import run_error, run_json, run_text
 
 import shardcost.cli.progress as bars
 from shardcost import Cluster, Decode, Layout, Train, cli, search
-from shardcost.cli.options import several, wholes
+from shardcost.asked.values import several, wholes
 from shardcost.report.plan import as_text, money
 from shardcost.report.plan_data import as_data
 from shardcost.search.plan import Plan

@@ -6,6 +6,8 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
 from shardcost.allreduce import tensor_parallel_allreduce_cost
+from shardcost.asked import values
+from shardcost.asked.errors import UsageError
 from shardcost.cli import options
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError
@@ -89,7 +91,7 @@ def _sizes(given: Namespace, model: Model | None) -> dict[str, Input]:
     for name in _SIZES:
         text = getattr(given, name)
         if text is not None:
-            inputs[name] = Input(options.whole(_flag(name), text), "option")
+            inputs[name] = Input(values.whole(_flag(name), text), "option")
         elif name == "bytes_per_element" and given.dtype is not None:
             inputs[name] = _bytes_of(given.dtype)
         elif model is not None and name in {"hidden_size", "num_layers", "allreduces_per_layer"}:
@@ -101,10 +103,10 @@ def _sizes(given: Namespace, model: Model | None) -> dict[str, Input]:
         else:
             missing.append(_flag(name))
     if given.dtype is not None and given.bytes_per_element is not None:
-        raise options.UsageError("--dtype and --bytes-per-element exclude each other; give one")
+        raise UsageError("--dtype and --bytes-per-element exclude each other; give one")
     if missing:
         way_out = "" if model else " (or --model, which fills sizes from the catalog)"
-        raise options.UsageError(f"missing {', '.join(missing)}{way_out}")
+        raise UsageError(f"missing {', '.join(missing)}{way_out}")
     return inputs
 
 
@@ -118,7 +120,7 @@ def _bytes_of(dtype: str) -> Input:
 def _cluster(given: Namespace) -> Cluster | None:
     if given.on is None:
         if given.network is not None:
-            raise options.UsageError("--network needs --on CLUSTER, whose nodes it connects")
+            raise UsageError("--network needs --on CLUSTER, whose nodes it connects")
         return None
 
     return options.cluster(given.on, given.network)
@@ -127,15 +129,13 @@ def _cluster(given: Namespace) -> Cluster | None:
 def _bandwidth(given: Namespace, cluster: Cluster | None, num_gpus: int) -> Input:
     """Return the bandwidth: the option, else the cluster's, else the function's default."""
     if given.bandwidth is not None and given.bandwidth_gb_per_sec is not None:
-        raise options.UsageError(
-            "--bandwidth and --bandwidth-gb-per-sec exclude each other; give one"
-        )
+        raise UsageError("--bandwidth and --bandwidth-gb-per-sec exclude each other; give one")
     if given.bandwidth is not None:
         from shardcost.units import parse_rate
 
         return Input(parse_rate(given.bandwidth, "--bandwidth") / 1e9, "option")
     if given.bandwidth_gb_per_sec is not None:
-        return Input(options.number("--bandwidth-gb-per-sec", given.bandwidth_gb_per_sec), "option")
+        return Input(values.number("--bandwidth-gb-per-sec", given.bandwidth_gb_per_sec), "option")
     if cluster is None:
         origin = "default: NVLink of an A100, nominal, one direction"
         return Input(_DEFAULTS["bandwidth_gb_per_sec"], origin)

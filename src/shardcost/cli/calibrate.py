@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
+from shardcost.asked import values
 from shardcost.cli import options
 from shardcost.errors import BadValueError
 
@@ -53,7 +54,7 @@ def run(given: Namespace) -> int:
 
     name = checked_name(given.name)
     target = _target(given.output or f"{name}.toml")
-    gpus = options.count("--gpus", given.gpus)
+    gpus = values.count("--gpus", given.gpus)
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
         readings = [with_gpus(read_file(Path(file), tick or no_tick), gpus) for file in given.files]
     found = gathered(readings, Told(given.on, given.network, given.library))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from shardcost.asked import values
+from shardcost.asked.collectives import collective_name, collective_of, size_of, sizes_of
+from shardcost.asked.errors import UsageError
 from shardcost.cli import options
-from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.units import parse_bytes
-
-if TYPE_CHECKING:
-    from shardcost.collectives.silicon import CollectiveTime
 
 _EXAMPLES: Final = """\
   shardcost collective all_reduce --size 64MiB --gpus 8 --on h100
@@ -92,17 +90,15 @@ def _check_options(given: Namespace) -> None:
         name for name in ("--sweep", "--plot", "--tuner") if getattr(given, name[2:]) is not None
     ]
     if given.size is not None and many:
-        raise options.UsageError(f"--size and {many[0]} exclude each other; give one")
+        raise UsageError(f"--size and {many[0]} exclude each other; give one")
     if given.size is None and not many:
-        raise options.UsageError("missing --size (or --sweep A:B for many sizes)")
+        raise UsageError("missing --size (or --sweep A:B for many sizes)")
     if given.explain and many:
-        raise options.UsageError(
-            f"--explain and {many[0]} exclude each other: it explains one --size"
-        )
+        raise UsageError(f"--explain and {many[0]} exclude each other: it explains one --size")
     if given.tuner is not None and given.plot is not None:
-        raise options.UsageError("--tuner and --plot exclude each other; give one")
+        raise UsageError("--tuner and --plot exclude each other; give one")
     if given.tuner is not None and (given.library not in {None, "nccl"} or given.mode != "graph"):
-        raise options.UsageError("--tuner is for --library nccl in --mode graph: NCCL's own plugin")
+        raise UsageError("--tuner is for --library nccl in --mode graph: NCCL's own plugin")
 
 
 def _write_tuner_file(given: Namespace) -> int:
@@ -113,13 +109,13 @@ def _write_tuner_file(given: Namespace) -> int:
     from shardcost.formats.nccl_tuner import COLLECTIVES, as_csv
     from shardcost.report.tuner_plan import as_data, as_text
 
-    sizes = _sizes(given.sweep or _WHOLE_RANGE)
+    sizes = sizes_of(given.sweep or _WHOLE_RANGE)
     every = given.collective.lower() == "all"
     plan = tuner_plan(
-        list(COLLECTIVES) if every else [_collective(given.collective)],
+        list(COLLECTIVES) if every else [collective_name(given.collective)],
         Cluster.named(given.on, given.network),
-        options.wholes("--gpus", given.gpus),
-        None if given.nodes is None else options.whole("--nodes", given.nodes),
+        values.wholes("--gpus", given.gpus),
+        None if given.nodes is None else values.whole("--nodes", given.nodes),
         (sizes[0], sizes[-1]),
     )
     write_whole(Path(given.tuner), as_csv(lines(plan)))
@@ -134,7 +130,7 @@ def _write_tuner_file(given: Namespace) -> int:
 def _one_size(given: Namespace) -> int:
     from shardcost.report.collective import as_data, as_text
 
-    result = _predicted(given, _size(given.size, "--size"))
+    result = collective_of(given, options, size_of(given.size, "--size"))
     if given.json:
         options.print_json(as_data(result))
     else:
@@ -145,8 +141,8 @@ def _one_size(given: Namespace) -> int:
 def _sweep(given: Namespace) -> int:
     from shardcost.report.collective import sweep_as_data, sweep_as_text
 
-    sizes = _sizes(given.sweep or _WHOLE_RANGE)
-    result = _predicted(given, _as_array(sizes))
+    sizes = sizes_of(given.sweep or _WHOLE_RANGE)
+    result = collective_of(given, options, _as_array(sizes))
     if given.plot is not None:
         _draw(given, sizes[0], sizes[-1])
     if given.json:
@@ -167,59 +163,7 @@ def _draw(given: Namespace, least: int, most: int) -> None:
     from shardcost.report.plot import write_plot
 
     points = 1 + ceil(_POINTS_PER_OCTAVE * max(1.0, log2(most / least)))
-    write_plot(_predicted(given, np.geomspace(least, most, points)), Path(given.plot))
-
-
-def _predicted(given: Namespace, size_bytes: Any) -> CollectiveTime:
-    from shardcost.collectives.silicon import collective_time, default_library
-
-    cluster = options.cluster(given.on, given.network)
-    return collective_time(
-        _collective(given.collective),
-        size_bytes,
-        cluster,
-        options.whole("--gpus", given.gpus),
-        None if given.nodes is None else options.whole("--nodes", given.nodes),
-        library=default_library(cluster) if given.library is None else given.library,
-        mode=given.mode,
-    )
-
-
-def _collective(text: str) -> str:
-    """Return a collective's name; capitals, hyphens and underscores do not matter."""
-    from shardcost.collectives.silicon import COLLECTIVES
-
-    def plain(name: str) -> str:
-        return name.lower().replace("-", "").replace("_", "")
-
-    known = {plain(name): name for name in COLLECTIVES}
-    if plain(text) not in known:
-        raise UnknownNameError("collective", text, COLLECTIVES)
-    return known[plain(text)]
-
-
-def _size(text: str, name: str) -> int:
-    size = parse_bytes(text, name)
-    if size < 1:
-        raise BadValueError(name, text, "at least 1 byte")
-    return size
-
-
-def _sizes(text: str) -> list[int]:
-    """Return the sizes of ``A:B`` or ``A:B:factor``: A, times 2 (or the factor) …, B."""
-    words = text.split(":")
-    if len(words) not in {2, 3}:
-        raise BadValueError("--sweep", text, "two sizes like 8:8GiB, or with a factor, 8:8GiB:4")
-    least, most = (_size(word, "--sweep") for word in words[:2])
-    factor = options.whole("the factor of --sweep", words[2]) if len(words) == 3 else 2
-    if factor < 2:
-        raise BadValueError("--sweep", text, "with a factor of at least 2")
-    if least >= most:
-        raise BadValueError("--sweep", text, "from a smaller size to a larger one")
-    sizes = [least]
-    while sizes[-1] * factor < most:
-        sizes.append(sizes[-1] * factor)
-    return [*sizes, most]
+    write_plot(collective_of(given, options, np.geomspace(least, most, points)), Path(given.plot))
 
 
 def _as_array(sizes: list[int]) -> Any:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from shardcost.asked import values
 from shardcost.cli import options
 from shardcost.errors import ShardcostError
 
@@ -49,7 +50,7 @@ def run(given: Namespace) -> int:
     from shardcost.report.inspect import as_data, as_text
 
     cluster = options.cluster(given.on, given.network) if given.on else None
-    gpus = options.count("--gpus", given.gpus)
+    gpus = values.count("--gpus", given.gpus)
     found: list[Inspected] = []
     traces: list[Reading] = []
     refused: list[ShardcostError] = []

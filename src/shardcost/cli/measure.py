@@ -7,6 +7,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from shardcost.asked import values
+from shardcost.asked.errors import UsageError
 from shardcost.cli import options
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.units import parse_bytes, parse_time
@@ -158,9 +160,9 @@ def _check_options(given: Namespace) -> None:
     if given.verify_bytes and given.backend != "mpi":
         raise BadValueError("--backend", given.backend, "mpi with --verify-bytes")
     if given.append and given.force:
-        raise options.UsageError("--append and --force exclude each other; give one")
+        raise UsageError("--append and --force exclude each other; give one")
     if given.verify_bytes and given.output is None and (given.append or given.force):
-        raise options.UsageError("--verify-bytes writes a table only to an --output that is given")
+        raise UsageError("--verify-bytes writes a table only to an --output that is given")
     for name in ("cluster", "network"):
         text = getattr(given, name)
         if len(text) > _LONGEST_NAME or not text.isprintable():
@@ -173,9 +175,9 @@ def _check_verifiable(session: Session) -> None:
     from shardcost.measure.open_mpi import messages
 
     if session.uncounted is not None:
-        raise options.UsageError(f"--verify-bytes cannot be: {session.uncounted}")
+        raise UsageError(f"--verify-bytes cannot be: {session.uncounted}")
     if not session.algorithms:
-        raise options.UsageError("--verify-bytes: these collectives have no algorithm in common")
+        raise UsageError("--verify-bytes: these collectives have no algorithm in common")
     for collective in session.job.collectives:
         for algorithm in session.algorithms:
             messages(collective, algorithm, 2, 2, 1)
@@ -186,7 +188,7 @@ def _algorithms(given: Namespace, collectives: tuple[str, ...]) -> tuple[str, ..
     from shardcost.measure.open_mpi import DEFAULT, ON_THE_WIRE
 
     if given.algorithm is not None:
-        return tuple(options.several("--algorithm", given.algorithm))
+        return tuple(values.several("--algorithm", given.algorithm))
     if not given.verify_bytes:
         return (DEFAULT,)
     return tuple(
@@ -209,7 +211,7 @@ def _session(given: Namespace) -> Session:
     )
     if iterations < 1:
         raise BadValueError("--iterations", iterations, "at least 1")
-    names = options.several("--collective", given.collective)
+    names = values.several("--collective", given.collective)
     sizes = _SIZES_TO_VERIFY if given.verify_bytes else _SIZES
     job = Job(
         collectives=tuple(dict.fromkeys(map(_collective, names))),
@@ -223,7 +225,7 @@ def _session(given: Namespace) -> Session:
     asked = (str(started) if started else "2,4") if given.ranks is None else given.ranks
     return Session(
         backend=given.backend,
-        ranks=tuple(options.wholes("--ranks", asked)),
+        ranks=tuple(values.wholes("--ranks", asked)),
         algorithms=_algorithms(given, job.collectives),
         transport=given.transport,
         job=job,
@@ -258,7 +260,7 @@ def _dtype(text: str) -> str:
 
 
 def _runs(option: str, text: str) -> int:
-    value = options.whole(option, text)
+    value = values.whole(option, text)
     if not 0 <= value <= _MOST_RUNS:
         raise BadValueError(option, value, f"between 0 and {_MOST_RUNS:,}")
     return value
@@ -274,13 +276,13 @@ def _timeout(text: str) -> float:
 def _sizes(text: str) -> list[int]:
     """Return the sizes of ``A,B,…``, of which any may be a range ``A:B`` or ``A:B:factor``."""
     found: list[int] = []
-    for part in options.several("--sizes", text):
+    for part in values.several("--sizes", text):
         words = part.split(":")
         if len(words) > 3:
             rule = "a size, or a range like 1KiB:16MiB or 1KiB:16MiB:4"
             raise BadValueError("--sizes", part, rule)
         least, most = (parse_bytes(words[i], "--sizes") for i in (0, min(1, len(words) - 1)))
-        factor = options.whole("the factor of --sizes", words[2]) if len(words) == 3 else 2
+        factor = values.whole("the factor of --sizes", words[2]) if len(words) == 3 else 2
         if factor < 2 or least < 1 or most < least:
             rule = "from at least 1 byte up to a larger size, by a factor of 2 or more"
             raise BadValueError("--sizes", part, rule)

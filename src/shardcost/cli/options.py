@@ -1,75 +1,23 @@
-"""What the commands share: a parser that fails in one line, and options turned into values."""
+"""What the commands share: a parser that fails in one line, and what is found on disk."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from argparse import Namespace
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from shardcost.errors import BadTypeError, BadValueError, ShardcostError
-from shardcost.scalars import whole_number
+from shardcost.asked.errors import UsageError
+from shardcost.asked.values import flag
+from shardcost.asked.workloads import FORMATS, NEEDED, SIZES
+from shardcost.errors import BadValueError
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
     from shardcost.model import Model
-    from shardcost.workload import Workload
 
 NOTHING_FEASIBLE: Final = 3
 """The exit code when a question in good order has no answer that is possible and fits."""
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,300}")
 _SIGNED: Final = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
-_SIZES: Final = {
-    "batch": "sequences over all replicas: of a training step, or at work at once",
-    "sequence_length": "tokens of a sequence (--train)",
-    "prompt_tokens": "new tokens of a sequence (--prefill)",
-    "cached_tokens": "tokens of a sequence that are in the cache already (--prefill, 0)",
-    "context_tokens": "tokens of a sequence in the cache when the step begins (--decode)",
-    "new_tokens": "tokens per sequence and step (--decode, 1)",
-    "document_tokens": "mean length of documents packed into a sequence (--train)",
-}
-_FORMATS: Final = {
-    "dtype": "number format of the matrix products (bf16)",
-    "cache_dtype": "number format of the key-value cache (--prefill, --decode, bf16)",
-    "gradient_dtype": "number format of gradients (--train, fp32)",
-    "optimizer": "adam or sgd (--train, adam)",
-}
-PHASES: Final[Mapping[str, Mapping[str, str]]] = {
-    "train": {
-        "batch": "global_batch",
-        "sequence_length": "sequence_length",
-        "document_tokens": "document_tokens",
-        "dtype": "dtype",
-        "gradient_dtype": "gradient_dtype",
-        "optimizer": "optimizer",
-        "adapters": "adapters",
-    },
-    "prefill": {
-        "batch": "batch",
-        "prompt_tokens": "prompt_tokens",
-        "cached_tokens": "cached_tokens",
-        "dtype": "dtype",
-        "cache_dtype": "cache_dtype",
-    },
-    "decode": {
-        "batch": "batch",
-        "context_tokens": "context_tokens",
-        "new_tokens": "new_tokens",
-        "dtype": "dtype",
-        "cache_dtype": "cache_dtype",
-    },
-}
-"""The options of each kind of workload, with the field that each fills."""
-_NEEDED: Final = {
-    "train": ("batch", "sequence_length"),
-    "prefill": ("batch", "prompt_tokens"),
-    "decode": ("batch", "context_tokens"),
-}
-
-
-class UsageError(ShardcostError, ValueError):
-    """The command line itself is not right: an unknown option, a missing value."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -104,49 +52,6 @@ def join_signed_values(words: list[str]) -> list[str]:
     return joined
 
 
-def whole(option: str, text: str) -> int:
-    """Return an option's value as a whole number; its range is checked where it is used."""
-    if not _WHOLE.fullmatch(text):
-        raise BadTypeError(option, text, "a whole number")
-    return int(text)
-
-
-def count(option: str, text: str | None) -> int | None:
-    """Return an option's value as a whole number of at least 1; None where it is not given."""
-    return None if text is None else whole_number(option, whole(option, text), 1)
-
-
-def several(option: str, text: str) -> list[str]:
-    """Return the values of ``A,B,…``, each once."""
-    values = [value.strip() for value in text.split(",")]
-    if not all(values):
-        raise BadValueError(option, text, "one value or several, like A,B,C, none of them empty")
-    return list(dict.fromkeys(values))
-
-
-def wholes(option: str, text: str) -> list[int]:
-    """Return the numbers of ``A,B,…``, where ``A..B`` are A, 2 A, 4 A and so on up to B."""
-    found: list[int] = []
-    for value in several(option, text):
-        first, dots, last = value.partition("..")
-        least = whole_number(option, whole(option, first), 1)
-        most = whole_number(option, whole(option, last), 1) if dots else least
-        if most < least:
-            raise BadValueError(option, value, "from a smaller number to a larger one, like 1..64")
-        while least <= most:
-            found.append(least)
-            least *= 2
-    return list(dict.fromkeys(found))
-
-
-def number(option: str, text: str) -> float:
-    """Return an option's value as a number; its range is checked where it is used."""
-    try:
-        return float(text)
-    except ValueError:
-        raise BadTypeError(option, text, "a number") from None
-
-
 def model(text: str) -> Model:
     """Return the model that an option names: one of the catalog, or a config.json on disk."""
     from pathlib import Path
@@ -177,6 +82,29 @@ def cluster(text: str, network: str | None = None) -> Cluster:
     return Cluster.named(text, network)
 
 
+class OnDisk:
+    """Finds models and clusters in the catalog or on disk; a model's file is read once."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, Model] = {}
+
+    def model(self, text: str) -> Model:
+        """Return the model that a text names."""
+        if text not in self._models:
+            self._models[text] = model(text)
+        return self._models[text]
+
+    def cluster(self, text: str, network: str | None = None) -> Cluster:
+        """Return the cluster that a text names, its nodes joined by a network."""
+        return cluster(text, network)
+
+    @property
+    def caveats(self) -> list[str]:
+        """What is to mind about the files of models."""
+        files = (found for text, found in self._models.items() if is_file(text))
+        return [caveat for found in files for caveat in found.caveats]
+
+
 def add_workload(parser: Parser, batches: str = "") -> None:
     """Add the options that say what is computed; `batches` is what else the batch may be."""
     group = parser.add_argument_group("workload")
@@ -186,7 +114,7 @@ def add_workload(parser: Parser, batches: str = "") -> None:
         ("prefill", "a pass over prompts"),
         ("decode", "one step of every sequence"),
     ):
-        needed = " and ".join(map(flag, _NEEDED[phase]))
+        needed = " and ".join(map(flag, NEEDED[phase]))
         kinds.add_argument(
             flag(phase),
             dest="phase",
@@ -194,10 +122,10 @@ def add_workload(parser: Parser, batches: str = "") -> None:
             const=phase,
             help=f"{text}; needs {needed}",
         )
-    for name, text in _SIZES.items():
+    for name, text in SIZES.items():
         more = batches if name == "batch" else ""
         group.add_argument(flag(name), metavar="N", help=text + more)
-    for name, text in _FORMATS.items():
+    for name, text in FORMATS.items():
         group.add_argument(flag(name), metavar="NAME", help=text)
     group.add_argument(
         "--adapters",
@@ -205,32 +133,6 @@ def add_workload(parser: Parser, batches: str = "") -> None:
         default=None,
         help="train low-rank adapters only (--train)",
     )
-
-
-def workload(given: Namespace) -> Workload:
-    """Return the workload that the options of `add_workload` describe."""
-    from shardcost.workload import Decode, Prefill, Train
-
-    kinds: dict[str, Any] = {"train": Train, "prefill": Prefill, "decode": Decode}
-    takes = PHASES[given.phase]
-    missing = [flag(name) for name in _NEEDED[given.phase] if getattr(given, name) is None]
-    if missing:
-        raise UsageError(f"--{given.phase} needs {' and '.join(missing)}")
-    for name in (*_SIZES, *_FORMATS, "adapters"):
-        if getattr(given, name) is not None and name not in takes:
-            phases = " and ".join(f"--{phase}" for phase, own in PHASES.items() if name in own)
-            raise UsageError(f"{flag(name)} is for {phases}, not --{given.phase}")
-    values: dict[str, Any] = {}
-    for name, field in takes.items():
-        value = getattr(given, name)
-        if value is not None:
-            values[field] = whole(flag(name), value) if name in _SIZES else value
-    return kinds[given.phase](**values)  # type: ignore[no-any-return]
-
-
-def flag(name: str) -> str:
-    """Return a name as the option that sets it."""
-    return "--" + name.replace("_", "-")
 
 
 def print_json(data: Any) -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
+from shardcost.asked.errors import UsageError
 from shardcost.cli import options
 from shardcost.collectives.calibration import by_profile, profile_in
 from shardcost.errors import FormatError
@@ -103,7 +104,7 @@ def run(given: Namespace) -> int:
     named = [read_table(Path(name)) for name in given.tables] + _tables_in(given.folder)
     tables = named + (not_in(named, shipped()) if given.shipped else [])
     if given.predictions is not None and len(tables) > 1:
-        raise options.UsageError("--predictions is for one table; give one")
+        raise UsageError("--predictions is for one table; give one")
     _check_kinds(given, named, tables)
     recorded = None if given.against is None else read_record(Path(given.against))
     targets = {
@@ -134,13 +135,13 @@ def _rested_on(profile: str | None) -> AbstractContextManager[None]:
 def _check(given: Namespace) -> None:
     """Raise for options that do not go together."""
     if not given.tables and not given.shipped and given.folder is None:
-        raise options.UsageError("arguments are required: TABLE.csv, --folder or --shipped")
+        raise UsageError("arguments are required: TABLE.csv, --folder or --shipped")
     if given.against is not None and given.record is not None:
-        raise options.UsageError("--against and --record: compare first, then record")
+        raise UsageError("--against and --record: compare first, then record")
     if given.on is not None and given.page is not None:
-        raise options.UsageError("--on is for figures, not for a --page on the catalog")
+        raise UsageError("--on is for figures, not for a --page on the catalog")
     if given.quick and given.page is None:
-        raise options.UsageError("--quick is for --page")
+        raise UsageError("--quick is for --page")
 
 
 def _check_kinds(given: Namespace, named: list[Table], tables: list[Table]) -> None:
@@ -209,7 +210,7 @@ def _target(option: str, name: str | None, tables: list[Table]) -> Path | None:
     if name is None:
         return None
     if any(_are_same(Path(name), table.path) for table in tables):
-        raise options.UsageError(f"{option} {name} is the measured table itself")
+        raise UsageError(f"{option} {name} is the measured table itself")
     return Path(name)
 
 
@@ -218,9 +219,7 @@ def _refuse_two_of_a_kind(option: str, tables: list[Table]) -> None:
     kinds = [table.kind for table in tables]
     twice = next((kind for kind in kinds if kinds.count(kind) > 1), None)
     if twice is not None:
-        raise options.UsageError(
-            f"{option} is for one table of each kind; there are two of {twice}"
-        )
+        raise UsageError(f"{option} is for one table of each kind; there are two of {twice}")
 
 
 def _say(text: str) -> None:

@@ -120,6 +120,11 @@ class Found:
     """Tasks whose results an earlier run of the same search had left behind."""
 
     @property
+    def price(self) -> Price | None:
+        """Of a GPU for an hour, where one was given."""
+        return self.questions[0].objective.price_per_gpu_hour
+
+    @property
     def layouts_per_s(self) -> float:
         """How fast the space was worked through."""
         return self.considered / self.seconds
