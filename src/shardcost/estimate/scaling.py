@@ -9,14 +9,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from shardcost.errors import UnknownNameError
 from shardcost.estimate.result import Estimate
+from shardcost.model import Experts, Model
 
 HALF: Final = 0.5
 """The share of a step from which on communication decides."""
 WORTHWHILE: Final = 0.8
 """The efficiency below which further devices are mostly lost."""
+
+
+class Split(NamedTuple):
+    """A step in a few parts. All but what is hidden add up to it."""
+
+    compute_s: Any
+    exposed_s: Any
+    """Communication that nothing hides."""
+    hidden_s: Any
+    """Communication behind computation: no part of the step."""
+    bubble_s: Any
+    other_s: Any
+    """What the host and the software add."""
+    comm_to_compute: Any
+    """Seconds of communication, hidden or not, over seconds of compute."""
+
+
+def split_of(found: Estimate) -> Split:
+    """Return what the step of an estimate is made of."""
+    compute, exposed = sum(found.compute_s.values()), sum(found.exposed_s.values())
+    bubble = found.parts_s.get("bubble", 0.0)
+    return Split(
+        compute_s=compute,
+        exposed_s=exposed,
+        hidden_s=sum(found.hidden_s.values()),
+        bubble_s=bubble,
+        other_s=found.time_s - compute - exposed - bubble,
+        comm_to_compute=sum(found.comm_s.values()) / compute,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +69,11 @@ class Row:
         """Why it cannot be had."""
         found = self.found
         return self.impossible if found is None else found.memory.reason(found.cluster.device)
+
+    @property
+    def split(self) -> Split | None:
+        """What its step is made of; None where there is none."""
+        return None if self.found is None else split_of(self.found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,3 +127,39 @@ class Scaling:
         if not compared:
             return None
         return max(compared, key=lambda each: float(merit(each[1])))[0]
+
+
+DEGREES: Final = ("gpus", "tp", "cp", "pp", "dp", "ep")
+
+
+def degrees_to_vary(model: Model, gpus: int, name: str) -> list[int]:
+    """Return the degrees worth a look: powers of two that divide the GPUs, as far as they go.
+
+    GPUs stay as many as they are, and data parallelism takes what is left. Tensor parallelism goes
+    as far as there are heads, a pipeline as far as there are layers, and expert parallelism as far
+    as there are experts. Some of them may be impossible all the same, which the curve then says.
+
+    >>> degrees_to_vary(Model.named("llama3-70b"), 8, "tp")
+    [1, 2, 4, 8]
+
+    Args:
+        model: What is run.
+        gpus: Devices at work.
+        name: The degree that varies, one of `DEGREES`.
+    """
+    if name not in DEGREES:
+        raise UnknownNameError("degree", name, DEGREES)
+    most = {"tp": _most_heads(model), "pp": int(model.num_layers), "ep": _most_experts(model)}
+    last = min(gpus, most.get(name, gpus))
+    powers = (2**power for power in range(last.bit_length()))
+    return [each for each in powers if name == "gpus" or gpus % each == 0]
+
+
+def _most_heads(model: Model) -> int:
+    heads = model.attention_heads
+    return int(max(heads)) if heads else int(model.hidden_size)
+
+
+def _most_experts(model: Model) -> int:
+    parts = (block.feed_forward for block in model.blocks)
+    return max((int(part.count) for part in parts if isinstance(part, Experts)), default=1)

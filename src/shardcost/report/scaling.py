@@ -72,13 +72,15 @@ def _row_as_data(scaling: Scaling, row: Row) -> dict[str, Any]:
         "feasible": row.fits,
         "reason": row.reason,
     }
-    if found is None:
+    split = row.split
+    if found is None or split is None:
         return verdict
     return {
         **verdict,
         "gpus": found.devices,
         "layout": found.layout.short(),
         "time_s": found.time_s,
+        **split._asdict(),
         "tokens_per_s": found.tokens_per_s,
         "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
         "efficiency": scaling.efficiency(found),
