@@ -34,6 +34,7 @@ from shardcost.evidence.shipped import ROWS
 from shardcost.evidence.validate import validate
 from shardcost.formats.tables import VALIDATED, Table, read_table
 from shardcost.kernels.products import product_section, product_time_s
+from shardcost.workload import Workload
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "intervals.md"
 NORMAL_90 = 1.645
@@ -420,3 +421,28 @@ def test_coverage_is_shown_as_a_table() -> None:
 def test_bands_cover_every_size() -> None:
     assert list(BANDS.values()) == sorted(BANDS.values())
     assert np.isinf(list(BANDS.values())[-1])
+
+
+@pytest.mark.parametrize(
+    "work", [Train(64, 4096), Prefill(1, 8192), Decode(64, 4096)], ids=lambda work: work.phase
+)
+def test_every_figure_of_an_estimate_lies_in_its_interval(work: Workload) -> None:
+    found = estimated("llama3-8b", "h100_sxm", Layout(tp=4, dp=2), work)
+    known = of_runs.ranges_of(found)
+    for name, each in known.items():
+        assert each.low < getattr(found, name) < each.high, name
+        assert each.rows > 0
+        assert each.like
+    whole = of_runs.interval_of(found)
+    assert (known["time_s"].low, known["time_s"].high) == (whole.low_s, whole.high_s)
+    assert known["tokens_per_s"].low == pytest.approx(work.tokens / whole.high_s)
+    assert ("ttft_s" in known, "tpot_s" in known) == (
+        work.phase == "prefill",
+        work.phase == "decode",
+    )
+
+
+def test_a_share_of_communication_is_at_most_one() -> None:
+    found = estimated("llama3-8b", "l40s", Layout(tp=8), Prefill(1, 8192))
+    assert found.comm_share > 0.75
+    assert of_runs.ranges_of(found)["comm_share"].high == 1.0

@@ -3,13 +3,15 @@
 The interval is that of measured runs like it, predicted by constants that had not seen them
 (`shardcost.catalog.errors`): of the same framework or engine, on a device whose kernels were
 measured or not, inside a node or across nodes; of inference, by the figure that was measured. A
-rate, such as tokens per second, lies between the tokens over the two times.
+rate, such as tokens per second, lies between the tokens over the two times. The share of
+communication and the memory have rows of their own: measured shares of inference and of layers, and
+what training runs allocated.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -31,8 +33,64 @@ FIRST, LOADED_FIRST, NEXT, WHOLE, RATE = (
 )
 """What of an inference run is measured."""
 OTHER_SOFTWARE: Final = "software that was not fitted"
+_TIMES: Final = ("time_s", "ttft_s", "tpot_s")
+_RATES: Final = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "mfu", "hfu")
 _FITTED: Final = "fitted to"
 _FIGURES: Final = {"e2e_latency": WHOLE, "tpot": NEXT, "output_throughput_total": RATE}
+
+
+class Range(NamedTuple):
+    """Between which values nine of ten measurements of a figure lie, in the figure's own unit."""
+
+    low: Any
+    high: Any
+    like: str
+    """Which rows it is from, in words."""
+    rows: int
+
+
+def ranges_of(found: Estimate) -> dict[str, Range]:
+    """Return the 90 % interval of each figure that has one, by its name.
+
+    >>> from shardcost import Decode, Layout, estimate
+    >>> found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), Decode(64, 4096))
+    >>> speed = ranges_of(found)["tokens_per_s"]
+    >>> speed.low < found.tokens_per_s < speed.high
+    True
+    """
+    like = residuals_of(found)
+    less, more = np.exp(like.low), np.exp(like.high)
+    ends = dict.fromkeys(_TIMES, (less, more)) | dict.fromkeys(_RATES, (1 / more, 1 / less))
+    known = {
+        name: Range(getattr(found, name) * low, getattr(found, name) * high, like.like, like.rows)
+        for name, (low, high) in ends.items()
+        if getattr(found, name) is not None
+    }
+    return known | {
+        "comm_share": _within_one(_around(found.comm_share, _residuals_of_share(found))),
+        "memory_bytes": _around(found.memory_bytes, _residuals_of_memory(found)),
+    }
+
+
+def _around(value: Any, like: Residuals) -> Range:
+    return Range(value * np.exp(like.low), value * np.exp(like.high), like.like, like.rows)
+
+
+def _within_one(share: Range) -> Range:
+    return share._replace(high=np.minimum(share.high, 1.0))
+
+
+def _residuals_of_share(found: Estimate) -> Residuals:
+    """Return the residuals of measured shares of communication on links of the same kind."""
+    standing = kernel_standing(found.cluster.device, found.workload.dtype)
+    return residuals_like("comm_fraction", standing=standing, links=links_of(found.cluster))
+
+
+def _residuals_of_memory(found: Estimate) -> Residuals:
+    """Return the residuals of what training runs allocated; no run of inference was measured."""
+    pipeline = "several stages" if np.any(found.layout.pp > 1) else "one stage"
+    like = residuals_like("memory", pipeline=pipeline)
+    return like._replace(like=f"{like.like} of training runs")
 
 
 def interval_of(found: Estimate) -> Interval:

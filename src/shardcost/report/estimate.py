@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from shardcost.estimate.interval import interval_of
+from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.result import FLOP_CONVENTION, Estimate
 from shardcost.layout import Layout
 from shardcost.memory import Memory
@@ -117,6 +117,7 @@ def as_data(found: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
         },
         "comm": _comm_as_data(found),
         "memory": _memory_as_data(found),
+        "intervals": {name: each._asdict() for name, each in ranges_of(found).items()},
         "warnings": list(found.warnings),
         "notes": list(caveats),
     }
