@@ -424,7 +424,13 @@ def test_bands_cover_every_size() -> None:
 
 
 @pytest.mark.parametrize(
-    "work", [Train(64, 4096), Prefill(1, 8192), Decode(64, 4096)], ids=lambda work: work.phase
+    "work",
+    [
+        Train(global_batch=64, sequence_length=4096),
+        Prefill(batch=2, prompt_tokens=8192),
+        Decode(batch=64, context_tokens=4096),
+    ],
+    ids=lambda work: work.phase,
 )
 def test_every_figure_of_an_estimate_lies_in_its_interval(work: Workload) -> None:
     found = estimated("llama3-8b", "h100_sxm", Layout(tp=4, dp=2), work)
@@ -443,6 +449,6 @@ def test_every_figure_of_an_estimate_lies_in_its_interval(work: Workload) -> Non
 
 
 def test_a_share_of_communication_is_at_most_one() -> None:
-    found = estimated("llama3-8b", "l40s", Layout(tp=8), Prefill(1, 8192))
+    found = estimated("llama3-8b", "l40s", Layout(tp=8), Prefill(batch=1, prompt_tokens=8192))
     assert found.comm_share > 0.75
     assert of_runs.ranges_of(found)["comm_share"].high == 1.0

@@ -53,9 +53,10 @@ def ranges_of(found: Estimate) -> dict[str, Range]:
     """Return the 90 % interval of each figure that has one, by its name.
 
     >>> from shardcost import Decode, Layout, estimate
-    >>> found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), Decode(64, 4096))
+    >>> step = Decode(batch=64, context_tokens=4096)
+    >>> found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), step)
     >>> speed = ranges_of(found)["tokens_per_s"]
-    >>> speed.low < found.tokens_per_s < speed.high
+    >>> bool(speed.low < found.tokens_per_s < speed.high)
     True
     """
     like = residuals_of(found)
