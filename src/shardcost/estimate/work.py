@@ -115,7 +115,7 @@ def piece_work(passes: Passes, prices: Prices, software: Software) -> PieceWork:
     again = passes.recompute + passes.backward
     every = passes.forward + again + passes.weight
     seconds = prices.of(every)
-    beside = _beside(every, seconds, prices, software)
+    beside = beside_of(every, seconds, prices, software)
     cuts = (0, len(passes.forward), len(passes.forward) + len(again), len(every))
     return PieceWork(
         *(
@@ -125,7 +125,7 @@ def piece_work(passes: Passes, prices: Prices, software: Software) -> PieceWork:
     )
 
 
-def _beside(every: Operations, seconds: list[Any], prices: Prices, software: Software) -> Beside:
+def beside_of(every: Operations, seconds: list[Any], prices: Prices, software: Software) -> Beside:
     """Return the products' seconds by name, and with a collective's kernel beside them."""
     named = {op.name: op.count * each for op, each in zip(every, seconds, strict=True)}
     if software.tp_overlap == "none" or not any(isinstance(op, Collective) for op in every):
