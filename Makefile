@@ -12,15 +12,24 @@ WANTED := pyproject.toml constraints.txt
 PAGE ?= docs/validation.md
 RECORD := docs/validation/recorded.toml
 
-.PHONY: demo test lint types layers tests gate validate record bench format clean help
+.PHONY: demo serve test lint types layers pages browser tests gate validate record bench format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-demo: .venv/demo ## the main job: what sharding Llama 3 70B over 8 H100s costs in all-reduces
-	@$(BIN)/shardcost allreduce --model llama3-70b --on h100_sxm --gpus 8
+DECODING := llama3-70b --on h100_sxm --gpus 8 --decode --batch 64 --context-tokens 4096
 
-test: lint types layers tests gate ## everything that CI checks
+demo: .venv/demo ## the main job: what Llama 3 70B costs on 8 H100s, and the best layout for it
+	@$(BIN)/shardcost estimate $(DECODING) --tp 8
+	@echo
+	@$(BIN)/shardcost plan $(DECODING)
+	@echo
+	@echo "To look at it in a browser: make serve"
+
+serve: .venv/web ## the page, on this machine only
+	@$(BIN)/shardcost serve
+
+test: lint types layers pages tests gate ## everything that CI checks
 
 lint: .venv/dev ## style
 	@$(BIN)/ruff check .
@@ -32,8 +41,20 @@ types: .venv/dev ## static types
 layers: .venv/dev ## which module may import which
 	@$(BIN)/lint-imports
 
-tests: .venv/dev ## unit tests, property tests, every example in the documentation
+pages: .venv/dev ## the documentation as a site, in build/site; a warning is an error
+	@$(BIN)/mkdocs build --strict --quiet
+
+tests: .venv/dev browser ## unit tests, property tests, every example in the documentation, the page
 	@$(BIN)/python -m pytest
+
+# The page is tested in a real browser. With SHARDCOST_BROWSER=required, as in CI, its tests fail
+# where there is none; otherwise they say that they were skipped.
+browser: ## a Chromium: the one that is installed, else Debian's where it may be installed
+	@command -v chromium chromium-browser google-chrome > /dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get > /dev/null && echo "Installing Chromium (once)…" && \
+		apt-get update -qq > /dev/null && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium > /dev/null; \
+	} || echo "No Chromium here, and none may be installed: the page will not be tested in a browser."
 
 gate: .venv/dev ## errors on the shipped measurements are those on record; a page of them in build/
 	@$(MAKE) --no-print-directory validate PAGE=build/validation.md SHARDCOST_EVIDENCE=
@@ -57,6 +78,7 @@ bench: .venv/dev ## speed, as ratios measured in one run
 	@$(BIN)/python benchmarks/estimate.py
 	@$(BIN)/python benchmarks/search.py
 	@$(BIN)/python benchmarks/trace.py
+	@$(BIN)/python benchmarks/serve.py
 
 format: .venv/dev ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .
@@ -76,7 +98,12 @@ clean: ## remove the environment and every cache
 	@$(PIP) install --constraint constraints.txt --editable .
 	@touch $@
 
+.venv/web: .venv/bin/python $(WANTED)
+	@echo "Setting up .venv for the page (once)…"
+	@$(PIP) install --constraint constraints.txt --editable '.[web]'
+	@touch $@ .venv/demo
+
 .venv/dev: .venv/bin/python $(WANTED)
 	@echo "Setting up .venv for development (once)…"
 	@$(PIP) install --constraint constraints.txt --editable '.[dev]'
-	@touch $@ .venv/demo
+	@touch $@ .venv/demo .venv/web
