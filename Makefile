@@ -49,12 +49,8 @@ tests: .venv/dev browser ## unit tests, property tests, every example in the doc
 
 # The page is tested in a real browser. With SHARDCOST_BROWSER=required, as in CI, its tests fail
 # where there is none; otherwise they say that they were skipped.
-browser: ## a Chromium: the one that is installed, else Debian's where it may be installed
-	@command -v chromium chromium-browser google-chrome > /dev/null || { \
-		test "$$(id -u)" = 0 && command -v apt-get > /dev/null && echo "Installing Chromium (once)…" && \
-		apt-get update -qq > /dev/null && \
-		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium > /dev/null; \
-	} || echo "No Chromium here, and none may be installed: the page will not be tested in a browser."
+browser: .venv/dev ## a Chromium: the one that is installed, else Debian's where it may be installed
+	@$(BIN)/python tests/chromium.py
 
 gate: .venv/dev ## errors on the shipped measurements are those on record; a page of them in build/
 	@$(MAKE) --no-print-directory validate PAGE=build/validation.md SHARDCOST_EVIDENCE=
