@@ -21,8 +21,6 @@ _EXAMPLES: Final = """\
   shardcost collective all_reduce --tuner rules.csv --gpus 4,8 --on h100
 """
 _WHOLE_RANGE: Final = "8:8GiB"
-_POINTS_PER_OCTAVE: Final = 16
-"""Of a plotted curve: dense enough that a switch is seen where it is."""
 
 
 def parser() -> options.Parser:
@@ -128,13 +126,16 @@ def _write_tuner_file(given: Namespace) -> int:
 
 
 def _one_size(given: Namespace) -> int:
+    from shardcost.collectives.sweep import octaves
     from shardcost.report.collective import as_data, as_text
 
-    result = collective_of(given, options, size_of(given.size, "--size"))
+    size = size_of(given.size, "--size")
+    result = collective_of(given, options, size)
     if given.json:
         options.print_json(as_data(result))
     else:
-        print(as_text(result, explain=given.explain))
+        sweep = collective_of(given, options, octaves(size))
+        print(as_text(result, explain=given.explain, sweep=sweep))
     return 0
 
 
@@ -156,14 +157,12 @@ def _sweep(given: Namespace) -> int:
 
 def _draw(given: Namespace, least: int, most: int) -> None:
     """Write the plot of a sweep, at sizes so dense that its curves are smooth."""
-    from math import ceil, log2
-
-    import numpy as np
-
+    from shardcost.collectives.sweep import curve_sizes
+    from shardcost.evidence.shipped_points import points_like
     from shardcost.report.plot import write_plot
 
-    points = 1 + ceil(_POINTS_PER_OCTAVE * max(1.0, log2(most / least)))
-    write_plot(collective_of(given, options, np.geomspace(least, most, points)), Path(given.plot))
+    sweep = collective_of(given, options, curve_sizes(least, most))
+    write_plot(sweep, Path(given.plot), points_like(sweep))
 
 
 def _as_array(sizes: list[int]) -> Any:

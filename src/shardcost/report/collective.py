@@ -20,6 +20,7 @@ from shardcost.collectives.silicon import (
     CollectiveTime,
     name_and_version,
 )
+from shardcost.collectives.sweep import switches
 from shardcost.collectives.tuner import PathName, tables
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
@@ -36,7 +37,8 @@ from shardcost.report.formulas import (
     symbols_used,
     with_unit,
 )
-from shardcost.report.text import heading, paragraph, table
+from shardcost.report.spark import bar, sparkline
+from shardcost.report.text import heading, paragraph, table, width
 from shardcost.units import format_bytes, format_rate, format_time
 
 _BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:us|GB/s|B|KiB|MiB|GiB|TiB)\b)")
@@ -46,6 +48,10 @@ _FASTER_THAN_A_RING: Final = (
     "busbw counts as if a ring ran; a tree, or a switch that adds up, sends less, so that busbw may"
     " exceed the link"
 )
+_HEAD: Final = ("size", "time", "path", "algbw", "busbw", "of link")
+_SWITCH: Final = "<- switch"
+_NARROWEST_BAR: Final = 4
+_WIDEST_BAR: Final = 20
 _NEGLIGIBLE: Final = 1e-3
 """Weights below this are not worth a line."""
 
@@ -73,13 +79,22 @@ def title(result: CollectiveTime, subject: str) -> str:
     return f"{result.collective} of {subject} over {place}, {result.library}{mode}"
 
 
-def as_text(result: CollectiveTime, *, explain: bool = False) -> str:
-    """Return the report on one size for a terminal, with the arithmetic if asked."""
+def as_text(
+    result: CollectiveTime, *, explain: bool = False, sweep: CollectiveTime | None = None
+) -> str:
+    """Return the report on one size for a terminal.
+
+    Args:
+        result: The prediction for one size.
+        explain: Add the arithmetic.
+        sweep: The same over many sizes, to show where on the curve the one is.
+    """
     sections = [
         heading(paragraph(title(result, exact_bytes(result.size_bytes)), "  ")),
         _table(("figure", "value", "meaning"), _figures(result)),
     ]
     if result.group.ranks > 1:
+        sections += [] if sweep is None else [_curve(result, sweep)]
         sections += [_alternatives_table(result), *(_explanation(result) if explain else ())]
     return "\n\n".join([*sections, *_remarks(result, cited=explain)])
 
@@ -87,7 +102,7 @@ def as_text(result: CollectiveTime, *, explain: bool = False) -> str:
 def as_data(result: CollectiveTime) -> dict[str, Any]:
     """Return the report on one size as plain data."""
     return {
-        **_question(result),
+        **question_as_data(result),
         "size_bytes": number(result.size_bytes),
         **_answer(result),
         "link": {**link(result)._asdict(), "source": link(result).source._asdict()},
@@ -101,34 +116,55 @@ def as_data(result: CollectiveTime) -> dict[str, Any]:
 
 def sweep_as_text(result: CollectiveTime) -> str:
     """Return the report on many sizes for a terminal; says where the library switches paths."""
-    rows = []
-    previous = ""
-    for each in _rows(result):
-        path = f"{each['algorithm']} {each['protocol']}"
-        rows.append(
-            (
-                exact_bytes(each["size_bytes"]),
-                format_time(each["time_s"]),
-                path,
-                *_rates_as_text(each),
-                "<- switch" if previous not in {"", path} else "",
-            )
+    found = _rows(result)
+    cells = [
+        (
+            exact_bytes(each["size_bytes"]),
+            format_time(each["time_s"]),
+            f"{each['algorithm']} {each['protocol']}",
+            *_rates_as_text(each),
         )
-        previous = path
-    head = ("size", "time", "path", "algbw", "busbw", "of link", "")
+        for each in found
+    ]
+    room = width() - sum(max(map(len, column)) + 2 for column in zip(_HEAD, *cells, strict=True))
+    most = max(1.0, *(each["link_share"] for each in found))
+    bars = _bars([each["link_share"] / most for each in found], room - len(_SWITCH) - 1)
+    switched = {each.place for each in switches(result)}
+    rows = [
+        (*row, _marked(drawn) if place in switched else drawn.rstrip())
+        for place, (row, drawn) in enumerate(zip(cells, bars, strict=True))
+    ]
     return "\n\n".join(
         [
             heading(paragraph(title(result, f"{rows[0][0]} to {rows[-1][0]}"), "  ")),
-            table(head, rows, right="01345"),
+            table((*_HEAD, ""), rows, right="01345"),
             *_remarks(result),
         ]
     )
 
 
+def _bars(shares: list[float], room: int) -> list[str]:
+    """Return a bar for each share, all as wide as there is room for; none where that is little."""
+    wide = min(room, _WIDEST_BAR)
+    return [bar(share, wide).ljust(wide) if wide >= _NARROWEST_BAR else "" for share in shares]
+
+
+def _marked(drawn: str) -> str:
+    return f"{drawn} {_SWITCH}" if drawn else _SWITCH
+
+
+def _curve(result: CollectiveTime, sweep: CollectiveTime) -> str:
+    """Return the bus bandwidth over sizes as a line, the size that was asked in brackets."""
+    sizes = sweep.size_bytes
+    place = int(np.argmin(np.abs(np.log(sizes / result.size_bytes))))
+    drawn = sparkline(sweep.busbw_bytes_per_s.tolist(), mark=place)
+    return f"busbw by size, {format_bytes(sizes[0])} {drawn} {format_bytes(sizes[-1])}"
+
+
 def sweep_as_data(result: CollectiveTime) -> dict[str, Any]:
     """Return the report on many sizes as plain data."""
     return {
-        **_question(result),
+        **question_as_data(result),
         "rows": _rows(result),
         "interval": interval.about(interval_of(result)),
         **_foundation(result),
@@ -200,7 +236,8 @@ def why(result: CollectiveTime) -> str:
     return f"{named} prefers {kernels}, in that order ({source}); beyond, {chosen}"
 
 
-def _question(result: CollectiveTime) -> dict[str, Any]:
+def question_as_data(result: CollectiveTime) -> dict[str, Any]:
+    """Return what was asked, but for the size."""
     group = result.group
     return {
         "collective": result.collective,

@@ -1,12 +1,14 @@
 """A sweep over sizes drawn: time and bandwidth of the prediction, and of every path beside it.
 
+Measurements of the same that ship with the package are open circles, with the name of their set.
+
 Each curve is labelled at its end, in its own colour, so that nobody looks up a legend. Colours are
 those of Okabe and Ito (Color Universal Design, 2008), which colour-blind readers tell apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +17,9 @@ import numpy as np
 
 from shardcost.collectives.paths import total
 from shardcost.collectives.silicon import CollectiveTime
+from shardcost.collectives.sweep import switches
 from shardcost.errors import BadValueError, MissingExtraError
+from shardcost.evidence.shipped_points import Point
 from shardcost.files import write_whole
 from shardcost.report.collective import link, title
 from shardcost.units import format_bytes, format_rate, format_time
@@ -50,12 +54,15 @@ _STYLE: Final[dict[Any, Any]] = {
 }
 
 
-def write_plot(sweep: CollectiveTime, file: Path) -> None:
-    """Draw a sweep over sizes into a PNG or SVG file, which appears whole or not at all."""
+def write_plot(sweep: CollectiveTime, file: Path, points: Sequence[Point] = ()) -> None:
+    """Draw a sweep over sizes, and measured points, into a PNG or SVG file.
+
+    The file appears whole or not at all.
+    """
     check_name(file)
     if sweep.group.ranks == 1:
         raise BadValueError("gpus", 1, "at least 2 for a plot: one by itself sends nothing")
-    write_whole(file, drawn(lambda figure: _fill(figure, sweep), (9, 7.5), file))
+    write_whole(file, drawn(lambda figure: _fill(figure, sweep, points), (9, 7.5), file))
 
 
 def check_name(file: Path) -> None:
@@ -82,15 +89,20 @@ def drawn(fill: Callable[[Figure], None], inches: tuple[float, float], file: Pat
     return content.getvalue()
 
 
-def _fill(figure: Figure, sweep: CollectiveTime) -> None:
+def _fill(figure: Figure, sweep: CollectiveTime, points: Sequence[Point]) -> None:
+    shown = [each for each in points if _is_within(sweep, each)]
     figure.suptitle(title(sweep, _range(sweep.size_bytes)), x=0.01, ha="left", fontsize=12)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    _draw_points(above, shown, [each.time_s for each in shown])
+    _draw_points(below, shown, [each.busbw_bytes_per_s for each in shown])
     _draw_times(above, sweep)
-    _draw_rates(below, sweep)
+    _draw_rates(below, sweep, shown)
     for axes in (above, below):
         _mark_switches(axes, sweep)
         axes.grid(visible=True, color="#dddddd", linewidth=0.5)
     _name_switches(above, sweep)
+    if shown:  # below every curve of time there is room
+        above.legend(loc="lower right", frameon=False)
     _label_sizes(below, sweep.size_bytes)
 
 
@@ -118,7 +130,27 @@ def _draw_times(axes: Axes, sweep: CollectiveTime) -> None:
     _label_ends(axes, sizes[-1], ends)
 
 
-def _draw_rates(axes: Axes, sweep: CollectiveTime) -> None:
+def _is_within(sweep: CollectiveTime, point: Point) -> bool:
+    return bool(sweep.size_bytes[0] <= point.size_bytes <= sweep.size_bytes[-1])
+
+
+def _draw_points(axes: Axes, points: Sequence[Point], heights: Sequence[float]) -> None:
+    """Draw measured points as circles, white inside so that the curve does not swallow them."""
+    sizes = [each.size_bytes for each in points]
+    sets = ", ".join(dict.fromkeys(each.dataset for each in points))
+    axes.plot(
+        sizes,
+        heights,
+        "o",
+        markerfacecolor="white",
+        markeredgecolor="black",
+        markersize=6,
+        zorder=5,
+        label=f"measured: {sets}",
+    )
+
+
+def _draw_rates(axes: Axes, sweep: CollectiveTime, points: Sequence[Point]) -> None:
     """Draw the bus bandwidth of the prediction under the nominal rate of the link."""
     from matplotlib.ticker import FuncFormatter
 
@@ -135,7 +167,8 @@ def _draw_rates(axes: Axes, sweep: CollectiveTime) -> None:
         textcoords="offset points",
         color=GREY,
     )
-    axes.set_ylim(0, 1.15 * max(rate, float(rates.max())))
+    measured = [each.busbw_bytes_per_s for each in points]
+    axes.set_ylim(0, 1.15 * max(rate, float(rates.max()), *measured))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_rate(value)))
     axes.set_ylabel("bus bandwidth")
 
@@ -191,21 +224,19 @@ def _stacked(cluster: list[int], heights: list[float], gap: float) -> list[float
 def _mark_switches(axes: Axes, sweep: CollectiveTime) -> None:
     """Draw a line where another path takes over, and a dot on the prediction."""
     values = sweep.time_s if axes.get_yscale() == "log" else sweep.busbw_bytes_per_s
-    for index in np.flatnonzero(np.diff(sweep.choice)) + 1:
-        size = sweep.size_bytes[index]
-        axes.axvline(size, color=GREY, linestyle=":", linewidth=1)
-        axes.plot(size, values[index], "o", color="black", markersize=6)
+    for each in switches(sweep):
+        axes.axvline(each.size_bytes, color=GREY, linestyle=":", linewidth=1)
+        axes.plot(each.size_bytes, values[each.place], "o", color="black", markersize=6)
 
 
 def _name_switches(axes: Axes, sweep: CollectiveTime) -> None:
     """Write beside the line of each switch what runs from there on."""
-    switches = np.flatnonzero(np.diff(sweep.choice)) + 1
+    found = switches(sweep)
     to_axes = axes.transData + axes.transAxes.inverted()
-    places = [float(to_axes.transform((sweep.size_bytes[index], 1))[0]) for index in switches]
-    for index, place in zip(switches, spread(places, _LEAST_GAP_ACROSS), strict=True):
+    places = [float(to_axes.transform((each.size_bytes, 1))[0]) for each in found]
+    for each, place in zip(found, spread(places, _LEAST_GAP_ACROSS), strict=True):
         axes.annotate(
-            f"{sweep.algorithm[index]} {sweep.protocol[index]}"
-            f" from {_about(float(sweep.size_bytes[index]))}",
+            f"{each.algorithm} {each.protocol} from {_about(each.size_bytes)}",
             (place, 1),
             xycoords="axes fraction",
             xytext=(-3, -3),
