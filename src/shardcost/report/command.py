@@ -1,0 +1,104 @@
+"""An estimate as what one would type to get it again: a command line, and Python.
+
+What is not in the catalog is on the reader's disk: a pasted model stands there as ``config.json``,
+a profile as ``profile.toml``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from typing import Any, Final
+
+from shardcost.asked.layouts import COUNTS, WORDS
+from shardcost.asked.values import flag
+from shardcost.asked.workloads import PHASES
+from shardcost.catalog import names
+from shardcost.cluster import Cluster
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.totals import software_of
+from shardcost.model import Model
+
+MODEL_FILE: Final = "config.json"
+CLUSTER_FILE: Final = "profile.toml"
+_FIGURES: Final = "print(found.time_s, found.tokens_per_s_per_gpu, found.memory_bytes)"
+
+
+def command_of(found: Estimate) -> str:
+    """Return the command line that prints an estimate.
+
+    >>> from shardcost import Decode, Layout, estimate
+    >>> step = Decode(batch=64, context_tokens=4096)
+    >>> command_of(estimate("llama3-70b", "h100_sxm", Layout(tp=8), step))
+    'shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096'
+    """
+    return shlex.join(("shardcost", "estimate", *words_of(found)))
+
+
+def words_of(found: Estimate) -> list[str]:
+    """Return the model and the options that describe an estimate."""
+    words = [found.model.name if _is_known(found.model) else MODEL_FILE]
+    words += ["--on", found.cluster.name if _is_named(found.cluster) else CLUSTER_FILE]
+    if found.cluster.network is not None:
+        words += ["--network", found.cluster.network.name]
+    if found.software != software_of(None, found.workload):
+        words += ["--software", found.software.name]
+    words += _layout_words(found)
+    words.append(flag(found.workload.phase))
+    chosen = _chosen(found.workload)
+    for option, field in PHASES[found.workload.phase].items():
+        if field in chosen:
+            words += [flag(option)] if chosen[field] is True else [flag(option), str(chosen[field])]
+    return words
+
+
+def python_of(found: Estimate) -> str:
+    """Return Python that prints the main figures of an estimate."""
+    model, cluster, work = found.model, found.cluster, found.workload
+    kind = type(work).__name__
+    where = repr(cluster.name) if _is_named(cluster) else f"Cluster.from_profile({CLUSTER_FILE!r}"
+    network = "" if cluster.network is None else f", network={cluster.network.name!r}"
+    if not _is_named(cluster):
+        where += f"{network})"
+    elif network:
+        where = f"Cluster.named({where}{network})"
+    what = repr(model.name) if _is_known(model) else f"Model.from_hf({MODEL_FILE!r})"
+    arguments = [what, where, _called("Layout", found.layout), _called(kind, work)]
+    if found.software != software_of(None, work):
+        arguments.append(f"software={found.software.name!r}")
+    needed = {name for name in ("Cluster", "Model") if any(name in each for each in arguments)}
+    imported = ", ".join(sorted({*needed, "Layout", kind, "estimate"}, key=str.swapcase))
+    lines = [f"from shardcost import {imported}", "", "found = estimate("]
+    return "\n".join([*lines, *(f"    {each}," for each in arguments), ")", _FIGURES, ""])
+
+
+def _is_known(model: Model) -> bool:
+    return model.name in names("models") and Model.named(model.name) == model
+
+
+def _is_named(cluster: Cluster) -> bool:
+    return not cluster.silicon
+
+
+def _layout_words(found: Estimate) -> Iterator[str]:
+    chosen = _chosen(found.layout)
+    for name in (*COUNTS, *WORDS, "imbalance"):
+        if name in chosen:
+            yield from (flag(name), str(chosen[name]))
+    if found.layout.sequence_parallel:
+        yield "--sequence-parallel"
+
+
+def _called(kind: str, noun: Any) -> str:
+    return f"{kind}({', '.join(f'{name}={value!r}' for name, value in _chosen(noun).items())})"
+
+
+def _chosen(noun: Any) -> dict[str, Any]:
+    """Return the fields of a noun that are not the default."""
+    found = {}
+    for each in fields(noun):
+        value = getattr(noun, each.name)
+        if each.default is MISSING or value != each.default:
+            found[each.name] = value
+    return found
