@@ -1,0 +1,304 @@
+"""One layer on one rank, operation by operation: what computes, what communicates beside it.
+
+The operations stand in the order of the program; each weight gradient follows the input gradient
+of its matrix, unless the schedule puts weight gradients off. Of a collective the part that nothing
+hides stands between the operations, the other beside the product or attention that hides it, so
+that all events together are what `shardcost.estimate.busy` counts, no more and no less.
+
+Under ZeRO stage 3 a layer in the midst of others is shown: the weights of the layer after it are
+gathered meanwhile (Zhao et al., PyTorch FSDP, 2023, arXiv:2304.11277).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from shardcost.collectives.calibration import Calibration
+from shardcost.estimate.busy import Beside, Busy, busy
+from shardcost.estimate.events import COMPUTE, Drawing, Event, check, drawing, totals_of
+from shardcost.estimate.placement import places
+from shardcost.estimate.price import Prices
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.work import PieceWork, beside_of, piece_work
+from shardcost.program.assemble import Layers
+from shardcost.program.operations import (
+    AttentionCore,
+    Collective,
+    Operation,
+    Operations,
+    Pass,
+    Passes,
+    Product,
+)
+from shardcost.software import Software
+
+COMM: Final = "communication"
+_KINDS: Final = {Product: "product", AttentionCore: "attention", Pass: "pass"}
+_INPUT: Final = " input gradient"
+
+
+class _Piece(NamedTuple):
+    """An operation with its seconds: of a collective, those that are exposed and those hidden."""
+
+    op: Operation
+    passing: str
+    shown_s: float
+    hidden_s: float = 0.0
+
+
+def layer_timeline(found: Estimate, wire: Calibration | None = None) -> Drawing:
+    """Return one layer of the kind that the model has most of, on one rank.
+
+    Args:
+        found: What was estimated, of one layout.
+        wire: The constants of the caller's own network, if it was estimated with some.
+
+    Raises:
+        BadTypeError: The estimate is of an array of layouts.
+    """
+    check(found, "layer")
+    software = found.program.setting.software
+    prices = Prices(found.cluster, software, places(found.layout), wire)
+    kind = usual_layers(found)
+    work = piece_work(kind.passes, prices, software)
+    merged = found.layout.schedule != "zero_bubble"
+    pieces: list[_Piece] = []
+    shown: list[Event] = []
+    more: list[Event] = []
+    start = 0.0
+    sections = _sections(_priced(kind.passes, prices, software), merged=merged)
+    for section, parts in zip(sections, _parts(work, merged=merged), strict=True):
+        laid, free = _laid_out(section, start)
+        waits, free = _waits(parts, free, software)
+        sent = _sent(kind, prices, parts[0][0], start, free)
+        pieces += section
+        shown += laid
+        more += [*waits, *sent]
+        start = max([free, *(event.end_s for event in sent)])
+    beside = _all_hidden(pieces, shown, start)
+    events = [event for event in (*shown, *more, *beside) if event.end_s > event.start_s]
+    return drawing("layer", _title(found, kind), start, events, totals_of(events))
+
+
+def usual_layers(found: Estimate) -> Layers:
+    """Return the kind of layer that the model has most of."""
+    return max(found.program.layers, key=lambda each: float(each.count))
+
+
+def _title(found: Estimate, kind: Layers) -> str:
+    total = sum(each.count for each in found.program.layers)
+    which = "all alike" if len(found.program.layers) == 1 else f"of a kind that {kind.count} are"
+    return f"One layer of {total}, {which}"
+
+
+def _priced(passes: Passes, prices: Prices, software: Software) -> dict[str, list[_Piece]]:
+    """Return the operations of each pass with their seconds."""
+    named: dict[str, Operations] = {
+        "forward": passes.forward,
+        "recompute": passes.recompute,
+        "backward": passes.backward,
+        "weight": passes.weight,
+    }
+    every = sum(named.values(), ())
+    seconds = prices.of(every)
+    beside = beside_of(every, seconds, prices, software)
+    each = iter(zip(every, seconds, strict=True))
+    return {
+        name: [_piece(*next(each), name, software, beside) for _ in operations]
+        for name, operations in named.items()
+    }
+
+
+def _piece(op: Operation, each_s: float, name: str, software: Software, beside: Beside) -> _Piece:
+    alone = busy((op,), (each_s,), software, beside)
+    if not isinstance(op, Collective):
+        return _Piece(op, name, float(sum(alone.compute_s.values())))
+    exposed = max(0.0, float(alone.exposed_s[op.group]))
+    return _Piece(op, name, exposed, max(0.0, float(alone.comm_s[op.group]) - exposed))
+
+
+def _parts(work: PieceWork, *, merged: bool) -> Iterator[list[tuple[str, Busy]]]:
+    """Yield the passes of each section, as they are counted."""
+    yield [("forward", work.forward)]
+    backward, weight = ("backward", work.backward), ("weight", work.weight)
+    if merged:
+        yield [backward, weight]
+    else:
+        yield [backward]
+        yield [weight]
+
+
+def _sections(priced: dict[str, list[_Piece]], *, merged: bool) -> Iterator[list[_Piece]]:
+    """Yield operations in the order in which they run, section by section."""
+    yield _in_order(priced["forward"])
+    again = _in_order(priced["recompute"])
+    if merged:
+        yield again + _in_order(_with_weights(priced["backward"], priced["weight"]))
+    else:
+        yield again + _in_order(priced["backward"])
+        yield _in_order(priced["weight"])
+
+
+def _with_weights(backward: Sequence[_Piece], weight: Sequence[_Piece]) -> list[_Piece]:
+    """Return the backward pass with each matrix's weight gradient after its input gradient.
+
+    Collectives that follow the input gradient come first: they send its result, or gather what the
+    weight gradient reads.
+    """
+    left = list(weight)
+    ready: list[_Piece] = []
+    found: list[_Piece] = []
+    for piece in backward:
+        if not isinstance(piece.op, Collective):
+            found += ready
+            ready = []
+        found.append(piece)
+        if piece.op.name.endswith(_INPUT):
+            own = piece.op.name.removesuffix(_INPUT)
+            ready += [each for each in left if _belongs(each.op.name, own)]
+            left = [each for each in left if not _belongs(each.op.name, own)]
+    return found + ready + left
+
+
+def _belongs(name: str, matrix: str) -> bool:
+    """Return whether an operation makes the gradient of a matrix's weights or bias."""
+    own = f"{matrix} weight gradient"
+    return name in {own, f"{matrix} bias gradient"} or name.endswith(f" of {own}")
+
+
+def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
+    """Return operations with each partly hidden collective after what hides it.
+
+    What is exposed of it comes when that is over and it is not; at the latest before the product
+    that its result goes into.
+    """
+    found: list[_Piece] = []
+    waiting: list[_Piece] = []
+    left = [piece.op.name for piece in pieces]
+    for piece in pieces:
+        left.remove(piece.op.name)
+        due = [each for each in waiting if _feeds(each.op, piece.op.name)]
+        found += due
+        waiting = [each for each in waiting if each not in due]
+        if piece.hidden_s and any(name in left for name in _beside_names(piece.op)):
+            waiting.append(piece)
+            continue
+        found.append(piece)
+        over = [each for each in waiting if not set(_beside_names(each.op)) & set(left)]
+        found += over
+        waiting = [each for each in waiting if each not in over]
+    return found + waiting
+
+
+def _beside_names(op: Operation) -> tuple[str, ...]:
+    return op.beside if isinstance(op, Collective) else ()
+
+
+def _feeds(op: Operation, name: str) -> bool:
+    return isinstance(op, Collective) and op.feeds == name
+
+
+def _laid_out(pieces: Sequence[_Piece], start: float) -> tuple[list[Event], float]:
+    """Return the events of operations one after the other from a time on, and when they end."""
+    events: list[Event] = []
+    free = start
+    for piece in pieces:
+        end = free + piece.shown_s
+        events.append(_event(piece, free, end))
+        free = end
+    return events, free
+
+
+def _all_hidden(pieces: Sequence[_Piece], shown: Sequence[Event], span_s: float) -> list[Event]:
+    return [
+        event
+        for number, piece in enumerate(pieces)
+        if piece.hidden_s
+        for event in _hidden(piece, number, pieces, shown, span_s)
+    ]
+
+
+def _event(piece: _Piece, start: float, end: float, *, exposed: bool = True) -> Event:
+    op = piece.op
+    times = f" x {op.count:g}" if op.count != 1 else ""
+    sends = isinstance(op, Collective)
+    return Event(
+        op.name + times,
+        0,
+        COMM if sends else COMPUTE,
+        "comm" if sends else _KINDS[type(op)],
+        start,
+        end,
+        exposed,
+        group=op.group if isinstance(op, Collective) else None,
+        passing=piece.passing,
+    )
+
+
+def _hidden(
+    piece: _Piece, number: int, pieces: Sequence[_Piece], shown: Sequence[Event], span_s: float
+) -> Iterator[Event]:
+    """Yield the hidden part of a collective beside what hides it.
+
+    It lies next to the exposed part: at the end of what comes before that, at the start of what
+    comes after.
+    """
+    op = piece.op
+    names = _beside_names(op) or ((op.feeds,) if isinstance(op, Collective) else ())
+    hosts = [index for name in names if (index := _nearest(name, number, pieces)) is not None]
+    hosts.sort(key=lambda index: abs(index - number))
+    left = piece.hidden_s
+    for place, index in enumerate(hosts):
+        host = shown[index]
+        last = place == len(hosts) - 1
+        share = left if last else min(left, host.seconds)
+        early = index > number or not piece.shown_s
+        begin = host.start_s if early else host.end_s - share
+        begin = max(0.0, min(begin, span_s - share))
+        yield _event(piece, begin, begin + share, exposed=False)
+        left -= share
+        if left <= 0:
+            return
+
+
+def _nearest(name: str, number: int, pieces: Sequence[_Piece]) -> int | None:
+    where = [index for index, each in enumerate(pieces) if each.op.name == name]
+    return min(where, key=lambda index: abs(index - number), default=None)
+
+
+def _waits(
+    parts: Sequence[tuple[str, Busy]], start: float, software: Software
+) -> tuple[list[Event], float]:
+    """Return the waiting for a host that starts kernels too slowly, pass by pass, and its end."""
+    found: list[Event] = []
+    for name, part in parts:
+        end = start + max(0.0, float(part.wall_s(software) - part.device_s))
+        found.append(Event("wait for the host", 0, COMPUTE, "host", start, end, passing=name))
+        start = end
+    return found, start
+
+
+def _sent(kind: Layers, prices: Prices, name: str, start: float, free: float) -> list[Event]:
+    """Return what ZeRO stage 3 sends while a section of a layer computes, in one go from its start.
+
+    Forward the next layer's weights; backward those of the layer before, and the gradients of the
+    layer after.
+    """
+    sent: Operations = {
+        "forward": kind.gathers.forward,
+        "backward": kind.gathers.backward + kind.gathers.gradient,
+    }.get(name, ())
+    events: list[Event] = []
+    begin = start
+    for op, each in zip(sent, prices.of(sent) if sent else (), strict=True):
+        if not isinstance(op, Collective):
+            continue
+        end = begin + float(op.count * each)
+        split = min(max(begin, free), end)
+        for one, other, exposed in ((begin, split, False), (split, end, True)):
+            events.append(
+                Event(op.name, 0, "dp", "comm", one, other, exposed, op.group, passing=name)
+            )
+        begin = end
+    return events
