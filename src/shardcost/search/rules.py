@@ -33,7 +33,7 @@ def impossible(
     if isinstance(workload, Train):
         runs = workload.global_batch // (layout.dp * layout.micro_batch)
         found |= schedule_problems(layout.schedule, layout.pp, runs, layout.chunks)
-        found |= _uneven_chunks(model, layout)
+        found |= uneven_chunks(model, layout)
     return found
 
 
@@ -49,7 +49,7 @@ def _beyond_a_domain(cluster: Cluster, layout: Layout) -> Iterator[tuple[str, An
         yield f"more than {gpus} GPUs need a network", layout.devices > gpus
 
 
-def _uneven_chunks(model: Model, layout: Layout) -> Mapping[str, Any]:
+def uneven_chunks(model: Model, layout: Layout) -> Mapping[str, Any]:
     """Return where model chunks would hold different numbers of layers.
 
     Frameworks count the layers, or the layers with embedding and head as one each.

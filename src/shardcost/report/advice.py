@@ -1,0 +1,57 @@
+"""The report on what a layout could be instead (`shardcost.search.advice`), as lines and data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardcost.report.estimate import labelled, plain
+from shardcost.search.advice import Advice, BestChange
+from shardcost.search.steps import Step
+
+
+def as_data(advice: Advice) -> dict[str, Any]:
+    """Return the advice as plain data."""
+    return plain(  # type: ignore[no-any-return]
+        {
+            "steps": {
+                axis: [_step_as_data(step) for step in steps]
+                for axis, steps in advice.steps.items()
+            },
+            "limit": advice.limit._asdict(),
+            "change": None if advice.change is None else _change_as_data(advice.change),
+        }
+    )
+
+
+def as_lines(advice: Advice) -> list[str]:
+    """Return what limits a layout and what would help it most, for a terminal."""
+    change = "no single change of the layout at these GPUs makes it faster"
+    if advice.limit.part in {"memory", "layout"}:
+        change = "no change of one or two fields, nor of the GPUs, makes it fit: see shardcost plan"
+    if advice.change is not None:
+        change = advice.change.words
+    return [labelled("limit", advice.limit.words), labelled("change", change)]
+
+
+def _step_as_data(step: Step) -> dict[str, Any]:
+    outcome = step.outcome
+    return {
+        "value": step.value,
+        "possible": outcome.possible,
+        "fits": outcome.fits,
+        "reason": outcome.reason,
+        "time_s": outcome.time_s,
+        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+        "current": step.current,
+        "set": dict(step.patch),
+    }
+
+
+def _change_as_data(change: BestChange) -> dict[str, Any]:
+    return {
+        "set": dict(change.patch),
+        "words": change.words,
+        "time_s": change.time_s,
+        "tokens_per_s_per_gpu": change.tokens_per_s_per_gpu,
+        "faster_pct": change.faster_pct,
+    }

@@ -1,0 +1,242 @@
+"""What a layout could be instead, what limits it, and what would help it most: `advice`.
+
+The change that helps most is the best of all single steps (`steps_of`) that are possible, fit and
+keep the devices: for given devices and batch, tokens per second and device are the inverse of the
+time of a step, so that all phases agree on what is best. Where the layout does not fit and no
+single step makes it, two axes are changed at once, or more devices are taken: as few as hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any, Final, NamedTuple
+
+from shardcost.checks import is_array
+from shardcost.cluster import Cluster
+from shardcost.errors import BadTypeError, ShardcostError
+from shardcost.estimate.join import estimate
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.totals import software_of
+from shardcost.layout import Layout
+from shardcost.model import Model
+from shardcost.search.limit import Limit, is_plural, limit_of, percent, plain_part
+from shardcost.search.steps import (
+    KEEP_GPUS,
+    Asked,
+    Change,
+    Step,
+    changed,
+    current_value,
+    fitting,
+    offered,
+    outcomes,
+    rule_of,
+    runs,
+    steps_of,
+)
+from shardcost.software import Software
+from shardcost.units import format_bytes, format_time
+from shardcost.workload import Workload
+
+WORTHWHILE_PCT: Final = 0.5
+"""A change that brings less is none."""
+_GONE: Final = 1e-3
+"""A part that falls below this share of what it was is gone."""
+
+Steps = Mapping[str, tuple[Step, ...]]
+
+
+class BestChange(NamedTuple):
+    """The change that helps most."""
+
+    patch: Mapping[str, Any]
+    """Options of a question and their new values, as in `Change`."""
+    layout: Layout
+    words: str
+    time_s: float
+    tokens_per_s_per_gpu: float
+    faster_pct: float | None
+    """How many more steps in the same time; None where the layout itself is impossible."""
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """What a layout could be instead."""
+
+    steps: Steps
+    """By axis, those that apply."""
+    limit: Limit
+    change: BestChange | None
+
+
+def advice(
+    model: Model | str,
+    cluster: Cluster | str,
+    layout: Layout,
+    workload: Workload,
+    software: Software | str | None = None,
+) -> Advice:
+    """Return the values that each axis offers, what limits a layout, and what helps it most.
+
+    >>> from shardcost import Decode
+    >>> work = Decode(batch=64, context_tokens=4096)
+    >>> found = advice("llama3-70b", "h100_sxm", Layout(tp=8), work)
+    >>> [step.value for step in found.steps["tp"] if step.outcome.fits]
+    [4, 8]
+    >>> found.limit.part
+    'products'
+
+    Args:
+        model: A `Model` or the name of one in the catalog.
+        cluster: A `Cluster` or the name of one.
+        layout: One layout, not an array of them; it need not fit, nor even be possible.
+        workload: `Train`, `Prefill` or `Decode`.
+        software: The framework or engine; as for `estimate` if left out.
+    """
+    if is_array(layout.devices * layout.ep * layout.micro_batch * layout.chunks):
+        raise BadTypeError("layout", layout, "one layout, not an array of them")
+    asked = Asked(
+        Model.named(model) if isinstance(model, str) else model,
+        Cluster.named(cluster) if isinstance(cluster, str) else cluster,
+        layout,
+        workload,
+        software_of(software, workload),
+    )
+    steps = steps_of(asked)
+    try:
+        now = _estimate(asked, layout)
+    except ShardcostError as error:
+        limit = Limit("layout", 1.0, f"it is impossible: {rule_of(error)}")
+        return Advice(steps, limit, _remedy(asked, None, steps))
+    if not now.memory.fits(now.cluster.device):
+        return Advice(steps, limit_of(now), _remedy(asked, now, steps))
+    return Advice(steps, limit_of(now), _improvement(asked, now, steps))
+
+
+def _estimate(asked: Asked, layout: Layout) -> Estimate:
+    return estimate(asked.model, asked.cluster, layout, asked.workload, software=asked.software)
+
+
+def _improvement(asked: Asked, now: Estimate, steps: Steps) -> BestChange | None:
+    """Return the single step that makes a layout fastest; None where none is worth while."""
+    best = _best_single(asked, steps)
+    if best is None or best.layout is None:
+        return None
+    then = _estimate(asked, best.layout)
+    faster_pct = 100 * float(now.time_s / then.time_s - 1)
+    if faster_pct < WORTHWHILE_PCT:
+        return None
+    times = f"{format_time(now.time_s)} to {format_time(then.time_s)}"
+    words = f"{_renamed(asked, best)}: {percent(faster_pct)} faster ({times}), because "
+    return _told(best, then, words + _fallen(now, then), faster_pct)
+
+
+def _remedy(asked: Asked, now: Estimate | None, steps: Steps) -> BestChange | None:
+    """Return the smallest change that makes a layout possible and lets it fit, the fastest such."""
+    best = _best_single(asked, steps)
+    for changes in () if best else _larger_changes(asked, steps):
+        best = _fastest(asked, fitting(asked, changes))
+        if best is not None:
+            break
+    if best is None or best.layout is None:
+        return None
+    then = _estimate(asked, best.layout)
+    room = then.cluster.device.memory_bytes
+    held = f"{format_bytes(then.memory_bytes)} of {format_bytes(room)}"
+    words = f"{_renamed(asked, best)}: fits ({held}), {format_time(then.time_s)} a step"
+    faster_pct = None if now is None else 100 * float(now.time_s / then.time_s - 1)
+    return _told(best, then, words, faster_pct)
+
+
+def _told(change: Change, then: Estimate, words: str, faster_pct: float | None) -> BestChange:
+    rate = float(then.tokens_per_s_per_gpu)
+    return BestChange(change.patch, then.layout, words, float(then.time_s), rate, faster_pct)
+
+
+def _best_single(asked: Asked, steps: Steps) -> Change | None:
+    """Return the fastest step that fits and keeps the devices; of equal ones, what holds least."""
+    fit = [
+        step
+        for axis in KEEP_GPUS
+        for step in steps.get(axis, ())
+        if step.outcome.fits and not step.current and runs(asked, step.layout)
+    ]
+    if not fit:
+        return None
+    best = min(fit, key=lambda step: (step.outcome.time_s, step.outcome.memory_bytes))
+    return Change(best.patch, best.layout)
+
+
+def _fastest(asked: Asked, changes: list[Change]) -> Change | None:
+    """Return the change to the shortest step; of equal ones, what holds least."""
+    found = outcomes(asked, changes)
+    fit = [each for each in changes if found[id(each)].fits and runs(asked, each.layout)]
+    return min(
+        fit,
+        key=lambda each: (found[id(each)].time_s, found[id(each)].memory_bytes),
+        default=None,
+    )
+
+
+def _larger_changes(asked: Asked, steps: Steps) -> Iterator[Iterator[Change]]:
+    """Yield all changes of two axes at the same devices, then those to ever more devices."""
+    others = _others(asked, asked.gpus)
+    yield (
+        changed(asked, {one: first, two: second})
+        for one, two in combinations(others, 2)
+        for first, second in product(others[one], others[two])
+        if {one, two} != {"chunks", "schedule"}  # they go together already
+    )
+    for gpus in (step.value for step in steps["gpus"] if step.value > asked.gpus):
+        yield iter((changed(asked, {"gpus": gpus}),))
+        yield (
+            changed(asked, {"gpus": gpus, axis: value})
+            for axis, values in _others(asked, gpus).items()
+            for value in values
+        )
+
+
+def _others(asked: Asked, gpus: int) -> dict[str, list[Any]]:
+    """Return the values that are not the layout's own, of the axes that keep the devices."""
+    return {
+        axis: [value for value in values if value != current_value(asked, axis)]
+        for axis, values in offered(asked, gpus).items()
+        if axis in KEEP_GPUS
+    }
+
+
+def _fallen(now: Estimate, then: Estimate) -> str:
+    """Return the part of the time that falls most, and from what to what."""
+    before, after = now.parts_s, then.parts_s
+    part = max(before, key=lambda each: float(before[each] - after.get(each, 0.0)))
+    left = after.get(part, 0.0)
+    verb = "fall" if is_plural(part) else "falls"
+    was = format_time(before[part])
+    if left < _GONE * before[part]:
+        return f"{plain_part(part)} ({was}) {'go' if is_plural(part) else 'goes'}"
+    return f"{plain_part(part)} {verb} from {was} to {format_time(left)}"
+
+
+def _renamed(asked: Asked, change: Change) -> str:
+    """Return what a change changes: from which values to which, and what goes along."""
+    before, after = asked.layout, change.layout
+    if after is None:
+        return ""
+    both = (before, after)
+    moved = [name for name in KEEP_GPUS if getattr(before, name) != getattr(after, name)]
+    said = [
+        f"{name.replace('_', ' ')} {' to '.join(_shown(getattr(each, name)) for each in both)}"
+        for name in moved
+    ]
+    if before.devices != after.devices:
+        said.insert(0, f"GPUs {before.devices:,} to {after.devices:,}")
+    along = f" with dp {after.dp}" if before.dp != after.dp else ""
+    return " and ".join(said) + along
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)

@@ -1,0 +1,123 @@
+"""What limits a layout, in one sentence: `limit_of`.
+
+The limit is the largest part of the time. What that part waits for is judged by what more of each
+resource would bring (`sensitivity`): arithmetic or memory bandwidth where it computes, a link's
+bandwidth or its latency where it communicates. Where a layout does not fit, memory is the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from shardcost.estimate.result import Estimate
+from shardcost.search.found import Candidate
+from shardcost.search.question import Question
+from shardcost.search.sensitivity import Gain, sensitivity
+from shardcost.search.space import Space
+
+_COMMUNICATION: Final = " communication"
+_COMPUTE: Final = ("products", "attention", "passes", "optimizer")
+_ARITHMETIC: Final = "FLOP/s"
+_MORE: Final = 0.1
+"""How much more of a resource the sentence speaks of."""
+
+
+class Limit(NamedTuple):
+    """What limits a layout."""
+
+    part: str
+    """The largest part of the time; ``memory`` where it does not fit, ``layout`` if impossible."""
+    share: float
+    """Of the time; of the memory that is needed, what the largest kind takes; 1 if impossible."""
+    words: str
+
+
+def limit_of(now: Estimate) -> Limit:
+    """Return what limits the layout of an estimate."""
+    memory = now.memory
+    reason = memory.reason(now.cluster.device)
+    if reason is not None:
+        largest = max(memory.by_kind().values())
+        return Limit("memory", float(largest / memory.peak_bytes), f"it does not fit: {reason}")
+    shares = {part: float(each / now.time_s) for part, each in now.parts_s.items()}
+    part, second, *_ = sorted(shares, key=lambda each: -shares[each])
+    why = _waits_for(now, part, shares)
+    words = f"{_taken(part)} {percent(100 * shares[part])} of the time{why}"
+    if shares[second] > 0:
+        words += f"; next {plain_part(second)}, {percent(100 * shares[second])}"
+    return Limit(part, shares[part], words)
+
+
+def plain_part(part: str) -> str:
+    """Return the name of a part of the time as a sentence has it."""
+    return "the bubble" if part == "bubble" else part
+
+
+def is_plural(part: str) -> bool:
+    """Return whether the name of a part of the time is of several things."""
+    return part in {"products", "passes"} or " and " in part
+
+
+def percent(value: float) -> str:
+    """Return a percentage with the digits that count.
+
+    >>> percent(24.37), percent(2.444), percent(0.012)
+    ('24 %', '2.4 %', '0.012 %')
+    """
+    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
+
+
+def _taken(part: str) -> str:
+    exposed = " that nothing hides" if part.endswith(_COMMUNICATION) else ""
+    return f"{plain_part(part)}{exposed} {'take' if is_plural(part) else 'takes'}"
+
+
+def _waits_for(now: Estimate, part: str, shares: Mapping[str, float]) -> str:
+    """Return what the largest part waits for."""
+    if part == "bubble":
+        runs = int(now.program.micro_batches)
+        return f": {now.layout.pp} stages fill and drain over {runs} micro-batches"
+    if part in _COMPUTE:
+        return _mostly(part, _gains(now)[:2])
+    if part.endswith(_COMMUNICATION):
+        return _on_links(_gains(now)[2:-1], shares)
+    return ": the devices wait for the host"
+
+
+def _mostly(part: str, gains: Sequence[Gain]) -> str:
+    """Return which resource of a device a step gains most by."""
+    first, second = sorted(gains, key=lambda gain: -gain.elasticity)
+    wait = "wait" if is_plural(part) else "waits"
+    more = f"{percent(100 * _MORE)} more of it makes the step {percent(first.faster_pct)} faster"
+    other = f"of {_named(second)} {percent(second.faster_pct)}"
+    return f" and {wait} mostly for {_named(first)}: {more}, {other}"
+
+
+def _named(gain: Gain) -> str:
+    return "arithmetic" if gain.what == _ARITHMETIC else gain.what
+
+
+def _on_links(links: Sequence[Gain], shares: Mapping[str, float]) -> str:
+    """Return whether communication waits for a link's bandwidth or for its latency.
+
+    What all links' bandwidth moves is set against what all communication takes.
+    """
+    first = max(links, key=lambda gain: gain.elasticity)
+    moved = sum(max(0.0, each.elasticity) for each in links)
+    exposed = sum(share for part, share in shares.items() if part.endswith(_COMMUNICATION))
+    waits = first.what if moved >= exposed / 2 else "latency"
+    more = f"{percent(100 * _MORE)} more {first.what} makes the step"
+    return f" and waits mostly for {waits}: {more} {percent(first.faster_pct)} faster"
+
+
+def _gains(now: Estimate) -> tuple[Gain, ...]:
+    """Return what more of each resource would bring an estimate's layout.
+
+    They are of the device's arithmetic and memory, then of the links, at last of more memory.
+    """
+    question = Question(now.model, now.cluster, now.workload, now.software, Space())
+    candidate = Candidate(question, {"time_s": now.time_s, "score": now.time_s})
+    known = {name: getattr(now, name) for name in ("layout", "workload", "software")}
+    vars(candidate).update(known, estimate=now)  # instead of what it would make of its row
+    return sensitivity(candidate, _MORE)

@@ -1,0 +1,403 @@
+"""The layouts one step away from another: what a slider offers, and what each value comes to.
+
+A step changes one axis and keeps the rest. Degrees multiply to the devices, so data parallelism
+takes up what `tp`, `cp` and `pp` leave; only `gpus` and `dp` themselves change the devices. Model
+chunks go with their schedule: more than one are interleaved, and other schedules have one.
+
+Layouts that differ in numbers only are priced as arrays in one call of the formulas that
+`estimate` runs on one; what the array cannot say (a reason in words) is asked for one by one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from shardcost.cluster import Cluster
+from shardcost.errors import BadValueError, ShardcostError
+from shardcost.estimate.totals import held, priced, total_s
+from shardcost.layout import Layout
+from shardcost.memory import Memory
+from shardcost.model import Experts, Model
+from shardcost.program.problems import problems
+from shardcost.program.setting import setting_of
+from shardcost.schedule.work import problems as schedule_problems
+from shardcost.search.rules import uneven_chunks
+from shardcost.search.space import divisors
+from shardcost.software import Software
+from shardcost.workload import Decode, Prefill, Train, Workload
+
+KEEP_GPUS: Final = (
+    "tp",
+    "cp",
+    "pp",
+    "ep",
+    "chunks",
+    "micro_batch",
+    "zero",
+    "sequence_parallel",
+    "recompute",
+    "schedule",
+    "context_scheme",
+)
+"""Axes along which a step leaves the devices as many as they are."""
+_INNER: Final = ("tp", "cp", "pp")
+_NUMBERS: Final = ("tp", "cp", "ep", "pp", "dp", "chunks", "micro_batch")
+"""Fields of a layout that formulas take as arrays; the others say which formulas run."""
+_MOST_GPUS: Final = 1024
+_TIMES_GPUS: Final = 64
+"""Devices are offered up to so many, or so many times those that there are, if that is less."""
+_MOST_SEQUENCES: Final = 64
+"""Micro-batches are offered up to so many sequences."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A layout and all that decides what it costs."""
+
+    model: Model
+    cluster: Cluster
+    layout: Layout
+    workload: Workload
+    software: Software
+
+    @property
+    def gpus(self) -> int:
+        """Devices at work."""
+        return int(self.layout.devices)
+
+
+class Outcome(NamedTuple):
+    """What a layout comes to: its figures, or why it has none."""
+
+    time_s: float | None = None
+    memory_bytes: float | None = None
+    fits: bool = False
+    reason: str | None = None
+    """Why it is impossible, or what it needs beyond the memory."""
+
+    @property
+    def possible(self) -> bool:
+        """Whether no rule is against it."""
+        return self.time_s is not None
+
+
+class Change(NamedTuple):
+    """A layout made from another by some axes."""
+
+    patch: Mapping[str, Any]
+    """Options of a question and their new values; None for one that others decide."""
+    layout: Layout | None
+    reason: str | None = None
+    """Why there is no such layout."""
+
+
+class Step(NamedTuple):
+    """One value of one axis, all others kept."""
+
+    axis: str
+    value: Any
+    current: bool
+    """Whether it is the value that there is."""
+    patch: Mapping[str, Any]
+    """As in `Change`."""
+    layout: Layout | None
+    outcome: Outcome
+    tokens_per_s_per_gpu: float | None
+
+
+def steps_of(asked: Asked) -> dict[str, tuple[Step, ...]]:
+    """Return, for each axis that applies, the values to choose from and what they come to."""
+    changes = {
+        axis: [(value, changed(asked, {axis: value})) for value in values]
+        for axis, values in offered(asked).items()
+    }
+    every = [change for pairs in changes.values() for _, change in pairs]
+    found = outcomes(asked, every)
+    return {
+        axis: tuple(_step(asked, axis, value, change, found[id(change)]) for value, change in pairs)
+        for axis, pairs in changes.items()
+    }
+
+
+def _step(asked: Asked, axis: str, value: Any, change: Change, outcome: Outcome) -> Step:
+    rate = None
+    if change.layout is not None and outcome.time_s is not None:
+        rate = float(asked.workload.tokens / outcome.time_s / change.layout.devices)
+    current = value == current_value(asked, axis)
+    return Step(axis, value, current, change.patch, change.layout, outcome, rate)
+
+
+def current_value(asked: Asked, axis: str) -> Any:
+    """Return the value of an axis that there is."""
+    return asked.gpus if axis == "gpus" else getattr(asked.layout, axis)
+
+
+def changed(asked: Asked, values: Mapping[str, Any]) -> Change:
+    """Return a layout with some axes changed: the devices kept, unless they are among these."""
+    layout, own = asked.layout, {**_with_company(asked.layout, values)}
+    gpus = own.pop("gpus", None)
+    inner = {name: own.get(name, getattr(layout, name)) for name in _INNER}
+    size = inner["tp"] * inner["cp"] * inner["pp"]
+    degrees = {name: value for name, value in own.items() if name in _INNER}
+    if "dp" in own:
+        gpus = size * own["dp"]
+    elif degrees or gpus is not None:
+        gpus = gpus or asked.gpus
+    patch = {name: value for name, value in own.items() if name != "dp"}
+    if gpus is None:
+        return _made(layout, patch, own)
+    patch |= {"gpus": gpus, "dp": None}
+    if gpus % size:
+        written = f"{' x '.join(_INNER)} = {' x '.join(map(str, inner.values()))} = {size}"
+        reason = str(BadValueError("gpus", gpus, f"a multiple of {written}"))
+        return Change(patch, None, reason)
+    return _made(layout, patch, {**own, "dp": gpus // size})
+
+
+def _with_company(layout: Layout, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return values with what must go along: a schedule and its model chunks."""
+    if values.get("chunks", 1) > 1:
+        return {"schedule": "interleaved", **values}
+    alone = values.get("schedule", "interleaved") != "interleaved"
+    return {"chunks": 1, **values} if alone and layout.chunks > 1 else values
+
+
+def _made(layout: Layout, patch: Mapping[str, Any], own: Mapping[str, Any]) -> Change:
+    try:
+        return Change(patch, replace(layout, **own))
+    except BadValueError as error:
+        return Change(patch, None, rule_of(error))
+
+
+def rule_of(error: ShardcostError) -> str:
+    """Return the rule that a layout breaks in the words of the error, without the layout itself."""
+    rule = getattr(error, "rule", "")
+    if rule.startswith("possible for "):
+        return str(rule.partition(": ")[2])
+    if rule.startswith("possible (") and rule.endswith(")"):
+        return str(rule[len("possible (") : -1])
+    return str(error)
+
+
+def outcomes(asked: Asked, changes: Iterable[Change]) -> dict[int, Outcome]:
+    """Return what some changes come to, by the identity of each."""
+    found: dict[int, Outcome] = {}
+    alike: dict[Layout, list[int]] = defaultdict(list)
+    for change in changes:
+        if change.layout is None:
+            found[id(change)] = Outcome(reason=change.reason)
+        else:
+            alike[change.layout].append(id(change))
+    for layout, outcome in zip(alike, _priced(asked, list(alike)), strict=True):
+        found.update(dict.fromkeys(alike[layout], outcome))
+    return found
+
+
+def forbidden(asked: Asked, layout: Layout) -> str | None:
+    """Return the first rule of the model, the workload and the schedule against a layout."""
+    workload = asked.workload
+    setting = setting_of(asked.model, layout, workload, asked.software)
+    found = dict(problems(asked.model, setting, workload))
+    if isinstance(workload, Train):
+        runs = workload.global_batch // (layout.dp * layout.micro_batch)
+        found |= schedule_problems(layout.schedule, layout.pp, runs, layout.chunks)
+    return next((reason for reason, where in found.items() if where), None)
+
+
+def _priced(asked: Asked, layouts: Sequence[Layout]) -> list[Outcome]:
+    """Return what layouts come to, those that run the same formulas together."""
+    found: dict[int, Outcome] = {}
+    families: dict[Any, list[int]] = defaultdict(list)
+    for number, layout in enumerate(layouts):
+        reason = forbidden(asked, layout)
+        if reason is not None:
+            found[number] = Outcome(reason=reason)
+        else:
+            families[_family(asked, layout)].append(number)
+    for numbers in families.values():
+        some = [layouts[number] for number in numbers]
+        found.update(zip(numbers, _family_priced(asked, some), strict=True))
+    return [found[number] for number in range(len(layouts))]
+
+
+def _family(asked: Asked, layout: Layout) -> tuple[Any, ...]:
+    """Return what layouts must share to be priced as arrays.
+
+    Whole sequences attend in another way than parts of them. A group beyond the last domain has no
+    price without a network, and none of an array would have one.
+    """
+    chosen = tuple(getattr(layout, each.name) for each in fields(layout) if each.name in _CHOICES)
+    apart = asked.cluster.network is None and layout.devices > asked.cluster.tiers[-1].gpus
+    return *chosen, layout.cp > 1, _degrees(layout) if apart else ()
+
+
+_CHOICES: Final = frozenset(each.name for each in fields(Layout)) - frozenset(_NUMBERS)
+
+
+def _degrees(layout: Layout) -> tuple[Any, ...]:
+    return tuple(getattr(layout, name) for name in _NUMBERS)
+
+
+def _family_priced(asked: Asked, layouts: Sequence[Layout]) -> list[Outcome]:
+    try:
+        times, peaks = _figures(asked, _together(layouts))
+    except ShardcostError as error:
+        if len(layouts) == 1:
+            return [Outcome(reason=rule_of(error))]
+        return [each for layout in layouts for each in _family_priced(asked, [layout])]
+    shape = (len(layouts),)
+    rows = zip(
+        layouts,
+        np.broadcast_to(times, shape).tolist(),
+        np.broadcast_to(peaks, shape).tolist(),
+        strict=True,
+    )
+    return [_outcome(asked, *row) for row in rows]
+
+
+def _together(layouts: Sequence[Layout]) -> Layout:
+    """Return layouts as one of arrays; a number that all of them share stays a number."""
+    columns = {name: [getattr(each, name) for each in layouts] for name in _NUMBERS}
+    arrays: dict[str, Any] = {
+        name: np.array(each) for name, each in columns.items() if len(set(each)) > 1
+    }
+    return replace(layouts[0], **arrays) if arrays else layouts[0]
+
+
+def _figures(asked: Asked, layout: Layout) -> tuple[Any, Any]:
+    given = (asked.model, asked.cluster, layout, asked.workload, asked.software)
+    program, _, work = priced(*given)
+    return total_s(program, work), _held(asked, layout).peak_bytes
+
+
+def _held(asked: Asked, layout: Layout) -> Memory:
+    return held(asked.model, asked.cluster.device, layout, asked.workload, asked.software)
+
+
+def _outcome(asked: Asked, layout: Layout, time_s: float, peak_bytes: float) -> Outcome:
+    if peak_bytes <= asked.cluster.device.memory_bytes:
+        return Outcome(time_s, peak_bytes, fits=True)
+    return Outcome(time_s, peak_bytes, reason=_held(asked, layout).reason())
+
+
+def runs(asked: Asked, layout: Layout | None) -> bool:
+    """Return whether frameworks run a layout: they cut layers into chunks of equal size only."""
+    return layout is not None and not any(uneven_chunks(asked.model, layout).values())
+
+
+def fitting(asked: Asked, changes: Iterable[Change]) -> list[Change]:
+    """Return the changes that are possible by every rule and fit the memory."""
+    device = asked.cluster.device
+    return [
+        each
+        for each in changes
+        if each.layout is not None
+        and forbidden(asked, each.layout) is None
+        and _held(asked, each.layout).peak_bytes <= device.memory_bytes
+    ]
+
+
+def offered(asked: Asked, gpus: int | None = None) -> dict[str, list[Any]]:
+    """Return the axes that apply, each with its values; the one that there is is among them.
+
+    Args:
+        asked: The layout that there is.
+        gpus: Devices to divide; as many as there are if None.
+    """
+    return {**dict(_degrees_offered(asked, gpus or asked.gpus)), **dict(_choices_offered(asked))}
+
+
+def _degrees_offered(asked: Asked, gpus: int) -> Iterator[tuple[str, list[int]]]:
+    layout, model = asked.layout, asked.model
+    node = int(asked.cluster.gpus_per_node)
+    most = max(2 * gpus, min(_TIMES_GPUS * max(gpus, node), _MOST_GPUS))
+    yield "gpus", sorted({*_doubled(1, most), *_doubled(node, most), asked.gpus})
+    heads, tokens, layers = _heads(asked), _tokens(asked.workload), int(model.num_layers)
+    whole = not isinstance(asked.workload, Decode)  # a cache may be spread unevenly
+    yield "tp", _divisions(gpus, heads or gpus, int(layout.tp), even=heads is not None)
+    yield (
+        "cp",
+        _divisions(gpus, tokens, int(layout.cp), even=whole),
+    )
+    yield "pp", _divisions(gpus, layers, int(layout.pp), even=False)
+    dp, inner = int(layout.dp), asked.gpus // int(layout.dp)
+    replicas = min(most // inner, _sequences(asked.workload) // int(layout.micro_batch))
+    yield "dp", sorted({*_doubled(1, replicas), *_doubled(dp, replicas), *_halved(dp)})
+    experts = _experts(model)
+    if experts:
+        yield "ep", sorted({*divisors(experts), int(layout.ep)})
+
+
+def _choices_offered(asked: Asked) -> Iterator[tuple[str, list[Any]]]:
+    layout, workload = asked.layout, asked.workload
+    if isinstance(workload, Train):
+        pp, layers = int(layout.pp), int(asked.model.num_layers)
+        even = {*divisors(layers), *divisors(layers + 2)}
+        chunks = {each for each in even if pp * each in even} if pp > 1 else {1, 2}
+        yield "chunks", sorted({*chunks, 1, int(layout.chunks)})
+        sequences = divisors(max(1, int(workload.global_batch) // int(layout.dp)))
+        few = takewhile(lambda each: each <= _MOST_SEQUENCES, sequences)
+        yield "micro_batch", sorted({*few, int(layout.micro_batch)})
+        yield "zero", [0, 1, 2, 3]
+    if not isinstance(workload, Decode):
+        yield "sequence_parallel", [False, True]
+    if isinstance(workload, Train):
+        yield "recompute", ["none", "selective", "full"]
+        yield "schedule", ["1f1b", "interleaved", "zero_bubble"]
+    if layout.cp > 1 and not isinstance(workload, Decode):
+        yield "context_scheme", ["ring", "all_gather", "ulysses"]
+
+
+def _doubled(first: int, most: int) -> Iterator[int]:
+    """Yield a number and what doubling it leads to, up to some number."""
+    while first <= most:
+        yield first
+        first *= 2
+
+
+def _halved(number: int) -> Iterator[int]:
+    """Yield a number and its halves, as long as they are whole."""
+    while number % 2 == 0:
+        yield number
+        number //= 2
+    yield number
+
+
+def _divisions(gpus: int, parts: int, current: int, *, even: bool) -> list[int]:
+    """Return degrees that divide parts over devices: powers of two, and others that go evenly."""
+    most = min(gpus, parts)
+    whole = {each for each in divisors(gpus) if each <= most and not (even and parts % each)}
+    return sorted({*_doubled(1, most), *whole, current})
+
+
+def _heads(asked: Asked) -> int | None:
+    """Return how many heads tensor parallelism divides, at most; None where there are none."""
+    if asked.layout.scheme != "1d":
+        return None
+    names = ("heads", "key_heads")
+    parts = [block.attention for block in asked.model.blocks]
+    return max((int(getattr(part, name, 0)) for part in parts for name in names), default=0) or None
+
+
+def _experts(model: Model) -> int:
+    parts = (block.feed_forward for block in model.blocks)
+    return max((int(each.count) for each in parts if isinstance(each, Experts)), default=0)
+
+
+def _tokens(workload: Workload) -> int:
+    """Return the tokens of a sequence, which context parallelism divides."""
+    if isinstance(workload, Train):
+        return int(workload.sequence_length)
+    if isinstance(workload, Prefill):
+        return int(workload.prompt_tokens)
+    return int(getattr(workload, "context_tokens", 1))
+
+
+def _sequences(workload: Workload) -> int:
+    return int(getattr(workload, "global_batch" if isinstance(workload, Train) else "batch"))
