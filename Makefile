@@ -42,7 +42,7 @@ layers: .venv/dev ## which module may import which
 	@$(BIN)/lint-imports
 
 pages: .venv/dev ## the documentation as a site, in build/site; a warning is an error
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 tests: .venv/dev browser ## unit tests, property tests, every example in the documentation, the page
 	@$(BIN)/python -m pytest
