@@ -94,10 +94,11 @@ def _row_as_data(scaling: Scaling, row: Row) -> dict[str, Any]:
 
 def _closing(scaling: Scaling) -> str:
     """Return what the table comes to in one sentence."""
-    return paragraph("Crossover: " + "; ".join(_sentences(scaling)) + ".", "  ")
+    return paragraph("Crossover: " + "; ".join(sentences(scaling)) + ".", "  ")
 
 
-def _sentences(scaling: Scaling) -> Iterator[str]:
+def sentences(scaling: Scaling) -> Iterator[str]:
+    """Yield what the curve comes to: where it changes its nature, and where it is best."""
     name, found = scaling.name, scaling.crossover()
     half, low = found["communication_above_half"], found["efficiency_below_80_pct"]
     yield (

@@ -1,0 +1,124 @@
+"""What the ranks hold drawn: one bar for each stage, by kind, against what the device has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from shardcost.estimate.result import Estimate
+from shardcost.files import write_whole
+from shardcost.memory.held import KINDS, Held, Memory
+from shardcost.report.estimate import details, percent, title
+from shardcost.report.meanings import GRID, MEMORY
+from shardcost.report.plot import COLOURS, GREY, check_name, drawn
+from shardcost.units import format_bytes
+from shardcost.workload import Train
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH: Final = 10
+_ROW: Final = 0.75
+"""Inches of a bar with its gap."""
+_READABLE: Final = 0.065
+"""The least share of the axis that holds a size in figures."""
+_DARK: Final = {"weights", "logits"}
+"""Kinds whose colour white figures are read on."""
+_COLUMNS: Final = 4
+"""Of the legend."""
+_GIB: Final = 2**30
+
+
+def write_memory(found: Estimate, file: Path) -> None:
+    """Draw what ranks hold into a PNG or SVG file, which appears whole or not at all."""
+    check_name(file)
+    height = 2.3 + _ROW * len(found.memory.stages)
+    write_whole(file, drawn(lambda figure: _fill(figure, found), (_WIDTH, height), file))
+
+
+def _fill(figure: Figure, found: Estimate) -> None:
+    figure.suptitle(f"{title(found)}\n{details(found)}", x=0.01, ha="left", fontsize=11)
+    axes = figure.subplots()
+    capacity = float(found.cluster.device.memory_bytes)
+    stages = found.memory.stages
+    across = 1.16 * max(capacity, float(found.memory_bytes))
+    for row, held in enumerate(stages.values()):
+        _draw_stage(axes, row, held, capacity, across)
+    axes.axvline(capacity / _GIB, color="black", linestyle="--", linewidth=1.2)
+    axes.annotate(
+        f"{format_bytes(capacity)} of a device",
+        (capacity / _GIB, 0),
+        xycoords=("data", "axes fraction"),
+        xytext=(-4, 3),
+        textcoords="offset points",
+        ha="right",
+    )
+    axes.set_xlim(0, across / _GIB)
+    axes.set_ylim(len(stages) - 0.2, -0.5)
+    axes.set_yticks(range(len(stages)), [_place(found, *each) for each in stages.items()])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("memory of the stage's fullest rank in its fullest moment, GiB")
+    axes.grid(axis="x", **GRID)
+    axes.set_axisbelow(True)
+    _name_kinds(axes, found.memory)
+
+
+def _place(found: Estimate, name: str, held: Held) -> str:
+    place = f"{name} stage" if len(found.memory.stages) > 1 else "every rank"
+    return f"{place}\n{held.moment}" if isinstance(found.workload, Train) else place
+
+
+def _draw_stage(axes: Axes, row: int, held: Held, capacity: float, across: float) -> None:
+    """Draw the kinds of one stage one after the other, with their sizes where there is room."""
+    left = 0.0
+    for kind in KINDS:
+        size = float(getattr(held, kind))
+        axes.barh(row, size / _GIB, left=left / _GIB, color=MEMORY[kind], height=0.6)
+        if size > _READABLE * across:
+            axes.annotate(
+                format_bytes(size),
+                ((left + size / 2) / _GIB, row),
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if kind in _DARK else "black",
+            )
+        left += size
+    full = left > capacity
+    axes.annotate(
+        f"{format_bytes(left)} ({percent(left / capacity)}){', too much' if full else ''}",
+        (left / _GIB, row - 0.3),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="right" if left > across / 4 else "left",
+        fontweight="bold",
+        color=COLOURS[1] if full else GREY,
+        fontsize=8,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        zorder=3,
+    )
+
+
+def _name_kinds(axes: Axes, memory: Memory) -> None:
+    """Name the kinds, with what the fullest stage has of each."""
+    from matplotlib.patches import Patch
+
+    held, stages = memory.by_kind(), memory.stages.values()
+    used = [kind for kind in KINDS if any(getattr(each, kind) for each in stages)]
+    where = f"the {memory.worst_stage} stage" if len(stages) > 1 else "every rank"
+    axes.legend(
+        handles=[
+            Patch(color=MEMORY[kind], label=f"{kind.replace('_', ' ')} {format_bytes(held[kind])}")
+            for kind in used
+        ],
+        title=f"{where} holds {format_bytes(memory.peak_bytes)}:",
+        alignment="left",
+        frameon=False,
+        fontsize=8,
+        ncols=_COLUMNS,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        handlelength=1,
+        columnspacing=1.2,
+    )

@@ -1,0 +1,318 @@
+"""The roofline of a layer drawn: what each kernel reaches, and what the device would allow.
+
+To the left the kernels that compute stand under the roof, by intensity; to the right every kernel
+has a bar of its seconds, solid as far as the device itself needs them. Passes over memory, whose
+few operations are not counted, are there only.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import atan2, degrees, hypot
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.roofline import Kernel, Roofline, roofline
+from shardcost.files import write_whole
+from shardcost.report.estimate import details, percent, title
+from shardcost.report.meanings import GRID, KINDS
+from shardcost.report.plot import GREY, check_name, drawn
+from shardcost.units import format_flops, format_rate, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Box: TypeAlias = tuple[float, float, float, float]
+"""Left, low, right, high."""
+
+_WIDTH: Final = 12.5
+_LEAST_HEIGHT: Final = 5.6
+_ROW: Final = 0.21
+"""Inches of a bar with its gap."""
+_MARKS: Final = {"forward": "o", "recompute": "D", "backward": "s", "weight": "^"}
+_PALE: Final = 0.3
+_DECADES: Final = 30
+"""At least so much of the slope is shown, from its end down to this part of it."""
+_FARTHEST: Final = 5
+"""Lines that a label may stand away from its points."""
+_STEPS: Final = 40
+_NEAR: Final = 11
+"""Points nearer than so many typographic ones have one label."""
+_LONGEST: Final = 26
+"""Characters of a label that names its kernels; longer ones have their numbers."""
+
+
+def write_roofline(found: Estimate, file: Path) -> None:
+    """Draw the roofline of a layer into a PNG or SVG file, which appears whole or not at all."""
+    check_name(file)
+    roof = roofline(found)
+    height = max(_LEAST_HEIGHT, 1.6 + _ROW * len(roof.kernels))
+    said = f"{title(found)}\n{details(found)}: one of {roof.layers} layers"
+    write_whole(file, drawn(lambda figure: _fill(figure, roof, said), (_WIDTH, height), file))
+
+
+def _fill(figure: Figure, roof: Roofline, said: str) -> None:
+    figure.suptitle(said, x=0.01, ha="left", fontsize=11)
+    under, beside = figure.subplots(1, 2, width_ratios=[5, 4])
+    computing = [each for each in roof.kernels if each.flops]
+    numbers = {id(each): number for number, each in enumerate(computing, 1)}
+    _draw_roofs(under, roof, computing)
+    _draw_points(under, computing)
+    _name_marks(under, computing)
+    _draw_bars(beside, roof, numbers)
+    _label_points(figure, under, computing, numbers)
+
+
+def _draw_roofs(axes: Axes, roof: Roofline, computing: list[Kernel]) -> None:
+    """Draw the slope of the memory and one ceiling for each number format."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    rate, peaks = roof.memory_bytes_per_s, roof.peaks
+    top = max(peaks.values())
+    intensities = [each.intensity for each in computing]
+    left = min(*intensities, top / rate / _DECADES) / 3
+    right = max(*intensities, top / rate) * 5
+    bottom = min(rate * left, *(each.flop_per_s for each in computing)) / 1.5
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top * 2)
+    axes.plot([left, top / rate], [left * rate, top], color="black", linewidth=1.6)
+    ceilings: dict[float, list[str]] = {}
+    for dtype, peak in peaks.items():
+        ceilings.setdefault(peak, []).append(dtype)
+    for peak, dtypes in ceilings.items():
+        axes.plot([peak / rate, right], [peak, peak], color="black", linewidth=1.6)
+        axes.annotate(
+            f"{' and '.join(dtypes)}\n{format_flops(peak)}",
+            (right, peak),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            annotation_clip=False,
+        )
+    axes.set_xlabel("intensity, FLOP per byte of memory traffic")
+    axes.set_ylabel("rate of computation")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_flops(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_title(f"under the roof of the {roof.device}", loc="left", fontsize=9)
+    axes.grid(**GRID)
+
+
+def _draw_points(axes: Axes, computing: list[Kernel]) -> None:
+    for each in computing:
+        axes.plot(
+            each.intensity,
+            each.flop_per_s,
+            _MARKS[each.during],
+            color=KINDS[each.kind],
+            markersize=7,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+        )
+
+
+def _label_points(
+    figure: Figure, axes: Axes, computing: list[Kernel], numbers: dict[int, int]
+) -> None:
+    """Write names beside points, or their numbers where many stand together."""
+    figure.draw_without_rendering()  # settles where the axes are, and so how large a letter is
+    points: list[list[float]] = [
+        axes.transData.transform((each.intensity, each.flop_per_s)).tolist() for each in computing
+    ]
+    _name_slope(axes, computing[0].memory_bytes_per_s)
+    dot = figure.dpi / 72
+    to_axes = axes.transAxes.inverted()
+    taken = [(x - 4 * dot, y - 4 * dot, x + 4 * dot, y + 4 * dot) for x, y in points]
+    taken += _lines(axes, computing, dot)
+    for cluster in _clusters(points, _NEAR * dot):
+        own = [computing[index] for index in cluster]
+        text = _label(own, numbers)
+        place, box = _room(text, [points[index] for index in cluster], taken, dot)
+        taken.append(box)
+        axes.annotate(
+            text,
+            (own[0].intensity, own[0].flop_per_s),
+            xytext=to_axes.transform(place).tolist(),
+            textcoords="axes fraction",
+            arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": KINDS[own[0].kind]},
+            color=KINDS[own[0].kind],
+            fontsize=8,
+            va="bottom",
+        )
+
+
+def _name_slope(axes: Axes, rate: float) -> None:
+    """Write the memory's rate along the slope."""
+    left = axes.get_xlim()[0]
+    ends = [(left, left * rate), (10 * left, 10 * left * rate)]
+    (x0, y0), (x1, y1) = axes.transData.transform(ends)
+    axes.annotate(
+        f"{format_rate(rate)} of memory",
+        (1.3 * left, 1.3 * left * rate),
+        xytext=(-3, 5),
+        textcoords="offset points",
+        rotation=degrees(atan2(y1 - y0, x1 - x0)),
+        rotation_mode="anchor",
+        va="bottom",
+    )
+
+
+def _lines(axes: Axes, computing: list[Kernel], dot: float) -> list[Box]:
+    """Return the room that the roofs take: ceilings, and the slope in short steps."""
+    rate = computing[0].memory_bytes_per_s
+    left, right = axes.get_xlim()
+    found: list[Box] = []
+    for peak in {each.peak_flop_per_s for each in computing}:
+        (x0, y), (x1, _) = axes.transData.transform([(peak / rate, peak), (right, peak)])
+        found.append((x0, y - dot, x1, y + dot))
+    top = max(each.peak_flop_per_s for each in computing)
+    steps = [left * (top / rate / left) ** (step / _STEPS) for step in range(_STEPS + 1)]
+    corners = axes.transData.transform([(each, each * rate) for each in steps]).tolist()
+    found += [(*one, *two) for one, two in pairwise(corners)]
+    return found
+
+
+def _clusters(points: list[list[float]], near: float) -> list[list[int]]:
+    """Return which points stand together, from left to right."""
+    found: list[list[int]] = []
+    for index in sorted(range(len(points)), key=lambda each: points[each]):
+        x, y = points[index]
+        for cluster in found:
+            if any(hypot(points[each][0] - x, points[each][1] - y) < near for each in cluster):
+                cluster.append(index)
+                break
+        else:
+            found.append([index])
+    return [sorted(cluster) for cluster in found]
+
+
+def _room(
+    text: str, points: list[list[float]], taken: list[Box], dot: float
+) -> tuple[tuple[float, float], Box]:
+    """Return where a label has its lower left corner, and the room that it takes.
+
+    It goes to the first side of its points where nothing else is, in pixels.
+    """
+    width, height, gap = 5.0 * dot * len(text), 10 * dot, 7 * dot
+    across, up = zip(*points, strict=True)
+    left, right, low, high = min(across), max(across), min(up), max(up)
+    beside = (right + gap, left - gap - width)
+    over = (left + right - width) / 2
+    middle = (low + high - height) / 2
+    places = [(x, middle) for x in beside]
+    for step in range(_FARTHEST):
+        below, above = low - gap - (1 + step) * height, high + gap / 2 + step * height
+        places += [(x, y) for y in (below, above) for x in (over, *beside)]
+    boxes = [(x, y, x + width, y + height) for x, y in places]
+    free = (
+        index for index, box in enumerate(boxes) if not any(_overlap(box, each) for each in taken)
+    )
+    chosen = next(free, 0)
+    return places[chosen], boxes[chosen]
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _label(own: list[Kernel], numbers: dict[int, int]) -> str:
+    names = ", ".join(dict.fromkeys(each.name for each in own))
+    if len(names) <= _LONGEST:
+        return names
+    return ", ".join(str(numbers[id(each)]) for each in own)
+
+
+def _name_marks(axes: Axes, computing: list[Kernel]) -> None:
+    """Say which mark is which pass, where there are several."""
+    used = [during for during in _MARKS if any(each.during == during for each in computing)]
+    if len(used) == 1:
+        return
+    for during in used:
+        axes.plot([], [], _MARKS[during], color=GREY, label=during)
+    axes.legend(frameon=False, loc="lower right", title="pass", alignment="left")
+
+
+def _draw_bars(axes: Axes, roof: Roofline, numbers: dict[int, int]) -> None:
+    """Draw the seconds of every kernel, and how many of them the device itself needs."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    longest = max(each.time_s for each in roof.kernels)
+    for row, each in enumerate(roof.kernels):
+        colour = KINDS[each.kind]
+        axes.barh(row, each.time_s, color=colour, alpha=_PALE, height=0.72)
+        axes.barh(row, each.roof_s, color=colour, height=0.72)
+        axes.annotate(
+            f"{format_time(each.time_s)}, {percent(each.share_of_roof)}",
+            (each.time_s, row),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7.5,
+            color=GREY,
+        )
+    axes.set_yticks(range(len(roof.kernels)), [_name(each, numbers) for each in roof.kernels])
+    axes.tick_params(axis="y", length=0, labelsize=8)
+    axes.invert_yaxis()
+    axes.margins(y=0.01)
+    axes.set_xlim(0, 1.38 * longest)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
+    axes.set_xlabel(_total(roof))
+    _separate(axes, roof)
+    _name_kinds(axes, roof)
+
+
+def _total(roof: Roofline) -> str:
+    whole = f"{percent(roof.share_of_roof)} of {format_time(roof.time_s)}"
+    return f"time; solid: at the roof, {whole}"
+
+
+def _name(each: Kernel, numbers: dict[int, int]) -> str:
+    often = f" x {each.count:g}" if each.count != 1 else ""
+    number = numbers.get(id(each))
+    return f"{each.name}{often}" + (f"  {number:>2}" if number else "    \N{EN SPACE}")
+
+
+def _separate(axes: Axes, roof: Roofline) -> None:
+    """Draw a line between passes, and name each at its first bar."""
+    if len({each.during for each in roof.kernels}) == 1:
+        return
+    before = None
+    for row, each in enumerate(roof.kernels):
+        if each.during != before:
+            before = each.during
+            axes.axhline(row - 0.5, color=GREY, linewidth=0.5)
+            axes.annotate(
+                each.during,
+                (1, row - 0.45),
+                xycoords=("axes fraction", "data"),
+                ha="right",
+                va="top",
+                fontsize=8,
+                color=GREY,
+                style="italic",
+            )
+
+
+def _name_kinds(axes: Axes, roof: Roofline) -> None:
+    from matplotlib.patches import Patch
+
+    used: dict[str, Any] = {
+        kind: Patch(color=colour, label="pass over memory" if kind == "pass" else kind)
+        for kind, colour in KINDS.items()
+        if any(each.kind == kind for each in roof.kernels)
+    }
+    axes.legend(
+        handles=list(used.values()),
+        frameon=False,
+        ncols=len(used),
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0.2,
+    )

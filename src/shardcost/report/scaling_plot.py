@@ -1,0 +1,269 @@
+"""A curve over one option drawn: what the step is made of at each value, and what it is worth.
+
+Bars add up to the step; communication that computation hides stands hatched beside them. Below are
+efficiency and the share of communication with the lines at which a curve changes its nature.
+Values that cannot be had are slots with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import fill, shorten
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from shardcost.errors import BadValueError
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.scaling import HALF, WORTHWHILE, Row, Scaling
+from shardcost.files import write_whole
+from shardcost.report.estimate import details, percent, title
+from shardcost.report.meanings import COMPUTE, GRID, GROUPS, HATCH, HOST, IDLE, SLOT
+from shardcost.report.plot import COLOURS, GREY, check_name, drawn, spread
+from shardcost.report.scaling import sentences
+from shardcost.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_HEIGHT: Final = 6.8
+_SLOT: Final = 1.05
+"""Inches of a value."""
+_LEAST_WIDTH, _MOST_WIDTH = 8.5, 16.0
+_BAR, _HIDDEN = 0.5, 0.14
+"""Widths of a bar and of what is hidden beside it; a value has room of 1."""
+_LEAST_GAP: Final = 0.14
+"""Between the names of two curves, as a share of the axis' height."""
+_ORDER: Final = (
+    "host and overhead",
+    "bubble",
+    *(f"{group} communication" for group in reversed(GROUPS)),
+    "compute",
+    *(f"{group} communication, hidden" for group in GROUPS),
+)
+"""Of the legend: a bar from the top down, then what is beside it."""
+_PALE: Final = 0.35
+_NOTHING: Final = 1e-9
+"""Parts below this share of the longest step are rounding."""
+_GOT: Final = re.compile(r", got [^,]*$")
+_WHERE: Final = re.compile(r"^(layout|Layout) must be possible( for [^:]+| as [^:]+)?: ")
+_REASON: Final = (30, 75)
+"""Characters of a line of a reason, and of all of it."""
+
+
+def write_scaling(scaling: Scaling, file: Path) -> None:
+    """Draw a curve into a PNG or SVG file, which appears whole or not at all."""
+    check_name(file)
+    if not scaling.possible:
+        raise BadValueError("plot", str(file), f"of values of {scaling.name} that are possible")
+    width = min(_MOST_WIDTH, max(_LEAST_WIDTH, 3 + _SLOT * len(scaling.rows)))
+    write_whole(file, drawn(lambda figure: _fill(figure, scaling), (width, _HEIGHT), file))
+
+
+def _fill(figure: Figure, scaling: Scaling) -> None:
+    first = scaling.possible[0][1]
+    width = int(12.5 * figure.get_figwidth())
+    said = fill(f"{scaling.name} varies; first: {title(first)}, {details(first)}", width)
+    figure.suptitle(said, x=0.01, ha="left", fontsize=10.5)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[5, 2])
+    _draw_steps(above, scaling)
+    _draw_shares(below, scaling)
+    above.set_title(fill("; ".join(sentences(scaling)), width), loc="left", fontsize=9, color=GREY)
+    below.set_xticks(range(len(scaling.rows)), [row.value for row in scaling.rows])
+    below.set_xlim(-0.6, len(scaling.rows) - 0.4)
+    below.set_xlabel(scaling.name.replace("_", " "))
+
+
+def _draw_steps(axes: Axes, scaling: Scaling) -> None:
+    """Draw a bar for each value, stacked of its parts."""
+    from matplotlib.ticker import FuncFormatter
+
+    longest = max(float(found.time_s) for _, found in scaling.possible)
+    fastest = scaling.crossover()["fastest"]
+    used: dict[str, Any] = {}
+    for place, row in enumerate(scaling.rows):
+        if row.found is not None:
+            _draw_bar(axes, place, row, longest, used)
+            _draw_hidden(axes, place, row.found, longest, used)
+            _label_bar(axes, place, row, row.found, fastest=row.value == fastest)
+        if row.reason is not None:
+            _mark_slot(axes, place)
+        if row.found is None:
+            _say_why_not(axes, place, row)
+    axes.set_ylim(0, 1.25 * longest)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
+    axes.set_ylabel("TTFT" if scaling.phase == "prefill" else "time of a step")
+    axes.grid(axis="y", **GRID)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="x", length=0)
+    axes.legend(
+        handles=[used[name] for name in _ORDER if name in used],
+        frameon=False,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+        borderaxespad=0,
+    )
+
+
+def _parts(row: Row) -> list[tuple[str, float, dict[str, Any]]]:
+    """Return the parts of a step from the bottom up: name, seconds, and how they look."""
+    found, split = row.found, row.split
+    if found is None or split is None:
+        return []
+    waits = [
+        (f"{group} communication", float(each), {"color": GROUPS[group]})
+        for group, each in found.exposed_s.items()
+    ]
+    return [
+        ("compute", float(split.compute_s), {"color": COMPUTE}),
+        *waits,
+        ("bubble", float(split.bubble_s), {"facecolor": "white", "edgecolor": IDLE}),
+        ("host and overhead", float(split.other_s), {"color": HOST}),
+    ]
+
+
+def _draw_bar(axes: Axes, place: int, row: Row, longest: float, used: dict[str, Any]) -> None:
+    from matplotlib.patches import Patch
+
+    bottom = 0.0
+    for name, seconds, look in _parts(row):
+        if seconds < _NOTHING * longest:
+            continue
+        hatch = HATCH if name == "bubble" else None
+        used.setdefault(name, Patch(label=name, hatch=hatch, **look))
+        alpha = 1.0 if row.fits else _PALE
+        axes.bar(
+            place, seconds, _BAR, bottom, hatch=hatch, alpha=alpha, linewidth=0, zorder=2, **look
+        )
+        bottom += seconds
+
+
+def _draw_hidden(
+    axes: Axes, place: int, found: Estimate, longest: float, used: dict[str, Any]
+) -> None:
+    """Draw the communication that computation hides beside the bar: it is no part of the step."""
+    from matplotlib.patches import Patch
+
+    bottom = 0.0
+    for group, each in found.hidden_s.items():
+        seconds = float(each)
+        if seconds < _NOTHING * longest:
+            continue
+        look: dict[str, Any] = {"facecolor": "white", "edgecolor": GROUPS[group], "hatch": HATCH}
+        name = f"{group} communication, hidden"
+        used.setdefault(name, Patch(label=name, **look))
+        left = place + _BAR / 2 + _HIDDEN / 2 + 0.02
+        axes.bar(left, seconds, _HIDDEN, bottom, linewidth=0.6, zorder=2, **look)
+        bottom += seconds
+
+
+def _label_bar(axes: Axes, place: int, row: Row, found: Estimate, *, fastest: bool) -> None:
+    """Write a step's time over its bar, and what it would need where that does not fit."""
+    lines = [format_time(found.time_s), f"{found.devices:,} GPU{'s' * (found.devices > 1)}"]
+    if not row.fits:
+        capacity = format_bytes(found.cluster.device.memory_bytes)
+        lines += [f"needs {format_bytes(found.memory_bytes)}", f"of {capacity}"]
+    axes.annotate(
+        "\n".join(lines),
+        (place, float(found.time_s)),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
+        fontsize=8,
+        fontweight="bold" if fastest else "normal",
+        zorder=4,
+    )
+
+
+def _mark_slot(axes: Axes, place: int) -> None:
+    """Hatch the slot of a value that cannot be had."""
+    axes.axvspan(
+        place - 0.45, place + 0.45, facecolor=SLOT, edgecolor="#dddddd", hatch="//", zorder=0
+    )
+
+
+def _say_why_not(axes: Axes, place: int, row: Row) -> None:
+    axes.annotate(
+        fill(short_reason(row), _REASON[0]),
+        (place, 0.03),
+        xycoords=("data", "axes fraction"),
+        rotation=90,
+        ha="center",
+        va="bottom",
+        fontsize=8,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.75},
+        zorder=3,
+    )
+
+
+def short_reason(row: Row) -> str:
+    """Return why a value is impossible, in a few words."""
+    reason = _GOT.sub("", _WHERE.sub("", row.impossible))
+    return shorten(reason, _REASON[1], placeholder=" …")
+
+
+def _draw_shares(axes: Axes, scaling: Scaling) -> None:
+    """Draw efficiency and the share of communication, and ring where they cross their lines."""
+    from matplotlib.ticker import PercentFormatter
+
+    compared = dict(scaling.feasible or scaling.possible)
+    rows = [
+        (place, compared[row.value])
+        for place, row in enumerate(scaling.rows)
+        if row.value in compared
+    ]
+    most = 1.12 * max(1.0, *(scaling.efficiency(found) for _, found in rows))
+    ends = []
+    for curve in _curves(scaling):
+        places, shares = zip(*((place, curve.share(found)) for place, found in rows), strict=True)
+        axes.plot(places, shares, "o-", color=curve.colour, linewidth=1.6, markersize=4)
+        axes.axhline(curve.limit, color=curve.colour, linestyle=":", linewidth=1)
+        ends.append(shares[-1])
+        for place, share in zip(places, shares, strict=True):
+            if scaling.rows[place].value == curve.crossed_at:
+                axes.plot(place, share, "o", fillstyle="none", color="black", ms=11)
+    heights = spread([end / most for end in ends], _LEAST_GAP)
+    for curve, end, height in zip(_curves(scaling), ends, heights, strict=True):
+        axes.annotate(
+            f"{curve.name} {percent(end)}",
+            (1.01, height),
+            xycoords="axes fraction",
+            color=curve.colour,
+            va="center",
+            annotation_clip=False,
+        )
+    axes.set_ylim(0, most)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+    axes.set_ylabel("share")
+    axes.grid(axis="y", **GRID)
+
+
+class _Curve(NamedTuple):
+    name: str
+    colour: str
+    limit: float
+    """Beyond it the cost changes its nature,"""
+    crossed_at: str | None
+    """from this value on."""
+    share: Callable[[Estimate], float]
+
+
+def _curves(scaling: Scaling) -> tuple[_Curve, ...]:
+    crossed = scaling.crossover()
+    return (
+        _Curve(
+            "efficiency",
+            COLOURS[2],
+            WORTHWHILE,
+            crossed["efficiency_below_80_pct"],
+            scaling.efficiency,
+        ),
+        _Curve(
+            "communication",
+            COLOURS[1],
+            HALF,
+            crossed["communication_above_half"],
+            lambda found: float(found.comm_share),
+        ),
+    )
