@@ -1,0 +1,516 @@
+"""One step drawn: all stages of a training step, or one pass of a prefill or of decoding.
+
+A training step is that of `shardcost.schedule.timeline`: each operation of a stage shows what it
+computes, then where its host is late, then the communication inside its layers that nothing hides,
+in one piece. Sends to a neighbour are exposed as far as that one waits for them; gradients and
+weights of replicas as far as the stage itself does. Gaps are ``idle``: the pipeline's bubbles.
+
+A pass of serving goes through the stages one after the other; all its layers are the mean layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from shardcost.estimate.busy import Busy
+from shardcost.estimate.events import COMPUTE, Drawing, Event, check, drawing, summed
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.totals import forward_pass, tensor_collectives
+from shardcost.estimate.work import PieceWork, step_work
+from shardcost.memory.stages import Stage as StageLayers
+from shardcost.memory.stages import stage_by_cost, stage_evenly
+from shardcost.program.operations import Collective, Passes
+from shardcost.schedule.lanes import Lane, durations
+from shardcost.schedule.orders import Op
+from shardcost.schedule.timeline import Timeline, timeline_of
+from shardcost.schedule.work import StepWork
+from shardcost.workload import Train
+
+MOST_EVENTS: Final = 20_000
+_MOST_STAGES: Final = 16
+"""Of a pipeline with more, the outermost of both ends are drawn."""
+_MOST_LAYERS: Final = 256
+"""Of serving, drawn one by one; more are drawn together, stage by stage."""
+_NAMES: Final = {"F": "forward", "B": "backward", "W": "weight"}
+_KINDS: Final = {"products": "product", "attention": "attention", "passes": "pass"}
+_TRIFLE_S: Final = 1e-12
+"""Shorter pieces are rounding."""
+
+Span = tuple[float, float]
+_NEVER: Final[Span] = (0.0, 0.0)
+
+
+def step_timeline(found: Estimate) -> Drawing:
+    """Return one step of one layout, at most some `MOST_EVENTS` of it.
+
+    Raises:
+        BadTypeError: The estimate is of an array of layouts.
+    """
+    check(found, "step")
+    if isinstance(found.workload, Train):
+        return _training(found)
+    return _serving(found)
+
+
+def _totals(found: Estimate) -> dict[str, float]:
+    """Return what the estimate says of the stage that sets the pace."""
+    return {
+        "compute_s": summed(found.compute_s),
+        "exposed_s": summed(found.exposed_s),
+        "hidden_s": summed(found.hidden_s),
+        "bubble_s": float(found.parts_s.get("bubble", 0.0)),
+        "host_s": float(found.parts_s["host and overhead"]),
+    }
+
+
+# Training.
+
+
+class _Window(NamedTuple):
+    """Which stages and micro-batches of a step are drawn."""
+
+    stages: frozenset[int]
+    outer: int
+    """So many micro-batches from the first on, and as many up to the last."""
+    batches: int
+
+    def holds(self, batch: int) -> bool:
+        return batch < self.outer or batch >= self.batches - self.outer
+
+
+def _training(found: Estimate) -> Drawing:
+    work = step_work(found.program, found.work)
+    line = timeline_of(work, found.layout.schedule)
+    window, cut = _window(work)
+
+    @cache
+    def numbers(stage: int) -> dict[Op, int]:
+        return {op: number for number, op in enumerate(line.lanes[stage].ops)}
+
+    events: list[Event] = []
+    for stage in sorted(window.stages):
+        events += _Staged(found, work, line, stage, window, numbers).events()
+    events = [event for event in events if event.seconds > _TRIFLE_S]
+    return drawing("step", _training_title(work), line.step_s, events, _totals(found), cut)
+
+
+def _training_title(work: StepWork) -> str:
+    stages = f"{work.stages} stages" if work.stages > 1 else "one stage"
+    batches = f"{work.micro_batches} micro-batches" if work.micro_batches > 1 else "one micro-batch"
+    return f"One training step: {stages}, {batches}"
+
+
+def _window(work: StepWork) -> tuple[_Window, str | None]:
+    """Return what of a step is drawn, and in words what is not."""
+    stages, batches = work.stages, work.micro_batches
+    ends = stages if stages <= _MOST_STAGES else _MOST_STAGES // 2
+    kept = frozenset((*range(ends), *range(stages - ends, stages)))
+    buckets = work.data_parallel.buckets * work.chunks * 4
+    room = max(MOST_EVENTS - len(kept) * buckets, MOST_EVENTS // 4)
+    per_batch = len(kept) * work.chunks * 2 * _MOST_PER_OPERATION
+    outer = batches if batches * per_batch <= room else max(1, room // (2 * per_batch))
+    left_out = []
+    if len(kept) < stages:
+        left_out.append(f"stages {ends} to {stages - ends - 1} of {stages}")
+    if 2 * outer < batches:
+        left_out.append(f"micro-batches {outer} to {batches - outer - 1} of {batches}")
+    else:
+        outer = batches
+    words = f"left out: {' and '.join(left_out)}, numbered from 0" if left_out else None
+    return _Window(kept, outer, batches), words
+
+
+_MOST_PER_OPERATION: Final = 7
+"""Events of one operation: compute, host, exposed and hidden communication, a send, a wait."""
+
+
+class _Inside(NamedTuple):
+    """What one operation of a stage is made of."""
+
+    compute_s: float
+    host_s: float
+    exposed_s: dict[str, float]
+    hidden_s: dict[str, float]
+    late_s: float
+    """Of weights that are gathered layer by layer, what nothing hides …"""
+    sharded_s: float
+    """… and all that is sent for them."""
+
+
+class _Staged:
+    """One stage of a training step as events."""
+
+    def __init__(
+        self,
+        found: Estimate,
+        work: StepWork,
+        line: Timeline,
+        stage: int,
+        window: _Window,
+        numbers: Callable[[int], dict[Op, int]],
+    ) -> None:
+        self.found = found
+        self.work = work
+        self.line = line
+        self.stage = stage
+        self.window = window
+        self.numbers = numbers
+        """The place of each operation of a stage."""
+        self.lane: Lane = line.lanes[stage]
+        schedule = found.layout.schedule
+        self.bare = durations(work, schedule, stage, gathered=False)
+        self.gathered = durations(work, schedule, stage)
+        self.inside: Callable[[str, int], _Inside] = cache(self._inside)
+
+    def events(self) -> Iterator[Event]:
+        """Yield all events of the stage."""
+        lane, blocked = self.lane, self._blocked()
+        free = 0.0
+        for number, (op, start, end) in enumerate(
+            zip(lane.ops, lane.starts, lane.ends, strict=True)
+        ):
+            if self.window.holds(op[2]):
+                if start > free:
+                    yield self._event("wait", COMPUTE, "idle", (free, start))
+                yield from self._operation(op, start, end)
+            free = blocked.get(number, end)
+        yield from self._sends()
+        yield from self._gathers()
+        yield from self._reduces()
+        yield from self._end(free)
+
+    def _event(self, name: str, stream: str, kind: str, span: Span, **more: Any) -> Event:
+        return Event(name, self.stage, stream, kind, *span, **more)
+
+    def _blocked(self) -> dict[int, float]:
+        """Return when the stage goes on after operations whose result it sends itself."""
+        if not self.line.blocking:
+            return {}
+        return {number: end for number, _, end in self.lane.sends}
+
+    def _inside(self, kind: str, chunk: int) -> _Inside:
+        """Return what an operation is made of, as `durations` adds it up."""
+        busy = self._busy(kind, chunk)
+        bare = self.bare[kind][chunk]
+        gathers = self.work.layer_gathers
+        each = gathers.seconds if kind == "F" else gathers.backward_seconds
+        sharded = 0.0 if kind == "W" or not gathers.seconds else each * gathers.layers
+        return _Inside(
+            float(sum(busy.compute_s.values())),
+            max(0.0, float(bare - busy.device_s)),
+            {group: float(seconds) for group, seconds in busy.exposed_s.items()},
+            {
+                group: max(0.0, float(seconds - busy.exposed_s[group]))
+                for group, seconds in busy.comm_s.items()
+            },
+            float(self.gathered[kind][chunk] - bare),
+            float(sharded),
+        )
+
+    def _busy(self, kind: str, chunk: int) -> Busy:
+        work, stages = self.found.work, self.found.program.stages
+        first, last = self.stage == 0, self.stage == self.work.stages - 1
+        share = stages.first if first else stages.last if last else stages.middle
+        chunks = self.work.chunks
+        whole = self._pass(work.layer, kind).times(share.layers / chunks)
+        if first and chunk == 0:
+            whole = whole + self._pass(work.first, kind)
+        if last and chunk == chunks - 1:
+            whole = whole + self._pass(work.last, kind)
+        return whole
+
+    def _pass(self, piece: PieceWork, kind: str) -> Busy:
+        if kind == "F":
+            return piece.forward
+        if kind == "W":
+            return piece.weight
+        apart = self.found.layout.schedule == "zero_bubble"
+        return piece.backward if apart else piece.backward + piece.weight
+
+    def _operation(self, op: Op, start: float, end: float) -> Iterator[Event]:
+        kind, chunk, batch = op
+        inside, name = self.inside(kind, chunk), _NAMES[kind]
+        more = {"micro_batch": batch, "chunk": chunk, "passing": name}
+        yield from self._sharded(inside, start, more)
+        spans = self._computing(op, start + inside.late_s, end)
+        pieces = [
+            (self._event(name, COMPUTE, name, _NEVER, **more), inside.compute_s),
+            (self._event("wait for the host", COMPUTE, "host", _NEVER, **more), inside.host_s),
+        ]
+        for group, seconds in inside.exposed_s.items():
+            pieces.append((self._inside_comm(group, more), seconds))
+        laid = _laid([seconds for _, seconds in pieces], spans)
+        for (event, _), parts in zip(pieces, laid, strict=True):
+            for one, other in parts:
+                yield event._replace(start_s=one, end_s=other)
+        computed = laid[0][-1][1] if laid[0] else start
+        for group, seconds in inside.hidden_s.items():
+            begin = max(start, computed - seconds)
+            event = self._inside_comm(group, more)
+            yield event._replace(start_s=begin, end_s=computed, exposed=False)
+
+    def _inside_comm(self, group: str, more: dict[str, Any]) -> Event:
+        return self._event(f"{group} communication", group, "comm", _NEVER, group=group, **more)
+
+    def _sharded(self, inside: _Inside, start: float, more: dict[str, Any]) -> Iterator[Event]:
+        """Yield what ZeRO stage 3 sends during an operation: first what is waited for."""
+        name = "layer weights"
+        split = start + inside.late_s
+        if inside.late_s:
+            yield self._event(name, "dp", "comm", (start, split), group="dp", **more)
+        hidden = inside.sharded_s - inside.late_s
+        if hidden > 0:
+            span = split, split + hidden
+            yield self._event(name, "dp", "comm", span, exposed=False, group="dp", **more)
+
+    def _computing(self, op: Op, start: float, end: float) -> list[Span]:
+        """Return when an operation is at work: not while it waits for buckets of weights."""
+        kind, chunk, batch = op
+        if batch or kind != "F" or not self.lane.gathers:
+            return [(start, end)]
+        buckets = self.work.data_parallel.buckets
+        share = self.gathered[kind][chunk] / buckets
+        spans: list[Span] = []
+        free = start
+        for _, _, gathered in self.lane.gathers[chunk * buckets : (chunk + 1) * buckets]:
+            if gathered > free or not spans:
+                begin = max(free, gathered)
+                spans.append((begin, begin + share))
+            else:
+                spans[-1] = spans[-1][0], spans[-1][1] + share
+            free = spans[-1][1]
+        return spans
+
+    def _sends(self) -> Iterator[Event]:
+        """Yield the sends, each exposed from when on somebody does nothing but wait for it."""
+        for number, start, end in self.lane.sends:
+            kind, chunk, batch = op = self.lane.ops[number]
+            if not self.window.holds(batch):
+                continue
+            waits = start if self.line.blocking else max(start, min(end, self._wanted(op)))
+            name = f"send {'activations' if kind == 'F' else 'gradients'}"
+            more = {"group": "pp", "micro_batch": batch, "chunk": chunk, "passing": _NAMES[kind]}
+            yield self._event(name, "pp", "send", (start, waits), exposed=False, **more)
+            yield self._event(name, "pp", "send", (waits, end), **more)
+
+    def _wanted(self, op: Op) -> float:
+        """Return when the one who gets a result has nothing else to do."""
+        kind, chunk, batch = op
+        last = self.work.stages - 1
+        if kind == "F":
+            to, there = (self.stage + 1, chunk) if self.stage < last else (0, chunk + 1)
+        else:
+            to, there = (self.stage - 1, chunk) if self.stage else (last, chunk - 1)
+        lane = self.line.lanes[to]
+        number = self.numbers(to)[kind, there, batch]
+        return lane.ends[number - 1] if number else 0.0
+
+    def _gathers(self) -> Iterator[Event]:
+        """Yield buckets of weights, exposed where the first forward of a chunk waits for them."""
+        waits = list(self._waits())
+        for chunk, start, end in _joined(self.lane.gathers):
+            late = [(max(start, one), min(end, other)) for one, other in waits]
+            late = [span for span in late if span[1] > span[0]]
+            yield from self._split("gather weights", (start, end), late, chunk)
+
+    def _waits(self) -> Iterator[Span]:
+        for op, start, end in zip(self.lane.ops, self.lane.starts, self.lane.ends, strict=True):
+            if op[0] == "F" and op[2] == 0 and self.lane.gathers:
+                free = start
+                for span in self._computing(op, start, end):
+                    yield free, span[0]
+                    free = span[1]
+
+    def _reduces(self) -> Iterator[Event]:
+        """Yield buckets of gradients, exposed when the stage has nothing left to compute."""
+        computed = self.line.computed_s(self.stage)
+        for chunk, start, end in _joined(self.lane.reduces):
+            late = [(max(start, computed), end)] if end > computed else []
+            yield from self._split("reduce gradients", (start, end), late, chunk)
+
+    def _split(self, name: str, span: Span, exposed: Sequence[Span], chunk: int) -> Iterator[Event]:
+        """Yield a communication in pieces, exposed and hidden."""
+        free = span[0]
+        for one, other in exposed:
+            if one > free:
+                hid = free, one
+                yield self._event(name, "dp", "comm", hid, exposed=False, group="dp", chunk=chunk)
+            yield self._event(name, "dp", "comm", (one, other), group="dp", chunk=chunk)
+            free = other
+        if span[1] > free:
+            rest = free, span[1]
+            yield self._event(name, "dp", "comm", rest, exposed=False, group="dp", chunk=chunk)
+
+    def _end(self, free: float) -> Iterator[Event]:
+        """Yield what follows the pipeline: what replicas send alone, optimizer, the rest."""
+        software, work = self.found.program.setting.software, self.found.work
+        alone = not software.dp_overlap
+        done = self.line.reduced_s(self.stage)
+        for name, kind, seconds in (
+            ("reduce gradients", "comm", float(work.reduce_s) if alone else 0.0),
+            ("optimizer", "optimizer", float(self.work.optimizer_s)),
+            ("gather weights", "comm", float(work.collect_s) if alone else 0.0),
+        ):
+            sent = kind == "comm"
+            stream, group = ("dp", "dp") if sent else (COMPUTE, None)
+            yield self._event(name, stream, kind, (done, done + seconds), group=group)
+            done += seconds
+        over = self.line.step_s - float(software.step_overhead_s)
+        yield self._event("wait", COMPUTE, "idle", (max(done, free), over))
+        yield self._event("host and overhead", COMPUTE, "host", (over, self.line.step_s))
+
+
+def _laid(seconds: Sequence[float], spans: Sequence[Span]) -> list[list[Span]]:
+    """Return pieces laid one after the other into spans of time, cut where those are.
+
+    >>> _laid([1.5, 0.5], [(0.0, 1.0), (2.0, 3.0)])
+    [[(0.0, 1.0), (2.0, 2.5)], [(2.5, 3.0)]]
+    """
+    found: list[list[Span]] = []
+    place = 0
+    free = spans[0][0]
+    for whole in seconds:
+        left = whole
+        parts: list[Span] = []
+        while left > _TRIFLE_S and place < len(spans):
+            share = min(left, spans[place][1] - free)
+            if share > _TRIFLE_S:
+                parts.append((free, free + share))
+            left -= share
+            free += share
+            if spans[place][1] - free <= _TRIFLE_S:
+                place += 1
+                free = spans[place][0] if place < len(spans) else free
+        found.append(parts)
+    return found
+
+
+def _joined(buckets: Sequence[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
+    """Return buckets of a chunk that follow each other at once as one."""
+    found: list[tuple[int, float, float]] = []
+    for chunk, start, end in buckets:
+        if found and found[-1][0] == chunk and start - found[-1][2] <= _TRIFLE_S:
+            found[-1] = chunk, found[-1][1], end
+        else:
+            found.append((chunk, start, end))
+    return found
+
+
+# Serving.
+
+
+class _Part(NamedTuple):
+    """A piece of one pass: the embedding, a layer, some layers, or the head."""
+
+    name: str
+    busy: Busy
+    collectives: float
+    """Of the tensor group, at which ranks wait for the slowest."""
+
+
+def _serving(found: Estimate) -> Drawing:
+    program, work = found.program, found.work
+    software, pp = program.setting.software, int(found.layout.pp)
+    whole = forward_pass(program, work)
+    late = float(whole.wall_s(software) - whole.device_s) / max(float(whole.kernels), 1.0)
+    host = software.step_overhead_s + software.host_per_sequence_s * program.setting.sequences
+    free = float(host)
+    events = [Event("host and overhead", 0, COMPUTE, "host", 0.0, free)]
+    turns: list[Span] = []
+    for stage in range(pp):
+        begin = free
+        for part in _parts_of(found, stage):
+            waits = late * float(part.busy.kernels)
+            waits += float(software.collective_wait_s) * part.collectives
+            drawn, free = _passed(part, stage, free, waits)
+            events += drawn
+        turns.append((begin if stage else 0.0, free))
+        if stage < pp - 1:
+            end = free + float(work.send_s)
+            events.append(Event("send activations", stage, "pp", "send", free, end, group="pp"))
+            free = end
+    for stage, (begin, end) in enumerate(turns):
+        events.append(Event("wait", stage, COMPUTE, "idle", 0.0, begin))
+        events.append(Event("wait", stage, COMPUTE, "idle", end, free))
+    events = [event for event in events if event.seconds > 0]
+    return drawing("step", _serving_title(found), free, events, _totals(found), _together(found))
+
+
+def _serving_title(found: Estimate) -> str:
+    what = "prefill" if found.workload.phase == "prefill" else "step of decoding"
+    stages = f" through {found.layout.pp} stages" if found.layout.pp > 1 else ""
+    return f"One {what}{stages}, each layer's work by kind"
+
+
+def _together(found: Estimate) -> str | None:
+    total = sum(each.count for each in found.program.layers)
+    if total <= _MOST_LAYERS:
+        return None
+    return f"the {total} layers are drawn together, stage by stage"
+
+
+def _parts_of(found: Estimate, stage: int) -> Iterator[_Part]:
+    """Yield the pieces of one pass through a stage, in order."""
+    program, work = found.program, found.work
+    total = sum(each.count for each in program.layers)
+    outer = [_tensor_collectives(passes) for passes in (program.first, program.last)]
+    each = float(tensor_collectives(program) - sum(outer)) / total
+    own, before = _layers_of(found, stage)
+    if own.has_embedding:
+        yield _Part("embedding", work.first.forward, outer[0])
+    layers = int(own.layers)
+    if total <= _MOST_LAYERS:
+        for number in range(layers):
+            yield _Part(f"layer {before + number}", work.layer.forward, each)
+    elif layers:
+        name = f"layers {before} to {before + layers - 1}"
+        yield _Part(name, work.layer.forward.times(layers), layers * each)
+    if own.has_head:
+        yield _Part("head", work.last.forward, outer[1])
+
+
+def _layers_of(found: Estimate, stage: int) -> tuple[StageLayers, int]:
+    """Return what a stage has, and how many layers stand on the stages before it."""
+    by_cost = found.program.setting.software.balance == "cost"
+    split = stage_by_cost if by_cost else stage_evenly
+    before = sum(int(split(found.model, found.layout, each).layers) for each in range(stage))
+    return split(found.model, found.layout, stage), before
+
+
+def _tensor_collectives(passes: Passes) -> float:
+    return float(
+        sum(
+            op.count * (op.ranks > 1)
+            for op in passes.forward
+            if isinstance(op, Collective) and op.group == "tp"
+        )
+    )
+
+
+def _passed(part: _Part, stage: int, free: float, waits: float) -> tuple[list[Event], float]:
+    """Return the events of a piece from a time on, and when it is over."""
+    busy, name = part.busy, part.name
+    events: list[Event] = []
+    start = free
+    for kind, seconds in busy.compute_s.items():
+        end = free + float(seconds)
+        title = f"{name}: {kind}"
+        events.append(Event(title, stage, COMPUTE, _KINDS[kind], free, end, passing="forward"))
+        free = end
+    computed = free
+    for group, seconds in busy.exposed_s.items():
+        title = f"{name}: {group} communication"
+        begin = max(start, computed - float(busy.comm_s[group] - seconds))
+        end = free + float(seconds)
+        for one, other, exposed in ((begin, computed, False), (free, end, True)):
+            events.append(
+                Event(title, stage, group, "comm", one, other, exposed, group, passing="forward")
+            )
+        free = end
+    if waits > 0:
+        title = f"{name}: wait for the host and other ranks"
+        events.append(Event(title, stage, COMPUTE, "host", free, free + waits, passing="forward"))
+        free += waits
+    return events, free

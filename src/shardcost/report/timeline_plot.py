@@ -1,0 +1,250 @@
+"""The timeline of a step or of one layer drawn: a row for each stream, time from left to right.
+
+Colours mean the same in every picture: one for each kind of compute and for each group that
+communicates. Exposed communication is solid, hidden communication hatched, a bubble hatched grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Final
+
+from shardcost.estimate.events import COMMUNICATION, Drawing, Event
+from shardcost.estimate.result import Estimate
+from shardcost.files import write_whole
+from shardcost.report.estimate import title
+from shardcost.report.plot import COLOURS, GREY, check_name, drawn
+from shardcost.report.text import wrapped
+from shardcost.report.timeline import drawing_of
+from shardcost.units import format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY, _OLIVE = COLOURS
+# A whole pass is of all kinds: shades of one blue.
+_KINDS: Final = {
+    "product": _BLUE,
+    "attention": _SKY,
+    "pass": _OLIVE,
+    "forward": _BLUE,
+    "backward": "#00476F",
+    "weight": "#99C7E0",
+    "optimizer": "#444444",
+    "host": "#aaaaaa",
+}
+_GROUPS: Final = {"tp": _VERMILION, "dp": _ORANGE, "pp": _PURPLE, "cp": _GREEN, "ep": _GREEN}
+_SAID: Final = {
+    "product": "products",
+    "pass": "passes",
+    "weight": "weight gradient",
+    "idle": "bubble",
+}
+_PALE: Final = "#f4f4f4"
+_ROW: Final = {"step": 0.36, "layer": 0.7}
+"""Inches of a row."""
+_THIN: Final = 0.003
+"""Of the width: narrower bars have no edge, which would hide them."""
+_LABEL: Final = 11
+"""Characters of a label's lines in a layer."""
+_WIDE: Final = 11.0
+_COLUMNS: Final = 8
+_MOST_INCHES: Final = 40.0
+_LINE: Final = 105
+"""Characters of the title's lines."""
+_ROOM: Final = 0.0066
+"""Of the width, what a character of a label takes."""
+
+Look = tuple[str, str, str | None]
+"""What the legend says, the colour, and the hatch."""
+
+
+def write_timeline_plot(found: Estimate, file: Path, of: str = "step") -> None:
+    """Draw a step or a layer into a PNG or SVG file, which appears whole or not at all."""
+    check_name(file)
+    line = drawing_of(found, of)
+    height = min(_MOST_INCHES, 2.0 + _ROW[of] * len(line.streams))
+    content = drawn(lambda figure: _fill(figure, found, line), (_WIDE, height), file)
+    write_whole(file, content)
+
+
+def _fill(figure: Figure, found: Estimate, line: Drawing) -> None:
+    said = "\n".join(wrapped(title(found), _LINE))
+    figure.suptitle(said, x=0.01, ha="left", fontsize=12)
+    axes = figure.subplots()
+    axes.set_title("\n".join(wrapped(_subtitle(line), _LINE + 20)), loc="left", fontsize=9)
+    rows = {(each.stage, each.stream): -index for index, each in enumerate(line.streams)}
+    looks = _by_look(line.events)
+    handles = [
+        _draw(axes, look, events, rows, _THIN * line.span_s) for look, events in looks.items()
+    ]
+    _label_events(axes, line, rows)
+    _label_axes(axes, line)
+    _separate_stages(axes, line)
+    _name_passes(axes, line)
+    axes.legend(
+        handles=handles,
+        frameon=False,
+        ncols=min(_COLUMNS, len(handles)),
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
+        bbox_transform=_under(axes),
+        borderaxespad=0,
+    )
+
+
+def _under(axes: Axes) -> Any:
+    """Return where the legend stands: below the axis and its ticks, whatever the height."""
+    from matplotlib.transforms import ScaledTranslation
+
+    figure = axes.get_figure(root=True)
+    if figure is None:
+        raise TypeError(axes)
+    return axes.transAxes + ScaledTranslation(0, -0.42, figure.dpi_scale_trans)
+
+
+def _subtitle(line: Drawing) -> str:
+    totals = line.totals
+    parts = [
+        f"{line.title}: {format_time(line.span_s)}",
+        f"compute {format_time(totals['compute_s'])}",
+        f"exposed communication {format_time(totals['exposed_s'])}",
+    ]
+    more = {name: totals[f"{name}_s"] for name in ("hidden", "bubble")}
+    parts += [f"{name} {format_time(seconds)}" for name, seconds in more.items() if seconds]
+    return ", ".join([*parts, *([line.cut] if line.cut else [])])
+
+
+def _look(event: Event) -> Look:
+    if event.kind in COMMUNICATION:
+        group = event.group or ""
+        shown = "exposed" if event.exposed else "hidden"
+        return f"{group} {shown}", _GROUPS.get(group, _GREEN), None if event.exposed else "/////"
+    if event.kind == "idle":
+        return _SAID["idle"], GREY, "....."
+    return _SAID.get(event.kind, event.kind), _KINDS[event.kind], None
+
+
+def _by_look(events: Sequence[Event]) -> dict[Look, list[Event]]:
+    """Return events by how they are drawn, in the order of the legend: compute first."""
+    found: dict[Look, list[Event]] = {}
+    for event in events:
+        found.setdefault(_look(event), []).append(event)
+    ranks = [*_KINDS, "comm", "send", "idle"]
+    ordered = sorted(found, key=lambda look: (ranks.index(found[look][0].kind), look))
+    return {look: found[look] for look in ordered}
+
+
+def _draw(
+    axes: Axes, look: Look, events: Sequence[Event], rows: dict[tuple[int, str], int], thin_s: float
+) -> Patch:
+    """Draw all events of one look as one collection, which is quick; return it for the legend."""
+    from matplotlib.collections import PolyCollection
+    from matplotlib.patches import Patch
+
+    label, colour, hatch = look
+    bars = [_bar(each, rows[each.stage, each.stream]) for each in events]
+    style: dict[str, Any] = {
+        "facecolor": colour if hatch is None else _PALE,
+        "edgecolor": "white" if hatch is None else colour,
+        "hatch": hatch,
+    }
+    widths = [0.3 if hatch or each.seconds > thin_s else 0.0 for each in events]
+    axes.add_collection(PolyCollection(bars, linewidths=widths, **style))
+    return Patch(label=label, linewidth=0.3, **style)
+
+
+def _bar(event: Event, row: int) -> list[tuple[float, float]]:
+    low, high = row - 0.4, row + 0.4
+    start, end = event.start_s, event.end_s
+    return [(start, low), (start, high), (end, high), (end, low)]
+
+
+def _label_events(axes: Axes, line: Drawing, rows: dict[tuple[int, str], int]) -> None:
+    """Write names, or numbers of micro-batches, into the bars that have room for them."""
+    for event in line.events:
+        words = _label(event)
+        text = words if line.of == "step" else "\n".join(wrap(words, _LABEL))
+        longest = max(map(len, text.split("\n")))
+        if text and event.seconds > _ROOM * (longest + 1) * line.span_s:
+            middle = (event.start_s + event.end_s) / 2
+            row = rows[event.stage, event.stream]
+            box = None if event.exposed else {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+            axes.text(
+                middle,
+                row - 0.03,
+                text,
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="black" if not event.exposed or event.kind in _LIGHT else "white",
+                bbox=box,
+                clip_on=True,
+            )
+
+
+_LIGHT: Final = frozenset({"attention", "weight", "host"})
+"""Kinds whose colour black is read on better than white."""
+
+
+def _label(event: Event) -> str:
+    if event.kind == "idle":
+        return ""
+    if event.micro_batch is not None:
+        return str(event.micro_batch) if event.kind in {"forward", "backward", "weight"} else ""
+    return event.name
+
+
+def _label_axes(axes: Axes, line: Drawing) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_xlim(0, line.span_s)
+    axes.set_ylim(0.4 - len(line.streams), 0.6)
+    axes.set_yticks([-index for index in range(len(line.streams))])
+    axes.set_yticklabels([each.name for each in line.streams])
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_locator(MaxNLocator(9))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _time(value)))
+    axes.set_axisbelow(True)
+    axes.grid(visible=True, axis="x", color="#dddddd", linewidth=0.5)
+
+
+def _time(value: float) -> str:
+    return format_time(value) if value > 0 else "0"
+
+
+def _separate_stages(axes: Axes, line: Drawing) -> None:
+    for row in _first_rows(line):
+        axes.axhline(0.5 - row, color=GREY, linewidth=0.6)
+
+
+def _first_rows(line: Drawing) -> Iterator[int]:
+    """Yield the rows on which another stage begins."""
+    for index in range(1, len(line.streams)):
+        if line.streams[index].stage != line.streams[index - 1].stage:
+            yield index
+
+
+def _name_passes(axes: Axes, line: Drawing) -> None:
+    """Mark where a layer's forward ends and what follows begins."""
+    if line.of != "layer":
+        return
+    forward = max(event.end_s for event in line.events if event.passing == "forward")
+    if forward >= line.span_s:
+        return
+    axes.axvline(forward, color="black", linewidth=0.8, linestyle="--")
+    for place, text in ((0.0, "forward"), (forward, "backward")):
+        axes.annotate(
+            text,
+            (place, 0.75),
+            xytext=(3, -2),
+            textcoords="offset points",
+            va="top",
+            fontsize=8,
+            color=GREY,
+        )
+    axes.set_ylim(top=0.75)
