@@ -39,8 +39,13 @@ def checked_name(name: str) -> str:
 
 def cluster_of_profile(path: str | Path, network: str | Network | None = None) -> Cluster:
     """Return the cluster that a profile describes, joined by its own network or by another."""
-    file = str(path)
-    text = read_text(Path(path), _MOST_BYTES)
+    return cluster_of_text(read_text(Path(path), _MOST_BYTES), network, file=str(path))
+
+
+def cluster_of_text(
+    text: str, network: str | Network | None = None, *, file: str = "profile"
+) -> Cluster:
+    """Return the cluster that the text of a profile describes; errors name `file`."""
     content = _content(text, file)
     try:
         joined = content.get("network") if network is None else network

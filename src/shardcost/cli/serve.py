@@ -1,33 +1,89 @@
-"""``shardcost serve``: the page, and the API beneath it."""
+"""``shardcost serve``: the page, and the API beneath it, until Ctrl-C."""
 
 from __future__ import annotations
 
+import os
+import sys
 from argparse import Namespace
 from typing import Final
 
+from shardcost.asked import values
 from shardcost.cli import options
+from shardcost.errors import BadValueError, MissingExtraError
 
 _EXAMPLES: Final = """\
   shardcost serve
   shardcost serve --port 0 --no-open
+  shardcost serve --host 192.168.1.20 --port 80
 """
+_MOST_PORT: Final = 65535
 
 
 def parser() -> options.Parser:
     """Return the parser of this command."""
-    parser = options.Parser("serve", "The page: look at layouts in a browser.", _EXAMPLES)
-    parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1")
-    parser.add_argument("--port", metavar="N", default="8765")
-    parser.add_argument("--no-open", action="store_true")
+    parser = options.Parser(
+        "serve",
+        "Look at layouts in a browser: the page on this machine, and its API (/api). It asks"
+        " nobody else and sends nothing anywhere.",
+        _EXAMPLES,
+    )
+    parser.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="where to be reached; any other than this machine's own lets the network in"
+        " (127.0.0.1)",
+    )
+    parser.add_argument(
+        "--port", metavar="N", default="8765", help="0 takes any that is free (8765)"
+    )
+    parser.add_argument("--no-open", action="store_true", help="do not open a browser")
     return parser
 
 
 def run(given: Namespace) -> int:
     """Serve until it is ended."""
-    import uvicorn
+    port = values.whole("--port", given.port)
+    if not 0 <= port <= _MOST_PORT:
+        raise BadValueError("--port", port, f"a port, 0 to {_MOST_PORT}")
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("the page", str(error.name), "web") from None
+    from shardcost.web.serving import bound_socket, is_loopback, serve
 
-    from shardcost.web.app import create_app
+    listening = bound_socket(given.host, port)
+    name = f"[{given.host}]" if ":" in given.host else given.host
+    address = f"http://{name}:{listening.getsockname()[1]}"
+    if not is_loopback(given.host):
+        warning = f"anybody who reaches {given.host} over the network can use this page"
+        print(f"shardcost: {warning}", file=sys.stderr, flush=True)
 
-    print(f"shardcost: http://{given.host}:{given.port} (Ctrl-C ends)", flush=True)
-    uvicorn.run(create_app(), host=given.host, port=int(given.port), log_level="warning")
+    def ready() -> None:
+        print(f"shardcost: {address} (Ctrl-C ends)", flush=True)
+        if not given.no_open and _has_display():
+            _open(address)
+
+    try:
+        serve(listening, given.host, ready)
+    except KeyboardInterrupt:  # how it is meant to end
+        pass
+    finally:
+        listening.close()
     return 0
+
+
+def _has_display() -> bool:
+    """Return whether a browser would have a place to show itself."""
+    if sys.platform in {"darwin", "win32"}:
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _open(address: str) -> None:
+    """Show the page in a browser, without waiting for it."""
+    from threading import Thread
+    from webbrowser import open as show
+
+    Thread(target=show, args=(address,), daemon=True).start()

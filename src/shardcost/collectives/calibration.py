@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from shardcost import catalog
+from shardcost.catalog.profile import cluster_of_text
 from shardcost.checks import Noun, instance, noun, one_of, positive, text, whole
 from shardcost.cluster import Cluster, Network, Source
 from shardcost.collectives.direct import ENGINES, DirectLibrary, generation
@@ -262,11 +263,19 @@ def of_profile(cluster: Cluster) -> tuple[Calibration, ...]:
 
 def profile_in(path: str | Path, network: str | Network | None = None) -> Cluster:
     """Return the cluster of a profile whose constants are sound too; errors name the file."""
-    cluster = Cluster.from_profile(path, network)
+    return _sound(Cluster.from_profile(path, network), str(path))
+
+
+def profile_of_text(text: str, network: str | Network | None = None) -> Cluster:
+    """Return the cluster of a profile's text whose constants are sound too."""
+    return _sound(cluster_of_text(text, network), "profile")
+
+
+def _sound(cluster: Cluster, file: str) -> Cluster:
     try:
         of_profile(cluster)
     except FormatError as error:
-        raise FormatError(str(path), error.reason) from None
+        raise FormatError(file, error.reason) from None
     return cluster
 
 

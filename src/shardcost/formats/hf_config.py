@@ -50,8 +50,8 @@ def read_hf_config(config: str | Path | Mapping[str, Any], *, name: str | None =
     )
 
 
-def model_of_file(path: Path) -> Model:
-    """Return the model of a config; what it warns of is a caveat of the model."""
+def model_of_file(path: str | Path | Mapping[str, Any]) -> Model:
+    """Return the model of a config or its content; what it warns of is a caveat of the model."""
     import warnings
 
     with warnings.catch_warnings():

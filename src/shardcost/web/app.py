@@ -1,101 +1,392 @@
-"""The application: `create_app`."""
+"""The application: which path answers what. `create_app` puts it together."""
 
 from __future__ import annotations
 
-from argparse import Namespace
-from typing import Any
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, Final, NamedTuple
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from pydantic_core import from_json
+from starlette.exceptions import HTTPException as AnyHTTPException
 
-from shardcost import __version__, catalog
-from shardcost.errors import ShardcostError
+from shardcost import __version__
+from shardcost.web import asks, shapes
+from shardcost.web.crew import BusyError, Crew, LateError, Reply
+from shardcost.web.guard import LOOPBACK, Guard
+from shardcost.web.jobs import Jobs
+from shardcost.web.limits import (
+    FILE_BYTES,
+    FILE_S,
+    FILES,
+    FILES_WAITING,
+    MOST_CHARACTERS,
+    QUESTION_S,
+    QUESTIONS_WAITING,
+    REMEMBERED,
+    REMEMBERED_BYTES,
+)
 from shardcost.web.pages import Assets
+from shardcost.web.told import first_fault
+
+_log = logging.getLogger("shardcost.web")
+_ABOUT: Final = """\
+What it costs to shard a transformer over accelerators: the answers of the command line as JSON.
+Figures are in base units: seconds, bytes, FLOP per second. Fields have the names of the options,
+with underscores; a field that is left out or null has the option's default. Nothing is kept of what
+is asked but answers to give again, and nothing is sent elsewhere."""
+_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+    403: {"model": shapes.Refused, "description": "asked by a foreign page"},
+    408: {"model": shapes.Refused, "description": "the body took too long to arrive"},
+    413: {"model": shapes.Refused, "description": "the body is too large"},
+    415: {"model": shapes.Refused, "description": "the body is not sent as application/json"},
+    421: {"model": shapes.Refused, "description": "the server is not known by that name"},
+    422: {"model": shapes.Refused, "description": "the question cannot be answered, in one line"},
+    429: {"model": shapes.Refused, "description": "too many ask at the same time"},
+    503: {"model": shapes.Refused, "description": "the answer takes too long"},
+}
+_FOREIGN: Final = {status: _REFUSALS[status] for status in (403, 421)}
+_UNKNOWN_JOB: Final[dict[int | str, dict[str, Any]]] = {
+    404: {"model": shapes.Refused, "description": "there is no such search, or not any more"}
+}
 
 
-def create_app() -> FastAPI:
-    """Return the application."""
-    app = FastAPI(title="shardcost", version=__version__, docs_url=None, redoc_url=None)
-    assets = Assets()
+class _Question(NamedTuple):
+    """A path that takes a JSON object and answers at once."""
 
-    def sent(name: str) -> Response:
-        found = Assets().find(name)
-        if found is None:
-            return JSONResponse({"detail": "there is no such page"}, 404)
-        return Response(found.content, media_type=found.kind, headers={"Cache-Control": "no-cache"})
+    path: str
+    task: str
+    body: type[asks.Asked]
+    answer: type[shapes.Shape] | str
+    """Its shape, or the media type of what is no JSON."""
+    summary: str
 
-    @app.get("/")
-    async def page() -> Response:
-        return sent("index.html")
 
-    @app.get("/static/{name:path}")
-    async def static(name: str) -> Response:
-        return sent(name)
+_QUESTIONS: Final = (
+    _Question(
+        "estimate", "estimate", asks.Ask, shapes.Estimated,
+        "What a layout costs: time by part, communication, memory",
+    ),
+    _Question(
+        "advice", "advice", asks.Ask, shapes.Advised,
+        "What neighbouring layouts cost, what limits this one, what to change",
+    ),
+    _Question(
+        "timeline", "timeline", asks.TimelineAsk, shapes.Timeline,
+        "What runs when, in one layer or in the whole step",
+    ),
+    _Question(
+        "scaling", "scaling", asks.ScalingAsk, shapes.Scaled,
+        "How the cost changes with one option",
+    ),
+    _Question(
+        "roofline", "roofline", asks.Ask, shapes.Roofline,
+        "The kernels of a layer under the device's roof",
+    ),
+    _Question("messages", "messages", asks.Ask, shapes.Messages, "Every collective of a step"),
+    _Question(
+        "collective", "collective", asks.CollectiveAsk, shapes.Collective,
+        "How long a collective takes, for one size or many",
+    ),
+    _Question(
+        "schedule", "schedule", asks.ScheduleAsk, shapes.Steps,
+        "A collective step by step: who sends what to whom",
+    ),
+    _Question("why", "why", asks.WhyAsk, shapes.Explained, "Where a figure comes from"),
+    _Question(
+        "commands", "commands", asks.Ask, shapes.Commands,
+        "The command and the Python that ask the same",
+    ),
+    _Question(
+        "export/trace", "trace", asks.Ask, "application/json",
+        "The timeline of a training step for Perfetto",
+    ),
+    _Question("export/csv", "csv", asks.Ask, "text/csv", "The figures of an estimate as a table"),
+    _Question(
+        "export/html", "html", asks.Ask, "text/html", "The report of an estimate as one page"
+    ),
+)  # fmt: skip
 
-    @app.exception_handler(ShardcostError)
-    async def refused(_: Request, error: Exception) -> Response:
-        return JSONResponse({"detail": str(error)}, 422)
 
-    @app.get("/api/catalog")
-    def whole_catalog() -> Any:
-        from shardcost.web.listing import listing
+class _Body(Request):
+    """A request whose JSON is read without trusting it."""
 
-        return listing()
+    async def json(self) -> Any:
+        """Return the body; numbers without bound, nesting without end and NaN are refused."""
+        try:
+            return from_json(await self.body(), allow_inf_nan=False)
+        except ValueError as error:
+            said = " ".join(str(error).split())
+            raise HTTPException(422, f"the body of the request is not JSON: {said}") from None
 
-    @app.post("/api/estimate")
-    def estimate(ask: dict[str, Any]) -> Any:
-        return _estimate(ask)
 
+class _Route(APIRoute):
+    """Hands such requests on."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request."""
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            return await handle(_Body(request.scope, request.receive))
+
+        return handled
+
+
+class Desk:
+    """Where questions are handed to those who compute, and answers remembered."""
+
+    def __init__(self) -> None:
+        cores = max(1, min(4, os.cpu_count() or 1))
+        self.questions = Crew(cores, kept=cores, waiting=QUESTIONS_WAITING)
+        self.files = Crew(FILES, kept=1, waiting=FILES_WAITING)
+        self.jobs = Jobs()
+        self.remembered: OrderedDict[tuple[str, str, bool], Reply] = OrderedDict()
+
+    async def start(self) -> None:
+        """Have those at hand who answer first."""
+        await self.questions.start()
+
+    async def end(self) -> None:
+        """End everything that computes."""
+        await self.jobs.end()
+        await self.files.end()
+        await self.questions.end()
+
+    async def ask(self, task: str, ask: asks.Asked | None, request: Request) -> Reply:
+        """Return the answer to a question, computed or remembered."""
+        text = "{}" if ask is None else ask.model_dump_json()
+        zipped = "gzip" in request.headers.get("accept-encoding", "")
+        key = task, text, zipped
+        if key in self.remembered:
+            self.remembered.move_to_end(key)
+            reply = self.remembered[key]
+            return Reply(reply.head | {"seconds": 0.0}, reply.content)
+        fields = {} if ask is None else ask.model_dump()
+        head = {"task": task, "ask": fields, "gzip": zipped}
+        reply = await self.questions.ask(head, within_s=QUESTION_S)
+        if reply.state in {"done", "refused"} and len(reply.content) <= REMEMBERED_BYTES:
+            self.remembered[key] = reply
+            if len(self.remembered) > REMEMBERED:
+                self.remembered.popitem(last=False)
+        return reply
+
+
+def create_app(hosts: Collection[str] = LOOPBACK) -> FastAPI:
+    """Return the application.
+
+    Args:
+        hosts: Names by which the server may be called; every name if empty.
+    """
+    desk = Desk()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await desk.start()
+        yield
+        await desk.end()
+
+    app = FastAPI(
+        title="shardcost",
+        version=__version__,
+        description=_ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        separate_input_output_schemas=False,
+    )
+    app.router.route_class = _Route
+    _add_pages(app)
+    for question in _QUESTIONS:
+        _add_question(app, desk, question)
+    _add_catalog(app, desk)
+    _add_searches(app, desk)
+    _add_files(app, desk)
+    _add_refusals(app)
+    app.add_middleware(Guard, hosts=hosts)
     return app
 
 
-def _estimate(ask: dict[str, Any]) -> Any:
-    from shardcost.estimate import estimate
-    from shardcost.layout import Layout
-    from shardcost.cluster import Cluster
-    from shardcost.model import Model
-    from shardcost.software import Software
-    from shardcost.report.estimate import as_data, details, title
-    from shardcost.asked.workloads import FORMATS, SIZES, workload_of
+def _response(reply: Reply, request: Request) -> Response:
+    """Return what a process answered as it is sent."""
+    timing = {"Server-Timing": f"compute;dur={1e3 * reply.head.get('seconds', 0.0):.2f}"}
+    if reply.state == "done":
+        headers = timing | {"Vary": "Accept-Encoding"}
+        if reply.head.get("zipped"):
+            headers["Content-Encoding"] = "gzip"
+        if "name" in reply.head:
+            headers["Content-Disposition"] = f'attachment; filename="{reply.head["name"]}"'
+        kind = reply.head.get("kind", "application/json")
+        return Response(reply.content, media_type=kind, headers=headers)
+    detail = {"detail": reply.head["detail"]}
+    if reply.state == "refused":
+        if reply.head.get("impossible"):
+            return JSONResponse({**detail, "impossible": True}, 422, timing)
+        return JSONResponse(detail, 422, timing)
+    if reply.state == "unable":
+        return JSONResponse(detail, 503, timing)
+    _log.error("%s: %s", request.url.path, reply.head["detail"])
+    return JSONResponse({"detail": "a mistake in shardcost; the server's log says where"}, 500)
 
-    words = (*SIZES, *FORMATS, "adapters", "phase")
-    given = Namespace(**{name: ask.get(name) for name in words})
-    for name in SIZES:
-        value = getattr(given, name)
-        setattr(given, name, None if value is None else str(value))
-    degrees = {
-        n: ask[n]
-        for n in (
-            "tp",
-            "cp",
-            "pp",
-            "dp",
-            "ep",
-            "chunks",
-            "micro_batch",
-            "zero",
-            "shard_degree",
-            "recompute",
-            "schedule",
-            "scheme",
-            "context_scheme",
-            "order",
-            "imbalance",
-            "sequence_parallel",
-        )
-        if ask.get(n) is not None
-    }
-    if ask.get("gpus") and "dp" not in degrees:
-        degrees["dp"] = ask["gpus"] // (
-            degrees.get("tp", 1) * degrees.get("cp", 1) * degrees.get("pp", 1)
-        )
-    software = None if ask.get("software") is None else Software.named(ask["software"])
-    model = Model.from_hf(ask["config"]) if ask.get("config") else Model.named(ask["model"])
-    found = estimate(
-        model,
-        Cluster.named(ask["on"], ask.get("network")),
-        Layout(**degrees),
-        workload_of(given),
-        software=software,
+
+def _add_question(app: FastAPI, desk: Desk, question: _Question) -> None:
+    async def answer(request: Request, ask: Any) -> Response:
+        return _response(await desk.ask(question.task, ask, request), request)
+
+    answer.__annotations__["request"] = Request
+    answer.__annotations__["ask"] = question.body
+    answer.__doc__ = question.body.__doc__
+    shape = question.answer
+    good: dict[str, Any] = (
+        {"content": {shape: {"schema": {"type": "string"}}}, "description": "a file to save"}
+        if isinstance(shape, str)
+        else {"model": shape}
     )
-    return as_data(found) | {"title": title(found), "details": details(found)}
+    app.add_api_route(
+        f"/api/{question.path}",
+        answer,
+        methods=["POST"],
+        name=question.task,
+        summary=question.summary,
+        response_class=Response if isinstance(shape, str) else JSONResponse,
+        responses={200: good, **_REFUSALS},
+    )
+
+
+def _add_catalog(app: FastAPI, desk: Desk) -> None:
+    @app.get(
+        "/api/catalog",
+        summary="What can be chosen: models, clusters, networks, software, words",
+        responses={200: {"model": shapes.Catalog}, **_FOREIGN},
+    )
+    async def catalog(request: Request) -> Response:
+        return _response(await desk.ask("catalog", None, request), request)
+
+
+def _add_searches(app: FastAPI, desk: Desk) -> None:
+    @app.post(
+        "/api/plan",
+        status_code=202,
+        summary="Begin a search over layouts; ask for its result by the name of its job",
+        responses={202: {"model": shapes.Begun}, **_REFUSALS},
+    )
+    async def begin(request: Request, ask: asks.PlanAsk) -> Response:
+        checked = await desk.ask("plan_check", ask, request)
+        if checked.state != "done":
+            return _response(checked, request)
+        cells = from_json(checked.content)["cells"]
+        job = desk.jobs.begin(ask.model_dump(), cells)
+        return JSONResponse({"job": job.name, "cells": cells}, 202)
+
+    @app.get(
+        "/api/plan/{job}",
+        summary="How a search stands, and what it found",
+        responses={200: {"model": shapes.Search}, **_FOREIGN, **_UNKNOWN_JOB},
+    )
+    async def look(job: str) -> Response:
+        found = desk.jobs.find(job)
+        if found is None:
+            raise HTTPException(404, "there is no such search, or not any more")
+        return JSONResponse(found.as_data())
+
+    @app.delete(
+        "/api/plan/{job}",
+        summary="End a search",
+        responses={200: {"model": shapes.Search}, **_FOREIGN, **_UNKNOWN_JOB},
+    )
+    async def cancel(job: str) -> Response:
+        found = desk.jobs.find(job)
+        if found is None:
+            raise HTTPException(404, "there is no such search, or not any more")
+        desk.jobs.cancel(found)
+        return JSONResponse(found.as_data())
+
+
+def _add_files(app: FastAPI, desk: Desk) -> None:
+    raw = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+    @app.post(
+        "/api/file",
+        summary="What a file means (log, trace, topology, config, profile), and how to use it",
+        description=f"The body is the file, of at most {FILE_BYTES // 2**20} MiB, whatever its"
+        " Content-Type, sent with the header X-Shardcost: 1.",
+        openapi_extra={"requestBody": {"required": True, "content": raw}},
+        responses={200: {"model": shapes.Dropped}, **_REFUSALS},
+    )
+    async def file(
+        request: Request,
+        name: Annotated[
+            str, Query(max_length=MOST_CHARACTERS, description="what it is called: only shown")
+        ] = "file",
+    ) -> Response:
+        zipped = "gzip" in request.headers.get("accept-encoding", "")
+        head = {"task": "file", "name": name, "gzip": zipped}
+        reply = await desk.files.ask(head, await request.body(), within_s=FILE_S)
+        return _response(reply, request)
+
+
+def _add_pages(app: FastAPI) -> None:
+    assets = Assets()
+
+    def sent(name: str, request: Request) -> Response:
+        found = assets.find(name)
+        if found is None:
+            raise HTTPException(404, "there is no such page")
+        headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+        if request.headers.get("if-none-match") == found.tag:
+            return Response(status_code=304, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+            return Response(found.zipped, media_type=found.kind, headers=headers)
+        return Response(found.content, media_type=found.kind, headers=headers)
+
+    @app.get("/", include_in_schema=False)
+    async def page(request: Request) -> Response:
+        return sent("index.html", request)
+
+    @app.get("/api", include_in_schema=False)
+    async def about(request: Request) -> Response:
+        return sent("api.html", request)
+
+    @app.get("/static/{name:path}", include_in_schema=False)
+    async def static(name: str, request: Request) -> Response:
+        return sent(name, request)
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def icon(request: Request) -> Response:
+        return sent("favicon.svg", request)
+
+
+def _add_refusals(app: FastAPI) -> None:
+    fields = {f"/api/{each.path}": each.body.model_fields for each in _QUESTIONS}
+    fields["/api/plan"] = asks.PlanAsk.model_fields
+
+    @app.exception_handler(RequestValidationError)
+    async def unfit(request: Request, error: RequestValidationError) -> Response:
+        known = fields.get(request.url.path, {})
+        fault = first_fault(error.errors(), known)
+        return JSONResponse({"detail": str(fault)}, 422)
+
+    @app.exception_handler(AnyHTTPException)
+    async def refused(_: Request, error: AnyHTTPException) -> Response:
+        return JSONResponse({"detail": str(error.detail)}, error.status_code, error.headers)
+
+    @app.exception_handler(BusyError)
+    async def busy(_: Request, _error: BusyError) -> Response:
+        detail = "too many ask at the same time; ask again in a moment"
+        return JSONResponse({"detail": detail}, 429, {"Retry-After": "1"})
+
+    @app.exception_handler(LateError)
+    async def late(_: Request, error: LateError) -> Response:
+        return JSONResponse({"detail": str(error)}, 503)
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        _log.error("%s: %s: %s", request.url.path, type(error).__name__, error)
+        return JSONResponse({"detail": "a mistake in shardcost; the server's log says where"}, 500)

@@ -1,4 +1,4 @@
-"""Every limit on what a request may ask for, in one place."""
+"""Every limit on what a request may ask for and take, in one place."""
 
 from __future__ import annotations
 
@@ -8,11 +8,47 @@ JSON_BYTES: Final = 2**20
 """Of a body of JSON, a pasted config or profile in it included."""
 FILE_BYTES: Final = 16 * 2**20
 """Of a file that is dropped on the page."""
+HEAD_S: Final = 10.0
+"""Within so many seconds of a connection the first request's head has to arrive."""
 BODY_S: Final = 10.0
 """Within so many seconds a body has to arrive, however slowly it is sent."""
+CONNECTIONS: Final = 512
+"""At a time."""
+
 MOST_VALUES: Final = 64
 """In one list."""
 MOST_COUNT: Final = 10**9
-"""Of any whole number in a question: beyond it products of several overflow 64 bits."""
+"""Of any whole number in a question."""
 MOST_CHARACTERS: Final = 200
 """Of a name or a word."""
+MOST_CELLS: Final = 20_000_000
+"""Layouts that one search may look at."""
+
+QUESTION_S: Final = 10.0
+"""One question may be computed for so long."""
+FILE_S: Final = 20.0
+"""One file may be read and calibrated on for so long."""
+SEARCH_S: Final = 120.0
+"""One search may run for so long."""
+MEMORY_BYTES: Final = 4 * 2**30
+"""That one process of those that compute may have."""
+RETIRE_BYTES: Final = 2**30
+"""A process that has had more than this is replaced by a new one: its caches are full."""
+
+QUESTIONS_WAITING: Final = 400
+"""Questions that may wait for their turn."""
+FILES: Final = 2
+"""Files that are read at a time."""
+FILES_WAITING: Final = 8
+SEARCHES: Final = 2
+"""Searches that run at a time."""
+SEARCHES_WAITING: Final = 8
+UNASKED_S: Final = 15.0
+"""A search that nobody asks about for so long is ended: whoever began it has left."""
+KEPT_S: Final = 300.0
+"""What a search found is kept for so long."""
+KEPT_SEARCHES: Final = 32
+REMEMBERED: Final = 512
+"""Answers that are kept to be given again."""
+REMEMBERED_BYTES: Final = 2**17
+"""Of one such answer, at most."""

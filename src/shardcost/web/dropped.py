@@ -1,0 +1,130 @@
+"""A file that was dropped on the page: what it is, what it means, and how the page can use it.
+
+The file is read by the readers of ``shardcost inspect``, which take a path. It lies under a name of
+our own in a folder of our own for as long as that takes; what it is called by whoever sent it is
+shown and used for nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from shardcost.errors import FormatError, ShardcostError, printable
+
+if TYPE_CHECKING:
+    from shardcost.evidence.inspection import Inspected
+    from shardcost.formats.reading import Reading
+
+_MOST_NAME: Final = 80
+_ANSI: Final = re.compile("\x1b\\[[01]m")
+_PROFILE_NAME: Final = "measured"
+
+
+def dropped(name: str, content: bytes) -> dict[str, Any]:
+    """Return what a file is, what it means, and what the page can do with it."""
+    from shardcost.evidence.inspection import inspected
+    from shardcost.report.inspect import as_data, as_text
+
+    shown = shown_name(name)
+    with TemporaryDirectory(prefix="shardcost-") as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(content)
+        try:
+            reading = _read(path, shown)
+            found = inspected([reading])[0]
+        except FormatError as error:
+            reason = error.reason if str(path) in error.file else str(error)
+            raise FormatError(shown, reason.replace(str(path), shown)) from None
+        use, words = _use(reading, found, content)
+        report = _renamed(as_data(found), str(path), shown)
+        text = _ANSI.sub("", as_text(found)).replace(str(path), shown)
+    return {
+        "name": shown,
+        "kind": reading.kind,
+        "words": text.splitlines(),
+        "report": report,
+        "use": use,
+        "words_on_use": words,
+    }
+
+
+def shown_name(name: str) -> str:
+    """Return what a file is called, as one short line without folders.
+
+    >>> shown_name("C:\\\\logs\\\\all_reduce.txt")
+    'all_reduce.txt'
+    """
+    last = re.split(r"[/\\]", printable(name))[-1].strip()
+    return last[-_MOST_NAME:] or "file"
+
+
+def _read(path: Path, shown: str) -> Reading:
+    """Return what the file holds, under the name that it is shown by."""
+    from shardcost.formats.detect import ModelFile, ProfileFile, read_file
+    from shardcost.formats.hf_config import model_of_file
+
+    reading = read_file(path)
+    if isinstance(reading, ModelFile):
+        content = json.loads(path.read_text("utf-8-sig"))
+        return replace(reading, file=shown, model=model_of_file(content))
+    return reading if isinstance(reading, ProfileFile) else replace(reading, file=shown)
+
+
+def _renamed(data: Any, path: str, shown: str) -> Any:
+    """Return data in which the file has the name that it is shown by."""
+    if isinstance(data, dict):
+        return {key: _renamed(value, path, shown) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_renamed(each, path, shown) for each in data]
+    return data.replace(path, shown) if isinstance(data, str) else data
+
+
+def _use(reading: Reading, found: Inspected, content: bytes) -> tuple[dict[str, Any] | None, str]:
+    """Return the fields of a question that the file stands for, and what that means."""
+    from shardcost.evidence.topology_inspection import TopologyInspection
+    from shardcost.formats.detect import ModelFile, ProfileFile, TableFile
+    from shardcost.formats.kineto import Trace
+    from shardcost.formats.reading import MeasurementLog
+
+    if isinstance(reading, ModelFile):
+        config = json.loads(content.decode("utf-8-sig"))
+        return {"config": config}, f"takes {reading.model.name} as the model"
+    if isinstance(reading, ProfileFile):
+        profile = content.decode("utf-8-sig")
+        return {"profile": profile}, f"takes {found.findings[0].name} as the cluster"
+    if isinstance(found.findings, TopologyInspection):
+        return _use_of_topology(found.findings)
+    if isinstance(reading, MeasurementLog | TableFile | Trace):
+        return _use_of_measurements(reading)
+    return None, "says nothing that a layout could be computed with"
+
+
+def _use_of_topology(findings: Any) -> tuple[dict[str, Any] | None, str]:
+    if findings.cluster is None:
+        return None, "is like no cluster of the catalog"
+    joined = "" if findings.network is None else f" with {findings.network}"
+    return (
+        {"on": findings.cluster, "network": findings.network},
+        f"takes {findings.cluster}{joined} as the cluster",
+    )
+
+
+def _use_of_measurements(reading: Reading) -> tuple[dict[str, Any] | None, str]:
+    """Return the profile that is fitted to measured collectives."""
+    from shardcost.evidence.calibrate import calibrate
+    from shardcost.evidence.gather import Told, gathered
+    from shardcost.evidence.profile import as_profile
+
+    try:
+        found = gathered([reading], Told())
+        results = calibrate(found.curves, lambda _: None)
+        profile = as_profile(_PROFILE_NAME, found.cluster, results)
+    except ShardcostError as error:
+        return None, f"cannot be calibrated on: {error}"
+    points = f"{found.points:,} measured points"
+    return {"profile": profile}, f"takes {found.cluster.name} as the cluster, fitted to {points}"

@@ -1,0 +1,65 @@
+"""Where the models and clusters of a request are looked for: the catalog, or what was pasted.
+
+Never on disk: a text that looks like a path is a name that the catalog does not have.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from shardcost.asked.errors import UsageError
+from shardcost.web.asks import PASTED
+
+if TYPE_CHECKING:
+    from shardcost.cluster import Cluster
+    from shardcost.model import Model
+
+_KEPT: Final = 16
+"""Pasted files whose meaning is kept."""
+
+
+class Pasted:
+    """Finds the models and clusters that one request speaks of."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        config, self.profile = asked.get("config"), asked.get("profile")
+        for name, other, file in (("model", "config", config), ("on", "profile", self.profile)):
+            if file is not None and asked.get(name) is not None:
+                raise UsageError(f"{name} and {other} exclude each other; give one")
+        self.config = None if config is None else json.dumps(config)
+
+    def model(self, text: str | None) -> Model:
+        """Return a model of the catalog, or the pasted one."""
+        from shardcost.model import Model
+
+        if self.config is not None and text == PASTED:
+            return _model_of(self.config)
+        if text is None:
+            raise UsageError("missing MODEL (`shardcost models` lists them)")
+        return Model.named(text)
+
+    def cluster(self, text: str | None, network: str | None = None) -> Cluster:
+        """Return a cluster of the catalog, or the pasted one."""
+        from shardcost.cluster import Cluster
+
+        if self.profile is not None and text == PASTED:
+            return _cluster_of(self.profile, network)
+        if text is None:
+            raise UsageError("missing --on CLUSTER (`shardcost clusters` lists them)")
+        return Cluster.named(text, network)
+
+
+@lru_cache(maxsize=_KEPT)
+def _model_of(config: str) -> Model:
+    from shardcost.formats.hf_config import model_of_file
+
+    return model_of_file(json.loads(config))
+
+
+@lru_cache(maxsize=_KEPT)
+def _cluster_of(profile: str, network: str | None) -> Cluster:
+    from shardcost.collectives.calibration import profile_of_text
+
+    return profile_of_text(profile, network)
