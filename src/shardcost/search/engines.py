@@ -30,7 +30,7 @@ from shardcost.errors import (
 from shardcost.scalars import whole_number
 from shardcost.search.question import Question
 from shardcost.search.request import package_digest
-from shardcost.search.tasks import Answer, Task, Want, answered
+from shardcost.search.tasks import Answer, Task, Tick, Want, answered
 
 Questions = tuple[Question, ...]
 Answers = Generator[Answer, None, None]
@@ -77,10 +77,12 @@ def engine_of(name: str, jobs: int = 1, address: str | None = None) -> Engine:
     return partial(on_ray, jobs=jobs, address=address)
 
 
-def here(questions: Questions, tasks: Iterator[Task], want: Want) -> Answers:
-    """Yield the answers of tasks that run in this process."""
+def here(
+    questions: Questions, tasks: Iterator[Task], want: Want, tick: Tick | None = None
+) -> Answers:
+    """Yield the answers of tasks that run in this process; a task tells how far it is."""
     for task in tasks:
-        yield answered(questions, task, want)
+        yield answered(questions, task, want, tick)
 
 
 class _Crew(Protocol):

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration
@@ -15,7 +16,7 @@ from shardcost.errors import BadTypeError, BadValueError
 from shardcost.estimate.totals import software_of
 from shardcost.model import Model
 from shardcost.scalars import whole_number
-from shardcost.search.engines import Engine, engine_of
+from shardcost.search.engines import Engine, engine_of, here
 from shardcost.search.found import Found
 from shardcost.search.objectives import Constraints, Objective, Price
 from shardcost.search.parts import KEPT, Part, joined
@@ -28,6 +29,8 @@ from shardcost.workload import Workload
 
 Progress = Callable[[int, int], None]
 """Takes the cells done and the cells of the whole search."""
+_TOLD_EVERY_S: Final = 0.1
+"""How often a task that runs in this process tells how far it is."""
 
 
 def search(
@@ -75,7 +78,9 @@ def search(
         address: Of a Ray that runs already.
         out: A Parquet file for all feasible layouts. A search that was stopped continues where it
             was when it is started again, see `Store`.
-        progress: Called now and then with the cells done and the cells in all.
+        progress: Called now and then with the cells done and the cells in all: after each task,
+            and every tenth of a second where tasks run in this process. What it raises ends the
+            search; what was done stays on disk where `out` is given.
     """
     whole_number("top", top, 1)
     limits = Constraints.of(constraints)
@@ -110,17 +115,28 @@ def _ran(
     """Return what all tasks amount to, and how many of them were done before."""
     part, done, cells = Part(), 0, sum(each.cells for each in asked)
     before: set[int] = set()
+    told_s = time.perf_counter()
+
+    def tell(so_far: int) -> None:
+        nonlocal told_s
+        if progress is not None:
+            told_s = time.perf_counter()
+            progress(so_far, cells)
+
+    def under_way(of_task: int) -> None:
+        if time.perf_counter() - told_s >= _TOLD_EVERY_S:
+            tell(done + of_task)
 
     def add(task: Task, more: Part) -> None:
         nonlocal part, done
         part, done = joined((part, more), want.most), done + task.cells
-        if progress is not None:
-            progress(done, cells)
+        tell(done)
 
     for task, more in store.finished(tasks_of(asked)) if store else ():
         before.add(task.number)
         add(task, more)
     left = (task for task in tasks_of(asked) if task.number not in before)
+    run = partial(here, tick=under_way) if run is here else run
     with closing(run(asked, left, want)) as answers:
         for answer in answers:
             if store:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -19,6 +19,10 @@ DEVICE_BLOCK_CELLS: Final = 20_000_000
 TASK_CELLS: Final = 1_000_000
 """Cells of one task: about a second of work, so that handing tasks out costs nothing beside it and
 little is lost when a search is stopped."""
+
+
+Tick = Callable[[int], None]
+"""Takes the cells of a task that are done, as they come."""
 
 
 class Task(NamedTuple):
@@ -68,14 +72,22 @@ class Answer(NamedTuple):
     """All feasible cells as a Parquet file, where they are wanted and there are any."""
 
 
-def answered(questions: tuple[Question, ...], task: Task, want: Want) -> Answer:
+def answered(
+    questions: tuple[Question, ...], task: Task, want: Want, tick: Tick | None = None
+) -> Answer:
     """Return what a task amounts to, its table packed."""
-    part = answer_of(questions[task.question], task, want)
+    part = answer_of(questions[task.question], task, want, tick)
     rows = packed(questions, task.question, part.table) if want.table else b""
     return Answer(task, replace(part, table={}), rows)
 
 
-def answer_of(question: Question, task: Task, want: Want) -> Part:
+def answer_of(question: Question, task: Task, want: Want, tick: Tick | None = None) -> Part:
     """Return what a task amounts to."""
-    parts = [part_of(question, block, want.most, table=want.table) for block in task.blocks]
+    parts: list[Part] = []
+    done = 0
+    for block in task.blocks:
+        parts.append(part_of(question, block, want.most, table=want.table))
+        done += question.cells_in(block)
+        if tick is not None:
+            tick(done)
     return replace(joined(parts, want.most), table=stacked(part.table for part in parts))
