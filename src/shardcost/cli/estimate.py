@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shardcost.asked import layouts
 from shardcost.asked.errors import UsageError
 from shardcost.asked.estimates import estimate_of, scaling_of, varied
 from shardcost.asked.values import flag
 from shardcost.cli import options
-from shardcost.errors import BadValueError
+from shardcost.errors import BadValueError, UnknownNameError
+
+if TYPE_CHECKING:
+    from shardcost.estimate.result import Estimate
 
 _EXAMPLES: Final = """\
   shardcost estimate llama3-70b --on h100_sxm --network ib_8x400g --gpus 64 --tp 8 --pp 2 \\
@@ -23,7 +26,11 @@ _EXAMPLES: Final = """\
       --vary tp=1,2,4,8
   shardcost estimate path/to/config.json --on h100_sxm --tp 8 --decode --batch 8 \\
       --context-tokens 4096 --explain
+  shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096 \\
+      --plot roofline.svg --picture roofline
 """
+_PICTURES: Final = ("timeline", "layer", "roofline", "memory")
+"""What may be drawn of one layout; the first unless another is named."""
 
 
 def parser() -> options.Parser:
@@ -53,6 +60,14 @@ def parser() -> options.Parser:
         metavar="FILE",
         help="write the timeline of the step for ui.perfetto.dev, .json or .json.gz (--train)",
     )
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw a picture as .png or .svg; with --vary, of its curve"
+    )
+    parser.add_argument(
+        "--picture",
+        metavar="NAME",
+        help="what --plot draws: timeline (of the step), layer, roofline or memory (timeline)",
+    )
     layout = parser.add_argument_group("layout")
     for name, text in layouts.COUNTS.items():
         layout.add_argument(flag(name), metavar="N", help=text)
@@ -71,6 +86,7 @@ def parser() -> options.Parser:
 def run(given: Namespace) -> int:
     """Price one layout, or one for each value that varies, and print the report."""
     _check_trace(given)
+    _check_plot(given)
     finder = options.OnDisk()
     if given.vary is not None:
         return _vary(given, finder)
@@ -81,12 +97,55 @@ def run(given: Namespace) -> int:
         from shardcost.report.trace import write_timeline
 
         write_timeline(found, Path(given.trace))
+    if given.plot is not None:
+        _draw(found, Path(given.plot), given.picture or _PICTURES[0])
     if given.json:
         explained = {"explanation": found.explain().splitlines()} if given.explain else {}
-        options.print_json(as_data(found, finder.caveats) | explained)
+        options.print_json(as_data(found, finder.caveats) | explained | _drawn(given.plot))
     else:
         print(as_text(found, finder.caveats, explain=given.explain))
+        _say_drawn(given.plot)
     return 0
+
+
+def _draw(found: Estimate, file: Path, picture: str) -> None:
+    """Write one picture of an estimate."""
+    if picture == "roofline":
+        from shardcost.report.roofline_plot import write_roofline
+
+        write_roofline(found, file)
+    elif picture == "memory":
+        from shardcost.report.memory_plot import write_memory
+
+        write_memory(found, file)
+    else:
+        from shardcost.report.timeline_plot import write_timeline_plot
+
+        write_timeline_plot(found, file, "layer" if picture == "layer" else "step")
+
+
+def _drawn(file: str | None) -> dict[str, str]:
+    return {} if file is None else {"plot": file}
+
+
+def _say_drawn(file: str | None) -> None:
+    if file is not None:
+        print(f"Plot: {file}")
+
+
+def _check_plot(given: Namespace) -> None:
+    """Raise for a picture that there is none of, or a file that none is written to."""
+    if given.picture is not None:
+        if given.plot is None:
+            raise UsageError("--picture is for --plot FILE, which is missing")
+        if given.vary is not None:
+            raise UsageError("--picture and --vary exclude each other: its curve is drawn")
+        if given.picture not in _PICTURES:
+            raise UnknownNameError("--picture", given.picture, _PICTURES)
+    if given.plot is not None:
+        from shardcost.report.plot import check_name
+
+        check_name(Path(given.plot))
 
 
 def _check_trace(given: Namespace) -> None:
@@ -107,10 +166,16 @@ def _vary(given: Namespace, finder: options.OnDisk) -> int:
     if given.explain:
         raise UsageError("--explain and --vary exclude each other: it explains one layout")
     found = scaling_of(given, finder, *varied(given.vary, given.phase))
+    plot = given.plot if found.possible else None
+    if plot is not None:
+        from shardcost.report.scaling_plot import write_scaling
+
+        write_scaling(found, Path(plot))
     if given.json:
-        options.print_json(as_data(found, finder.caveats))
+        options.print_json(as_data(found, finder.caveats) | _drawn(plot))
     else:
         print(as_text(found, finder.caveats))
+        _say_drawn(plot)
     if found.feasible:
         return 0
     print(f"shardcost: no value of {found.name} is feasible, see the reasons", file=sys.stderr)
