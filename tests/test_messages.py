@@ -1,0 +1,121 @@
+"""A step's messages: they add up to the estimate's communication, group by group."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from shardcost import Cluster, Decode, Estimate, Layout, Prefill, Train, estimate
+from shardcost.collectives.silicon import collective_time
+from shardcost.errors import BadTypeError
+from shardcost.estimate.messages import messages
+from shardcost.report.messages import as_data
+
+DECODE = Decode(batch=64, context_tokens=4096)
+TRAIN = Train(global_batch=64, sequence_length=4096)
+
+CASES = {
+    "decode": ("llama3-70b", Layout(tp=8), DECODE, None),
+    "decode with an engine's kernels": ("llama3-70b", Layout(tp=8), DECODE, "vllm"),
+    "decode by multimem": ("llama3-70b", Layout(tp=8), DECODE, "tokenweave"),
+    "experts": ("deepseek-v3", Layout(tp=8, ep=8), DECODE, "sglang"),
+    "stages": ("llama3-70b", Layout(tp=4, pp=2), Prefill(batch=2, prompt_tokens=4096), None),
+    "train": ("llama3-70b", Layout(tp=8, pp=4, dp=2), TRAIN, None),
+    "one stage": ("llama3-70b", Layout(tp=8, dp=4), TRAIN, None),
+    "interleaved": (
+        "llama3-70b",
+        Layout(tp=8, pp=4, chunks=2, dp=2, zero=1, schedule="interleaved"),
+        TRAIN,
+        None,
+    ),
+    "sharded weights": ("llama3-70b", Layout(tp=4, cp=2, dp=4, zero=3), TRAIN, None),
+    "copies of shards": (
+        "llama3-70b",
+        Layout(tp=4, cp=2, dp=8, zero=3, shard_degree=8),
+        TRAIN,
+        None,
+    ),
+    "experts in stages": ("deepseek-v3", Layout(tp=8, pp=4, dp=8, ep=8), TRAIN, None),
+    "sequence parallel, recomputed": (
+        "llama3-70b",
+        Layout(tp=8, pp=4, dp=2, sequence_parallel=True, recompute="full"),
+        TRAIN,
+        None,
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def found(request: pytest.FixtureRequest) -> Estimate:
+    """Return the estimate of each case."""
+    model, layout, workload, software = CASES[request.param]
+    cluster = Cluster.named("h100_sxm", network="ib_8x400g")
+    return estimate(model, cluster, layout, workload, software=software)
+
+
+def test_messages_add_up_to_the_communication_of_each_group(found: Estimate) -> None:
+    sums: dict[str, float] = defaultdict(float)
+    for each in messages(found):
+        assert each.total_s == each.count * each.time_s
+        sums[each.group] += each.total_s
+    for group, seconds in found.comm_s.items():
+        assert sums.pop(group, 0.0) == pytest.approx(seconds, rel=1e-12)
+    assert not sums
+
+
+def test_messages_are_different_ones_the_heaviest_first(found: Estimate) -> None:
+    listed = messages(found)
+    totals = [each.total_s for each in listed]
+    assert totals == sorted(totals, reverse=True)
+    assert len({(m.name, m.group, m.collective, m.size_bytes, m.ranks) for m in listed}) == len(
+        listed
+    )
+    assert all(each.ranks > 1 and each.count > 0 and each.time_s > 0 for each in listed)
+
+
+def test_one_message_is_what_the_command_on_collectives_predicts() -> None:
+    found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), DECODE)
+    first = messages(found)[0]
+    asked = collective_time(
+        first.collective, first.size_bytes, "h100_sxm", first.ranks, library=first.library
+    )
+    assert first.size_bytes == 64 * 8192 * 2  # sequences x hidden x bf16
+    assert first.time_s == pytest.approx(asked.time_s)
+    assert (first.algorithm, first.protocol) == (asked.algorithm, asked.protocol)
+
+
+def test_counts_are_those_of_the_layers() -> None:
+    listed = messages(estimate("llama3-70b", "h100_sxm", Layout(tp=8), DECODE))
+    by_name = {each.name: each.count for each in listed}
+    assert by_name["sum after proj"] == by_name["sum after down"] == 80
+    assert by_name["logits"] == 1
+
+
+def test_multimem_is_named_as_what_runs() -> None:
+    listed = messages(
+        estimate("llama3-70b", "h100_sxm", Layout(tp=8), DECODE, software="tokenweave")
+    )
+    by_library = {each.library for each in messages(found) if each.collective == "all_reduce"}
+    assert by_library == {"multimem"}
+
+
+def test_one_device_sends_nothing() -> None:
+    assert messages(estimate("llama3-8b", "h100_sxm", Layout(), DECODE)) == ()
+
+
+def test_arrays_of_layouts_are_refused() -> None:
+    many = estimate("llama3-70b", "h100_sxm", Layout(tp=np.array([4, 8])), DECODE)
+    with pytest.raises(BadTypeError, match="one layout, not an array"):
+        messages(many)
+
+
+def test_the_data_is_plain(found: Estimate) -> None:
+    data = as_data(found)
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert set(data["messages"][0]) >= {
+        *("name", "group", "collective", "size_bytes", "ranks", "nodes", "count"),
+        *("time_s", "algorithm", "protocol", "library"),
+    }
