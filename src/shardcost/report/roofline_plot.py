@@ -37,6 +37,7 @@ _DECADES: Final = 30
 """At least so much of the slope is shown, from its end down to this part of it."""
 _FARTHEST: Final = 5
 """Lines that a label may stand away from its points."""
+_PAIR: Final = 2
 _STEPS: Final = 40
 _NEAR: Final = 11
 """Points nearer than so many typographic ones have one label."""
@@ -130,6 +131,8 @@ def _label_points(
     to_axes = axes.transAxes.inverted()
     taken = [(x - 4 * dot, y - 4 * dot, x + 4 * dot, y + 4 * dot) for x, y in points]
     taken += _lines(axes, computing, dot)
+    bounds = axes.get_window_extent()
+    taken.append((bounds.x1, bounds.y0, float("inf"), bounds.y1))
     for cluster in _clusters(points, _NEAR * dot):
         own = [computing[index] for index in cluster]
         text = _label(own, numbers)
@@ -225,7 +228,23 @@ def _label(own: list[Kernel], numbers: dict[int, int]) -> str:
     names = ", ".join(dict.fromkeys(each.name for each in own))
     if len(names) <= _LONGEST:
         return names
-    return ", ".join(str(numbers[id(each)]) for each in own)
+    return in_runs([numbers[id(each)] for each in own])
+
+
+def in_runs(numbers: list[int]) -> str:
+    """Return rising numbers with those that follow each other as one.
+
+    >>> in_runs([1, 4, 5, 6, 8, 9])
+    '1, 4-6, 8, 9'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    said = (f"{run[0]}-{run[-1]}" if len(run) > _PAIR else ", ".join(map(str, run)) for run in runs)
+    return ", ".join(said)
 
 
 def _name_marks(axes: Axes, computing: list[Kernel]) -> None:
@@ -260,7 +279,8 @@ def _draw_bars(axes: Axes, roof: Roofline, numbers: dict[int, int]) -> None:
     axes.tick_params(axis="y", length=0, labelsize=8)
     axes.invert_yaxis()
     axes.margins(y=0.01)
-    axes.set_xlim(0, 1.38 * longest)
+    several = len({each.during for each in roof.kernels}) > 1
+    axes.set_xlim(0, (1.65 if several else 1.38) * longest)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
     axes.set_xlabel(_total(roof))
@@ -275,8 +295,8 @@ def _total(roof: Roofline) -> str:
 
 def _name(each: Kernel, numbers: dict[int, int]) -> str:
     often = f" x {each.count:g}" if each.count != 1 else ""
-    number = numbers.get(id(each))
-    return f"{each.name}{often}" + (f"  {number:>2}" if number else "    \N{EN SPACE}")
+    number = str(numbers.get(id(each), ""))
+    return f"{each.name}{often}\N{EN SPACE}{number:\N{FIGURE SPACE}>2}"
 
 
 def _separate(axes: Axes, roof: Roofline) -> None:
