@@ -123,8 +123,8 @@ def _collective_options(asked: Fields) -> Namespace:
         if asked.get(name) is None:
             raise UsageError(f"missing {'COLLECTIVE' if name == 'collective' else '--gpus'}")
     options.collective = asked["collective"]
-    if not isinstance(asked.get("size"), str | int | None):
-        raise BadTypeError("--size", asked["size"], "a size")
+    if asked["size"] is not None:
+        options.size = _size(asked["size"])
     return options
 
 
@@ -152,7 +152,34 @@ def collective(asked: Fields) -> Any:
 
 def schedule(asked: Fields) -> Any:
     """Return the steps of a collective by an algorithm."""
-    raise UsageError("not yet")
+    from shardcost.asked.collectives import collective_name, size_of
+    from shardcost.collectives.stepped import stepped
+    from shardcost.report.stepped import as_data
+
+    for name in ("collective", "algorithm", "ranks", "size"):
+        if asked[name] is None:
+            raise UsageError(f"missing {name}")
+    options, finder = given(asked), Pasted(asked)
+    shape = asked["shape"]
+    return as_data(
+        stepped(
+            collective_name(asked["collective"]),
+            asked["algorithm"],
+            asked["ranks"],
+            size_of(_size(asked["size"]), "size"),
+            None if options.on is None else finder.cluster(options.on, options.network),
+            pieces=asked["pieces"],
+            shape=None if shape is None else tuple(shape),
+            nodes=asked["nodes"],
+        )
+    )
+
+
+def _size(value: Any) -> str:
+    """Return a size as the command line has it."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadTypeError("--size", value, "a size")
+    return str(value)
 
 
 def why(asked: Fields) -> Any:
@@ -162,12 +189,10 @@ def why(asked: Fields) -> Any:
 
 def commands(asked: Fields) -> Any:
     """Return the command and the Python that ask the same."""
-    from shardcost.report.command import python_of, words_of
+    from shardcost.report.command import command_of, python_of
 
     found, _ = _found(asked)
-    from shlex import join
-
-    return {"command": join(words_of(found)), "python": python_of(found)}
+    return {"command": command_of(found), "python": python_of(found)}
 
 
 def plan_check(asked: Fields) -> Any:
@@ -234,7 +259,7 @@ def plan(asked: Fields, progress: Callable[[int, int], None]) -> Any:
     answer = Plan.of(
         found, top=wanted, price=arguments["price_per_gpu_hour"], caveats=list(caveats)
     )
-    data = {"result": as_data(answer)}
+    data: dict[str, Any] = {"result": as_data(answer)}
     if not answer.best:
         first, *rest = failure_as_text(answer).splitlines()
         data |= {"detail": first.rstrip(":"), "reasons": [line.strip() for line in rest]}
@@ -245,10 +270,11 @@ def trace(asked: Fields) -> Document:
     """Return the timeline of a training step for Perfetto."""
     if asked["phase"] != "train":
         raise UsageError(f"--trace is for --train, not --{asked['phase']}")
-    from shardcost.report.trace import as_json
+    from shardcost.formats.chrome_trace import trace_text
+    from shardcost.report.trace import events_of
 
     found, _ = _found(asked)
-    return Document(as_json(found), "application/json", "step.json")
+    return Document(trace_text(*events_of(found)).encode(), "application/json", "step.json")
 
 
 def csv(asked: Fields) -> Document:

@@ -51,7 +51,9 @@ _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     429: {"model": shapes.Refused, "description": "too many ask at the same time"},
     503: {"model": shapes.Refused, "description": "the answer takes too long"},
 }
-_FOREIGN: Final = {status: _REFUSALS[status] for status in (403, 421)}
+_FOREIGN: Final[dict[int | str, dict[str, Any]]] = {
+    status: _REFUSALS[status] for status in (403, 421)
+}
 _UNKNOWN_JOB: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": shapes.Refused, "description": "there is no such search, or not any more"}
 }
@@ -144,7 +146,7 @@ class Desk:
 
     def __init__(self) -> None:
         cores = max(1, min(4, os.cpu_count() or 1))
-        self.questions = Crew(cores, kept=cores, waiting=QUESTIONS_WAITING)
+        self.questions = Crew(cores, kept=cores, waiting=QUESTIONS_WAITING, warm=list(asks.FIRST))
         self.files = Crew(FILES, kept=1, waiting=FILES_WAITING)
         self.jobs = Jobs()
         self.remembered: OrderedDict[tuple[str, str, bool], Reply] = OrderedDict()

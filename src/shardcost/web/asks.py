@@ -211,7 +211,7 @@ class _Model(Asked):
 
 
 Phase = Literal["train", "prefill", "decode"]
-_EXAMPLE: Final[dict[str, Any]] = {
+EXAMPLE: Final[dict[str, Any]] = {
     "model": "llama3-70b",
     "on": "h100_sxm",
     "gpus": 8,
@@ -220,6 +220,7 @@ _EXAMPLE: Final[dict[str, Any]] = {
     "batch": 64,
     "context_tokens": 4096,
 }
+"""What the page asks first."""
 
 
 class _Workload(Asked):
@@ -242,7 +243,7 @@ class _Workload(Asked):
 class Ask(_Model, _Place, _Workload):
     """One layout of one model on one cluster: the options of `shardcost estimate`."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     gpus: Whole = Field(None, description="GPUs in all (tp x cp x pp x dp)")
     software: Word = Field(None, description="framework or engine, a name of the catalog")
@@ -325,6 +326,8 @@ class ScheduleAsk(_Place):
     ranks: Whole = Field(None, description="from 2 to 16")
     size: OneOrMany = Field(None, description="the whole buffer: 64MiB, 1GB, or bytes")
     shape: Values = Field(None, description="rows and columns, of algorithms that have them")
+    pieces: Whole = Field(None, description="of a pipeline, 1 to 8 (4)")
+    nodes: Whole = Field(None, description="nodes that share the ranks evenly")
 
 
 class PlanAsk(_Model, _Place, _Workload):
@@ -384,3 +387,28 @@ def given(asked: dict[str, Any]) -> Namespace:
     fixed = asked.get("fix") or {}
     found["fix"] = [f"{axis}={_words_of(values)}" for axis, values in fixed.items()]
     return Namespace(**found)
+
+
+_RING: Final = {"collective": "all_reduce", "size": "64MiB", "gpus": 8, "on": "h100_sxm"}
+FIRST: Final[dict[str, tuple[type[Asked], dict[str, Any]]]] = {
+    "estimate": (Ask, EXAMPLE),
+    "advice": (Ask, EXAMPLE),
+    "timeline": (TimelineAsk, EXAMPLE),
+    "why": (WhyAsk, {**EXAMPLE, "figure": "time_s"}),
+    "scaling": (ScalingAsk, EXAMPLE),
+    "collective": (CollectiveAsk, _RING),
+    "schedule": (
+        ScheduleAsk,
+        {"collective": "all_reduce", "algorithm": "ring", "ranks": 8, "size": 2**20}
+        | {"on": "h100_sxm"},
+    ),
+    "roofline": (Ask, EXAMPLE),
+    "messages": (Ask, EXAMPLE),
+    "commands": (Ask, EXAMPLE),
+}
+"""What the page asks first of each kind."""
+
+
+def field_values(kind: type[Asked], fields: dict[str, Any]) -> dict[str, Any]:
+    """Return all fields of a question, those that were left out too."""
+    return kind.model_validate(fields).model_dump()

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -54,9 +54,9 @@ class _Worker:
         self.ready = False
 
     @classmethod
-    async def started(cls) -> _Worker:
+    async def started(cls, warm: Sequence[str]) -> _Worker:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "shardcost.web.worker",
+            sys.executable, "-P", "-m", "shardcost.web.worker", *warm,
             stdin=PIPE, stdout=PIPE, env=os.environ | _ONE_THREAD,
         )  # fmt: skip
         return cls(process)
@@ -96,10 +96,11 @@ class Crew:
         size: Processes at a time.
         kept: Of these, how many stay when there is nothing to do.
         waiting: Questions that may wait for a process.
+        warm: Tasks that a process makes itself ready for while it has nothing to do.
     """
 
-    def __init__(self, size: int, kept: int, waiting: int) -> None:
-        self.kept, self.most_waiting = kept, waiting
+    def __init__(self, size: int, kept: int, waiting: int, warm: Sequence[str] = ()) -> None:
+        self.kept, self.most_waiting, self.warm = kept, waiting, warm
         self.places = asyncio.Semaphore(size)
         self.waiting = 0
         self.idle: list[_Worker] = []
@@ -107,7 +108,7 @@ class Crew:
 
     async def start(self) -> None:
         """Have the processes that stay at hand before they are asked."""
-        self.idle += await asyncio.gather(*(_Worker.started() for _ in range(self.kept)))
+        self.idle += await asyncio.gather(*(_Worker.started(self.warm) for _ in range(self.kept)))
 
     async def ask(
         self, head: dict[str, Any], body: bytes = b"", *, within_s: float, told: Told | None = None
@@ -132,7 +133,7 @@ class Crew:
 
     async def _asked(self, message: bytes, within_s: float, told: Told | None) -> Reply:
         for attempt in range(_TRIES):
-            worker = self.idle.pop() if self.idle else await _Worker.started()
+            worker = self.idle.pop() if self.idle else await _Worker.started(self.warm)
             try:
                 async with asyncio.timeout(within_s):
                     reply = await worker.ask(message, told)

@@ -56,7 +56,7 @@ def dropped(name: str, content: bytes) -> dict[str, Any]:
 def shown_name(name: str) -> str:
     """Return what a file is called, as one short line without folders.
 
-    >>> shown_name("C:\\\\logs\\\\all_reduce.txt")
+    >>> shown_name("logs/all_reduce.txt")
     'all_reduce.txt'
     """
     last = re.split(r"[/\\]", printable(name))[-1].strip()

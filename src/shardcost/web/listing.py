@@ -8,15 +8,17 @@ from typing import Any
 from shardcost import __version__, catalog
 from shardcost.dtypes import BITS
 from shardcost.errors import UnknownNameError
+from shardcost.estimate.totals import SERVES_WITH, TRAINS_WITH
 from shardcost.layout import Layout
-from shardcost.model import Model
+from shardcost.model import Experts, Model
 
 
 def _choices(field: str) -> list[str]:
     """Return the words that a field of a layout may be, the usual one first."""
     usual = getattr(Layout(), field)
+    unfit: dict[str, Any] = {field: ""}
     try:
-        Layout(**{field: ""})
+        Layout(**unfit)
     except UnknownNameError as error:  # the nouns know their choices, and name them
         return sorted(error.known, key=lambda word: word != usual)
     raise AssertionError(field)
@@ -26,6 +28,7 @@ def _choices(field: str) -> list[str]:
 def listing() -> dict[str, Any]:
     """Return all models, clusters, networks, software, collectives and words."""
     from shardcost.collectives.silicon import COLLECTIVES
+    from shardcost.report.stepped import algorithms
 
     return {
         "version": __version__,
@@ -34,7 +37,7 @@ def listing() -> dict[str, Any]:
         "networks": [_network(name) for name in catalog.names("networks")],
         "software": [_software(name) for name in catalog.names("software")],
         "collectives": list(COLLECTIVES),
-        "algorithms": _algorithms(),
+        "algorithms": algorithms(),
         "choices": {
             **{
                 name: _choices(name)
@@ -47,8 +50,6 @@ def listing() -> dict[str, Any]:
 
 
 def _model(model: Model) -> dict[str, Any]:
-    from shardcost.model import Experts
-
     return {
         "name": model.name,
         "title": model.name,
@@ -102,9 +103,12 @@ def _network(name: str) -> dict[str, Any]:
 
 
 def _software(name: str) -> dict[str, Any]:
+    """Return a framework or engine; who trains says what hides the sums of gradients."""
     content = dict(catalog.contents("software"))[name]
-    return {"name": name, "title": content.get("title", name), "phases": []}
-
-
-def _algorithms() -> list[dict[str, Any]]:
-    return []
+    trains = "dp_overlap" in content["choices"]
+    return {
+        "name": name,
+        "title": content["title"],
+        "phases": ["train"] if trains else ["prefill", "decode"],
+        "usual": name in {TRAINS_WITH, SERVES_WITH},
+    }

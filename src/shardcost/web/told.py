@@ -22,19 +22,24 @@ def first_fault(errors: Sequence[Mapping[str, Any]], fields: Iterable[str]) -> S
     """
     error = errors[0]
     where = [str(each) for each in error["loc"] if each != "body"]
-    kind, value, context = error["type"], error.get("input"), error.get("ctx", {})
     if not where:
-        if kind == "missing":
+        if error["type"] == "missing":
             return UsageError("the body of the request is missing: a JSON object")
-        return BadTypeError("the body of the request", value, "a JSON object")
-    name = _option(where[-1])
+        return BadTypeError("the body of the request", error.get("input"), "a JSON object")
+    return _fault(where[-1], error, fields)
+
+
+def _fault(field: str, error: Mapping[str, Any], fields: Iterable[str]) -> ShardcostError:
+    """Return what is wrong with one field."""
+    kind, value, context = error["type"], error.get("input"), error.get("ctx", {})
+    name = _option(field)
     rule = getattr(context.get("error"), "rule", None)
     if rule is not None:
         return BadTypeError(name, value, rule)
     if kind == "extra_forbidden":
-        return UnknownNameError("field", where[-1], fields)
+        return UnknownNameError("field", field, fields)
     if kind == "missing":
-        return UsageError(_missing(where[-1]))
+        return UsageError(_missing(field))
     if kind == "literal_error":
         return UnknownNameError(name, value, _expected(str(context.get("expected", ""))))
     return _out_of_bounds(name, kind, value, context, str(error.get("msg", "")))

@@ -21,7 +21,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, BinaryIO, Final
 
@@ -49,9 +50,12 @@ def main() -> None:
     _bound_memory()
     asked: SimpleQueue[tuple[Head, bytes]] = SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, asked), daemon=True).start()
-    _warm_up()
+    warm_up(("estimate",))
     _send(out, {"state": "ready"})
+    later = list(sys.argv[1:])
     while True:
+        while later and asked.empty():
+            warm_up((later.pop(0),))
         _send(out, *answered(*asked.get(), _teller(out)))
 
 
@@ -142,14 +146,14 @@ def _told(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error} ({' < '.join(where[::-1][:4])})".split())
 
 
-def _warm_up() -> None:
-    """Answer the page's first question, so that its answer is at hand."""
-    from shardcost.web.answers import estimate
+def warm_up(tasks: Sequence[str]) -> None:
+    """Answer the page's first questions, so that nobody waits for modules to be imported."""
+    from shardcost.web.answers import QUESTIONS
+    from shardcost.web.asks import FIRST, field_values
 
-    asked = {"model": "llama3-70b", "on": "h100_sxm", "phase": "decode", "batch": 64}
-    from shardcost.web.asks import Ask
-
-    estimate(Ask(**asked, context_tokens=4096, tp=8, gpus=8).model_dump())
+    for task in tasks:
+        with suppress(ShardcostError):
+            QUESTIONS[task](field_values(*FIRST[task]))
 
 
 def _bound_memory() -> None:
