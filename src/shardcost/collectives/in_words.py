@@ -131,6 +131,14 @@ ABOUT: Final[Mapping[str, About]] = {
     ),
 }
 
+_OF_ONE: Final = {
+    ("send_recv", "direct"): "everyone sends its buffer to the next rank",
+    ("all_reduce", "binary_tree"): "up a binary tree in pieces, adding, then down",
+    ("all_to_all", "torus_2d"): "along rows, then along columns, one partner at a time",
+    ("all_to_all", "hierarchical"): "inside each node, then across nodes, one partner at a time",
+}
+"""What happens, where it is another thing in one collective than in the others."""
+
 
 def _is_power_of_two(value: int) -> bool:
     return value & (value - 1) == 0
@@ -244,6 +252,17 @@ def entries() -> tuple[Entry, ...]:
         Entry(name, tuple(several), ABOUT[name], ALGORITHMS[several[0], name].takes)
         for name, several in found.items()
     )
+
+
+def about(collective: str, algorithm: str) -> About:
+    """Return an algorithm in words, as it does one collective.
+
+    >>> about("send_recv", "direct").title
+    'everyone sends its buffer to the next rank'
+    """
+    algorithm_named(collective, algorithm)  # refuses what is none
+    known = ABOUT[algorithm]
+    return known._replace(title=_OF_ONE.get((collective, algorithm), known.title))
 
 
 def form_of(

@@ -24,7 +24,7 @@ from shardcost.collectives.algorithms import (
     most_square,
     schedule,
 )
-from shardcost.collectives.in_words import ABOUT, About, Form, form_of, values_of
+from shardcost.collectives.in_words import About, Form, about, form_of, values_of
 from shardcost.collectives.schedule import Ints, Schedule, Step, Traffic, cuts, executed, traffic
 from shardcost.collectives.simulate import Simulation, simulate
 from shardcost.collectives.topology import Route, Topology, of_cluster
@@ -180,7 +180,7 @@ def stepped(
         cost=closed_forms.cost(
             collective, algorithm, ranks, size_bytes, chunks=pieces, shape=shape
         ),
-        about=ABOUT[algorithm],
+        about=about(collective, algorithm),
         simulation=simulation,
         places=places,
     )
