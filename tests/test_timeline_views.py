@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
 from typing import Any
+from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 
 from shardcost import Cluster, Layout, Model
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.estimate import Estimate, estimate
 from shardcost.estimate.busy import Busy
 from shardcost.estimate.events import COMMUNICATION, Drawing, Event
 from shardcost.estimate.layer_timeline import layer_timeline, usual_layers
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
-from shardcost.estimate.work import piece_work
+from shardcost.estimate.step_timeline import MOST_EVENTS, step_timeline
+from shardcost.estimate.work import all_passes, piece_work
+from shardcost.report.estimate import title
+from shardcost.report.timeline import as_data, drawing_of
+from shardcost.report.timeline_plot import write_timeline_plot
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -59,7 +69,7 @@ def asked(number: int) -> list[tuple[str, Layout, Workload, Software]]:
             [Prefill(batch=2, prompt_tokens=4096), Decode(batch=32, context_tokens=4096)]
         )
         if train:
-            work = Train(global_batch=64, sequence_length=rng.choice([1024, 8192]))
+            work = Train(global_batch=16, sequence_length=rng.choice([1024, 8192]))
         if Model.named(model).num_layers % layout.pp == 0:
             found.append((model, layout, work, software))
     return found
@@ -157,3 +167,230 @@ def test_nothing_but_exposed_communication_and_the_host_keeps_a_layer_from_compu
             for other in working
         )
         assert busy <= 1e-9 * drawn.span_s
+
+
+SCHEMES = ("2d", "2.5d", "3d", "weight_gathered")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("overlap", ["none", "async", "chunked"])
+def test_other_partitions_of_a_layer_add_up_too(scheme: str, overlap: str) -> None:
+    software = replace(Software.named("megatron_core"), tp_overlap=overlap)
+    tp = 4 if scheme in {"2d", "weight_gathered"} else 8
+    train = Train(global_batch=8, sequence_length=4096)
+    layout = Layout(tp=tp, scheme=scheme, micro_batch=8)
+    found = estimate("llama2-7b", H100, layout, train, software=software)
+    drawn = layer_timeline(found)
+    check_sound(drawn)
+    whole = sum(layer_of(found).values(), Busy({}))
+    assert seconds(drawn.events, kind="comm") == pytest.approx(whole.comm_s["tp"], rel=1e-9)
+    exposed = seconds(drawn.events, kind="comm", exposed=True)
+    assert exposed == pytest.approx(whole.exposed_s["tp"], rel=1e-9)
+    assert (exposed < seconds(drawn.events, kind="comm")) == (overlap != "none")
+
+
+def test_sharded_weights_of_the_next_layer_are_gathered_beside_a_layer() -> None:
+    train = Train(global_batch=64, sequence_length=512)
+    found = estimate("llama3-8b", H100, Layout(dp=64, zero=3), train)
+    drawn = layer_timeline(found)
+    check_sound(drawn)
+    work, software = found.work, found.program.setting.software
+    sent = {"forward": work.gather_s, "backward": work.gather_s + work.scatter_s}
+    layer = work.layer
+    computes = {
+        "forward": layer.forward.wall_s(software),
+        "backward": layer.backward.wall_s(software) + layer.weight.wall_s(software),
+    }
+    for name, total in sent.items():
+        own = [event for event in drawn.events if event.group == "dp" and event.passing == name]
+        assert sum(event.seconds for event in own) == pytest.approx(total, rel=1e-9)
+        late = max(0.0, total - computes[name])
+        assert late > 0  # so few tokens hide nothing much
+        assert seconds(own, exposed=True) == pytest.approx(late, rel=1e-9)
+    assert drawn.span_s == pytest.approx(sum(sent.values()), rel=1e-9)
+
+
+def test_a_step_ends_when_the_estimate_says(estimates: list[Estimate]) -> None:
+    for found in estimates:
+        drawn = step_timeline(found)
+        check_sound(drawn)
+        assert drawn.cut is None
+        train = isinstance(found.workload, Train)
+        assert drawn.span_s == pytest.approx(found.time_s, rel=5e-3 if train else 1e-9)
+        assert max(event.end_s for event in drawn.events) == pytest.approx(drawn.span_s, rel=1e-9)
+        assert drawn.totals["compute_s"] == pytest.approx(sum(found.compute_s.values()))
+        assert drawn.totals["exposed_s"] == pytest.approx(sum(found.exposed_s.values()))
+
+
+def test_a_served_step_adds_up_to_the_estimate(estimates: list[Estimate]) -> None:
+    for found in estimates:
+        if isinstance(found.workload, Train):
+            continue
+        events = step_timeline(found).events
+        for kind, counted in KINDS.items():
+            assert seconds(events, kind=kind) == pytest.approx(found.compute_s[counted], rel=1e-9)
+        for group, total in found.comm_s.items():
+            assert seconds(events, group=group) == pytest.approx(total, rel=1e-9)
+            exposed = seconds(events, group=group, exposed=True)
+            assert exposed == pytest.approx(found.exposed_s[group], rel=1e-9)
+        host = found.parts_s["host and overhead"]
+        assert seconds(events, kind="host") == pytest.approx(host, rel=1e-6)
+
+
+def test_a_trained_step_computes_what_its_stages_have_to(estimates: list[Estimate]) -> None:
+    for found in estimates:
+        if not isinstance(found.workload, Train):
+            continue
+        events, program, work = step_timeline(found).events, found.program, found.work
+        layer, runs = all_passes(work.layer), program.micro_batches
+        layers = sum(each.count for each in program.layers)
+        whole = layer.times(layers) + all_passes(work.first) + all_passes(work.last)
+        computed = sum(seconds(events, kind=kind) for kind in ("forward", "backward", "weight"))
+        assert computed == pytest.approx(runs * sum(whole.compute_s.values()), rel=1e-6)
+        for group, total in whole.exposed_s.items():
+            exposed = seconds(events, group=group, exposed=True)
+            assert exposed == pytest.approx(runs * total, rel=1e-6, abs=1e-9)
+        sends = seconds(events, kind="send")
+        pp = found.layout.pp
+        assert sends == pytest.approx(2 * (pp - 1) * runs * work.send_s, rel=1e-6)
+        line = found.timeline()
+        for stage in range(pp):
+            early = [each for each in events if each.start_s < line.lanes[stage].ends[-1]]
+            ending = line.pipeline_s - line.computed_s(stage)
+            idle = seconds(early, stage=stage, kind="idle")
+            assert idle == pytest.approx(line.bubble_s(stage) - ending, rel=1e-6, abs=1e-9)
+
+
+def test_communication_of_replicas_is_drawn_whole_and_exposed_where_a_stage_waits() -> None:
+    for layout in (
+        Layout(tp=2, pp=2, dp=4, zero=1),
+        Layout(dp=8),
+        Layout(pp=4, dp=4),
+        Layout(pp=4, dp=4, chunks=2, zero=2, schedule="interleaved"),
+        Layout(pp=4, dp=4, schedule="zero_bubble"),
+        Layout(tp=2, dp=8, zero=3, shard_degree=4),
+    ):
+        train = Train(global_batch=32, sequence_length=512)
+        found = estimate("llama3-8b", H100, layout, train)
+        drawn, line = step_timeline(found), found.timeline()
+        check_sound(drawn)
+        for stage in range(layout.pp):
+            own = [event for event in drawn.events if event.stage == stage]
+            sent = seconds(own, group="dp")
+            assert sent == pytest.approx(line.busy_s(stage, "dp"), rel=1e-6)
+            blocked = seconds(own, group="dp", exposed=True)
+            assert blocked == pytest.approx(line.exposed_comm_s(stage), rel=1e-6, abs=1e-6)
+    alone = replace(Software.named("megatron_core"), dp_overlap=False)
+    train = Train(global_batch=32, sequence_length=512)
+    found = estimate("llama3-8b", H100, Layout(dp=8, zero=1), train, software=alone)
+    drawn = step_timeline(found)
+    check_sound(drawn)
+    both = found.work.reduce_s + found.work.collect_s
+    assert seconds(drawn.events, group="dp", exposed=True) == pytest.approx(both, rel=1e-9)
+    assert drawn.span_s == pytest.approx(found.time_s, rel=1e-9)
+
+
+def test_a_very_long_step_is_cut_and_says_so() -> None:
+    train = Train(global_batch=2048, sequence_length=2048)
+    layout = Layout(tp=8, pp=64, dp=4, micro_batch=1)
+    data = as_data(estimate("megatron-1t", H100, layout, train))
+    assert data["cut"].startswith("left out: stages 8 to 55 of 64 and micro-batches ")
+    assert data["cut"].endswith("of 512, numbered from 0")
+    assert 2000 < len(data["events"]) <= MOST_EVENTS
+    assert {each["stage"] for each in data["streams"]} == {*range(8), *range(56, 64)}
+    idle = [each for each in data["events"] if each["kind"] == "idle"]
+    assert sum(each["end_s"] - each["start_s"] for each in idle) < 3 * data["span_s"]
+
+
+def test_many_layers_are_drawn_together() -> None:
+    model = Model.named("llama3-8b")
+    deep = replace(model, blocks=tuple(replace(each, count=400) for each in model.blocks))
+    found = estimate(deep, H100, Layout(tp=2, pp=2), Prefill(batch=1, prompt_tokens=512))
+    drawn = step_timeline(found)
+    assert drawn.cut == "the 400 layers are drawn together, stage by stage"
+    assert len(drawn.events) < 50
+    assert drawn.span_s == pytest.approx(found.time_s, rel=1e-9)
+
+
+ASKS = (
+    ("llama3-70b", Layout(tp=4, pp=4, dp=4, zero=1), Train(global_batch=32, sequence_length=4096)),
+    ("llama3-70b", Layout(tp=8), Decode(batch=64, context_tokens=4096)),
+    ("llama3-8b", Layout(tp=2, pp=4), Prefill(batch=1, prompt_tokens=4096)),
+    ("llama3-8b", Layout(), Decode(batch=1, context_tokens=128)),
+    ("llama3-8b", Layout(), Train(global_batch=2, sequence_length=512)),
+)
+
+
+@pytest.mark.parametrize("of", ["step", "layer"])
+@pytest.mark.parametrize(("model", "layout", "work"), ASKS)
+def test_the_data_have_the_shape_that_the_page_reads(
+    model: str, layout: Layout, work: Workload, of: str
+) -> None:
+    data = as_data(estimate(model, H100, layout, work), of)
+    assert data == json.loads(json.dumps(data))
+    assert set(data) == {"of", "title", "span_s", "cut", "streams", "events", "totals"}
+    assert (data["of"], data["cut"]) == (of, False)
+    for stream in data["streams"]:
+        assert set(stream) == {"name", "stage", "stream"}
+    keys = {"name", "stream", "start_s", "end_s", "kind", "exposed", "group", "micro_batch"}
+    for event in data["events"]:
+        assert set(event) == keys | {"chunk", "pass"}
+        assert 0 <= event["stream"] < len(data["streams"])
+        assert 0 <= event["start_s"] < event["end_s"] <= data["span_s"] * (1 + 1e-12)
+        assert event["kind"] in {*KINDS, *COMMUNICATION, *WHOLE, "optimizer", "idle", "host"}
+    assert {each["stream"] for each in data["events"]} == set(range(len(data["streams"])))
+    totals = data["totals"]
+    assert {"compute_s", "exposed_s", "hidden_s", "bubble_s"} <= set(totals)
+    if layout.devices == 1:
+        assert totals["exposed_s"] == totals["hidden_s"] == totals["bubble_s"] == 0
+        assert [each["name"] for each in data["streams"]] == ["compute"]
+
+
+WHOLE = ("forward", "backward", "weight")
+
+
+@pytest.mark.parametrize("of", ["step", "layer"])
+@pytest.mark.parametrize(("model", "layout", "work"), ASKS)
+def test_pictures_are_real_and_name_streams_and_kinds(
+    tmp_path: Path, model: str, layout: Layout, work: Workload, of: str
+) -> None:
+    found = estimate(model, H100, layout, work)
+    write_timeline_plot(found, tmp_path / "a.svg", of)
+    root = ET.fromstring((tmp_path / "a.svg").read_text())
+    texts = {"".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")}
+    drawn = drawing_of(found, of)
+    assert title(found) in texts
+    assert {each.name for each in drawn.streams} <= texts
+    comm = {f"{each.group} exposed" for each in drawn.events if each.group and each.exposed}
+    hidden = {f"{each.group} hidden" for each in drawn.events if each.group and not each.exposed}
+    assert comm | hidden <= texts
+    assert ("bubble" in texts) == any(each.kind == "idle" for each in drawn.events)
+    write_timeline_plot(found, tmp_path / "a.png", of)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_what_cannot_be_drawn_is_refused_with_one_line(tmp_path: Path) -> None:
+    train = Train(global_batch=64, sequence_length=512)
+    many = estimate("llama3-8b", H100, Layout(tp=np.array([1, 2])), train)
+    for of in ("step", "layer"):
+        with pytest.raises(BadTypeError, match="one layout, not an array of them") as told:
+            as_data(many, of)
+        assert "\n" not in str(told.value)
+    one = estimate("llama3-8b", H100, Layout(tp=2), train)
+    with pytest.raises(UnknownNameError, match="of 'day'"):
+        as_data(one, "day")
+    with pytest.raises(BadValueError, match=r"ends in \.png or \.svg"):
+        write_timeline_plot(one, tmp_path / "a.pdf")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ordinary_timelines_take_less_than_a_tenth_of_a_second() -> None:
+    for model, layout, work in ASKS:
+        found = estimate(model, H100, layout, work)
+        for of in ("step", "layer"):
+            took = []
+            for _ in range(3):
+                begun = perf_counter()
+                as_data(found, of)
+                took.append(perf_counter() - begun)
+            assert min(took) < 0.1, (layout, of)

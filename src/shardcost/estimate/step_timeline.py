@@ -56,13 +56,14 @@ def step_timeline(found: Estimate) -> Drawing:
 
 def _totals(found: Estimate) -> dict[str, float]:
     """Return what the estimate says of the stage that sets the pace."""
-    return {
+    totals = {
         "compute_s": summed(found.compute_s),
         "exposed_s": summed(found.exposed_s),
         "hidden_s": summed(found.hidden_s),
         "bubble_s": float(found.parts_s.get("bubble", 0.0)),
         "host_s": float(found.parts_s["host and overhead"]),
     }
+    return {name: seconds if seconds > _TRIFLE_S else 0.0 for name, seconds in totals.items()}
 
 
 # Training.

@@ -49,10 +49,10 @@ _ROW: Final = {"step": 0.36, "layer": 0.7}
 """Inches of a row."""
 _THIN: Final = 0.003
 """Of the width: narrower bars have no edge, which would hide them."""
-_LABEL: Final = 11
+_LABEL: Final = 8
 """Characters of a label's lines in a layer."""
 _WIDE: Final = 11.0
-_COLUMNS: Final = 8
+_COLUMNS: Final = 7
 _MOST_INCHES: Final = 40.0
 _LINE: Final = 105
 """Characters of the title's lines."""
@@ -167,17 +167,17 @@ def _bar(event: Event, row: int) -> list[tuple[float, float]]:
 def _label_events(axes: Axes, line: Drawing, rows: dict[tuple[int, str], int]) -> None:
     """Write names, or numbers of micro-batches, into the bars that have room for them."""
     for event in line.events:
-        words = _label(event)
-        text = words if line.of == "step" else "\n".join(wrap(words, _LABEL))
-        longest = max(map(len, text.split("\n")))
-        if text and event.seconds > _ROOM * (longest + 1) * line.span_s:
+        name = _label(event)
+        lines = [name] if line.of == "step" else wrap(name, _LABEL, break_long_words=False)
+        room = _ROOM * (max(map(len, lines), default=0) + 1) * line.span_s
+        if name and event.seconds > room:
             middle = (event.start_s + event.end_s) / 2
             row = rows[event.stage, event.stream]
             box = None if event.exposed else {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
             axes.text(
                 middle,
                 row - 0.03,
-                text,
+                "\n".join(lines),
                 ha="center",
                 va="center",
                 fontsize=7,
