@@ -42,6 +42,8 @@ from shardcost.workload import Workload
 
 WORTHWHILE_PCT: Final = 0.5
 """A change that brings less is none."""
+_TIMES_FROM_PCT: Final = 200.0
+"""From here on a sentence says how many times as fast."""
 _GONE: Final = 1e-3
 """A part that falls below this share of what it was is gone."""
 
@@ -84,7 +86,7 @@ def advice(
     >>> work = Decode(batch=64, context_tokens=4096)
     >>> found = advice("llama3-70b", "h100_sxm", Layout(tp=8), work)
     >>> [step.value for step in found.steps["tp"] if step.outcome.fits]
-    [4, 8]
+    [2, 4, 8]
     >>> found.limit.part
     'products'
 
@@ -129,7 +131,7 @@ def _improvement(asked: Asked, now: Estimate, steps: Steps) -> BestChange | None
     if faster_pct < WORTHWHILE_PCT:
         return None
     times = f"{format_time(now.time_s)} to {format_time(then.time_s)}"
-    words = f"{_renamed(asked, best)}: {percent(faster_pct)} faster ({times}), because "
+    words = f"{_renamed(asked, best)}: {_faster(faster_pct)} ({times}), because "
     return _told(best, then, words + _fallen(now, then), faster_pct)
 
 
@@ -148,6 +150,12 @@ def _remedy(asked: Asked, now: Estimate | None, steps: Steps) -> BestChange | No
     words = f"{_renamed(asked, best)}: fits ({held}), {format_time(then.time_s)} a step"
     faster_pct = None if now is None else 100 * float(now.time_s / then.time_s - 1)
     return _told(best, then, words, faster_pct)
+
+
+def _faster(faster_pct: float) -> str:
+    if faster_pct < _TIMES_FROM_PCT:
+        return f"{percent(faster_pct)} faster"
+    return f"{1 + faster_pct / 100:.3g} times as fast"
 
 
 def _told(change: Change, then: Estimate, words: str, faster_pct: float | None) -> BestChange:

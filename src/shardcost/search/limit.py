@@ -79,23 +79,21 @@ def _waits_for(now: Estimate, part: str, shares: Mapping[str, float]) -> str:
         runs = int(now.program.micro_batches)
         return f": {now.layout.pp} stages fill and drain over {runs} micro-batches"
     if part in _COMPUTE:
-        return _mostly(part, _gains(now)[:2])
+        return _on_device(part, _gains(now)[:2], shares)
     if part.endswith(_COMMUNICATION):
         return _on_links(_gains(now)[2:-1], shares)
     return ": the devices wait for the host"
 
 
-def _mostly(part: str, gains: Sequence[Gain]) -> str:
-    """Return which resource of a device a step gains most by."""
+def _on_device(part: str, gains: Sequence[Gain], shares: Mapping[str, float]) -> str:
+    """Return whether compute waits for arithmetic, for memory, or for kernels to start and end."""
     first, second = sorted(gains, key=lambda gain: -gain.elasticity)
     wait = "wait" if is_plural(part) else "waits"
-    more = f"{percent(100 * _MORE)} more of it makes the step {percent(first.faster_pct)} faster"
-    other = f"of {_named(second)} {percent(second.faster_pct)}"
-    return f" and {wait} mostly for {_named(first)}: {more}, {other}"
-
-
-def _named(gain: Gain) -> str:
-    return "arithmetic" if gain.what == _ARITHMETIC else gain.what
+    taken = sum(shares.get(kind, 0.0) for kind in _COMPUTE)
+    brought = f"{_brings(first)}, of {_named(second)} {percent(second.faster_pct)}"
+    if first.elasticity + second.elasticity < taken / 2:
+        return f", in kernels too small to fill a device: {brought}"
+    return f" and {wait} mostly for {_named(first)}: {brought}"
 
 
 def _on_links(links: Sequence[Gain], shares: Mapping[str, float]) -> str:
@@ -107,8 +105,16 @@ def _on_links(links: Sequence[Gain], shares: Mapping[str, float]) -> str:
     moved = sum(max(0.0, each.elasticity) for each in links)
     exposed = sum(share for part, share in shares.items() if part.endswith(_COMMUNICATION))
     waits = first.what if moved >= exposed / 2 else "latency"
-    more = f"{percent(100 * _MORE)} more {first.what} makes the step"
-    return f" and waits mostly for {waits}: {more} {percent(first.faster_pct)} faster"
+    return f" and waits mostly for {waits}: {_brings(first)}"
+
+
+def _brings(gain: Gain) -> str:
+    more = f"{percent(100 * _MORE)} more {_named(gain)}"
+    return f"{more} makes the step {percent(gain.faster_pct)} faster"
+
+
+def _named(gain: Gain) -> str:
+    return "arithmetic" if gain.what == _ARITHMETIC else gain.what
 
 
 def _gains(now: Estimate) -> tuple[Gain, ...]:

@@ -315,9 +315,10 @@ def offered(asked: Asked, gpus: int | None = None) -> dict[str, list[Any]]:
 
 def _degrees_offered(asked: Asked, gpus: int) -> Iterator[tuple[str, list[int]]]:
     layout, model = asked.layout, asked.model
-    node = int(asked.cluster.gpus_per_node)
+    node, domain = int(asked.cluster.gpus_per_node), int(asked.cluster.tiers[-1].gpus)
     most = max(2 * gpus, min(_TIMES_GPUS * max(gpus, node), _MOST_GPUS))
-    yield "gpus", sorted({*_doubled(1, most), *_doubled(node, most), asked.gpus})
+    wholes = (each for size in (1, node, domain) for each in _doubled(size, most))
+    yield "gpus", sorted({*wholes, asked.gpus})
     heads, tokens, layers = _heads(asked), _tokens(asked.workload), int(model.num_layers)
     whole = not isinstance(asked.workload, Decode)  # a cache may be spread unevenly
     yield "tp", _divisions(gpus, heads or gpus, int(layout.tp), even=heads is not None)
