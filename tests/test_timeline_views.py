@@ -25,9 +25,11 @@ from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
 from shardcost.estimate.step_timeline import MOST_EVENTS, step_timeline
 from shardcost.estimate.work import all_passes, piece_work
+from shardcost.formats.kineto import read
 from shardcost.report.estimate import title
 from shardcost.report.timeline import as_data, drawing_of
 from shardcost.report.timeline_plot import write_timeline_plot
+from shardcost.report.trace import events_of, write_timeline
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -276,8 +278,10 @@ def test_communication_of_replicas_is_drawn_whole_and_exposed_where_a_stage_wait
         check_sound(drawn)
         for stage in range(layout.pp):
             own = [event for event in drawn.events if event.stage == stage]
-            sent = seconds(own, group="dp")
-            assert sent == pytest.approx(line.busy_s(stage, "dp"), rel=1e-6)
+            work, layers = found.work, found.program.stages.first.layers
+            sharded = found.program.micro_batches * layers * (2 * work.gather_s + work.scatter_s)
+            sent = line.busy_s(stage, "dp") + sharded
+            assert seconds(own, group="dp") == pytest.approx(sent, rel=1e-6)
             blocked = seconds(own, group="dp", exposed=True)
             assert blocked == pytest.approx(line.exposed_comm_s(stage), rel=1e-6, abs=1e-6)
     alone = replace(Software.named("megatron_core"), dp_overlap=False)
@@ -300,6 +304,30 @@ def test_a_very_long_step_is_cut_and_says_so() -> None:
     assert {each["stage"] for each in data["streams"]} == {*range(8), *range(56, 64)}
     idle = [each for each in data["events"] if each["kind"] == "idle"]
     assert sum(each["end_s"] - each["start_s"] for each in idle) < 3 * data["span_s"]
+
+
+@pytest.mark.parametrize(
+    "work", [Prefill(batch=1, prompt_tokens=512), Decode(batch=8, context_tokens=512)]
+)
+def test_a_served_step_is_a_trace_too(tmp_path: Path, work: Workload) -> None:
+    layout = Layout(tp=2, pp=2, cp=2)
+    found = estimate("llama3-8b", H100, layout, work)
+    events, names = events_of(found)
+    assert set(names.ranks) == {0, 4}
+    computed = sum(each.end_s - each.start_s for each in events if each.call is None)
+    assert computed == pytest.approx(sum(found.compute_s.values()), rel=1e-9)
+    for group, exposed in found.exposed_s.items():
+        own = [each for each in events if each.call and each.call.kind.group.description == group]
+        assert sum(each.end_s - each.start_s for each in own) == pytest.approx(exposed, rel=1e-9)
+    for lane in {(each.rank, each.stream) for each in events}:
+        own = sorted(
+            (each for each in events if (each.rank, each.stream) == lane),
+            key=lambda each: each.start_s,
+        )
+        assert all(one.end_s <= other.start_s * (1 + 1e-11) for one, other in pairwise(own))
+    write_timeline(found, tmp_path / "served.json")
+    trace = read(tmp_path / "served.json")
+    assert (trace.unread, trace.world_size, len(trace.ranks)) == ((), 8, 2)
 
 
 def test_many_layers_are_drawn_together() -> None:
