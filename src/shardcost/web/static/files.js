@@ -1,0 +1,164 @@
+// @ts-check
+// Files that people bring: pasted, chosen or dropped anywhere. The server says what a file means;
+// only then is it offered for use. Names and contents are shown as text, never as markup.
+
+import { postFile } from "./api.js";
+import { announce, byId, h } from "./dom.js";
+
+const MOST = 64 * 1024 * 1024;
+const KB = 1024;
+
+/** What may be brought, by what asks for it. @type {Record<string, [string, string]>} */
+const KINDS = {
+  config: ["A model from its config.json", "Paste the config.json of a Hugging Face model, choose the file, or drop it anywhere on the page."],
+  profile: ["A machine from a file", "Paste or choose a shardcost profile (.toml), the output of nvidia-smi topo -m, an NCCL topology or log, or drop it anywhere on the page."],
+  any: ["Open a file", "A config.json, a profile, the output of nvidia-smi topo -m or of nccl-tests, an NCCL topology or log, a profiler trace: paste it, choose it, or drop it anywhere on the page."],
+};
+
+/** The dialog for files. */
+export class Files {
+  /** @param {(patch: Record<string, any>) => void} use */
+  constructor(use) {
+    this.use = use;
+    this.dialog = byId("file-dialog");
+    /** @type {any} */
+    this.found = null;
+    this.asked = 0;
+    this.build();
+    this.listen();
+  }
+
+  build() {
+    this.title = h("h2", { id: "file-title" });
+    this.hint = h("p", { class: "hint", id: "file-hint" });
+    this.text = h("textarea", {
+      id: "file-text", rows: "9", spellcheck: "false", autocomplete: "off", wrap: "off",
+      "aria-labelledby": "file-title", "aria-describedby": "file-hint",
+    });
+    this.input = h("input", { type: "file", id: "file-input", class: "unseen", tabindex: "-1" });
+    this.message = h("div", { id: "drop-message", class: "file-message", "aria-live": "polite" });
+    this.useButton = h("button", {
+      type: "button", class: "primary", id: "file-use", on: { click: () => this.apply() },
+    }, "Use it");
+    this.readButton = h("button", {
+      type: "button", id: "file-read", on: { click: () => this.readText() },
+    }, "Read it");
+    this.dialog.append(
+      h("div", { class: "dialog-head" }, this.title, h("button", {
+        type: "button", class: "plain icon", "aria-label": "Close", title: "Close (Esc)",
+        on: { click: () => this.dialog.close() },
+      }, "×")),
+      this.hint, this.text, this.input, this.message,
+      h("div", { class: "dialog-actions" },
+        h("button", { type: "button", id: "file-choose", on: { click: () => this.input.click() } },
+          "Choose file…"),
+        this.readButton, this.useButton),
+    );
+  }
+
+  listen() {
+    byId("open-file").addEventListener("click", () => this.open("any"));
+    byId("paste-config").addEventListener("click", () => this.open("config"));
+    byId("paste-profile").addEventListener("click", () => this.open("profile"));
+    this.input.addEventListener("change", () => {
+      const [file] = this.input.files;
+      if (file) this.readFile(file);
+      this.input.value = "";
+    });
+    this.text.addEventListener("paste", () => window.setTimeout(() => this.readText(), 0));
+    const over = byId("drop-overlay");
+    window.addEventListener("dragenter", (event) => this.drag(event, over, true));
+    window.addEventListener("dragover", (event) => this.drag(event, over, true));
+    window.addEventListener("dragleave", (event) => {
+      if (!event.relatedTarget) over.hidden = true;
+    });
+    window.addEventListener("drop", (event) => {
+      this.drag(event, over, false);
+      const file = event.dataTransfer?.files[0];
+      if (!file) return;
+      this.open("any");
+      this.readFile(file);
+    });
+  }
+
+  /** @param {DragEvent} event @param {any} over @param {boolean} shown */
+  drag(event, over, shown) {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    over.hidden = !shown;
+  }
+
+  /** @param {string} kind */
+  open(kind) {
+    [this.title.textContent, this.hint.textContent] = KINDS[kind];
+    this.reset();
+    this.text.value = "";
+    if (!this.dialog.open) this.dialog.showModal();
+    this.text.focus();
+  }
+
+  reset() {
+    this.found = null;
+    this.useButton.hidden = true;
+    this.message.replaceChildren();
+    this.message.className = "file-message";
+  }
+
+  readText() {
+    const text = this.text.value;
+    if (text.trim()) this.read(text, "pasted");
+    else this.fail("nothing was pasted yet");
+  }
+
+  /** @param {File} file */
+  readFile(file) {
+    this.reset();
+    if (file.size > MOST) {
+      this.fail(`${file.name} has ${Math.round(file.size / KB / KB)} MiB: more than is read here`);
+      return;
+    }
+    this.text.value = "";
+    this.read(file, file.name);
+  }
+
+  /** @param {Blob|string} content @param {string} name */
+  async read(content, name) {
+    const asked = ++this.asked;
+    this.reset();
+    this.message.append(h("p", { class: "hint" }, `Reading ${name}…`));
+    try {
+      const found = await postFile(content, name);
+      if (asked === this.asked) this.show(found);
+    } catch (error) {
+      if (asked === this.asked) this.fail(/** @type {Error} */ (error).message);
+    }
+  }
+
+  /** @param {any} found */
+  show(found) {
+    this.reset();
+    this.found = found;
+    const lines = [found.words ?? []].flat();
+    this.message.append(
+      h("p", { class: "file-kind" }, `${found.name}: ${found.kind}`),
+      h("ul", {}, lines.map((/** @type {string} */ line) => h("li", {}, line))),
+    );
+    if (found.words_on_use) this.message.append(h("p", { class: "hint" }, found.words_on_use));
+    this.useButton.hidden = !found.use;
+    if (found.use) this.useButton.focus();
+    announce(`${found.name}: ${found.kind}. ${lines.join(". ")}`);
+  }
+
+  /** @param {string} line */
+  fail(line) {
+    this.reset();
+    this.message.classList.add("failed");
+    this.message.append(h("p", {}, line));
+  }
+
+  apply() {
+    if (!this.found?.use) return;
+    this.dialog.close();
+    this.use(this.found.use);
+  }
+}

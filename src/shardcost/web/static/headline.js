@@ -1,0 +1,217 @@
+// @ts-check
+// The answer at the top: the time and how sure it is, rates, where the time goes, what memory is
+// held, what limits it, and the one change that helps most.
+
+import { byId, h, number, refill } from "./dom.js";
+import * as format from "./format.js";
+
+/** What the time of each phase is called, and its figure. @type {Record<string, string[]>} */
+const TIMES = {
+  train: ["Time of a step", "time_s"],
+  prefill: ["TTFT, time to first token", "ttft_s"],
+  decode: ["TPOT, time per output token", "tpot_s"],
+};
+
+const TRIFLE = 1e-9; // of the time: rounding, not a part
+
+/** Class of the colour of a part; its meaning is the same in every picture. @param {string} part */
+export function partColour(part) {
+  const group = part.endsWith(" communication") ? part.split(" ")[0] : null;
+  if (group) return ["tp", "dp", "pp", "cp", "ep"].includes(group) ? `k-${group}` : "k-cp";
+  const known = ["products", "attention", "passes", "optimizer", "bubble"];
+  return known.includes(part) ? `k-${part}` : "k-host";
+}
+
+/** Show an estimate. @param {any} found */
+export function show(found) {
+  const phase = found.workload.phase;
+  byId("headline").dataset.state = "shown";
+  byId("headline-error").hidden = true;
+  byId("headline-title").textContent = found.title ?? `${found.model} on ${found.gpus} GPUs`;
+  byId("headline-details").textContent = [found.details].flat().join(", ") || "\u00a0";
+  showTime(found, phase);
+  refill(byId("headline-tiles"), ...tiles(found, phase));
+  showParts(found);
+  showMemory(found.memory);
+  showCautions(found);
+}
+
+/** @param {any} found @param {string} phase */
+function showTime(found, phase) {
+  const [label, figure] = TIMES[phase];
+  byId("headline-label").textContent = label;
+  const value = found[figure] ?? found.time_s;
+  refill(byId("headline-time"), number(format.time(value), figure, { label }));
+  const { low, high, rows, like } = found.intervals?.[figure] ?? {
+    low: found.low_s, high: found.high_s, ...found.interval,
+  };
+  const { confidence_pct: sure } = found.interval;
+  const line = byId("headline-interval");
+  line.textContent = `${format.ends(low, high)}, ${sure} %, ${format.whole(rows)} rows like it`;
+  line.title = like;
+  const dot = /** @type {HTMLElement} */ (document.querySelector(".spread span"));
+  dot.style.left = `${(100 * (value - low)) / (high - low || 1)}%`;
+}
+
+/** @param {any} found @param {string} phase */
+function tiles(found, phase) {
+  const { intervals = {} } = found;
+  /** @param {string} name @param {string} unit */
+  const rate = (name, unit) =>
+    tile(unit, format.rate(found[name]), name, intervals[name], format.rate);
+  /** @param {string} label @param {string} name @param {number} value */
+  const share = (label, name, value) =>
+    tile(label, format.percent(value), name, intervals[name], format.percent);
+  return [
+    phase === "decode" && found.workload.new_tokens > 1 &&
+      tile("step", format.time(found.time_s), "time_s", intervals.time_s, format.time),
+    rate("tokens_per_s", "tokens/s"),
+    rate("tokens_per_s_per_gpu", "tokens/s/GPU"),
+    phase === "decode" && rate("tokens_per_s_per_user", "tokens/s/user"),
+    share("MFU", "mfu", found.mfu),
+    share("communication", "comm_share", found.comm.share),
+    found.energy_j !== null && phase !== "decode" &&
+      tile("energy, at most", format.energy(found.energy_j), "energy_j", null, format.energy),
+  ];
+}
+
+/**
+ * @param {string} label @param {string} text @param {string} figure
+ * @param {{low: number, high: number}|null|undefined} ends @param {(value: number) => string} form
+ */
+function tile(label, text, figure, ends, form) {
+  const spread = ends ? format.ends(ends.low, ends.high, form) : "\u00a0";
+  return h(
+    "div",
+    { class: "tile", data: { tile: figure } },
+    h("span", { class: "label" }, label),
+    h("span", { class: "value" }, number(text, figure, { label })),
+    h("span", { class: "interval" }, spread),
+  );
+}
+
+// ---------------------------------------------------------------------------------- the bars
+
+/** @param {any} found */
+function showParts(found) {
+  const hidden = hiddenBy(found);
+  const parts = Object.entries(found.parts).filter(
+    ([part, seconds]) => Math.abs(seconds) > TRIFLE * found.time_s || hidden[part] > 0);
+  const total = found.time_s;
+  fillBar("time-bar", parts.map(([part, seconds]) => [
+    partColour(part), seconds / total, `${part} ${format.time(seconds)}`,
+  ]));
+  byId("time-bar").setAttribute("aria-label", `Parts of the time: ${parts.map(
+    ([part, seconds]) => `${part} ${format.percent(seconds / total)}`).join(", ")}`);
+  refill(byId("time-legend"), ...parts.map(([part, seconds]) => h(
+    "li", {},
+    h("i", { class: `swatch ${partColour(part)}`, "aria-hidden": "true" }),
+    h("span", { class: "what" }, part),
+    number(format.time(seconds), `parts.${part}`, { label: part }),
+    h("span", { class: "share" }, format.percent(seconds / total)),
+    hidden[part] > 0 && h("span", { class: "under" }, "hidden under compute ",
+      number(format.time(hidden[part]), `comm.${part.split(" ")[0]}.hidden_s`)),
+  )));
+}
+
+/** Return what of each group is hidden, by its part. @param {any} found */
+function hiddenBy(found) {
+  /** @type {Record<string, number>} */
+  const hidden = {};
+  for (const [group, held] of Object.entries(found.comm.by_group)) {
+    hidden[`${group} communication`] = /** @type {any} */ (held).hidden_s;
+  }
+  return hidden;
+}
+
+/** @param {any} memory */
+function showMemory(memory) {
+  const kinds = Object.entries(memory.by_kind).filter(([, size]) => size > 0);
+  const whole = Math.max(memory.capacity_bytes, memory.peak_bytes);
+  const bar = byId("memory-bar");
+  fillBar("memory-bar", kinds.map(([kind, size]) => [
+    `m-${kind}`, size / whole, `${format.words(kind)} ${format.bytes(size)}`,
+  ]));
+  const mark = h("span", { class: "capacity", title: `holds ${format.bytes(memory.capacity_bytes)}` });
+  mark.style.left = `${(100 * memory.capacity_bytes) / whole}%`;
+  bar.append(mark);
+  bar.classList.toggle("over", !memory.fits);
+  bar.setAttribute("aria-label", `${format.bytes(memory.peak_bytes)} of ${format.bytes(
+    memory.capacity_bytes)}: ${kinds.map(([kind, size]) => `${format.words(kind)} ${format.bytes(
+    size)}`).join(", ")}`);
+  const share = format.percent(memory.peak_bytes / memory.capacity_bytes);
+  refill(byId("memory-total"),
+    number(format.bytes(memory.peak_bytes), "memory_bytes", { label: "memory" }),
+    ` of ${format.bytes(memory.capacity_bytes)} (${share})`,
+    !memory.fits && h("strong", { class: "badge bad", title: memory.reason }, "does not fit"));
+  const shown = kinds.sort(([, one], [, other]) => other - one);
+  refill(byId("memory-legend"), ...shown.map(([kind, size]) => h(
+    "li", {},
+    h("i", { class: `swatch m-${kind}`, "aria-hidden": "true" }),
+    h("span", { class: "what" }, format.words(kind)),
+    number(format.bytes(size), `memory.${kind}`, { label: format.words(kind) }),
+  )));
+}
+
+/** @param {string} id @param {Array<[string, number, string]>} pieces class, share, words */
+function fillBar(id, pieces) {
+  byId(id).replaceChildren(...pieces.filter(([, share]) => share > 0).map(([kind, share, said]) => {
+    const piece = h("span", { class: kind, title: said });
+    piece.style.width = `${100 * share}%`;
+    return piece;
+  }));
+}
+
+// -------------------------------------------------------------------------------- the advice
+
+/** Show what limits the layout and what helps. @param {any} advice */
+export function showAdvice(advice) {
+  byId("limit").textContent = advice.limit?.words ?? "–";
+  const { change } = advice;
+  byId("change").textContent = change ? change.words : "No single change to this layout makes it faster.";
+  byId("try-change").hidden = !change;
+  byId("headline").dataset.advice = "shown";
+}
+
+/** Say why there is no advice. @param {string} line */
+export function showNoAdvice(line) {
+  byId("limit").textContent = line;
+  byId("change").textContent = "–";
+  byId("try-change").hidden = true;
+}
+
+/** @param {any} found */
+function showCautions(found) {
+  const box = byId("cautions");
+  const [warnings, notes] = [unique(found.warnings), unique(found.notes)];
+  box.hidden = !warnings.length && !notes.length;
+  const said = [counted(warnings.length, "warning"), counted(notes.length, "note")];
+  box.querySelector("summary").textContent = said.filter(Boolean).join(", ");
+  box.querySelector("ul").replaceChildren(
+    ...warnings.map((each) => h("li", { class: "warning" }, each)),
+    ...notes.map((each) => h("li", {}, each)),
+  );
+}
+
+/** @param {string[]|undefined} lines */
+const unique = (lines) => [...new Set(lines ?? [])];
+
+/** @param {number} many @param {string} noun */
+const counted = (many, noun) => (many ? `${many} ${noun}${many > 1 ? "s" : ""}` : "");
+
+/**
+ * Say why there is no estimate; the last one stays, dimmed.
+ * @param {string} line
+ * @param {(() => void)|null} back to the last question that had an answer
+ */
+export function showError(line, back) {
+  const box = byId("headline-error");
+  byId("headline").dataset.state = "error";
+  byId("try-change").hidden = true;
+  box.hidden = false;
+  box.replaceChildren(h("p", {}, line));
+  if (back) {
+    box.append(h("button", { type: "button", class: "small", id: "undo", on: { click: back } },
+      "Back to the last that worked"));
+  }
+}

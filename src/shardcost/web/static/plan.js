@@ -1,0 +1,491 @@
+// @ts-check
+// The tab that searches: which layout to run, and why the others lost. The search runs on the
+// server as a job that is asked how far it is; leaving the page ends it.
+
+import { get, isAbort, post, remove } from "./api.js";
+import { announce, h, number } from "./dom.js";
+import * as format from "./format.js";
+import { applies, NEEDED } from "./state.js";
+
+export const id = "plan";
+export const title = "Plan";
+
+const POLL_MS = [60, 120, 200, 300];
+const WAITING = ["waiting", "running"];
+
+/** Fields of the search: label, placeholder, phases. @type {Record<string, [string, string, string[]?]>} */
+const LIMITS = {
+  max_tpot: ["TPOT at most", "50ms", ["decode"]],
+  max_ttft: ["TTFT at most", "500ms", ["prefill"]],
+  max_time: ["Step at most", "20s", ["train"]],
+  min_tokens_per_user: ["Tokens/s/user at least", "30", ["decode"]],
+  min_tokens_per_s: ["Tokens/s in all at least", "none"],
+  headroom: ["Memory to leave free", "10%"],
+};
+
+const OBJECTIVES = {
+  time: "least time", throughput: "most tokens/s/GPU", cost: "least cost of a token",
+  energy: "least energy of a token",
+};
+
+const FREE = [
+  "tp", "cp", "pp", "dp", "ep", "micro_batch", "chunks", "zero", "sequence_parallel", "recompute",
+  "schedule", "context_scheme", "scheme", "order",
+];
+
+/** Fields of a layout that a row loads, with what they are when nothing is said. */
+const USUAL = /** @type {Record<string, any>} */ ({
+  tp: 1, cp: 1, pp: 1, ep: 1, chunks: 1, micro_batch: 1, zero: 0, sequence_parallel: false,
+  recompute: "none", schedule: "1f1b", scheme: "1d", context_scheme: "ring", order: "tp-cp-dp-pp",
+  imbalance: 1, shard_degree: null,
+});
+
+/** @param {HTMLElement} root @param {any} page */
+export function mount(root, page) {
+  const plan = new Plan(root, page);
+  return {
+    update: (/** @type {any} */ ask, /** @type {any} */ estimate) => plan.update(ask, estimate),
+    rows: () => plan.rows(),
+  };
+}
+
+class Plan {
+  /** @param {HTMLElement} root @param {any} page */
+  constructor(root, page) {
+    this.page = page;
+    /** @type {any} */
+    this.ask = null;
+    /** @type {any} */
+    this.estimate = null;
+    /** @type {any} */
+    this.result = null;
+    /** @type {string|null} */
+    this.asked = null;
+    /** @type {string|null} */
+    this.job = null;
+    this.turn = 0;
+    /** @type {Record<string, any>} */
+    this.inputs = {};
+    this.form = h("div", { class: "plan-form" });
+    this.start = h("button", { type: "button", class: "primary", id: "plan-start" }, "Search");
+    this.cancel = h("button", { type: "button", id: "plan-cancel", disabled: true }, "Cancel");
+    this.progress = h("progress", { id: "plan-progress", max: "1", value: "0", "aria-label": "Layouts priced" });
+    this.status = h("span", { id: "plan-status", role: "status" });
+    this.found = h("div", { id: "plan-found" });
+    root.append(
+      this.form, h("div", { class: "plan-actions" }, this.start, this.cancel, this.progress, this.status),
+      this.found,
+    );
+    this.build();
+    this.listen();
+  }
+
+  build() {
+    const objective = h("select", { id: "plan-objective" }, Object.entries(OBJECTIVES).map(
+      ([value, text]) => h("option", { value }, text)));
+    this.inputs.objective = objective;
+    objective.addEventListener("change", () => this.showPrice());
+    this.form.append(h("div", { class: "field" }, h("label", { for: "plan-objective" }, "Look for"), objective));
+    this.form.append(
+      this.text("price", "Price of a GPU hour", "2.50"),
+      this.text("gpus", "GPUs in all", "8 or 8,16 or 1..64"),
+      this.text("batch", "Batch", "64 or 1..512"),
+      ...Object.entries(LIMITS).map(([name, [label, example]]) => this.text(name, label, example)),
+      this.text("top", "Layouts to show", "5"),
+    );
+    const more = h("details", { class: "more wide", id: "plan-fix" },
+      h("summary", {}, "What may vary: everything, unless it is fixed here"));
+    const grid = h("div", { class: "plan-form" });
+    for (const axis of FREE) grid.append(this.text(`fix-${axis}`, format.words(axis), fixHint(axis)));
+    more.append(grid);
+    this.form.append(more);
+    this.showPrice();
+  }
+
+  /** @param {string} name @param {string} label @param {string} example */
+  text(name, label, example) {
+    const input = h("input", {
+      type: "text", id: `plan-${name}`, placeholder: example, autocomplete: "off", maxlength: "80",
+      spellcheck: "false",
+    });
+    this.inputs[name] = input;
+    input.addEventListener("keydown", (event) => {
+      if (/** @type {KeyboardEvent} */ (event).key === "Enter") this.search();
+    });
+    return h("div", { class: "field", data: { plan: name } }, h("label", { for: `plan-${name}` }, label), input);
+  }
+
+  showPrice() {
+    this.inputs.price.closest(".field").hidden = this.inputs.objective.value !== "cost";
+  }
+
+  listen() {
+    this.start.addEventListener("click", () => this.search());
+    this.cancel.addEventListener("click", () => this.stop());
+    window.addEventListener("pagehide", () => {
+      if (this.job) remove(`api/plan/${this.job}`, true).catch(() => {});
+    });
+  }
+
+  /** @param {any} ask @param {any} estimate */
+  async update(ask, estimate) {
+    [this.ask, this.estimate] = [ask, estimate];
+    const { phase } = ask;
+    for (const [name, [, , phases]] of Object.entries(LIMITS)) {
+      this.inputs[name].closest(".field").hidden = Boolean(phases && !phases.includes(phase));
+    }
+    for (const axis of FREE) {
+      this.inputs[`fix-${axis}`].closest(".field").hidden = !applies(axis, phase);
+    }
+    this.inputs.gpus.placeholder = String(estimate.gpus);
+    this.inputs.batch.placeholder = String(ask.batch ?? NEEDED[phase].batch);
+    this.markNow();
+    if (!this.result && !this.job && !this.status.textContent) {
+      this.say("Prices every layout of the model on these GPUs, ranks them and says why the others lost.");
+    }
+    this.found.classList.toggle("other", Boolean(this.result) && this.asked !== this.sameness());
+    if (this.result && this.asked !== this.sameness() && !this.job) {
+      this.say("This was found for another model, machine or work: search again.");
+    }
+  }
+
+  /** What a result stands for: a question without its layout. */
+  sameness() {
+    const { model, config, on, profile, network, software, phase, batch } = this.ask;
+    const { sequence_length, prompt_tokens, cached_tokens, context_tokens, new_tokens, dtype } = this.ask;
+    const own = this.inputs.batch.value ? null : batch;
+    return JSON.stringify([model, config, on, profile, network, software, phase, own,
+      sequence_length, prompt_tokens, cached_tokens, context_tokens, new_tokens, dtype]);
+  }
+
+  // ------------------------------------------------------------------------------ searching
+
+  /** Return the question of the search: the page's, with the layout free. */
+  question() {
+    /** @type {Record<string, any>} */
+    const sent = { ...this.ask, gpus: this.estimate.gpus };
+    for (const field of [...FREE, "shard_degree", "imbalance"]) delete sent[field];
+    sent.objective = this.inputs.objective.value;
+    for (const name of ["gpus", "batch", "top", ...Object.keys(LIMITS)]) {
+      const text = this.inputs[name].value.trim();
+      const row = this.inputs[name].closest(".field");
+      if (text && !row.hidden) sent[name] = name === "top" ? Number(text) || text : text;
+    }
+    if (sent.objective === "cost") sent.price = this.inputs.price.value.trim() || null;
+    const fixed = this.fixed();
+    if (Object.keys(fixed).length) sent.fix = fixed;
+    return sent;
+  }
+
+  fixed() {
+    /** @type {Record<string, any>} */
+    const fix = {};
+    for (const axis of FREE) {
+      const input = this.inputs[`fix-${axis}`];
+      const text = input.value.trim();
+      if (!text || input.closest(".field").hidden) continue;
+      fix[axis] = text === "all" ? "all" : text.split(/[,\s]+/).filter(Boolean).map(valueOf);
+    }
+    return fix;
+  }
+
+  async search() {
+    if (!this.ask) return;
+    const turn = ++this.turn;
+    if (this.job) await remove(`api/plan/${this.job}`).catch(() => {});
+    const asked = this.sameness();
+    this.running(true);
+    this.say("Starting…");
+    try {
+      const { job } = await post("api/plan", this.question());
+      this.job = job;
+      const end = await this.follow(job, turn);
+      if (turn === this.turn) this.ended(end, asked);
+    } catch (error) {
+      if (turn !== this.turn || isAbort(error)) return;
+      this.fail(/** @type {any} */ (error));
+    }
+  }
+
+  /** @param {string} job @param {number} turn */
+  async follow(job, turn) {
+    for (let i = 0; ; i += 1) {
+      const now = await get(`api/plan/${job}`, undefined, true);
+      if (turn !== this.turn || !WAITING.includes(now.state)) return now;
+      this.showProgress(now);
+      await new Promise((resolve) => {
+        window.setTimeout(resolve, POLL_MS[Math.min(i, POLL_MS.length - 1)]);
+      });
+    }
+  }
+
+  /** @param {any} now */
+  showProgress(now) {
+    const { done = 0, cells = 0, seconds = 0 } = now;
+    if (cells) this.progress.value = done / cells;
+    const speed = now.layouts_per_s ?? (seconds > 0 ? done / seconds : 0);
+    this.say(now.state === "waiting" ? "Waiting for another search to end…"
+      : `${format.whole(done)} of ${format.whole(cells)} layouts, ${format.whole(speed)} a second`);
+  }
+
+  /** @param {any} end @param {string} asked */
+  ended(end, asked) {
+    this.running(false);
+    if (end.state === "done" && end.result) {
+      this.progress.value = 1;
+      this.result = end.result;
+      this.asked = asked;
+      this.show(end.result);
+    } else if (end.state === "cancelled") {
+      this.say("Cancelled.");
+    } else {
+      this.fail(new Error(end.detail ?? "the search failed"));
+      if (end.reasons) this.found.append(reasonsTable(end.reasons));
+    }
+  }
+
+  async stop() {
+    const { job } = this;
+    this.turn += 1;
+    this.running(false);
+    this.say("Cancelled.");
+    announce("search cancelled");
+    if (job) await remove(`api/plan/${job}`).catch(() => {});
+  }
+
+  /** @param {boolean} on */
+  running(on) {
+    this.start.disabled = on;
+    this.cancel.disabled = !on;
+    this.progress.value = 0;
+    if (!on) this.job = null;
+    this.found.toggleAttribute("data-stale", on);
+  }
+
+  /** @param {string} line */
+  say(line) {
+    this.status.textContent = line;
+  }
+
+  /** @param {any} error */
+  fail(error) {
+    this.running(false);
+    this.say("");
+    this.found.replaceChildren(h("p", { class: "error", role: "alert" }, error.message));
+    if (error.body?.reasons) this.found.append(reasonsTable(error.body.reasons));
+  }
+
+  // -------------------------------------------------------------------------------- showing
+
+  /** @param {any} result */
+  show(result) {
+    const speed = result.seconds > 0 ? `, ${format.whole(result.considered / result.seconds)} layouts/s` : "";
+    this.say(`${format.whole(result.feasible)} of ${format.whole(result.considered)} layouts feasible; `
+      + `${format.significant(result.seconds, 2)} s${speed}`);
+    announce(this.status.textContent ?? "");
+    const front = h("div", { id: "plan-front" });
+    this.found.replaceChildren(...(result.best.length ? this.bestTable(result) : nothing(result)));
+    this.found.append(...sentences(result), front, h("div", { class: "plan-parts" },
+      result.losses?.length ? lossesTable(result) : null,
+      result.sensitivity?.length ? sensitivityTable(result) : null,
+      result.rejected?.length ? reasonsTable(result.rejected) : null));
+    this.markNow();
+    if (result.front?.length > 1) this.drawFront(front, result);
+  }
+
+  /** @param {HTMLElement} root @param {any} result */
+  async drawFront(root, result) {
+    try {
+      const { frontChart } = await import("./charts.js");
+      root.append(h("h2", {}, "What cannot be had without giving something up"));
+      const place = h("div", {});
+      root.append(place);
+      frontChart(place, this.page, result, (/** @type {any} */ each) => this.load(each));
+    } catch (error) {
+      console.warn(error);
+      root.append(h("p", { class: "hint" }, "The picture of the front cannot be drawn here."));
+    }
+  }
+
+  /** @param {any} result */
+  bestTable(result) {
+    const heads = columns(result, this.ask);
+    const body = result.best.map((/** @type {any} */ row, /** @type {number} */ i) => {
+      const line = h("tr", { class: "pick", data: { row: i + 1, layout: format.layoutShort(row.layout) } },
+        heads.map((column) => h(column.head ? "th" : "td",
+          { class: column.left ? "left" : null, scope: column.head ? "row" : null },
+          column.cell(row, i, this.patchOf(row), () => this.load(row)))));
+      line.addEventListener("click", (event) => {
+        if (!(/** @type {Element} */ (event.target).closest("button"))) this.load(row);
+      });
+      return line;
+    });
+    return [h("div", { class: "table-wrap" }, h("table", { class: "rows", id: "plan-table" },
+      h("caption", {}, `The best by ${result.unit}: choose one to load it`),
+      h("thead", {}, h("tr", {}, heads.map((column) =>
+        h("th", { scope: "col", class: column.left ? "left" : null }, column.name)))),
+      h("tbody", {}, body)))];
+  }
+
+  /** Return the change to the page's question that a row stands for. @param {any} row */
+  patchOf(row) {
+    /** @type {Record<string, any>} */
+    const patch = { gpus: row.gpus, dp: null };
+    for (const [field, usual] of Object.entries(USUAL)) {
+      const value = row.layout[field];
+      patch[field] = value === usual || value === undefined ? null : value;
+    }
+    if (!patch.tp) patch.tp = 1;
+    if (row.cluster && !this.ask?.profile && row.cluster !== this.ask?.on) patch.on = row.cluster;
+    if (row.network !== undefined && row.network !== this.estimate?.network) patch.network = row.network;
+    if (row.batch && row.batch !== this.ask?.batch) patch.batch = row.batch;
+    return patch;
+  }
+
+  /** @param {any} row */
+  load(row) {
+    this.page.set(this.patchOf(row), { push: true });
+    announce(`${format.layoutShort(row.layout)} loaded`);
+  }
+
+  /** Mark the row that the page shows. */
+  markNow() {
+    const now = this.estimate;
+    if (!now || !this.result) return;
+    const lines = this.found.querySelectorAll("#plan-table tbody tr");
+    this.result.best.forEach((/** @type {any} */ row, /** @type {number} */ i) => {
+      const same = row.gpus === now.gpus && JSON.stringify(row.layout) === JSON.stringify(now.layout)
+        && (!row.batch || row.batch === (now.workload.batch ?? now.workload.global_batch));
+      lines[i]?.classList.toggle("now", same);
+      lines[i]?.toggleAttribute("aria-current", same);
+    });
+  }
+
+  /** @returns {any[][]} */
+  rows() {
+    if (!this.result) throw new Error("nothing has been searched yet");
+    const fields = Object.keys(USUAL).filter((each) => each !== "shard_degree");
+    const head = ["rank", "model", "cluster", "network", "gpus", "batch", "dp", ...fields, "time_s", "low_s",
+      "high_s", "tokens_per_s", "tokens_per_s_per_gpu", "memory_bytes", "mfu", "comm_share", "score"];
+    return [head, ...this.result.best.map((/** @type {any} */ row, /** @type {number} */ i) =>
+      head.map((name) => (name === "rank" ? i + 1 : row[name] ?? row.layout[name])))];
+  }
+}
+
+/** @param {string} axis */
+function fixHint(axis) {
+  return /** @type {Record<string, string>} */ ({
+    scheme: "1d; all", order: "tp-cp-dp-pp; all", sequence_parallel: "true, false",
+    recompute: "none, full", schedule: "1f1b", context_scheme: "ring",
+  })[axis] ?? "all";
+}
+
+/** @param {string} word */
+function valueOf(word) {
+  if (/^\d+$/.test(word)) return Number(word);
+  return word === "true" ? true : word === "false" ? false : word;
+}
+
+/**
+ * @typedef {{name: string, left?: boolean, head?: boolean,
+ *   cell: (row: any, i: number, patch: any, load: () => void) => any}} Column
+ */
+
+/** Return the columns that say something. @param {any} result @param {any} ask @returns {Column[]} */
+function columns(result, ask) {
+  const { best } = result;
+  /** @param {string} name */
+  const varies = (name) => new Set(best.map((/** @type {any} */ each) => each[name])).size > 1;
+  const time = { train: ["step", "time_s"], prefill: ["TTFT", "ttft_s"], decode: ["TPOT", "tpot_s"] }[
+    /** @type {"train"} */ (ask.phase)];
+  /** @param {string} name @param {string} key @param {(value: number) => string} form @param {string} [figure] @returns {Column} */
+  const asked = (name, key, form, figure = key) => ({
+    name,
+    cell: (row, _i, patch) => (row[key] === null || row[key] === undefined ? "" :
+      number(form(row[key]), figure, { ask: patch, label: `${format.layoutShort(row.layout)} ${name}` })),
+  });
+  /** @type {(Column|false)[]} */
+  const all = [
+    { name: "#", cell: (_row, i) => i + 1 },
+    { name: "layout", left: true, head: true, cell: (row, _i, _patch, load) => [
+      h("button", { type: "button", class: "load", title: "Load this layout", on: { click: load } },
+        format.layoutShort(row.layout)),
+      h("small", {}, format.layoutExtras(row.layout))] },
+    varies("model") && { name: "model", left: true, cell: (row) => row.model },
+    varies("cluster") && { name: "machine", left: true, cell: (row) => row.cluster },
+    varies("gpus") && { name: "GPUs", cell: (row) => format.whole(row.gpus) },
+    varies("batch") && { name: "batch", cell: (row) => format.whole(row.batch) },
+    { name: time[0], cell: (row, _i, patch) => [
+      number(format.time(row[time[1]] ?? row.time_s), time[1], { ask: patch, label: format.layoutShort(row.layout) }),
+      row.low_s ? h("small", {}, format.ends(row.low_s, row.high_s)) : null] },
+    asked("tokens/s/GPU", "tokens_per_s_per_gpu", format.rate),
+    ask.phase === "decode" && asked("tokens/s/user", "tokens_per_s_per_user", format.rate),
+    best.some((/** @type {any} */ each) => each.cost_per_million_tokens) &&
+      { name: "cost of 1M tokens", cell: (row) => format.significant(row.cost_per_million_tokens, 4) },
+    asked("memory", "memory_bytes", format.bytes),
+    asked("MFU", "mfu", format.percent),
+    asked("comm.", "comm_share", format.percent),
+  ];
+  return /** @type {Column[]} */ (all.filter(Boolean));
+}
+
+/** @param {any} result */
+function sentences(result) {
+  const { stability, crossovers = [], relaxations = [], notes = [] } = result;
+  const lines = crossovers.map((/** @type {any} */ each) => each.words);
+  if (stability) {
+    lines.push(`The first stays first in ${format.significant(stability.first_stays_pct, 3)} % of `
+      + `${stability.draws} draws of the model's errors; ${format.fixed(stability.changed, 1)} of the `
+      + `${stability.shown} shown leave the top on average.`);
+  }
+  if (result.best.length) {
+    lines.push(...relaxations.map((/** @type {any} */ each) => `feasible: ${each.words}`));
+  }
+  lines.push(...notes);
+  return lines.length ? [h("ul", { class: "plan-lines plan-sentence", id: "plan-words" },
+    lines.map((/** @type {string} */ line) => h("li", {}, line)))] : [];
+}
+
+/** @param {any} result */
+function nothing(result) {
+  const { smallest, relaxations = [] } = result;
+  return [
+    h("p", { class: "error", role: "alert" }, `Nothing is feasible among ${format.whole(result.considered)} layouts.`),
+    smallest && h("p", {}, `The smallest layout, ${format.layoutShort(smallest.layout)}, needs `
+      + `${format.bytes(smallest.memory_bytes)} of ${format.bytes(smallest.capacity_bytes)}.`),
+    ...relaxations.map((/** @type {any} */ each) => h("p", {},
+      `Feasible: ${each.words}: ${format.time(each.time_s)} a step, ${format.layoutShort(each.layout)}`)),
+  ].filter(Boolean);
+}
+
+/** @param {string} caption @param {string[]} heads @param {any[][]} rows @param {string} [name] @param {number} [left] */
+function table(caption, heads, rows, name, left = 0) {
+  return h("div", { class: "table-wrap" }, h("table", { class: "rows", id: name },
+    h("caption", {}, caption),
+    h("thead", {}, h("tr", {}, heads.map((head, i) =>
+      h("th", { scope: "col", class: i === left ? "left" : null }, head)))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) =>
+      h("td", { class: i === left ? "left wrap" : null }, cell)))))));
+}
+
+/** @param {any[]} reasons */
+function reasonsTable(reasons) {
+  return table("Left out, by the first reason against each", ["reason", "layouts"],
+    reasons.map((each) => [each.reason, format.whole(each.count)]), "plan-reasons");
+}
+
+/** @param {any} result */
+function lossesTable(result) {
+  const shown = result.losses.filter((/** @type {any} */ each) => each.lost_s !== 0);
+  return table("What the runner-up loses or gains", ["part", "best", "runner-up", "lost"],
+    shown.map((/** @type {any} */ each) => [each.part, format.time(each.winner_s), format.time(each.other_s),
+      `${each.lost_s > 0 ? "+" : "-"}${format.time(Math.abs(each.lost_s))}`]), "plan-losses");
+}
+
+/** @param {any} result */
+function sensitivityTable(result) {
+  return table("10 % more of it makes the best", ["of what", "faster", "time"],
+    result.sensitivity.map((/** @type {any} */ each) => [
+      each.note ? [each.what, h("small", {}, each.note)] : each.what,
+      `${format.fixed(each.faster_pct, 1)} %`, format.time(each.time_s)]), "plan-sensitivity");
+}

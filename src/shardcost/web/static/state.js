@@ -1,0 +1,282 @@
+// @ts-check
+// The question that the page asks, and its two other forms: the URL (so that a link gives exactly
+// the same page) and the body of a request. A pasted config or profile travels deflated in the
+// fragment, which never reaches the server's log.
+
+/** @typedef {Record<string, any>} Ask */
+
+export const TABS = ["timeline", "scaling", "collective", "ring", "roofline", "memory", "plan"];
+export const PHASES = ["train", "prefill", "decode"];
+
+const NAME = /^[\w.\-+/:, ]{1,100}$/u;
+const MOST = 1e12;
+
+/** Kinds of values: from the text of a URL to a value, undefined where it is not one. */
+const KINDS = {
+  /** @param {string} text */
+  name: (text) => (NAME.test(text) ? text : undefined),
+  /** @param {string} text */
+  whole: (text) => (/^\d{1,12}$/.test(text) && Number(text) <= MOST ? Number(text) : undefined),
+  /** @param {string} text */
+  number: (text) =>
+    /^\d{1,9}(\.\d{1,9})?$/.test(text) && Number(text) > 0 ? Number(text) : undefined,
+  /** @param {string} text */
+  flag: (text) => ({ true: true, false: false, 1: true, 0: false })[text],
+  /** @param {string} text */
+  phase: (text) => (PHASES.includes(text) ? text : undefined),
+};
+
+const EVERY = PHASES;
+const TRAIN = ["train"];
+const SERVE = ["prefill", "decode"];
+
+/**
+ * The fields, in the order that a URL shows them: kind of value, phases that have it.
+ * @type {Record<string, [keyof KINDS, string[]]>}
+ */
+export const FIELDS = {
+  model: ["name", EVERY],
+  on: ["name", EVERY],
+  network: ["name", EVERY],
+  software: ["name", EVERY],
+  gpus: ["whole", EVERY],
+  tp: ["whole", EVERY],
+  cp: ["whole", EVERY],
+  pp: ["whole", EVERY],
+  dp: ["whole", EVERY],
+  ep: ["whole", EVERY],
+  chunks: ["whole", TRAIN],
+  micro_batch: ["whole", TRAIN],
+  zero: ["whole", TRAIN],
+  shard_degree: ["whole", TRAIN],
+  sequence_parallel: ["flag", EVERY],
+  recompute: ["name", TRAIN],
+  schedule: ["name", TRAIN],
+  scheme: ["name", EVERY],
+  context_scheme: ["name", EVERY],
+  order: ["name", EVERY],
+  imbalance: ["number", EVERY],
+  phase: ["phase", EVERY],
+  batch: ["whole", EVERY],
+  sequence_length: ["whole", TRAIN],
+  prompt_tokens: ["whole", ["prefill"]],
+  cached_tokens: ["whole", ["prefill"]],
+  context_tokens: ["whole", ["decode"]],
+  new_tokens: ["whole", ["decode"]],
+  document_tokens: ["whole", TRAIN],
+  dtype: ["name", EVERY],
+  cache_dtype: ["name", SERVE],
+  gradient_dtype: ["name", TRAIN],
+  optimizer: ["name", TRAIN],
+  adapters: ["flag", TRAIN],
+};
+
+/** What a phase needs, with where the page begins. @type {Record<string, Ask>} */
+export const NEEDED = {
+  train: { batch: 64, sequence_length: 4096 },
+  prefill: { batch: 1, prompt_tokens: 4096 },
+  decode: { batch: 64, context_tokens: 4096 },
+};
+
+/** @returns {Ask} what the page asks when nobody has asked anything else */
+export function initial() {
+  return {
+    model: "llama3-70b", on: "h100_sxm", gpus: 8, tp: 8, phase: "decode", ...NEEDED.decode,
+  };
+}
+
+/** Does a field belong to a phase? @param {string} field @param {string} phase */
+export function applies(field, phase) {
+  return field in FIELDS && FIELDS[field][1].includes(phase);
+}
+
+/**
+ * Return the question as it is sent: what is set and belongs to the phase, in a fixed order.
+ * @param {Ask} ask
+ * @returns {Ask}
+ */
+export function body(ask) {
+  /** @type {Ask} */
+  const sent = {};
+  if (ask.config) sent.config = ask.config;
+  if (ask.profile) sent.profile = ask.profile;
+  for (const [field, [kind]] of Object.entries(FIELDS)) {
+    const value = ask[field];
+    if (value === null || value === undefined || value === "") continue;
+    if (!applies(field, ask.phase) || (kind === "flag" && value === false)) continue;
+    if ((field === "model" && ask.config) || (field === "on" && ask.profile)) continue;
+    sent[field] = value;
+  }
+  return sent;
+}
+
+/**
+ * Return a question with some of its fields changed; null takes a field back.
+ * A catalog name takes the place of a pasted file, and the other way round.
+ * @param {Ask} ask
+ * @param {Ask} patch
+ * @returns {Ask}
+ */
+export function patched(ask, patch) {
+  const next = { ...ask, ...patch };
+  if (patch.model) delete next.config;
+  if (patch.on) delete next.profile;
+  if (patch.phase && patch.phase !== ask.phase) {
+    for (const [field, value] of Object.entries(NEEDED[patch.phase])) {
+      if (!next[field] || (field === "batch" && !patch.batch)) next[field] = value;
+    }
+    if (!("software" in patch)) next.software = null; // each phase has its own usual one
+  }
+  for (const field of Object.keys(next)) if (next[field] === null) delete next[field];
+  return next;
+}
+
+/** Do two questions ask the same? @param {Ask} one @param {Ask} other */
+export function same(one, other) {
+  return JSON.stringify(body(one)) === JSON.stringify(body(other));
+}
+
+// ------------------------------------------------------------------------------- the URL
+
+const FILES = ["config", "profile"];
+const LINK_LIMIT = 48 * 1024; // characters of the fragment: more is not a link that can be sent
+const FILE_LIMIT = 1024 * 1024; // bytes that a fragment may unfold to
+
+/**
+ * Return the query and the fragment for a question.
+ * @param {Ask} ask
+ * @param {string} tab
+ * @returns {Promise<{url: string, left: string[]}>} left: files too large for a link
+ */
+export async function toUrl(ask, tab) {
+  const query = new URLSearchParams();
+  for (const [field, value] of Object.entries(body(ask))) {
+    if (!FILES.includes(field)) query.set(field, String(value));
+  }
+  if (tab !== TABS[0]) query.set("tab", tab);
+  const [parts, left] = [/** @type {string[]} */ ([]), /** @type {string[]} */ ([])];
+  for (const name of FILES) {
+    if (!ask[name]) continue;
+    const packed = await pack(name === "config" ? JSON.stringify(ask.config) : ask.profile);
+    if (packed.length > LINK_LIMIT) left.push(name);
+    else parts.push(`${name}=${packed}`);
+  }
+  return { url: `?${query}${parts.length ? `#${parts.join("&")}` : ""}`, left };
+}
+
+/**
+ * Return the question in a URL; what cannot be read is left out, with a line on each.
+ * @param {{search: string, hash: string}} location
+ * @returns {Promise<{ask: Ask, tab: string, remarks: string[]}>}
+ */
+export async function fromUrl(location) {
+  /** @type {string[]} */
+  const remarks = [];
+  const query = new URLSearchParams(location.search);
+  const tab = tabIn(query, remarks);
+  const read = fieldsIn(query, remarks);
+  const files = await filesIn(location.hash, remarks);
+  if (!Object.keys(read).length && !Object.keys(files).length) {
+    return { ask: initial(), tab, remarks };
+  }
+  const { model, on, phase } = initial();
+  const chosen = read.phase || phase;
+  const ask = { model, on, phase: chosen, ...NEEDED[chosen], ...read, ...files };
+  for (const field of Object.keys(ask)) {
+    if (FIELDS[field] && !applies(field, ask.phase)) {
+      remarks.push(`${field} in the link is not for ${ask.phase}, and was left out`);
+      delete ask[field];
+    }
+  }
+  return { ask, tab, remarks };
+}
+
+/** @param {URLSearchParams} query @param {string[]} remarks */
+function tabIn(query, remarks) {
+  const tab = query.get("tab");
+  if (tab === null) return TABS[0];
+  if (TABS.includes(tab)) return tab;
+  remarks.push(`the link's tab ${shown(tab)} is none of ${TABS.join(", ")}`);
+  return TABS[0];
+}
+
+/** @param {URLSearchParams} query @param {string[]} remarks */
+function fieldsIn(query, remarks) {
+  /** @type {Ask} */
+  const read = {};
+  for (const [field, text] of query) {
+    if (field === "tab") continue;
+    if (!Object.hasOwn(FIELDS, field)) {
+      remarks.push(`the link's ${shown(field)} is not known, and was left out`);
+      continue;
+    }
+    const value = KINDS[FIELDS[field][0]](text);
+    if (value === undefined) {
+      remarks.push(`${field} in the link cannot be ${shown(text)}, and was left out`);
+    } else {
+      read[field] = value;
+    }
+  }
+  return read;
+}
+
+/** @param {string} hash @param {string[]} remarks */
+async function filesIn(hash, remarks) {
+  /** @type {Ask} */
+  const files = {};
+  for (const [name, packed] of new URLSearchParams(hash.replace(/^#/, ""))) {
+    if (!FILES.includes(name)) continue;
+    try {
+      const text = await unpack(packed);
+      files[name] = name === "config" ? asObject(JSON.parse(text)) : text;
+    } catch {
+      remarks.push(`the ${name} in the link is damaged, and was left out`);
+    }
+  }
+  return files;
+}
+
+/** @param {any} value */
+function asObject(value) {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) throw new TypeError();
+  return value;
+}
+
+/** @param {string} text */
+function shown(text) {
+  return `"${text.length > 40 ? `${text.slice(0, 40)}…` : text}"`;
+}
+
+/** @param {string} text */
+async function pack(text) {
+  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream("deflate-raw"));
+  const packed = new Uint8Array(await new Response(stream).arrayBuffer());
+  let binary = "";
+  for (const byte of packed) binary += String.fromCharCode(byte);
+  return btoa(binary).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
+}
+
+/**
+ * Return the text again. The stream is read piece by piece and given up beyond the limit: a short
+ * link must not be able to unfold into gigabytes.
+ * @param {string} packed
+ */
+async function unpack(packed) {
+  if (packed.length > LINK_LIMIT) throw new RangeError("too long");
+  const binary = atob(packed.replace(/-/g, "+").replace(/_/g, "/"));
+  const bytes = Uint8Array.from(binary, (each) => each.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  const reader = stream.getReader();
+  const decoder = new TextDecoder("utf-8", { fatal: true });
+  let [text, size] = ["", 0];
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return text + decoder.decode();
+    size += value.byteLength;
+    if (size > FILE_LIMIT) {
+      await reader.cancel();
+      throw new RangeError("too large");
+    }
+    text += decoder.decode(value, { stream: true });
+  }
+}
