@@ -1,0 +1,263 @@
+// What runs when: lanes of events, zoomed and panned, with the whole in a strip underneath.
+
+import { fitted, html } from "./dom.js";
+import { figure } from "./figure.js";
+import { linear } from "./scales.js";
+
+const STRIP = 22;
+const DEEPEST = 1e-5;
+/** The narrowest window, as a share of the whole. */
+
+/**
+ * Return a gantt chart in `root`; `set(data)` draws. Data:
+ * span, lanes: [{name}], events: [{lane, start, end, name, colour, hatched, edge, opacity, title,
+ * lines}] in order of start, form, legend, summary.
+ */
+export function gantt(root, page, { height, name }) {
+  let data = null;
+  let view = [0, 1];
+  let left = 0;
+  const words = html("span", { class: "gantt-range", role: "status" });
+  const button = (id, text, label, act) =>
+    html("button", { type: "button", class: `gantt-${id}`, "aria-label": label, on: { click: act } }, text);
+  const tools = html(
+    "div",
+    { class: "chart-tools", role: "group", "aria-label": "zoom of the timeline" },
+    button("in", "+", "zoom in", () => zoom(0.5)),
+    button("out", "−", "zoom out", () => zoom(2)),
+    button("left", "◀", "earlier", () => pan(-0.5)),
+    button("right", "▶", "later", () => pan(0.5)),
+    button("reset", "whole", "show the whole", () => move(0, data?.span ?? 1)),
+    words,
+  );
+  root.append(tools);
+  const made = figure(root, page, {
+    height,
+    name,
+    keys,
+    draw(frame) {
+      if (data) left = drawn(frame, data, view);
+    },
+  });
+  const { picture, state } = made;
+
+  function move(from, to) {
+    if (!data) return;
+    const wide = Math.min(data.span, Math.max(data.span * DEEPEST, to - from));
+    const start = Math.min(Math.max(0, from), data.span - wide);
+    view = [start, start + wide];
+    say();
+    made.redraw();
+  }
+
+  function say() {
+    const whole = view[1] - view[0] > data.span * 0.9999;
+    words.textContent = whole
+      ? `the whole, ${data.form(data.span)}`
+      : `${data.form(view[0])} to ${data.form(view[1])} of ${data.form(data.span)}`;
+  }
+
+  function zoom(factor, centre = (view[0] + view[1]) / 2) {
+    move(centre - (centre - view[0]) * factor, centre + (view[1] - centre) * factor);
+  }
+
+  function pan(share) {
+    const by = (view[1] - view[0]) * share;
+    move(view[0] + by, view[1] + by);
+  }
+
+  function timeAt(event) {
+    const box = picture.getBoundingClientRect();
+    const share = (event.clientX - box.left - left) / (box.width - left - 8);
+    return view[0] + Math.min(1, Math.max(0, share)) * (view[1] - view[0]);
+  }
+
+  function keys(event) {
+    if (!data || event.ctrlKey || event.metaKey || event.altKey) return false;
+    const acts = {
+      "+": () => zoom(0.5),
+      "=": () => zoom(0.5),
+      "-": () => zoom(2),
+      0: () => move(0, data.span),
+    };
+    if (event.key in acts) acts[event.key]();
+    else if (event.shiftKey && event.key === "ArrowLeft") pan(-0.25);
+    else if (event.shiftKey && event.key === "ArrowRight") pan(0.25);
+    else return turned(event);
+    page.announce?.(words.textContent);
+    return true;
+  }
+
+  /** Go to the next window where the last event that is drawn was chosen, and back. */
+  function turned(event) {
+    const last = state.targets.length - 1;
+    if (event.key === "ArrowRight" && state.chosen === last && view[1] < data.span * 0.9999) {
+      pan(0.5);
+      state.chosen = -1;
+      return true;
+    }
+    if (event.key === "ArrowLeft" && state.chosen === 0 && view[0] > 0) {
+      pan(-0.5);
+      state.chosen = -1;
+      return true;
+    }
+    return false;
+  }
+
+  picture.addEventListener(
+    "wheel",
+    (event) => {
+      if (!data || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      zoom(event.deltaY > 0 ? 1.25 : 0.8, timeAt(event));
+    },
+    { passive: false },
+  );
+  dragging(picture, () => view, move, () => left);
+  return {
+    ...made,
+    tools,
+    set(next) {
+      const same = data && Math.abs(data.span - next.span) < next.span * 1e-9;
+      data = next;
+      if (!same) view = [0, next.span];
+      say();
+      made.label(
+        next.summary,
+        "Arrow keys move through the events, plus and minus zoom, shift and arrows pan, 0 shows the whole.",
+      );
+      made.redraw();
+    },
+    view: () => view,
+    move,
+  };
+}
+
+function dragging(picture, view, move, left) {
+  let grip = null;
+  picture.addEventListener("pointerdown", (event) => {
+    grip = { x: event.clientX, view: view() };
+    picture.dataset.dragged = "no";
+  });
+  picture.addEventListener("pointermove", (event) => {
+    if (!grip || !(event.buttons & 1)) return;
+    const by = event.clientX - grip.x;
+    if (Math.abs(by) < 4 && picture.dataset.dragged !== "yes") return;
+    if (picture.dataset.dragged !== "yes") {
+      picture.dataset.dragged = "yes";
+      picture.setPointerCapture(event.pointerId);
+    }
+    const [from, to] = grip.view;
+    const time = (by / (picture.clientWidth - left() - 8)) * (to - from);
+    move(from - time, to - time);
+  });
+  for (const name of ["pointerup", "pointercancel"]) {
+    picture.addEventListener(name, () => {
+      grip = null;
+    });
+  }
+}
+
+function drawn(frame, data, [from, to]) {
+  const top = frame.legend(data.legend ?? []) + 4;
+  const longest = Math.max(...data.lanes.map((lane) => lane.name.length), 1);
+  const left = Math.min(frame.narrow ? 84 : 150, longest * 6.6 + 12);
+  const area = { x: left, y: top, w: frame.width - left - 8, h: frame.height - top - 26 - STRIP - 8 };
+  const x = linear([from, to], [area.x, area.x + area.w]);
+  const each = area.h / data.lanes.length;
+  const tall = Math.min(54, each * 0.78);
+  const laneY = (lane) => area.y + each * lane + (each - tall) / 2;
+  frame.axisX(x, area, { form: data.form });
+  data.lanes.forEach((lane, index) => {
+    if (each < 11 && index % Math.ceil(11 / each)) return;
+    frame.text(area.x - 8, area.y + each * (index + 0.5) + 4, fitted(lane.name, left - 12, 11), {
+      "text-anchor": "end",
+      "font-size": 11,
+    });
+  });
+  const clip = frame.clip(area.x, area.y, area.w, area.h);
+  const targets = [];
+  const reached = data.lanes.map(() => -1);
+  for (const event of data.events) {
+    if (event.end < from || event.start > to) continue;
+    const start = Math.max(area.x, x(event.start));
+    const end = Math.min(area.x + area.w, x(event.end));
+    const wide = end - start;
+    if (wide < 0.6 && end <= reached[event.lane] + 0.6) continue;
+    reached[event.lane] = Math.max(reached[event.lane], end);
+    const y = laneY(event.lane);
+    block(frame, event, { x: start, y, w: Math.max(0.6, wide), h: tall, clip });
+    targets.push({
+      x: start,
+      y,
+      w: wide,
+      h: tall,
+      at: [(start + end) / 2, y + tall / 2],
+      box: [start, y, Math.max(1.5, wide), tall],
+      title: event.title,
+      lines: event.lines,
+      event,
+    });
+  }
+  strip(frame, data, [from, to], { x: area.x, y: frame.height - STRIP, w: area.w });
+  frame.targets(targets);
+  return left;
+}
+
+function block(frame, event, { x, y, w, h }) {
+  const gap = w > 3 ? 0.5 : 0;
+  frame.add("rect", {
+    x: x + gap,
+    y,
+    width: w - 2 * gap,
+    height: h,
+    rx: w > 8 ? 2 : 0,
+    fill: event.hatched ? frame.hatch(event.colour) : frame.colour(event.colour),
+    opacity: event.opacity ?? null,
+    stroke: event.edge && w > 3 ? frame.colour("ink") : null,
+    "stroke-width": event.edge ? 1.4 : null,
+  });
+  if (w < 18 || h < 11) return;
+  const text = fitted(event.short ?? event.name, w - 6, 11);
+  if (!text) return;
+  frame.text(x + w / 2, y + h / 2 + 4, text, {
+    "text-anchor": "middle",
+    "font-size": 11,
+    fill: event.hatched ? frame.colour("ink") : frame.inkOn(event.colour),
+    stroke: event.hatched ? frame.colour("panel") : null,
+    "stroke-width": event.hatched ? 3 : null,
+    "paint-order": "stroke",
+    "pointer-events": "none",
+  });
+}
+
+/** Draw the whole in small, with the window that is shown. */
+function strip(frame, data, [from, to], { x, y, w }) {
+  const scale = linear([0, data.span], [x, x + w]);
+  const each = (STRIP - 4) / data.lanes.length;
+  const reached = data.lanes.map(() => -1);
+  frame.add("rect", { x, y, width: w, height: STRIP - 2, fill: frame.colour("ground") });
+  for (const event of data.events) {
+    const start = scale(event.start);
+    const end = scale(event.end);
+    if (end <= reached[event.lane] + 0.7) continue;
+    reached[event.lane] = end;
+    frame.add("rect", {
+      x: start,
+      y: y + 1 + each * event.lane,
+      width: Math.max(0.7, end - start),
+      height: Math.max(1, each * 0.8),
+      fill: frame.colour(event.colour),
+      opacity: event.hatched ? 0.35 : 0.9,
+    });
+  }
+  frame.add("rect", {
+    x: scale(from),
+    y: y - 1,
+    width: Math.max(3, scale(to) - scale(from)),
+    height: STRIP,
+    fill: "none",
+    stroke: frame.colour("ink"),
+    "stroke-width": 1.5,
+  });
+}

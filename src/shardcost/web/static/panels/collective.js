@@ -1,0 +1,343 @@
+// Collective: how long a message takes by its size, on every path that could carry it.
+
+import { around, html, number, plot } from "../charts.js";
+import { choice, empty, field, framed, machine, words } from "./parts.js";
+
+export const id = "collective";
+export const title = "Collective";
+
+const SWEEP = "8:8GiB:1.189207115002721";
+/** Four sizes to a doubling. */
+const EVERY = 4;
+const FREE = "free";
+const LIBRARIES = [
+  ["", "the vendor's"],
+  "nccl",
+  "rccl",
+  "oneccl",
+  "vllm",
+  "sglang",
+  "trtllm",
+  "nccl-tuner",
+];
+const COLOURS = ["c1", "c2", "c3", "c4", "c5", "c6", "c7"];
+const DASHES = { simple: null, ll128: "7 3", ll: "2 3" };
+
+export function mount(root, page) {
+  const { format } = page;
+  const frame = framed(root);
+  let asked = null;
+  let messages = [];
+  let groups = new Map();
+  let shown = null;
+  let chosen = null;
+  const all = page.catalog?.collectives?.length
+    ? page.catalog.collectives
+    : ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv"];
+  const group = choice("collective-group", "messages of", [[FREE, "free choice"]], FREE, takeGroup);
+  const name = choice("collective-name", "collective", all, "all_reduce", freely);
+  const gpus = field("collective-gpus", "GPUs", "8", freely, { type: "number", min: 2, max: 4096, step: 1 });
+  const nodes = field("collective-nodes", "nodes", "", freely, { type: "number", min: 1, max: 512, step: 1, placeholder: "fewest" });
+  const library = choice("collective-library", "library", LIBRARIES, "", freely);
+  const mode = choice("collective-mode", "calls", ["graph", "eager"], "graph", freely);
+  const line = html("p", { class: "panel-line", id: "collective-words" });
+  const readout = html("p", { class: "panel-line panel-detail", id: "collective-readout" });
+  const note = html("p", { class: "panel-note", id: "collective-notes" });
+  const nothing = empty("One GPU sends nothing: choose a collective and a count of GPUs to see its curve.");
+  nothing.hidden = true;
+  const places = html("div", { class: "chart-column" });
+  frame.body.append(
+    html("div", { class: "panel-controls" }, group.node, name.node, gpus.node, nodes.node, library.node, mode.node),
+    nothing,
+    line,
+    places,
+    readout,
+    note,
+  );
+  const times = plot(places, page, { height: 380, name: "collective-time", onTarget: follow });
+  const rates = plot(places, page, { height: 200, name: "collective-rate", onTarget: follow });
+
+  function body() {
+    const said = {
+      collective: name.value,
+      gpus: Number(gpus.value) || 8,
+      ...machine(asked),
+      nodes: nodes.value ? Number(nodes.value) : null,
+      library: library.value || null,
+      mode: mode.value,
+    };
+    return Object.fromEntries(Object.entries(said).filter(([, value]) => value !== null));
+  }
+
+  function freely() {
+    group.select.value = FREE;
+    load(null);
+  }
+
+  function takeGroup(key) {
+    fillFrom(key);
+    load(null);
+  }
+
+  function fillFrom(key) {
+    const found = groups.get(key)?.[0];
+    if (!found) return;
+    if (!all.includes(found.collective)) name.set([...all, found.collective]);
+    name.select.value = found.collective;
+    gpus.input.value = found.ranks;
+    nodes.input.value = found.nodes ?? "";
+    if (![...library.select.options].some((each) => each.value === (found.library ?? ""))) {
+      library.set([...LIBRARIES, found.library], found.library);
+    }
+    library.select.value = found.library ?? "";
+  }
+
+  function load(signal) {
+    return frame.run(async (own) => {
+      const data = await page.post("api/collective", { ...body(), sweep: SWEEP }, own);
+      if (own.aborted) return;
+      shown = { ...data, body: body() };
+      draw();
+    }, signal);
+  }
+
+  /** Take the groups that this layout has; stay with the chosen one if it is among them. */
+  function regroup() {
+    groups = new Map();
+    for (const each of messages) {
+      if (!(each.ranks > 1)) continue;
+      const key = [each.group, each.collective, each.ranks, each.nodes, each.library].join("|");
+      if (!groups.has(key)) groups.set(key, []);
+      groups.get(key).push(each);
+    }
+    const was = group.value;
+    const options = [...groups].map(([key, [first]]) => [
+      key,
+      `${first.group} ${words(first.collective)}, ${first.ranks} GPUs${first.nodes > 1 ? ` on ${first.nodes} nodes` : ""}`,
+    ]);
+    const keep = groups.has(was) || (was === FREE && chosen === FREE) ? was : options[0]?.[0] ?? FREE;
+    group.set([...options, [FREE, "free choice"]], keep);
+    fillFrom(keep);
+    nothing.hidden = groups.size > 0;
+  }
+
+  function draw() {
+    const data = shown;
+    const sizes = data.size_bytes;
+    const own = messagesHere();
+    line.textContent = sentence(data);
+    note.textContent = [pointsInWords(data.points ?? []), ...(data.notes ?? []).map(asSentence)].join(" ");
+    const styles = pathStyles(data.paths);
+    times.set({
+      x: { kind: "log", domain: [sizes[0], sizes.at(-1)], form: format.bytes, base: 2, label: "size of the buffer" },
+      y: {
+        kind: "log",
+        domain: around([...data.low_s, ...data.high_s, ...data.paths.flatMap((path) => path.time_s), ...own.map(([each]) => each.time_s)], 1.3),
+        form: format.time,
+        label: "time of one call",
+      },
+      legend: [
+        { name: "prediction", colour: "ink", line: 3 },
+        { name: `${data.interval?.confidence_pct ?? 90} % interval`, colour: "ink", opacity: 0.16 },
+        ...(own.length ? [{ name: "messages of this layout", colour: "accent", shape: "diamond" }] : []),
+        ...(data.points?.length ? [{ name: "measured", colour: "muted", ring: true }] : []),
+      ],
+      bands: [{ colour: "ink", low: pairs(sizes, data.low_s), high: pairs(sizes, data.high_s) }],
+      rules: (data.switches ?? [])
+        .filter((each) => each.size_bytes > sizes[0])
+        .map((each, index) => ({
+          x: each.size_bytes,
+          name: `${pathName(each)} from ${format.bytes(each.size_bytes)}`,
+          row: index % 3,
+          dash: "1 4",
+        })),
+      series: [
+        ...data.paths.map((path, index) => ({ ...styles[index], points: pairs(sizes, path.time_s), labelled: true })),
+        { name: "prediction", colour: "ink", width: 3, points: pairs(sizes, data.time_s) },
+      ],
+      marks: [...measured(data), ...own.map(messageMark)],
+      targets: columns(data, (index) => [[data.time_s[index], "ink"]]),
+      summary:
+        `Time of ${words(data.collective)} among ${data.gpus} GPUs by size, from ` +
+        `${format.time(data.time_s[0])} at ${format.bytes(sizes[0])} to ` +
+        `${format.time(data.time_s.at(-1))} at ${format.bytes(sizes.at(-1))}, ${data.paths.length} paths.`,
+      hint: "Arrow keys move through the sizes; the values stand below.",
+    });
+    const most = Math.max(...data.busbw_bytes_per_s, data.link?.bytes_per_s ?? 0);
+    rates.set({
+      x: { kind: "log", domain: [sizes[0], sizes.at(-1)], form: format.bytes, base: 2, label: "size of the buffer" },
+      y: { kind: "linear", domain: [0, most * 1.12], form: format.bandwidth, label: "bus bandwidth", count: 4 },
+      rules: data.link
+        ? [{ y: data.link.bytes_per_s, name: `${data.link.name}: ${format.bandwidth(data.link.bytes_per_s)} nominal` }]
+        : [],
+      series: [{ name: "bus bandwidth", colour: "c1", width: 2.5, points: pairs(sizes, data.busbw_bytes_per_s) }],
+      targets: columns(data, (index) => [[data.busbw_bytes_per_s[index], "c1"]]),
+      summary: `Bus bandwidth by size, at most ${format.bandwidth(Math.max(...data.busbw_bytes_per_s))}.`,
+    });
+    tell(nearestSize(own[0]?.[0].size_bytes ?? 2 ** 26));
+  }
+
+  function messagesHere() {
+    const said = shown.body;
+    const here = messages.filter(
+      (each) =>
+        each.collective === said.collective &&
+        each.ranks === said.gpus &&
+        (said.nodes === undefined || each.nodes === said.nodes) &&
+        each.size_bytes > 0,
+    );
+    // Those of one size are one mark.
+    const sizes = new Map();
+    for (const each of here) sizes.set(each.size_bytes, [...(sizes.get(each.size_bytes) ?? []), each]);
+    return [...sizes.values()];
+  }
+
+  function columns(data, values) {
+    const doublings = data.size_bytes.map((size, index) => [size, index]).filter(([, index]) => index % EVERY === 0);
+    return doublings.map(([size, index]) => ({
+      x: size,
+      title: format.bytes(size),
+      values: values(index),
+      data: index,
+      lines: [
+        ["time", format.time(data.time_s[index])],
+        ["interval", `${format.time(data.low_s[index])} to ${format.time(data.high_s[index])}`],
+        ["bus bandwidth", format.bandwidth(data.busbw_bytes_per_s[index])],
+        ["path", pathName({ algorithm: data.algorithm[index], protocol: data.protocol[index] })],
+      ],
+    }));
+  }
+
+  function follow(target) {
+    if (Number.isInteger(target.data)) tell(target.data);
+  }
+
+  function nearestSize(size) {
+    const far = shown.size_bytes.map((each, index) => (index % EVERY ? Infinity : Math.abs(Math.log(each / size))));
+    return far.indexOf(Math.min(...far));
+  }
+
+  /** Say the values at one size, each to be asked. */
+  function tell(index) {
+    const size = Math.round(shown.size_bytes[index]);
+    const about = { ...shown.body, size };
+    const path = pathName({ algorithm: shown.algorithm[index], protocol: shown.protocol[index] });
+    readout.replaceChildren(
+      html("strong", {}, format.bytes(size)),
+      " takes ",
+      asking(format.time(shown.time_s[index]), "collective.time_s", about, "time"),
+      ` (${format.time(shown.low_s[index])} to ${format.time(shown.high_s[index])}) by ${path}: bus bandwidth `,
+      asking(format.bandwidth(shown.busbw_bytes_per_s[index]), "collective.busbw", about, "bus bandwidth"),
+      shown.bound_s ? ", no faster than " : "",
+      shown.bound_s ? asking(format.time(shown.bound_s[index]), "collective.bound_s", about, "lower bound") : "",
+      ".",
+    );
+  }
+
+  /** Return a number about a collective, which the question alone does not say. */
+  function asking(text, figure, collective, label) {
+    const node = number(text, figure, { label });
+    node.dataset.whyCollective = JSON.stringify(collective);
+    return node;
+  }
+
+  function measured(data) {
+    return (data.points ?? []).map((each) => ({
+      x: each.size_bytes,
+      y: each.time_s,
+      r: 3.2,
+      open: true,
+      colour: "muted",
+      title: `measured: ${format.time(each.time_s)}`,
+      lines: [["size", format.bytes(each.size_bytes)], ["data set", each.dataset], ["library", each.library ?? "–"]],
+    }));
+  }
+
+  function messageMark(several) {
+    const each = several[0];
+    const times = several.map((one) => `${format.whole(one.count)} of ${words(one.name)}`);
+    return {
+      x: each.size_bytes,
+      y: each.time_s,
+      r: 5.5,
+      shape: "diamond",
+      colour: "accent",
+      name: several.length > 1 ? `${words(each.name)} and ${several.length - 1} more` : words(each.name),
+      title: `${each.group} ${words(each.collective)} of this layout`,
+      lines: [
+        ["size", format.bytes(each.size_bytes)],
+        ["each takes", format.time(each.time_s)],
+        ["path", pathName(each)],
+        ...times,
+      ],
+    };
+  }
+
+  function sentence(data) {
+    const count = `${words(data.collective)} among ${data.gpus} GPUs${data.nodes > 1 ? ` on ${data.nodes} nodes` : ""}`;
+    const net = data.network ? `, ${data.network}` : "";
+    return `${count} of ${data.system}${net}, ${data.library}, ${data.mode}.`;
+  }
+
+  return {
+    update(ask, _estimate, signal) {
+      const first = asked === null;
+      asked = ask;
+      chosen = group.value;
+      return frame.run(async (own) => {
+        const found = await page.post("api/messages", ask, own);
+        if (own.aborted) return;
+        messages = found.messages;
+        if (first) chosen = null;
+        regroup();
+        const data = await page.post("api/collective", { ...body(), sweep: SWEEP }, own);
+        if (own.aborted) return;
+        shown = { ...data, body: body() };
+        draw();
+      }, signal);
+    },
+    rows() {
+      if (!shown) return [];
+      const paths = shown.paths.map((path) => `${pathName(path)} time_s`);
+      const head = ["size_bytes", "time_s", "low_s", "high_s", "busbw_bytes_per_s", "algorithm", "protocol"];
+      return [
+        [...head, ...paths],
+        ...shown.size_bytes.map((_, index) => [
+          ...head.map((each) => shown[each][index]),
+          ...shown.paths.map((path) => path.time_s[index] ?? ""),
+        ]),
+      ];
+    },
+  };
+}
+
+function pairs(sizes, values) {
+  return sizes.map((size, index) => [size, values[index]]).filter(([, value]) => value !== null && value > 0);
+}
+
+function pathName({ algorithm, protocol }) {
+  return [words(algorithm ?? ""), protocol && protocol !== "none" ? protocol : ""].filter(Boolean).join(" ");
+}
+
+/** Return colours by algorithm and dashes by protocol. */
+function pathStyles(paths) {
+  const algorithms = [...new Set(paths.map((path) => path.algorithm))];
+  return paths.map((path) => ({
+    name: pathName(path),
+    colour: COLOURS[algorithms.indexOf(path.algorithm) % COLOURS.length],
+    dash: DASHES[String(path.protocol ?? "").toLowerCase()] ?? null,
+    width: 1.4,
+  }));
+}
+
+function asSentence(text) {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${text.endsWith(".") ? "" : "."}`;
+}
+
+function pointsInWords(points) {
+  if (!points.length) return "No measured point of this system, collective and count ships with shardcost.";
+  const sets = new Map();
+  for (const each of points) sets.set(each.dataset, (sets.get(each.dataset) ?? 0) + 1);
+  const said = [...sets].map(([name, count]) => `${count} of ${name}`).join(", ");
+  return `Open circles: ${points.length} measured points (${said}).`;
+}

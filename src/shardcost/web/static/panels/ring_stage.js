@@ -1,0 +1,244 @@
+// The ranks of a collective in a circle, what each holds of every chunk, and chunks on their way.
+
+import { figure, svg } from "../charts.js";
+import { chunksOf } from "./ring_words.js";
+
+const LETTERED = 10;
+/** Cells at least this wide carry their count as text. */
+
+/** Return the picture in `root`; `show(data, at, moving)` draws, `progress(t)` moves chunks. */
+export function ringStage(root, page) {
+  let scene = null;
+  let tokens = [];
+  const made = figure(root, page, {
+    name: "ring",
+    height: (width) => (width < 560 ? Math.max(340, width) : 460),
+    draw(frame) {
+      tokens = scene ? drawn(frame, scene) : [];
+      place(scene?.moving ? scene.t : 0.5);
+    },
+  });
+
+  function place(t) {
+    if (scene) scene.t = t;
+    for (const token of tokens) {
+      const [x, y] = along(token.curve, t);
+      token.node.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
+    }
+  }
+
+  return {
+    ...made,
+    show(data, at, moving) {
+      scene = { data, at, moving, t: 0 };
+      made.now();
+    },
+    progress: place,
+  };
+}
+
+function drawn(frame, { data, at, moving }) {
+  const seats = seated(frame, data);
+  const holds = at > 0 ? data.steps[at - 1].holds : data.start;
+  const step = moving ? at : at - 1;
+  const transfers = step >= 0 && step < data.steps.length ? data.steps[step].transfers : [];
+  const fresh = new Set();
+  if (!moving) {
+    for (const each of transfers) for (const chunk of chunksOf(each)) fresh.add(`${each.target}:${chunk}`);
+  }
+  frame.add("circle", {
+    cx: seats.centre[0],
+    cy: seats.centre[1],
+    r: seats.radius,
+    fill: "none",
+    stroke: frame.colour("line"),
+    "stroke-dasharray": "2 5",
+  });
+  const arrows = transfers.map((each) => arrow(frame, each, seats, moving));
+  const targets = seats.places.map((seat, index) =>
+    glyph(frame, data, index, seat, holds[index] ?? [], fresh, seats),
+  );
+  frame.targets(targets);
+  return tokensOf(frame, arrows, seats, data, moving);
+}
+
+/** Return where ranks sit: in a circle, rank 0 on top; switches in the middle. */
+function seated(frame, data) {
+  const n = data.ranks;
+  const total = (data.participants?.length ?? data.start.length) || n;
+  const grid = gridOf(data);
+  const room = Math.min(frame.width, frame.height * 1.5);
+  let wide = Math.max(34, Math.min(96, (Math.PI * room * 0.72) / n));
+  wide = Math.min(wide, frame.width / 3.4);
+  const cell = Math.max(1.6, Math.min(18, (wide - 8) / grid.columns));
+  const deep = grid.rows === 1 ? 24 : cell;
+  const tall = grid.rows * deep + 24;
+  const radius = { x: frame.width / 2 - wide / 2 - 4, y: frame.height / 2 - tall / 2 - 4 };
+  const across = Math.min(radius.x, radius.y * 1.35);
+  const centre = [frame.width / 2, frame.height / 2];
+  const places = [];
+  for (let index = 0; index < n; index += 1) {
+    const angle = (2 * Math.PI * index) / n - Math.PI / 2;
+    places.push([centre[0] + across * Math.cos(angle), centre[1] + radius.y * Math.sin(angle)]);
+  }
+  for (let index = n; index < total; index += 1) {
+    places.push([centre[0], centre[1] + (index - n - (total - n - 1) / 2) * (tall + 12)]);
+  }
+  return { places, centre, radius: Math.min(across, radius.y), wide, tall, cell, deep, grid };
+}
+
+function gridOf(data) {
+  const { chunks, ranks } = data;
+  if (chunks <= 16) return { columns: chunks, rows: 1 };
+  const columns = chunks % ranks === 0 && ranks > 2 ? ranks : Math.ceil(Math.sqrt(chunks));
+  return { columns, rows: Math.ceil(chunks / columns) };
+}
+
+/** Draw one participant with its chunks, filled as far as contributions have arrived. */
+function glyph(frame, data, index, [x, y], held, fresh, seats) {
+  const isSwitch = index >= data.ranks;
+  const { wide, tall, grid, cell, deep } = seats;
+  const full = data.complete ?? Math.max(1, ...data.steps.flatMap((step) => step.holds.flat()));
+  const done = held.filter((each) => each >= full).length;
+  frame.add("rect", {
+    x: x - wide / 2,
+    y: y - tall / 2,
+    width: wide,
+    height: tall,
+    rx: isSwitch ? 2 : 7,
+    fill: frame.colour("panel"),
+    stroke: frame.colour(done === data.chunks ? "good" : "muted"),
+    "stroke-width": done === data.chunks ? 2 : 1,
+    "stroke-dasharray": isSwitch ? "5 3" : null,
+  });
+  const name = isSwitch ? "switch" : wide > 54 ? `rank ${index}` : String(index);
+  frame.text(x, y - tall / 2 + 13, name, { "text-anchor": "middle", "font-size": 11, "font-weight": 600 });
+  const left = x - (grid.columns * cell) / 2;
+  const top = y - tall / 2 + 18;
+  for (let chunk = 0; chunk < data.chunks; chunk += 1) {
+    drawCell(frame, {
+      x: left + (chunk % grid.columns) * cell,
+      y: top + Math.floor(chunk / grid.columns) * deep,
+      w: cell - (cell > 5 ? 1.5 : 0.4),
+      h: deep - (deep > 5 ? 1.5 : 0.4),
+      count: held[chunk] ?? 0,
+      full,
+      fresh: fresh.has(`${index}:${chunk}`),
+    });
+  }
+  const counts = held.map((each, chunk) => `chunk ${chunk}: ${each} of ${full}`);
+  return {
+    x: x - wide / 2,
+    y: y - tall / 2,
+    w: wide,
+    h: tall,
+    at: [x, y],
+    box: [x - wide / 2, y - tall / 2, wide, tall],
+    title: isSwitch ? "switch" : `rank ${index}`,
+    lines: [
+      `${done} of ${data.chunks} chunks complete`,
+      ...(data.chunks <= 8 ? counts : []),
+    ],
+  };
+}
+
+function drawCell(frame, { x, y, w, h, count, full, fresh }) {
+  const done = count >= full;
+  frame.add("rect", {
+    x,
+    y,
+    width: w,
+    height: h,
+    fill: frame.colour("ground"),
+    stroke: frame.colour(fresh ? "ink" : "line"),
+    "stroke-width": fresh ? 1.6 : 0.8,
+  });
+  if (count > 0) {
+    const tall = (h * Math.min(count, full)) / full;
+    frame.add("rect", {
+      x,
+      y: y + h - tall,
+      width: w,
+      height: tall,
+      fill: frame.colour(done ? "c3" : "c5"),
+      stroke: fresh ? frame.colour("ink") : null,
+      "stroke-width": fresh ? 1 : null,
+    });
+  }
+  if (w >= LETTERED && h >= 14) {
+    frame.text(x + w / 2, y + h / 2 + 4, String(count), {
+      "text-anchor": "middle",
+      "font-size": w >= 13 ? 11 : 10,
+      "font-weight": done ? 700 : 400,
+      stroke: done ? null : frame.colour("panel"),
+      "stroke-width": done ? null : 2.5,
+      "paint-order": "stroke",
+      fill: done ? frame.inkOn("c3") : frame.colour("ink"),
+      "pointer-events": "none",
+    });
+  }
+}
+
+/** Draw the way of a transfer; return it as a curve to move along. */
+function arrow(frame, transfer, seats, moving) {
+  const from = seats.places[transfer.source];
+  const to = seats.places[transfer.target];
+  const curve = between(from, to, seats);
+  const colour = frame.colour(transfer.reduces ? "c2" : "c1");
+  const [a, b, c] = curve;
+  frame.add("path", {
+    d: `M${a.map(short).join(" ")}Q${b.map(short).join(" ")} ${c.map(short).join(" ")}`,
+    fill: "none",
+    stroke: colour,
+    "stroke-width": 1.6,
+    "stroke-dasharray": transfer.reduces ? null : "6 3",
+    opacity: moving ? 0.85 : 0.4,
+    "marker-end": frame.arrow(colour),
+  });
+  return { transfer, curve, colour };
+}
+
+function short(value) {
+  return value.toFixed(1);
+}
+
+function between(from, to, { wide, tall }) {
+  const [dx, dy] = [to[0] - from[0], to[1] - from[1]];
+  const cut = Math.min(
+    0.42,
+    Math.min((wide / 2 + 4) / (Math.abs(dx) || 1e-9), (tall / 2 + 4) / (Math.abs(dy) || 1e-9)),
+  );
+  const start = [from[0] + dx * cut, from[1] + dy * cut];
+  const end = [to[0] - dx * cut, to[1] - dy * cut];
+  const bend = 0.1;
+  const middle = [(start[0] + end[0]) / 2 + dy * bend, (start[1] + end[1]) / 2 - dx * bend];
+  return [start, middle, end];
+}
+
+function along([a, b, c], t) {
+  const s = 1 - t;
+  return [0, 1].map((axis) => s * s * a[axis] + 2 * s * t * b[axis] + t * t * c[axis]);
+}
+
+/** Draw what is on its way: which chunk and how large, where there is room. */
+function tokensOf(frame, arrows, seats, data, moving) {
+  const many = arrows.length > 2 * data.ranks;
+  return arrows.map(({ transfer, curve, colour }) => {
+    const chunks = chunksOf(transfer);
+    const node = frame.add("g", { "pointer-events": "none", opacity: moving ? null : 0.75 });
+    if (many) {
+      node.append(svg("circle", { r: 3.5, fill: colour }));
+      return { node, curve };
+    }
+    const name = chunks.length === 1 ? `#${chunks[0]}` : `${chunks.length} chunks`;
+    const sign = transfer.reduces ? "+" : "=";
+    const size = seats.wide >= 64 ? ` ${frame.format.bytes(transfer.bytes)}` : "";
+    const text = `${sign}${name}${size}`;
+    const half = text.length * 3.1 + 5;
+    node.append(
+      svg("rect", { x: -half, y: -9, width: 2 * half, height: 17, rx: 4, fill: frame.colour("panel"), stroke: colour, "stroke-width": 1.5 }),
+      svg("text", { x: 0, y: 4, "text-anchor": "middle", "font-size": 10.5, fill: frame.colour("ink") }, text),
+    );
+    return { node, curve };
+  });
+}

@@ -1,0 +1,152 @@
+// A step of a collective in words, from what its transfers are; nothing here is per algorithm but
+// the names of phases.
+
+import { words } from "./parts.js";
+
+const SCATTER_GATHER = new Set(["ring", "bidirectional_ring", "halving_doubling", "torus_2d", "hierarchical", "two_shot"]);
+const TREES = new Set(["binary_tree", "double_binary_tree"]);
+
+/** Return what happens in step `index`, counted from 0. */
+export function stepInWords(data, index, format) {
+  const { transfers } = data.steps[index];
+  const n = data.ranks;
+  const head = `Step ${index + 1} of ${data.steps.length}: `;
+  if (!transfers.length) return `${head}nothing is sent.`;
+  const parts = [
+    clause(transfers.filter((each) => each.source < n && each.target < n), n, format),
+    switchClause(transfers.filter((each) => each.target >= n), "up", n, format),
+    switchClause(transfers.filter((each) => each.source >= n), "down", n, format),
+  ].filter(Boolean);
+  return `${head}${parts.join("; ")}${phase(data, transfers)}.`;
+}
+
+/** Return how things stand before the first step. */
+export function startInWords(data, format) {
+  const size = format.bytes(data.size_bytes);
+  const cut = `${data.chunks} chunks`;
+  const held = {
+    all_reduce: `every rank holds its own ${size}, cut into ${cut}; in the end all shall hold the sum`,
+    reduce_scatter: `every rank holds its own ${size}, cut into ${cut}; in the end each shall hold its block of the sum`,
+    all_gather: `every rank holds its own block; in the end all shall hold all of the ${size}`,
+    all_to_all: "every rank holds one chunk for every other; in the end each shall hold those meant for it",
+    broadcast: `rank 0 holds ${size}; in the end all shall hold it`,
+    reduce: `every rank holds its own ${size}; in the end rank 0 shall hold the sum`,
+    send_recv: `every rank holds its own ${size}; in the end each shall hold its left neighbour's`,
+  };
+  return `Before the first step: ${held[data.collective] ?? "nothing is sent yet"}.`;
+}
+
+/** Return that it is over. */
+export function endInWords(data) {
+  const said = {
+    all_reduce: "every rank holds the sum of all",
+    reduce_scatter: "each rank holds its block of the sum",
+    all_gather: "every rank holds all blocks",
+    all_to_all: "each rank holds what was meant for it",
+    broadcast: "every rank holds the buffer",
+    reduce: "rank 0 holds the sum of all",
+    send_recv: "each rank holds its left neighbour's buffer",
+  };
+  return `Done: ${said[data.collective] ?? "nothing more is sent"}.`;
+}
+
+function clause(transfers, n, format) {
+  if (!transfers.length) return "";
+  const senders = new Set(transfers.map((each) => each.source)).size;
+  const who = senders === n ? "each rank" : senders === 1 ? `rank ${transfers[0].source}` : `${senders} of ${n} ranks`;
+  const verb = senders === n || senders === 1 ? "sends" : "send";
+  const adds = transfers.filter((each) => each.reduces).length;
+  const several = new Set(transfers.map((each) => `${each.source}>${each.target}`)).size > senders;
+  const effect =
+    adds === transfers.length
+      ? several ? "who add it to their own" : "which adds it to its own"
+      : adds === 0
+        ? several ? "who keep a copy" : "which keeps a copy"
+        : "of which some add it to their own and some keep a copy";
+  return `${who} ${verb} ${load(transfers, format)} to ${whom(transfers, n, senders)}, ${effect}`;
+}
+
+function switchClause(transfers, way, n, format) {
+  if (!transfers.length) return "";
+  const ends = new Set(transfers.map((each) => (way === "up" ? each.source : each.target))).size;
+  const who = ends === n ? (way === "up" ? "each rank" : "every rank") : ends === 1 ? "one rank" : `${ends} ranks`;
+  if (way === "up") {
+    const verb = ends === n || ends === 1 ? "sends" : "send";
+    const adds = transfers.some((each) => each.reduces);
+    return `${who} ${verb} ${load(transfers, format)} to the switch${adds ? ", which adds them up" : ""}`;
+  }
+  return `the switch sends ${load(transfers, format)} to ${who}`;
+}
+
+/** Return how much one transfer carries. */
+function load(transfers, format) {
+  const counts = transfers.map((each) => chunksOf(each).length);
+  const most = Math.max(...counts);
+  const size = format.bytes(Math.max(...transfers.map((each) => each.bytes)));
+  if (most === 1) return `one chunk (${size})`;
+  return counts.every((each) => each === most) ? `${most} chunks (${size})` : `up to ${most} chunks (${size})`;
+}
+
+function whom(transfers, n, senders) {
+  const shift = (each) => (each.target - each.source + n) % n;
+  if (transfers.length === 1) return `rank ${transfers[0].target}`;
+  if (n > 2 && transfers.every((each) => shift(each) === 1)) return "its right neighbour";
+  if (n > 2 && transfers.every((each) => shift(each) === n - 1)) return "its left neighbour";
+  if (n > 2 && transfers.every((each) => shift(each) === 1 || shift(each) === n - 1)) return "both neighbours";
+  if (transfers.length === senders * (n - 1) && n > 2) return "every other";
+  const back = new Set(transfers.map((each) => `${each.target}>${each.source}`));
+  const swapped = transfers.every((each) => back.has(`${each.source}>${each.target}`));
+  const far = Math.abs(transfers[0].target - transfers[0].source);
+  if (swapped && transfers.every((each) => Math.abs(each.target - each.source) === far)) {
+    return `its partner ${far} away, and gets as much`;
+  }
+  if (transfers.every((each) => shift(each) === shift(transfers[0]))) return `the rank ${shift(transfers[0])} to its right`;
+  return senders === transfers.length ? "one other each" : "others";
+}
+
+function phase(data, transfers) {
+  if (data.collective !== "all_reduce") return "";
+  const adds = transfers.filter((each) => each.reduces).length;
+  const names = SCATTER_GATHER.has(data.algorithm)
+    ? ["reduce-scatter phase", "all-gather phase"]
+    : TREES.has(data.algorithm)
+      ? ["up the tree, adding", "down the tree, handing out the sum"]
+      : null;
+  if (!names) return "";
+  if (adds === transfers.length) return `: ${names[0]}`;
+  return adds === 0 ? `: ${names[1]}` : ": both phases at once, in a pipeline";
+}
+
+/** Return the chunks that a transfer carries. */
+export function chunksOf(transfer) {
+  return transfer.chunks ?? [transfer.chunk];
+}
+
+/** Return the least that the busiest rank must send, where ranks alone add; null if not known. */
+export function leastBytes(data) {
+  const n = data.ranks;
+  const share = {
+    all_reduce: (2 * (n - 1)) / n,
+    reduce_scatter: (n - 1) / n,
+    all_gather: (n - 1) / n,
+    all_to_all: (n - 1) / n,
+    send_recv: 1,
+  }[data.collective];
+  return share === undefined ? null : share * data.size_bytes;
+}
+
+/** Return the same in words. */
+export function leastInWords(data) {
+  return {
+    all_reduce: "2 (n - 1)/n of the buffer",
+    reduce_scatter: "(n - 1)/n of the buffer",
+    all_gather: "(n - 1)/n of the buffer",
+    all_to_all: "(n - 1)/n of the buffer",
+    send_recv: "the buffer",
+  }[data.collective];
+}
+
+/** Return what an algorithm is called. */
+export function algorithmName(name) {
+  return name === "nvls" || name === "sharp" ? name.toUpperCase() : words(name);
+}

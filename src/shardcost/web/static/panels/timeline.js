@@ -1,0 +1,224 @@
+// Timeline: what every stage and stream does when, in one layer or in a whole step.
+
+import { colourOfGroup, colourOfKind, gantt, html, number } from "../charts.js";
+import { empty, framed, table } from "./parts.js";
+
+export const id = "timeline";
+export const title = "Timeline";
+
+const LISTED = 200;
+const VIEWS = [
+  ["layer", "one layer"],
+  ["step", "the whole step"],
+];
+const KINDS = {
+  product: "products",
+  attention: "attention",
+  pass: "passes over memory",
+  optimizer: "optimizer",
+  forward: "forward",
+  backward: "backward",
+  weight: "weight gradients",
+  recompute: "recomputing",
+  host: "host",
+  idle: "waiting (bubble)",
+};
+const OPACITY = { backward: 0.72, weight: 0.5, recompute: 0.6 };
+const SHORT = { forward: "F", backward: "B", weight: "W", recompute: "R" };
+
+export function mount(root, page) {
+  const { format } = page;
+  const frame = framed(root);
+  let of = "layer";
+  let asked = null;
+  let shown = null;
+  const buttons = VIEWS.map(([name, text]) =>
+    html(
+      "button",
+      { type: "button", id: `timeline-${name}`, "aria-pressed": String(name === of), on: { click: () => view(name) } },
+      text,
+    ),
+  );
+  const totals = html("p", { class: "panel-line", id: "timeline-totals" });
+  const cut = html("p", { class: "panel-note", id: "timeline-cut", hidden: true });
+  const nothing = empty("");
+  const place = html("div", {});
+  const list = html("div", {});
+  const more = html("details", { class: "panel-more" }, html("summary", {}, "All events as a table"), list);
+  more.addEventListener("toggle", fillList);
+  frame.body.append(
+    html("div", { class: "panel-controls" }, html("div", { class: "switch", role: "group", "aria-label": "what is shown" }, buttons)),
+    totals,
+    nothing,
+    place,
+    cut,
+    more,
+  );
+  const chart = gantt(place, page, { height: heightOf, name: "timeline" });
+  nothing.hidden = true;
+
+  function heightOf(width) {
+    const lanes = shown?.streams.length ?? 2;
+    const legend = width < 560 ? 70 : 40;
+    return Math.max(230, Math.min(640, lanes * (lanes > 8 ? 30 : 44) + legend + 80));
+  }
+
+  async function view(name) {
+    of = name;
+    buttons.forEach((each, index) => each.setAttribute("aria-pressed", String(VIEWS[index][0] === of)));
+    if (asked) await load(null);
+  }
+
+  function load(signal) {
+    return frame.run(async (own) => {
+      const data = await page.post("api/timeline", { ...asked, of }, own);
+      if (own.aborted) return;
+      shown = data;
+      draw();
+    }, signal);
+  }
+
+  function draw() {
+    const data = shown;
+    const none = !data.events.length;
+    nothing.hidden = !none;
+    nothing.textContent = "Nothing runs: there is nothing to draw.";
+    place.hidden = none;
+    cut.hidden = !data.cut;
+    cut.textContent = typeof data.cut === "string" ? `Left out: ${data.cut}` : "Part of it was left out.";
+    fillTotals(data);
+    fillList();
+    if (none) return;
+    chart.set({
+      span: data.span_s,
+      lanes: data.streams,
+      events: data.events.map((event) => eventOf(event, data)),
+      form: format.time,
+      legend: legendOf(data),
+      summary: summaryOf(data),
+    });
+  }
+
+  function fillTotals(data) {
+    const sums = data.totals;
+    const whole = data.of === "step";
+    const stages = new Set(data.streams.map((each) => each.stage)).size;
+    const item = (label, seconds, figure) => {
+      if (!seconds) return null;
+      const text = format.time(seconds);
+      return html("span", { class: "panel-figure" }, `${label} `, figure ? number(text, figure, { label }) : html("b", {}, text));
+    };
+    const single = whole && stages === 1;
+    const items = [
+      item(whole ? "step" : "layer", data.span_s, whole ? "time_s" : null),
+      item("computing", sums.compute_s, null),
+      item("communication exposed", sums.exposed_s, single ? "comm_share" : null),
+      item("hidden", sums.hidden_s, null),
+      item("waiting", sums.bubble_s, single ? "parts.bubble" : null),
+      item("host", sums.host_s, single ? "parts.host and overhead" : null),
+      stages > 1 && whole ? html("span", { class: "panel-figure" }, `summed over ${stages} stages shown`) : null,
+    ];
+    totals.replaceChildren(...items.filter(Boolean));
+  }
+
+  function fillList() {
+    if (!more.open || !shown) return;
+    const rows = shown.events.slice(0, LISTED).map((each) => ({
+      cells: [
+        each.name,
+        shown.streams[each.stream].name,
+        format.time(each.start_s),
+        format.time(each.end_s - each.start_s),
+        state(each),
+      ],
+    }));
+    const left = shown.events.length - rows.length;
+    list.replaceChildren(
+      table("events of the timeline", ["event", "stream", "start", "lasts", "kind"], rows, { right: [2, 3] }),
+      left > 0 ? html("p", { class: "panel-note" }, `${left} more in the CSV.`) : "",
+    );
+  }
+
+  function eventOf(event, data) {
+    const comm = event.kind === "comm" || event.kind === "send";
+    const idle = event.kind === "idle";
+    const lasts = event.end_s - event.start_s;
+    const batch = event.micro_batch ?? null;
+    const lines = [
+      ["lasts", `${format.time(lasts)}, ${format.percent(lasts / data.span_s)} of what is shown`],
+      ["from", `${format.time(event.start_s)} to ${format.time(event.end_s)}`],
+      state(event),
+    ];
+    if (event.group) lines.push(["group", event.group]);
+    if (batch !== null) lines.push(["micro-batch", String(batch)]);
+    if ((event.chunk ?? null) !== null && event.chunk > 0) lines.push(["chunk", String(event.chunk)]);
+    return {
+      lane: event.stream,
+      start: event.start_s,
+      end: event.end_s,
+      name: event.name,
+      short: event.kind in SHORT && batch !== null ? `${SHORT[event.kind]}${batch}` : event.name,
+      colour: colourOfKind(event.kind, event.group),
+      hatched: idle || (comm && !event.exposed),
+      edge: comm && event.exposed,
+      opacity: OPACITY[event.kind] ?? null,
+      title: event.name,
+      lines,
+    };
+  }
+
+  function legendOf(data) {
+    const items = new Map();
+    for (const each of data.events) {
+      const comm = each.kind === "comm" || each.kind === "send";
+      const name = comm
+        ? `${each.group ?? "tp"} communication ${each.exposed ? "exposed" : "hidden"}`
+        : KINDS[each.kind] ?? each.kind;
+      if (items.has(name)) continue;
+      items.set(name, {
+        name,
+        colour: comm ? colourOfGroup(each.group) : colourOfKind(each.kind),
+        hatched: each.kind === "idle" || (comm && !each.exposed),
+        edge: comm && each.exposed,
+        opacity: OPACITY[each.kind],
+      });
+    }
+    return [...items.values()];
+  }
+
+  function summaryOf(data) {
+    const sums = data.totals;
+    const what = data.of === "step" ? "a step" : "one layer";
+    return (
+      `Timeline of ${what}: ${format.time(data.span_s)}, ${data.events.length} events on ` +
+      `${data.streams.length} streams; ${format.time(sums.compute_s)} of computing, ` +
+      `${format.time(sums.exposed_s)} of exposed and ${format.time(sums.hidden_s)} of hidden ` +
+      `communication, ${format.time(sums.bubble_s)} of waiting.`
+    );
+  }
+
+  return {
+    update(ask, _estimate, signal) {
+      asked = ask;
+      return load(signal);
+    },
+    rows() {
+      if (!shown) return [];
+      const head = ["name", "stream", "start_s", "end_s", "kind", "exposed", "group", "micro_batch", "chunk", "pass"];
+      return [
+        head,
+        ...shown.events.map((each) =>
+          head.map((name) => (name === "stream" ? shown.streams[each.stream].name : each[name] ?? "")),
+        ),
+      ];
+    },
+  };
+}
+
+/** Return what an event is, in words. */
+function state(event) {
+  if (event.kind === "comm" || event.kind === "send") {
+    return event.exposed ? "communication, exposed" : "communication, hidden behind computing";
+  }
+  return KINDS[event.kind] ?? event.kind;
+}
