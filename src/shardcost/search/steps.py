@@ -140,7 +140,7 @@ def current_value(asked: Asked, axis: str) -> Any:
 
 def changed(asked: Asked, values: Mapping[str, Any]) -> Change:
     """Return a layout with some axes changed: the devices kept, unless they are among these."""
-    layout, own = asked.layout, {**_with_company(asked.layout, values)}
+    layout, own = asked.layout, dict(_with_company(asked.layout, values))
     gpus = own.pop("gpus", None)
     inner = {name: own.get(name, getattr(layout, name)) for name in _INNER}
     size = inner["tp"] * inner["cp"] * inner["pp"]
