@@ -18,6 +18,7 @@ from shardcost.web.finder import Pasted
 from shardcost.web.limits import MOST_CELLS, MOST_VALUES
 
 if TYPE_CHECKING:
+    from shardcost.collectives.silicon import CollectiveTime
     from shardcost.estimate.result import Estimate
 
 Fields = dict[str, Any]
@@ -123,31 +124,35 @@ def _collective_options(asked: Fields) -> Namespace:
         if asked.get(name) is None:
             raise UsageError(f"missing {'COLLECTIVE' if name == 'collective' else '--gpus'}")
     options.collective = asked["collective"]
-    if asked["size"] is not None:
-        options.size = _size(asked["size"])
     return options
 
 
 def collective(asked: Fields) -> Any:
     """Return what ``shardcost collective --json`` prints of one size, or the curves of many."""
-    from shardcost.asked.collectives import collective_of, size_of, sizes_of
-
-    options, finder = _collective_options(asked), Pasted(asked)
-    if options.size is not None and options.sweep is not None:
+    if asked["size"] is not None and asked["sweep"] is not None:
         raise UsageError("--size and --sweep exclude each other; give one")
-    if options.size is not None:
+    if asked["sweep"] is None:
         from shardcost.report.collective import as_data
 
-        return as_data(collective_of(options, finder, size_of(options.size, "--size")))
-    if options.sweep is None:
-        raise UsageError("missing --size (or --sweep A:B for many sizes)")
+        return as_data(_one_collective(asked))
+    from shardcost.asked.collectives import collective_of, sizes_of
     from shardcost.collectives.sweep import curve_sizes
     from shardcost.evidence.shipped_points import points_like
     from shardcost.report.collective_curves import as_data as curves_as_data
 
+    options = _collective_options(asked)
     sizes = sizes_of(options.sweep)
-    found = collective_of(options, finder, curve_sizes(sizes[0], sizes[-1]))
+    found = collective_of(options, Pasted(asked), curve_sizes(sizes[0], sizes[-1]))
     return curves_as_data(found, points_like(found))
+
+
+def _one_collective(asked: Fields) -> CollectiveTime:
+    from shardcost.asked.collectives import collective_of, size_of
+
+    options = _collective_options(asked)
+    if asked["size"] is None:
+        raise UsageError("missing --size (or --sweep A:B for many sizes)")
+    return collective_of(options, Pasted(asked), size_of(_size(asked["size"]), "--size"))
 
 
 def schedule(asked: Fields) -> Any:
@@ -183,8 +188,21 @@ def _size(value: Any) -> str:
 
 
 def why(asked: Fields) -> Any:
-    """Return where a figure comes from."""
-    raise UsageError("not yet")
+    """Return where a figure of an estimate, or of a collective, comes from."""
+    from shardcost.report.why import as_data
+
+    figure = asked["figure"]
+    if figure is None:
+        raise UsageError("missing figure")
+    if asked["collective"] is not None:
+        from shardcost.report.why import why_collective
+
+        return as_data(why_collective(_one_collective(asked["collective"]), figure))
+    if asked["phase"] is None:
+        raise UsageError("one of --train --prefill --decode is required: phase")
+    from shardcost.estimate.why import why as why_estimate
+
+    return as_data(why_estimate(_found(asked)[0], figure))
 
 
 def commands(asked: Fields) -> Any:

@@ -13,13 +13,14 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from fastapi.telemetry import TelemetryConfig
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from shardcost import __version__
 from shardcost.web import asks, shapes
 from shardcost.web.crew import BusyError, Crew, LateError, Reply
-from shardcost.web.guard import LOOPBACK, Guard
+from shardcost.web.guard import LOOPBACK, MISTAKE, Guard
 from shardcost.web.jobs import Jobs
 from shardcost.web.limits import (
     FILE_BYTES,
@@ -34,6 +35,7 @@ from shardcost.web.limits import (
 )
 from shardcost.web.pages import Assets
 from shardcost.web.told import first_fault
+from shardcost.web.worker import IN_NO_HURRY
 
 _log = logging.getLogger("shardcost.web")
 _ABOUT: Final = """\
@@ -41,6 +43,14 @@ What it costs to shard a transformer over accelerators: the answers of the comma
 Figures are in base units: seconds, bytes, FLOP per second. Fields have the names of the options,
 with underscores; a field that is left out or null has the option's default. Nothing is kept of what
 is asked but answers to give again, and nothing is sent elsewhere."""
+_TELLS_NOBODY: Final[TelemetryConfig] = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""Whatever the environment says."""
 _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     403: {"model": shapes.Refused, "description": "asked by a foreign page"},
     408: {"model": shapes.Refused, "description": "the body took too long to arrive"},
@@ -147,7 +157,7 @@ class Desk:
     def __init__(self) -> None:
         cores = max(1, min(4, os.cpu_count() or 1))
         self.questions = Crew(cores, kept=cores, waiting=QUESTIONS_WAITING, warm=list(asks.FIRST))
-        self.files = Crew(FILES, kept=1, waiting=FILES_WAITING)
+        self.files = Crew(FILES, kept=1, waiting=FILES_WAITING, warm=(IN_NO_HURRY,))
         self.jobs = Jobs()
         self.remembered: OrderedDict[tuple[str, str, bool], Reply] = OrderedDict()
 
@@ -202,6 +212,7 @@ def create_app(hosts: Collection[str] = LOOPBACK) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         separate_input_output_schemas=False,
+        telemetry=_TELLS_NOBODY,
     )
     app.router.route_class = _Route
     _add_pages(app)
@@ -234,7 +245,7 @@ def _response(reply: Reply, request: Request) -> Response:
     if reply.state == "unable":
         return JSONResponse(detail, 503, timing)
     _log.error("%s: %s", request.url.path, reply.head["detail"])
-    return JSONResponse({"detail": "a mistake in shardcost; the server's log says where"}, 500)
+    return JSONResponse({"detail": MISTAKE}, 500)
 
 
 def _add_question(app: FastAPI, desk: Desk, question: _Question) -> None:
@@ -387,8 +398,3 @@ def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(LateError)
     async def late(_: Request, error: LateError) -> Response:
         return JSONResponse({"detail": str(error)}, 503)
-
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> Response:
-        _log.error("%s: %s: %s", request.url.path, type(error).__name__, error)
-        return JSONResponse({"detail": "a mistake in shardcost; the server's log says where"}, 500)

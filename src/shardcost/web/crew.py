@@ -67,6 +67,8 @@ class _Worker:
         assert stdin is not None  # noqa: S101  it is a pipe
         while not self.ready:
             self.ready = (await self._heard()).state == "ready"
+        if stdin.is_closing():
+            raise EOFError
         stdin.write(message)
         await stdin.drain()
         while True:
@@ -96,7 +98,8 @@ class Crew:
         size: Processes at a time.
         kept: Of these, how many stay when there is nothing to do.
         waiting: Questions that may wait for a process.
-        warm: Tasks that a process makes itself ready for while it has nothing to do.
+        warm: Tasks that a process makes itself ready for while it has nothing to do; or that it
+            is in no hurry.
     """
 
     def __init__(self, size: int, kept: int, waiting: int, warm: Sequence[str] = ()) -> None:

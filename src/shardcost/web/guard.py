@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Collection
 from typing import Any, Final
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardcost.web.limits import BODY_S, FILE_BYTES, JSON_BYTES
 
+MISTAKE: Final = "a mistake in shardcost; the server's log says where"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 FILE_PATH: Final = "/api/file"
 FILE_HEADER: Final = "x-shardcost"
@@ -35,6 +37,9 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 """On every answer."""
+
+
+_log = logging.getLogger("shardcost.web")
 
 
 class _RefusedError(Exception):
@@ -85,8 +90,10 @@ class Guard:
             await _refuse(sent, error)
         except _GoneError:
             return
-        if not answered:
-            await _refuse(sent, _RefusedError(500, "no answer"))
+        except Exception:
+            _log.exception("%s", scope["path"])
+            if not answered:
+                await _refuse(sent, _RefusedError(500, MISTAKE))
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)

@@ -20,6 +20,7 @@ from shardcost.web.limits import (
     SEARCHES_WAITING,
     UNASKED_S,
 )
+from shardcost.web.worker import IN_NO_HURRY
 
 _LOOK_EVERY_S: Final = 1.0
 _OVER: Final = ("done", "cancelled", "failed")
@@ -68,7 +69,7 @@ class Jobs:
     """The searches of all who ask; a few run at a time, a few more wait."""
 
     def __init__(self) -> None:
-        self.crew = Crew(SEARCHES, kept=1, waiting=SEARCHES_WAITING)
+        self.crew = Crew(SEARCHES, kept=1, waiting=SEARCHES_WAITING, warm=(IN_NO_HURRY,))
         self.places = asyncio.Semaphore(SEARCHES)
         self.by_name: dict[str, Job] = {}
         self.sweeper: asyncio.Task[None] | None = None

@@ -103,7 +103,7 @@ def serve(listening: socket.socket, host: str, ready: Callable[[], None]) -> Non
         create_app(hosts_of(host)),
         http=_protocol(),
         ws="none",
-        log_level="warning",
+        log_level="error",  # garbage that somebody sends is no news
         access_log=False,
         server_header=False,
         limit_concurrency=CONNECTIONS,

@@ -32,6 +32,9 @@ from shardcost.web.limits import MEMORY_BYTES, RETIRE_BYTES
 SIZES: Final = struct.Struct("!II")
 _ZIPPED_FROM: Final = 1400
 """Bytes: what is shorter fits one packet anyway."""
+IN_NO_HURRY: Final = "--in-no-hurry"
+"""Told to a process whose answers may take a while."""
+_NICENESS: Final = 10
 _TELL_EVERY_S: Final = 0.1
 Head = dict[str, Any]
 
@@ -48,11 +51,14 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     _bound_memory()
+    later = list(sys.argv[1:])
+    if later == [IN_NO_HURRY]:
+        later = []
+        _step_back()
     asked: SimpleQueue[tuple[Head, bytes]] = SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, asked), daemon=True).start()
     warm_up(("estimate",))
     _send(out, {"state": "ready"})
-    later = list(sys.argv[1:])
     while True:
         while later and asked.empty():
             warm_up((later.pop(0),))
@@ -152,8 +158,14 @@ def warm_up(tasks: Sequence[str]) -> None:
     from shardcost.web.asks import FIRST, field_values
 
     for task in tasks:
-        with suppress(ShardcostError):
+        with suppress(Exception):  # whoever asks is told
             QUESTIONS[task](field_values(*FIRST[task]))
+
+
+def _step_back() -> None:
+    """Leave the processor to whoever answers questions in the meantime."""
+    with suppress(AttributeError, OSError):
+        os.nice(_NICENESS)
 
 
 def _bound_memory() -> None:
