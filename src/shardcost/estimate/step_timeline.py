@@ -18,7 +18,7 @@ from shardcost.estimate.busy import Busy
 from shardcost.estimate.events import COMPUTE, Drawing, Event, check, drawing, summed
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.totals import forward_pass, tensor_collectives
-from shardcost.estimate.work import PieceWork, step_work
+from shardcost.estimate.work import PieceWork, all_passes, step_work
 from shardcost.memory.stages import Stage as StageLayers
 from shardcost.memory.stages import stage_by_cost, stage_evenly
 from shardcost.program.operations import Collective, Passes
@@ -84,7 +84,7 @@ class _Window(NamedTuple):
 def _training(found: Estimate) -> Drawing:
     work = step_work(found.program, found.work)
     line = timeline_of(work, found.layout.schedule)
-    window, cut = _window(work)
+    window, cut = _window(work, len(all_passes(found.work.layer).comm_s))
 
     @cache
     def numbers(stage: int) -> dict[Op, int]:
@@ -103,14 +103,18 @@ def _training_title(work: StepWork) -> str:
     return f"One training step: {stages}, {batches}"
 
 
-def _window(work: StepWork) -> tuple[_Window, str | None]:
-    """Return what of a step is drawn, and in words what is not."""
+def _window(work: StepWork, groups: int) -> tuple[_Window, str | None]:
+    """Return what of a step is drawn, and in words what is not.
+
+    An operation is one event, communication of each group exposed and hidden, and rarely more than
+    three of sending, waiting and a late host.
+    """
     stages, batches = work.stages, work.micro_batches
     ends = stages if stages <= _MOST_STAGES else _MOST_STAGES // 2
     kept = frozenset((*range(ends), *range(stages - ends, stages)))
     buckets = work.data_parallel.buckets * work.chunks * 4
     room = max(MOST_EVENTS - len(kept) * buckets, MOST_EVENTS // 4)
-    per_batch = len(kept) * work.chunks * 2 * _MOST_PER_OPERATION
+    per_batch = len(kept) * work.chunks * 2 * (4 + 2 * groups)
     outer = batches if batches * per_batch <= room else max(1, room // (2 * per_batch))
     left_out = []
     if len(kept) < stages:
@@ -121,10 +125,6 @@ def _window(work: StepWork) -> tuple[_Window, str | None]:
         outer = batches
     words = f"left out: {' and '.join(left_out)}, numbered from 0" if left_out else None
     return _Window(kept, outer, batches), words
-
-
-_MOST_PER_OPERATION: Final = 7
-"""Events of one operation: compute, host, exposed and hidden communication, a send, a wait."""
 
 
 class _Inside(NamedTuple):
@@ -164,6 +164,7 @@ class _Staged:
         self.bare = durations(work, schedule, stage, gathered=False)
         self.gathered = durations(work, schedule, stage)
         self.inside: Callable[[str, int], _Inside] = cache(self._inside)
+        self.usual: Callable[[str, int], list[Event]] = cache(self._usual)
 
     def events(self) -> Iterator[Event]:
         """Yield all events of the stage."""
@@ -231,11 +232,28 @@ class _Staged:
         return piece.backward if apart else piece.backward + piece.weight
 
     def _operation(self, op: Op, start: float, end: float) -> Iterator[Event]:
+        """Yield one operation: like others of its kind, unless it waits for buckets of weights."""
         kind, chunk, batch = op
+        if self._waits_for_weights(op):
+            for event in self._shown(kind, chunk, start, self._computing(op, start)):
+                yield event._replace(micro_batch=batch)
+            return
+        for each in self.usual(kind, chunk):
+            name, stage, stream, what, one, other, exposed, group, _, _, passing = each
+            span = start + one, min(start + other, end)
+            yield Event(name, stage, stream, what, *span, exposed, group, batch, chunk, passing)
+
+    def _usual(self, kind: str, chunk: int) -> list[Event]:
+        """Return an operation that starts at 0 and is never held up."""
+        span = self.inside(kind, chunk).late_s, self.gathered[kind][chunk]
+        shown = self._shown(kind, chunk, 0.0, [span])
+        return [event for event in shown if event.seconds > _TRIFLE_S]
+
+    def _shown(self, kind: str, chunk: int, start: float, spans: Sequence[Span]) -> Iterator[Event]:
+        """Yield what an operation is made of, laid into the time in which it is at work."""
         inside, name = self.inside(kind, chunk), _NAMES[kind]
-        more = {"micro_batch": batch, "chunk": chunk, "passing": name}
+        more = {"chunk": chunk, "passing": name}
         yield from self._sharded(inside, start, more)
-        spans = self._computing(op, start + inside.late_s, end)
         pieces = [
             (self._event(name, COMPUTE, name, _NEVER, **more), inside.compute_s),
             (self._event("wait for the host", COMPUTE, "host", _NEVER, **more), inside.host_s),
@@ -266,11 +284,13 @@ class _Staged:
             span = split, split + hidden
             yield self._event(name, "dp", "comm", span, exposed=False, group="dp", **more)
 
-    def _computing(self, op: Op, start: float, end: float) -> list[Span]:
-        """Return when an operation is at work: not while it waits for buckets of weights."""
-        kind, chunk, batch = op
-        if batch or kind != "F" or not self.lane.gathers:
-            return [(start, end)]
+    def _waits_for_weights(self, op: Op) -> bool:
+        kind, _, batch = op
+        return kind == "F" and batch == 0 and bool(self.lane.gathers)
+
+    def _computing(self, op: Op, start: float) -> list[Span]:
+        """Return when a first forward is at work: not while it waits for buckets of weights."""
+        kind, chunk, _ = op
         buckets = self.work.data_parallel.buckets
         share = self.gathered[kind][chunk] / buckets
         spans: list[Span] = []
@@ -317,10 +337,10 @@ class _Staged:
             yield from self._split("gather weights", (start, end), late, chunk)
 
     def _waits(self) -> Iterator[Span]:
-        for op, start, end in zip(self.lane.ops, self.lane.starts, self.lane.ends, strict=True):
-            if op[0] == "F" and op[2] == 0 and self.lane.gathers:
+        for op, start in zip(self.lane.ops, self.lane.starts, strict=True):
+            if self._waits_for_weights(op):
                 free = start
-                for span in self._computing(op, start, end):
+                for span in self._computing(op, start):
                     yield free, span[0]
                     free = span[1]
 
