@@ -1,0 +1,277 @@
+"""Why a figure is as it is: a formula, the values put in, who states them, and the error seen.
+
+A `Why` holds its formula as an expression over the names of its terms, so that whoever doubts it
+can put the terms in and compute the figure again; tests do. What is shown of it is made here: the
+formula with its symbols, and the same with values and their units.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardcost.catalog.errors import CONFIDENCE_PCT
+from shardcost.cluster import Cluster
+from shardcost.units import (
+    format_bytes,
+    format_bytes_decimal,
+    format_count,
+    format_flops,
+    format_rate,
+    format_time,
+)
+
+SENT: Final = "bytes sent"
+"""The unit of traffic, shown in powers of ten as links' rates are; that of memory is ``bytes``."""
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
+_ADDRESS: Final = re.compile(r",? https?://[^ )]*")
+_DATA_SETS: Final = re.compile(r"(measured rows of )([^;(]*)")
+_POWERS: Final = ("J", "kJ", "MJ")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One symbol of a formula."""
+
+    name: str
+    """As the expression writes it."""
+    value: float
+    unit: str
+    meaning: str = ""
+    source: str = ""
+    """Who states it; nothing where it follows from the question."""
+    label: str = ""
+    """As it is shown, where that is not the name."""
+
+    @property
+    def symbol(self) -> str:
+        """As it is shown."""
+        return self.label or self.name.replace("_", " ")
+
+    @property
+    def text(self) -> str:
+        """The value with its unit."""
+        return in_unit(self.value, self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A figure that another one is made of."""
+
+    figure: str
+    name: str
+    value: float
+    """What it contributes."""
+    unit: str
+
+    @property
+    def text(self) -> str:
+        """The contribution with its unit."""
+        return in_unit(self.value, self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """How far measurements were from predictions like a figure's."""
+
+    words: str
+    like: str
+    """Which rows, in words."""
+    rows: int
+    low: float | None = None
+    """Nine of ten measurements of this very figure lie above; None where no rows are of it."""
+    high: float | None = None
+    median_pct: float | None = None
+    """Median error of the fit of the constants behind it."""
+    confidence_pct: int = CONFIDENCE_PCT
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Where one figure comes from."""
+
+    figure: str
+    title: str
+    value: float
+    unit: str
+    formula: str
+    """In symbols."""
+    numbers: str
+    """The same with values and their units."""
+    expression: str
+    """The same over the names of the terms, as Python writes it."""
+    terms: tuple[Term, ...]
+    sources: tuple[str, ...]
+    error: Error | None
+    parts: tuple[Part, ...]
+    words: str
+    """The same in a sentence or two."""
+
+    @property
+    def text(self) -> str:
+        """The value with its unit."""
+        return in_unit(self.value, self.unit)
+
+
+def reason(
+    figure: str,
+    title: str,
+    value: Any,
+    unit: str,
+    expression: str,
+    terms: Iterable[Term],
+    *,
+    parts: Iterable[Part] = (),
+    error: Error | None = None,
+    sources: Iterable[str] = (),
+    words: str = "",
+) -> Why:
+    """Return why a figure is as it is, its formula shown with symbols and with values."""
+    every = tuple(terms)
+    said = {each.name: each.text for each in every}
+    stated = (each.source for each in every)
+    return Why(
+        figure=figure,
+        title=title,
+        value=float(value),
+        unit=unit,
+        formula=_shown(expression, {each.name: each.symbol for each in every}),
+        numbers=_shown(expression, said),
+        expression=expression,
+        terms=every,
+        sources=tuple(dict.fromkeys(filter(None, (*stated, *sources)))),
+        error=error,
+        parts=tuple(parts),
+        words=words,
+    )
+
+
+def total(
+    figure: str,
+    title: str,
+    value: Any,
+    unit: str,
+    parts: Sequence[Part],
+    *,
+    terms: Iterable[Term] = (),
+    meanings: Mapping[str, str] | None = None,
+    **others: Any,
+) -> Why:
+    """Return why a figure is that is the sum of others; those that are nothing are left out."""
+    counted = [each for each in parts if each.value != 0]
+    names = identifiers([each.name for each in counted])
+    added = [
+        Term(name, each.value, each.unit, (meanings or {}).get(each.figure, ""))
+        for name, each in zip(names, counted, strict=True)
+    ]
+    expression = " + ".join(names) or "0"
+    return reason(figure, title, value, unit, expression, [*added, *terms], parts=counted, **others)
+
+
+def identifiers(names: Sequence[str]) -> list[str]:
+    """Return names as an expression may write them, all of them different.
+
+    >>> identifiers(["tp communication", "tp_communication", "2nd"])
+    ['tp_communication', 'tp_communication_2', 'n2nd']
+    """
+    found: list[str] = []
+    for name in names:
+        plain = _NOT_IN_A_NAME.sub("_", name).strip("_") or "it"
+        plain = f"n{plain}" if plain[0].isdigit() else plain
+        same = sum(each == plain or each.startswith(f"{plain}_") for each in found)
+        found.append(f"{plain}_{same + 1}" if plain in found else plain)
+    return found
+
+
+def _shown(expression: str, texts: Mapping[str, str]) -> str:
+    """Return an expression with every name replaced by its text, for people to read."""
+    put_in = _NAME.sub(lambda name: texts.get(name[0], name[0]), expression)
+    return put_in.replace("**", "^").replace("*", "x")
+
+
+def in_unit(value: float, unit: str) -> str:
+    """Return a value in its unit, as the reports write it.
+
+    >>> in_unit(0.0125, "s"), in_unit(0.5, "share"), in_unit(18e9, "bytes sent"), in_unit(80, "")
+    ('12.5 ms', '50.0 %', '18 GB', '80')
+    """
+    known = _FORMATS.get(unit)
+    return known(value) if known else f"{plain_number(value)} {unit}".rstrip()
+
+
+def plain_number(value: float) -> str:
+    """Return a count or a factor with the digits that count."""
+    return f"{value:,.0f}" if abs(value) >= 1000 or float(value).is_integer() else f"{value:.4g}"
+
+
+def rate(tokens: float) -> str:
+    """Return tokens per second with the digits that count."""
+    return f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:.3g}"
+
+
+def percent(share: Any) -> str:
+    """Return a share in percent."""
+    return f"{100 * float(share):.1f} %"
+
+
+def flop(flops: Any) -> str:
+    """Return a count of operations."""
+    return format_flops(flops).removesuffix("/s")
+
+
+def _energy(joules: float) -> str:
+    value = joules
+    for unit in _POWERS:
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.4g} GJ"
+
+
+_FORMATS: Final[Mapping[str, Callable[[float], str]]] = {
+    "s": format_time,
+    "bytes": format_bytes,
+    SENT: format_bytes_decimal,
+    "bytes/s": format_rate,
+    "FLOP": flop,
+    "FLOP/s": format_flops,
+    "tokens/s": lambda value: f"{rate(value)} tokens/s",
+    "weights": lambda value: f"{format_count(value)} weights",
+    "share": percent,
+    "s/s": lambda value: f"{value:.3g}",
+    "J": _energy,
+}
+
+
+def brief(source: object) -> str:
+    """Return a source without its address, and of many data sets the first."""
+    text = _ADDRESS.sub("", str(source))
+    sets = _DATA_SETS.search(text)
+    if sets is None or sets[2].count(", ") < 2:
+        return text
+    names = sets[2].split(", ")
+    return text.replace(sets[2], f"{names[0]} and {len(names) - 1} other sets")
+
+
+def stated_by(cluster: Cluster, figure: str) -> str:
+    """Return who states a figure of a cluster's datasheet; nothing where nobody does."""
+    source = cluster.sources.get(figure)
+    return str(source) if source else ""
+
+
+def cited(cluster: Cluster, figure: str) -> str:
+    """Return who states a figure of the datasheet, in brackets."""
+    source = stated_by(cluster, figure)
+    return f" ({brief(source)})" if source else ""
+
+
+def spread(low: float, high: float) -> str:
+    """Return two factors in percent.
+
+    >>> spread(0.9, 1.25)
+    '-10 % to +25 %'
+    """
+    return f"{100 * (low - 1):+.0f} % to {100 * (high - 1):+.0f} %"

@@ -1,0 +1,407 @@
+"""Every figure can be asked why, and the answer, computed again, is the figure."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from math import exp, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardcost import Cluster, Decode, Layout, Prefill, Train
+from shardcost.collectives.silicon import CollectiveTime, collective_time
+from shardcost.errors import BadTypeError, UnknownNameError
+from shardcost.estimate import estimate
+from shardcost.estimate.reason import Why
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.why import figures, why
+from shardcost.report.collective import as_data as collective_as_data
+from shardcost.report.estimate import as_data as estimate_as_data
+from shardcost.report.why import as_data, as_text, collective_figures, why_collective
+
+CASES: dict[str, tuple[str, str, str | None, Layout, Any, str | None]] = {
+    "decode": (
+        "llama3-70b",
+        "h100_sxm",
+        None,
+        Layout(tp=8),
+        Decode(batch=64, context_tokens=4096),
+        None,
+    ),
+    "drafts": (
+        "llama3-8b",
+        "a100_sxm",
+        None,
+        Layout(),
+        Decode(batch=8, context_tokens=1024, new_tokens=3),
+        "vllm",
+    ),
+    "prefill": (
+        "llama3-70b",
+        "h200_sxm",
+        None,
+        Layout(tp=4, pp=2),
+        Prefill(batch=1, prompt_tokens=4096),
+        "sglang",
+    ),
+    "own kernels": (
+        "llama3-8b",
+        "mi300x",
+        None,
+        Layout(tp=2),
+        Prefill(batch=2, prompt_tokens=2048),
+        "vllm_2024",
+    ),
+    "experts": (
+        "mixtral-8x7b",
+        "h100_sxm",
+        "ib_8x400g",
+        Layout(tp=4, ep=2, cp=2),
+        Decode(batch=4, context_tokens=4096),
+        None,
+    ),
+    "latent": (
+        "deepseek-v3",
+        "h200_sxm",
+        "ib_8x400g",
+        Layout(tp=8, pp=2),
+        Decode(batch=16, context_tokens=4096, dtype="fp8"),
+        "vllm",
+    ),
+    "experts trained": (
+        "deepseek-v3",
+        "h100_sxm",
+        "ib_8x400g",
+        Layout(tp=8, dp=4, ep=32, pp=2, zero=1),
+        Train(global_batch=64, sequence_length=4096),
+        None,
+    ),
+    "sharded": (
+        "llama3-8b",
+        "h100_sxm",
+        "ib_8x400g",
+        Layout(tp=2, dp=8, zero=3),
+        Train(global_batch=64, sequence_length=4096),
+        None,
+    ),
+    "recomputed": (
+        "llama3-70b",
+        "h100_sxm",
+        "ib_8x400g",
+        Layout(tp=8, pp=4, dp=2, zero=1, sequence_parallel=True, recompute="full"),
+        Train(global_batch=64, sequence_length=4096),
+        None,
+    ),
+    "zero bubble": (
+        "llama3-70b",
+        "h100_sxm",
+        None,
+        Layout(tp=2, pp=4, schedule="zero_bubble"),
+        Train(global_batch=16, sequence_length=2048),
+        None,
+    ),
+    "interleaved": (
+        "llama3-70b",
+        "h100_sxm",
+        None,
+        Layout(tp=2, pp=4, chunks=2, schedule="interleaved"),
+        Train(global_batch=16, sequence_length=2048),
+        None,
+    ),
+    "context": (
+        "llama3-8b",
+        "h100_sxm",
+        None,
+        Layout(tp=2, cp=4),
+        Train(global_batch=8, sequence_length=16384),
+        None,
+    ),
+    "fragments": (
+        "llama3-8b",
+        "h100_sxm",
+        None,
+        Layout(tp=4, dp=2, zero=1),
+        Train(global_batch=32, sequence_length=2048, optimizer="sgd"),
+        "nanotron",
+    ),
+    "eager": (
+        "llama3-8b",
+        "h100_sxm",
+        None,
+        Layout(dp=8, zero=2),
+        Train(global_batch=32, sequence_length=2048, dtype="fp8"),
+        "torch",
+    ),
+    "adapters": (
+        "llama3-8b",
+        "h100_sxm",
+        None,
+        Layout(tp=2),
+        Train(global_batch=8, sequence_length=2048, adapters=True),
+        None,
+    ),
+}
+PARTS = {"max": max, "min": min, "exp": exp, "sqrt": sqrt}
+
+
+@cache
+def found_of(case: str) -> Estimate:
+    model, cluster, network, layout, workload, software = CASES[case]
+    return estimate(model, Cluster.named(cluster, network), layout, workload, software=software)
+
+
+def computed(answer: Why) -> float:
+    """Return what the formula comes to with its terms put in."""
+    known = {term.name: term.value for term in answer.terms}
+    return float(eval(answer.expression, {"__builtins__": {}}, {**PARTS, **known}))
+
+
+def assert_holds(answer: Why) -> None:
+    """Check that the formula with its values is the figure: to rounding of its largest term."""
+    largest = max((abs(t.value) for t in answer.terms if t.unit == answer.unit), default=0.0)
+    assert computed(answer) == pytest.approx(answer.value, rel=1e-9, abs=1e-9 * largest)
+
+
+ELSEWHERE = {
+    "comm_share": ("comm", "share"),
+    "flops": ("compute", "model_flops"),
+    "flops_full_attention": ("compute", "model_flops_full_attention"),
+    "hardware_flops": ("compute", "hardware_flops"),
+}
+
+
+def datum(data: dict[str, Any], figure: str) -> Any:
+    """Return a figure of the report's document."""
+    room, _, rest = figure.partition(".")
+    if not rest:
+        place = ELSEWHERE.get(figure)
+        return data[place[0]][place[1]] if place else data[figure]
+    name, _, key = rest.rpartition(".")
+    if room == "memory":
+        kinds, stages = data["memory"]["by_kind"], data["memory"]["stages"]
+        held = kinds | {stage: each["total"] for stage, each in stages.items()}
+        return stages[name][key] if name else held[key]
+    if room == "link":
+        return data["comm"]["by_link"][name][key]
+    if room == "comm":
+        ratios = data["comm"]["ratios_per_layer"]
+        groups = data["comm"]["by_group"] | {"ratios": ratios, "": data["comm"]}
+        return groups[name][key]
+    return data["parts"][rest]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_figure_is_the_datum_and_its_formula_computes_it(case: str) -> None:
+    found = found_of(case)
+    data, names = estimate_as_data(found), figures(found)
+    for name in names:
+        answer = why(found, name)
+        assert answer.figure == name
+        assert answer.title
+        assert_holds(answer)
+        if not name.startswith("op."):
+            assert answer.value == datum(data, name)
+        assert {part.figure for part in answer.parts} <= set(names)
+        if answer.error is not None and answer.error.low is not None:
+            assert answer.error.high is not None
+            assert answer.error.low <= answer.value * (1 + 1e-9)
+            assert answer.error.high >= answer.value * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sums_are_the_sums_of_their_parts(case: str) -> None:
+    found = found_of(case)
+    names = ["time_s", "memory_bytes", "comm.total_s", "comm.bytes"]
+    names += [f"parts.{name}" for name in ("products", "attention", "passes")]
+    names += [f"comm.{group}.{of}" for group in found.comm_s for of in ("total_s", "bytes")]
+    for name in names:
+        answer = why(found, name)
+        summed = sum(part.value for part in answer.parts)
+        assert summed == pytest.approx(answer.value, rel=1e-9, abs=1e-15), name
+    # Asked in turn, the parts of the time are what they were said to contribute.
+    for part in why(found, "time_s").parts:
+        assert why(found, part.figure).value == part.value
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_document_names_what_the_document_of_the_report_has(case: str) -> None:
+    found = found_of(case)
+    data, names = estimate_as_data(found), set(figures(found))
+    for name in ("ttft_s", "tpot_s", "tokens_per_s_per_user", "energy_j"):
+        assert (name in names) == (data[name] is not None)
+    assert {f"parts.{name}" for name in data["parts"]} <= names
+    assert {f"memory.{kind}" for kind in data["memory"]["by_kind"]} <= names
+    for group, figures_of in data["comm"]["by_group"].items():
+        assert {f"comm.{group}.{name}" for name in figures_of} <= names
+    assert {f"link.{name}.utilisation" for name in data["comm"]["by_link"]} <= names
+    assert {f"comm.ratios.{phase}" for phase in data["comm"]["ratios_per_layer"]} <= names
+
+
+def test_rates_lie_between_the_tokens_over_both_times() -> None:
+    found = found_of("decode")
+    error, of_time = why(found, "tokens_per_s").error, why(found, "time_s").error
+    assert error is not None
+    assert of_time is not None
+    assert of_time.low is not None
+    assert of_time.high is not None
+    assert error.low == pytest.approx(64 / of_time.high)
+    assert error.high == pytest.approx(64 / of_time.low)
+    assert error.rows == of_time.rows > 0
+    assert of_time.low == pytest.approx(why(found, "low_s").value)
+    assert of_time.high == pytest.approx(why(found, "high_s").value)
+
+
+def test_a_product_is_told_with_tiles_limit_source_and_error() -> None:
+    answer = why(found_of("decode"), "op.up")
+    assert answer.formula == "tiles + launch"
+    assert "m x n x k = 64 x 7,168 x 8,192" in answer.words
+    assert "limited by memory" in answer.words
+    assert any("fitted by shardcost" in source for source in answer.sources)
+    assert answer.error is not None
+    assert answer.error.median_pct == pytest.approx(2.8, abs=0.1)
+
+
+def test_a_collective_is_told_with_its_path() -> None:
+    answer = why(found_of("decode"), "op.sum after proj")
+    assert "ring LL of trtllm" in answer.words
+    assert answer.error is not None
+    assert "all_reduce" in answer.error.like
+
+
+def test_kernels_of_the_softwares_own_are_told_by_their_own_constants() -> None:
+    answer = why(found_of("own kernels"), "op.norm")
+    assert any("llm_inference_bench" in source for source in answer.sources)
+
+
+def test_memory_of_training_has_the_error_of_measured_peaks_and_serving_none() -> None:
+    trained, served = (
+        why(found_of("sharded"), "memory_bytes"),
+        why(found_of("decode"), "memory_bytes"),
+    )
+    assert trained.error is not None
+    assert trained.error.low is not None
+    assert trained.error.low < trained.value
+    kind = why(found_of("sharded"), "memory.optimizer").error
+    assert kind is not None
+    assert kind.low is None
+    assert served.error is None
+
+
+def test_an_unknown_figure_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown figure 'tokns_per_s'.*tokens_per_s"):
+        why(found_of("decode"), "tokns_per_s")
+    with pytest.raises(UnknownNameError, match="ttft_s"):
+        why(found_of("decode"), "ttft_s")
+
+
+def test_only_one_layout_can_be_asked() -> None:
+    work = Prefill(batch=1, prompt_tokens=512)
+    found = estimate("llama3-8b", "h100_sxm", Layout(tp=np.array([1, 2])), work)
+    with pytest.raises(BadTypeError, match="one layout"):
+        why(found, "time_s")
+
+
+def test_an_answer_takes_milliseconds() -> None:
+    found = found_of("experts trained")
+    names = figures(found)
+    for name in names:
+        why(found, name)
+    begin = time.perf_counter()
+    for name in names:
+        why(found, name)
+    assert (time.perf_counter() - begin) / len(names) < 0.02
+
+
+def test_as_data_has_the_shape_of_the_contract() -> None:
+    found = found_of("decode")
+    for name in figures(found):
+        data = as_data(why(found, name))
+        assert {"figure", "title", "value", "unit", "text", "formula", "numbers"} <= set(data)
+        assert all({"symbol", "value", "meaning", "source"} <= set(term) for term in data["terms"])
+        assert all(set(part) == {"figure", "name", "value", "text"} for part in data["parts"])
+        assert isinstance(data["sources"], list)
+        if data["error"] is not None:
+            wanted = {"words", "like", "rows", "confidence_pct", "low", "high"}
+            assert wanted <= set(data["error"])
+
+
+def test_as_text_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = as_text(why(found_of("decode"), "mfu"))
+    assert "= FLOP / (time x GPUs x peak)" in text
+    assert "Error: of " in text
+    assert "Made of: time_s (" in text
+    addresses = [line for line in text.splitlines() if len(line) > 80]
+    assert all("https://" in line for line in addresses)
+
+
+COLLECTIVES: dict[str, dict[str, Any]] = {
+    "in the switch": {"collective": "all_reduce", "size_bytes": 2**26, "gpus": 8},
+    "near a switch": {"collective": "all_reduce", "size_bytes": 2**20, "gpus": 8},
+    "engine": {"collective": "all_reduce", "size_bytes": 2**16, "gpus": 8, "library": "vllm"},
+    "eager": {
+        "collective": "all_reduce",
+        "size_bytes": 2**12,
+        "gpus": 4,
+        "library": "vllm",
+        "mode": "eager",
+    },
+    "across": {"collective": "all_gather", "size_bytes": 2**24, "gpus": 32, "network": "ib_8x400g"},
+    "to all": {"collective": "all_to_all", "size_bytes": 2**22, "gpus": 16, "network": "ib_8x400g"},
+    "estimated": {
+        "collective": "all_reduce",
+        "size_bytes": 2**22,
+        "gpus": 8,
+        "library": "nccl-tuner",
+    },
+    "sent": {"collective": "send_recv", "size_bytes": 2**20, "gpus": 2},
+    "alone": {"collective": "all_reduce", "size_bytes": 2**20, "gpus": 1},
+}
+
+
+def result_of(case: str) -> CollectiveTime:
+    return collective_time(cluster="h100_sxm", **COLLECTIVES[case])
+
+
+@pytest.mark.parametrize("case", COLLECTIVES)
+def test_every_figure_of_a_collective_is_the_datum_and_is_computed_again(case: str) -> None:
+    result = result_of(case)
+    data, names = collective_as_data(result), collective_figures(result)
+    rates = {"busbw": "busbw_bytes_per_s", "algbw": "algbw_bytes_per_s"}
+    for name in names:
+        answer = why_collective(result, name)
+        assert_holds(answer)
+        key = name.removeprefix("collective.")
+        part = key.removeprefix("part.")
+        wanted = data["parts"][part] if key != part else data[rates.get(key, key)]
+        assert answer.value == wanted
+        assert {each.figure for each in answer.parts} <= set(names)
+        assert as_text(answer)
+        assert as_data(answer)["text"] == answer.text
+
+
+def test_a_rate_of_a_collective_lies_between_both_times() -> None:
+    result = result_of("in the switch")
+    seconds, rate = (why_collective(result, f"collective.{name}") for name in ("time_s", "algbw"))
+    assert seconds.error is not None
+    assert rate.error is not None
+    assert seconds.error.low is not None
+    assert rate.error.high == pytest.approx(2**26 / seconds.error.low)
+    assert seconds.error.median_pct is not None
+
+
+def test_constants_of_a_collective_have_their_sources() -> None:
+    answer = why_collective(result_of("in the switch"), "collective.part.wire")
+    fitted = [term for term in answer.terms if term.name.startswith("nvls")]
+    assert fitted
+    assert all("fitted by shardcost" in term.source for term in fitted)
+
+
+def test_a_collective_refuses_what_cannot_be_asked() -> None:
+    with pytest.raises(UnknownNameError, match=r"collective\.busbw"):
+        why_collective(result_of("sent"), "collective.busb")
+    sweep = collective_time("all_reduce", np.array([8.0, 64.0]), "h100_sxm", 8)
+    with pytest.raises(BadTypeError, match="one size"):
+        why_collective(sweep, "collective.time_s")
