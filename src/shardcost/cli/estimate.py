@@ -143,7 +143,7 @@ def _check_plot(given: Namespace) -> None:
         if given.picture not in _PICTURES:
             raise UnknownNameError("--picture", given.picture, _PICTURES)
     if given.plot is not None:
-        from shardcost.report.plot import check_name
+        from shardcost.report.sketch import check_name
 
         check_name(Path(given.plot))
 

@@ -132,7 +132,7 @@ def run(given: Namespace) -> int:
 def _check_plot(given: Namespace) -> None:
     """Refuse a bad name before the search, not after it."""
     if given.plot is not None:
-        from shardcost.report.plot import check_name
+        from shardcost.report.sketch import check_name
 
         check_name(Path(given.plot))
 

@@ -1,6 +1,6 @@
 """Colours of the pictures: what a colour means in one it means in all of them.
 
-Okabe and Ito's (`shardcost.report.plot.COLOURS`). Communication that nothing hides is solid,
+Okabe and Ito's (`shardcost.report.sketch.COLOURS`). Communication that nothing hides is solid,
 hidden communication hatched; waiting is grey and hatched.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardcost.report.plot import COLOURS, GREY
+from shardcost.report.sketch import COLOURS, GREY
 
 KINDS: Final = {"product": COLOURS[0], "attention": COLOURS[5], "pass": COLOURS[6]}
 """Of compute, as `shardcost.estimate.roofline` names it."""

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shardcost.estimate.result import Estimate
-from shardcost.files import write_whole
 from shardcost.memory.held import KINDS, Held, Memory
 from shardcost.report.estimate import details, percent, title
 from shardcost.report.meanings import GRID, MEMORY
-from shardcost.report.plot import COLOURS, GREY, check_name, drawn
+from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
 from shardcost.units import format_bytes
 from shardcost.workload import Train
 
@@ -33,12 +32,17 @@ _GIB: Final = 2**30
 def write_memory(found: Estimate, file: Path) -> None:
     """Draw what ranks hold into a PNG or SVG file, which appears whole or not at all."""
     check_name(file)
+    write_sketch(sketch(found), file)
+
+
+def sketch(found: Estimate) -> Sketch:
+    """Return the picture of what ranks hold."""
     height = 2.3 + _ROW * len(found.memory.stages)
-    write_whole(file, drawn(lambda figure: _fill(figure, found), (_WIDTH, height), file))
+    said = f"{title(found)}\n{details(found)}"
+    return Sketch(lambda figure: _fill(figure, found), (_WIDTH, height), said)
 
 
 def _fill(figure: Figure, found: Estimate) -> None:
-    figure.suptitle(f"{title(found)}\n{details(found)}", x=0.01, ha="left", fontsize=11)
     axes = figure.subplots()
     capacity = float(found.cluster.device.memory_bytes)
     stages = found.memory.stages

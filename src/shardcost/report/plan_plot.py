@@ -9,10 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.files import write_whole
 from shardcost.report.estimate import rate
 from shardcost.report.plan import degrees, title
-from shardcost.report.plot import COLOURS, GREY, check_name, drawn
+from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
 from shardcost.search.found import Candidate, Found
 from shardcost.units import format_time
 from shardcost.workload import Decode, Prefill
@@ -30,11 +29,15 @@ _LABEL: Final = (0.11, 0.035)
 def write_front(found: Found, file: Path) -> None:
     """Draw a search's Pareto front into a PNG or SVG file, which appears whole or not at all."""
     check_name(file)
-    write_whole(file, drawn(lambda figure: _fill(figure, found), _INCHES, file))
+    write_sketch(sketch(found), file)
+
+
+def sketch(found: Found) -> Sketch:
+    """Return the picture of a search's Pareto front."""
+    return Sketch(lambda figure: _fill(figure, found), _INCHES, title(found), 12)
 
 
 def _fill(figure: Figure, found: Found) -> None:
-    figure.suptitle(title(found), x=0.01, ha="left", fontsize=12)
     axes = figure.subplots()
     asked = {each.question.number: each.question for each in found.front}
     for index, (number, question) in enumerate(sorted(asked.items())):

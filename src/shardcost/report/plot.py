@@ -2,56 +2,36 @@
 
 Measurements of the same that ship with the package are open circles, with the name of their set.
 
-Each curve is labelled at its end, in its own colour, so that nobody looks up a legend. Colours are
-those of Okabe and Ito (Color Universal Design, 2008), which colour-blind readers tell apart.
+Each curve is labelled at its end, in its own colour, so that nobody looks up a legend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from io import BytesIO
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from shardcost.collectives.paths import total
 from shardcost.collectives.silicon import CollectiveTime
 from shardcost.collectives.sweep import switches
-from shardcost.errors import BadValueError, MissingExtraError
+from shardcost.errors import BadValueError
 from shardcost.evidence.shipped_points import Point
-from shardcost.files import write_whole
 from shardcost.report.collective import link, title
+from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
 from shardcost.units import format_bytes, format_rate, format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SUFFIXES: Final = (".png", ".svg")
-COLOURS: Final = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C7A00",  # their yellow, darkened: the original is too pale for thin lines on white
-)
 _DASHES: Final = ("-", "--")
-GREY: Final = "#666666"
 _LEAST_GAP: Final = 0.055
 """Between two labels at the ends of curves, as a share of the axis' height."""
 _LEAST_GAP_ACROSS: Final = 0.02
 """Between two labels of switches, as a share of the axis' width."""
 _MOST_TICKS: Final = 11
-_STYLE: Final[dict[Any, Any]] = {
-    "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
-    "svg.hashsalt": "shardcost",  # the same sweep gives the same file
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
 
 
 def write_plot(sweep: CollectiveTime, file: Path, points: Sequence[Point] = ()) -> None:
@@ -60,38 +40,29 @@ def write_plot(sweep: CollectiveTime, file: Path, points: Sequence[Point] = ()) 
     The file appears whole or not at all.
     """
     check_name(file)
+    write_sketch(sketch(sweep, points), file)
+
+
+class Mark(NamedTuple):
+    """A size to point out on a curve."""
+
+    size_bytes: float
+    time_s: float
+    text: str
+
+
+def sketch(sweep: CollectiveTime, points: Sequence[Point] = (), mark: Mark | None = None) -> Sketch:
+    """Return the picture of a sweep over sizes, and of measured points."""
     if sweep.group.ranks == 1:
         raise BadValueError("gpus", 1, "at least 2 for a plot: one by itself sends nothing")
-    write_whole(file, drawn(lambda figure: _fill(figure, sweep, points), (9, 7.5), file))
+    said = title(sweep, _range(sweep.size_bytes))
+    return Sketch(lambda figure: _fill(figure, sweep, points, mark), (9, 7.5), said, 12)
 
 
-def check_name(file: Path) -> None:
-    """Raise for a file that no picture is written to."""
-    if file.suffix.lower() not in SUFFIXES:
-        raise BadValueError("plot", str(file), f"a file name that ends in {' or '.join(SUFFIXES)}")
-
-
-def drawn(fill: Callable[[Figure], None], inches: tuple[float, float], file: Path) -> bytes:
-    """Return a picture as the content of a file."""
-    kind = file.suffix.lower()[1:]
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure  # without pyplot: no display, no global state
-    except ImportError:
-        raise MissingExtraError("a plot", "matplotlib", "plot") from None
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=inches, layout="constrained")
-        fill(figure)
-        content = BytesIO()
-        figure.savefig(
-            content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {}
-        )
-    return content.getvalue()
-
-
-def _fill(figure: Figure, sweep: CollectiveTime, points: Sequence[Point]) -> None:
+def _fill(
+    figure: Figure, sweep: CollectiveTime, points: Sequence[Point], mark: Mark | None
+) -> None:
     shown = [each for each in points if _is_within(sweep, each)]
-    figure.suptitle(title(sweep, _range(sweep.size_bytes)), x=0.01, ha="left", fontsize=12)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     _draw_points(above, shown, [each.time_s for each in shown])
     _draw_points(below, shown, [each.busbw_bytes_per_s for each in shown])
@@ -101,7 +72,9 @@ def _fill(figure: Figure, sweep: CollectiveTime, points: Sequence[Point]) -> Non
         _mark_switches(axes, sweep)
         axes.grid(visible=True, color="#dddddd", linewidth=0.5)
     _name_switches(above, sweep)
-    if shown:  # below every curve of time there is room
+    if mark is not None:
+        _draw_mark(above, mark)
+    if shown or mark is not None:  # below every curve of time there is room
         above.legend(loc="lower right", frameon=False)
     _label_sizes(below, sweep.size_bytes)
 
@@ -136,6 +109,8 @@ def _is_within(sweep: CollectiveTime, point: Point) -> bool:
 
 def _draw_points(axes: Axes, points: Sequence[Point], heights: Sequence[float]) -> None:
     """Draw measured points as circles, white inside so that the curve does not swallow them."""
+    if not points:
+        return
     sizes = [each.size_bytes for each in points]
     sets = ", ".join(dict.fromkeys(each.dataset for each in points))
     axes.plot(
@@ -147,6 +122,21 @@ def _draw_points(axes: Axes, points: Sequence[Point], heights: Sequence[float]) 
         markersize=6,
         zorder=5,
         label=f"measured: {sets}",
+    )
+
+
+def _draw_mark(axes: Axes, mark: Mark) -> None:
+    """Draw one size as a diamond, larger and brighter than whatever stands there."""
+    axes.plot(
+        mark.size_bytes,
+        mark.time_s,
+        "D",
+        color=COLOURS[1],
+        markeredgecolor="black",
+        markersize=9,
+        zorder=6,
+        linestyle="none",
+        label=mark.text,
     )
 
 

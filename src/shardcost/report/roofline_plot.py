@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.roofline import Kernel, Roofline, roofline
-from shardcost.files import write_whole
 from shardcost.report.estimate import details, percent, title
 from shardcost.report.meanings import GRID, KINDS
-from shardcost.report.plot import GREY, check_name, drawn
+from shardcost.report.sketch import GREY, Sketch, check_name, write_sketch
 from shardcost.units import format_flops, format_rate, format_time
 
 if TYPE_CHECKING:
@@ -48,14 +47,18 @@ _LONGEST: Final = 26
 def write_roofline(found: Estimate, file: Path) -> None:
     """Draw the roofline of a layer into a PNG or SVG file, which appears whole or not at all."""
     check_name(file)
+    write_sketch(sketch(found), file)
+
+
+def sketch(found: Estimate) -> Sketch:
+    """Return the picture of a layer's roofline."""
     roof = roofline(found)
     height = max(_LEAST_HEIGHT, 1.6 + _ROW * len(roof.kernels))
     said = f"{title(found)}\n{details(found)}: one of {roof.layers} layers"
-    write_whole(file, drawn(lambda figure: _fill(figure, roof, said), (_WIDTH, height), file))
+    return Sketch(lambda figure: _fill(figure, roof), (_WIDTH, height), said)
 
 
-def _fill(figure: Figure, roof: Roofline, said: str) -> None:
-    figure.suptitle(said, x=0.01, ha="left", fontsize=11)
+def _fill(figure: Figure, roof: Roofline) -> None:
     under, beside = figure.subplots(1, 2, width_ratios=[5, 4])
     computing = [each for each in roof.kernels if each.flops]
     numbers = {id(each): number for number, each in enumerate(computing, 1)}

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from shardcost.errors import BadValueError
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.scaling import HALF, WORTHWHILE, Row, Scaling
-from shardcost.files import write_whole
 from shardcost.report.estimate import details, percent, title
 from shardcost.report.meanings import COMPUTE, GRID, GROUPS, HATCH, HOST, IDLE, SLOT
-from shardcost.report.plot import COLOURS, GREY, check_name, drawn, spread
+from shardcost.report.plot import spread
 from shardcost.report.scaling import sentences
+from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
 from shardcost.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -55,17 +55,29 @@ _REASON: Final = (30, 75)
 def write_scaling(scaling: Scaling, file: Path) -> None:
     """Draw a curve into a PNG or SVG file, which appears whole or not at all."""
     check_name(file)
+    write_sketch(sketch(scaling), file)
+
+
+def sketch(scaling: Scaling) -> Sketch:
+    """Return the picture of a curve."""
     if not scaling.possible:
-        raise BadValueError("plot", str(file), f"of values of {scaling.name} that are possible")
+        values = ", ".join(row.value for row in scaling.rows)
+        raise BadValueError(scaling.name, values, "possible for a value at least, to be drawn")
+    first = scaling.possible[0][1]
     width = min(_MOST_WIDTH, max(_LEAST_WIDTH, 3 + _SLOT * len(scaling.rows)))
-    write_whole(file, drawn(lambda figure: _fill(figure, scaling), (width, _HEIGHT), file))
+    said = fill(
+        f"{scaling.name} varies; first: {title(first)}, {details(first)}", _characters(width)
+    )
+    return Sketch(lambda figure: _fill(figure, scaling), (width, _HEIGHT), said, 10.5)
+
+
+def _characters(inches: float) -> int:
+    """Return how many characters fill a line."""
+    return int(12.5 * inches)
 
 
 def _fill(figure: Figure, scaling: Scaling) -> None:
-    first = scaling.possible[0][1]
-    width = int(12.5 * figure.get_figwidth())
-    said = fill(f"{scaling.name} varies; first: {title(first)}, {details(first)}", width)
-    figure.suptitle(said, x=0.01, ha="left", fontsize=10.5)
+    width = _characters(figure.get_figwidth())
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[5, 2])
     _draw_steps(above, scaling)
     _draw_shares(below, scaling)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.estimate.events import COMMUNICATION, Drawing, Event
 from shardcost.estimate.result import Estimate
-from shardcost.files import write_whole
 from shardcost.report.estimate import title
-from shardcost.report.plot import COLOURS, GREY, check_name, drawn
+from shardcost.report.meanings import COMPUTE, GROUPS, KINDS
+from shardcost.report.sketch import GREY, Sketch, check_name, write_sketch
 from shardcost.report.text import wrapped
 from shardcost.report.timeline import drawing_of
 from shardcost.units import format_time
@@ -25,19 +25,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY, _OLIVE = COLOURS
 # A whole pass is of all kinds: shades of one blue.
 _KINDS: Final = {
-    "product": _BLUE,
-    "attention": _SKY,
-    "pass": _OLIVE,
-    "forward": _BLUE,
+    **KINDS,
+    "forward": COMPUTE,
     "backward": "#00476F",
     "weight": "#99C7E0",
     "optimizer": "#444444",
     "host": "#aaaaaa",
 }
-_GROUPS: Final = {"tp": _VERMILION, "dp": _ORANGE, "pp": _PURPLE, "cp": _GREEN, "ep": _GREEN}
 _SAID: Final = {
     "product": "products",
     "pass": "passes",
@@ -66,15 +62,17 @@ Look = tuple[str, str, str | None]
 def write_timeline_plot(found: Estimate, file: Path, of: str = "step") -> None:
     """Draw a step or a layer into a PNG or SVG file, which appears whole or not at all."""
     check_name(file)
-    line = drawing_of(found, of)
-    height = min(_MOST_INCHES, 2.0 + _ROW[of] * len(line.streams))
-    content = drawn(lambda figure: _fill(figure, found, line), (_WIDE, height), file)
-    write_whole(file, content)
+    write_sketch(sketch(found, drawing_of(found, of)), file)
 
 
-def _fill(figure: Figure, found: Estimate, line: Drawing) -> None:
+def sketch(found: Estimate, line: Drawing) -> Sketch:
+    """Return the picture of a timeline of an estimate."""
+    height = min(_MOST_INCHES, 2.0 + _ROW[line.of] * len(line.streams))
     said = "\n".join(wrapped(title(found), _LINE))
-    figure.suptitle(said, x=0.01, ha="left", fontsize=12)
+    return Sketch(lambda figure: _fill(figure, line), (_WIDE, height), said, 12)
+
+
+def _fill(figure: Figure, line: Drawing) -> None:
     axes = figure.subplots()
     axes.set_title("\n".join(wrapped(_subtitle(line), _LINE + 20)), loc="left", fontsize=9)
     rows = {(each.stage, each.stream): -index for index, each in enumerate(line.streams)}
@@ -123,7 +121,8 @@ def _look(event: Event) -> Look:
     if event.kind in COMMUNICATION:
         group = event.group or ""
         shown = "exposed" if event.exposed else "hidden"
-        return f"{group} {shown}", _GROUPS.get(group, _GREEN), None if event.exposed else "/////"
+        colour = GROUPS.get(group, GROUPS["ep"])
+        return f"{group} {shown}", colour, None if event.exposed else "/////"
     if event.kind == "idle":
         return _SAID["idle"], GREY, "....."
     return _SAID.get(event.kind, event.kind), _KINDS[event.kind], None

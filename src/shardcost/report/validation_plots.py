@@ -9,7 +9,6 @@ for byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from shardcost.evidence.peers import Compared, Peer, compared, elsewhere
 from shardcost.evidence.predictions import Floats
 from shardcost.evidence.splits import errors_pct
 from shardcost.evidence.validate import Validation
-from shardcost.report.plot import COLOURS, GREY, drawn
+from shardcost.report.sketch import COLOURS, GREY, Sketch, drawn
 from shardcost.report.validation_axes import DEGREES, MICROSECONDS, SIZES, UNITS, Axis, bins
 from shardcost.report.validation_tables import KINDS
 
@@ -41,7 +40,7 @@ _RATIOS: Final = (0.4, 2.5)
 """Bounds of the axes; points beyond stand at the edge."""
 _FEW: Final = 5
 """Below so many rows, a point of a curve of errors is hollow."""
-_SUFFIX: Final = Path("picture.svg")
+_KIND: Final = "svg"
 
 
 _PERCENT: Final = "\N{NO-BREAK SPACE}%"
@@ -123,7 +122,7 @@ def _panelled(
         )
 
     inches = (_INCHES, 0.4 + rows * _PANEL_INCHES)
-    return Picture(f"{name}.svg", alt, caption, lambda: drawn(fill, inches, _SUFFIX))
+    return Picture(f"{name}.svg", alt, caption, lambda: drawn(Sketch(fill, inches), _KIND))
 
 
 def _title(found: Validation) -> str:
@@ -329,9 +328,11 @@ def _peers(known: Sequence[Validation]) -> Picture:
         alt,
         _PEERS,
         lambda: drawn(
-            lambda figure: _draw_peers(figure, beside),
-            (_INCHES, 0.9 + _LINE_INCHES * lines),
-            _SUFFIX,
+            Sketch(
+                lambda figure: _draw_peers(figure, beside),
+                (_INCHES, 0.9 + _LINE_INCHES * lines),
+            ),
+            _KIND,
         ),
     )
 
