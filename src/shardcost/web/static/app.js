@@ -217,7 +217,7 @@ class Page {
   async advise(asked, control) {
     try {
       this.advice = await post("api/advice", body(asked), control.signal);
-      headline.showAdvice(this.advice);
+      headline.showAdvice(this.advice, this.estimate);
       this.controls.showSteps(this.advice.steps);
     } catch (error) {
       if (isAbort(error)) return;
@@ -231,7 +231,7 @@ class Page {
 function remark(lines) {
   const box = byId("remarks");
   box.hidden = !lines.length;
-  box.textContent = lines.length ? `${lines.join("; ")}.` : "";
+  box.textContent = lines.length ? `${format.sentence(lines.join("; "))}.` : "";
 }
 
 const THEMES = ["system", "light", "dark"];

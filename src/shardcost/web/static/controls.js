@@ -191,10 +191,15 @@ export class Controls {
       });
     }
     const toggle = byId("controls-toggle");
-    toggle.addEventListener("click", () => {
-      const open = toggle.getAttribute("aria-expanded") !== "true";
+    const unfold = (/** @type {boolean} */ open) => {
       toggle.setAttribute("aria-expanded", String(open));
       byId("controls").classList.toggle("open", open);
+    };
+    toggle.addEventListener("click", () => unfold(toggle.getAttribute("aria-expanded") !== "true"));
+    byId("jump").addEventListener("click", () => {
+      unfold(true);
+      toggle.scrollIntoView();
+      toggle.focus({ preventScroll: true });
     });
   }
 
@@ -288,7 +293,7 @@ export class Controls {
     const cluster = named(clusters, (each) => [each.name, each.title]);
     fillList("on", cluster, ask.profile ? PASTED : ask.on, pasted(ask.profile, estimate?.cluster));
     const chosen = ask.network ?? estimate?.network;
-    const usual = !ask.network && chosen ? `usual: ${chosen}` : "none needed, or the usual one";
+    const usual = !ask.network && chosen ? `usual: ${chosen}` : "none";
     fillList("network", [["", usual], ...named(networks, (each) => [each.name, each.title])],
       ask.network ?? "", null);
     const able = software.filter((/** @type {any} */ each) =>
@@ -392,7 +397,9 @@ export function stepText(axis, step) {
   const said = step.time_s ? `${name}: ${format.time(step.time_s)}` : name;
   const rate = step.tokens_per_s_per_gpu;
   const each = rate ? `, ${format.rate(rate)} tokens/s/GPU` : "";
-  return said + each + (step.fits ? "" : `; ${step.reason || "does not fit memory"}`);
+  // The first clause says how much is missing; the rest stands in the headline once it is chosen.
+  const short = step.fits ? "" : `; does not fit: ${(step.reason ?? "memory").split(": ")[0]}`;
+  return said + each + short;
 }
 
 /** @param {any[]} nouns @param {(noun: any) => [string, string]} said @returns {string[][]} */

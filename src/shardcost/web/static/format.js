@@ -163,3 +163,9 @@ export function layoutExtras(layout) {
 
 /** Return names as people write them. @param {string} name */
 export const words = (name) => name.replace(/_/g, " ");
+
+const SYMBOLS = /^(tp|cp|pp|dp|ep)\b|^[a-z]+[_0-9]/;
+
+/** Return a line as a sentence; symbols keep their small letters. @param {string} line */
+export const sentence = (line) =>
+  SYMBOLS.test(line) ? line : line.charAt(0).toUpperCase() + line.slice(1);

@@ -26,6 +26,7 @@ export function partColour(part) {
 export function show(found) {
   const phase = found.workload.phase;
   byId("headline").dataset.state = "shown";
+  byId("headline").dataset.phase = phase;
   byId("headline-error").hidden = true;
   byId("headline-title").textContent = found.title ?? `${found.model} on ${found.gpus} GPUs`;
   byId("headline-details").textContent = [found.details].flat().join(", ") || "\u00a0";
@@ -71,22 +72,22 @@ function tiles(found, phase) {
     share("MFU", "mfu", found.mfu),
     share("communication", "comm_share", found.comm.share),
     found.energy_j !== null && phase !== "decode" &&
-      tile("energy, at most", format.energy(found.energy_j), "energy_j", null, format.energy),
+      tile("energy", format.energy(found.energy_j), "energy_j", "at most", format.energy),
   ];
 }
 
 /**
  * @param {string} label @param {string} text @param {string} figure
- * @param {{low: number, high: number}|null|undefined} ends @param {(value: number) => string} form
+ * @param {{low: number, high: number}|string|undefined} ends @param {(value: number) => string} form
  */
 function tile(label, text, figure, ends, form) {
-  const spread = ends ? format.ends(ends.low, ends.high, form) : "\u00a0";
+  const spread = typeof ends === "object" ? format.ends(ends.low, ends.high, form) : ends;
   return h(
     "div",
     { class: "tile", data: { tile: figure } },
     h("span", { class: "label" }, label),
     h("span", { class: "value" }, number(text, figure, { label })),
-    h("span", { class: "interval" }, spread),
+    h("span", { class: "interval" }, spread ?? "\u00a0"),
   );
 }
 
@@ -142,8 +143,11 @@ function showMemory(memory) {
   const share = format.percent(memory.peak_bytes / memory.capacity_bytes);
   refill(byId("memory-total"),
     number(format.bytes(memory.peak_bytes), "memory_bytes", { label: "memory" }),
-    ` of ${format.bytes(memory.capacity_bytes)} (${share})`,
-    !memory.fits && h("strong", { class: "badge bad", title: memory.reason }, "does not fit"));
+    ` of ${format.bytes(memory.capacity_bytes)} (${share})`);
+  byId("memory-total").classList.toggle("over", !memory.fits);
+  const badge = byId("headline-fit");
+  badge.hidden = memory.fits;
+  badge.title = memory.reason ?? "";
   const shown = kinds.sort(([, one], [, other]) => other - one);
   refill(byId("memory-legend"), ...shown.map(([kind, size]) => h(
     "li", {},
@@ -164,18 +168,24 @@ function fillBar(id, pieces) {
 
 // -------------------------------------------------------------------------------- the advice
 
-/** Show what limits the layout and what helps. @param {any} advice */
-export function showAdvice(advice) {
-  byId("limit").textContent = advice.limit?.words ?? "–";
+/**
+ * Show what limits the layout and what helps.
+ * @param {any} advice
+ * @param {any} found the estimate, if there is one
+ */
+export function showAdvice(advice, found) {
+  byId("limit").textContent = format.sentence(advice.limit?.words ?? "–");
   const { change } = advice;
-  byId("change").textContent = change ? change.words : "No single change to this layout makes it faster.";
+  const better = found && !found.memory.fits ? "fit" : "faster";
+  byId("change").textContent = format.sentence(
+    change ? change.words : `No single change to this layout makes it ${better}.`);
   byId("try-change").hidden = !change;
   byId("headline").dataset.advice = "shown";
 }
 
 /** Say why there is no advice. @param {string} line */
 export function showNoAdvice(line) {
-  byId("limit").textContent = line;
+  byId("limit").textContent = format.sentence(line);
   byId("change").textContent = "–";
   byId("try-change").hidden = true;
 }
@@ -209,7 +219,7 @@ export function showError(line, back) {
   byId("headline").dataset.state = "error";
   byId("try-change").hidden = true;
   box.hidden = false;
-  box.replaceChildren(h("p", {}, line));
+  box.replaceChildren(h("p", {}, format.sentence(line)));
   if (back) {
     box.append(h("button", { type: "button", class: "small", id: "undo", on: { click: back } },
       "Back to the last that worked"));

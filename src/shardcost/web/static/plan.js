@@ -271,7 +271,7 @@ class Plan {
   fail(error) {
     this.running(false);
     this.say("");
-    this.found.replaceChildren(h("p", { class: "error", role: "alert" }, error.message));
+    this.found.replaceChildren(h("p", { class: "error", role: "alert" }, format.sentence(error.message)));
     if (error.body?.reasons) this.found.append(reasonsTable(error.body.reasons));
   }
 

@@ -5,6 +5,7 @@
 import { isAbort } from "./api.js";
 import { byId, h } from "./dom.js";
 import { saveMenu } from "./export.js";
+import { sentence } from "./format.js";
 import { TABS } from "./state.js";
 
 /** @type {Record<string, string>} */
@@ -118,7 +119,8 @@ export class Tabs {
       root.dataset.drawn = "1";
     } catch (failure) {
       if (isAbort(failure) || control.signal.aborted) return;
-      error.textContent = /** @type {Error} */ (failure).message || "this picture cannot be drawn";
+      const line = /** @type {Error} */ (failure).message || "this picture cannot be drawn";
+      error.textContent = sentence(line);
       error.hidden = false;
       root.dataset.failed = "1";
       return;

@@ -131,7 +131,7 @@ export class Why {
   /** @param {Question} question @param {Error} error */
   fail(question, error) {
     this.title.textContent = format.words(question.figure);
-    this.content.replaceChildren(h("p", { class: "error" }, error.message));
+    this.content.replaceChildren(h("p", { class: "error" }, format.sentence(error.message)));
   }
 
   /** @param {any} why */
@@ -210,7 +210,7 @@ function parts(rows) {
 function error(error) {
   if (!error) return [];
   const said = error.words ?? `${error.confidence_pct} % of ${error.like}`;
-  return [h("h3", {}, "How sure"), h("p", { id: "why-error" }, said)];
+  return [h("h3", {}, "How sure"), h("p", { id: "why-error" }, format.sentence(said))];
 }
 
 /** @param {any[]|undefined} lines */
