@@ -17,10 +17,11 @@ from shardcost.checks import is_array
 from shardcost.collectives.calibration import Calibration
 from shardcost.collectives.multimem import MULTIMEM
 from shardcost.errors import BadTypeError
+from shardcost.estimate.calls import pace_of
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.work import PieceWork, all_passes, sends
+from shardcost.estimate.work import sends
 from shardcost.program.assemble import Program
 from shardcost.program.operations import Collective, Operations, Passes
 
@@ -95,12 +96,15 @@ def _trained(found: Estimate) -> Iterator[_Often]:
     """Yield what a rank of the stage that sets the pace sends in a training step."""
     program, layout = found.program, found.layout
     runs = program.micro_batches
-    layers, ends = _pace(found)
+    pace = pace_of(found)
     for share, each in _kinds(program):
-        yield from _all((*each.passes.forward, *_backward(each.passes)), runs * layers * share)
-        yield from _all(2 * each.gathers.forward + each.gathers.gradient, runs * layers * share)
-    for piece in ends:
-        yield from _all((*piece.forward, *_backward(piece)), runs)
+        yield from _all((*each.passes.forward, *_backward(each.passes)), runs * pace.layers * share)
+        yield from _all(
+            2 * each.gathers.forward + each.gathers.gradient, runs * pace.layers * share
+        )
+    ends = {"embedding": program.first, "head": program.last}
+    for name in pace.ends:
+        yield from _all((*ends[name].forward, *_backward(ends[name])), runs)
     yield from _all(sends(program), 2 * runs * layout.chunks)
     if program.step:
         yield from _all(program.step.gradients + program.step.weights, 1)
@@ -113,25 +117,6 @@ def _served(program: Program) -> Iterator[_Often]:
     for piece in (program.first, program.last):
         yield from _all(piece.forward, 1)
     yield from _all(sends(program), program.setting.layout.pp - 1)
-
-
-def _pace(found: Estimate) -> tuple[Any, tuple[Passes, ...]]:
-    """Return the layers of the stage that has most to do, and which ends of the model it has."""
-    program, work = found.program, found.work
-    stages = program.stages
-    if found.layout.pp == 1:
-        return stages.first.layers, (program.first, program.last)
-    kinds: tuple[tuple[Any, PieceWork, tuple[Passes, ...]], ...] = (
-        (stages.first.layers, work.first, (program.first,)),
-        (stages.middle.layers, PieceWork(), ()),
-        (stages.last.layers, work.last, (program.last,)),
-    )
-    layers, _, ends = max(kinds, key=lambda kind: _busy_s(work.layer, *kind[:2]))  # first of equals
-    return layers, ends
-
-
-def _busy_s(layer: PieceWork, layers: Any, extra: PieceWork) -> Any:
-    return (all_passes(layer).times(layers) + all_passes(extra)).device_s
 
 
 def _kinds(program: Program) -> Iterator[tuple[Any, Any]]:
