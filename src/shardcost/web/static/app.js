@@ -185,6 +185,7 @@ class Page {
       this.lastGood = asked;
       headline.show(this.estimate);
       this.controls.show(asked, this.estimate);
+      byId("export-menu").querySelector('[data-export="trace"]').disabled = asked.phase !== "train";
       document.title = `${this.estimate.title ?? "Estimate"} · shardcost`;
       this.settled();
       await Promise.allSettled([
@@ -194,7 +195,7 @@ class Page {
     } catch (error) {
       if (isAbort(error)) return;
       this.fail(/** @type {Error} */ (error));
-      await this.advise(asked, control);
+      await this.advise(asked, control, true);
     }
   }
 
@@ -208,13 +209,16 @@ class Page {
   /** @param {Error} error */
   fail(error) {
     const good = this.lastGood;
-    headline.showError(error.message, good && !same(good, this.ask) ? () => this.load(good) : null);
+    const back = good ?? initial();
+    headline.showError(error.message, same(back, this.ask) ? null : {
+      name: good ? "Back to the last that worked" : "Start again", go: () => this.load(back),
+    });
     this.settled();
     byId("headline-body").dataset.stale = "1";
   }
 
-  /** @param {Ask} asked @param {AbortController} control */
-  async advise(asked, control) {
+  /** @param {Ask} asked @param {AbortController} control @param {boolean} [quiet] the reason is told */
+  async advise(asked, control, quiet = false) {
     try {
       this.advice = await post("api/advice", body(asked), control.signal);
       headline.showAdvice(this.advice, this.estimate);
@@ -222,7 +226,7 @@ class Page {
     } catch (error) {
       if (isAbort(error)) return;
       this.advice = null;
-      headline.showNoAdvice(/** @type {Error} */ (error).message);
+      headline.showNoAdvice(quiet ? "–" : /** @type {Error} */ (error).message);
     }
   }
 }
@@ -231,7 +235,7 @@ class Page {
 function remark(lines) {
   const box = byId("remarks");
   box.hidden = !lines.length;
-  box.textContent = lines.length ? `${format.sentence(lines.join("; "))}.` : "";
+  box.textContent = lines.length ? `${format.sentence(format.unflagged(lines.join("; ")))}.` : "";
 }
 
 const THEMES = ["system", "light", "dark"];

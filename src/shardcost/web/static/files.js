@@ -33,7 +33,7 @@ export class Files {
     this.title = h("h2", { id: "file-title" });
     this.hint = h("p", { class: "hint", id: "file-hint" });
     this.text = h("textarea", {
-      id: "file-text", rows: "9", spellcheck: "false", autocomplete: "off", wrap: "off",
+      id: "file-text", rows: "9", spellcheck: "false", autocomplete: "off",
       "aria-labelledby": "file-title", "aria-describedby": "file-hint",
     });
     this.input = h("input", { type: "file", id: "file-input", class: "unseen", tabindex: "-1" });
@@ -142,9 +142,9 @@ export class Files {
     const lines = [found.words ?? []].flat();
     this.message.append(
       h("p", { class: "file-kind" }, `${found.name}: ${found.kind}`),
-      h("ul", {}, lines.map((/** @type {string} */ line) => h("li", {}, line))),
+      h("pre", { tabindex: "0" }, lines.join("\n").trim()),
     );
-    if (found.words_on_use) this.message.append(h("p", { class: "hint" }, found.words_on_use));
+    if (found.words_on_use) this.message.append(h("p", {}, sentence(`“Use it” ${found.words_on_use}.`)));
     this.useButton.hidden = !found.use;
     if (found.use) this.useButton.focus();
     announce(`${found.name}: ${found.kind}. ${lines.join(". ")}`);

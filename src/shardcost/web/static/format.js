@@ -120,7 +120,7 @@ export function energy(joules) {
  * @param {(value: number) => string} [form]
  */
 export function ends(low, high, form = time) {
-  const [from, to] = [low, high].map((each) => form(Number(each.toPrecision(3))));
+  const [from, to] = [low, high].map((each) => form(Number(significant(each, 3))));
   const unit = to.includes(" ") ? to.slice(to.indexOf(" ")) : "";
   return `${unit && from.endsWith(unit) ? from.slice(0, -unit.length) : from} to ${to}`;
 }
@@ -169,3 +169,7 @@ const SYMBOLS = /^(tp|cp|pp|dp|ep)\b|^[a-z]+[_0-9]/;
 /** Return a line as a sentence; symbols keep their small letters. @param {string} line */
 export const sentence = (line) =>
   SYMBOLS.test(line) ? line : line.charAt(0).toUpperCase() + line.slice(1);
+
+/** Return a line of the command line without the dashes of its options. @param {string} line */
+export const unflagged = (line) =>
+  line.replace(/(^|[\s(])--([a-z]+(?:-[a-z]+)*)/g, (_, before, name) => before + name.replace(/-/g, " "));

@@ -212,16 +212,22 @@ const counted = (many, noun) => (many ? `${many} ${noun}${many > 1 ? "s" : ""}` 
 /**
  * Say why there is no estimate; the last one stays, dimmed.
  * @param {string} line
- * @param {(() => void)|null} back to the last question that had an answer
+ * @param {{name: string, go: () => void}|null} back to a question that has an answer
  */
 export function showError(line, back) {
   const box = byId("headline-error");
   byId("headline").dataset.state = "error";
   byId("try-change").hidden = true;
   box.hidden = false;
-  box.replaceChildren(h("p", {}, format.sentence(line)));
+  box.replaceChildren(h("p", {}, format.sentence(format.unflagged(line))));
+  if (!byId("headline-tiles").childElementCount) {
+    byId("headline-title").textContent = "This question has no answer";
+  }
   if (back) {
-    box.append(h("button", { type: "button", class: "small", id: "undo", on: { click: back } },
-      "Back to the last that worked"));
+    const click = () => {
+      back.go();
+      byId("headline").focus({ preventScroll: true });
+    };
+    box.append(h("button", { type: "button", class: "small", id: "undo", on: { click } }, back.name));
   }
 }

@@ -82,8 +82,9 @@ export class Tabs {
 
   /** @param {string} id */
   choose(id) {
-    if (id !== this.active) this.chosen(id);
+    const other = id !== this.active;
     this.show(id);
+    if (other) this.chosen(id);
   }
 
   /** Show a tab. @param {string} id */
