@@ -44,7 +44,7 @@ _PALE: Final = "#f4f4f4"
 _ROW: Final = {"step": 0.36, "layer": 0.7}
 """Inches of a row."""
 _THIN: Final = 0.003
-"""Of the width: narrower bars have no edge, which would hide them."""
+"""Of the width: narrower bars have neither white edge nor hatch, which would hide them."""
 _LABEL: Final = 8
 """Characters of a label's lines in a layer."""
 _WIDE: Final = 11.0
@@ -141,20 +141,28 @@ def _by_look(events: Sequence[Event]) -> dict[Look, list[Event]]:
 def _draw(
     axes: Axes, look: Look, events: Sequence[Event], rows: dict[tuple[int, str], int], thin_s: float
 ) -> Patch:
-    """Draw all events of one look as one collection, which is quick; return it for the legend."""
+    """Draw all events of one look; return what stands for them in the legend.
+
+    They are two collections, which is quick: hatches take long to draw, and thin bars have no room
+    for one, so hidden ones are pale instead.
+    """
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
 
     label, colour, hatch = look
-    bars = [_bar(each, rows[each.stage, each.stream]) for each in events]
     style: dict[str, Any] = {
         "facecolor": colour if hatch is None else _PALE,
         "edgecolor": "white" if hatch is None else colour,
         "hatch": hatch,
+        "linewidth": 0.3,
     }
-    widths = [0.3 if hatch or each.seconds > thin_s else 0.0 for each in events]
-    axes.add_collection(PolyCollection(bars, linewidths=widths, **style))
-    return Patch(label=label, linewidth=0.3, **style)
+    # With a line around it, a bar narrower than a pixel is still seen.
+    thin: dict[str, Any] = {"color": colour, "linewidth": 0.3, "alpha": 0.45 if hatch else 1}
+    for wide, how in ((True, style), (False, thin)):
+        chosen = [each for each in events if (each.seconds > thin_s) is wide]
+        bars = [_bar(each, rows[each.stage, each.stream]) for each in chosen]
+        axes.add_collection(PolyCollection(bars, **how))
+    return Patch(label=label, **style)
 
 
 def _bar(event: Event, row: int) -> list[tuple[float, float]]:
