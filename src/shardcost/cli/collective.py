@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.asked import values
 from shardcost.asked.collectives import collective_name, collective_of, size_of, sizes_of
 from shardcost.asked.errors import UsageError
 from shardcost.cli import options
+
+if TYPE_CHECKING:
+    from shardcost.collectives.silicon import CollectiveTime
 
 _EXAMPLES: Final = """\
   shardcost collective all_reduce --size 64MiB --gpus 8 --on h100
@@ -59,6 +62,11 @@ def parser() -> options.Parser:
         "--explain", action="store_true", help="show the formula with its numbers and their sources"
     )
     parser.add_argument(
+        "--why",
+        metavar="FIGURE",
+        help="where one number comes from: time_s, busbw, algbw, bound_s or link_share",
+    )
+    parser.add_argument(
         "--sweep",
         metavar="A:B[:X]",
         help="instead of --size: sizes from A to B, each X times the last (2)",
@@ -91,8 +99,9 @@ def _check_options(given: Namespace) -> None:
         raise UsageError(f"--size and {many[0]} exclude each other; give one")
     if given.size is None and not many:
         raise UsageError("missing --size (or --sweep A:B for many sizes)")
-    if given.explain and many:
-        raise UsageError(f"--explain and {many[0]} exclude each other: it explains one --size")
+    for name in ("explain", "why"):
+        if getattr(given, name) and many:
+            raise UsageError(f"--{name} and {many[0]} exclude each other: it explains one --size")
     if given.tuner is not None and given.plot is not None:
         raise UsageError("--tuner and --plot exclude each other; give one")
     if given.tuner is not None and (given.library not in {None, "nccl"} or given.mode != "graph"):
@@ -131,11 +140,25 @@ def _one_size(given: Namespace) -> int:
 
     size = size_of(given.size, "--size")
     result = collective_of(given, options, size)
+    if given.why is not None:
+        return _why(result, given)
     if given.json:
         options.print_json(as_data(result))
     else:
         sweep = collective_of(given, options, octaves(size))
         print(as_text(result, explain=given.explain, sweep=sweep))
+    return 0
+
+
+def _why(result: CollectiveTime, given: Namespace) -> int:
+    """Print where one number comes from; its name may go without the word collective."""
+    from shardcost.report.why import as_data, as_text, why_collective
+
+    answer = why_collective(result, f"collective.{given.why.removeprefix('collective.')}")
+    if given.json:
+        options.print_json(as_data(answer))
+    else:
+        print(as_text(answer))
     return 0
 
 

@@ -69,7 +69,7 @@ def ranges_of(found: Estimate) -> dict[str, Range]:
     }
     return known | {
         "comm_share": _within_one(_around(found.comm_share, _residuals_of_share(found))),
-        "memory_bytes": _around(found.memory_bytes, _residuals_of_memory(found)),
+        "memory_bytes": _around(found.memory_bytes, residuals_of_memory(found)),
     }
 
 
@@ -87,7 +87,7 @@ def _residuals_of_share(found: Estimate) -> Residuals:
     return residuals_like("comm_fraction", standing=standing, links=links_of(found.cluster))
 
 
-def _residuals_of_memory(found: Estimate) -> Residuals:
+def residuals_of_memory(found: Estimate) -> Residuals:
     """Return the residuals of what training runs allocated; no run of inference was measured."""
     pipeline = "several stages" if np.any(found.layout.pp > 1) else "one stage"
     like = residuals_like("memory", pipeline=pipeline)

@@ -39,7 +39,6 @@ _TRIFLE_S: Final = 1e-12
 """Shorter pieces are rounding."""
 
 Span = tuple[float, float]
-_NEVER: Final[Span] = (0.0, 0.0)
 
 
 def step_timeline(found: Estimate) -> Drawing:
@@ -232,77 +231,50 @@ class _Staged:
         return piece.backward if apart else piece.backward + piece.weight
 
     def _operation(self, op: Op, start: float, end: float) -> Iterator[Event]:
-        """Yield one operation: like others of its kind, unless it waits for buckets of weights."""
+        """Yield one operation, like others of its kind, after what it waits for."""
         kind, chunk, batch = op
-        if self._waits_for_weights(op):
-            for event in self._shown(kind, chunk, start, self._computing(op, start)):
-                yield event._replace(micro_batch=batch)
-            return
+        begin = start + self._late(op, start, end)
         for each in self.usual(kind, chunk):
             name, stage, stream, what, one, other, exposed, group, _, _, passing = each
-            span = start + one, min(start + other, end)
+            span = begin + one, min(begin + other, end)
             yield Event(name, stage, stream, what, *span, exposed, group, batch, chunk, passing)
 
-    def _usual(self, kind: str, chunk: int) -> list[Event]:
-        """Return an operation that starts at 0 and is never held up."""
-        span = self.inside(kind, chunk).late_s, self.gathered[kind][chunk]
-        shown = self._shown(kind, chunk, 0.0, [span])
-        return [event for event in shown if event.seconds > _TRIFLE_S]
+    def _late(self, op: Op, start: float, end: float) -> float:
+        """Return for how long a first forward waits for buckets of weights, all waits together."""
+        kind, chunk, batch = op
+        if kind != "F" or batch or not self.lane.gathers:
+            return 0.0
+        return max(0.0, end - start - self.gathered[kind][chunk])
 
-    def _shown(self, kind: str, chunk: int, start: float, spans: Sequence[Span]) -> Iterator[Event]:
-        """Yield what an operation is made of, laid into the time in which it is at work."""
+    def _usual(self, kind: str, chunk: int) -> list[Event]:
+        """Return an operation that starts at 0 and waits for nothing."""
+        return [each for each in self._shown(kind, chunk) if each.seconds > _TRIFLE_S]
+
+    def _shown(self, kind: str, chunk: int) -> Iterator[Event]:
+        """Yield what an operation is made of, piece by piece from 0 on."""
         inside, name = self.inside(kind, chunk), _NAMES[kind]
         more = {"chunk": chunk, "passing": name}
-        yield from self._sharded(inside, start, more)
-        pieces = [
-            (self._event(name, COMPUTE, name, _NEVER, **more), inside.compute_s),
-            (self._event("wait for the host", COMPUTE, "host", _NEVER, **more), inside.host_s),
-        ]
+        yield from self._sharded(inside, more)
+        computed = inside.late_s + inside.compute_s
+        free = computed + inside.host_s
+        yield self._event(name, COMPUTE, name, (inside.late_s, computed), **more)
+        yield self._event("wait for the host", COMPUTE, "host", (computed, free), **more)
         for group, seconds in inside.exposed_s.items():
-            pieces.append((self._inside_comm(group, more), seconds))
-        laid = _laid([seconds for _, seconds in pieces], spans)
-        for (event, _), parts in zip(pieces, laid, strict=True):
-            for one, other in parts:
-                yield event._replace(start_s=one, end_s=other)
-        computed = laid[0][-1][1] if laid[0] else start
-        for group, seconds in inside.hidden_s.items():
-            begin = max(start, computed - seconds)
-            event = self._inside_comm(group, more)
-            yield event._replace(start_s=begin, end_s=computed, exposed=False)
+            hidden = max(0.0, computed - inside.hidden_s[group]), computed
+            exposed = free, free + seconds
+            yield self._inside_comm(group, hidden, exposed=False, **more)
+            yield self._inside_comm(group, exposed, **more)
+            free = exposed[1]
 
-    def _inside_comm(self, group: str, more: dict[str, Any]) -> Event:
-        return self._event(f"{group} communication", group, "comm", _NEVER, group=group, **more)
+    def _inside_comm(self, group: str, span: Span, **more: Any) -> Event:
+        return self._event(f"{group} communication", group, "comm", span, group=group, **more)
 
-    def _sharded(self, inside: _Inside, start: float, more: dict[str, Any]) -> Iterator[Event]:
+    def _sharded(self, inside: _Inside, more: dict[str, Any]) -> Iterator[Event]:
         """Yield what ZeRO stage 3 sends during an operation: first what is waited for."""
-        name = "layer weights"
-        split = start + inside.late_s
-        if inside.late_s:
-            yield self._event(name, "dp", "comm", (start, split), group="dp", **more)
-        hidden = inside.sharded_s - inside.late_s
-        if hidden > 0:
-            span = split, split + hidden
-            yield self._event(name, "dp", "comm", span, exposed=False, group="dp", **more)
-
-    def _waits_for_weights(self, op: Op) -> bool:
-        kind, _, batch = op
-        return kind == "F" and batch == 0 and bool(self.lane.gathers)
-
-    def _computing(self, op: Op, start: float) -> list[Span]:
-        """Return when a first forward is at work: not while it waits for buckets of weights."""
-        kind, chunk, _ = op
-        buckets = self.work.data_parallel.buckets
-        share = self.gathered[kind][chunk] / buckets
-        spans: list[Span] = []
-        free = start
-        for _, _, gathered in self.lane.gathers[chunk * buckets : (chunk + 1) * buckets]:
-            if gathered > free or not spans:
-                begin = max(free, gathered)
-                spans.append((begin, begin + share))
-            else:
-                spans[-1] = spans[-1][0], spans[-1][1] + share
-            free = spans[-1][1]
-        return spans
+        late, whole = inside.late_s, max(inside.late_s, inside.sharded_s)
+        for span, exposed in (((0.0, late), True), ((late, whole), False)):
+            more_of_it = {"group": "dp", "exposed": exposed, **more}
+            yield self._event("layer weights", "dp", "comm", span, **more_of_it)
 
     def _sends(self) -> Iterator[Event]:
         """Yield the sends, each exposed from when on somebody does nothing but wait for it."""
@@ -329,20 +301,17 @@ class _Staged:
         return lane.ends[number - 1] if number else 0.0
 
     def _gathers(self) -> Iterator[Event]:
-        """Yield buckets of weights, exposed where the first forward of a chunk waits for them."""
-        waits = list(self._waits())
-        for chunk, start, end in _joined(self.lane.gathers):
+        """Yield buckets of weights, exposed while the first forward of a chunk waits for them."""
+        lane = self.lane
+        waits = [
+            (start, start + self._late(op, start, end))
+            for op, start, end in zip(lane.ops, lane.starts, lane.ends, strict=True)
+            if op[0] == "F" and op[2] == 0
+        ]
+        for chunk, start, end in _joined(lane.gathers):
             late = [(max(start, one), min(end, other)) for one, other in waits]
             late = [span for span in late if span[1] > span[0]]
             yield from self._split("gather weights", (start, end), late, chunk)
-
-    def _waits(self) -> Iterator[Span]:
-        for op, start in zip(self.lane.ops, self.lane.starts, strict=True):
-            if self._waits_for_weights(op):
-                free = start
-                for span in self._computing(op, start):
-                    yield free, span[0]
-                    free = span[1]
 
     def _reduces(self) -> Iterator[Event]:
         """Yield buckets of gradients, exposed when the stage has nothing left to compute."""
@@ -381,31 +350,6 @@ class _Staged:
         over = self.line.step_s - float(software.step_overhead_s)
         yield self._event("wait", COMPUTE, "idle", (max(done, free), over))
         yield self._event("host and overhead", COMPUTE, "host", (over, self.line.step_s))
-
-
-def _laid(seconds: Sequence[float], spans: Sequence[Span]) -> list[list[Span]]:
-    """Return pieces laid one after the other into spans of time, cut where those are.
-
-    >>> _laid([1.5, 0.5], [(0.0, 1.0), (2.0, 3.0)])
-    [[(0.0, 1.0), (2.0, 2.5)], [(2.5, 3.0)]]
-    """
-    found: list[list[Span]] = []
-    place = 0
-    free = spans[0][0]
-    for whole in seconds:
-        left = whole
-        parts: list[Span] = []
-        while left > _TRIFLE_S and place < len(spans):
-            share = min(left, spans[place][1] - free)
-            if share > _TRIFLE_S:
-                parts.append((free, free + share))
-            left -= share
-            free += share
-            if spans[place][1] - free <= _TRIFLE_S:
-                place += 1
-                free = spans[place][0] if place < len(spans) else free
-        found.append(parts)
-    return found
 
 
 def _joined(buckets: Sequence[tuple[int, float, float]]) -> list[tuple[int, float, float]]:

@@ -13,7 +13,7 @@ from shardcost.catalog.errors import Residuals, residuals_like
 from shardcost.cluster import Device
 from shardcost.collectives.interval import interval_of as interval_of_collective
 from shardcost.estimate.calls import Call
-from shardcost.estimate.interval import interval_of, standing_of
+from shardcost.estimate.interval import interval_of, ranges_of, standing_of
 from shardcost.estimate.price import Prices
 from shardcost.estimate.reason import Error, Part, Term, Why, in_unit, reason, spread
 from shardcost.estimate.result import Estimate
@@ -46,6 +46,16 @@ def run_error(found: Estimate, unit: str, value: Any = None, times: float = 1.0)
         f" {in_unit(low, unit)} to {in_unit(high, unit)}"
     )
     return Error(words, interval.like, interval.rows, low, high)
+
+
+def range_error(found: Estimate, figure: str, unit: str) -> Error:
+    """Return the error of measurements of a figure itself: the share of communication, memory."""
+    known, value = ranges_of(found)[figure], float(getattr(found, figure))
+    low, high = float(known.low), float(known.high)
+    factors = (low / value, high / value) if value else (1.0, 1.0)
+    ends = f"{in_unit(low, unit)} to {in_unit(high, unit)}"
+    words = f"of {known.like}, nine of ten were within {spread(*factors)}: {ends}"
+    return Error(words, known.like, known.rows, low, high)
 
 
 def kernel_error(

@@ -7,8 +7,8 @@ from math import exp
 from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import ceil_div, smallest
-from shardcost.catalog.errors import residuals_like
 from shardcost.dtypes import BITS
+from shardcost.estimate.interval import residuals_of_memory
 from shardcost.estimate.reason import (
     Error,
     Part,
@@ -328,13 +328,9 @@ def _served(place: _Place, held: Held, kind: str) -> _Formula:
     return _rest(place, held, kind)
 
 
-def _error(found: Estimate, size: float | None) -> Error | None:
-    """Return how far measured peaks of training were; None in serving, where none was measured."""
-    if not isinstance(found.workload, Train):
-        return None
-    like = residuals_like(
-        "memory", pipeline="several stages" if found.layout.pp > 1 else "one stage"
-    )
+def _error(found: Estimate, size: float | None) -> Error:
+    """Return how far measured peaks were, for one of a size or for a kind of memory."""
+    like = residuals_of_memory(found)
     factors = exp(like.low), exp(like.high)
     words = f"of the peaks of {like.like}, nine of ten were within {spread(*factors)}"
     if size is None:

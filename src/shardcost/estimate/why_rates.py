@@ -7,7 +7,7 @@ from typing import Final
 
 from shardcost.estimate.reason import Part, Term, Why, cited, flop, percent, reason, stated_by
 from shardcost.estimate.result import FLOP_CONVENTION, Estimate
-from shardcost.estimate.why_error import over_time, run_error, time_part, time_term
+from shardcost.estimate.why_error import over_time, range_error, run_error, time_part, time_term
 from shardcost.estimate.why_time import end_of_interval, time
 from shardcost.program.flops import _matrix_weights, _tokens_with_logits
 from shardcost.units import format_flops, format_time
@@ -191,6 +191,7 @@ def _comm_share(found: Estimate) -> Why:
             Part("comm.exposed_s", "waiting", waits, "s"),
             time_part(found),
         ],
+        error=range_error(found, "comm_share", "share"),
     )
 
 
