@@ -3,7 +3,8 @@
 A training step is that of `shardcost.schedule.timeline`: each operation of a stage shows what it
 computes, then where its host is late, then the communication inside its layers that nothing hides,
 in one piece. Sends to a neighbour are exposed as far as that one waits for them; gradients and
-weights of replicas as far as the stage itself does. Gaps are ``idle``: the pipeline's bubbles.
+weights of replicas as far as the stage itself does, which is shown in one piece too. Gaps are
+``idle``: the pipeline's bubbles.
 
 A pass of serving goes through the stages one after the other; all its layers are the mean layer.
 """
