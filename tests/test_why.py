@@ -14,6 +14,7 @@ from shardcost import Cluster, Decode, Layout, Prefill, Train
 from shardcost.collectives.silicon import CollectiveTime, collective_time
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate import estimate
+from shardcost.estimate.interval import ranges_of
 from shardcost.estimate.reason import Why
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.why import figures, why
@@ -275,7 +276,7 @@ def test_kernels_of_the_softwares_own_are_told_by_their_own_constants() -> None:
     assert any("llm_inference_bench" in source for source in answer.sources)
 
 
-def test_memory_of_training_has_the_error_of_measured_peaks_and_serving_none() -> None:
+def test_memory_has_the_error_of_measured_peaks_which_are_of_training() -> None:
     trained, served = (
         why(found_of("sharded"), "memory_bytes"),
         why(found_of("decode"), "memory_bytes"),
@@ -286,7 +287,16 @@ def test_memory_of_training_has_the_error_of_measured_peaks_and_serving_none() -
     kind = why(found_of("sharded"), "memory.optimizer").error
     assert kind is not None
     assert kind.low is None
-    assert served.error is None
+    assert served.error is not None
+    assert served.error.like.endswith("of training runs")
+
+
+def test_a_share_of_communication_has_the_error_of_measured_shares() -> None:
+    found = found_of("decode")
+    error = why(found, "comm_share").error
+    assert error is not None
+    known = ranges_of(found)["comm_share"]
+    assert (error.low, error.high, error.rows) == (known.low, known.high, known.rows)
 
 
 def test_an_unknown_figure_names_the_nearest() -> None:
