@@ -330,6 +330,15 @@ def test_a_served_step_is_a_trace_too(tmp_path: Path, work: Workload) -> None:
     assert (trace.unread, trace.world_size, len(trace.ranks)) == ((), 8, 2)
 
 
+def test_very_many_buckets_are_not_too_many_events() -> None:
+    software = replace(Software.named("megatron_core"), bucket_bytes=2e6)
+    train = Train(global_batch=64, sequence_length=2048)
+    found = estimate("llama3-70b", H100, Layout(pp=8, dp=4), train, software=software)
+    data = as_data(found)
+    assert data["cut"] == "left out: stages 1 to 6 of 8, numbered from 0"
+    assert len(data["events"]) <= MOST_EVENTS
+
+
 def test_many_layers_are_drawn_together() -> None:
     model = Model.named("llama3-8b")
     deep = replace(model, blocks=tuple(replace(each, count=400) for each in model.blocks))

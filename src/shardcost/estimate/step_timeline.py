@@ -110,9 +110,10 @@ def _window(work: StepWork, groups: int) -> tuple[_Window, str | None]:
     three of sending, waiting and a late host.
     """
     stages, batches = work.stages, work.micro_batches
-    ends = stages if stages <= _MOST_STAGES else _MOST_STAGES // 2
+    buckets = 2 * work.data_parallel.buckets * work.chunks
+    most = min(_MOST_STAGES, max(2, MOST_EVENTS // 2 // buckets))
+    ends = stages if stages <= most else most // 2
     kept = frozenset((*range(ends), *range(stages - ends, stages)))
-    buckets = work.data_parallel.buckets * work.chunks * 4
     room = max(MOST_EVENTS - len(kept) * buckets, MOST_EVENTS // 4)
     per_batch = len(kept) * work.chunks * 2 * (4 + 2 * groups)
     outer = batches if batches * per_batch <= room else max(1, room // (2 * per_batch))
