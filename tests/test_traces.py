@@ -796,13 +796,24 @@ def test_the_command_writes_a_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = tmp_path / "step.json.gz"
     asked = "estimate llama3-8b --on h100_sxm --tp 4 --pp 2 --batch 8"
     train = f"{asked} --train --sequence-length 2048 --json"
-    assert main([*train.split(), "--trace", str(path)]) == 0
-    json.loads(capsys.readouterr().out)
-    check_perfetto_rules(gzip.decompress(path.read_bytes()).decode())
+    served = (
+        f"{asked} --{rest} --json"
+        for rest in ("prefill --prompt-tokens 512", "decode --context-tokens 64")
+    )
+    for each in (train, *served):
+        assert main([*each.split(), "--trace", str(path)]) == 0
+        found = json.loads(capsys.readouterr().out)
+        text = gzip.decompress(path.read_bytes()).decode()
+        check_perfetto_rules(text)
+        ends = [
+            event["ts"] + event["dur"]
+            for event in json.loads(text)["traceEvents"]
+            if event["ph"] == "X"
+        ]
+        assert 0.5 * found["time_s"] < 1e-6 * max(ends) < 1.001 * found["time_s"]
     for bad, why in (
         (f"{train} --trace step.txt", "ends in .json or .json.gz"),
         (f"{train} --trace step.json --vary tp=1,2", "exclude each other"),
-        (f"{asked} --decode --context-tokens 64 --trace step.json", "--trace is for --train"),
         (f"{train} --trace {tmp_path}/none/step.json", "cannot be written"),
     ):
         assert main(bad.split()) == 2
