@@ -49,6 +49,8 @@ class Page {
     this.lastGood = null;
     /** @type {AbortController|null} */
     this.control = null;
+    /** @type {Record<string, number>} */
+    this.batches = {};
     this.timer = 0;
     this.urls = 0;
     this.given = {
@@ -84,6 +86,7 @@ class Page {
       await this.readUrl();
       this.refresh();
     });
+    byId("remarks-close").addEventListener("click", () => remark([]));
     themeButton();
   }
 
@@ -106,11 +109,19 @@ class Page {
    * @param {{push?: boolean}} [how]
    */
   set(patch, how = {}) {
-    const next = patched(this.ask, patch);
+    const next = patched(this.ask, this.withBatch(patch));
     if (same(next, this.ask)) return;
     this.ask = next;
     this.controls.show(this.ask, this.estimate);
     this.soon(Boolean(how.push));
+  }
+
+  /** Each phase remembers the batch it had. @param {Ask} patch */
+  withBatch(patch) {
+    const { phase, batch } = this.ask;
+    if (!patch.phase || patch.phase === phase || patch.batch) return patch;
+    this.batches[phase] = batch;
+    return this.batches[patch.phase] ? { ...patch, batch: this.batches[patch.phase] } : patch;
   }
 
   /** Ask something else altogether. @param {Ask} ask */
@@ -184,6 +195,7 @@ class Page {
       this.estimate = await post("api/estimate", body(asked), control.signal);
       this.lastGood = asked;
       headline.show(this.estimate);
+      if (document.documentElement.dataset.ready) announce(headline.inWords(this.estimate));
       this.controls.show(asked, this.estimate);
       byId("export-menu").querySelector('[data-export="trace"]').disabled = asked.phase !== "train";
       document.title = `${this.estimate.title ?? "Estimate"} · shardcost`;
@@ -235,7 +247,8 @@ class Page {
 function remark(lines) {
   const box = byId("remarks");
   box.hidden = !lines.length;
-  box.textContent = lines.length ? `${format.sentence(format.unflagged(lines.join("; ")))}.` : "";
+  box.querySelector("p").textContent =
+    lines.length ? `${format.sentence(format.unflagged(lines.join("; ")))}.` : "";
 }
 
 const THEMES = ["system", "light", "dark"];

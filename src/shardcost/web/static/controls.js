@@ -32,31 +32,31 @@ const USUAL_AXES = {
 };
 
 /** Choices of a layout that change with a list. @type {Record<string, string>} */
-const CHOICES = { recompute: "Recompute activations", schedule: "Pipeline schedule" };
+const CHOICES = { recompute: "Recompute", schedule: "Schedule" };
 /** @type {Record<string, string>} */
 const MORE_CHOICES = {
-  scheme: "Products split over tp",
-  context_scheme: "Context parallelism by",
-  order: "Placed nearest first",
+  scheme: "tp products",
+  context_scheme: "Context by",
+  order: "Nearest first",
 };
 
-/** Sizes of the work: label, least. @type {Record<string, [string, number]>} */
+/** Sizes of the work: label, least, what it is. @type {Record<string, [string, number, string]>} */
 const SIZES = {
-  batch: ["Batch, sequences", 1],
-  sequence_length: ["Tokens of a sequence", 1],
-  prompt_tokens: ["Prompt tokens, each", 1],
-  context_tokens: ["Context tokens, each", 1],
+  batch: ["Batch", 1, "sequences over all replicas: of a training step, or at work at once"],
+  sequence_length: ["Sequence", 1, "tokens of a sequence"],
+  prompt_tokens: ["Prompt tokens", 1, "new tokens of each sequence"],
+  context_tokens: ["Context tokens", 1, "tokens of each sequence in the cache when the step begins"],
 };
-/** @type {Record<string, [string, number]>} */
+/** @type {Record<string, [string, number, string]>} */
 const MORE_SIZES = {
-  cached_tokens: ["Prompt tokens in the cache", 0],
-  new_tokens: ["New tokens a step, each", 1],
-  document_tokens: ["Mean tokens of a document", 1],
+  cached_tokens: ["Cached tokens", 0, "tokens of each sequence that are in the cache already"],
+  new_tokens: ["New tokens", 1, "tokens of each sequence in a step"],
+  document_tokens: ["Document", 1, "mean tokens of the documents packed into a sequence"],
 };
 /** @type {Record<string, [string, string]>} */
 const FORMATS = {
   dtype: ["Products in", "dtype"],
-  cache_dtype: ["Key-value cache in", "dtype"],
+  cache_dtype: ["KV cache in", "dtype"],
   gradient_dtype: ["Gradients in", "dtype"],
   optimizer: ["Optimizer", "optimizer"],
 };
@@ -98,12 +98,12 @@ export class Controls {
   }
 
   buildWork() {
-    for (const [field, [label, least]] of Object.entries(SIZES)) {
-      byId("work-fields").append(this.sizeField(field, label, least));
+    for (const [field, [label, least, hint]] of Object.entries(SIZES)) {
+      byId("work-fields").append(this.sizeField(field, label, least, hint));
     }
     const more = byId("more-work-fields");
-    for (const [field, [label, least]] of Object.entries(MORE_SIZES)) {
-      more.append(this.sizeField(field, label, least));
+    for (const [field, [label, least, hint]] of Object.entries(MORE_SIZES)) {
+      more.append(this.sizeField(field, label, least, hint));
     }
     for (const [field, [label]] of Object.entries(FORMATS)) more.append(this.list(field, label));
     more.append(this.flag("adapters", "Train low-rank adapters only"));
@@ -115,19 +115,21 @@ export class Controls {
     for (const [field, label] of Object.entries(CHOICES)) choices.append(this.list(field, label));
     const more = byId("more-layout-fields");
     for (const [field, label] of Object.entries(MORE_CHOICES)) more.append(this.list(field, label));
-    more.append(this.sizeField("shard_degree", "Ranks that ZeRO shards over", 1));
-    more.append(this.sizeField("imbalance", "Fullest expert's tokens over the mean", 1, "any"));
+    more.append(this.sizeField("shard_degree", "ZeRO over", 1, "ranks that share what ZeRO shards"));
+    more.append(this.sizeField("imbalance", "Imbalance", 1,
+      "tokens of the fullest rank's experts, over the mean of the ranks", "any"));
   }
 
   /**
    * A number with buttons for its half and its double.
-   * @param {string} field @param {string} label @param {number} least @param {string} [step]
+   * @param {string} field @param {string} label @param {number} least @param {string} hint
+   * @param {string} [step]
    */
-  sizeField(field, label, least, step = "1") {
+  sizeField(field, label, least, hint, step = "1") {
     const id = `field-${field}`;
     const input = h("input", {
       type: "number", id, min: least, max: 1e9, step, inputmode: "numeric",
-      autocomplete: "off", data: { field },
+      autocomplete: "off", title: hint, data: { field },
     });
     input.addEventListener("input", () => this.typed(field, input, least));
     this.inputs[field] = input;
@@ -135,7 +137,7 @@ export class Controls {
     return h(
       "div",
       { class: "field size", data: { row: field } },
-      h("label", { for: id }, label),
+      h("label", { for: id, title: hint }, label),
       h(
         "div",
         { class: "with-button" },
@@ -293,12 +295,12 @@ export class Controls {
     const cluster = named(clusters, (each) => [each.name, each.title]);
     fillList("on", cluster, ask.profile ? PASTED : ask.on, pasted(ask.profile, estimate?.cluster));
     const chosen = ask.network ?? estimate?.network;
-    const usual = !ask.network && chosen ? `usual: ${chosen}` : "none";
+    const usual = !ask.network && chosen ? `${chosen} · usual` : "none";
     fillList("network", [["", usual], ...named(networks, (each) => [each.name, each.title])],
       ask.network ?? "", null);
     const able = software.filter((/** @type {any} */ each) =>
       !each.phases || each.phases.includes(ask.phase));
-    const default_ = !ask.software && estimate?.software ? `usual: ${estimate.software}` : "the usual";
+    const default_ = !ask.software && estimate?.software ? `${estimate.software} · usual` : "the usual";
     fillList("software", [["", default_], ...named(able, (each) => [each.name, each.title])],
       ask.software ?? "", null);
   }
@@ -325,7 +327,7 @@ export class Controls {
     const steps = this.steps[field];
     const values = this.catalog.choices?.[choices] ?? (steps ?? []).map((each) => each.value);
     const now = this.estimate?.layout?.[field] ?? this.estimate?.workload?.[field];
-    const options = [["", now && !ask[field] ? `usual: ${format.words(now)}` : "the usual"]];
+    const options = [["", now && !ask[field] ? `${format.words(now)} · usual` : "the usual"]];
     for (const value of values) options.push([value, format.words(value)]);
     fillSelect(select, options, ask[field] ?? "");
     for (const option of select.options) {
@@ -372,7 +374,7 @@ export class Controls {
   /** Return the value that an axis has now. @param {string} axis @param {Ask} ask */
   now(axis, ask) {
     const found = this.estimate;
-    if (axis === "dp") return found?.layout.dp ?? ask.dp ?? 1;
+    if (axis === "dp") return ask.dp ?? replicas(ask) ?? found?.layout.dp ?? 1;
     if (axis === "gpus") return ask.gpus ?? found?.gpus ?? 1;
     return ask[axis] ?? found?.layout[axis] ?? (axis === "zero" ? 0 : 1);
   }
@@ -388,6 +390,12 @@ function stepsAt(steps, now) {
   if (marked.some((each) => each.current)) return marked;
   const here = { value: now, possible: true, fits: true, reason: null, time_s: null, current: true };
   return [...marked, here].sort((one, other) => one.value - other.value);
+}
+
+/** Return what the GPUs in all leave for dp, before the server has said so. @param {Ask} ask */
+function replicas(ask) {
+  const left = ask.gpus / ((ask.tp ?? 1) * (ask.cp ?? 1) * (ask.pp ?? 1));
+  return Number.isInteger(left) ? left : null;
 }
 
 /** Say what a step would do. @param {string} axis @param {Step} step */

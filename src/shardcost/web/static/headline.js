@@ -37,6 +37,13 @@ export function show(found) {
   showCautions(found);
 }
 
+/** Return the answer as one would say it. @param {any} found */
+export function inWords(found) {
+  const [label, figure] = TIMES[found.workload.phase];
+  const fits = found.memory.fits ? "" : ", does not fit memory";
+  return `${label} ${format.time(found[figure] ?? found.time_s)}${fits}`;
+}
+
 /** @param {any} found @param {string} phase */
 function showTime(found, phase) {
   const [label, figure] = TIMES[phase];
@@ -107,11 +114,12 @@ function showParts(found) {
   refill(byId("time-legend"), ...parts.map(([part, seconds]) => h(
     "li", {},
     h("i", { class: `swatch ${partColour(part)}`, "aria-hidden": "true" }),
-    h("span", { class: "what" }, part),
+    h("span", { class: "what" }, part, hidden[part] > 0 && h(
+      "small", { title: "under computation: it takes no time of its own" }, "hidden ",
+      number(format.time(hidden[part]), `comm.${part.split(" ")[0]}.hidden_s`,
+        { label: `${part} hidden` }))),
     number(format.time(seconds), `parts.${part}`, { label: part }),
     h("span", { class: "share" }, format.percent(seconds / total)),
-    hidden[part] > 0 && h("span", { class: "under" }, "hidden under compute ",
-      number(format.time(hidden[part]), `comm.${part.split(" ")[0]}.hidden_s`)),
   )));
 }
 

@@ -67,7 +67,7 @@ export class Slider {
     const shown = i % every === 0 || i === this.at;
     const tick = h(
       "span",
-      { class: "step", data: { value: step.value, state: kind } },
+      { class: "step", data: { value: step.value, state: kind, effect: this.given.text(step) } },
       h("i", { class: `tick ${kind}` }),
       h("span", { class: `step-label${shown ? "" : " dim"}` }, String(step.value)),
     );
