@@ -141,12 +141,11 @@ def _arguments(call: Call, rank: int) -> dict[str, Any]:
     collective, group, dtype = call.kind
     asked: dict[str, Any] = {"Collective name": _CALLS.get(collective, collective)}
     if call.size_bytes:
-        width = _width(dtype)
-        whole = call.size_bytes // width
+        whole = 8 * call.size_bytes // _bits(dtype)
         part = whole // max(group.size, 1)
         asked["In msg nelems"] = part if collective == "all_gather" else whole
         asked["Out msg nelems"] = part if collective == "reduce_scatter" else whole
-    if dtype:
+    if dtype in DTYPES:  # the profiler has no names for formats of fewer than 8 bits
         asked["dtype"] = DTYPES[dtype]
     asked |= {
         "Group size": group.size,
@@ -158,8 +157,8 @@ def _arguments(call: Call, rank: int) -> dict[str, Any]:
     return asked | ({"Seq": call.seq} if call.seq >= 0 else {})
 
 
-def _width(dtype: str) -> int:
-    return 1 if dtype == _BYTE else BITS[dtype] // 8
+def _bits(dtype: str) -> int:
+    return 8 if dtype == _BYTE else BITS[dtype]
 
 
 def _group_as_data(group: CommGroup) -> dict[str, Any]:

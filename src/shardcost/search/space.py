@@ -8,7 +8,7 @@ formulas run. Degrees multiply to the number of devices, so the grid's first axi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Final, NamedTuple
@@ -129,21 +129,26 @@ class Space:
 
     def meshes(self) -> Meshes:
         """Return every way to write the devices as a product of degrees."""
-        rows: list[tuple[int, ...]] = []
-        for gpus in self.gpus or ():
-            degrees = (getattr(self, name) or () for name in ("tp", "cp", "pp"))
-            fit = ([each for each in values if gpus % each == 0] for values in degrees)
-            rows += ((gpus, *each) for each in product(*fit))
-        grid = np.array(rows, dtype=np.int64).reshape(-1, 4)
-        inner = grid[:, 1:].prod(axis=1)
-        grid = grid[grid[:, 0] % inner == 0]
-        dp = grid[:, 0] // grid[:, 1:].prod(axis=1)
+        rows = [mesh for gpus in self.gpus or () for mesh in self._written(gpus)]
+        grid = np.array(rows, dtype=np.int64).reshape(-1, 5)
+        grid, dp = grid[:, :4], grid[:, 4]
         wanted = np.isin(dp, self.dp or ())
         columns = [*grid[wanted].T, dp[wanted]]
         experts = np.array(self.ep or (1,), dtype=np.int64)
         spread = [np.repeat(column, len(experts)) for column in columns]
         spread.append(np.tile(experts, int(wanted.sum())))
         return Meshes(*spread)
+
+    def _written(self, gpus: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield a number of devices as ``tp x cp x pp x dp``, in every way."""
+        for tp in self.tp or ():
+            for cp in self.cp or ():
+                left, rest = divmod(gpus, tp * cp)
+                if rest:
+                    continue
+                for pp in self.pp or ():
+                    if left % pp == 0:
+                        yield gpus, tp, cp, pp, left // pp
 
 
 class Family(NamedTuple):
