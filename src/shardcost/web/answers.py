@@ -15,7 +15,8 @@ from shardcost.asked.errors import UsageError
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.web.asks import given
 from shardcost.web.finder import Pasted
-from shardcost.web.limits import MOST_CELLS, MOST_VALUES
+from shardcost.web.limits import MOST_CELLS, MOST_PASSES, MOST_VALUES, MOST_WRITTEN_PASSES
+from shardcost.workload import Train
 
 if TYPE_CHECKING:
     from shardcost.collectives.silicon import CollectiveTime
@@ -72,7 +73,18 @@ def timeline(asked: Fields) -> Any:
     from shardcost.report.timeline import as_data
 
     found, _ = _found(asked)
+    _check_drawable(found, MOST_PASSES)
     return as_data(found, asked["of"])
+
+
+def _check_drawable(found: Estimate, most: int) -> None:
+    """Raise where a step has too many passes to be drawn."""
+    work, layout = found.workload, found.layout
+    if isinstance(work, Train):
+        passes = work.global_batch * layout.pp * layout.chunks // (layout.dp * layout.micro_batch)
+        if passes > most:
+            rule = f"at most {most:,} to be drawn; take a smaller batch or a larger micro-batch"
+            raise BadValueError("passes of micro-batches through stages", int(passes), rule)
 
 
 def scaling(asked: Fields) -> Any:
@@ -292,6 +304,7 @@ def trace(asked: Fields) -> Document:
     from shardcost.report.trace import events_of
 
     found, _ = _found(asked)
+    _check_drawable(found, MOST_WRITTEN_PASSES)
     return Document(trace_text(*events_of(found)).encode(), "application/json", "step.json")
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, NamedTuple
 
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
@@ -164,6 +164,8 @@ class Desk:
     async def start(self) -> None:
         """Have those at hand who answer first."""
         await self.questions.start()
+        await self.files.start()
+        await self.jobs.crew.start()
 
     async def end(self) -> None:
         """End everything that computes."""
@@ -334,6 +336,7 @@ def _add_files(app: FastAPI, desk: Desk) -> None:
     )
     async def file(
         request: Request,
+        _mark: Annotated[str, Header(alias="X-Shardcost", pattern="^1$", description="1")],
         name: Annotated[
             str, Query(max_length=MOST_CHARACTERS, description="what it is called: only shown")
         ] = "file",

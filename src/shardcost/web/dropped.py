@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.errors import FormatError, ShardcostError, printable
+from shardcost.web.limits import CALIBRATE_S
 
 if TYPE_CHECKING:
     from shardcost.evidence.inspection import Inspected
@@ -71,8 +76,16 @@ def _read(path: Path, shown: str) -> Reading:
     reading = read_file(path)
     if isinstance(reading, ModelFile):
         content = json.loads(path.read_text("utf-8-sig"))
-        return replace(reading, file=shown, model=model_of_file(content))
+        return replace(reading, file=shown, model=model_of_file(_named(content, shown)))
     return reading if isinstance(reading, ProfileFile) else replace(reading, file=shown)
+
+
+def _named(config: dict[str, Any], file: str) -> dict[str, Any]:
+    """Return a config that knows its name, from its file's where it does not say it itself."""
+    name = file.removesuffix(".json").removesuffix("_config").removesuffix("-config")
+    if config.get("_name_or_path") or name in {"", "config", "file"}:
+        return config
+    return {**config, "_name_or_path": name}
 
 
 def _renamed(data: Any, path: str, shown: str) -> Any:
@@ -92,7 +105,7 @@ def _use(reading: Reading, found: Inspected, content: bytes) -> tuple[dict[str, 
     from shardcost.formats.reading import MeasurementLog
 
     if isinstance(reading, ModelFile):
-        config = json.loads(content.decode("utf-8-sig"))
+        config = _named(json.loads(content.decode("utf-8-sig")), reading.file)
         return {"config": config}, f"takes {reading.model.name} as the model"
     if isinstance(reading, ProfileFile):
         profile = content.decode("utf-8-sig")
@@ -121,10 +134,34 @@ def _use_of_measurements(reading: Reading) -> tuple[dict[str, Any] | None, str]:
     from shardcost.evidence.profile import as_profile
 
     try:
-        found = gathered([reading], Told())
-        results = calibrate(found.curves, lambda _: None)
+        with _at_most(CALIBRATE_S):
+            found = gathered([reading], Told())
+            results = calibrate(found.curves, lambda _: None)
         profile = as_profile(_PROFILE_NAME, found.cluster, results)
     except ShardcostError as error:
         return None, f"cannot be calibrated on: {error}"
-    points = f"{found.points:,} measured points"
+    points = f"{found.points:,} measured point{'s' * (found.points != 1)}"
     return {"profile": profile}, f"takes {found.cluster.name} as the cluster, fitted to {points}"
+
+
+class _TooLongError(ShardcostError):
+    """A fit that takes longer than somebody waits for."""
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Give up what takes longer, where the system has such an alarm."""
+    if not hasattr(signal, "setitimer") or current_thread() is not main_thread():
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise _TooLongError(f"it takes longer than {seconds:g} s; `shardcost calibrate` has time")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -23,14 +23,20 @@ MOST_CHARACTERS: Final = 200
 """Of a name or a word."""
 MOST_CELLS: Final = 20_000_000
 """Layouts that one search may look at."""
+MOST_PASSES: Final = 100_000
+"""Passes of micro-batches through stages in a step that is drawn, of which a part is shown."""
+MOST_WRITTEN_PASSES: Final = 10_000
+"""The same of a step that is written in full, as a trace."""
 
 QUESTION_S: Final = 10.0
 """One question may be computed for so long."""
 FILE_S: Final = 20.0
 """One file may be read and calibrated on for so long."""
+CALIBRATE_S: Final = 12.0
+"""Of that, constants may be fitted for so long; otherwise the file is only explained."""
 SEARCH_S: Final = 120.0
 """One search may run for so long."""
-MEMORY_BYTES: Final = 4 * 2**30
+MEMORY_BYTES: Final = 2 * 2**30
 """That one process of those that compute may have."""
 RETIRE_BYTES: Final = 2**30
 """A process that has had more than this is replaced by a new one: its caches are full."""
