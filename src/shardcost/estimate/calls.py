@@ -79,7 +79,7 @@ def pace_of(found: Estimate) -> Pace:
 
 def prices_of(found: Estimate) -> Prices:
     """Return the prices that an estimate was made with."""
-    return Prices(found.cluster, found.software, places(found.layout))
+    return Prices(found.cluster, found.software, places(found.layout), found.wire)
 
 
 def calls_of(found: Estimate, prices: Prices) -> dict[str, Call]:

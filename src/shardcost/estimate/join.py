@@ -84,6 +84,7 @@ def estimate(
         program=program,
         work=work,
         warnings=(*_warnings(model, cluster, workload, runs, memory), *prices.notes),
+        wire=wire,
     )
 
 

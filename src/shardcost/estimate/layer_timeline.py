@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from shardcost.collectives.calibration import Calibration
 from shardcost.estimate.busy import Beside, Busy, busy
+from shardcost.estimate.calls import prices_of
 from shardcost.estimate.events import COMPUTE, Drawing, Event, check, drawing, totals_of
-from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.work import PieceWork, beside_of, piece_work
@@ -47,19 +46,15 @@ class _Piece(NamedTuple):
     hidden_s: float = 0.0
 
 
-def layer_timeline(found: Estimate, wire: Calibration | None = None) -> Drawing:
+def layer_timeline(found: Estimate) -> Drawing:
     """Return one layer of the kind that the model has most of, on one rank.
-
-    Args:
-        found: What was estimated, of one layout.
-        wire: The constants of the caller's own network, if it was estimated with some.
 
     Raises:
         BadTypeError: The estimate is of an array of layouts.
     """
     check(found, "layer")
     software = found.program.setting.software
-    prices = Prices(found.cluster, software, places(found.layout), wire)
+    prices = prices_of(found)
     kind = usual_layers(found)
     work = piece_work(kind.passes, prices, software)
     merged = found.layout.schedule != "zero_bubble"

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from shardcost.checks import is_array
-from shardcost.collectives.calibration import Calibration
 from shardcost.collectives.multimem import MULTIMEM
 from shardcost.errors import BadTypeError
-from shardcost.estimate.calls import pace_of
-from shardcost.estimate.placement import places
+from shardcost.estimate.calls import pace_of, prices_of
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.work import sends
@@ -53,7 +51,7 @@ class Message:
     library: str
 
 
-def messages(found: Estimate, wire: Calibration | None = None) -> tuple[Message, ...]:
+def messages(found: Estimate) -> tuple[Message, ...]:
     """Return every different collective of a step, that on which most time is spent first.
 
     >>> from shardcost import Decode, Layout, estimate
@@ -62,16 +60,12 @@ def messages(found: Estimate, wire: Calibration | None = None) -> tuple[Message,
     >>> first.collective, first.size_bytes, first.ranks, first.count
     ('all_reduce', 1048576.0, 8, 80.0)
 
-    Args:
-        found: The estimate of one layout.
-        wire: Constants of the caller's own network, if the estimate was made with them.
-
     Raises:
         BadTypeError: The estimate is of an array of layouts.
     """
     if is_array(found.time_s):
         raise BadTypeError("layout", found.layout, "one layout, not an array of them, for messages")
-    prices = Prices(found.cluster, found.software, places(found.layout), wire)
+    prices = prices_of(found)
     counts = _counted(_trained(found) if found.program.step else _served(found.program))
     seconds = prices.of(tuple(counts))
     listed = (

@@ -10,6 +10,7 @@ from typing import Any
 from shardcost.arrays import largest
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import Calibration
 from shardcost.errors import BadValueError
 from shardcost.estimate.placement import places
 from shardcost.estimate.traffic import Traffic, traffic
@@ -57,6 +58,8 @@ class Estimate:
     program: Program
     work: RankWork
     warnings: tuple[str, ...]
+    wire: Calibration | None = None
+    """Constants of the caller's own network that it was made with."""
 
     @cached_property
     def traffic(self) -> Traffic:

@@ -23,8 +23,7 @@ from shardcost.checks import is_array
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS
 from shardcost.errors import BadTypeError
-from shardcost.estimate.placement import places
-from shardcost.estimate.price import Prices
+from shardcost.estimate.calls import prices_of
 from shardcost.estimate.result import Estimate
 from shardcost.kernels.products import product_bytes
 from shardcost.program.assemble import Layers
@@ -174,8 +173,7 @@ def _kernels(found: Estimate, layers: Layers) -> Iterator[Kernel]:
             if not isinstance(op, Collective):
                 alike = (during, op._replace(count=1))
                 counts[alike] = counts.get(alike, 0.0) + float(op.count)
-    prices = Prices(found.cluster, found.software, places(found.layout))
-    seconds = prices.of([op for _, op in counts])
+    seconds = prices_of(found).of([op for _, op in counts])
     for ((during, op), count), each_s in zip(counts.items(), seconds, strict=True):
         time_s = count * float(each_s) * slowdown
         if isinstance(op, Collective) or not time_s:
