@@ -37,7 +37,8 @@ export function slots(frame, count, left) {
 }
 
 function drawn(frame, data) {
-  const top = frame.legend(data.legend ?? []) + 24;
+  const noted = data.bars.some((bar) => bar.note);
+  const top = frame.legend(data.legend ?? []) + (noted ? 34 : 24);
   const left = data.left ?? (frame.narrow ? 54 : 66);
   const place = slots(frame, data.bars.length, left);
   const area = { x: left, y: top, w: frame.width - left - 10, h: frame.height - top - 42 };

@@ -362,8 +362,8 @@ export class Frame {
 
   /** Draw a horizontal axis at the bottom of the area with its ticks and grid. */
   axisX(scale, area, { form, label = "", base = 10, count = null, grid = true }) {
-    const room = this.narrow ? 62 : 84;
-    const ticks = scale.ticks(count ?? Math.max(2, Math.floor(area.w / room)), base);
+    const room = this.narrow ? 56 : 84;
+    const ticks = scale.ticks(count ?? Math.max(3, Math.floor(area.w / room)), base);
     let free = -Infinity;
     for (const value of ticks) {
       const x = scale(value);

@@ -1,6 +1,6 @@
 // Quantities against each other: lines labelled at their ends, bands, marks with labels, rules.
 
-import { svg, textWidth } from "./dom.js";
+import { fitted, svg, textWidth } from "./dom.js";
 import { figure } from "./figure.js";
 import { MARKS } from "./marks.js";
 import { apart, linear, logarithmic } from "./scales.js";
@@ -38,10 +38,9 @@ function drawn(frame, data) {
   const top = frame.legend(data.legend ?? []) + (data.y.label ? 22 : 8);
   const ends = data.series.filter((each) => each.labelled && each.points.length);
   const named = ends.map((each) => (frame.narrow ? each.short ?? each.name : each.name));
-  const right = Math.min(
-    frame.width * 0.36,
-    Math.max(12, ...named.map((each) => textWidth(each, 11) + 20)),
-  );
+  const taken = [];
+  const beside = [...named, ...(data.reserve ?? [])].map((each) => textWidth(each, 11) + 20);
+  const right = Math.min(frame.width * (frame.narrow ? 0.27 : 0.36), Math.max(12, ...beside));
   const left = data.left ?? (frame.narrow ? 54 : 66);
   const bottom = data.x.label ? 40 : 24;
   const area = { x: left, y: top, w: frame.width - left - right, h: frame.height - top - bottom };
@@ -51,10 +50,10 @@ function drawn(frame, data) {
   frame.axisY(y, area, data.y);
   const inside = frame.add("g", { "clip-path": frame.clip(area.x, area.y - 1, area.w, area.h + 2) });
   for (const band of data.bands ?? []) inside.append(bandOf(frame, band, x, y));
-  for (const rule of data.rules ?? []) ruled(frame, rule, x, y, area);
+  for (const rule of data.rules ?? []) taken.push(...ruled(frame, rule, x, y, area));
   for (const each of data.series) inside.append(lineOf(frame, each, x, y));
   endLabels(frame, ends, named, x, y, area);
-  const spots = markedPoints(frame, data.marks ?? [], x, y, area);
+  const spots = markedPoints(frame, data.marks ?? [], { x, y, area, taken });
   frame.targets([...spots, ...columns(data.targets ?? [], x, y, area)]);
 }
 
@@ -88,29 +87,34 @@ function lineOf(frame, each, x, y) {
   });
 }
 
-/** Draw a line across with its name at the end that has room. */
+/** Draw a line across with its name beside it, as far as there is room; return where that is. */
 function ruled(frame, rule, x, y, area) {
   const colour = frame.colour(rule.colour ?? "muted");
   const dash = { stroke: colour, "stroke-dasharray": rule.dash ?? "5 4", "stroke-width": 1.2 };
   if (rule.x !== undefined) {
     const at = x(rule.x);
-    if (at < area.x - 1 || at > area.x + area.w + 1) return;
+    if (at < area.x - 1 || at > area.x + area.w + 1) return [];
     frame.add("line", { x1: at, x2: at, y1: area.y, y2: area.y + area.h, ...dash });
-    const late = at > area.x + area.w - textWidth(rule.name, 11) - 8;
-    frame.text(at + (late ? -4 : 4), area.y + 11 + LABEL * (rule.row ?? 0), rule.name, {
+    const name = frame.narrow ? rule.short ?? rule.name : rule.name;
+    const rooms = [at - area.x, area.x + area.w - at];
+    const late = rooms[1] < textWidth(name, 11) + 8 && rooms[0] > rooms[1];
+    const text = fitted(name, rooms[late ? 0 : 1] - 6, 11);
+    const up = area.y + 11 + LABEL * (rule.row ?? 0);
+    frame.text(at + (late ? -4 : 4), up, text, {
       "text-anchor": late ? "end" : "start",
       "font-size": 11,
       fill: colour,
     });
-    return;
+    const wide = textWidth(text, 11);
+    return [late ? [at - wide - 4, up - 10, at, up + 3] : [at, up - 10, at + wide + 4, up + 3]];
   }
   const at = y(rule.y);
-  if (at < area.y - 1 || at > area.y + area.h + 1) return;
+  if (at < area.y - 1 || at > area.y + area.h + 1) return [];
   frame.add("line", { x1: area.x, x2: area.x + area.w, y1: at, y2: at, ...dash });
-  frame.text(area.x + 4, at > area.y + 14 ? at - 4 : at + 13, rule.name, {
-    "font-size": 11,
-    fill: colour,
-  });
+  const text = fitted(frame.narrow ? rule.short ?? rule.name : rule.name, area.w - 8, 11);
+  const up = at > area.y + 14 ? at - 4 : at + 13;
+  frame.text(area.x + 4, up, text, { "font-size": 11, fill: colour });
+  return [[area.x, up - 10, area.x + 8 + textWidth(text, 11), up + 3]];
 }
 
 /** Write the names of lines beside their ends, moved apart, each led to by a thin line. */
@@ -132,7 +136,7 @@ function endLabels(frame, ends, named, x, y, area) {
       "stroke-width": 0.8,
       opacity: 0.7,
     });
-    frame.text(start, label.put + 4, label.text, {
+    frame.text(start, label.put + 4, fitted(label.text, frame.width - start, 11), {
       "font-size": 11,
       fill: colour,
       "font-weight": label.each.width > 2 ? 700 : 400,
@@ -140,8 +144,7 @@ function endLabels(frame, ends, named, x, y, area) {
   }
 }
 
-function markedPoints(frame, marks, x, y, area) {
-  const taken = [];
+function markedPoints(frame, marks, { x, y, area, taken }) {
   const spots = marks.map((mark) => {
     const at = [x(mark.x), y(mark.y)];
     const size = mark.r ?? 4.5;

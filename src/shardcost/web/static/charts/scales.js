@@ -45,7 +45,8 @@ function powerTicks(low, high, count, base) {
   const first = Math.ceil(Math.log(low) / log - 1e-9);
   const last = Math.floor(Math.log(high) / log + 1e-9);
   const strides = base === 2 ? [1, 2, 5, 10, 20, 30] : [1, 2, 3, 6, 9];
-  const stride = strides.find((each) => (last - first) / each + 1 <= count) ?? strides.at(-1);
+  const held = (each) => Math.floor(last / each) - Math.ceil(first / each) + 1;
+  const stride = strides.find((each) => held(each) <= count) ?? strides.at(-1);
   const ticks = [];
   for (let power = Math.ceil(first / stride) * stride; power <= last; power += stride) {
     ticks.push(base ** power);

@@ -6,9 +6,7 @@ import { choice, empty, field, framed, machine, words } from "./parts.js";
 export const id = "collective";
 export const title = "Collective";
 
-const SWEEP = "8:8GiB:1.189207115002721";
-/** Four sizes to a doubling. */
-const EVERY = 4;
+const LARGEST = 2 ** 33;
 const FREE = "free";
 const LIBRARIES = [
   ["", "the vendor's"],
@@ -43,7 +41,7 @@ export function mount(root, page) {
   const line = html("p", { class: "panel-line", id: "collective-words" });
   const readout = html("p", { class: "panel-line panel-detail", id: "collective-readout" });
   const note = html("p", { class: "panel-note", id: "collective-notes" });
-  const nothing = empty("One GPU sends nothing: choose a collective and a count of GPUs to see its curve.");
+  const nothing = empty("One GPU sends nothing: choose a collective and a count of GPUs to see its data.");
   nothing.hidden = true;
   const places = html("div", { class: "chart-column" });
   frame.body.append(
@@ -94,11 +92,17 @@ export function mount(root, page) {
 
   function load(signal) {
     return frame.run(async (own) => {
-      const data = await page.post("api/collective", { ...body(), sweep: SWEEP }, own);
-      if (own.aborted) return;
-      shown = { ...data, body: body() };
-      draw();
+      await sweep(own);
     }, signal);
+  }
+
+  async function sweep(own) {
+    const said = body();
+    const top = Math.max(LARGEST, ...ownMessages(said).map((each) => 2 ** Math.ceil(Math.log2(each.size_bytes))));
+    const data = await page.post("api/collective", { ...said, sweep: `8:${top}` }, own);
+    if (own.aborted) return;
+    shown = { ...data, body: said };
+    draw();
   }
 
   /** Take the groups that this layout has; stay with the chosen one if it is among them. */
@@ -148,6 +152,7 @@ export function mount(root, page) {
         .map((each, index) => ({
           x: each.size_bytes,
           name: `${pathName(each)} from ${format.bytes(each.size_bytes)}`,
+          short: pathName(each),
           row: index % 3,
           dash: "1 4",
         })),
@@ -163,12 +168,14 @@ export function mount(root, page) {
         `${format.time(data.time_s.at(-1))} at ${format.bytes(sizes.at(-1))}, ${data.paths.length} paths.`,
       hint: "Arrow keys move through the sizes; the values stand below.",
     });
+    const reserve = styles.map((each) => each.name);
     const most = Math.max(...data.busbw_bytes_per_s, data.link?.bytes_per_s ?? 0);
     rates.set({
+      reserve,
       x: { kind: "log", domain: [sizes[0], sizes.at(-1)], form: format.bytes, base: 2, label: "size of the buffer" },
       y: { kind: "linear", domain: [0, most * 1.12], form: format.bandwidth, label: "bus bandwidth", count: 4 },
       rules: data.link
-        ? [{ y: data.link.bytes_per_s, name: `${data.link.name}: ${format.bandwidth(data.link.bytes_per_s)} nominal` }]
+        ? [{ y: data.link.bytes_per_s, name: `${data.link.name}: ${format.bandwidth(data.link.bytes_per_s)} nominal`, short: `${format.bandwidth(data.link.bytes_per_s)} nominal` }]
         : [],
       series: [{ name: "bus bandwidth", colour: "c1", width: 2.5, points: pairs(sizes, data.busbw_bytes_per_s) }],
       targets: columns(data, (index) => [[data.busbw_bytes_per_s[index], "c1"]]),
@@ -177,24 +184,25 @@ export function mount(root, page) {
     tell(nearestSize(own[0]?.[0].size_bytes ?? 2 ** 26));
   }
 
-  function messagesHere() {
-    const said = shown.body;
-    const here = messages.filter(
+  function ownMessages(said) {
+    return messages.filter(
       (each) =>
         each.collective === said.collective &&
         each.ranks === said.gpus &&
         (said.nodes === undefined || each.nodes === said.nodes) &&
         each.size_bytes > 0,
     );
-    // Those of one size are one mark.
+  }
+
+  /** Return the messages of this layout on the curve; those of one size are one mark. */
+  function messagesHere() {
     const sizes = new Map();
-    for (const each of here) sizes.set(each.size_bytes, [...(sizes.get(each.size_bytes) ?? []), each]);
+    for (const each of ownMessages(shown.body)) sizes.set(each.size_bytes, [...(sizes.get(each.size_bytes) ?? []), each]);
     return [...sizes.values()];
   }
 
   function columns(data, values) {
-    const doublings = data.size_bytes.map((size, index) => [size, index]).filter(([, index]) => index % EVERY === 0);
-    return doublings.map(([size, index]) => ({
+    return doublings(data.size_bytes).map(([size, index]) => ({
       x: size,
       title: format.bytes(size),
       values: values(index),
@@ -213,8 +221,8 @@ export function mount(root, page) {
   }
 
   function nearestSize(size) {
-    const far = shown.size_bytes.map((each, index) => (index % EVERY ? Infinity : Math.abs(Math.log(each / size))));
-    return far.indexOf(Math.min(...far));
+    const far = ([each]) => Math.abs(Math.log(each / size));
+    return doublings(shown.size_bytes).reduce((best, each) => (far(each) < far(best) ? each : best))[1];
   }
 
   /** Say the values at one size, each to be asked. */
@@ -290,10 +298,7 @@ export function mount(root, page) {
         messages = found.messages;
         if (first) chosen = null;
         regroup();
-        const data = await page.post("api/collective", { ...body(), sweep: SWEEP }, own);
-        if (own.aborted) return;
-        shown = { ...data, body: body() };
-        draw();
+        await sweep(own);
       }, signal);
     },
     rows() {
@@ -302,7 +307,7 @@ export function mount(root, page) {
       const head = ["size_bytes", "time_s", "low_s", "high_s", "busbw_bytes_per_s", "algorithm", "protocol"];
       return [
         [...head, ...paths],
-        ...shown.size_bytes.map((_, index) => [
+        ...doublings(shown.size_bytes).map(([, index]) => [
           ...head.map((each) => shown[each][index]),
           ...shown.paths.map((path) => path.time_s[index] ?? ""),
         ]),
@@ -313,6 +318,13 @@ export function mount(root, page) {
 
 function pairs(sizes, values) {
   return sizes.map((size, index) => [size, values[index]]).filter(([, value]) => value !== null && value > 0);
+}
+
+/** Return the powers of two among sizes, each with its place: the sizes that are named and asked. */
+function doublings(sizes) {
+  return sizes
+    .map((size, index) => [Math.round(size), index])
+    .filter(([size, index]) => Math.abs(size / sizes[index] - 1) < 1e-9 && Number.isInteger(Math.log2(size)));
 }
 
 function pathName({ algorithm, protocol }) {

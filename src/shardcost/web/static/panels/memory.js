@@ -1,6 +1,6 @@
 // Memory: what the ranks of each stage hold in their fullest moment, against what the device has.
 
-import { figure, fitted, html, linear, number } from "../charts.js";
+import { figure, fitted, html, linear, number, textWidth } from "../charts.js";
 import { framed, table, words } from "./parts.js";
 
 export const id = "memory";
@@ -72,7 +72,7 @@ export function mount(root, page) {
           stroke: made.colour("panel"),
         });
         const text = fitted(words(kind), wide - 8, 11);
-        const sized = fitted(format.bytes(size), wide - 8, 11);
+        const sized = textWidth(format.bytes(size), 11) < wide - 8 ? format.bytes(size) : "";
         if (text && tall > 30) made.text(start + 4, y + 15, text, inkOf(made, kind));
         if (sized && tall > 30) made.text(start + 4, y + 30, sized, inkOf(made, kind));
         targets.push({

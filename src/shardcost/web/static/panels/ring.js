@@ -103,6 +103,8 @@ export function mount(root, page) {
 
   async function ask(signal) {
     const body = { collective: collective.value, algorithm: algorithm.value, ranks: Number(count.value), size: size.value.trim() };
+    const short = tooFew(body.ranks);
+    if (short) return [await page.post("api/schedule", body, signal), short];
     try {
       return [await page.post("api/schedule", { ...body, ...machine(asked) }, signal), ""];
     } catch (problem) {
@@ -111,6 +113,13 @@ export function mount(root, page) {
       const alone = await page.post("api/schedule", body, signal);
       return [alone, problem.message];
     }
+  }
+
+  /** Return why a machine without a network has no room for so many ranks; "" if it has. */
+  function tooFew(ranks) {
+    const found = asked.network ? null : page.catalog?.clusters?.find((each) => each.name === asked.on);
+    const room = found?.domain_gpus ?? found?.gpus_per_node ?? Infinity;
+    return ranks > room ? `${asked.on} joins ${room} GPUs; name a network for more` : "";
   }
 
   function load(signal) {

@@ -1,10 +1,12 @@
 // The ranks of a collective in a circle, what each holds of every chunk, and chunks on their way.
 
-import { figure, svg } from "../charts.js";
+import { figure, svg, textWidth } from "../charts.js";
 import { chunksOf } from "./ring_words.js";
 
 const LETTERED = 10;
 /** Cells at least this wide carry their count as text. */
+const REST = 0.35;
+/** Where on their way chunks are shown when nothing moves. */
 
 /** Return the picture in `root`; `show(data, at, moving)` draws, `progress(t)` moves chunks. */
 export function ringStage(root, page) {
@@ -12,10 +14,10 @@ export function ringStage(root, page) {
   let tokens = [];
   const made = figure(root, page, {
     name: "ring",
-    height: (width) => (width < 560 ? Math.max(340, width) : 460),
+    height: (width) => (width < 460 ? 400 : 480),
     draw(frame) {
       tokens = scene ? drawn(frame, scene) : [];
-      place(scene?.moving ? scene.t : 0.5);
+      place(scene?.moving ? scene.t : REST);
     },
   });
 
@@ -46,10 +48,11 @@ function drawn(frame, { data, at, moving }) {
   if (!moving) {
     for (const each of transfers) for (const chunk of chunksOf(each)) fresh.add(`${each.target}:${chunk}`);
   }
-  frame.add("circle", {
+  frame.add("ellipse", {
     cx: seats.centre[0],
     cy: seats.centre[1],
-    r: seats.radius,
+    rx: seats.radius[0],
+    ry: seats.radius[1],
     fill: "none",
     stroke: frame.colour("line"),
     "stroke-dasharray": "2 5",
@@ -68,10 +71,11 @@ function seated(frame, data) {
   const total = (data.participants?.length ?? data.start.length) || n;
   const grid = gridOf(data);
   const room = Math.min(frame.width, frame.height * 1.5);
-  let wide = Math.max(34, Math.min(96, (Math.PI * room * 0.72) / n));
-  wide = Math.min(wide, frame.width / 3.4);
-  const cell = Math.max(1.6, Math.min(18, (wide - 8) / grid.columns));
-  const deep = grid.rows === 1 ? 24 : cell;
+  let wide = Math.max(34, Math.min(n > 6 ? 106 : 124, (Math.PI * room * 0.72) / n));
+  wide = Math.min(wide, frame.width / 3.9);
+  const low = grid.rows > 1 ? Math.max(26, Math.min(96, (frame.height * 1.5) / n)) / grid.rows : Infinity;
+  const cell = Math.max(1.6, Math.min(grid.rows > 1 ? 18 : 26, (wide - 8) / grid.columns, low));
+  const deep = grid.rows === 1 ? 28 : cell;
   const tall = grid.rows * deep + 24;
   const radius = { x: frame.width / 2 - wide / 2 - 4, y: frame.height / 2 - tall / 2 - 4 };
   const across = Math.min(radius.x, radius.y * 1.35);
@@ -84,7 +88,7 @@ function seated(frame, data) {
   for (let index = n; index < total; index += 1) {
     places.push([centre[0], centre[1] + (index - n - (total - n - 1) / 2) * (tall + 12)]);
   }
-  return { places, centre, radius: Math.min(across, radius.y), wide, tall, cell, deep, grid };
+  return { places, centre, radius: [across, radius.y], wide, tall, cell, deep, grid };
 }
 
 function gridOf(data) {
@@ -151,7 +155,7 @@ function drawCell(frame, { x, y, w, h, count, full, fresh }) {
     height: h,
     fill: frame.colour("ground"),
     stroke: frame.colour(fresh ? "ink" : "line"),
-    "stroke-width": fresh ? 1.6 : 0.8,
+    "stroke-width": fresh && w > 5 ? 1.6 : 0.8,
   });
   if (count > 0) {
     const tall = (h * Math.min(count, full)) / full;
@@ -162,7 +166,7 @@ function drawCell(frame, { x, y, w, h, count, full, fresh }) {
       height: tall,
       fill: frame.colour(done ? "c3" : "c5"),
       stroke: fresh ? frame.colour("ink") : null,
-      "stroke-width": fresh ? 1 : null,
+      "stroke-width": fresh ? Math.min(1, w / 6) : null,
     });
   }
   if (w >= LETTERED && h >= 14) {
@@ -227,14 +231,17 @@ function tokensOf(frame, arrows, seats, data, moving) {
     const chunks = chunksOf(transfer);
     const node = frame.add("g", { "pointer-events": "none", opacity: moving ? null : 0.75 });
     if (many) {
-      node.append(svg("circle", { r: 3.5, fill: colour }));
+      if (moving) node.append(svg("circle", { r: 3.5, fill: colour }));
       return { node, curve };
     }
-    const name = chunks.length === 1 ? `#${chunks[0]}` : `${chunks.length} chunks`;
+    const crowded = arrows.length > 10;
+    const name = chunks.length === 1 ? `#${chunks[0]}` : crowded ? `${chunks.length}x` : `${chunks.length} chunks`;
     const sign = transfer.reduces ? "+" : "=";
-    const size = seats.wide >= 64 ? ` ${frame.format.bytes(transfer.bytes)}` : "";
-    const text = `${sign}${name}${size}`;
-    const half = text.length * 3.1 + 5;
+    const short = `${sign}${name}`;
+    const long = `${short} ${frame.format.bytes(transfer.bytes)}`;
+    const room = Math.hypot(curve[2][0] - curve[0][0], curve[2][1] - curve[0][1]);
+    const text = room > 64 && seats.wide >= 64 && !crowded ? long : short;
+    const half = textWidth(text, 10.5) / 2 + 5;
     node.append(
       svg("rect", { x: -half, y: -9, width: 2 * half, height: 17, rx: 4, fill: frame.colour("panel"), stroke: colour, "stroke-width": 1.5 }),
       svg("text", { x: 0, y: 4, "text-anchor": "middle", "font-size": 10.5, fill: frame.colour("ink") }, text),

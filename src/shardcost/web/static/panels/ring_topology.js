@@ -3,15 +3,19 @@
 
 import { figure } from "../charts.js";
 
-const NAMED = 4;
-const ROW = 84;
+const ROW = 130;
+const NEAR = 0.3;
+/** How far along a cable it is named, from the end with the lower number. */
 
 /** Return the picture in `root`; `show(topology)` draws. */
 export function topologyPicture(root, page) {
   let data = null;
   const made = figure(root, page, {
     name: "topology",
-    height: 330,
+    height: () => {
+      const layers = data ? new Set(data.places.map(layerOf)).size : 2;
+      return layers === 1 ? 250 : 76 + (layers - 1) * Math.min(ROW, 420 / layers);
+    },
     draw(frame) {
       if (data) drawn(frame, data);
     },
@@ -47,10 +51,11 @@ function drawn(frame, topology) {
   const targets = [];
   for (const cable of cables) targets.push(drawCable(frame, cable, spots, topology));
   const busiest = cables.filter((each) => each.use > 0.98 * most && each.use > 0);
-  const every = Math.ceil(busiest.length / NAMED);
-  busiest.forEach((cable, index) => {
-    if (index % every) return;
+  const taken = [];
+  for (const cable of busiest) {
     const [x, y] = cable.middle;
+    if (taken.some(([a, b]) => Math.abs(a - x) < 64 && Math.abs(b - y) < 14)) continue;
+    taken.push([x, y]);
     frame.text(x, y + 4, frame.format.percent(cable.use), {
       "text-anchor": "middle",
       "font-size": 11,
@@ -59,14 +64,14 @@ function drawn(frame, topology) {
       "stroke-width": 3.5,
       "paint-order": "stroke",
     });
-  });
+  }
   topology.places.forEach((place, index) => drawPlace(frame, place, spots[index], topology));
   frame.targets(targets);
 }
 
 function placed(frame, topology, layers) {
-  const high = Math.min(ROW, (frame.height - 96) / Math.max(1, layers.length - 1));
-  const outer = layers.length === 1 ? frame.height * 0.72 : 56;
+  const high = (frame.height - 60) / Math.max(1, layers.length - 1);
+  const outer = layers.length === 1 ? frame.height * 0.78 : 30;
   const servers = [...new Set(topology.places.map((each) => each.server))].sort((a, b) => a - b);
   const room = frame.width - 28;
   const part = room / servers.length;
@@ -105,8 +110,8 @@ function drawCable(frame, cable, spots, topology) {
   const lift = flat ? Math.min(a[1] - 14, 18 + far * 0.55) : 0;
   const control = [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2 - 2 * lift];
   cable.middle = [
-    a[0] + (b[0] - a[0]) * (flat ? 0.5 : 0.45),
-    flat ? a[1] - lift : a[1] + (b[1] - a[1]) * 0.45,
+    a[0] + (b[0] - a[0]) * (flat ? 0.5 : NEAR),
+    flat ? a[1] - lift : a[1] + (b[1] - a[1]) * NEAR,
   ];
   frame.add("path", {
     d: `M${a[0].toFixed(1)} ${a[1]}Q${control[0].toFixed(1)} ${control[1].toFixed(1)} ${b[0].toFixed(1)} ${b[1]}`,

@@ -56,6 +56,11 @@ function clause(transfers, n, format) {
   const who = senders === n ? "each rank" : senders === 1 ? `rank ${transfers[0].source}` : `${senders} of ${n} ranks`;
   const verb = senders === n || senders === 1 ? "sends" : "send";
   const adds = transfers.filter((each) => each.reduces).length;
+  const partner = exchanged(transfers);
+  if (partner && senders > 1) {
+    const added = transfers.every((each) => each.reduces);
+    return `${who} exchange${senders === n ? "s" : ""} ${load(transfers, format)} with its partner ${partner} away and ${added ? "adds what it gets" : "keeps what it gets"}`;
+  }
   const several = new Set(transfers.map((each) => `${each.source}>${each.target}`)).size > senders;
   const effect =
     adds === transfers.length
@@ -94,14 +99,19 @@ function whom(transfers, n, senders) {
   if (n > 2 && transfers.every((each) => shift(each) === n - 1)) return "its left neighbour";
   if (n > 2 && transfers.every((each) => shift(each) === 1 || shift(each) === n - 1)) return "both neighbours";
   if (transfers.length === senders * (n - 1) && n > 2) return "every other";
-  const back = new Set(transfers.map((each) => `${each.target}>${each.source}`));
-  const swapped = transfers.every((each) => back.has(`${each.source}>${each.target}`));
-  const far = Math.abs(transfers[0].target - transfers[0].source);
-  if (swapped && transfers.every((each) => Math.abs(each.target - each.source) === far)) {
-    return `its partner ${far} away, and gets as much`;
-  }
   if (transfers.every((each) => shift(each) === shift(transfers[0]))) return `the rank ${shift(transfers[0])} to its right`;
-  return senders === transfers.length ? "one other each" : "others";
+  return senders === transfers.length ? "one other rank" : "others";
+}
+
+/** Return how far partners are from each other where all transfers are exchanges by two; else 0. */
+function exchanged(transfers) {
+  const back = new Set(transfers.map((each) => `${each.target}>${each.source}`));
+  const far = Math.abs(transfers[0].target - transfers[0].source);
+  const one = new Set(transfers.map((each) => each.source)).size === transfers.length;
+  const alike = transfers.every(
+    (each) => back.has(`${each.source}>${each.target}`) && Math.abs(each.target - each.source) === far,
+  );
+  return one && alike ? far : 0;
 }
 
 function phase(data, transfers) {

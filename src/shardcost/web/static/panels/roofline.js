@@ -53,7 +53,7 @@ export function mount(root, page) {
         name: words(kind),
         colour: colourOfKind(kind),
         shape: shapeOf(kind),
-      })),
+      })).concat(drawn.every(isForward) ? [] : [{ name: "hollow: recomputing and backward", colour: "muted", ring: true }]),
       rules: [{ x: ridge, name: `ridge, ${intensity(ridge)}` }],
       series: [
         {
@@ -74,7 +74,8 @@ export function mount(root, page) {
         shape: shapeOf(each.kind),
         colour: colourOfKind(each.kind),
         opacity: 0.85,
-        name: labelOf(each),
+        open: !isForward(each),
+        name: isForward(each) ? labelOf(each) : "",
         title: labelOf(each),
         lines: linesOf(each),
         pick: () => tell(each),
@@ -87,7 +88,7 @@ export function mount(root, page) {
   }
 
   function labelOf(each) {
-    return each.pass && each.pass !== "forward" ? `${words(each.name)}, ${each.pass}` : words(each.name);
+    return each.pass && each.pass !== "forward" && !each.name.includes("gradient") ? `${words(each.name)}, ${each.pass}` : words(each.name);
   }
 
   function linesOf(each) {
@@ -160,6 +161,10 @@ export function mount(root, page) {
       return [head, ...shown.operations.map((each) => head.map((name) => each[name] ?? ""))];
     },
   };
+}
+
+function isForward(each) {
+  return !each.pass || each.pass === "forward";
 }
 
 function shapeOf(kind) {

@@ -1,7 +1,7 @@
 // Scaling: what more of one option brings, and from where on it brings less.
 
 import { bars, html, number, plot } from "../charts.js";
-import { choice, empty, framed, table } from "./parts.js";
+import { choice, empty, framed, table, words } from "./parts.js";
 
 export const id = "scaling";
 export const title = "Scaling";
@@ -25,6 +25,8 @@ const ONLY = {
   prompt_tokens: "prefill",
   context_tokens: "decode",
 };
+const DEGREES = new Set(["gpus", "tp", "cp", "pp"]);
+const DEFAULTS = { batch: 64, micro_batch: 1, sequence_length: 4096, prompt_tokens: 4096, context_tokens: 4096 };
 const PARTS = [
   ["compute_s", "computing", "c1", {}],
   ["exposed_s", "communication, exposed", "c2", { edge: true }],
@@ -37,8 +39,10 @@ export function mount(root, page) {
   const frame = framed(root);
   let asked = null;
   let shown = null;
+  let now = null;
+  /* What the estimate is of, defaults and all. */
   const vary = choice("scaling-vary", "vary", Object.entries(AXES), "tp", () => load(null));
-  const words = html("p", { class: "panel-line", id: "scaling-words" });
+  const line = html("p", { class: "panel-line", id: "scaling-words" });
   const nothing = empty("");
   const places = html("div", { class: "chart-column" });
   const list = html("div", { id: "scaling-table" });
@@ -49,7 +53,7 @@ export function mount(root, page) {
       vary.node,
       html("span", { class: "panel-hint" }, "click a bar, or Enter on it, to take that value"),
     ),
-    words,
+    line,
     nothing,
     places,
     list,
@@ -62,11 +66,16 @@ export function mount(root, page) {
   function load(signal) {
     if (!asked) return Promise.resolve();
     return frame.run(async (own) => {
-      const data = await page.post("api/scaling", { ...asked, vary: vary.value }, own);
+      const data = await page.post("api/scaling", bodyOf(vary.value), own);
       if (own.aborted) return;
       shown = data;
       draw();
     }, signal);
+  }
+
+  function bodyOf(name) {
+    const body = { ...asked, ...freedBy(name, asked), vary: name, values: valuesOf(name, now) };
+    return Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null));
   }
 
   function draw() {
@@ -77,14 +86,14 @@ export function mount(root, page) {
       ? `No value of ${shown.vary} is possible here: ${rows[0].reason ?? "each is refused"}.`
       : `There is nothing to vary about ${shown.vary}.`;
     places.hidden = !known.length;
-    words.textContent = sentenceOf(shown);
+    line.textContent = sentenceOf(shown);
     list.replaceChildren(tableOf(rows));
     if (!known.length) return;
     times.set(barsOf(rows));
     efficiency.set(
       lineOf(rows, {
         field: "efficiency",
-        label: "efficiency: tokens/s/GPU over that of the first value that fits",
+        label: "efficiency: tokens/s/GPU over the first that fits",
         form: format.percent,
         ticks: (value) => format.percent(value).replace(".0 %", " %"),
         colour: "c1",
@@ -95,7 +104,7 @@ export function mount(root, page) {
     ratio.set(
       lineOf(rows, {
         field: "comm_to_compute",
-        label: "communication over computing, seconds for seconds, hidden or not",
+        label: "communication over computing, hidden or not",
         form: (value) => format.significant?.(value, 3) ?? value.toPrecision(3),
         colour: "c2",
         name: "communication to computing",
@@ -204,7 +213,7 @@ export function mount(root, page) {
     return table(
       `scaling over ${shown.vary}`,
       head,
-      rows.map((row) => ({ current: isCurrent(row), cells: row.possible ? cellsOf(row) : [row.value, "", html("span", { class: "panel-reason" }, `impossible: ${row.reason}`)] })),
+      rows.map((row) => ({ current: isCurrent(row), ...(row.possible ? { cells: cellsOf(row) } : { cells: [row.value], reason: `impossible: ${row.reason}` }) })),
       { right: [0, 1, 2, 3, 4, 5, 6, 7, 8] },
     );
   }
@@ -231,19 +240,19 @@ export function mount(root, page) {
   function patch(row) {
     const value = Number(row.value);
     const named = { [shown.vary]: Number.isNaN(value) ? row.value : value };
-    // A degree takes its GPUs along; otherwise the count that was asked would refuse it.
-    return shown.vary === "gpus" || !row.gpus ? named : { ...named, gpus: row.gpus };
+    const freed = freedBy(shown.vary, asked);
+    return { ...freed, ...("gpus" in freed ? { gpus: row.gpus } : {}), ...named };
   }
 
   function isCurrent(row) {
-    const value = asked?.[shown.vary];
-    if (value === null || value === undefined) return false;
-    return String(value) === row.value && (!row.gpus || !asked.gpus || row.gpus === asked.gpus);
+    return row.possible && String(now?.[shown.vary] ?? "") === row.value;
   }
 
   return {
-    update(ask, _estimate, signal) {
+    update(ask, estimate, signal) {
       asked = ask;
+      const { workload = {}, layout = {}, gpus = ask.gpus } = estimate ?? {};
+      now = { ...workload, batch: workload.batch ?? workload.global_batch, ...layout, gpus };
       const names = Object.entries(AXES).filter(([name]) => !ONLY[name] || ONLY[name] === ask.phase);
       vary.set(names, vary.value);
       return load(signal);
@@ -254,6 +263,20 @@ export function mount(root, page) {
       return [head, ...shown.rows.map((row) => head.map((name) => row[name] ?? ""))];
     },
   };
+}
+
+/** Return the values to go through: doublings around the present one; null for the server's own. */
+function valuesOf(name, now) {
+  const doublings = (from, powers) => powers.map((power) => from * 2 ** power).filter(Number.isInteger);
+  if (name === "gpus") return doublings((now.tp || 1) * (now.cp || 1) * (now.pp || 1), [0, 1, 2, 3, 4, 5, 6]);
+  if (name in DEFAULTS) return doublings(now[name] || DEFAULTS[name], [-4, -3, -2, -1, 0, 1, 2, 3]);
+  return null;
+}
+
+/** Return what must give way when an option varies: replicas to a given count of GPUs, or it to them. */
+function freedBy(name, ask) {
+  if (name === "dp") return { gpus: null };
+  return DEGREES.has(name) && ask.gpus ? { dp: null } : {};
 }
 
 /** Return what the curve comes to: the sentences of the answer, or its crossover in words. */
@@ -269,7 +292,11 @@ function sentenceOf(data) {
       : "communication stays below half of the step",
   ];
   if (low) parts.push(`from ${data.vary} ${low} on throughput per GPU is below 80 % of the first`);
-  if (fastest) parts.push(`the step is shortest at ${data.vary} ${fastest}`);
+  if (!(data.vary in DEFAULTS)) {
+    if (fastest) parts.push(`the step is shortest at ${data.vary} ${fastest}`);
+  } else if (found.most_tokens_per_s_per_gpu) {
+    parts.push(`throughput per GPU is highest at ${words(data.vary)} ${found.most_tokens_per_s_per_gpu}`);
+  }
   return `${capital(parts.join("; "))}.`;
 }
 

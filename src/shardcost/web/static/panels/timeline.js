@@ -32,6 +32,7 @@ export function mount(root, page) {
   let of = "layer";
   let asked = null;
   let shown = null;
+  let whole = null;
   const buttons = VIEWS.map(([name, text]) =>
     html(
       "button",
@@ -40,6 +41,7 @@ export function mount(root, page) {
     ),
   );
   const totals = html("p", { class: "panel-line", id: "timeline-totals" });
+  const step = html("p", { class: "panel-line", id: "timeline-figures" });
   const cut = html("p", { class: "panel-note", id: "timeline-cut", hidden: true });
   const nothing = empty("");
   const place = html("div", {});
@@ -48,6 +50,7 @@ export function mount(root, page) {
   more.addEventListener("toggle", fillList);
   frame.body.append(
     html("div", { class: "panel-controls" }, html("div", { class: "switch", role: "group", "aria-label": "what is shown" }, buttons)),
+    step,
     totals,
     nothing,
     place,
@@ -101,24 +104,33 @@ export function mount(root, page) {
 
   function fillTotals(data) {
     const sums = data.totals;
-    const whole = data.of === "step";
     const stages = new Set(data.streams.map((each) => each.stage)).size;
-    const item = (label, seconds, figure) => {
-      if (!seconds) return null;
-      const text = format.time(seconds);
-      return html("span", { class: "panel-figure" }, `${label} `, figure ? number(text, figure, { label }) : html("b", {}, text));
-    };
-    const single = whole && stages === 1;
+    const item = (label, seconds) =>
+      seconds > 0 && html("span", { class: "panel-figure" }, `${label} `, html("b", {}, format.time(seconds)));
     const items = [
-      item(whole ? "step" : "layer", data.span_s, whole ? "time_s" : null),
-      item("computing", sums.compute_s, null),
-      item("communication exposed", sums.exposed_s, single ? "comm_share" : null),
-      item("hidden", sums.hidden_s, null),
-      item("waiting", sums.bubble_s, single ? "parts.bubble" : null),
-      item("host", sums.host_s, single ? "parts.host and overhead" : null),
-      stages > 1 && whole ? html("span", { class: "panel-figure" }, `summed over ${stages} stages shown`) : null,
+      item(data.of === "step" ? "drawn" : "one layer", data.span_s),
+      item("computing", sums.compute_s),
+      item("communication exposed", sums.exposed_s),
+      item("hidden", sums.hidden_s),
+      item("waiting", sums.bubble_s),
+      item("host", sums.host_s),
+      stages > 1 && html("span", { class: "panel-figure panel-hint" }, `summed over ${stages} stages`),
     ];
     totals.replaceChildren(...items.filter(Boolean));
+  }
+
+  /** Say what the estimate counts of the step, each figure to be asked. */
+  function fillStep() {
+    const asking = (label, seconds, figure) =>
+      seconds > 0 &&
+      html("span", { class: "panel-figure" }, `${label} `, number(format.time(seconds), figure, { label }));
+    const items = [asking("whole step", whole.time_s, "time_s")];
+    for (const [group, each] of Object.entries(whole.comm.by_group)) {
+      items.push(asking(`${group} exposed`, each.exposed_s, `comm.${group}.exposed_s`));
+      items.push(asking(`${group} hidden`, each.hidden_s, `comm.${group}.hidden_s`));
+    }
+    items.push(asking("bubble", whole.parts.bubble ?? 0, "parts.bubble"));
+    step.replaceChildren(...items.filter(Boolean));
   }
 
   function fillList() {
@@ -198,8 +210,10 @@ export function mount(root, page) {
   }
 
   return {
-    update(ask, _estimate, signal) {
+    update(ask, estimate, signal) {
       asked = ask;
+      whole = estimate;
+      if (whole) fillStep();
       return load(signal);
     },
     rows() {
