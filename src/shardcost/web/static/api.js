@@ -33,15 +33,15 @@ function count(change) {
  * Return the server's answer.
  * @param {string} path below api/, relative so that the page also works behind a prefix
  * @param {RequestInit} init
- * @param {boolean} [quiet] the page is not waiting for it
- * @returns {Promise<Response>}
+ * @param {{quiet?: boolean, read?: "json"|"blob"}} [how] quiet: the page is not waiting for it
+ * @returns {Promise<any>}
  */
-async function asked(path, init, quiet = false) {
+async function asked(path, init, { quiet = false, read = "json" } = {}) {
   if (!quiet) count(1);
   try {
     const answer = await fetch(path.replace(/^\//, ""), init);
     if (!answer.ok) throw await failure(answer);
-    return answer;
+    return await answer[read](); // under way until all of it is here
   } catch (error) {
     if (error instanceof ApiError || isAbort(error)) throw error;
     throw new ApiError("the server cannot be reached: is `shardcost serve` still running?", 0);
@@ -74,22 +74,22 @@ export function isAbort(error) {
 
 /** @param {string} path @param {AbortSignal} [signal] @param {boolean} [quiet] */
 export async function get(path, signal, quiet = false) {
-  return (await asked(path, { signal }, quiet)).json();
+  return asked(path, { signal }, { quiet });
 }
 
 /** @param {string} path @param {any} body @param {AbortSignal} [signal] */
 export async function post(path, body, signal) {
-  return (await asked(path, posted(body, signal))).json();
+  return asked(path, posted(body, signal));
 }
 
 /** Like post, for answers that are files. @param {string} path @param {any} body */
 export async function download(path, body) {
-  return (await asked(path, posted(body))).blob();
+  return asked(path, posted(body), { read: "blob" });
 }
 
 /** @param {string} path @param {boolean} [leaving] keep the request alive when the page is left */
 export async function remove(path, leaving = false) {
-  return (await asked(path, { method: "DELETE", keepalive: leaving }, true)).json();
+  return asked(path, { method: "DELETE", keepalive: leaving }, { quiet: true });
 }
 
 /** Send a file as it is. @param {Blob|string} content @param {string} name */
@@ -98,7 +98,7 @@ export async function postFile(content, name) {
   const path = `api/file?name=${encodeURIComponent(name.slice(0, 200))}`;
   // The header of ours: no other site's page can send it, so none can post files here.
   const headers = { "Content-Type": "application/octet-stream", "X-Shardcost": "1" };
-  return (await asked(path, { method: "POST", headers, body })).json();
+  return asked(path, { method: "POST", headers, body });
 }
 
 /** @param {any} body @param {AbortSignal} [signal] @returns {RequestInit} */

@@ -49,6 +49,8 @@ class Page {
     this.lastGood = null;
     /** @type {AbortController|null} */
     this.control = null;
+    /** @type {Record<string, string>} */
+    this.plan = {};
     /** @type {Record<string, number>} */
     this.batches = {};
     this.timer = 0;
@@ -59,6 +61,11 @@ class Page {
         this.why.open({ figure, ...about }),
       set: (/** @type {Ask} */ patch, /** @type {any} */ how) => this.set(patch, how),
       ask: () => body(this.ask),
+      plan: () => this.plan,
+      setPlan: (/** @type {Record<string, string>} */ plan) => {
+        this.plan = plan;
+        this.writeUrl(false);
+      },
     };
     this.controls = new Controls({ set: (patch, how) => this.set(patch, how), ask: () => this.ask });
     this.why = new Why(() => this.ask);
@@ -151,8 +158,8 @@ class Page {
   // --------------------------------------------------------------------------------- the URL
 
   async readUrl() {
-    const { ask, tab, remarks } = await fromUrl(window.location);
-    this.ask = ask;
+    const { ask, tab, plan, remarks } = await fromUrl(window.location);
+    [this.ask, this.plan] = [ask, plan];
     this.controls.show(ask, this.estimate);
     this.tabs.show(tab);
     remark(remarks);
@@ -161,7 +168,7 @@ class Page {
   /** @param {boolean} push */
   async writeUrl(push) {
     const turn = ++this.urls;
-    const { url, left } = await toUrl(this.ask, this.tabs.active);
+    const { url, left } = await toUrl(this.ask, this.tabs.active, this.plan);
     if (turn !== this.urls && !push) return;
     try {
       if (push) window.history.pushState(null, "", url);
@@ -197,7 +204,6 @@ class Page {
       headline.show(this.estimate);
       if (document.documentElement.dataset.ready) announce(headline.inWords(this.estimate));
       this.controls.show(asked, this.estimate);
-      byId("export-menu").querySelector('[data-export="trace"]').disabled = asked.phase !== "train";
       document.title = `${this.estimate.title ?? "Estimate"} · shardcost`;
       this.settled();
       await Promise.allSettled([
@@ -226,7 +232,7 @@ class Page {
       name: good ? "Back to the last that worked" : "Start again", go: () => this.load(back),
     });
     this.settled();
-    byId("headline-body").dataset.stale = "1";
+    byId("headline-body").dataset.stale = "error";
   }
 
   /** @param {Ask} asked @param {AbortController} control @param {boolean} [quiet] the reason is told */
@@ -248,7 +254,7 @@ function remark(lines) {
   const box = byId("remarks");
   box.hidden = !lines.length;
   box.querySelector("p").textContent =
-    lines.length ? `${format.sentence(format.unflagged(lines.join("; ")))}.` : "";
+    lines.length ? `${format.told(lines.join("; "))}.` : "";
 }
 
 const THEMES = ["system", "light", "dark"];

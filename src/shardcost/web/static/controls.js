@@ -158,7 +158,10 @@ export class Controls {
   list(field, label) {
     const id = `field-${field}`;
     const select = h("select", { id, data: { field } });
-    select.addEventListener("change", () => this.owner.set({ [field]: select.value || null }));
+    select.addEventListener("change", () => {
+      const step = this.steps[field]?.find((each) => each.value === select.value);
+      this.owner.set(step?.set ?? { [field]: select.value || null });
+    });
     this.inputs[field] = select;
     const row = { class: "field inline", data: { row: field } };
     return h("div", row, h("label", { for: id }, label), select);

@@ -4,7 +4,7 @@
 
 import { postFile } from "./api.js";
 import { announce, byId, h } from "./dom.js";
-import { sentence } from "./format.js";
+import { sentence, told } from "./format.js";
 
 const MOST = 64 * 1024 * 1024;
 const KB = 1024;
@@ -154,7 +154,7 @@ export class Files {
   fail(line) {
     this.reset();
     this.message.classList.add("failed");
-    this.message.append(h("p", {}, sentence(line)));
+    this.message.append(h("p", {}, told(line)));
   }
 
   apply() {

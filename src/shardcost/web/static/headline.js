@@ -193,7 +193,7 @@ export function showAdvice(advice, found) {
 
 /** Say why there is no advice. @param {string} line */
 export function showNoAdvice(line) {
-  byId("limit").textContent = format.sentence(line);
+  byId("limit").textContent = format.told(line);
   byId("change").textContent = "–";
   byId("try-change").hidden = true;
 }
@@ -227,7 +227,7 @@ export function showError(line, back) {
   byId("headline").dataset.state = "error";
   byId("try-change").hidden = true;
   box.hidden = false;
-  box.replaceChildren(h("p", {}, format.sentence(format.unflagged(line))));
+  box.replaceChildren(h("p", {}, format.told(line)));
   if (!byId("headline-tiles").childElementCount) {
     byId("headline-title").textContent = "This question has no answer";
   }

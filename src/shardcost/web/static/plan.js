@@ -5,12 +5,13 @@
 import { get, isAbort, post, remove } from "./api.js";
 import { announce, h, number } from "./dom.js";
 import * as format from "./format.js";
-import { applies, NEEDED } from "./state.js";
+import { applies, FREE, NEEDED } from "./state.js";
 
 export const id = "plan";
 export const title = "Plan";
 
 const POLL_MS = [60, 120, 200, 300];
+const TRIFLE = 1e-9; // of the time: rounding, not a loss
 const WAITING = ["waiting", "running"];
 
 /** Fields of the search: label, placeholder, phases. @type {Record<string, [string, string, string[]?]>} */
@@ -27,11 +28,6 @@ const OBJECTIVES = {
   time: "least time", throughput: "most tokens/s/GPU", cost: "least cost of a token",
   energy: "least energy of a token",
 };
-
-const FREE = [
-  "tp", "cp", "pp", "dp", "ep", "micro_batch", "chunks", "zero", "sequence_parallel", "recompute",
-  "schedule", "context_scheme", "scheme", "order",
-];
 
 /** Fields of a layout that a row loads, with what they are when nothing is said. */
 const USUAL = /** @type {Record<string, any>} */ ({
@@ -84,7 +80,10 @@ class Plan {
     const objective = h("select", { id: "plan-objective" }, Object.entries(OBJECTIVES).map(
       ([value, text]) => h("option", { value }, text)));
     this.inputs.objective = objective;
-    objective.addEventListener("change", () => this.showPrice());
+    objective.addEventListener("change", () => {
+      this.showPrice();
+      this.keep();
+    });
     this.form.append(h("div", { class: "field" }, h("label", { for: "plan-objective" }, "Look for"), objective));
     this.form.append(
       this.text("price", "Price of a GPU hour", "2.50"),
@@ -109,6 +108,7 @@ class Plan {
       spellcheck: "false",
     });
     this.inputs[name] = input;
+    input.addEventListener("input", () => this.keep());
     input.addEventListener("keydown", (event) => {
       if (/** @type {KeyboardEvent} */ (event).key === "Enter") this.search();
     });
@@ -117,6 +117,27 @@ class Plan {
 
   showPrice() {
     this.inputs.price.closest(".field").hidden = this.inputs.objective.value !== "cost";
+  }
+
+  /** Keep what is asked of the search in the link. */
+  keep() {
+    /** @type {Record<string, string>} */
+    const plan = {};
+    for (const [name, input] of Object.entries(this.inputs)) {
+      const text = input.value.trim();
+      if (text && !(name === "objective" && text === "time")) plan[inLink(name)] = text;
+    }
+    this.page.setPlan(plan);
+  }
+
+  /** Show what the link asks of the search. */
+  showKept() {
+    const plan = this.page.plan();
+    for (const [name, input] of Object.entries(this.inputs)) {
+      const text = plan[inLink(name)] ?? (name === "objective" ? "time" : "");
+      if (input.value.trim() !== text) input.value = text;
+    }
+    this.showPrice();
   }
 
   listen() {
@@ -131,6 +152,7 @@ class Plan {
   async update(ask, estimate) {
     [this.ask, this.estimate] = [ask, estimate];
     const { phase } = ask;
+    this.showKept();
     for (const [name, [, , phases]] of Object.entries(LIMITS)) {
       this.inputs[name].closest(".field").hidden = Boolean(phases && !phases.includes(phase));
     }
@@ -271,7 +293,7 @@ class Plan {
   fail(error) {
     this.running(false);
     this.say("");
-    this.found.replaceChildren(h("p", { class: "error", role: "alert" }, format.sentence(error.message)));
+    this.found.replaceChildren(h("p", { class: "error", role: "alert" }, format.told(error.message)));
     if (error.body?.reasons) this.found.append(reasonsTable(error.body.reasons));
   }
 
@@ -357,7 +379,8 @@ class Plan {
       const same = row.gpus === now.gpus && JSON.stringify(row.layout) === JSON.stringify(now.layout)
         && (!row.batch || row.batch === (now.workload.batch ?? now.workload.global_batch));
       lines[i]?.classList.toggle("now", same);
-      lines[i]?.toggleAttribute("aria-current", same);
+      if (same) lines[i]?.setAttribute("aria-current", "true");
+      else lines[i]?.removeAttribute("aria-current");
     });
   }
 
@@ -371,6 +394,9 @@ class Plan {
       head.map((name) => (name === "rank" ? i + 1 : row[name] ?? row.layout[name])))];
   }
 }
+
+/** Return what a field is called in the link. @param {string} name */
+const inLink = (name) => (name.startsWith("fix-") ? name.replace("-", "_") : `plan_${name}`);
 
 /** @param {string} axis */
 function fixHint(axis) {
@@ -476,7 +502,8 @@ function reasonsTable(reasons) {
 
 /** @param {any} result */
 function lossesTable(result) {
-  const shown = result.losses.filter((/** @type {any} */ each) => each.lost_s !== 0);
+  const least = TRIFLE * (result.best[0]?.time_s ?? 0);
+  const shown = result.losses.filter((/** @type {any} */ each) => Math.abs(each.lost_s) > least);
   return table("What the runner-up loses or gains", ["part", "best", "runner-up", "lost"],
     shown.map((/** @type {any} */ each) => [each.part, format.time(each.winner_s), format.time(each.other_s),
       `${each.lost_s > 0 ? "+" : "-"}${format.time(Math.abs(each.lost_s))}`]), "plan-losses");

@@ -8,6 +8,19 @@
 export const TABS = ["timeline", "scaling", "collective", "ring", "roofline", "memory", "plan"];
 export const PHASES = ["train", "prefill", "decode"];
 
+/** What a search is asked, beside the question; in a URL each begins with plan_. */
+export const PLAN = [
+  "objective", "price", "gpus", "batch", "max_tpot", "max_ttft", "max_time", "min_tokens_per_user",
+  "min_tokens_per_s", "headroom", "top",
+];
+/** What a search may fix; in a URL each begins with fix_. */
+export const FREE = [
+  "tp", "cp", "pp", "dp", "ep", "micro_batch", "chunks", "zero", "sequence_parallel", "recompute",
+  "schedule", "context_scheme", "scheme", "order",
+];
+const SEARCHED = [...PLAN.map((name) => `plan_${name}`), ...FREE.map((name) => `fix_${name}`)];
+const SHORT = /^[\w.\-+%=:, ]{1,80}$/u;
+
 const NAME = /^[\w.\-+/:, ]{1,100}$/u;
 const MOST = 1e12;
 
@@ -146,13 +159,15 @@ const FILE_LIMIT = 1024 * 1024; // bytes that a fragment may unfold to
  * Return the query and the fragment for a question.
  * @param {Ask} ask
  * @param {string} tab
+ * @param {Record<string, string>} [plan] texts of the search
  * @returns {Promise<{url: string, left: string[]}>} left: files too large for a link
  */
-export async function toUrl(ask, tab) {
+export async function toUrl(ask, tab, plan = {}) {
   const query = new URLSearchParams();
   for (const [field, value] of Object.entries(body(ask))) {
     if (!FILES.includes(field)) query.set(field, String(value));
   }
+  for (const name of SEARCHED) if (plan[name]) query.set(name, plan[name]);
   if (tab !== TABS[0]) query.set("tab", tab);
   const [parts, left] = [/** @type {string[]} */ ([]), /** @type {string[]} */ ([])];
   for (const name of FILES) {
@@ -167,17 +182,18 @@ export async function toUrl(ask, tab) {
 /**
  * Return the question in a URL; what cannot be read is left out, with a line on each.
  * @param {{search: string, hash: string}} location
- * @returns {Promise<{ask: Ask, tab: string, remarks: string[]}>}
+ * @returns {Promise<{ask: Ask, tab: string, plan: Record<string, string>, remarks: string[]}>}
  */
 export async function fromUrl(location) {
   /** @type {string[]} */
   const remarks = [];
   const query = new URLSearchParams(location.search);
   const tab = tabIn(query, remarks);
+  const plan = planIn(query, remarks);
   const read = fieldsIn(query, remarks);
   const files = await filesIn(location.hash, remarks);
   if (!Object.keys(read).length && !Object.keys(files).length) {
-    return { ask: initial(), tab, remarks };
+    return { ask: initial(), tab, plan, remarks };
   }
   const { model, on, phase } = initial();
   const chosen = read.phase || phase;
@@ -188,7 +204,7 @@ export async function fromUrl(location) {
       delete ask[field];
     }
   }
-  return { ask, tab, remarks };
+  return { ask, tab, plan, remarks };
 }
 
 /** @param {URLSearchParams} query @param {string[]} remarks */
@@ -201,11 +217,24 @@ function tabIn(query, remarks) {
 }
 
 /** @param {URLSearchParams} query @param {string[]} remarks */
+function planIn(query, remarks) {
+  /** @type {Record<string, string>} */
+  const plan = {};
+  for (const name of SEARCHED) {
+    const text = query.get(name);
+    if (text === null) continue;
+    if (SHORT.test(text)) plan[name] = text;
+    else remarks.push(`${name} in the link cannot be ${shown(text)}, and was left out`);
+  }
+  return plan;
+}
+
+/** @param {URLSearchParams} query @param {string[]} remarks */
 function fieldsIn(query, remarks) {
   /** @type {Ask} */
   const read = {};
   for (const [field, text] of query) {
-    if (field === "tab") continue;
+    if (field === "tab" || SEARCHED.includes(field)) continue;
     if (!Object.hasOwn(FIELDS, field)) {
       remarks.push(`the link's ${shown(field)} is not known, and was left out`);
       continue;

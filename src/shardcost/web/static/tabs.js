@@ -5,7 +5,7 @@
 import { isAbort } from "./api.js";
 import { byId, h } from "./dom.js";
 import { saveMenu } from "./export.js";
-import { sentence } from "./format.js";
+import { told } from "./format.js";
 import { TABS } from "./state.js";
 
 /** @type {Record<string, string>} */
@@ -121,7 +121,7 @@ export class Tabs {
     } catch (failure) {
       if (isAbort(failure) || control.signal.aborted) return;
       const line = /** @type {Error} */ (failure).message || "this picture cannot be drawn";
-      error.textContent = sentence(line);
+      error.textContent = told(line);
       error.hidden = false;
       root.dataset.failed = "1";
       return;

@@ -131,7 +131,7 @@ export class Why {
   /** @param {Question} question @param {Error} error */
   fail(question, error) {
     this.title.textContent = format.words(question.figure);
-    this.content.replaceChildren(h("p", { class: "error" }, format.sentence(error.message)));
+    this.content.replaceChildren(h("p", { class: "error" }, format.told(error.message)));
   }
 
   /** @param {any} why */
