@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "allreduce": "the exact cost of tensor-parallel all-reduces",
     "collective": "how long a collective takes, what runs and why",
     "estimate": "what a model costs under one layout: time by part, memory, why",
+    "report": "one layout as a self-contained HTML page, to hand on",
     "plan": "which layout to run: prices them all, says why the others lost",
     "models": "the models in the catalog, or one of them in full",
     "clusters": "the clusters and networks in the catalog, or one of them in full",

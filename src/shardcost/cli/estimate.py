@@ -7,10 +7,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from shardcost.asked import layouts
 from shardcost.asked.errors import UsageError
 from shardcost.asked.estimates import estimate_of, scaling_of, varied
-from shardcost.asked.values import flag
 from shardcost.cli import options
 from shardcost.errors import BadValueError, UnknownNameError
 
@@ -40,13 +38,7 @@ def parser() -> options.Parser:
         "What a model costs under one layout: time by part, communication, memory.",
         _EXAMPLES,
     )
-    parser.add_argument("model", metavar="MODEL", help="catalog name, config.json or its folder")
-    parser.add_argument(
-        "--on", metavar="CLUSTER", help="catalog name or profile.toml; needed unless it varies"
-    )
-    parser.add_argument("--network", metavar="NET", help="catalog name: what joins the nodes")
-    parser.add_argument("--gpus", metavar="N", help="GPUs in all (tp x cp x pp x dp)")
-    parser.add_argument("--software", metavar="NAME", help="framework or engine, a catalog name")
+    options.add_question(parser, "; needed unless it varies")
     parser.add_argument(
         "--vary",
         metavar="NAME=A,B,…",
@@ -56,9 +48,15 @@ def parser() -> options.Parser:
         "--explain", action="store_true", help="formulas, values, sources and errors seen"
     )
     parser.add_argument(
+        "--why",
+        metavar="FIGURE",
+        help="where one number comes from, such as time_s, mfu, memory_bytes or 'parts.tp"
+        " communication'; list shows the names of all",
+    )
+    parser.add_argument(
         "--trace",
         metavar="FILE",
-        help="write the timeline of the step for ui.perfetto.dev, .json or .json.gz (--train)",
+        help="write the timeline of the step for ui.perfetto.dev, .json or .json.gz",
     )
     parser.add_argument(
         "--plot", metavar="FILE", help="draw a picture as .png or .svg; with --vary, of its curve"
@@ -68,17 +66,7 @@ def parser() -> options.Parser:
         metavar="NAME",
         help="what --plot draws: timeline (of the step), layer, roofline or memory (timeline)",
     )
-    layout = parser.add_argument_group("layout")
-    for name, text in layouts.COUNTS.items():
-        layout.add_argument(flag(name), metavar="N", help=text)
-    for name, text in layouts.WORDS.items():
-        layout.add_argument(flag(name), metavar="NAME", help=text)
-    layout.add_argument("--imbalance", metavar="X", help="fullest rank's tokens over the mean (1)")
-    layout.add_argument(
-        "--sequence-parallel",
-        action="store_true",
-        help="spread activations between products over tp as well",
-    )
+    options.add_layout(parser)
     options.add_workload(parser)
     return parser
 
@@ -93,6 +81,8 @@ def run(given: Namespace) -> int:
     from shardcost.report.estimate import as_data, as_text
 
     found = estimate_of(given, finder)
+    if given.why is not None:
+        return _why(found, given)
     if given.trace is not None:
         from shardcost.report.trace import write_timeline
 
@@ -103,9 +93,35 @@ def run(given: Namespace) -> int:
         explained = {"explanation": found.explain().splitlines()} if given.explain else {}
         options.print_json(as_data(found, finder.caveats) | explained | _drawn(given.plot))
     else:
-        print(as_text(found, finder.caveats, explain=given.explain))
+        print(as_text(found, finder.caveats, advised=_advised(found), explain=given.explain))
         _say_drawn(given.plot)
     return 0
+
+
+def _why(found: Estimate, given: Namespace) -> int:
+    """Print where one number comes from."""
+    from shardcost.estimate.why import figures, why
+    from shardcost.report.why import as_data, as_text
+
+    if given.why == "list":
+        names = figures(found)
+        options.print_json({"figures": names}) if given.json else print("\n".join(names))
+        return 0
+    answer = why(found, given.why)
+    if given.json:
+        options.print_json(as_data(answer))
+    else:
+        print(as_text(answer))
+    return 0
+
+
+def _advised(found: Estimate) -> list[str]:
+    """Return what limits a layout and what would help it most."""
+    from shardcost.report.advice import as_lines
+    from shardcost.search.advice import advice
+
+    layout, work = found.layout, found.workload
+    return as_lines(advice(found.model, found.cluster, layout, work, found.software))
 
 
 def _draw(found: Estimate, file: Path, picture: str) -> None:
@@ -154,8 +170,6 @@ def _check_trace(given: Namespace) -> None:
         return
     if given.vary is not None:
         raise UsageError("--trace and --vary exclude each other: it shows one layout")
-    if given.phase != "train":
-        raise UsageError(f"--trace is for --train, not --{given.phase}")
     if not given.trace.endswith((".json", ".json.gz")):
         raise BadValueError("--trace", given.trace, "a file that ends in .json or .json.gz")
 
@@ -163,8 +177,9 @@ def _check_trace(given: Namespace) -> None:
 def _vary(given: Namespace, finder: options.OnDisk) -> int:
     from shardcost.report.scaling import as_data, as_text
 
-    if given.explain:
-        raise UsageError("--explain and --vary exclude each other: it explains one layout")
+    for name in ("explain", "why"):
+        if getattr(given, name):
+            raise UsageError(f"--{name} and --vary exclude each other: it explains one layout")
     found = scaling_of(given, finder, *varied(given.vary, given.phase))
     plot = given.plot if found.possible else None
     if plot is not None:

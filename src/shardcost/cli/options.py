@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from shardcost.asked import layouts
 from shardcost.asked.errors import UsageError
 from shardcost.asked.values import flag
 from shardcost.asked.workloads import FORMATS, NEEDED, SIZES
@@ -103,6 +104,30 @@ class OnDisk:
         """What is to mind about the files of models."""
         files = (found for text, found in self._models.items() if is_file(text))
         return [caveat for found in files for caveat in found.caveats]
+
+
+def add_question(parser: Parser, unless: str = "") -> None:
+    """Add what is run and where; `unless` says when the cluster need not be named."""
+    parser.add_argument("model", metavar="MODEL", help="catalog name, config.json or its folder")
+    parser.add_argument("--on", metavar="CLUSTER", help="catalog name or profile.toml" + unless)
+    parser.add_argument("--network", metavar="NET", help="catalog name: what joins the nodes")
+    parser.add_argument("--gpus", metavar="N", help="GPUs in all (tp x cp x pp x dp)")
+    parser.add_argument("--software", metavar="NAME", help="framework or engine, a catalog name")
+
+
+def add_layout(parser: Parser) -> None:
+    """Add the options that say how the model is divided."""
+    layout = parser.add_argument_group("layout")
+    for name, text in layouts.COUNTS.items():
+        layout.add_argument(flag(name), metavar="N", help=text)
+    for name, text in layouts.WORDS.items():
+        layout.add_argument(flag(name), metavar="NAME", help=text)
+    layout.add_argument("--imbalance", metavar="X", help="fullest rank's tokens over the mean (1)")
+    layout.add_argument(
+        "--sequence-parallel",
+        action="store_true",
+        help="spread activations between products over tp as well",
+    )
 
 
 def add_workload(parser: Parser, batches: str = "") -> None:

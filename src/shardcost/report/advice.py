@@ -24,13 +24,24 @@ def as_data(advice: Advice) -> dict[str, Any]:
 
 
 def as_lines(advice: Advice) -> list[str]:
-    """Return what limits a layout and what would help it most, for a terminal."""
+    """Return what limits a layout and what would help it most, for a terminal.
+
+    That it does not fit is the first of the warnings below them.
+    """
+    limit, change = (said for _, said in sentences(advice))
+    if advice.limit.part == "memory":
+        limit = "memory: it does not fit, see the warning"
+    return [labelled("limit", limit), labelled("change", change)]
+
+
+def sentences(advice: Advice) -> list[tuple[str, str]]:
+    """Return what limits a layout and what would help it most, each under its label."""
     change = "no single change of the layout at these GPUs makes it faster"
     if advice.limit.part in {"memory", "layout"}:
         change = "no change of one or two fields, nor of the GPUs, makes it fit: see shardcost plan"
     if advice.change is not None:
         change = advice.change.words
-    return [labelled("limit", advice.limit.words), labelled("change", change)]
+    return [("limit", advice.limit.words), ("change", change)]
 
 
 def _step_as_data(step: Step) -> dict[str, Any]:

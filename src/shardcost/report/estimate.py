@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.result import FLOP_CONVENTION, Estimate
@@ -13,6 +13,7 @@ from shardcost.memory import Memory
 from shardcost.memory.held import KINDS
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
+from shardcost.report.spark import SHADES, bar, stack
 from shardcost.report.text import heading, paragraph, table, width, wrapped
 from shardcost.units import format_bytes, format_bytes_decimal, format_time
 from shardcost.workload import Decode, Prefill, Train, Workload
@@ -21,6 +22,8 @@ COMMUNICATION: Final = " communication"
 """Ends the name of a part that waits for a group."""
 _BAR: Final = 16
 """Characters of the longest bar."""
+_MEMORY_BAR: Final = 24
+"""Characters that stand for all memory of a device."""
 _LABEL: Final = 10
 _NOTHING: Final = 1e-9
 """Parts below this share of the time are rounding and not shown."""
@@ -62,14 +65,27 @@ def details(found: Estimate) -> str:
     return ", ".join([*said, *_extras(layout)])
 
 
-def as_text(found: Estimate, caveats: Sequence[str] = (), *, explain: bool = False) -> str:
-    """Return the report for a terminal, with the arithmetic if asked."""
+def as_text(
+    found: Estimate,
+    caveats: Sequence[str] = (),
+    *,
+    advised: Sequence[str] = (),
+    explain: bool = False,
+) -> str:
+    """Return the report for a terminal, with the arithmetic if asked.
+
+    Args:
+        found: What is reported.
+        caveats: What is to mind about a model's file.
+        advised: Lines on what would help (`shardcost.report.advice.as_lines`).
+        explain: Whether to show formulas, values and sources.
+    """
     remarks = as_remarks(found.warnings, caveats)
     sections = [
         heading(paragraph(title(found), "  ")) + "\n  " + paragraph(details(found), "  "),
-        "\n".join(labelled(label, text) for label, text in _figures(found)),
+        "\n".join(labelled(label, text) for label, text in figures(found)),
         _parts_table(found),
-        "\n".join(labelled(label, text) for label, text in _foundations(found)),
+        "\n".join((*_foundation_lines(found), *advised)),
     ]
     if remarks:
         sections.append("\n".join(paragraph(remark, "  ") for remark in remarks))
@@ -224,7 +240,7 @@ def _extras(layout: Layout) -> Iterator[str]:
             yield form.format(value)
 
 
-def _figures(found: Estimate) -> Iterator[tuple[str, str]]:
+def figures(found: Estimate) -> Iterator[tuple[str, str]]:
     """Yield the figures that the whole is judged by."""
     per_gpu = f"{rate(found.tokens_per_s_per_gpu)} tokens/s/GPU"
     work = found.workload
@@ -249,30 +265,73 @@ def _figures(found: Estimate) -> Iterator[tuple[str, str]]:
         yield "energy", f"at most {energy(found.energy_j)}, all boards at their rated {watts}"
 
 
-def _parts_table(found: Estimate) -> str:
+class PartOfTime(NamedTuple):
+    """A part of the time, as it is shown."""
+
+    name: str
+    seconds: float
+    share: float
+    """Of the time."""
+    hidden_s: float
+    """Of its communication, what something hides."""
+    sent_bytes: float
+
+    @property
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """Name, time, share, what is hidden and what is sent; empty where there is nothing."""
+        return (
+            self.name,
+            format_time(self.seconds),
+            percent(self.share),
+            format_time(self.hidden_s) if self.hidden_s else "",
+            format_bytes_decimal(self.sent_bytes) if self.sent_bytes else "",
+        )
+
+
+PARTS_HEAD: Final = ("part", "time", "share", "hidden", "sent")
+
+
+def parts(found: Estimate) -> list[PartOfTime]:
+    """Return the parts of the time that are more than rounding."""
     sent = found.traffic.by_group
-    most = max(found.parts_s.values())
-    rows = []
-    for part, seconds in found.parts_s.items():
-        group = part.removesuffix(COMMUNICATION) if part.endswith(COMMUNICATION) else None
+    shown = []
+    for name, seconds in found.parts_s.items():
+        group = name.removesuffix(COMMUNICATION) if name.endswith(COMMUNICATION) else None
         hidden = 0.0 if group is None else found.hidden_s.get(group, 0.0)
         size = 0.0 if group is None else sent.get(group, 0.0)
-        if max(abs(seconds), hidden) < _NOTHING * found.time_s and not size:
-            continue
-        rows.append(
-            (
-                part,
-                format_time(seconds),
-                percent(seconds / found.time_s),
-                format_time(hidden) if hidden else "",
-                format_bytes_decimal(size) if size else "",
-                "#" * max(0, round(_BAR * seconds / most)),
-            )
-        )
-    return table(("part", "time", "share", "hidden", "sent", ""), rows, right="1234")
+        if max(abs(seconds), hidden) >= _NOTHING * found.time_s or size:
+            share = float(seconds / found.time_s)
+            shown.append(PartOfTime(name, float(seconds), share, float(hidden), float(size)))
+    return shown
 
 
-def _foundations(found: Estimate) -> Iterator[tuple[str, str]]:
+def _parts_table(found: Estimate) -> str:
+    shown = parts(found)
+    most = max(each.seconds for each in shown)
+    rows = [(*each.cells, bar(each.seconds / most, _BAR)) for each in shown]
+    return table((*PARTS_HEAD, ""), rows, right="1234")
+
+
+def _foundation_lines(found: Estimate) -> Iterator[str]:
+    """Yield what stands behind the time, and a bar of the memory below its line."""
+    for label, text in foundations(found):
+        yield labelled(label, text)
+    yield from _memory_bar(found)
+
+
+def _memory_bar(found: Estimate) -> Iterator[str]:
+    """Yield what the fullest rank holds as a bar as long as the device has memory, by kind."""
+    capacity = float(found.cluster.device.memory_bytes)
+    kinds = held(found.memory)
+    if len(kinds) > len(SHADES):
+        last = len(SHADES) - 1
+        kinds = [*kinds[:last], ("rest", sum(size for _, size in kinds[last:]))]
+    drawn = stack([float(size) / capacity for _, size in kinds], _MEMORY_BAR)
+    names = (f"{mark} {kind}" for mark, (kind, _) in zip(drawn.marks, kinds, strict=True))
+    yield labelled("", " ".join((drawn.text, *(name.replace(" ", _GLUE) for name in names))))
+
+
+def foundations(found: Estimate) -> Iterator[tuple[str, str]]:
     """Yield what stands behind the time: links, ratios, memory."""
     if found.devices > 1:
         sizes = _bytes_by_link(found)
@@ -285,6 +344,7 @@ def _foundations(found: Estimate) -> Iterator[tuple[str, str]]:
         yield "comm/comp", f"{ratios} s/s in one layer, hidden or not"
     memory, device = found.memory, found.cluster.device
     worst = str(memory.worst_stage)
+    kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in held(memory))
     where = f", {worst} stage" if len(memory.stages) > 1 else ""
     when = f", {memory.stages[worst].moment}" if isinstance(found.workload, Train) else ""
     share = percent(memory.peak_bytes / device.memory_bytes)
@@ -292,18 +352,18 @@ def _foundations(found: Estimate) -> Iterator[tuple[str, str]]:
         "memory",
         (
             f"{format_bytes(memory.peak_bytes)} of {format_bytes(device.memory_bytes)} ({share})"
-            f"{where}{when}: {_held(memory)}"
+            f"{where}{when}: {kinds}"
         ),
     )
 
 
-def _held(memory: Memory) -> str:
+def held(memory: Memory) -> list[tuple[str, float]]:
     """Return what fills the fullest rank, largest first; trifles together."""
     kinds = sorted(memory.by_kind().items(), key=lambda item: -item[1])
     counted = {kind: size for kind, size in kinds if size > _TRIFLE * memory.peak_bytes}
     rest = memory.peak_bytes - sum(counted.values())
-    listed = [f"{kind.replace('_', ' ')} {format_bytes(size)}" for kind, size in counted.items()]
-    return ", ".join([*listed, *([f"other {format_bytes(rest)}"] if rest > 0 else [])])
+    listed = [(kind.replace("_", " "), size) for kind, size in counted.items()]
+    return [*listed, *([("other", rest)] if rest > 0 else [])]
 
 
 def rate(tokens: Any) -> str:

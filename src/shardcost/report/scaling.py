@@ -17,7 +17,7 @@ _DIVIDES: Final = ("gpus", "tp", "cp", "ep", "pp", "dp", "chunks")
 
 def as_text(scaling: Scaling, caveats: Sequence[str] = ()) -> str:
     """Return the report for a terminal."""
-    sections = [table(_HEAD, [_line(scaling, row) for row in scaling.rows], right="0123456")]
+    sections = [table(HEAD, lines(scaling), right="0123456")]
     reasons = [f"{scaling.name} {row.value}: {row.reason}" for row in scaling.rows if row.reason]
     if reasons:
         sections.append("\n".join(paragraph(reason, "  ") for reason in reasons))
@@ -45,13 +45,18 @@ def as_data(scaling: Scaling, caveats: Sequence[str] = ()) -> dict[str, Any]:
     )
 
 
-_HEAD: Final = ("value", "GPUs", "time", "tok/s/GPU", "eff.", "comm", "memory", "fits")
+HEAD: Final = ("value", "GPUs", "time", "tok/s/GPU", "eff.", "comm", "memory", "fits")
+
+
+def lines(scaling: Scaling) -> list[tuple[str, ...]]:
+    """Return a line of cells under `HEAD` for each value."""
+    return [_line(scaling, row) for row in scaling.rows]
 
 
 def _line(scaling: Scaling, row: Row) -> tuple[str, ...]:
     found = row.found
     if found is None:
-        return (row.value, *("-" for _ in _HEAD[2:]), "impossible")
+        return (row.value, *("-" for _ in HEAD[2:]), "impossible")
     return (
         row.value,
         f"{found.devices:,}",

@@ -6,13 +6,16 @@ those of Okabe and Ito (Color Universal Design, 2008), which colour-blind reader
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from warnings import catch_warnings, filterwarnings
 
 from shardcost.errors import BadValueError, MissingExtraError
 from shardcost.files import write_whole
+from shardcost.report.markup import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,10 +34,14 @@ GREY: Final = "#666666"
 _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
     "svg.hashsalt": "shardcost",  # the same picture gives the same file
+    "text.parse_math": False,  # a name may have dollars
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+
+_NOT_XML: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+"""Characters that may stand in a name but not in an SVG file."""
 
 
 class Sketch(NamedTuple):
@@ -67,13 +74,16 @@ def drawn(sketch: Sketch, kind: str) -> bytes:
         from matplotlib.figure import Figure  # without pyplot: no display, no global state
     except ImportError:
         raise MissingExtraError("a plot", "matplotlib", "plot") from None
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE), catch_warnings():
+        # A name may be in letters that the font lacks; whoever reads an SVG has a font with them.
+        filterwarnings("ignore", message="Glyph .* missing from")
         figure = Figure(figsize=sketch.inches, layout="constrained")
         if sketch.title:
-            figure.suptitle(sketch.title, x=0.01, ha="left", fontsize=sketch.title_size)
+            said = visible(sketch.title)
+            figure.suptitle(said, x=0.01, ha="left", fontsize=sketch.title_size)
         sketch.fill(figure)
         content = BytesIO()
         figure.savefig(
             content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {}
         )
-    return content.getvalue()
+    return _NOT_XML.sub(b"?", content.getvalue()) if kind == "svg" else content.getvalue()

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Final
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
 
 _HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 _PLAIN_HEIGHTS: Final = "_.:-=+*#"
@@ -17,6 +17,12 @@ _WIDTHS: Final = " ▏▎▍▌▋▊▉"
 """What is left of a bar after its full blocks, in eighths."""
 _FULL: Final = "█"
 _PLAIN_FULL: Final = "#"
+SHADES: Final = "█▓▒░"
+_PLAIN_SHADES: Final = "#=+-"
+_FREE: Final = "·"
+_PLAIN_FREE: Final = "."
+_END: Final = "|"
+"""Where what is there ends, in a bar that goes beyond it."""
 
 
 def sparkline(values: Sequence[float], width: int | None = None, mark: int | None = None) -> str:
@@ -55,10 +61,45 @@ def bar(share: float, width: int) -> str:
     return (_FULL * full + _WIDTHS[eighths]).rstrip()
 
 
+class Stack(NamedTuple):
+    """A bar of several pieces."""
+
+    text: str
+    marks: str
+    """The character of each piece."""
+
+
+def stack(shares: Sequence[float], width: int) -> Stack:
+    """Return a bar of pieces, each as long as its share of `width` characters, and what is free.
+
+    Where the pieces are more than all there is, the bar is of the pieces, and a line in it says
+    where all there is ends.
+
+    >>> stack([0.5, 0.25], 8).text, stack([1.5, 0.5], 8).text
+    ('████▓▓··', '████|██▓▓')
+
+    Args:
+        shares: As many as there are `SHADES`, or fewer.
+        width: Characters of the bar.
+    """
+    blocks = has_blocks()
+    marks = (SHADES if blocks else _PLAIN_SHADES)[: len(shares)]
+    whole = max(1.0, sum(shares))
+    ends = [0, *(round(width * end / whole) for end in accumulate(shares))]
+    text = "".join(mark * (b - a) for mark, (a, b) in zip(marks, pairwise(ends), strict=True))
+    text += (_FREE if blocks else _PLAIN_FREE) * (width - len(text))
+    if whole > 1:
+        end = round(width / whole)
+        text = text[:end] + _END + text[end:]
+    return Stack(text, marks)
+
+
 def has_blocks() -> bool:
     """Return whether the output's encoding has block characters; a text without one has."""
     try:
-        (_HEIGHTS + _WIDTHS).encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        (_HEIGHTS + _WIDTHS + SHADES + _FREE).encode(
+            getattr(sys.stdout, "encoding", None) or "utf-8"
+        )
     except (UnicodeEncodeError, LookupError):
         return False
     return True
