@@ -297,9 +297,7 @@ def plan(asked: Fields, progress: Callable[[int, int], None]) -> Any:
 
 
 def trace(asked: Fields) -> Document:
-    """Return the timeline of a training step for Perfetto."""
-    if asked["phase"] != "train":
-        raise UsageError(f"--trace is for --train, not --{asked['phase']}")
+    """Return the timeline of a step for Perfetto."""
     from shardcost.formats.chrome_trace import trace_text
     from shardcost.report.trace import events_of
 
@@ -310,7 +308,7 @@ def trace(asked: Fields) -> Document:
 
 def csv(asked: Fields) -> Document:
     """Return the figures of an estimate as a table."""
-    from shardcost.report.csv import as_csv
+    from shardcost.report.figures_csv import as_csv
 
     found, _ = _found(asked)
     return Document(as_csv(found).encode(), "text/csv; charset=utf-8", "estimate.csv")
@@ -320,8 +318,9 @@ def html(asked: Fields) -> Document:
     """Return the report of an estimate as one page by itself."""
     from shardcost.report.html import as_html
 
-    found, _ = _found(asked)
-    return Document(as_html(found).encode(), "text/html; charset=utf-8", "estimate.html")
+    found, caveats = _found(asked)
+    _check_drawable(found, MOST_PASSES)
+    return Document(as_html(found, caveats).encode(), "text/html; charset=utf-8", "estimate.html")
 
 
 QUESTIONS: Final[dict[str, Callable[[Fields], Any]]] = {

@@ -69,6 +69,10 @@ _UNKNOWN_JOB: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
+_DRAWN: Final = ("html",)
+"""Tasks that take seconds, as pictures are drawn: no question waits for them."""
+
+
 class _Question(NamedTuple):
     """A path that takes a JSON object and answers at once."""
 
@@ -117,7 +121,7 @@ _QUESTIONS: Final = (
     ),
     _Question(
         "export/trace", "trace", asks.Ask, "application/json",
-        "The timeline of a training step for Perfetto",
+        "The timeline of a step for Perfetto",
     ),
     _Question("export/csv", "csv", asks.Ask, "text/csv", "The figures of an estimate as a table"),
     _Question(
@@ -157,20 +161,20 @@ class Desk:
     def __init__(self) -> None:
         cores = max(1, min(4, os.cpu_count() or 1))
         self.questions = Crew(cores, kept=cores, waiting=QUESTIONS_WAITING, warm=list(asks.FIRST))
-        self.files = Crew(FILES, kept=1, waiting=FILES_WAITING, warm=(IN_NO_HURRY,))
+        self.patient = Crew(FILES, kept=1, waiting=FILES_WAITING, warm=(IN_NO_HURRY,))
         self.jobs = Jobs()
         self.remembered: OrderedDict[tuple[str, str, bool], Reply] = OrderedDict()
 
     async def start(self) -> None:
         """Have those at hand who answer first."""
         await self.questions.start()
-        await self.files.start()
+        await self.patient.start()
         await self.jobs.crew.start()
 
     async def end(self) -> None:
         """End everything that computes."""
         await self.jobs.end()
-        await self.files.end()
+        await self.patient.end()
         await self.questions.end()
 
     async def ask(self, task: str, ask: asks.Asked | None, request: Request) -> Reply:
@@ -184,7 +188,10 @@ class Desk:
             return Reply(reply.head | {"seconds": 0.0}, reply.content)
         fields = {} if ask is None else ask.model_dump()
         head = {"task": task, "ask": fields, "gzip": zipped}
-        reply = await self.questions.ask(head, within_s=QUESTION_S)
+        if task in _DRAWN:
+            reply = await self.patient.ask(head, within_s=FILE_S)
+        else:
+            reply = await self.questions.ask(head, within_s=QUESTION_S)
         if reply.state in {"done", "refused"} and len(reply.content) <= REMEMBERED_BYTES:
             self.remembered[key] = reply
             if len(self.remembered) > REMEMBERED:
@@ -343,7 +350,7 @@ def _add_files(app: FastAPI, desk: Desk) -> None:
     ) -> Response:
         zipped = "gzip" in request.headers.get("accept-encoding", "")
         head = {"task": "file", "name": name, "gzip": zipped}
-        reply = await desk.files.ask(head, await request.body(), within_s=FILE_S)
+        reply = await desk.patient.ask(head, await request.body(), within_s=FILE_S)
         return _response(reply, request)
 
 

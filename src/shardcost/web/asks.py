@@ -392,6 +392,7 @@ def given(asked: dict[str, Any]) -> Namespace:
 _RING: Final = {"collective": "all_reduce", "size": "64MiB", "gpus": 8, "on": "h100_sxm"}
 FIRST: Final[dict[str, tuple[type[Asked], dict[str, Any]]]] = {
     "estimate": (Ask, EXAMPLE),
+    "catalog": (Asked, {}),
     "advice": (Ask, EXAMPLE),
     "timeline": (TimelineAsk, EXAMPLE),
     "why": (WhyAsk, {**EXAMPLE, "figure": "time_s"}),
