@@ -1,6 +1,6 @@
 // Stacked bars side by side, one slot a value; what cannot be is a hatched slot with its reason.
 
-import { fitted } from "./dom.js";
+import { fitted, textWidth } from "./dom.js";
 import { figure } from "./figure.js";
 import { fromZero, linear } from "./scales.js";
 
@@ -43,7 +43,7 @@ function drawn(frame, data) {
   const place = slots(frame, data.bars.length, left);
   const area = { x: left, y: top, w: frame.width - left - 10, h: frame.height - top - 42 };
   const totals = data.bars.flatMap((bar) => [sum(bar.segments), sum(bar.beside)]);
-  const y = linear(fromZero([...totals, data.least ?? 0], 1.1), [area.y + area.h, area.y]);
+  const y = linear(fromZero([...totals, data.least ?? 0], noted ? 1.18 : 1.1), [area.y + area.h, area.y]);
   frame.axisY(y, area, data.y);
   data.bars.forEach((bar, index) => drawBar(frame, bar, index, { place, area, y, data }));
   frame.add("line", {
@@ -169,14 +169,15 @@ function drawMark(frame, mark, place, area) {
   frame.add("line", {
     x1: x,
     x2: x,
-    y1: area.y - 4,
+    y1: area.y - 6,
     y2: area.y + area.h,
     stroke: frame.colour("warn"),
     "stroke-width": 1.5,
     "stroke-dasharray": "6 4",
   });
-  const late = mark.index > 0 && x > area.x + area.w * 0.6;
-  frame.text(x + (late ? -5 : 5), area.y + 8, fitted(mark.name, late ? x - area.x : area.w, 11), {
+  const wide = textWidth(mark.name, 11);
+  const late = x + wide + 8 > frame.width;
+  frame.text(late ? x : Math.max(x, 118), area.y - 9, `${mark.name}${late ? " ▸" : ""}`, {
     "text-anchor": late ? "end" : "start",
     "font-size": 11,
     fill: frame.colour("warn"),

@@ -231,6 +231,7 @@ function inWords(target) {
 /** What a picture is drawn with. */
 export class Frame {
   #styles = getComputedStyle(document.documentElement);
+  #colours = new Map();
   #patterns = new Map();
   #defs;
 
@@ -243,7 +244,10 @@ export class Frame {
   /** Return a colour of the theme by its name: "ink", "c1", …; "#123456" is itself. */
   colour(name) {
     if (name.startsWith("#")) return name;
-    return this.#styles.getPropertyValue(`--${name}`).trim() || "#888888";
+    if (!this.#colours.has(name)) {
+      this.#colours.set(name, this.#styles.getPropertyValue(`--${name}`).trim() || "#888888");
+    }
+    return this.#colours.get(name);
   }
 
   /** Return the ink that is read best on a colour. */

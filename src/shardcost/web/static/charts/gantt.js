@@ -1,10 +1,12 @@
 // What runs when: lanes of events, zoomed and panned, with the whole in a strip underneath.
 
-import { fitted, html } from "./dom.js";
+import { fitted, html, textWidth } from "./dom.js";
 import { figure } from "./figure.js";
 import { linear } from "./scales.js";
 
 const STRIP = 22;
+const SLIM = 4;
+/** Blocks narrower than this have neither edge nor text. */
 const DEEPEST = 1e-5;
 /** The narrowest window, as a share of the whole. */
 
@@ -160,8 +162,8 @@ function dragging(picture, view, move, left) {
 
 function drawn(frame, data, [from, to]) {
   const top = frame.legend(data.legend ?? []) + 4;
-  const longest = Math.max(...data.lanes.map((lane) => lane.name.length), 1);
-  const left = Math.min(frame.narrow ? 98 : 150, longest * 6.6 + 12);
+  const longest = Math.max(...data.lanes.map((lane) => textWidth(lane.name, 11)));
+  const left = Math.min(frame.narrow ? 98 : 160, longest + 16);
   const area = { x: left, y: top, w: frame.width - left - 8, h: frame.height - top - 26 - STRIP - 8 };
   const x = linear([from, to], [area.x, area.x + area.w]);
   const each = area.h / data.lanes.length;
@@ -175,7 +177,7 @@ function drawn(frame, data, [from, to]) {
       "font-size": 11,
     });
   });
-  const clip = frame.clip(area.x, area.y, area.w, area.h);
+  const slim = new Slim(frame);
   const targets = [];
   const reached = data.lanes.map(() => -1);
   for (const event of data.events) {
@@ -186,7 +188,8 @@ function drawn(frame, data, [from, to]) {
     if (wide < 0.6 && end <= reached[event.lane] + 0.6) continue;
     reached[event.lane] = Math.max(reached[event.lane], end);
     const y = laneY(event.lane);
-    block(frame, event, { x: start, y, w: Math.max(0.6, wide), h: tall, clip });
+    if (wide < SLIM) slim.put(event, start, y, Math.max(0.6, wide), tall);
+    else block(frame, event, { x: start, y, w: wide, h: tall });
     targets.push({
       x: start,
       y,
@@ -199,9 +202,34 @@ function drawn(frame, data, [from, to]) {
       event,
     });
   }
+  slim.draw();
   strip(frame, data, [from, to], { x: area.x, y: frame.height - STRIP, w: area.w });
   frame.targets(targets);
   return left;
+}
+
+/** Many narrow blocks, drawn as one shape for each look: thousands of them stay quick to redraw. */
+class Slim {
+  #looks = new Map();
+
+  constructor(frame) {
+    this.frame = frame;
+  }
+
+  put(event, x, y, w, h, faded = null) {
+    const { frame } = this;
+    const fill = event.hatched && !faded ? frame.hatch(event.colour) : frame.colour(event.colour);
+    const opacity = faded ?? event.opacity ?? 1;
+    const key = `${fill}|${opacity}`;
+    if (!this.#looks.has(key)) this.#looks.set(key, { fill, opacity, d: [] });
+    this.#looks.get(key).d.push(`M${x.toFixed(1)} ${y.toFixed(1)}h${w.toFixed(1)}v${h.toFixed(1)}h${(-w).toFixed(1)}z`);
+  }
+
+  draw() {
+    for (const { fill, opacity, d } of this.#looks.values()) {
+      this.frame.add("path", { d: d.join(""), fill, opacity });
+    }
+  }
 }
 
 function block(frame, event, { x, y, w, h }) {
@@ -236,21 +264,17 @@ function strip(frame, data, [from, to], { x, y, w }) {
   const scale = linear([0, data.span], [x, x + w]);
   const each = (STRIP - 4) / data.lanes.length;
   const reached = data.lanes.map(() => -1);
+  const slim = new Slim(frame);
   frame.add("rect", { x, y, width: w, height: STRIP - 2, fill: frame.colour("ground") });
   for (const event of data.events) {
     const start = scale(event.start);
     const end = scale(event.end);
     if (end <= reached[event.lane] + 0.7) continue;
     reached[event.lane] = end;
-    frame.add("rect", {
-      x: start,
-      y: y + 1 + each * event.lane,
-      width: Math.max(0.7, end - start),
-      height: Math.max(1, each * 0.8),
-      fill: frame.colour(event.colour),
-      opacity: event.hatched ? 0.35 : 0.9,
-    });
+    const tall = Math.max(1, each * 0.8);
+    slim.put(event, start, y + 1 + each * event.lane, Math.max(0.7, end - start), tall, event.hatched ? 0.35 : 0.9);
   }
+  slim.draw();
   frame.add("rect", {
     x: scale(from),
     y: y - 1,

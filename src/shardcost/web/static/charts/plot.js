@@ -52,7 +52,7 @@ function drawn(frame, data) {
   for (const band of data.bands ?? []) inside.append(bandOf(frame, band, x, y));
   for (const rule of data.rules ?? []) taken.push(...ruled(frame, rule, x, y, area));
   for (const each of data.series) inside.append(lineOf(frame, each, x, y));
-  endLabels(frame, ends, named, x, y, area);
+  taken.push(...endLabels(frame, ends, named, { x, y, area }));
   const spots = markedPoints(frame, data.marks ?? [], { x, y, area, taken });
   frame.targets([...spots, ...columns(data.targets ?? [], x, y, area)]);
 }
@@ -118,7 +118,7 @@ function ruled(frame, rule, x, y, area) {
 }
 
 /** Write the names of lines beside their ends, moved apart, each led to by a thin line. */
-function endLabels(frame, ends, named, x, y, area) {
+function endLabels(frame, ends, named, { x, y, area }) {
   const labels = ends.map((each, index) => {
     const [a, b] = each.points.at(-1);
     const at = Math.min(area.y + area.h, Math.max(area.y, y(b)));
@@ -142,6 +142,8 @@ function endLabels(frame, ends, named, x, y, area) {
       "font-weight": label.each.width > 2 ? 700 : 400,
     });
   }
+  const start = area.x + area.w + 8;
+  return labels.map((label) => [start, label.put - 8, frame.width, label.put + 6]);
 }
 
 function markedPoints(frame, marks, { x, y, area, taken }) {

@@ -41,7 +41,7 @@ export function mount(root, page) {
   const line = html("p", { class: "panel-line", id: "collective-words" });
   const readout = html("p", { class: "panel-line panel-detail", id: "collective-readout" });
   const note = html("p", { class: "panel-note", id: "collective-notes" });
-  const nothing = empty("One GPU sends nothing: choose a collective and a count of GPUs to see its data.");
+  const nothing = empty("One GPU sends nothing: choose a collective and a count of GPUs to see its curve.");
   nothing.hidden = true;
   const places = html("div", { class: "chart-column" });
   frame.body.append(
@@ -284,7 +284,7 @@ export function mount(root, page) {
   function sentence(data) {
     const count = `${words(data.collective)} among ${data.gpus} GPUs${data.nodes > 1 ? ` on ${data.nodes} nodes` : ""}`;
     const net = data.network ? `, ${data.network}` : "";
-    return `${count} of ${data.system}${net}, ${data.library}, ${data.mode}.`;
+    return `${count.charAt(0).toUpperCase()}${count.slice(1)} of ${data.system}${net}, ${data.library}, ${data.mode}.`;
   }
 
   return {

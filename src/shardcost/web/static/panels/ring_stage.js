@@ -71,11 +71,11 @@ function seated(frame, data) {
   const total = (data.participants?.length ?? data.start.length) || n;
   const grid = gridOf(data);
   const room = Math.min(frame.width, frame.height * 1.5);
-  let wide = Math.max(34, Math.min(n > 6 ? 106 : 124, (Math.PI * room * 0.72) / n));
+  let wide = Math.max(34, Math.min(n > 10 ? 60 : n > 6 ? 106 : 124, (Math.PI * room * 0.72) / n));
   wide = Math.min(wide, frame.width / 3.9);
   const low = grid.rows > 1 ? Math.max(26, Math.min(96, (frame.height * 1.5) / n)) / grid.rows : Infinity;
   const cell = Math.max(1.6, Math.min(grid.rows > 1 ? 18 : 26, (wide - 8) / grid.columns, low));
-  const deep = grid.rows === 1 ? 28 : cell;
+  const deep = grid.rows === 1 ? (n > 10 ? 20 : 28) : cell;
   const tall = grid.rows * deep + 24;
   const radius = { x: frame.width / 2 - wide / 2 - 4, y: frame.height / 2 - tall / 2 - 4 };
   const across = Math.min(radius.x, radius.y * 1.35);

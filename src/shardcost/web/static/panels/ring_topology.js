@@ -1,7 +1,7 @@
 // The machine that a collective runs on: devices, switches and network ports in layers, links as
 // wide as they are busy.
 
-import { figure } from "../charts.js";
+import { figure, textWidth } from "../charts.js";
 
 const ROW = 130;
 const NEAR = 0.3;
@@ -85,7 +85,7 @@ function placed(frame, topology, layers) {
     const at = mates.findIndex((mate) => mate.at === index);
     const from = outside ? 14 : 14 + part * servers.indexOf(place.server);
     const wide = outside ? room : part;
-    return [from + (wide * (at + 0.5)) / mates.length, y];
+    return [from + (wide * (at + 0.5)) / mates.length, y, wide / mates.length];
   });
 }
 
@@ -137,14 +137,15 @@ function drawCable(frame, cable, spots, topology) {
   };
 }
 
-function drawPlace(frame, place, [x, y], topology) {
+function drawPlace(frame, place, [x, y, room], topology) {
   const gpus = topology.places.filter((each) => each.kind === "gpu").length;
   const round = place.kind === "gpu";
   const crowded = gpus > 8 || frame.narrow;
   const text = round ? place.name.replace(/^gpu /, crowded ? "" : "GPU ") : place.name;
   const many = topology.places.filter((each) => layerOf(each) === layerOf(place)).length;
-  const short = !round && many > 4 ? text.replace(/^(nic|leaf|spine) /, "") : text;
-  const half = round ? (crowded ? 11 : 22) : Math.max(14, short.length * 3.2 + 6);
+  const short = !round && many > 4 ? text.replace(/^(nic|spine) /, "").replace(/^leaf /, "L") : text;
+  const size = room < 20 ? 9 : 11;
+  const half = Math.min(room / 2 - 0.5, round ? (crowded ? 11 : 24) : Math.max(14, textWidth(short, 11) / 2 + 6));
   frame.add("rect", {
     x: x - half,
     y: y - 11,
@@ -156,5 +157,7 @@ function drawPlace(frame, place, [x, y], topology) {
     "stroke-width": round ? 1.6 : 1,
     "stroke-dasharray": place.kind === "nic" ? "3 2" : null,
   });
-  frame.text(x, y + 4, short, { "text-anchor": "middle", "font-size": many > 12 && !round ? 9 : 11 });
+  if (textWidth(short, size) < 2 * half) {
+    frame.text(x, y + 4, short, { "text-anchor": "middle", "font-size": size });
+  }
 }

@@ -107,7 +107,7 @@ export function mount(root, page) {
       " takes ",
       number(format.time(each.time_s), `op.${each.name}`, { label: `price of ${each.name}` }),
       `, does ${format.flops(each.flops).replace("/s", "")} and moves ${format.bytes(each.bytes)}: ` +
-        `${format.flops(each.flop_per_s)}, ${format.percent(each.share_of_roof)} of what the ` +
+        `${format.flops(each.flop_per_s)}, ${format.percent(each.share_of_roof)} of what ` +
         `${limitOf(each)} allows.`,
     );
   }

@@ -24,6 +24,8 @@ const KINDS = {
   idle: "waiting (bubble)",
 };
 const OPACITY = { backward: 0.72, weight: 0.5, recompute: 0.6 };
+const ORDER = [...Object.values(KINDS).slice(0, -1), "tp", "cp", "ep", "pp", "dp", KINDS.idle];
+/** Of the legend. */
 const SHORT = { forward: "F", backward: "B", weight: "W", recompute: "R" };
 
 export function mount(root, page) {
@@ -88,7 +90,7 @@ export function mount(root, page) {
     nothing.textContent = "Nothing runs: there is nothing to draw.";
     place.hidden = none;
     cut.hidden = !data.cut;
-    cut.textContent = typeof data.cut === "string" ? `Left out: ${data.cut}` : "Part of it was left out.";
+    cut.textContent = typeof data.cut === "string" ? `${data.cut.charAt(0).toUpperCase()}${data.cut.slice(1)}.` : "Part of it was left out.";
     fillTotals(data);
     fillList();
     if (none) return;
@@ -104,7 +106,6 @@ export function mount(root, page) {
 
   function fillTotals(data) {
     const sums = data.totals;
-    const stages = new Set(data.streams.map((each) => each.stage)).size;
     const item = (label, seconds) =>
       seconds > 0 && html("span", { class: "panel-figure" }, `${label} `, html("b", {}, format.time(seconds)));
     const items = [
@@ -114,7 +115,6 @@ export function mount(root, page) {
       item("hidden", sums.hidden_s),
       item("waiting", sums.bubble_s),
       item("host", sums.host_s),
-      stages > 1 && html("span", { class: "panel-figure panel-hint" }, `summed over ${stages} stages`),
     ];
     totals.replaceChildren(...items.filter(Boolean));
   }
@@ -195,7 +195,8 @@ export function mount(root, page) {
         opacity: OPACITY[each.kind],
       });
     }
-    return [...items.values()];
+    const rank = (item) => ORDER.findIndex((each) => item.name.startsWith(each));
+    return [...items.values()].sort((a, b) => rank(a) - rank(b));
   }
 
   function summaryOf(data) {
