@@ -15,7 +15,8 @@
 //   #memory-total #limit #change #try-change #cautions #headline-error #undo #remarks
 //   #share-url #theme #reset #controls-toggle
 //   #export-menu [data-export=json|csv|html|trace|commands]   #text-dialog
-//   #tab-<id> #panel-<id> #root-<id> #save-<id> [data-save=svg|png|csv]
+//   #tab-<id> #panel-<id> #save-<id> [data-save=svg|png|csv]
+//   #root-<id>[data-drawn] once drawn; [data-stale] while it is drawn anew; [data-failed] if it cannot be
 //   #why #why-title #why-value #why-formula #why-numbers #why-parts #why-error #why-back #why-close
 //   #plan-start #plan-cancel #plan-progress #plan-status #plan-table #plan-reasons #plan-front
 //   #plan-objective #plan-gpus #plan-max_tpot … #plan-fix-<axis>

@@ -206,8 +206,7 @@ export function showTip(text, anchor) {
   const { width, height } = tip.getBoundingClientRect();
   const left = Math.min(window.innerWidth - width - 8, Math.max(8, box.left - width / 2 + 4));
   const above = box.top - height - 8;
-  tip.style.left = `${left}px`;
-  tip.style.top = `${above < 4 ? box.bottom + 10 : above}px`;
+  tip.style.transform = `translate(${left}px, ${above < 4 ? box.bottom + 10 : above}px)`;
 }
 
 /** Take the words away. */
