@@ -16,8 +16,10 @@ from shardcost import BadTypeError, Decode, Layout, Prefill, Train, cli, estimat
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.scaling import Row, Scaling
 from shardcost.memory.held import KINDS
+from shardcost.report.advice import as_lines
 from shardcost.report.estimate import as_data, as_text, energy, plain
 from shardcost.report.scaling import as_data as scaling_as_data
+from shardcost.search.advice import advice
 
 TRAIN = (
     "estimate llama3-70b --on h100_sxm --network ib_8x400g --gpus 64 --tp 8 --pp 2 --train"
@@ -106,7 +108,9 @@ def test_figures_stand_where_they_mean_something(capsys: pytest.CaptureFixture[s
 def test_the_command_line_is_the_function(capsys: pytest.CaptureFixture[str]) -> None:
     found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), Decode(batch=64, context_tokens=4096))
     assert json.loads(json.dumps(as_data(found))) == run_json(capsys, *DECODE)
-    assert as_text(found) + "\n" == run_text(capsys, *DECODE)
+    advised = advice(found.model, found.cluster, found.layout, found.workload)
+    told = as_text(found, advised=as_lines(advised))
+    assert told + "\n" == run_text(capsys, *DECODE)
 
 
 def test_options_reach_the_nouns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +159,8 @@ def test_text_fits_the_terminal(
     lines = run_text(capsys, *words, *further).splitlines()
     assert max(map(len, lines)) <= 80
     report = "\n".join(lines).split("\n\nWarning", maxsplit=1)[0]
-    assert len(report.splitlines()) <= 26
+    assert len(report.splitlines()) <= 32
+    assert further or len(lines) <= 42
 
 
 def test_a_report_names_the_main_figures(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,8 @@ _BAR: Final = 16
 """Characters of the longest bar."""
 _MEMORY_BAR: Final = 24
 """Characters that stand for all memory of a device."""
-_LABEL: Final = 10
+LABEL: Final = 10
+"""Characters of the labels of lines."""
 _NOTHING: Final = 1e-9
 """Parts below this share of the time are rounding and not shown."""
 _TRIFLE: Final = 0.01
@@ -388,5 +389,5 @@ def energy(joules: Any) -> str:
 
 def labelled(label: str, text: str) -> str:
     """Return a text beside its label, wrapped, no number apart from its unit."""
-    lines = wrapped(_BEFORE_UNIT.sub(_GLUE, text), width() - _LABEL)
-    return f"{label:<{_LABEL}}" + ("\n" + " " * _LABEL).join(lines).replace(_GLUE, " ")
+    lines = wrapped(_BEFORE_UNIT.sub(_GLUE, text), width() - LABEL)
+    return f"{label:<{LABEL}}" + ("\n" + " " * LABEL).join(lines).replace(_GLUE, " ")

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import shardcost
 from shardcost.catalog.errors import CONFIDENCE_PCT
+from shardcost.checks import is_array
 from shardcost.collectives.multimem import MULTIMEM
 from shardcost.collectives.silicon import collective_time, default_library
 from shardcost.collectives.sweep import LEAST_BYTES, MOST_BYTES, curve_sizes
+from shardcost.errors import BadTypeError
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.messages import Message, messages
@@ -90,6 +92,8 @@ def as_html(found: Estimate, caveats: Sequence[str] = ()) -> str:
         BadTypeError: The estimate is of an array of layouts.
         MissingExtraError: matplotlib is not installed.
     """
+    if is_array(found.time_s):
+        raise BadTypeError("layout", found.layout, "one layout, not an array of them, to report")
     makers: dict[str, Callable[[], Iterator[str]]] = {
         "figures": lambda: _figures(found),
         "limit": lambda: _limit(found),
@@ -160,15 +164,11 @@ def _figures(found: Estimate) -> Iterator[str]:
     def between(name: str, said: Callable[[Any], str]) -> str:
         return f"{said(ranges[name].low)} to {said(ranges[name].high)}"
 
-    seconds = interval.ends(ranges["time_s"].low, ranges["time_s"].high)
-    name, time_s = "step", found.time_s
-    if isinstance(found.workload, Prefill):
-        name = "TTFT"
-    elif isinstance(found.workload, Decode):
-        name, time_s = "TPOT", found.tpot_s
-        seconds = interval.ends(ranges["tpot_s"].low, ranges["tpot_s"].high)
     shown = [
-        (name, format_time(time_s), seconds),
+        *(
+            (label, format_time(getattr(found, figure)), interval.ends(*ranges[figure][:2]))
+            for label, figure in _times(found).items()
+        ),
         *(
             (label, text.rate(getattr(found, figure)), between(figure, text.rate))
             for label, figure in _RATES.items()
@@ -191,6 +191,16 @@ def _figures(found: Estimate) -> Iterator[str]:
     said = f"Below each figure is its {CONFIDENCE_PCT} % interval."
     yield element("p", f"{said} {interval.explained(interval_of(found))}", class_="muted")
     yield _said([pair for pair in text.figures(found) if pair[0] in {"MFU", "energy"}])
+
+
+def _times(found: Estimate) -> dict[str, str]:
+    """Return the names of the times that a workload is judged by."""
+    work = found.workload
+    if isinstance(work, Prefill):
+        return {"TTFT": "ttft_s"}
+    if isinstance(work, Decode):
+        return {"TPOT": "tpot_s", **({} if work.new_tokens == 1 else {"step": "time_s"})}
+    return {"step": "time_s"}
 
 
 _RATES: Final = {
@@ -261,6 +271,7 @@ def _communication(found: Estimate) -> Iterator[str]:
             format_bytes_decimal(sent.get(group, 0.0)),
         )
         for group in {**found.comm_s, **sent}
+        if found.comm_s.get(group) or sent.get(group)
     ]
     head = ("group", "total", "exposed", "hidden", "sent")
     yield table("Communication of a rank in a step, by group", head, rows, right="1234")
@@ -360,8 +371,9 @@ def _heaviest(found: Estimate) -> Iterator[str]:
     points = points_like(sweep)
     size, took = format_bytes(most.size_bytes), format_time(most.time_s)
     others = f", by {most.library} rather than the curve's library" if by_hand else ""
+    nodes = f" on {most.nodes} nodes" if most.nodes > 1 else ""
     said = (
-        f"{most.name}: {most.collective} of {size} over {most.ranks} GPUs in {took}"
+        f"{most.name}: {most.collective} of {size} over {most.ranks} GPUs{nodes} in {took}"
         f" ({most.algorithm} {most.protocol}, {most.library}{others}), {most.count:,.6g} times a"
         f" step, {format_time(most.total_s)} in all, hidden or not"
     )

@@ -14,6 +14,7 @@ from shardcost.layout import Layout
 from shardcost.report import interval
 from shardcost.report.estimate import (
     COMMUNICATION,
+    LABEL,
     PHASES,
     as_remarks,
     energy,
@@ -22,6 +23,7 @@ from shardcost.report.estimate import (
     rate,
     sizes,
 )
+from shardcost.report.spark import sparkline
 from shardcost.report.text import heading, paragraph, table, width
 from shardcost.search.answers import (
     Crossover,
@@ -42,6 +44,8 @@ _MOST_REASONS: Final = 8
 _REMARK_LINES: Final = 8
 _FEWEST_REASONS: Final = 3
 _CROSSOVERS: Final = 4
+_LEAST_CURVE: Final = 3
+"""Values that are worth a curve."""
 _FEWEST_CROSSOVERS: Final = 2
 _LOSSES: Final = 4
 _TOKENS: Final = 1e6
@@ -315,10 +319,24 @@ def _answers(plan: Plan) -> list[str]:
     if plan.gains:
         said.append(labelled("10 % more", _gains(plan.gains)))
     for number, each in enumerate(_most_telling(plan.crossovers)):
-        said.append(labelled("" if number else "axes", each.words))
+        said.append(labelled("" if number else "axes", _with_curve(each)))
     if plan.stability is not None and plan.stability.layouts > 1:
         said.append(labelled("stability", _steady(plan.stability)))
     return [line for each in said for line in each.splitlines()]
+
+
+def _with_curve(found: Crossover) -> str:
+    """Return what an axis leads to, with the best score of each number drawn where it has room.
+
+    Heights are from 0, and low is good.
+    """
+    known = [(value, score) for value, score in found.best if score is not None]
+    values = [value for value, _ in known]
+    if len(known) < _LEAST_CURVE or not all(type(each) is int for each in values):
+        return found.words
+    drawn = sparkline([score for _, score in known], mark=values.index(found.value))
+    whole = f"{found.words} ({values[0]:,} to {values[-1]:,}: {drawn})"
+    return whole if len(whole) <= width() - LABEL else found.words
 
 
 def _interval(candidate: Candidate) -> str:
