@@ -313,6 +313,10 @@ class Plan {
       result.rejected?.length ? reasonsTable(result.rejected) : null));
     this.markNow();
     if (result.front?.length > 1) this.drawFront(front, result);
+    else if (result.best.length) {
+      front.append(h("p", { class: "hint" }, "No layout gives more of one thing for less of another: "
+        + `${format.layoutShort(result.best[0].layout)} is best in every respect, so there is no front to draw.`));
+    }
   }
 
   /** @param {HTMLElement} root @param {any} result */
