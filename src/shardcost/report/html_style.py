@@ -50,6 +50,7 @@ th.number, td.number { text-align: right; }
 .bars { width: 16rem; min-width: 8rem; white-space: nowrap; }
 .bar { display: inline-block; height: .8rem; vertical-align: middle; print-color-adjust: exact;
   -webkit-print-color-adjust: exact; }
+@media screen and (prefers-color-scheme: dark) { .bar { filter: brightness(1.3); } }
 .hidden { background: repeating-linear-gradient(135deg, currentColor 0 2px, transparent 2px 5px);
   outline: 1px solid; outline-offset: -1px; }
 figure { margin: .75rem 0; }
@@ -83,6 +84,9 @@ footer { margin-top: 3rem; padding-bottom: 2rem; color: var(--muted); font-size:
   svg.picture { min-width: 0 !important; max-height: 22cm; }
   figure, tr, li, .figures div { break-inside: avoid; }
   h2, h3, caption { break-after: avoid; }
+  table { font-size: 7.5pt; }
+  th, td, td.number { padding: .15rem .5rem .15rem 0; white-space: normal; }
+  .bars { width: 9rem; min-width: 5rem; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 }
 """
