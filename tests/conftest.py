@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:  # only tests of the page need a browser and what drives it
+    from browsing import Visit, Visits
+    from playwright.sync_api import Browser
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -52,3 +57,37 @@ def tiny_config(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path
 
     return written
+
+
+@pytest.fixture(scope="module")  # while it is driven, no other event loop may run here
+def browser() -> Iterator[Browser]:
+    """Return a real browser; skip, or fail where one is required, if there is none."""
+    from browsing import browsing
+
+    with browsing() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """Return the address of a real server of the page."""
+    from browsing import serving
+
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def visits(browser: Browser, address: str) -> Iterator[Visits]:
+    """Return what opens the page for somebody new; anything that goes wrong fails the test."""
+    from browsing import Visits
+
+    made = Visits(browser, address)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def visit(visits: Visits) -> Visit:
+    """Return a visit to the page on a wide screen."""
+    return visits()
