@@ -72,7 +72,7 @@ export function figure(root, page, { height, draw, name = "", onTarget = null, k
     marked(state.cross, target, state.frame);
     fillTip(tip, target);
     placeTip(tip, target, state.width, picture);
-    if (spoken) page.announce?.(inWords(target));
+    if (spoken) page.announce(inWords(target));
     onTarget?.(target, spoken);
     return undefined;
   }

@@ -59,7 +59,7 @@ export function frontChart(root, page, result, onPick) {
       ["GPUs", String(each.gpus)],
       ["memory", page.format.bytes(each.memory_bytes)],
     ];
-    const extras = page.format.layoutExtras?.(each.layout);
+    const extras = page.format.layoutExtras(each.layout);
     if (extras) lines.push(extras);
     return {
       x: axes.x.of(each),

@@ -86,7 +86,7 @@ export function gantt(root, page, { height, name }) {
     else if (event.shiftKey && event.key === "ArrowLeft") pan(-0.25);
     else if (event.shiftKey && event.key === "ArrowRight") pan(0.25);
     else return turned(event);
-    page.announce?.(words.textContent);
+    page.announce(words.textContent);
     return true;
   }
 
@@ -222,7 +222,8 @@ class Slim {
     const opacity = faded ?? event.opacity ?? 1;
     const key = `${fill}|${opacity}`;
     if (!this.#looks.has(key)) this.#looks.set(key, { fill, opacity, d: [] });
-    this.#looks.get(key).d.push(`M${x.toFixed(1)} ${y.toFixed(1)}h${w.toFixed(1)}v${h.toFixed(1)}h${(-w).toFixed(1)}z`);
+    const [a, b, wide, tall] = [x, y, w, h].map((each) => each.toFixed(1));
+    this.#looks.get(key).d.push(`M${a} ${b}h${wide}v${tall}h-${wide}z`);
   }
 
   draw() {
@@ -272,7 +273,14 @@ function strip(frame, data, [from, to], { x, y, w }) {
     if (end <= reached[event.lane] + 0.7) continue;
     reached[event.lane] = end;
     const tall = Math.max(1, each * 0.8);
-    slim.put(event, start, y + 1 + each * event.lane, Math.max(0.7, end - start), tall, event.hatched ? 0.35 : 0.9);
+    slim.put(
+      event,
+      start,
+      y + 1 + each * event.lane,
+      Math.max(0.7, end - start),
+      tall,
+      event.hatched ? 0.35 : 0.9,
+    );
   }
   slim.draw();
   frame.add("rect", {

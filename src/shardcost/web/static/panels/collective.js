@@ -29,13 +29,16 @@ export function mount(root, page) {
   let groups = new Map();
   let shown = null;
   let chosen = null;
-  const all = page.catalog?.collectives?.length
-    ? page.catalog.collectives
-    : ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv"];
   const group = choice("collective-group", "messages of", [[FREE, "free choice"]], FREE, takeGroup);
-  const name = choice("collective-name", "collective", all, "all_reduce", freely);
+  const name = choice("collective-name", "collective", ["all_reduce"], "all_reduce", freely);
   const gpus = field("collective-gpus", "GPUs", "8", freely, { type: "number", min: 2, max: 4096, step: 1 });
-  const nodes = field("collective-nodes", "nodes", "", freely, { type: "number", min: 1, max: 512, step: 1, placeholder: "fewest" });
+  const nodes = field(
+    "collective-nodes",
+    "nodes",
+    "",
+    freely,
+    { type: "number", min: 1, max: 512, step: 1, placeholder: "fewest" },
+  );
   const library = choice("collective-library", "library", LIBRARIES, "", freely);
   const mode = choice("collective-mode", "calls", ["graph", "eager"], "graph", freely);
   const line = html("p", { class: "panel-line", id: "collective-words" });
@@ -45,7 +48,16 @@ export function mount(root, page) {
   nothing.hidden = true;
   const places = html("div", { class: "chart-column" });
   frame.body.append(
-    html("div", { class: "panel-controls" }, group.node, name.node, gpus.node, nodes.node, library.node, mode.node),
+    html(
+      "div",
+      { class: "panel-controls" },
+      group.node,
+      name.node,
+      gpus.node,
+      nodes.node,
+      library.node,
+      mode.node,
+    ),
     nothing,
     line,
     places,
@@ -80,8 +92,7 @@ export function mount(root, page) {
   function fillFrom(key) {
     const found = groups.get(key)?.[0];
     if (!found) return;
-    if (!all.includes(found.collective)) name.set([...all, found.collective]);
-    name.select.value = found.collective;
+    name.set([...new Set([...(page.catalog?.collectives ?? []), found.collective])], found.collective);
     gpus.input.value = found.ranks;
     nodes.input.value = found.nodes ?? "";
     if (![...library.select.options].some((each) => each.value === (found.library ?? ""))) {
@@ -98,7 +109,10 @@ export function mount(root, page) {
 
   async function sweep(own) {
     const said = body();
-    const top = Math.max(LARGEST, ...ownMessages(said).map((each) => 2 ** Math.ceil(Math.log2(each.size_bytes))));
+    const top = Math.max(
+      LARGEST,
+      ...ownMessages(said).map((each) => 2 ** Math.ceil(Math.log2(each.size_bytes))),
+    );
     const data = await page.post("api/collective", { ...said, sweep: `8:${top}` }, own);
     if (own.aborted) return;
     shown = { ...data, body: said };
@@ -117,7 +131,7 @@ export function mount(root, page) {
     const was = group.value;
     const options = [...groups].map(([key, [first]]) => [
       key,
-      `${first.group} ${words(first.collective)}, ${first.ranks} GPUs${first.nodes > 1 ? ` on ${first.nodes} nodes` : ""}`,
+      `${first.group} ${words(first.collective)}, ${placeOf(first.ranks, first.nodes)}`,
     ]);
     const keep = groups.has(was) || (was === FREE && chosen === FREE) ? was : options[0]?.[0] ?? FREE;
     group.set([...options, [FREE, "free choice"]], keep);
@@ -133,10 +147,24 @@ export function mount(root, page) {
     note.textContent = [pointsInWords(data.points ?? []), ...(data.notes ?? []).map(asSentence)].join(" ");
     const styles = pathStyles(data.paths);
     times.set({
-      x: { kind: "log", domain: [sizes[0], sizes.at(-1)], form: format.bytes, base: 2, label: "size of the buffer" },
+      x: {
+        kind: "log",
+        domain: [sizes[0], sizes.at(-1)],
+        form: format.bytes,
+        base: 2,
+        label: "size of the buffer",
+      },
       y: {
         kind: "log",
-        domain: around([...data.low_s, ...data.high_s, ...data.paths.flatMap((path) => path.time_s), ...own.map(([each]) => each.time_s)], 1.3),
+        domain: around(
+          [
+            ...data.low_s,
+            ...data.high_s,
+            ...data.paths.flatMap((path) => path.time_s),
+            ...own.map(([each]) => each.time_s),
+          ],
+          1.3,
+        ),
         form: format.time,
         label: "time of one call",
       },
@@ -157,7 +185,11 @@ export function mount(root, page) {
           dash: "1 4",
         })),
       series: [
-        ...data.paths.map((path, index) => ({ ...styles[index], points: pairs(sizes, path.time_s), labelled: true })),
+        ...data.paths.map((path, index) => ({
+          ...styles[index],
+          points: pairs(sizes, path.time_s),
+          labelled: true,
+        })),
         { name: "prediction", colour: "ink", width: 3, points: pairs(sizes, data.time_s) },
       ],
       marks: [...measured(data), ...own.map(messageMark)],
@@ -172,12 +204,33 @@ export function mount(root, page) {
     const most = Math.max(...data.busbw_bytes_per_s, data.link?.bytes_per_s ?? 0);
     rates.set({
       reserve,
-      x: { kind: "log", domain: [sizes[0], sizes.at(-1)], form: format.bytes, base: 2, label: "size of the buffer" },
-      y: { kind: "linear", domain: [0, most * 1.12], form: format.bandwidth, label: "bus bandwidth", count: 4 },
+      x: {
+        kind: "log",
+        domain: [sizes[0], sizes.at(-1)],
+        form: format.bytes,
+        base: 2,
+        label: "size of the buffer",
+      },
+      y: {
+        kind: "linear",
+        domain: [0, most * 1.12],
+        form: format.bandwidth,
+        label: "bus bandwidth",
+        count: 4,
+      },
       rules: data.link
-        ? [{ y: data.link.bytes_per_s, name: `${data.link.name}: ${format.bandwidth(data.link.bytes_per_s)} nominal`, short: `${format.bandwidth(data.link.bytes_per_s)} nominal` }]
+        ? [{
+          y: data.link.bytes_per_s,
+          name: `${data.link.name}: ${format.bandwidth(data.link.bytes_per_s)} nominal`,
+          short: `${format.bandwidth(data.link.bytes_per_s)} nominal`,
+        }]
         : [],
-      series: [{ name: "bus bandwidth", colour: "c1", width: 2.5, points: pairs(sizes, data.busbw_bytes_per_s) }],
+      series: [{
+        name: "bus bandwidth",
+        colour: "c1",
+        width: 2.5,
+        points: pairs(sizes, data.busbw_bytes_per_s),
+      }],
       targets: columns(data, (index) => [[data.busbw_bytes_per_s[index], "c1"]]),
       summary: `Bus bandwidth by size, at most ${format.bandwidth(Math.max(...data.busbw_bytes_per_s))}.`,
     });
@@ -197,7 +250,10 @@ export function mount(root, page) {
   /** Return the messages of this layout on the curve; those of one size are one mark. */
   function messagesHere() {
     const sizes = new Map();
-    for (const each of ownMessages(shown.body)) sizes.set(each.size_bytes, [...(sizes.get(each.size_bytes) ?? []), each]);
+    for (const each of ownMessages(shown.body)) {
+      const known = sizes.get(each.size_bytes) ?? [];
+      sizes.set(each.size_bytes, [...known, each]);
+    }
     return [...sizes.values()];
   }
 
@@ -228,16 +284,17 @@ export function mount(root, page) {
   /** Say the values at one size, each to be asked. */
   function tell(index) {
     const size = Math.round(shown.size_bytes[index]);
-    const about = { ...shown.body, size };
+    const about = { ...shown.body, size: String(size) };
     const path = pathName({ algorithm: shown.algorithm[index], protocol: shown.protocol[index] });
     readout.replaceChildren(
       html("strong", {}, format.bytes(size)),
       " takes ",
       asking(format.time(shown.time_s[index]), "collective.time_s", about, "time"),
-      ` (${format.time(shown.low_s[index])} to ${format.time(shown.high_s[index])}) by ${path}: bus bandwidth `,
+      ` (${format.time(shown.low_s[index])} to ${format.time(shown.high_s[index])}) by ${path}: `,
+      "bus bandwidth ",
       asking(format.bandwidth(shown.busbw_bytes_per_s[index]), "collective.busbw", about, "bus bandwidth"),
-      shown.bound_s ? ", no faster than " : "",
-      shown.bound_s ? asking(format.time(shown.bound_s[index]), "collective.bound_s", about, "lower bound") : "",
+      ", no faster than ",
+      asking(format.time(shown.bound_s[index]), "collective.bound_s", about, "lower bound"),
       ".",
     );
   }
@@ -257,7 +314,11 @@ export function mount(root, page) {
       open: true,
       colour: "muted",
       title: `measured: ${format.time(each.time_s)}`,
-      lines: [["size", format.bytes(each.size_bytes)], ["data set", each.dataset], ["library", each.library ?? "–"]],
+      lines: [
+        ["size", format.bytes(each.size_bytes)],
+        ["data set", each.dataset],
+        ["library", each.library ?? "–"],
+      ],
     }));
   }
 
@@ -282,9 +343,9 @@ export function mount(root, page) {
   }
 
   function sentence(data) {
-    const count = `${words(data.collective)} among ${data.gpus} GPUs${data.nodes > 1 ? ` on ${data.nodes} nodes` : ""}`;
+    const what = `${words(data.collective)} among ${placeOf(data.gpus, data.nodes)}`;
     const net = data.network ? `, ${data.network}` : "";
-    return `${count.charAt(0).toUpperCase()}${count.slice(1)} of ${data.system}${net}, ${data.library}, ${data.mode}.`;
+    return asSentence(`${what} of ${data.system}${net}, ${data.library}, ${data.mode}`);
   }
 
   return {
@@ -297,6 +358,7 @@ export function mount(root, page) {
         if (own.aborted) return;
         messages = found.messages;
         if (first) chosen = null;
+        name.set(page.catalog?.collectives ?? [name.value], name.value);
         regroup();
         await sweep(own);
       }, signal);
@@ -325,6 +387,10 @@ function doublings(sizes) {
   return sizes
     .map((size, index) => [Math.round(size), index])
     .filter(([size, index]) => Math.abs(size / sizes[index] - 1) < 1e-9 && Number.isInteger(Math.log2(size)));
+}
+
+function placeOf(ranks, nodes) {
+  return `${ranks} GPUs${nodes > 1 ? ` on ${nodes} nodes` : ""}`;
 }
 
 function pathName({ algorithm, protocol }) {

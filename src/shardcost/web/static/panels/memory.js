@@ -44,7 +44,11 @@ export function mount(root, page) {
     const stages = Object.entries(memory.stages);
     const kinds = Object.keys(COLOURS).filter((kind) => stages.some(([, held]) => held[kind] > 0));
     const top =
-      made.legend(kinds.map((kind) => ({ name: words(kind), colour: COLOURS[kind], hatched: HATCHED.has(kind) }))) + 20;
+      made.legend(kinds.map((kind) => ({
+        name: words(kind),
+        colour: COLOURS[kind],
+        hatched: HATCHED.has(kind),
+      }))) + 20;
     const left = made.narrow ? 50 : 80;
     const area = { x: left, y: top, w: made.width - left - 16, h: made.height - top - 24 };
     const most = Math.max(memory.capacity_bytes, ...stages.map(([, held]) => held.total));
@@ -128,7 +132,11 @@ export function mount(root, page) {
 
   function tell() {
     const { memory } = shown;
-    const peak = number(format.bytes(memory.peak_bytes), "memory_bytes", { label: "memory of the fullest rank" });
+    const peak = number(
+      format.bytes(memory.peak_bytes),
+      "memory_bytes",
+      { label: "memory of the fullest rank" },
+    );
     const room = memory.capacity_bytes - memory.peak_bytes;
     const where = Object.keys(memory.stages).length > 1 ? `the ${memory.fullest_stage} stage` : "a rank";
     const when = shown.workload?.phase === "train" ? `, ${memory.moment}` : "";
@@ -155,7 +163,10 @@ export function mount(root, page) {
       cells: [words(kind), ...stages.map(([stage, held]) => cell(stage, held, kind))],
     }));
     rows.push({ cells: ["together", ...stages.map(([, held]) => format.bytes(held.total))] });
-    if (shown.workload?.phase === "train") rows.push({ cells: ["fullest", ...stages.map(([, held]) => held.moment)] });
+    if (shown.workload?.phase === "train") rows.push({ cells: [
+      "fullest",
+      ...stages.map(([, held]) => held.moment),
+    ] });
     return table(
       "memory by kind and stage",
       ["kind", ...stages.map(([stage]) => (stages.length > 1 ? `${stage} stage` : "each rank"))],
@@ -184,7 +195,10 @@ export function mount(root, page) {
       const stages = Object.entries(shown.memory.stages);
       return [
         ["kind", ...stages.map(([stage]) => `${stage}_bytes`)],
-        ...[...Object.keys(COLOURS), "total"].map((kind) => [kind, ...stages.map(([, held]) => held[kind] ?? 0)]),
+        ...[...Object.keys(COLOURS), "total"].map((kind) => [
+          kind,
+          ...stages.map(([, held]) => held[kind] ?? 0),
+        ]),
       ];
     },
   };

@@ -80,7 +80,11 @@ export function field(id, label, value, onChange, attributes = {}) {
   return { node, input, get value() { return input.value; } };
 }
 
-/** Return a table that scrolls in its own box; cells are texts or nodes, a row's `reason` fills what they leave. */
+/**
+ * Return a table that scrolls in its own box.
+ *
+ * Cells are texts or nodes; a row's `reason` fills what they leave.
+ */
 export function table(caption, head, rows, { right = [] } = {}) {
   const cell = (name, content, index, extra = {}) =>
     html(name, { class: right.includes(index) ? "right" : null, ...extra }, content);
@@ -106,7 +110,11 @@ export function table(caption, head, rows, { right = [] } = {}) {
             row.cells.map((each, index) =>
               index ? cell("td", each, index) : cell("th", each, index, { scope: "row" }),
             ),
-            row.reason && html("td", { colspan: head.length - row.cells.length }, html("span", { class: "panel-reason" }, row.reason)),
+            row.reason && html(
+              "td",
+              { colspan: head.length - row.cells.length },
+              html("span", { class: "panel-reason" }, row.reason),
+            ),
           ),
         ),
       ),

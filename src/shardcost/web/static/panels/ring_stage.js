@@ -1,7 +1,6 @@
 // The ranks of a collective in a circle, what each holds of every chunk, and chunks on their way.
 
 import { figure, svg, textWidth } from "../charts.js";
-import { chunksOf } from "./ring_words.js";
 
 const LETTERED = 10;
 /** Cells at least this wide carry their count as text. */
@@ -46,7 +45,7 @@ function drawn(frame, { data, at, moving }) {
   const transfers = step >= 0 && step < data.steps.length ? data.steps[step].transfers : [];
   const fresh = new Set();
   if (!moving) {
-    for (const each of transfers) for (const chunk of chunksOf(each)) fresh.add(`${each.target}:${chunk}`);
+    for (const each of transfers) for (const chunk of each.chunks) fresh.add(`${each.target}:${chunk}`);
   }
   frame.add("ellipse", {
     cx: seats.centre[0],
@@ -68,7 +67,7 @@ function drawn(frame, { data, at, moving }) {
 /** Return where ranks sit: in a circle, rank 0 on top; switches in the middle. */
 function seated(frame, data) {
   const n = data.ranks;
-  const total = (data.participants?.length ?? data.start.length) || n;
+  const total = data.participants.length;
   const grid = gridOf(data);
   const room = Math.min(frame.width, frame.height * 1.5);
   let wide = Math.max(34, Math.min(n > 10 ? 60 : n > 6 ? 106 : 124, (Math.PI * room * 0.72) / n));
@@ -102,7 +101,7 @@ function gridOf(data) {
 function glyph(frame, data, index, [x, y], held, fresh, seats) {
   const isSwitch = index >= data.ranks;
   const { wide, tall, grid, cell, deep } = seats;
-  const full = data.complete ?? Math.max(1, ...data.steps.flatMap((step) => step.holds.flat()));
+  const full = data.complete;
   const done = held.filter((each) => each >= full).length;
   frame.add("rect", {
     x: x - wide / 2,
@@ -228,14 +227,15 @@ function along([a, b, c], t) {
 function tokensOf(frame, arrows, seats, data, moving) {
   const many = arrows.length > 2 * data.ranks;
   return arrows.map(({ transfer, curve, colour }) => {
-    const chunks = chunksOf(transfer);
+    const { chunks } = transfer;
     const node = frame.add("g", { "pointer-events": "none", opacity: moving ? null : 0.75 });
     if (many) {
       if (moving) node.append(svg("circle", { r: 3.5, fill: colour }));
       return { node, curve };
     }
     const crowded = arrows.length > 10;
-    const name = chunks.length === 1 ? `#${chunks[0]}` : crowded ? `${chunks.length}x` : `${chunks.length} chunks`;
+    const several = crowded ? `${chunks.length}x` : `${chunks.length} chunks`;
+    const name = chunks.length === 1 ? `#${chunks[0]}` : several;
     const sign = transfer.reduces ? "+" : "=";
     const short = `${sign}${name}`;
     const long = `${short} ${frame.format.bytes(transfer.bytes)}`;
@@ -243,8 +243,21 @@ function tokensOf(frame, arrows, seats, data, moving) {
     const text = room > 64 && seats.wide >= 64 && !crowded ? long : short;
     const half = textWidth(text, 10.5) / 2 + 5;
     node.append(
-      svg("rect", { x: -half, y: -9, width: 2 * half, height: 17, rx: 4, fill: frame.colour("panel"), stroke: colour, "stroke-width": 1.5 }),
-      svg("text", { x: 0, y: 4, "text-anchor": "middle", "font-size": 10.5, fill: frame.colour("ink") }, text),
+      svg("rect", {
+        x: -half,
+        y: -9,
+        width: 2 * half,
+        height: 17,
+        rx: 4,
+        fill: frame.colour("panel"),
+        stroke: colour,
+        "stroke-width": 1.5,
+      }),
+      svg(
+        "text",
+        { x: 0, y: 4, "text-anchor": "middle", "font-size": 10.5, fill: frame.colour("ink") },
+        text,
+      ),
     );
     return { node, curve };
   });

@@ -94,7 +94,12 @@ function cablesOf(topology) {
   const found = new Map();
   for (const link of topology.links) {
     const key = link.a < link.b ? `${link.a}-${link.b}` : `${link.b}-${link.a}`;
-    const known = found.get(key) ?? { a: Math.min(link.a, link.b), b: Math.max(link.a, link.b), ways: [], use: 0 };
+    const known = found.get(key) ?? {
+      a: Math.min(link.a, link.b),
+      b: Math.max(link.a, link.b),
+      ways: [],
+      use: 0,
+    };
     known.ways.push(link);
     known.use = Math.max(known.use, link.utilisation ?? 0);
     found.set(key, known);
@@ -114,7 +119,7 @@ function drawCable(frame, cable, spots, topology) {
     flat ? a[1] - lift : a[1] + (b[1] - a[1]) * NEAR,
   ];
   frame.add("path", {
-    d: `M${a[0].toFixed(1)} ${a[1]}Q${control[0].toFixed(1)} ${control[1].toFixed(1)} ${b[0].toFixed(1)} ${b[1]}`,
+    d: `M${written(a)}Q${written(control)} ${written(b)}`,
     fill: "none",
     stroke: frame.colour(cable.use > 0 ? "c2" : "line"),
     "stroke-width": 1 + 5 * Math.min(1, cable.use),
@@ -132,9 +137,14 @@ function drawCable(frame, cable, spots, topology) {
     title: `${name(cable.a)} – ${name(cable.b)}`,
     lines: cable.ways.map((way) => [
       `${name(way.a)} > ${name(way.b)}`,
-      `${format.bytes(way.bytes)} at ${format.bandwidth(way.bytes_per_s)}, ${format.percent(way.utilisation ?? 0)} used`,
+      `${format.bytes(way.bytes)} at ${format.bandwidth(way.bytes_per_s)}, ` +
+        `${format.percent(way.utilisation ?? 0)} used`,
     ]),
   };
+}
+
+function written([x, y]) {
+  return `${x.toFixed(1)} ${y.toFixed(1)}`;
 }
 
 function drawPlace(frame, place, [x, y, room], topology) {
@@ -145,7 +155,10 @@ function drawPlace(frame, place, [x, y, room], topology) {
   const many = topology.places.filter((each) => layerOf(each) === layerOf(place)).length;
   const short = !round && many > 4 ? text.replace(/^(nic|spine) /, "").replace(/^leaf /, "L") : text;
   const size = room < 20 ? 9 : 11;
-  const half = Math.min(room / 2 - 0.5, round ? (crowded ? 11 : 24) : Math.max(14, textWidth(short, 11) / 2 + 6));
+  const half = Math.min(
+    room / 2 - 0.5,
+    round ? (crowded ? 11 : 24) : Math.max(14, textWidth(short, 11) / 2 + 6),
+  );
   frame.add("rect", {
     x: x - half,
     y: y - 11,

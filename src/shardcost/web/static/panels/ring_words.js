@@ -3,7 +3,14 @@
 
 import { words } from "./parts.js";
 
-const SCATTER_GATHER = new Set(["ring", "bidirectional_ring", "halving_doubling", "torus_2d", "hierarchical", "two_shot"]);
+const SCATTER_GATHER = new Set([
+  "ring",
+  "bidirectional_ring",
+  "halving_doubling",
+  "torus_2d",
+  "hierarchical",
+  "two_shot",
+]);
 const TREES = new Set(["binary_tree", "double_binary_tree"]);
 
 /** Return what happens in step `index`, counted from 0. */
@@ -26,7 +33,9 @@ export function startInWords(data, format) {
   const cut = `${data.chunks} chunks`;
   const held = {
     all_reduce: `every rank holds its own ${size}, cut into ${cut}; in the end all shall hold the sum`,
-    reduce_scatter: `every rank holds its own ${size}, cut into ${cut}; in the end each shall hold its block of the sum`,
+    reduce_scatter:
+      `every rank holds its own ${size}, cut into ${cut}; ` +
+      "in the end each shall hold its block of the sum",
     all_gather: `every rank holds its own block; in the end all shall hold all of the ${size}`,
     all_to_all: "every rank holds one chunk for every other; in the end each shall hold those meant for it",
     broadcast: `rank 0 holds ${size}; in the end all shall hold it`,
@@ -53,13 +62,19 @@ export function endInWords(data) {
 function clause(transfers, n, format) {
   if (!transfers.length) return "";
   const senders = new Set(transfers.map((each) => each.source)).size;
-  const who = senders === n ? "each rank" : senders === 1 ? `rank ${transfers[0].source}` : `${senders} of ${n} ranks`;
+  const some = senders === 1 ? `rank ${transfers[0].source}` : `${senders} of ${n} ranks`;
+  const who = senders === n ? "each rank" : some;
   const verb = senders === n || senders === 1 ? "sends" : "send";
   const adds = transfers.filter((each) => each.reduces).length;
   const partner = exchanged(transfers);
   if (partner && senders > 1) {
     const added = transfers.every((each) => each.reduces);
-    return `${who} exchange${senders === n ? "s" : ""} ${load(transfers, format)} with its partner ${partner} away and ${added ? "adds what it gets" : "keeps what it gets"}`;
+    const whole = senders === n;
+    return (
+      `${who} ${whole ? "exchanges" : "exchange"} ${load(transfers, format)} with ` +
+      `${whole ? "its partner" : "partners"} ${partner} away and ` +
+      `${added ? "add" : "keep"}${whole ? "s what it gets" : " what they get"}`
+    );
   }
   const several = new Set(transfers.map((each) => `${each.source}>${each.target}`)).size > senders;
   const effect =
@@ -74,7 +89,8 @@ function clause(transfers, n, format) {
 function switchClause(transfers, way, n, format) {
   if (!transfers.length) return "";
   const ends = new Set(transfers.map((each) => (way === "up" ? each.source : each.target))).size;
-  const who = ends === n ? (way === "up" ? "each rank" : "every rank") : ends === 1 ? "one rank" : `${ends} ranks`;
+  const some = ends === 1 ? "one rank" : `${ends} ranks`;
+  const who = ends === n ? `${way === "up" ? "each" : "every"} rank` : some;
   if (way === "up") {
     const verb = ends === n || ends === 1 ? "sends" : "send";
     const adds = transfers.some((each) => each.reduces);
@@ -85,21 +101,22 @@ function switchClause(transfers, way, n, format) {
 
 /** Return how much one transfer carries. */
 function load(transfers, format) {
-  const counts = transfers.map((each) => chunksOf(each).length);
+  const counts = transfers.map((each) => each.chunks.length);
   const most = Math.max(...counts);
   const size = format.bytes(Math.max(...transfers.map((each) => each.bytes)));
   if (most === 1) return `one chunk (${size})`;
-  return counts.every((each) => each === most) ? `${most} chunks (${size})` : `up to ${most} chunks (${size})`;
+  return `${counts.every((each) => each === most) ? "" : "up to "}${most} chunks (${size})`;
 }
 
 function whom(transfers, n, senders) {
   const shift = (each) => (each.target - each.source + n) % n;
   if (transfers.length === 1) return `rank ${transfers[0].target}`;
-  if (n > 2 && transfers.every((each) => shift(each) === 1)) return "its right neighbour";
-  if (n > 2 && transfers.every((each) => shift(each) === n - 1)) return "its left neighbour";
-  if (n > 2 && transfers.every((each) => shift(each) === 1 || shift(each) === n - 1)) return "both neighbours";
+  const shifts = [...new Set(transfers.map(shift))];
+  if (n > 2 && shifts.every((each) => each === 1 || each === n - 1)) {
+    return shifts.length > 1 ? "both neighbours" : `its ${shifts[0] === 1 ? "right" : "left"} neighbour`;
+  }
   if (transfers.length === senders * (n - 1) && n > 2) return "every other";
-  if (transfers.every((each) => shift(each) === shift(transfers[0]))) return `the rank ${shift(transfers[0])} to its right`;
+  if (shifts.length === 1) return `the rank ${shifts[0]} to its right`;
   return senders === transfers.length ? "one other rank" : "others";
 }
 
@@ -125,11 +142,6 @@ function phase(data, transfers) {
   if (!names) return "";
   if (adds === transfers.length) return `: ${names[0]}`;
   return adds === 0 ? `: ${names[1]}` : ": both phases at once, in a pipeline";
-}
-
-/** Return the chunks that a transfer carries. */
-export function chunksOf(transfer) {
-  return transfer.chunks ?? [transfer.chunk];
 }
 
 /** Return the least that the busiest rank must send, where ranks alone add; null if not known. */

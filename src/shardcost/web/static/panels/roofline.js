@@ -27,7 +27,7 @@ export function mount(root, page) {
   function draw() {
     const data = shown;
     const drawn = data.operations.filter((each) => each.intensity > 0 && each.flop_per_s > 0);
-    const ridge = data.ridge_flop_per_byte ?? data.peak_flop_per_s / data.memory_bytes_per_s;
+    const ridge = data.ridge_flop_per_byte;
     nothing.hidden = drawn.length > 0;
     nothing.textContent = "No operation counts arithmetic here.";
     place.hidden = !drawn.length;
@@ -36,7 +36,7 @@ export function mount(root, page) {
       `${format.bandwidth(data.memory_bytes_per_s)}; left of ${intensity(ridge)} the memory is the roof.`;
     detail.textContent = "Choose a mark (click, or arrow keys and Enter) for its details.";
     list.replaceChildren(tableOf(data.operations));
-    note.textContent = data.convention ? `Convention: ${data.convention}.` : "";
+    note.textContent = `Convention: ${data.convention}.`;
     if (drawn.length) chart.set(plotOf(data, drawn, ridge));
   }
 
@@ -44,7 +44,7 @@ export function mount(root, page) {
     const left = Math.min(ridge / 8, ...drawn.map((each) => each.intensity)) / 1.8;
     const right = Math.max(ridge * 6, ...drawn.map((each) => each.intensity)) * 1.8;
     const low = Math.min(...drawn.map((each) => each.flop_per_s), left * data.memory_bytes_per_s * 0.5) / 1.4;
-    const most = Math.max(...drawn.map((each) => each.time_s * (each.count || 1)));
+    const most = Math.max(...drawn.map((each) => each.time_s));
     return {
       x: { kind: "log", domain: [left, right], form: plainNumber, label: "FLOP for each byte moved" },
       y: { kind: "log", domain: [low, data.peak_flop_per_s * 2], form: format.flops, label: "rate reached" },
@@ -53,7 +53,11 @@ export function mount(root, page) {
         name: words(kind),
         colour: colourOfKind(kind),
         shape: shapeOf(kind),
-      })).concat(drawn.every(isForward) ? [] : [{ name: "hollow: recomputing and backward", colour: "muted", ring: true }]),
+      })).concat(drawn.every(isForward) ? [] : [{
+        name: "hollow: recomputing and backward",
+        colour: "muted",
+        ring: true,
+      }]),
       rules: [{ x: ridge, name: `ridge, ${intensity(ridge)}` }],
       series: [
         {
@@ -70,7 +74,7 @@ export function mount(root, page) {
       marks: drawn.map((each) => ({
         x: each.intensity,
         y: each.flop_per_s,
-        r: SMALLEST + (LARGEST - SMALLEST) * Math.sqrt((each.time_s * (each.count || 1)) / most),
+        r: SMALLEST + (LARGEST - SMALLEST) * Math.sqrt((each.time_s) / most),
         shape: shapeOf(each.kind),
         colour: colourOfKind(each.kind),
         opacity: 0.85,
@@ -88,7 +92,8 @@ export function mount(root, page) {
   }
 
   function labelOf(each) {
-    return each.pass && each.pass !== "forward" && !each.name.includes("gradient") ? `${words(each.name)}, ${each.pass}` : words(each.name);
+    const plain = isForward(each) || each.name.includes("gradient");
+    return plain ? words(each.name) : `${words(each.name)}, ${each.pass}`;
   }
 
   function linesOf(each) {
@@ -96,7 +101,7 @@ export function mount(root, page) {
       ["reaches", format.flops(each.flop_per_s)],
       ["roof", `${format.flops(each.roof_flop_per_s)}, ${format.percent(each.share_of_roof)} of it`],
       ["intensity", intensity(each.intensity)],
-      ["takes", `${format.time(each.time_s)}${each.count > 1 ? `, ${each.count} of them` : ""}`],
+      ["takes", `${format.time(each.time_s)}${each.count > 1 ? `, ${each.count} together` : ""}`],
       ["moves", format.bytes(each.bytes)],
     ];
   }
@@ -105,16 +110,21 @@ export function mount(root, page) {
     detail.replaceChildren(
       html("strong", {}, labelOf(each)),
       " takes ",
-      number(format.time(each.time_s), `op.${each.name}`, { label: `price of ${each.name}` }),
+      timeOf(each),
       `, does ${format.flops(each.flops).replace("/s", "")} and moves ${format.bytes(each.bytes)}: ` +
         `${format.flops(each.flop_per_s)}, ${format.percent(each.share_of_roof)} of what ` +
         `${limitOf(each)} allows.`,
     );
   }
 
+  /** Return the time of an operation; that of one by itself can be asked. */
+  function timeOf(each) {
+    const text = format.time(each.time_s);
+    return each.count === 1 ? number(text, `op.${each.name}`, { label: `time of ${each.name}` }) : text;
+  }
+
   function limitOf(each) {
-    const ridge = shown.ridge_flop_per_byte ?? shown.peak_flop_per_s / shown.memory_bytes_per_s;
-    return each.limit ?? (each.intensity < ridge ? "memory" : "arithmetic");
+    return words(each.limit);
   }
 
   function tableOf(operations) {
@@ -126,12 +136,12 @@ export function mount(root, page) {
         cells: [
           labelOf(each),
           words(each.kind),
-          number(format.time(each.time_s), `op.${each.name}`, { label: `time of ${each.name}` }),
+          timeOf(each),
           String(each.count ?? 1),
           each.intensity > 0 ? plainNumber(each.intensity) : "–",
-          each.flop_per_s > 0 ? format.flops(each.flop_per_s) : each.bytes_per_s ? format.bandwidth(each.bytes_per_s) : "–",
+          each.flop_per_s > 0 ? format.flops(each.flop_per_s) : format.bandwidth(each.bytes_per_s),
           format.percent(each.share_of_roof),
-          words(limitOf(each)),
+          limitOf(each),
         ],
       })),
       { right: [2, 3, 4, 5, 6] },
@@ -143,7 +153,7 @@ export function mount(root, page) {
   }
 
   function plainNumber(value) {
-    return format.digits?.(value) ?? value.toPrecision(3);
+    return format.digits(value);
   }
 
   return {
@@ -157,7 +167,19 @@ export function mount(root, page) {
     },
     rows() {
       if (!shown) return [];
-      const head = ["name", "kind", "pass", "count", "flops", "bytes", "time_s", "intensity", "flop_per_s", "roof_flop_per_s", "share_of_roof"];
+      const head = [
+        "name",
+        "kind",
+        "pass",
+        "count",
+        "flops",
+        "bytes",
+        "time_s",
+        "intensity",
+        "flop_per_s",
+        "roof_flop_per_s",
+        "share_of_roof",
+      ];
       return [head, ...shown.operations.map((each) => head.map((name) => each[name] ?? ""))];
     },
   };

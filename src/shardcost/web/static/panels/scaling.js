@@ -26,7 +26,13 @@ const ONLY = {
   context_tokens: "decode",
 };
 const DEGREES = new Set(["gpus", "tp", "cp", "pp"]);
-const DEFAULTS = { batch: 64, micro_batch: 1, sequence_length: 4096, prompt_tokens: 4096, context_tokens: 4096 };
+const DEFAULTS = {
+  batch: 64,
+  micro_batch: 1,
+  sequence_length: 4096,
+  prompt_tokens: 4096,
+  context_tokens: 4096,
+};
 const PARTS = [
   ["compute_s", "computing", "c1", {}],
   ["exposed_s", "communication, exposed", "c2", { edge: true }],
@@ -105,7 +111,7 @@ export function mount(root, page) {
       lineOf(rows, {
         field: "comm_to_compute",
         label: "communication over computing, hidden or not",
-        form: (value) => format.significant?.(value, 3) ?? value.toPrecision(3),
+        form: (value) => format.significant(value, 3),
         colour: "c2",
         name: "communication to computing",
         rule: { y: 1, name: "as long as computing" },
@@ -126,7 +132,11 @@ export function mount(root, page) {
       pairs: hidden,
       legend: [
         ...used.map(([, name, colour, more]) => ({ name, colour, ...more })),
-        ...(hidden ? [{ name: "communication, hidden (no part of the step)", colour: "c2", hatched: true }] : []),
+        ...(hidden ? [{
+          name: "communication, hidden (no part of the step)",
+          colour: "c2",
+          hatched: true,
+        }] : []),
       ],
       bars: rows.map(barOf),
       mark:
@@ -145,7 +155,13 @@ export function mount(root, page) {
     const current = isCurrent(row);
     const pick = row.possible && !current ? () => page.set(patch(row)) : null;
     if (!row.possible) {
-      return { name: row.value, segments: null, title: `${shown.vary} ${row.value}: impossible`, lines: [row.reason ?? ""], pick: null };
+      return {
+        name: row.value,
+        segments: null,
+        title: `${shown.vary} ${row.value}: impossible`,
+        lines: [row.reason ?? ""],
+        pick: null,
+      };
     }
     const share = (value) => `${format.time(value)}, ${format.percent(value / row.time_s)}`;
     const lines = [
@@ -183,6 +199,7 @@ export function mount(root, page) {
       .filter(({ row }) => row.possible && Number.isFinite(row[field]));
     const values = known.map(({ row }) => row[field]);
     const top = Math.max(...values, 0);
+    const said = known.map(({ row }) => `${row.value}: ${form(row[field])}`);
     return {
       x: {
         kind: "linear",
@@ -204,17 +221,35 @@ export function mount(root, page) {
         lines: [[name, form(row[field])]],
         pick: isCurrent(row) ? null : () => page.set(patch(row)),
       })),
-      summary: `${name} by ${shown.vary}: ${known.map(({ row }) => `${row.value}: ${form(row[field])}`).join(", ")}.`,
+      summary: `${name} by ${shown.vary}: ${said.join(", ")}.`,
     };
   }
 
   function tableOf(rows) {
-    const head = [shown.vary, "GPUs", "time", "tokens/s/GPU", "efficiency", "exposed", "hidden", "comm/compute", "memory", "fits"];
+    const head = [
+      shown.vary,
+      "GPUs",
+      "time",
+      "tokens/s/GPU",
+      "efficiency",
+      "exposed",
+      "of the step",
+      "hidden",
+      "comm/compute",
+      "memory",
+      "fits",
+    ];
     return table(
       `scaling over ${shown.vary}`,
       head,
-      rows.map((row) => ({ current: isCurrent(row), ...(row.possible ? { cells: cellsOf(row) } : { cells: [row.value], reason: `impossible: ${row.reason}` }) })),
-      { right: [0, 1, 2, 3, 4, 5, 6, 7, 8] },
+      rows.map((row) => ({
+        current: isCurrent(row),
+        ...(row.possible ? { cells: cellsOf(row) } : {
+          cells: [row.value],
+          reason: `impossible: ${row.reason}`,
+        }),
+      })),
+      { right: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] },
     );
   }
 
@@ -224,13 +259,14 @@ export function mount(root, page) {
       number(text, figure, { ask, label: `${label} at ${shown.vary} ${row.value}` });
     return [
       row.value,
-      format.whole?.(row.gpus) ?? String(row.gpus),
+      format.whole(row.gpus),
       asking(format.time(row.time_s), "time_s", "time"),
       asking(format.rate(row.tokens_per_s_per_gpu), "tokens_per_s_per_gpu", "tokens/s/GPU"),
       format.percent(row.efficiency),
-      asking(`${format.time(row.exposed_s)}`, "comm_share", "communication exposed"),
+      format.time(row.exposed_s),
+      asking(format.percent(row.comm_share), "comm_share", "share of communication"),
       row.hidden_s > 0 ? format.time(row.hidden_s) : "–",
-      format.significant?.(row.comm_to_compute, 3) ?? row.comm_to_compute.toPrecision(3),
+      format.significant(row.comm_to_compute, 3),
       asking(format.bytes(row.memory_bytes), "memory_bytes", "memory"),
       row.fits ? "yes" : html("span", { class: "panel-reason", title: row.reason }, "no"),
     ];
@@ -259,7 +295,24 @@ export function mount(root, page) {
     },
     rows() {
       if (!shown) return [];
-      const head = ["value", "possible", "fits", "gpus", "time_s", "compute_s", "exposed_s", "hidden_s", "bubble_s", "other_s", "comm_to_compute", "tokens_per_s_per_gpu", "efficiency", "comm_share", "memory_bytes", "reason"];
+      const head = [
+        "value",
+        "possible",
+        "fits",
+        "gpus",
+        "time_s",
+        "compute_s",
+        "exposed_s",
+        "hidden_s",
+        "bubble_s",
+        "other_s",
+        "comm_to_compute",
+        "tokens_per_s_per_gpu",
+        "efficiency",
+        "comm_share",
+        "memory_bytes",
+        "reason",
+      ];
       return [head, ...shown.rows.map((row) => head.map((name) => row[name] ?? ""))];
     },
   };

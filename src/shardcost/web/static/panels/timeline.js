@@ -38,7 +38,12 @@ export function mount(root, page) {
   const buttons = VIEWS.map(([name, text]) =>
     html(
       "button",
-      { type: "button", id: `timeline-${name}`, "aria-pressed": String(name === of), on: { click: () => view(name) } },
+      {
+        type: "button",
+        id: `timeline-${name}`,
+        "aria-pressed": String(name === of),
+        on: { click: () => view(name) },
+      },
       text,
     ),
   );
@@ -51,7 +56,11 @@ export function mount(root, page) {
   const more = html("details", { class: "panel-more" }, html("summary", {}, "All events as a table"), list);
   more.addEventListener("toggle", fillList);
   frame.body.append(
-    html("div", { class: "panel-controls" }, html("div", { class: "switch", role: "group", "aria-label": "what is shown" }, buttons)),
+    html(
+      "div",
+      { class: "panel-controls" },
+      html("div", { class: "switch", role: "group", "aria-label": "what is shown" }, buttons),
+    ),
     step,
     totals,
     nothing,
@@ -90,7 +99,7 @@ export function mount(root, page) {
     nothing.textContent = "Nothing runs: there is nothing to draw.";
     place.hidden = none;
     cut.hidden = !data.cut;
-    cut.textContent = typeof data.cut === "string" ? `${data.cut.charAt(0).toUpperCase()}${data.cut.slice(1)}.` : "Part of it was left out.";
+    if (data.cut) cut.textContent = `${data.cut.charAt(0).toUpperCase()}${data.cut.slice(1)}.`;
     fillTotals(data);
     fillList();
     if (none) return;
@@ -107,7 +116,12 @@ export function mount(root, page) {
   function fillTotals(data) {
     const sums = data.totals;
     const item = (label, seconds) =>
-      seconds > 0 && html("span", { class: "panel-figure" }, `${label} `, html("b", {}, format.time(seconds)));
+      seconds > 0 && html(
+        "span",
+        { class: "panel-figure" },
+        `${label} `,
+        html("b", {}, format.time(seconds)),
+      );
     const items = [
       item(data.of === "step" ? "drawn" : "one layer", data.span_s),
       item("computing", sums.compute_s),
@@ -219,7 +233,18 @@ export function mount(root, page) {
     },
     rows() {
       if (!shown) return [];
-      const head = ["name", "stream", "start_s", "end_s", "kind", "exposed", "group", "micro_batch", "chunk", "pass"];
+      const head = [
+        "name",
+        "stream",
+        "start_s",
+        "end_s",
+        "kind",
+        "exposed",
+        "group",
+        "micro_batch",
+        "chunk",
+        "pass",
+      ];
       return [
         head,
         ...shown.events.map((each) =>
