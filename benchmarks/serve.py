@@ -37,7 +37,7 @@ NEVER_ENDING = {
     "model": "gpt3-175b",
     "on": "a100_sxm",
     "network": "ib_8x200g",
-    "gpus": [256, 512, 1024, 2048],
+    "gpus": [256, 512, 1024],
     "phase": "train",
     "batch": 1536,
     "sequence_length": 2048,
@@ -289,6 +289,8 @@ def _gone(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     kind = {"Content-Type": "application/json"}
     connection.request("POST", "/api/plan", json.dumps(NEVER_ENDING), kind)
+    connection.sock.shutdown(socket.SHUT_RD)
+    time.sleep(0.05)  # so that it is read
     connection.close()
 
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 from shardcost.errors import FormatError, ShardcostError, shown
 from shardcost.scalars import whole_number
 
+_MOST: Final = 10**9
+"""Of any size in a config: products of a few of them still fit 64 bits."""
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model", "n_embed"),
@@ -105,9 +107,12 @@ class Config:
         if value is None:
             return None
         try:
-            return whole_number(alias, value, least)
+            number = whole_number(alias, value, least)
         except ShardcostError as error:
             raise FormatError.within(self.file, error) from None
+        if number > _MOST:
+            raise FormatError(self.file, f"{alias} must be at most {_MOST}, got {shown(number)}")
+        return number
 
     def needed(self, quantity: str) -> int:
         """Return a whole number that the config must have."""

@@ -120,7 +120,7 @@ _QUESTIONS: Final = (
         "The command and the Python that ask the same",
     ),
     _Question(
-        "export/trace", "trace", asks.Ask, "application/json",
+        "export/trace", "trace", asks.Ask, shapes.Trace,
         "The timeline of a step for Perfetto",
     ),
     _Question("export/csv", "csv", asks.Ask, "text/csv", "The figures of an estimate as a table"),

@@ -73,24 +73,21 @@ def _words_of(value: Any) -> str:
 
 
 Whole = Annotated[
-    int | None,
+    Annotated[int, Field(ge=-MOST_COUNT, le=MOST_COUNT)] | None,
     BeforeValidator(_whole),
-    Field(ge=-MOST_COUNT, le=MOST_COUNT),
     WithJsonSchema({"type": ["integer", "null"], "minimum": 0, "maximum": MOST_COUNT}),
 ]
 Number = Annotated[
-    float | None,
+    Annotated[float, Field(ge=-1e12, le=1e12)] | None,
     BeforeValidator(_number),
-    Field(ge=-1e12, le=1e12),
     WithJsonSchema({"type": ["number", "null"], "minimum": 0, "maximum": 1e12}),
 ]
 Truth = Annotated[
     bool | None, BeforeValidator(_truth), WithJsonSchema({"type": ["boolean", "null"]})
 ]
 Word = Annotated[
-    str | None,
+    Annotated[str, Field(max_length=MOST_CHARACTERS)] | None,
     BeforeValidator(_text),
-    Field(max_length=MOST_CHARACTERS),
     WithJsonSchema({"type": ["string", "null"], "maxLength": MOST_CHARACTERS}),
 ]
 Text = Annotated[str | None, BeforeValidator(_text), WithJsonSchema({"type": ["string", "null"]})]

@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -39,6 +39,8 @@ HEADERS: Final = {
 """On every answer."""
 
 
+_HEARD_OUT: Final = 4
+"""So many times the size that is taken is read before it is refused."""
 _log = logging.getLogger("shardcost.web")
 
 
@@ -128,27 +130,44 @@ def _name_of(host: str) -> str:
 
 
 async def _whole_body(scope: Scope, receive: Receive) -> bytes:
-    """Return a request's body once all of it is there: soon, and not too much."""
+    """Return a request's body once all of it is there: soon, and not too much.
+
+    Of what is too large the rest is read and dropped, within reason: who is hung up on while it
+    still sends does not hear why.
+    """
     most = FILE_BYTES if scope["path"] == FILE_PATH else JSON_BYTES
     too_large = _RefusedError(413, f"the request is larger than {most // 2**20} MiB")
     said = Headers(scope=scope).get("content-length", "0")
-    if not said.isascii() or not said.isdigit() or int(said[:20]) > most:
+    if not said.isascii() or not said.isdigit() or int(said[:20]) > _HEARD_OUT * most:
         raise too_large
-    pieces, size = [], 0
+    pieces: list[bytes] = []
+    size = 0
     try:
         async with asyncio.timeout(BODY_S):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise _GoneError
-                pieces.append(message.get("body", b""))
-                size += len(pieces[-1])
-                if size > most:
+            async for piece in _pieces(receive):
+                size += len(piece)
+                if size > _HEARD_OUT * most:
                     raise too_large
-                if not message.get("more_body", False):
-                    return b"".join(pieces)
+                if size <= most:
+                    pieces.append(piece)
+                else:
+                    pieces.clear()
     except TimeoutError:
         raise _RefusedError(408, f"the request took longer than {BODY_S:g} s to arrive") from None
+    if size > most:
+        raise too_large
+    return b"".join(pieces)
+
+
+async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield a body as it arrives."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _GoneError
+        more = message.get("more_body", False)
+        yield message.get("body", b"")
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -136,6 +136,12 @@ class Commands(Shape):
     python: str
 
 
+class Trace(Shape):
+    """Events as Perfetto and chrome://tracing take them."""
+
+    traceEvents: list[dict[str, Any]]  # noqa: N815  the format's own name
+
+
 class Begun(Shape):
     """A search that was begun."""
 
