@@ -124,6 +124,15 @@ def test_the_screen_is_one_screen(capsys: pytest.CaptureFixture[str], words: lis
     assert "Warning: " in text
 
 
+def test_an_axis_of_numbers_has_its_curve(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run_text(capsys, *DECODE).splitlines()
+    curves = [each for line in lines for each in re.findall(r"\([\d,]+ to [\d,]+: (.*)\)$", line)]
+    assert curves
+    for each in curves:
+        assert re.fullmatch(r"[▁▂▃▄▅▆▇█]*\[[▁▂▃▄▅▆▇█]\][▁▂▃▄▅▆▇█]*", each)
+        assert each[each.index("[") + 1] == min(each.replace("[", "").replace("]", ""))
+
+
 def test_a_screen_names_the_figures_of_its_phase(capsys: pytest.CaptureFixture[str]) -> None:
     train, decode, prefill = (run_text(capsys, *words) for words in (TRAIN, DECODE, PREFILL))
     assert "  mb " in train

@@ -27,6 +27,7 @@ from shardcost import (
     Train,
     estimate,
 )
+from shardcost.collectives.multimem import MULTIMEM
 from shardcost.collectives.silicon import collective_time
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.messages import messages
@@ -218,6 +219,13 @@ def test_the_message_stands_on_its_curve(name: str) -> None:
     place = (found.cluster, most.ranks, most.nodes)
     on_curve = collective_time(most.collective, most.size_bytes, *place, library=most.library)
     assert on_curve.time_s == pytest.approx(most.time_s)
+
+
+def test_what_a_library_does_not_run_is_said_to_stand_off_its_curve() -> None:
+    work = Prefill(batch=8, prompt_tokens=4096)
+    found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), work, software="tokenweave")
+    assert messages(found)[0].library == MULTIMEM
+    assert f"{MULTIMEM}, not the curve's library" in Page(as_html(found)).text
 
 
 def test_several_tokens_a_step_have_both_times() -> None:

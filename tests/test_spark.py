@@ -8,7 +8,7 @@ from io import BytesIO, TextIOWrapper
 import pytest
 
 from shardcost import cli
-from shardcost.report.spark import bar, sparkline
+from shardcost.report.spark import bar, sparkline, stack
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
@@ -43,6 +43,18 @@ def test_without_blocks_both_are_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal(monkeypatch, "latin-1")
     assert sparkline(range(8), mark=0) == "[_].:-=+*#"
     assert bar(0.5, 8) == "####"
+
+
+def test_pieces_add_up_and_the_end_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal(monkeypatch, "utf-8")
+    assert stack([0.5, 0.125, 0.0], 8) == ("████▓···", "█▓▒")
+    assert stack([], 3) == ("···", "")
+    thirds = stack([1 / 3, 1 / 3, 1 / 3], 10).text  # rounded where each ends, not each by itself
+    assert len(thirds) == 10
+    assert "·" not in thirds
+    assert stack([1.0, 1.0], 8).text == "████|▓▓▓▓"
+    terminal(monkeypatch, "ascii")
+    assert stack([0.5, 0.25], 8) == ("####==..", "#=")
 
 
 WORDS = ("collective", "all_reduce", "--gpus", "8", "--on", "h100")

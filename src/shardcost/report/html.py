@@ -370,7 +370,7 @@ def _heaviest(found: Estimate) -> Iterator[str]:
     )
     points = points_like(sweep)
     size, took = format_bytes(most.size_bytes), format_time(most.time_s)
-    others = f", by {most.library} rather than the curve's library" if by_hand else ""
+    others = ", not the curve's library" if by_hand else ""
     nodes = f" on {most.nodes} nodes" if most.nodes > 1 else ""
     said = (
         f"{most.name}: {most.collective} of {size} over {most.ranks} GPUs{nodes} in {took}"
