@@ -216,11 +216,14 @@ function fillTip(tip, target) {
 function placeTip(tip, target, width, picture) {
   const zoom = picture.clientWidth / (width || 1) || 1;
   const [x, y] = target.at.map((each) => each * zoom);
-  const wide = tip.offsetWidth;
-  const left = x + 14 + wide > width * zoom ? x - 14 - wide : x + 14;
-  tip.style.left = `${Math.max(0, Math.min(left, width * zoom - wide))}px`;
-  const tall = tip.offsetHeight;
-  tip.style.top = `${Math.max(0, Math.min(y - tall / 2, picture.clientHeight - tall))}px`;
+  const [wide, tall] = [tip.offsetWidth, tip.offsetHeight];
+  const whole = width * zoom;
+  const fits = x + 14 + wide <= whole || x - 14 - wide >= 0;
+  const left = x + 14 + wide > whole ? x - 14 - wide : x + 14;
+  tip.style.left = `${Math.max(0, Math.min(fits ? left : x - wide / 2, whole - wide))}px`;
+  // Where there is no room beside, it stands above, so that the finger's target stays in sight.
+  const beside = Math.max(0, Math.min(y - tall / 2, picture.clientHeight - tall));
+  tip.style.top = `${fits ? beside : y - tall - 26}px`;
 }
 
 function inWords(target) {

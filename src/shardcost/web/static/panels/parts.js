@@ -1,6 +1,7 @@
 // What panels have in common: asking once at a time, dimming, one line for errors, fields, tables.
 
 import { html } from "../charts.js";
+import { told } from "../format.js";
 
 const PATIENCE_MS = 150;
 
@@ -34,7 +35,7 @@ export function framed(root) {
     } catch (problem) {
       if (own.signal.aborted || problem?.name === "AbortError") return;
       if (!problem?.status && problem?.status !== 0) console.error(problem);
-      error.textContent = problem?.message ?? String(problem);
+      error.textContent = told(problem?.message ?? String(problem));
       error.hidden = false;
       body.classList.add("is-stale");
     } finally {
