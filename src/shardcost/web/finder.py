@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _KEPT: Final = 16
 """Pasted files whose meaning is kept."""
+_NAMES: Final = 256
+"""Names of the catalog whose meaning is kept: what is the same object need not be compared."""
 
 
 class Pasted:
@@ -32,23 +34,33 @@ class Pasted:
 
     def model(self, text: str | None) -> Model:
         """Return a model of the catalog, or the pasted one."""
-        from shardcost.model import Model
-
         if self.config is not None and text == PASTED:
             return _model_of(self.config)
         if text is None:
             raise UsageError("missing MODEL (`shardcost models` lists them)")
-        return Model.named(text)
+        return _model_named(text)
 
     def cluster(self, text: str | None, network: str | None = None) -> Cluster:
         """Return a cluster of the catalog, or the pasted one."""
-        from shardcost.cluster import Cluster
-
         if self.profile is not None and text == PASTED:
             return _cluster_of(self.profile, network)
         if text is None:
             raise UsageError("missing --on CLUSTER (`shardcost clusters` lists them)")
-        return Cluster.named(text, network)
+        return _cluster_named(text, network)
+
+
+@lru_cache(maxsize=_NAMES)
+def _model_named(name: str) -> Model:
+    from shardcost.model import Model
+
+    return Model.named(name)
+
+
+@lru_cache(maxsize=_NAMES)
+def _cluster_named(name: str, network: str | None) -> Cluster:
+    from shardcost.cluster import Cluster
+
+    return Cluster.named(name, network)
 
 
 @lru_cache(maxsize=_KEPT)
