@@ -39,7 +39,7 @@ export function slots(frame, count, left) {
 function drawn(frame, data) {
   const noted = data.bars.some((bar) => bar.note);
   const top = frame.legend(data.legend ?? []) + (noted ? 34 : 24);
-  const left = data.left ?? (frame.narrow ? 54 : 66);
+  const left = data.left ?? (frame.narrow ? 60 : 66);
   const place = slots(frame, data.bars.length, left);
   const area = { x: left, y: top, w: frame.width - left - 10, h: frame.height - top - 42 };
   const totals = data.bars.flatMap((bar) => [sum(bar.segments), sum(bar.beside)]);
@@ -157,7 +157,7 @@ function stack(frame, segments, { x, wide, base, y, faded }) {
       frame.text(x + wide / 2, top + tall / 2 + 4, fitted(each.text, wide - 6, 11), {
         "text-anchor": "middle",
         "font-size": 11,
-        fill: frame.inkOn(each.colour),
+        fill: faded ? frame.colour("ink") : frame.inkOn(each.colour),
       });
     }
   }

@@ -41,7 +41,7 @@ function drawn(frame, data) {
   const taken = [];
   const beside = [...named, ...(data.reserve ?? [])].map((each) => textWidth(each, 11) + 20);
   const right = Math.min(frame.width * (frame.narrow ? 0.27 : 0.36), Math.max(12, ...beside));
-  const left = data.left ?? (frame.narrow ? 54 : 66);
+  const left = data.left ?? (frame.narrow ? 60 : 66);
   const bottom = data.x.label ? 40 : 24;
   const area = { x: left, y: top, w: frame.width - left - right, h: frame.height - top - bottom };
   const x = scaled(data.x, [area.x, area.x + area.w]);
