@@ -61,9 +61,10 @@ class Group:
         _check_fit(cluster, ranks, hosts, domains)
         if cluster.network is None and anywhere(domains > 1):
             what, value = ("gpus", ranks) if nodes is None else ("nodes", hosts)
+            given, apart = (_first(each, domains > 1) for each in (value, stride))
             raise BadValueError(
                 what,
-                _first(value, domains > 1),
+                given if apart == 1 else f"{given} that are {apart} apart",
                 f"within one domain of {cluster.name}, which has {tier.gpus} GPUs"
                 " (name a network for more: `shardcost clusters` lists them)",
             )
