@@ -234,9 +234,9 @@ def bad_company(port: int) -> Iterator[dict[str, int]]:
 
     def again(act: Callable[[], None], pause_s: float) -> None:
         while not over.wait(pause_s):
+            counted[act.__name__] = counted.get(act.__name__, 0) + 1
             with suppress(OSError, http.client.HTTPException):
                 act()
-                counted[act.__name__] = counted.get(act.__name__, 0) + 1
 
     threads = [
         threading.Thread(target=again, args=(act, pause_s), daemon=True)

@@ -349,6 +349,13 @@ def test_foreign_pages_cannot_ask(page: Client, headers: dict[str, str], status:
         assert found.detail
 
 
+def test_a_link_from_elsewhere_may_be_followed(page: Client) -> None:
+    elsewhere = {"Sec_Fetch_Site": "cross-site"}
+    assert page.get("/", **elsewhere, Sec_Fetch_Mode="navigate").status == 200
+    assert page.get("/", **elsewhere, Sec_Fetch_Mode="no-cors").status == 403
+    assert page.get("/api/catalog", **elsewhere).status == 403
+
+
 def test_a_file_needs_a_header_that_foreign_pages_cannot_send(page: Client) -> None:
     assert page.ask("POST", "/api/file?name=x", b"{}").status == 403
 
@@ -443,8 +450,9 @@ def test_who_sends_nothing_or_slowly_is_hung_up_on(page: Client) -> None:
     with page.socket() as silent, page.socket() as half, page.socket() as slow:
         half.sendall(head)
         slow.sendall(head + b"Content-Length: 1000\r\n\r\n{")
-        assert silent.recv(1) == b""
-        assert half.recv(1) == b""
+        for connection in (silent, half):
+            with suppress(ConnectionError):
+                assert connection.recv(1) == b""
         assert b" 408 " in slow.recv(4096)
     assert time.monotonic() - began < 2 * max(limits.BODY_S, limits.HEAD_S)
 

@@ -105,9 +105,9 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host:
             raise _RefusedError(403, "only this server's own page may ask")
-        if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"} and (
-            scope["path"] != "/"
-        ):
+        foreign = headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}
+        followed = scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        if foreign and not followed:  # a link from elsewhere may be followed
             raise _RefusedError(403, "only this server's own page may ask")
         if scope["method"] == "POST":
             _check_kind(scope["path"], headers)

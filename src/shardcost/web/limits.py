@@ -9,7 +9,10 @@ JSON_BYTES: Final = 2**20
 FILE_BYTES: Final = 16 * 2**20
 """Of a file that is dropped on the page."""
 HEAD_S: Final = 10.0
-"""Within so many seconds of a connection the first request's head has to arrive."""
+"""Within so many seconds the head of a request has to arrive, or twice that on a connection that
+was used before."""
+ANSWER_LOOKS: Final = 12
+"""Within so many times that an answer has to be taken."""
 BODY_S: Final = 10.0
 """Within so many seconds a body has to arrive, however slowly it is sent."""
 CONNECTIONS: Final = 512

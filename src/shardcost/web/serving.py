@@ -12,7 +12,7 @@ import uvicorn
 from shardcost.errors import BadValueError
 from shardcost.web.app import create_app
 from shardcost.web.guard import LOOPBACK
-from shardcost.web.limits import CONNECTIONS, HEAD_S
+from shardcost.web.limits import ANSWER_LOOKS, CONNECTIONS, HEAD_S
 
 _EVERYWHERE: Final = ("0.0.0.0", "::", "[::]")  # noqa: S104  these are what is warned of
 
@@ -54,16 +54,26 @@ def is_loopback(host: str) -> bool:
 
 
 def _patient(protocol: type[Any]) -> type[Any]:
-    """Return a protocol that hangs up on who connects and then says nothing."""
+    """Return a protocol that hangs up on who sends no request, or does not take its answer."""
 
     class Patient(protocol):  # type: ignore[misc]
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            asyncio.get_running_loop().call_later(HEAD_S, self._hang_up)
+            self._looked_at, self._looks = None, 0
+            asyncio.get_running_loop().call_later(HEAD_S, self._look)
 
-        def _hang_up(self) -> None:
-            if getattr(self, "cycle", None) is None and not self.transport.is_closing():
-                self.transport.close()
+        def _look(self) -> None:
+            """See whether the same request, or none, is under way as at the last look."""
+            if self.transport.is_closing():
+                return
+            cycle = getattr(self, "cycle", None)
+            self._looks = self._looks + 1 if cycle is self._looked_at else 0
+            idle = cycle is None or cycle.response_complete
+            if self._looks >= (1 if idle else ANSWER_LOOKS):
+                self.transport.abort()
+                return
+            self._looked_at = cycle
+            asyncio.get_running_loop().call_later(HEAD_S, self._look)
 
     return Patient
 
