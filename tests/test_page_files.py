@@ -213,17 +213,18 @@ def test_the_trace_is_one_that_viewers_open(ask: dict[str, Any], visit: Visit) -
 
 
 class Report(HTMLParser):
-    """What an HTML file refers to, and its text."""
+    """What an HTML file loads, and its text; sources may be linked to."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.refers: list[str] = []
+        self.loads: list[str] = []
         self.words: list[str] = []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         """Note addresses, and that nothing is run."""
         assert tag != "script"
-        self.refers += [value or "" for name, value in attributes if name in {"src", "href"}]
+        loading = {"src"} if tag == "a" else {"src", "href"}
+        self.loads += [value or "" for name, value in attributes if name in loading]
 
     def handle_data(self, data: str) -> None:
         """Note the text."""
@@ -239,7 +240,7 @@ def test_the_report_stands_alone_and_says_the_same(visit: Visit, tmp_path: Path)
     assert shown["title"] in text
     assert shown["time"] in text
     assert shown["memory"].split(" of ")[0] in text
-    assert {each for each in report.refers if not each.startswith(("#", "data:"))} == set()
+    assert {each for each in report.loads if not each.startswith(("#", "data:"))} == set()
     file = tmp_path / "report.html"
     file.write_bytes(html)
     other = visit.context.new_page()

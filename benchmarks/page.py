@@ -1,0 +1,143 @@
+"""How fast the page is in a real browser: start, first answer, bytes, and a change of a slider.
+
+    python benchmarks/page.py [--json]
+
+Each load is by a new visitor, whose browser has nothing of the page yet. Every change asks
+something that was not asked before, so that nothing is remembered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import runpy
+import statistics
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, Response, sync_playwright
+from serve import served
+
+CHROMIUM = runpy.run_path(str(Path(__file__).parents[1] / "tests" / "chromium.py"))
+LOADS = 5
+CHANGES = 16
+SETTLED = (
+    'html[data-ready="1"]:not([data-waiting]):not([data-busy])'
+    ":not(:has(.panel:not([hidden]) > .panel-root[data-stale]))"
+)
+WATCH = """
+(() => {
+  window.times = {};
+  new MutationObserver(() => {
+    const now = performance.now();
+    if (document.documentElement.dataset.ready) window.times.ready ??= now;
+    if (document.getElementById("headline-body")?.dataset.stale) delete window.times.shown;
+    else window.times.shown ??= now;
+  }).observe(document, {
+    attributes: true, childList: true, subtree: true, attributeFilter: ["data-ready", "data-stale"],
+  });
+  addEventListener("keydown", (event) => { window.times.pressed = event.timeStamp; }, true);
+})();
+"""
+LIMITS = {
+    "start_s": ("from the command to its line", "s", 1.5),
+    "first_ready_s": ("to the first answer of a server just started", "s", None),
+    "ready_s": ("from the address to the first answer", "s", 1.0),
+    "transfer_mb": ("sent in all for that", "MB", 2.0),
+    "change_server_ms": ("a slider's change, on the server", "ms", 100.0),
+    "change_ms": ("a slider's change, from the key to the answer", "ms", None),
+    "moved": ("layout shift of a load", "", 0.1),
+}
+"""What is measured: in words, its unit, what it should stay below."""
+
+
+def loaded(browser: Browser, address: str) -> dict[str, float]:
+    """Return how long a new visitor waits for the first answer, and the bytes sent meanwhile."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.add_init_script(WATCH)
+    page.add_init_script(
+        """window.moved = 0; new PerformanceObserver((list) => {
+             for (const each of list.getEntries()) window.moved += each.value;
+           }).observe({ type: "layout-shift", buffered: true });"""
+    )
+    tools = context.new_cdp_session(page)
+    tools.send("Network.enable")
+    sizes: list[float] = []
+    tools.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    page.goto(address)
+    page.wait_for_selector(SETTLED, state="attached")
+    found = {
+        "ready_s": page.evaluate("() => window.times.ready") / 1e3,
+        "transfer_mb": sum(sizes) / 1e6,
+        "moved": page.evaluate("() => window.moved"),
+    }
+    context.close()
+    return found
+
+
+def changed(page: Page, turn: int) -> dict[str, float]:
+    """Return how long it takes from a key on a slider to the new answer."""
+    server: list[float] = []
+
+    def noted(response: Response) -> None:
+        told = re.search(r"dur=([\d.]+)", response.headers.get("server-timing", ""))
+        if response.url.endswith("/api/estimate") and told is not None:
+            server.append(float(told.group(1)))
+
+    page.locator("#field-batch").fill(str(48 + turn))
+    page.wait_for_selector(SETTLED, state="attached")
+    page.on("response", noted)
+    page.locator("[data-axis=tp]").press("ArrowRight" if turn % 2 else "ArrowLeft")
+    page.wait_for_selector(SETTLED, state="attached")
+    page.remove_listener("response", noted)
+    taken = page.evaluate("() => window.times.shown - window.times.pressed")
+    return {"change_ms": taken, "change_server_ms": server[-1]}
+
+
+def measured() -> dict[str, float]:
+    """Return all that is measured: medians."""
+    with served() as server, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM["found"](), args=list(CHROMIUM["ARGUMENTS"])
+        )
+        address = f"http://127.0.0.1:{server.port}"
+        loads = [loaded(browser, address) for _ in range(LOADS)]
+        page = browser.new_page()
+        page.add_init_script(WATCH)
+        page.goto(address)
+        page.wait_for_selector(SETTLED, state="attached")
+        changes = [changed(page, turn) for turn in range(CHANGES)]
+        browser.close()
+    first = {"start_s": server.start_s, "first_ready_s": loads[0]["ready_s"]}
+    return {**first, **_medians(loads), **_medians(changes)}
+
+
+def _medians(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print what was measured, and what was asked for."""
+    for name, (words, unit, limit) in LIMITS.items():
+        asked = "" if limit is None else f"  (below {limit:g})"
+        print(f"{words:<48}{found[name]:>9.3f} {unit:<2}{asked}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if CHROMIUM["found"]() is None:
+        parser.error("no Chromium: `make browser` installs one where that may be done")
+    found = measured()
+    if given.json:
+        print(json.dumps(found, indent=2))
+    else:
+        show(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,367 @@
+"""How the page looks and is used: sizes, themes, keyboard, names for those who cannot see it.
+
+Pictures of every tab, at three sizes, light and dark, are left in ``build/screenshots``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import FIRST, SIZES, TABS, Visit, Visits
+from playwright.sync_api import expect
+
+TRAIN = {
+    "model": "gpt3-175b",
+    "on": "a100_sxm",
+    "network": "ib_8x200g",
+    "gpus": 64,
+    "tp": 8,
+    "pp": 4,
+    "zero": 1,
+    "recompute": "selective",
+    "phase": "train",
+    "batch": 128,
+    "sequence_length": 2048,
+}
+TOUCH_PX = 40
+INLINE_TOUCH_PX = 20  # a number among words, or in a table
+LEAST_CONTRAST = 4.5
+MOST_MOVED = 0.1
+
+FOCUSABLE = """
+  a[href], button, input, select, textarea, summary, [tabindex]
+"""
+STOPS = """(selector) => {
+  const seen = (each) => each.checkVisibility({ visibilityProperty: true });
+  const name = (each) => each.id || each.dataset.why || each.dataset.half || each.dataset.double
+    || each.dataset.save || each.getAttribute("aria-label") || each.textContent.trim().slice(0, 40)
+    || each.className;
+  window.stops = [...document.querySelectorAll(selector)].filter((each) => seen(each)
+    && !each.disabled && each.tabIndex >= 0 && !(each.type === "radio" && !each.checked));
+  return window.stops.map((each) => `${each.tagName} ${name(each)}`);
+}"""
+NOW = """() => {
+  const now = document.activeElement;
+  // A slider's focus is seen on its thumb, a hidden radio's on the word beside it.
+  const ringed = [now, now.querySelector(".thumb"), now.nextElementSibling].some((each) => {
+    const style = each && getComputedStyle(each);
+    return style && parseFloat(style.outlineWidth) > 0 && style.outlineStyle !== "none";
+  });
+  return [window.stops.indexOf(now), now.tagName, ringed];
+}"""
+TOO_SMALL = """([touch, inline]) => [...document.querySelectorAll(
+    "a[href], button, input, select, summary, [role=slider]")].flatMap((each) => {
+  if (!each.checkVisibility() || each.closest(".unseen, .skip, svg")) return [];
+  const target = each.matches("input[type=checkbox], input[type=radio]")
+    ? each.closest("label, .check") ?? each : each;
+  const { width, height } = target.getBoundingClientRect();
+  if (width < 2) return [];
+  const least = each.matches(".number, .load") ? inline : touch;
+  const said = each.id || each.className || each.textContent.trim().slice(0, 30);
+  return height >= least - 0.5 ? [] : [`${each.tagName} ${said}: ${height.toFixed(1)}`];
+})"""
+PALE = """(least) => {
+  const parsed = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
+  const over = (top, under) => {
+    const alpha = top[3] ?? 1;
+    return [0, 1, 2].map((i) => top[i] * alpha + under[i] * (1 - alpha));
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((each) => each / 255)
+      .map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    const layers = [];
+    for (let each = element; each; each = each.parentElement) {
+      const style = getComputedStyle(each);
+      if (style.backgroundImage !== "none") return null;
+      layers.push(parsed(style.backgroundColor));
+      if ((layers.at(-1)[3] ?? 1) === 1) break;
+    }
+    return layers.reverse().reduce((under, top) => over(top, under), [255, 255, 255]);
+  };
+  const found = new Set();
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    const each = node.parentElement;
+    if (!node.textContent.trim() || !each.checkVisibility()) continue;
+    if (each.closest("svg, .unseen, .skip, option, :disabled, [data-stale]")) continue;
+    if (each.closest("[aria-disabled=true]")) continue;
+    const behind = ground(each);
+    if (!behind) continue;
+    const style = getComputedStyle(each);
+    const ink = over(parsed(style.color), behind);
+    const [a, b] = [light(ink), light(behind)];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const size = parseFloat(style.fontSize);
+    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
+    if (contrast < (large ? 3 : least)) {
+      const said = node.textContent.trim().slice(0, 30);
+      found.add(`${each.className || each.tagName}: ${contrast.toFixed(2)} "${said}"`);
+    }
+  }
+  return [...found];
+}"""
+HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
+  .filter((each) => each.checkVisibility()).map((each) => Number(each.tagName[1]))"""
+
+
+# ------------------------------------------------------------------------ sizes and themes
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_tab_stands_on_every_screen_light_and_dark(
+    size: str, visits: Visits, repository: Path
+) -> None:
+    folder = repository / "build" / "screenshots"
+    visit = visits(size, touch=size == "phone").open(TRAIN)
+    wide = SIZES[size][0]
+    for tab in TABS:
+        visit.tab(tab)
+        if tab == "plan":
+            visit.at("#plan-fix-tp").evaluate("each => { each.closest('details').open = true; }")
+            visit.at("#plan-fix-tp").fill("4,8")
+            visit.at("#plan-fix-pp").fill("2,4,8")
+            visit.at("#plan-start").click()
+            expect(visit.at("#plan-front svg.chart")).to_be_visible()
+        if tab == "ring":
+            visit.at("#ring-step").click()
+        assert visit.script("() => document.documentElement.scrollWidth") <= wide, tab
+        if size == "phone":
+            assert visit.script(TOO_SMALL, [TOUCH_PX, INLINE_TOUCH_PX]) == [], tab
+        visit.script("() => scrollTo(0, 0)")
+        for theme in ("light", "dark"):
+            visit.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            assert visit.script(PALE, LEAST_CONTRAST) == [], (tab, theme)
+            visit.page.screenshot(path=folder / f"{size}-{theme}-{tab}.png", full_page=True)
+
+
+def test_on_a_phone_the_controls_unfold_below_the_answer(visits: Visits) -> None:
+    visit = visits("phone", touch=True).open()
+    assert visit.at("#controls-body").is_hidden()
+    visit.at("#controls-toggle").tap()
+    expect(visit.at("#controls-body")).to_be_visible()
+    assert visit.script("() => document.documentElement.scrollWidth") <= 390
+    assert visit.script(TOO_SMALL, [TOUCH_PX, INLINE_TOUCH_PX]) == []
+    visit.at('[data-axis=tp] .step[data-value="4"]').tap(force=True)
+    assert visit.settle().headline()["title"].endswith("tp4dp2")
+    visit.at("#headline-time .number").tap()
+    expect(visit.at("#why-value")).to_contain_text(visit.headline()["time"])
+    assert visit.script("() => document.documentElement.scrollWidth") <= 390
+    visit.at("#why-close").tap()
+    expect(visit.at("#why")).to_be_hidden()
+
+
+def test_the_theme_is_the_system_s_until_one_is_chosen_and_then_kept(visits: Visits) -> None:
+    def ground(visit: Visit) -> str:
+        return str(visit.at("html").evaluate("each => getComputedStyle(each).backgroundColor"))
+
+    visit = visits(theme="dark").open()
+    dark = ground(visit)
+    visit.page.emulate_media(color_scheme="light")
+    light = ground(visit)
+    assert dark != light
+    for named, expected in (("light", light), ("dark", dark)):
+        visit.at("#theme").click()
+        assert visit.at("html").get_attribute("data-theme") == named
+        assert visit.at("#theme").get_attribute("aria-label") == f"Theme: {named}"
+        assert ground(visit) == expected
+    visit.open()
+    assert ground(visit) == dark
+    visit.at("#theme").click()
+    assert ground(visit) == light
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_is_written_stands_out_from_what_it_is_written_on(theme: Any, visits: Visits) -> None:
+    visit = visits(theme=theme).open()
+    inks = {
+        "ink": ("ground", "panel", "sunk"),
+        "muted": ("ground", "panel", "sunk"),
+        "accent": ("ground", "panel"),
+        "accent-ink": ("accent",),
+        "warn": ("panel", "warn-soft"),
+        "bad": ("panel", "bad-soft"),
+        "good": ("panel",),
+    }
+    for ink, grounds in inks.items():
+        for ground in grounds:
+            assert contrast(visit, ink, ground) >= LEAST_CONTRAST, (ink, ground)
+    for series in range(1, 8):  # graphical objects
+        assert contrast(visit, f"c{series}", "panel") >= 2.0, series
+
+
+def contrast(visit: Visit, ink: str, ground: str) -> float:
+    """Return the contrast of two of the page's colours, as WCAG defines it."""
+    sums = []
+    for name in (ink, ground):
+        text = visit.script(
+            """(name) => getComputedStyle(document.documentElement)
+                 .getPropertyValue(name).trim()""",
+            f"--{name}",
+        )
+        assert re.fullmatch("#[0-9a-f]{6}", text), (name, text)
+        parts = [int(text[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        sums.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(sums) + 0.05) / (min(sums) + 0.05)
+
+
+# -------------------------------------------------------------------------------- stillness
+
+
+@pytest.mark.parametrize("size", ["wide", "phone"])
+def test_nothing_jumps_while_loading_or_sliding(size: str, visits: Visits) -> None:
+    visit = visits(size).open()
+    assert visit.moved() < MOST_MOVED
+    if size == "phone":
+        visit.at("#controls-toggle").click()
+    for axis, key in (("tp", "ArrowLeft"), ("tp", "ArrowRight"), ("gpus", "ArrowRight")):
+        visit.at(f"[data-axis={axis}]").focus()
+        visit.moved()
+        visit.press(f"[data-axis={axis}]", key)
+        assert visit.moved() < MOST_MOVED, (axis, key)
+
+
+def test_with_reduced_motion_a_step_of_the_ring_is_there_at_once(visit: Visit) -> None:
+    visit.open(tab="ring")
+    visit.at("#ring-step").click()
+    assert visit.text("#ring-counter") == "1 of 14 steps done"
+    running = visit.script(
+        """() => document.getAnimations()
+             .filter((each) => each.playState === "running"
+               && each.effect.getComputedTiming().duration > 10).length"""
+    )
+    assert running == 0
+
+
+# -------------------------------------------------------------------------------- keyboard
+
+
+def test_the_tab_key_reaches_every_control_in_order(visit: Visit) -> None:
+    visit.open({**TRAIN, "tab": "ring"})
+    stops = visit.script(STOPS, FOCUSABLE)
+    assert len(stops) > 50
+    reached: list[int] = []
+    visit.page.keyboard.press("Tab")
+    for _ in range(len(stops) + 10):
+        at, tag, ringed = visit.script(NOW)
+        if tag == "BODY" or (reached and at == reached[0]):
+            break
+        assert at >= 0, (tag, reached[-1:])
+        assert ringed, f"no visible focus on {stops[at]}"
+        reached.append(at)
+        visit.page.keyboard.press("Tab")
+    assert [stops[at] for at in sorted(reached)] == stops
+    # In the order in which things stand: headline, then what is asked, then the pictures.
+    jumps = [after - before for before, after in itertools.pairwise(reached)]
+    assert len(jumps) - jumps.count(1) <= 2
+
+
+def test_tabs_are_walked_with_the_arrow_keys(visit: Visit) -> None:
+    visit.open()
+    visit.at("#tab-timeline").focus()
+    for key, expected in (
+        ("ArrowRight", "scaling"),
+        ("End", "plan"),
+        ("ArrowRight", "timeline"),
+        ("ArrowLeft", "plan"),
+        ("Home", "timeline"),
+    ):
+        visit.page.keyboard.press(key)
+        expect(visit.at(f"#tab-{expected}")).to_be_focused()
+        expect(visit.at(f"#panel-{expected}")).to_be_visible()
+        assert visit.at("[role=tab][aria-selected=true]").count() == 1
+    visit.settle()
+
+
+def test_dialogs_keep_the_focus_and_give_it_back(visit: Visit) -> None:
+    visit.open()
+    opener = visit.at("#open-file")
+    opener.focus()
+    opener.press("Enter")
+    expect(visit.at("#file-text")).to_be_focused()
+    for _ in range(8):
+        visit.page.keyboard.press("Tab")
+        inside = visit.script(
+            """() => document.activeElement === document.body
+                 || Boolean(document.activeElement.closest("#file-dialog"))"""
+        )
+        assert inside
+    visit.page.keyboard.press("Escape")
+    expect(visit.at("#file-dialog")).to_be_hidden()
+    expect(opener).to_be_focused()
+
+    menu = visit.at("#export-menu summary")
+    menu.press("Enter")
+    expect(visit.at("[data-export=json]")).to_be_visible()
+    visit.page.keyboard.press("Escape")
+    expect(visit.at("[data-export=json]")).to_be_hidden()
+    expect(menu).to_be_focused()
+
+
+def test_values_of_a_picture_are_read_with_the_arrow_keys(visit: Visit) -> None:
+    visit.open()
+    for tab in ("timeline", "scaling", "collective", "roofline", "memory"):
+        visit.tab(tab)
+        chart = visit.at(f"#root-{tab} svg.chart:visible").first
+        chart.focus()
+        chart.press("ArrowRight")
+        expect(visit.at("#announcer")).not_to_be_empty()
+        expect(
+            visit.at(f"#root-{tab} .chart-tip:visible, #root-{tab} [role=tooltip]:visible").first
+        ).to_be_visible()
+
+
+# ----------------------------------------------------------------------------------- names
+
+NAMED = {
+    "button", "checkbox", "combobox", "dialog", "image", "img", "link", "meter", "radio", "region",
+    "slider", "spinbutton", "tab", "tabpanel", "textbox", "progressbar", "radiogroup",
+}  # fmt: skip
+
+
+def test_everything_that_can_be_used_has_a_name(visit: Visit) -> None:
+    visit.open(TRAIN)
+    for each in visit.at("#controls details").all():
+        each.evaluate("each => { each.open = true; }")
+    tools = visit.context.new_cdp_session(visit.page)
+    for tab in TABS:
+        visit.tab(tab)
+        nameless = []
+        for node in tools.send("Accessibility.getFullAXTree")["nodes"]:
+            role = node.get("role", {}).get("value")
+            if node.get("ignored") or role not in NAMED:
+                continue
+            if not str(node.get("name", {}).get("value", "")).strip():
+                told = tools.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})
+                nameless.append((role, told["node"]["nodeName"], told["node"].get("attributes")))
+        assert nameless == [], tab
+
+
+def test_the_page_has_one_title_headings_in_order_and_a_language(visit: Visit) -> None:
+    visit.open(TRAIN)
+    assert visit.at("html").get_attribute("lang") == "en"
+    assert visit.page.title().startswith("Training gpt3-175b on 64 x a100_sxm")
+    for tab in TABS:
+        visit.tab(tab)
+        levels = visit.script(HEADINGS)
+        assert levels.count(1) == 1
+        assert levels[0] == 1
+        assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), tab
+        for svg in visit.at("svg:visible").all():
+            labelled = svg.get_attribute("aria-label") or svg.get_attribute("aria-labelledby")
+            assert labelled or svg.get_attribute("aria-hidden") == "true", tab
+    for landmark in ("header", "main", "footer"):
+        assert visit.at(f"body > {landmark}").count() == 1
+
+
+def test_changes_are_said_to_those_who_listen(visit: Visit) -> None:
+    visit.open(FIRST).press("[data-axis=tp]", "ArrowLeft")
+    expect(visit.at("#announcer")).to_contain_text(visit.headline()["time"])
+    assert visit.at("#announcer").get_attribute("aria-live") == "polite"
