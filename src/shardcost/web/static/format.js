@@ -170,7 +170,10 @@ const SYMBOLS = /^(tp|cp|pp|dp|ep)\b|^[a-z]+[_0-9]/;
 export const sentence = (line) =>
   SYMBOLS.test(line) ? line : line.charAt(0).toUpperCase() + line.slice(1);
 
-/** Return an error of the command line as the page says it: its fields have no dashes. @param {string} line */
-export const told = (line) =>
-  sentence(line.replace(/(^|[\s(])--([a-z]+(?:-[a-z]+)*)/g, (_, before, name) =>
-    before + name.replace(/-/g, " ")));
+/** Return a line of the command line without the dashes of its options. @param {string} line */
+export const unflagged = (line) =>
+  line.replace(/(^|[\s(])--([a-z]+(?:-[a-z]+)*)/g, (_, before, name) =>
+    before + name.replace(/-/g, " "));
+
+/** Return an error of the command line as the page says it. @param {string} line */
+export const told = (line) => sentence(unflagged(line));

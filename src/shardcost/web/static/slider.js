@@ -204,7 +204,8 @@ export function showTip(text, anchor) {
   tip.hidden = false;
   const box = anchor.getBoundingClientRect();
   const { width, height } = tip.getBoundingClientRect();
-  const left = Math.min(window.innerWidth - width - 8, Math.max(8, box.left - width / 2 + 4));
+  const middle = box.left + box.width / 2;
+  const left = Math.min(window.innerWidth - width - 8, Math.max(8, middle - width / 2));
   const above = box.top - height - 8;
   tip.style.transform = `translate(${left}px, ${above < 4 ? box.bottom + 10 : above}px)`;
 }
