@@ -22,8 +22,9 @@ from running import run_error, run_json
 
 from shardcost.web import limits
 from shardcost.web.dropped import shown_name
-from shardcost.web.guard import HEADERS
+from shardcost.web.guard import HEADERS, Guard
 from shardcost.web.jobs import Job, Jobs
+from shardcost.web.serving import hosts_of
 
 LONG_SEARCH = {
     "model": "gpt3-175b",
@@ -221,7 +222,7 @@ def test_what_cannot_be_done_is_told_from_what_is_asked_wrongly(page: Client) ->
         ({"tp": "x"}, "--tp must be a whole number, got 'x' (str)"),
         ({"tp": 1.5}, "--tp must be a whole number, got 1.5 (float)"),
         ({"tp": True}, "--tp must be a whole number, got True (bool)"),
-        ({"tp": 10**12}, "--tp must be at most 1e+09, got 1000000000000"),
+        ({"tp": 10**12}, "--tp must be at most 1000000000, got 1000000000000"),
         ({"tp": 10**400}, None),
         ({"imbalance": "x"}, "--imbalance must be a number, got 'x' (str)"),
         ({"sequence_parallel": 1}, "--sequence-parallel must be true or false, got 1 (int)"),
@@ -347,6 +348,14 @@ def test_foreign_pages_cannot_ask(page: Client, headers: dict[str, str], status:
     assert found.status == status
     if status != 200:
         assert found.detail
+
+
+def test_a_server_for_the_network_answers_to_addresses_and_its_own_name_only() -> None:
+    guard = Guard(lambda *_: None, hosts_of("0.0.0.0"))  # type: ignore[arg-type]
+    for name in ("192.168.1.20", "[fe80::1]", "localhost", socket.gethostname().lower()):
+        assert guard._is_known(name)
+    assert not guard._is_known("evil.example")
+    assert not Guard(guard.app, hosts_of("192.168.1.20"))._is_known("192.168.1.21")
 
 
 def test_a_link_from_elsewhere_may_be_followed(page: Client) -> None:

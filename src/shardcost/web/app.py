@@ -13,7 +13,6 @@ from fastapi import FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from fastapi.telemetry import TelemetryConfig
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException as AnyHTTPException
 
@@ -43,7 +42,7 @@ What it costs to shard a transformer over accelerators: the answers of the comma
 Figures are in base units: seconds, bytes, FLOP per second. Fields have the names of the options,
 with underscores; a field that is left out or null has the option's default. Nothing is kept of what
 is asked but answers to give again, and nothing is sent elsewhere."""
-_TELLS_NOBODY: Final[TelemetryConfig] = {
+_TELLS_NOBODY: Final[Any] = {
     "tracing": False,
     "metrics": False,
     "logs": False,
@@ -203,7 +202,7 @@ def create_app(hosts: Collection[str] = LOOPBACK) -> FastAPI:
     """Return the application.
 
     Args:
-        hosts: Names by which the server may be called; every name if empty.
+        hosts: Names by which the server may be called.
     """
     desk = Desk()
 

@@ -237,7 +237,7 @@ class _Workload(Asked):
     adapters: Truth = Field(None, description="train low-rank adapters only (--train)")
 
 
-class Ask(_Model, _Place, _Workload):
+class Ask(_Workload, _Place, _Model):
     """One layout of one model on one cluster: the options of `shardcost estimate`."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
@@ -327,7 +327,7 @@ class ScheduleAsk(_Place):
     nodes: Whole = Field(None, description="nodes that share the ranks evenly")
 
 
-class PlanAsk(_Model, _Place, _Workload):
+class PlanAsk(_Workload, _Place, _Model):
     """A search over layouts: the options of `shardcost plan`."""
 
     model_config = ConfigDict(

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shardcost.web.limits import START_S
 from shardcost.web.worker import SIZES, packed
 
 _ONE_THREAD: Final = dict.fromkeys(
@@ -61,12 +62,15 @@ class _Worker:
         )  # fmt: skip
         return cls(process)
 
+    async def begin(self) -> None:
+        """Wait until the process has imported what it needs."""
+        while not self.ready:
+            self.ready = (await self._heard()).state == "ready"
+
     async def ask(self, message: bytes, told: Told | None) -> Reply:
         """Send a message and wait for its answer."""
         stdin = self.process.stdin
         assert stdin is not None  # noqa: S101  it is a pipe
-        while not self.ready:
-            self.ready = (await self._heard()).state == "ready"
         if stdin.is_closing():
             raise EOFError
         stdin.write(message)
@@ -138,6 +142,8 @@ class Crew:
         for attempt in range(_TRIES):
             worker = self.idle.pop() if self.idle else await _Worker.started(self.warm)
             try:
+                async with asyncio.timeout(START_S):
+                    await worker.begin()
                 async with asyncio.timeout(within_s):
                     reply = await worker.ask(message, told)
             except (EOFError, ConnectionError) as error:  # it ended by itself: out of memory, say

@@ -13,6 +13,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Collection
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -61,12 +62,17 @@ class Guard:
 
     Args:
         app: What is behind.
-        hosts: Names by which the server may be called; every name if empty.
+        hosts: Names by which the server may be called; ``*`` stands for any address in numbers,
+            which unlike a name cannot be made to point here.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = LOOPBACK) -> None:
         self.app = app
         self.hosts = frozenset(host.lower() for host in hosts)
+
+    def _is_known(self, name: str) -> bool:
+        """Return whether the server may be called by a name."""
+        return name in self.hosts or ("*" in self.hosts and _is_address(name))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, hand it on, and put the headers on its answer."""
@@ -100,7 +106,7 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         host = headers.get("host", "").lower()
-        if self.hosts and _name_of(host) not in self.hosts:
+        if not self._is_known(_name_of(host)):
             raise _RefusedError(421, "this server is not known by that name")
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host:
@@ -127,6 +133,14 @@ def _name_of(host: str) -> str:
     """Return a host's name without its port."""
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdigit() and (not name.endswith(":")) else host
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 async def _whole_body(scope: Scope, receive: Receive) -> bytes:

@@ -31,6 +31,8 @@ MOST_PASSES: Final = 100_000
 MOST_WRITTEN_PASSES: Final = 10_000
 """The same of a step that is written in full, as a trace."""
 
+START_S: Final = 60.0
+"""A process that computes may take so long to begin, on a machine that is busy."""
 QUESTION_S: Final = 10.0
 """One question may be computed for so long."""
 FILE_S: Final = 20.0

@@ -42,10 +42,10 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def hosts_of(host: str) -> Collection[str]:
-    """Return the names by which a server on an address may be called; none: by any."""
+    """Return the names by which a server on an address may be called."""
     if host in _EVERYWHERE:
-        return ()
-    return {*LOOPBACK, host.lower(), f"[{host.lower()}]"}
+        return {*LOOPBACK, socket.gethostname(), socket.getfqdn(), "*"}
+    return {*LOOPBACK, host, f"[{host}]"}
 
 
 def is_loopback(host: str) -> bool:

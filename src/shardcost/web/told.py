@@ -51,9 +51,9 @@ def _out_of_bounds(
     if kind == "string_too_long":
         return BadValueError(name, value, f"at most {context['max_length']} characters long")
     if kind == "less_than_equal":
-        return BadValueError(name, value, f"at most {context['le']:g}")
+        return BadValueError(name, value, f"at most {context['le']}")
     if kind == "greater_than_equal":
-        return BadValueError(name, value, f"at least {context['ge']:g}")
+        return BadValueError(name, value, f"at least {context['ge']}")
     return UsageError(f"{name}: {' '.join(message.split())}, got {shown(value)}")
 
 
