@@ -18,8 +18,12 @@ from playwright.sync_api import (
     ConsoleMessage,
     Locator,
     Request,
+    expect,
     sync_playwright,
 )
+
+PATIENCE_MS = 20_000
+expect.set_options(timeout=PATIENCE_MS)  # a busy machine is no fault of the page
 
 SIZES = {"wide": (1280, 900), "tablet": (768, 1024), "phone": (390, 844)}
 TABS = ("timeline", "scaling", "collective", "ring", "roofline", "memory", "plan")
@@ -97,8 +101,10 @@ class Visit:
         self.context = context
         self.refusals: set[int] = set()
         """Answers other than 200 that the test asks for."""
+        self.unreachable = False
+        """Whether the test keeps the server from being reached."""
         self.wrong: list[str] = []
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE_MS)
         context.add_init_script(_MOVES)
         self.page = context.new_page()
         self.page.on("console", self._console)
@@ -106,6 +112,8 @@ class Visit:
         self.page.on("requestfailed", self._request_failed)
 
     def _console(self, message: ConsoleMessage) -> None:
+        if self.unreachable and "net::ERR_CONNECTION_REFUSED" in message.text:
+            return
         refused = _REFUSED.search(message.text)
         if refused is not None and int(refused.group(1)) in self.refusals:
             return
@@ -114,7 +122,7 @@ class Visit:
 
     def _request_failed(self, request: Request) -> None:
         # A question that was overtaken by a newer one ends so; nothing else may.
-        if request.failure != "net::ERR_ABORTED":
+        if request.failure != "net::ERR_ABORTED" and not self.unreachable:
             self.wrong.append(f"request: {request.url}: {request.failure}")
 
     def open(self, ask: dict[str, Any] | None = None, fragment: str = "", **more: Any) -> Visit:

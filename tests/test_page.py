@@ -181,6 +181,30 @@ def test_a_slider_follows_the_mouse(visit: Visit) -> None:
     assert visit.headline()["time"] == "18.75 ms"
 
 
+def test_the_last_of_many_quick_changes_is_what_is_shown(visits: Visits) -> None:
+    visit, fresh = visits().open(), visits()
+    tensor = visit.at("[data-axis=tp]")
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowRight"):
+        tensor.press(key)
+    visit.at("#field-batch").press_sequentially("0")
+    visit.settle()
+    assert visit.value("tp") == 4
+    assert "batch 640" in visit.headline()["details"]
+    assert fresh.go(visit.page.url).headline() == visit.headline()
+
+
+def test_a_server_that_is_gone_is_told_and_asked_again(visit: Visit) -> None:
+    visit.open()
+    before = visit.headline()
+    visit.unreachable = True
+    visit.page.route("**/api/**", lambda route: route.abort("connectionrefused"))
+    visit.press("[data-axis=tp]", "ArrowLeft")
+    assert "server cannot be reached" in visit.text("#headline-error p")
+    visit.page.unroute_all()
+    visit.click("#undo")
+    assert visit.headline() == before
+
+
 def test_what_does_not_fit_can_be_chosen_and_the_way_out_taken(visit: Visit) -> None:
     visit.open({**FIRST, "tp": 1})
     assert visit.at("#headline-fit").is_visible()

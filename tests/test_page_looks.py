@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from browsing import FIRST, SIZES, TABS, Visit, Visits
+from looking import COVERED, CUT, FOCUSABLE, HEADINGS, NOW, PALE, STOPS, TOO_SMALL
 from playwright.sync_api import expect
 
 TRAIN = {
@@ -27,98 +28,18 @@ TRAIN = {
     "batch": 128,
     "sequence_length": 2048,
 }
+PICTURES = Path(__file__).resolve().parents[1] / "build" / "screenshots"
 TOUCH_PX = 40
 INLINE_TOUCH_PX = 20  # a number among words, or in a table
 LEAST_CONTRAST = 4.5
 MOST_MOVED = 0.1
-
-FOCUSABLE = """
-  a[href], button, input, select, textarea, summary, [tabindex]
-"""
-STOPS = """(selector) => {
-  const seen = (each) => each.checkVisibility({ visibilityProperty: true });
-  const name = (each) => each.id || each.dataset.why || each.dataset.half || each.dataset.double
-    || each.dataset.save || each.getAttribute("aria-label") || each.textContent.trim().slice(0, 40)
-    || each.className;
-  window.stops = [...document.querySelectorAll(selector)].filter((each) => seen(each)
-    && !each.disabled && each.tabIndex >= 0 && !(each.type === "radio" && !each.checked));
-  return window.stops.map((each) => `${each.tagName} ${name(each)}`);
-}"""
-NOW = """() => {
-  const now = document.activeElement;
-  // A slider's focus is seen on its thumb, a hidden radio's on the word beside it.
-  const ringed = [now, now.querySelector(".thumb"), now.nextElementSibling].some((each) => {
-    const style = each && getComputedStyle(each);
-    return style && parseFloat(style.outlineWidth) > 0 && style.outlineStyle !== "none";
-  });
-  return [window.stops.indexOf(now), now.tagName, ringed];
-}"""
-TOO_SMALL = """([touch, inline]) => [...document.querySelectorAll(
-    "a[href], button, input, select, summary, [role=slider]")].flatMap((each) => {
-  if (!each.checkVisibility() || each.closest(".unseen, .skip, svg")) return [];
-  const target = each.matches("input[type=checkbox], input[type=radio]")
-    ? each.closest("label, .check") ?? each : each;
-  const { width, height } = target.getBoundingClientRect();
-  if (width < 2) return [];
-  const least = each.matches(".number, .load") ? inline : touch;
-  const said = each.id || each.className || each.textContent.trim().slice(0, 30);
-  return height >= least - 0.5 ? [] : [`${each.tagName} ${said}: ${height.toFixed(1)}`];
-})"""
-PALE = """(least) => {
-  const parsed = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
-  const over = (top, under) => {
-    const alpha = top[3] ?? 1;
-    return [0, 1, 2].map((i) => top[i] * alpha + under[i] * (1 - alpha));
-  };
-  const light = (rgb) => {
-    const [r, g, b] = rgb.map((each) => each / 255)
-      .map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const ground = (element) => {
-    const layers = [];
-    for (let each = element; each; each = each.parentElement) {
-      const style = getComputedStyle(each);
-      if (style.backgroundImage !== "none") return null;
-      layers.push(parsed(style.backgroundColor));
-      if ((layers.at(-1)[3] ?? 1) === 1) break;
-    }
-    return layers.reverse().reduce((under, top) => over(top, under), [255, 255, 255]);
-  };
-  const found = new Set();
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
-    const each = node.parentElement;
-    if (!node.textContent.trim() || !each.checkVisibility()) continue;
-    if (each.closest("svg, .unseen, .skip, option, :disabled, [data-stale]")) continue;
-    if (each.closest("[aria-disabled=true]")) continue;
-    const behind = ground(each);
-    if (!behind) continue;
-    const style = getComputedStyle(each);
-    const ink = over(parsed(style.color), behind);
-    const [a, b] = [light(ink), light(behind)];
-    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    const size = parseFloat(style.fontSize);
-    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
-    if (contrast < (large ? 3 : least)) {
-      const said = node.textContent.trim().slice(0, 30);
-      found.add(`${each.className || each.tagName}: ${contrast.toFixed(2)} "${said}"`);
-    }
-  }
-  return [...found];
-}"""
-HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
-  .filter((each) => each.checkVisibility()).map((each) => Number(each.tagName[1]))"""
 
 
 # ------------------------------------------------------------------------ sizes and themes
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_tab_stands_on_every_screen_light_and_dark(
-    size: str, visits: Visits, repository: Path
-) -> None:
-    folder = repository / "build" / "screenshots"
+def test_every_tab_stands_on_every_screen_light_and_dark(size: str, visits: Visits) -> None:
     visit = visits(size, touch=size == "phone").open(TRAIN)
     wide = SIZES[size][0]
     for tab in TABS:
@@ -132,13 +53,50 @@ def test_every_tab_stands_on_every_screen_light_and_dark(
         if tab == "ring":
             visit.at("#ring-step").click()
         assert visit.script("() => document.documentElement.scrollWidth") <= wide, tab
+        assert visit.script(COVERED) == [], tab
+        assert visit.script(CUT) == [], tab
         if size == "phone":
             assert visit.script(TOO_SMALL, [TOUCH_PX, INLINE_TOUCH_PX]) == [], tab
         visit.script("() => scrollTo(0, 0)")
         for theme in ("light", "dark"):
             visit.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
             assert visit.script(PALE, LEAST_CONTRAST) == [], (tab, theme)
-            visit.page.screenshot(path=folder / f"{size}-{theme}-{tab}.png", full_page=True)
+            visit.page.screenshot(path=PICTURES / f"{size}-{theme}-{tab}.png", full_page=True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_dialogs_stand_on_every_screen(size: str, visits: Visits, repository: Path) -> None:
+    visit = visits(size).open(TRAIN)
+    visit.script("() => scrollTo(0, 0)")
+    wide, tall = SIZES[size]
+
+    def seen(name: str) -> None:
+        box = visit.at(f"#{name}").bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["y"] >= 0
+        assert box["x"] + box["width"] <= wide
+        assert box["y"] + box["height"] <= tall
+        assert visit.script("() => document.documentElement.scrollWidth") <= wide
+        for theme in ("light", "dark"):
+            visit.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            assert visit.script(PALE, LEAST_CONTRAST) == [], (name, theme)
+            visit.page.screenshot(path=PICTURES / f"{size}-{theme}-{name}.png")
+        visit.page.keyboard.press("Escape")
+        expect(visit.at(f"#{name}")).to_be_hidden()
+
+    visit.press('#headline [data-why="parts.tp communication"]', "Enter")
+    expect(visit.at("#why-formula")).to_be_visible()
+    seen("why")
+    visit.at("#open-file").click()
+    visit.at("#file-text").fill((repository / "docs/examples/topo-8.txt").read_text())
+    visit.at("#file-read").click()
+    visit.told_of_file()
+    seen("file-dialog")
+    visit.at("#export-menu summary").click()
+    visit.at("[data-export=commands]").click()
+    expect(visit.at("#text-dialog")).to_be_visible()
+    seen("text-dialog")
 
 
 def test_on_a_phone_the_controls_unfold_below_the_answer(visits: Visits) -> None:
