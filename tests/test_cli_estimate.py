@@ -17,9 +17,10 @@ from shardcost.estimate.explain import explanation
 from shardcost.estimate.scaling import Row, Scaling
 from shardcost.memory.held import KINDS
 from shardcost.report.advice import as_lines
-from shardcost.report.estimate import as_data, as_text, energy, plain
+from shardcost.report.estimate import as_data, as_text, plain
 from shardcost.report.scaling import as_data as scaling_as_data
 from shardcost.search.advice import advice
+from shardcost.units import format_energy
 
 TRAIN = (
     "estimate llama3-70b --on h100_sxm --network ib_8x400g --gpus 64 --tp 8 --pp 2 --train"
@@ -435,7 +436,7 @@ def test_plain_data_has_no_numpy() -> None:
     ("joules", "said"), [(5.0, "5 J"), (1500.0, "1.5 kJ"), (2.5e6, "2.5 MJ"), (3e12, "3000 GJ")]
 )
 def test_energies_have_units(joules: float, said: str) -> None:
-    assert energy(joules) == said
+    assert format_energy(joules) == said
 
 
 def test_the_function_is_not_hidden_by_the_room_of_its_name() -> None:

@@ -21,7 +21,7 @@ Two differences that the field trips over are enforced, never guessed:
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, SupportsFloat
+from typing import TYPE_CHECKING, Any, Final, SupportsFloat
 
 from shardcost.errors import BadTypeError, BadValueError
 
@@ -167,3 +167,44 @@ def _digits(value: float) -> str:
         return f"{value:,.0f}"
     text = f"{value:.4g}"
     return f"{value:.4f}".rstrip("0").rstrip(".") if "e" in text else text
+
+
+def format_percent(share: Any) -> str:
+    """Return a share in percent.
+
+    >>> format_percent(0.2439)
+    '24.4 %'
+    """
+    return f"{100 * float(share):.1f} %"
+
+
+def format_percentage(value: float) -> str:
+    """Return a percentage with the digits that count.
+
+    >>> format_percentage(24.37), format_percentage(2.444), format_percentage(0.012)
+    ('24 %', '2.4 %', '0.012 %')
+    """
+    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
+
+
+def format_tokens(per_s: Any) -> str:
+    """Return tokens per second with the digits that count.
+
+    >>> format_tokens(3413.3), format_tokens(53.33)
+    ('3,413', '53.3')
+    """
+    return f"{float(per_s):,.0f}" if per_s >= 100 else f"{float(per_s):.3g}"
+
+
+def format_energy(joules: Any) -> str:
+    """Return an energy in the unit that suits it.
+
+    >>> format_energy(105.0), format_energy(194317.0)
+    ('105 J', '194 kJ')
+    """
+    value = float(joules)
+    for unit in ("J", "kJ", "MJ"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.4g} GJ"

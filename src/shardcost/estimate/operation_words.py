@@ -8,7 +8,7 @@ from typing import Any
 from shardcost.dtypes import BITS
 from shardcost.estimate.calls import Call, times_sent
 from shardcost.estimate.price import Prices
-from shardcost.estimate.reason import brief, flop, percent
+from shardcost.estimate.reason import brief, flop
 from shardcost.estimate.result import Estimate
 from shardcost.kernels.constants import KernelShelf, Section, section_of
 from shardcost.kernels.products import Parts, product_parts, product_section
@@ -17,6 +17,7 @@ from shardcost.units import (
     format_bytes,
     format_bytes_decimal,
     format_flops,
+    format_percent,
     format_rate,
     format_time,
 )
@@ -32,7 +33,7 @@ def product_in_words(found: Estimate, prices: Prices, op: Product, seconds: floa
     return (
         f"{op.name}, m x n x k = {count}{m:,} x {n:,} x {k:,}, {op.dtype}:"
         f" {flop(flops)} in {format_time(seconds)} = {format_flops(flops / seconds)},"
-        f" {percent(flops / seconds / device.peak(op.dtype))} of the peak;"
+        f" {format_percent(flops / seconds / device.peak(op.dtype))} of the peak;"
         f" {parts.tile[0]} x {parts.tile[1]} tiles{splits}, {some(parts.waves, 'wave')} over"
         f" {device.compute_units} units, limited by {parts.limit}: arithmetic and loads"
         f" {format_time(parts.compute_s)}, memory {format_time(parts.memory_s)}, launch"
@@ -50,12 +51,12 @@ def attention_in_words(found: Estimate, prices: Prices, op: AttentionCore, secon
     )
     if op.decode:
         read = cache_bytes(op) / seconds
-        share = percent(read / device.memory_bytes_per_s)
+        share = format_percent(read / device.memory_bytes_per_s)
         reached = f"{format_rate(read)} of cache, {share} of the memory's rate"
     else:
         mask = "causal" if op.causal else "no mask"
         flops = op.flops / op.count
-        share = percent(flops / seconds / device.peak(op.dtype))
+        share = format_percent(flops / seconds / device.peak(op.dtype))
         reached = f"{format_flops(flops / seconds)}, {share} of the peak ({mask})"
     section = section_for(prices, "attention", phase_of(op))
     return f"{shape}: {format_time(seconds)} = {reached}. {_stated(section)}"
@@ -94,7 +95,7 @@ def collective_in_words(found: Estimate, prices: Prices, op: Collective, seconds
     return (
         f"{op.name}, {op.collective} of {format_bytes(op.size_bytes)} over the {op.group} group"
         f" of {op.ranks}{nodes}: {result.algorithm} {result.protocol} of {result.library},"
-        f" {format_time(result.time_s)}, {percent(result.link_share)} of the slowest link's"
+        f" {format_time(result.time_s)}, {format_percent(result.link_share)} of the slowest link's"
         f" rate, {times:,.0f} times a step. Constants: {sources}"
     )
 

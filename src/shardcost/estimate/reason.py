@@ -18,9 +18,12 @@ from shardcost.units import (
     format_bytes,
     format_bytes_decimal,
     format_count,
+    format_energy,
     format_flops,
+    format_percent,
     format_rate,
     format_time,
+    format_tokens,
 )
 
 SENT: Final = "bytes sent"
@@ -29,7 +32,6 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
 _ADDRESS: Final = re.compile(r",? https?://[^ )]*")
 _DATA_SETS: Final = re.compile(r"(measured rows of )([^;(]*)")
-_POWERS: Final = ("J", "kJ", "MJ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,28 +209,9 @@ def plain_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or float(value).is_integer() else f"{value:.4g}"
 
 
-def rate(tokens: float) -> str:
-    """Return tokens per second with the digits that count."""
-    return f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:.3g}"
-
-
-def percent(share: Any) -> str:
-    """Return a share in percent."""
-    return f"{100 * float(share):.1f} %"
-
-
 def flop(flops: Any) -> str:
     """Return a count of operations."""
     return format_flops(flops).removesuffix("/s")
-
-
-def _energy(joules: float) -> str:
-    value = joules
-    for unit in _POWERS:
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.4g} GJ"
 
 
 _FORMATS: Final[Mapping[str, Callable[[float], str]]] = {
@@ -238,11 +221,11 @@ _FORMATS: Final[Mapping[str, Callable[[float], str]]] = {
     "bytes/s": format_rate,
     "FLOP": flop,
     "FLOP/s": format_flops,
-    "tokens/s": lambda value: f"{rate(value)} tokens/s",
+    "tokens/s": lambda value: f"{format_tokens(value)} tokens/s",
     "weights": lambda value: f"{format_count(value)} weights",
-    "share": percent,
+    "share": format_percent,
     "s/s": lambda value: f"{value:.3g}",
-    "J": _energy,
+    "J": format_energy,
 }
 
 

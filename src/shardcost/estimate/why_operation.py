@@ -29,7 +29,6 @@ from shardcost.estimate.reason import (
     Why,
     identifiers,
     in_unit,
-    percent,
     reason,
     stated_by,
 )
@@ -37,7 +36,7 @@ from shardcost.estimate.result import Estimate
 from shardcost.estimate.why_error import kernel_error, of_rows
 from shardcost.kernels.constants import Section
 from shardcost.program.operations import AttentionCore, Collective, Pass, Product
-from shardcost.units import format_time
+from shardcost.units import format_percent, format_time
 
 _NEGLIGIBLE: Final = 1e-3
 """Paths that weigh less are not told apart."""
@@ -62,7 +61,7 @@ def _product(found: Estimate, prices: Prices, call: Call, op: Product) -> Why:
     source = _source(section)
     tiles_s = call.alone_s - parts.fixed_s - parts.input_s
     likeliest = (
-        f"{parts.tile[0]} x {parts.tile[1]} tiles ({percent(parts.chosen)} likely),"
+        f"{parts.tile[0]} x {parts.tile[1]} tiles ({format_percent(parts.chosen)} likely),"
         f" {some(parts.waves, 'wave')} over {device.compute_units} units: arithmetic and loads"
         f" {format_time(parts.compute_s)}, memory {format_time(parts.memory_s)}, limited by"
         f" {parts.limit}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from shardcost.estimate.reason import Part, Term, Why, cited, flop, percent, reason, stated_by
+from shardcost.estimate.reason import Part, Term, Why, cited, flop, reason, stated_by
 from shardcost.estimate.result import FLOP_CONVENTION, Estimate
 from shardcost.estimate.why_error import over_time, range_error, run_error, time_part, time_term
 from shardcost.estimate.why_time import end_of_interval, time
 from shardcost.program.flops import _matrix_weights, _tokens_with_logits
-from shardcost.units import format_flops, format_time
+from shardcost.units import format_flops, format_percent, format_time
 from shardcost.workload import Decode, Prefill, Train
 
 
@@ -151,9 +151,10 @@ def utilisation_in_words(found: Estimate) -> str:
     return (
         "model FLOP / (time x GPUs x peak)"
         f" = {flop(found.flops)} / ({format_time(found.time_s)} x {found.devices:,}"
-        f" x {format_flops(device.peak(dtype))}) = {percent(found.mfu)}; FLOP: {FLOP_CONVENTION}."
+        f" x {format_flops(device.peak(dtype))}) = {format_percent(found.mfu)};"
+        f" FLOP: {FLOP_CONVENTION}."
         f" HFU counts what the devices make, {flop(found.hardware_flops)}:"
-        f" {percent(found.hfu)}{stated.replace('(', '(peak: ', 1)}"
+        f" {format_percent(found.hfu)}{stated.replace('(', '(peak: ', 1)}"
     )
 
 

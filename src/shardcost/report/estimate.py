@@ -15,7 +15,14 @@ from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.spark import SHADES, bar, stack
 from shardcost.report.text import heading, paragraph, table, width, wrapped
-from shardcost.units import format_bytes, format_bytes_decimal, format_time
+from shardcost.units import (
+    format_bytes,
+    format_bytes_decimal,
+    format_energy,
+    format_percent,
+    format_time,
+    format_tokens,
+)
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 COMMUNICATION: Final = " communication"
@@ -243,13 +250,13 @@ def _extras(layout: Layout) -> Iterator[str]:
 
 def figures(found: Estimate) -> Iterator[tuple[str, str]]:
     """Yield the figures that the whole is judged by."""
-    per_gpu = f"{rate(found.tokens_per_s_per_gpu)} tokens/s/GPU"
+    per_gpu = f"{format_tokens(found.tokens_per_s_per_gpu)} tokens/s/GPU"
     work = found.workload
     name = {Train: "step", Prefill: "TTFT", Decode: "TPOT"}[type(work)]
-    said = [format_time(found.time_s), f"{rate(found.tokens_per_s)} tokens/s", per_gpu]
+    said = [format_time(found.time_s), f"{format_tokens(found.tokens_per_s)} tokens/s", per_gpu]
     if isinstance(work, Decode):
         said[0] = format_time(found.tpot_s)
-        said.append(f"{rate(found.tokens_per_s_per_user)} tokens/s/user")
+        said.append(f"{format_tokens(found.tokens_per_s_per_user)} tokens/s/user")
         if work.new_tokens != 1:
             said.insert(1, f"step {format_time(found.time_s)}")
     yield name, ", ".join(said)
@@ -257,13 +264,17 @@ def figures(found: Estimate) -> Iterator[tuple[str, str]]:
     yield (
         "MFU",
         (
-            f"{percent(found.mfu)} of dense {work.dtype} peak, causal pairs"
-            f" ({percent(found.mfu_full_attention)} all pairs), HFU {percent(found.hfu)}"
+            f"{format_percent(found.mfu)} of dense {work.dtype} peak, causal pairs"
+            f" ({format_percent(found.mfu_full_attention)} all pairs),"
+            f" HFU {format_percent(found.hfu)}"
         ),
     )
     if found.energy_j is not None:
         watts = f"{found.cluster.device.power_w:g} W"
-        yield "energy", f"at most {energy(found.energy_j)}, all boards at their rated {watts}"
+        yield (
+            "energy",
+            f"at most {format_energy(found.energy_j)}, all boards at their rated {watts}",
+        )
 
 
 class PartOfTime(NamedTuple):
@@ -283,7 +294,7 @@ class PartOfTime(NamedTuple):
         return (
             self.name,
             format_time(self.seconds),
-            percent(self.share),
+            format_percent(self.share),
             format_time(self.hidden_s) if self.hidden_s else "",
             format_bytes_decimal(self.sent_bytes) if self.sent_bytes else "",
         )
@@ -337,7 +348,7 @@ def foundations(found: Estimate) -> Iterator[tuple[str, str]]:
     if found.devices > 1:
         sizes = _bytes_by_link(found)
         used = (
-            f"{name} {format_bytes_decimal(sizes[name])} ({percent(share)} used)"
+            f"{name} {format_bytes_decimal(sizes[name])} ({format_percent(share)} used)"
             for name, share in found.link_utilisation.items()
         )
         yield "links", ", ".join(used)
@@ -348,7 +359,7 @@ def foundations(found: Estimate) -> Iterator[tuple[str, str]]:
     kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in held(memory))
     where = f", {worst} stage" if len(memory.stages) > 1 else ""
     when = f", {memory.stages[worst].moment}" if isinstance(found.workload, Train) else ""
-    share = percent(memory.peak_bytes / device.memory_bytes)
+    share = format_percent(memory.peak_bytes / device.memory_bytes)
     yield (
         "memory",
         (
@@ -365,26 +376,6 @@ def held(memory: Memory) -> list[tuple[str, float]]:
     rest = memory.peak_bytes - sum(counted.values())
     listed = [(kind.replace("_", " "), size) for kind, size in counted.items()]
     return [*listed, *([("other", rest)] if rest > 0 else [])]
-
-
-def rate(tokens: Any) -> str:
-    """Return tokens per second with the digits that count."""
-    return f"{float(tokens):,.0f}" if tokens >= 100 else f"{float(tokens):.3g}"
-
-
-def percent(share: Any) -> str:
-    """Return a share in percent."""
-    return f"{100 * float(share):.1f} %"
-
-
-def energy(joules: Any) -> str:
-    """Return an energy in the unit that suits it."""
-    value = float(joules)
-    for unit in ("J", "kJ", "MJ"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.4g} GJ"
 
 
 def labelled(label: str, text: str) -> str:

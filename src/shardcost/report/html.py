@@ -45,7 +45,14 @@ from shardcost.report.sources import Stated, sources_of
 from shardcost.report.svg import inline
 from shardcost.report.timeline import drawing_of
 from shardcost.search.advice import advice as advice_on
-from shardcost.units import format_bytes, format_bytes_decimal, format_rate, format_time
+from shardcost.units import (
+    format_bytes,
+    format_bytes_decimal,
+    format_percent,
+    format_rate,
+    format_time,
+    format_tokens,
+)
 from shardcost.workload import Decode, Prefill
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -170,16 +177,16 @@ def _figures(found: Estimate) -> Iterator[str]:
             for label, figure in _times(found).items()
         ),
         *(
-            (label, text.rate(getattr(found, figure)), between(figure, text.rate))
+            (label, format_tokens(getattr(found, figure)), between(figure, format_tokens))
             for label, figure in _RATES.items()
             if getattr(found, figure) is not None
         ),
-        ("MFU", text.percent(found.mfu), between("mfu", text.percent)),
-        ("HFU", text.percent(found.hfu), between("hfu", text.percent)),
+        ("MFU", format_percent(found.mfu), between("mfu", format_percent)),
+        ("HFU", format_percent(found.hfu), between("hfu", format_percent)),
         (
             "communication, exposed",
-            text.percent(found.comm_share),
-            between("comm_share", text.percent),
+            format_percent(found.comm_share),
+            between("comm_share", format_percent),
         ),
         (
             f"memory, of {format_bytes(found.cluster.device.memory_bytes)}",
@@ -390,7 +397,7 @@ def _roofline(found: Estimate) -> Iterator[str]:
     roof = roofline(found)
     label = (
         f"Roofline of a layer's kernels on {roof.device}: at the roof they would take"
-        f" {text.percent(roof.share_of_roof)} of their {format_time(roof.time_s)}"
+        f" {format_percent(roof.share_of_roof)} of their {format_time(roof.time_s)}"
     )
     yield _picture("roofline", roofline_plot.sketch(found), label, f"{label}.")
     rows = [
@@ -401,7 +408,7 @@ def _roofline(found: Estimate) -> Iterator[str]:
             f"{each.count:g}",
             format_time(each.time_s),
             format_rate(each.bytes_per_s),
-            text.percent(each.share_of_roof),
+            format_percent(each.share_of_roof),
             each.limit,
         )
         for each in roof.kernels

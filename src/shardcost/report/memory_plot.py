@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from shardcost.estimate.result import Estimate
 from shardcost.memory.held import KINDS, Held, Memory
-from shardcost.report.estimate import details, percent, title
+from shardcost.report.estimate import details, title
 from shardcost.report.meanings import GRID, MEMORY
 from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
-from shardcost.units import format_bytes
+from shardcost.units import format_bytes, format_percent
 from shardcost.workload import Train
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _draw_stage(axes: Axes, row: int, held: Held, capacity: float, across: float
         left += size
     full = left > capacity
     axes.annotate(
-        f"{format_bytes(left)} ({percent(left / capacity)}){', too much' if full else ''}",
+        f"{format_bytes(left)} ({format_percent(left / capacity)}){', too much' if full else ''}",
         (left / _GIB, row - 0.3),
         xytext=(0, 4),
         textcoords="offset points",

@@ -12,17 +12,7 @@ from typing import Final, NamedTuple
 from shardcost.estimate.interval import interval_of
 from shardcost.layout import Layout
 from shardcost.report import interval
-from shardcost.report.estimate import (
-    COMMUNICATION,
-    LABEL,
-    PHASES,
-    as_remarks,
-    energy,
-    labelled,
-    percent,
-    rate,
-    sizes,
-)
+from shardcost.report.estimate import COMMUNICATION, LABEL, PHASES, as_remarks, labelled, sizes
 from shardcost.report.spark import sparkline
 from shardcost.report.text import heading, paragraph, table, width
 from shardcost.search.answers import (
@@ -35,7 +25,7 @@ from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price
 from shardcost.search.plan import Plan
 from shardcost.search.question import Question
-from shardcost.units import format_time
+from shardcost.units import format_energy, format_percent, format_time, format_tokens
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 _LINES: Final = 45
@@ -188,19 +178,21 @@ def _columns(plan: Plan) -> Iterator[_Column]:
     if price is not None:
         yield _Column("cost/Mtok", lambda one: f"{money(one, price):.4g}")
     if asked[0].objective.name == "energy":
-        yield _Column("per token", lambda one: energy(one.score))
+        yield _Column("per token", lambda one: format_energy(one.score))
     if len({each.cluster.device.memory_bytes for each in asked}) > 1:
-        yield _Column("memory", lambda one: percent(one.memory_bytes / capacity(one)))
+        yield _Column("memory", lambda one: format_percent(one.memory_bytes / capacity(one)))
     else:
         yield _Column(f"GiB of {_gib(capacity(plan.best[0]))}", lambda one: _gib(one.memory_bytes))
 
 
 def _figures(work: Workload) -> Iterator[_Column]:
-    per_gpu = _Column("tok/s/GPU", lambda one: rate(one.estimate.tokens_per_s_per_gpu))
-    mfu = _Column("MFU", lambda one: percent(one.estimate.mfu), spare=3)
+    per_gpu = _Column("tok/s/GPU", lambda one: format_tokens(one.estimate.tokens_per_s_per_gpu))
+    mfu = _Column("MFU", lambda one: format_percent(one.estimate.mfu), spare=3)
     if isinstance(work, Decode):
         yield _Column("TPOT", lambda one: format_time(one.estimate.tpot_s))
-        yield _Column("tok/s/user", lambda one: rate(one.estimate.tokens_per_s_per_user), spare=2)
+        yield _Column(
+            "tok/s/user", lambda one: format_tokens(one.estimate.tokens_per_s_per_user), spare=2
+        )
         yield per_gpu
         return
     yield _Column(
@@ -372,7 +364,7 @@ def _bounds(candidate: Candidate) -> str:
     for group, parts in sorted(groups.items(), key=lambda item: -_sum(item[1])):
         inside = sorted(parts, key=lambda item: -item[1])
         listed = ", ".join(f"{name} {100 * share:.1f}" for name, share in inside if name)
-        said.append(f"{group} {percent(_sum(parts))}" + (f" ({listed})" if listed else ""))
+        said.append(f"{group} {format_percent(_sum(parts))}" + (f" ({listed})" if listed else ""))
     return ", ".join(said)
 
 
@@ -385,7 +377,7 @@ def _runner_up(plan: Plan) -> str:
     longer = second.time_s - first.time_s
     least = 1e-3 * max(abs(longer), _ROUNDING * first.time_s)
     parts = [each for each in plan.losses if abs(each.lost_s) > least][:_LOSSES]
-    said = f"{percent(second.behind(first))} behind{_other_sizes(first, second)}"
+    said = f"{format_percent(second.behind(first))} behind{_other_sizes(first, second)}"
     if not parts:
         return f"{said}; its step is made of the same parts"
     listed = ", ".join(f"{each.part} {_signed(each.lost_s)}" for each in parts)

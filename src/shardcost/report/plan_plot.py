@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.report.estimate import rate
 from shardcost.report.plan import degrees, title
 from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
 from shardcost.search.found import Candidate, Found
-from shardcost.units import format_time
+from shardcost.units import format_time, format_tokens
 from shardcost.workload import Decode, Prefill
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _label_axes(axes: Axes, found: Found) -> None:
         axes.xaxis.set_major_formatter(FuncFormatter(seconds))
     if isinstance(work, Decode | Prefill):
         axes.set_ylabel("tokens/s/GPU")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: rate(value)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_tokens(value)))
     elif len(asked.space.gpus or ()) > 1:
         axes.set_ylabel("GPUs")
     else:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.roofline import Kernel, Roofline, roofline
-from shardcost.report.estimate import details, percent, title
+from shardcost.report.estimate import details, title
 from shardcost.report.meanings import GRID, KINDS
 from shardcost.report.sketch import GREY, Sketch, check_name, write_sketch
-from shardcost.units import format_flops, format_rate, format_time
+from shardcost.units import format_flops, format_percent, format_rate, format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -270,7 +270,7 @@ def _draw_bars(axes: Axes, roof: Roofline, numbers: dict[int, int]) -> None:
         axes.barh(row, each.time_s, color=colour, alpha=_PALE, height=0.72)
         axes.barh(row, each.roof_s, color=colour, height=0.72)
         axes.annotate(
-            f"{format_time(each.time_s)}, {percent(each.share_of_roof)}",
+            f"{format_time(each.time_s)}, {format_percent(each.share_of_roof)}",
             (each.time_s, row),
             xytext=(3, 0),
             textcoords="offset points",
@@ -292,7 +292,7 @@ def _draw_bars(axes: Axes, roof: Roofline, numbers: dict[int, int]) -> None:
 
 
 def _total(roof: Roofline) -> str:
-    whole = f"{percent(roof.share_of_roof)} of {format_time(roof.time_s)}"
+    whole = f"{format_percent(roof.share_of_roof)} of {format_time(roof.time_s)}"
     return f"time; solid: at the roof, {whole}"
 
 

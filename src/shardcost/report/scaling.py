@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.scaling import Row, Scaling
-from shardcost.report.estimate import as_remarks, details, percent, plain, rate, title
+from shardcost.report.estimate import as_remarks, details, plain, title
 from shardcost.report.text import heading, paragraph, table
-from shardcost.units import format_bytes, format_time
+from shardcost.units import format_bytes, format_percent, format_time, format_tokens
 
 _DIVIDES: Final = ("gpus", "tp", "cp", "ep", "pp", "dp", "chunks")
 """What divides a given work, so that more of it should make the step shorter."""
@@ -61,9 +61,9 @@ def _line(scaling: Scaling, row: Row) -> tuple[str, ...]:
         row.value,
         f"{found.devices:,}",
         format_time(found.time_s),
-        rate(found.tokens_per_s_per_gpu),
-        percent(scaling.efficiency(found)),
-        percent(found.comm_share),
+        format_tokens(found.tokens_per_s_per_gpu),
+        format_percent(scaling.efficiency(found)),
+        format_percent(found.comm_share),
         format_bytes(found.memory_bytes),
         "yes" if row.fits else "no",
     )

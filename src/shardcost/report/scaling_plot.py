@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from shardcost.errors import BadValueError
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.scaling import HALF, WORTHWHILE, Row, Scaling
-from shardcost.report.estimate import details, percent, title
+from shardcost.report.estimate import details, title
 from shardcost.report.meanings import COMPUTE, GRID, GROUPS, HATCH, HOST, IDLE, SLOT
 from shardcost.report.plot import spread
 from shardcost.report.scaling import sentences
 from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
-from shardcost.units import format_bytes, format_time
+from shardcost.units import format_bytes, format_percent, format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -238,7 +238,7 @@ def _draw_shares(axes: Axes, scaling: Scaling) -> None:
     heights = spread([end / most for end in ends], _LEAST_GAP)
     for curve, end, height in zip(_curves(scaling), ends, heights, strict=True):
         axes.annotate(
-            f"{curve.name} {percent(end)}",
+            f"{curve.name} {format_percent(end)}",
             (1.01, height),
             xycoords="axes fraction",
             color=curve.colour,

@@ -21,7 +21,7 @@ from shardcost.estimate.result import Estimate
 from shardcost.estimate.totals import software_of
 from shardcost.layout import Layout
 from shardcost.model import Model
-from shardcost.search.limit import Limit, is_plural, limit_of, percent, plain_part
+from shardcost.search.limit import Limit, is_plural, limit_of, plain_part
 from shardcost.search.steps import (
     KEEP_GPUS,
     Asked,
@@ -37,7 +37,7 @@ from shardcost.search.steps import (
     steps_of,
 )
 from shardcost.software import Software
-from shardcost.units import format_bytes, format_time
+from shardcost.units import format_bytes, format_percentage, format_time
 from shardcost.workload import Workload
 
 WORTHWHILE_PCT: Final = 0.5
@@ -154,7 +154,7 @@ def _remedy(asked: Asked, now: Estimate | None, steps: Steps) -> BestChange | No
 
 def _faster(faster_pct: float) -> str:
     if faster_pct < _TIMES_FROM_PCT:
-        return f"{percent(faster_pct)} faster"
+        return f"{format_percentage(faster_pct)} faster"
     return f"{1 + faster_pct / 100:.3g} times as fast"
 
 

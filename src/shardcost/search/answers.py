@@ -16,6 +16,7 @@ from shardcost.search.relaxations import Relaxation, relaxations, shortfall
 from shardcost.search.sensitivity import Gain, sensitivity
 from shardcost.search.space import AXES, DEGREES, SIZES
 from shardcost.search.stability import Stability, stability
+from shardcost.units import format_percentage
 
 _WORSE: Final[Mapping[str, str]] = {
     "time": "takes {} longer",
@@ -130,7 +131,7 @@ def _compared(value: Any, feasible: Mapping[Any, float], best: Any, worse: str) 
     behind = feasible[value] / feasible[best] - 1
     if behind < _EQUAL:
         return f"{_said(value)} does the same"
-    return f"{_said(value)} {worse.format(_percent(behind))}"
+    return f"{_said(value)} {worse.format(format_percentage(100 * behind))}"
 
 
 def _named(axis: str) -> str:
@@ -141,11 +142,6 @@ def _said(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "all" if value is None else str(value)
-
-
-def _percent(share: float) -> str:
-    percent = 100 * share
-    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.2g} %"
 
 
 __all__ = [

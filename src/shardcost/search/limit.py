@@ -15,6 +15,7 @@ from shardcost.search.found import Candidate
 from shardcost.search.question import Question
 from shardcost.search.sensitivity import Gain, sensitivity
 from shardcost.search.space import Space
+from shardcost.units import format_percentage
 
 _COMMUNICATION: Final = " communication"
 _COMPUTE: Final = ("products", "attention", "passes", "optimizer")
@@ -43,9 +44,9 @@ def limit_of(now: Estimate) -> Limit:
     shares = {part: float(each / now.time_s) for part, each in now.parts_s.items()}
     part, second, *_ = sorted(shares, key=lambda each: -shares[each])
     why = _waits_for(now, part, shares)
-    words = f"{_taken(part)} {percent(100 * shares[part])} of the time{why}"
+    words = f"{_taken(part)} {format_percentage(100 * shares[part])} of the time{why}"
     if shares[second] > 0:
-        words += f"; next {plain_part(second)}, {percent(100 * shares[second])}"
+        words += f"; next {plain_part(second)}, {format_percentage(100 * shares[second])}"
     return Limit(part, shares[part], words)
 
 
@@ -57,15 +58,6 @@ def plain_part(part: str) -> str:
 def is_plural(part: str) -> bool:
     """Return whether the name of a part of the time is of several things."""
     return part in {"products", "passes"} or " and " in part
-
-
-def percent(value: float) -> str:
-    """Return a percentage with the digits that count.
-
-    >>> percent(24.37), percent(2.444), percent(0.012)
-    ('24 %', '2.4 %', '0.012 %')
-    """
-    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
 
 
 def _taken(part: str) -> str:
@@ -90,7 +82,7 @@ def _on_device(part: str, gains: Sequence[Gain], shares: Mapping[str, float]) ->
     first, second = sorted(gains, key=lambda gain: -gain.elasticity)
     wait = "wait" if is_plural(part) else "waits"
     taken = sum(shares.get(kind, 0.0) for kind in _COMPUTE)
-    brought = f"{_brings(first)}, of {_named(second)} {percent(second.faster_pct)}"
+    brought = f"{_brings(first)}, of {_named(second)} {format_percentage(second.faster_pct)}"
     if first.elasticity + second.elasticity < taken / 2:
         return f", in kernels too small to fill a device: {brought}"
     return f" and {wait} mostly for {_named(first)}: {brought}"
@@ -109,8 +101,8 @@ def _on_links(links: Sequence[Gain], shares: Mapping[str, float]) -> str:
 
 
 def _brings(gain: Gain) -> str:
-    more = f"{percent(100 * _MORE)} more {_named(gain)}"
-    return f"{more} makes the step {percent(gain.faster_pct)} faster"
+    more = f"{format_percentage(100 * _MORE)} more {_named(gain)}"
+    return f"{more} makes the step {format_percentage(gain.faster_pct)} faster"
 
 
 def _named(gain: Gain) -> str:
