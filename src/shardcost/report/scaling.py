@@ -40,6 +40,7 @@ def as_data(scaling: Scaling, caveats: Sequence[str] = ()) -> dict[str, Any]:
             "phase": scaling.phase,
             "rows": [_row_as_data(scaling, row) for row in scaling.rows],
             "crossover": scaling.crossover(),
+            "words": list(sentences(scaling)) if scaling.possible else [],
             "notes": list(caveats),
         }
     )
@@ -106,6 +107,8 @@ def sentences(scaling: Scaling) -> Iterator[str]:
     """Yield what the curve comes to: where it changes its nature, and where it is best."""
     name, found = scaling.name, scaling.crossover()
     half, low = found["communication_above_half"], found["efficiency_below_80_pct"]
+    fit = 0 < len(scaling.feasible) < len(scaling.possible)
+    among = " among those that fit" if fit else ""
     yield (
         f"from {name} {half} on communication is more than half of the step"
         if half
@@ -115,10 +118,10 @@ def sentences(scaling: Scaling) -> Iterator[str]:
         yield f"from {name} {low} on throughput per GPU is below 80 % of the first"
     if name in _DIVIDES:
         fastest, last = found["fastest"], (scaling.feasible or scaling.possible)[-1][0]
-        beyond = "the last" if fastest == last else "and no shorter beyond"
-        yield f"the step is shortest at {name} {fastest}{', ' if fastest == last else ' '}{beyond}"
+        beyond = ", the last" if fastest == last else " and no shorter beyond"
+        yield f"the step is shortest at {name} {fastest}{among}{beyond}"
     else:
-        yield f"throughput per GPU is highest at {name} {found['most_tokens_per_s_per_gpu']}"
+        yield f"throughput per GPU is highest at {name} {found['most_tokens_per_s_per_gpu']}{among}"
 
 
 def _beyond_memory(found: Estimate) -> Iterator[str]:

@@ -51,7 +51,7 @@ function powerTicks(low, high, count, base) {
   for (let power = Math.ceil(first / stride) * stride; power <= last; power += stride) {
     ticks.push(base ** power);
   }
-  if (base === 10 && ticks.length < 2) return [...new Set([...withSteps(low, high)])];
+  if (base === 10 && ticks.length < 3) return withSteps(low, high);
   return ticks;
 }
 

@@ -1,7 +1,7 @@
 // Scaling: what more of one option brings, and from where on it brings less.
 
 import { bars, html, number, plot } from "../charts.js";
-import { choice, empty, framed, table, words } from "./parts.js";
+import { choice, empty, framed, table } from "./parts.js";
 
 export const id = "scaling";
 export const title = "Scaling";
@@ -332,25 +332,9 @@ function freedBy(name, ask) {
   return DEGREES.has(name) && ask.gpus ? { dp: null } : {};
 }
 
-/** Return what the curve comes to: the sentences of the answer, or its crossover in words. */
+/** Return what the curve comes to, as one sentence. */
 function sentenceOf(data) {
-  const said = data.sentences ?? data.words;
-  if (said) return Array.isArray(said) ? `${capital(said.join("; "))}.` : said;
-  const found = data.crossover;
-  if (!found) return "";
-  const { communication_above_half: half, efficiency_below_80_pct: low, fastest } = found;
-  const parts = [
-    half
-      ? `from ${data.vary} ${half} on communication is more than half of the step`
-      : "communication stays below half of the step",
-  ];
-  if (low) parts.push(`from ${data.vary} ${low} on throughput per GPU is below 80 % of the first`);
-  if (!(data.vary in DEFAULTS)) {
-    if (fastest) parts.push(`the step is shortest at ${data.vary} ${fastest}`);
-  } else if (found.most_tokens_per_s_per_gpu) {
-    parts.push(`throughput per GPU is highest at ${words(data.vary)} ${found.most_tokens_per_s_per_gpu}`);
-  }
-  return `${capital(parts.join("; "))}.`;
+  return data.words.length ? `${capital(data.words.join("; "))}.` : "";
 }
 
 function capital(text) {
