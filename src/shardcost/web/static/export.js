@@ -82,9 +82,14 @@ export function showTexts(title, texts) {
     }, "×")),
     ...texts.map(([label, text]) => h("div", { class: "text-block" },
       h("div", { class: "text-head" }, h("h3", {}, label), copyButton(text, label)),
-      h("pre", { tabindex: "0", data: { text: slug(label) } }, h("code", {}, text)))),
+      h("pre", { tabindex: "0", data: { text: slug(label) } }, h("code", {}, wordsOf(text))))),
   );
   dialog.showModal();
+}
+
+/** Words that stay whole where a line breaks: "--dp" is one. @param {string} text */
+function wordsOf(text) {
+  return text.split(/(\s+)/).map((word) => (word.trim() ? h("span", { class: "word" }, word) : word));
 }
 
 /** @param {string} text @param {string} label */

@@ -25,6 +25,8 @@ export class Slider {
     this.steps = [];
     this.at = 0;
     this.dragging = false;
+    /** @type {Step[]|null} */
+    this.held = null;
     const id = `axis-${given.axis}`;
     this.output = h("output", { class: "axis-value", for: id }, "–");
     this.ticks = h("div", { class: "ticks" });
@@ -52,8 +54,14 @@ export class Slider {
     this.listen();
   }
 
-  /** Show the steps, the present one marked. @param {Step[]} steps */
+  /**
+   * Show the steps, the present one marked. While the thumb is dragged they stay what they are,
+   * or the same place under the pointer would come to mean another value.
+   * @param {Step[]} steps
+   */
   show(steps) {
+    this.held = this.dragging ? steps : null;
+    if (this.held) return;
     this.steps = steps;
     this.at = Math.max(0, steps.findIndex((each) => each.current));
     const every = Math.ceil(steps.length / LABELS);
@@ -169,6 +177,7 @@ export class Slider {
 
   release() {
     this.dragging = false;
+    if (this.held) this.show(this.held);
     if (!this.track.matches(":hover")) hideTip();
   }
 
