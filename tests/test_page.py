@@ -412,10 +412,7 @@ def complete_cells(visit: Visit) -> tuple[int, int]:
         """() => ["--c3", "--c5"].map((name) =>
              getComputedStyle(document.documentElement).getPropertyValue(name).trim())"""
     )
-    cells = '#root-ring svg[data-chart="ring"] rect[fill="{}"]'
-    if not visit.at('#root-ring svg[data-chart="ring"]').count():
-        cells = '.ring-picture svg rect[fill="{}"]'
-    complete, partial = (visit.at(cells.format(each)).count() for each in colours)
+    complete, partial = (visit.at(f'svg.ring rect[fill="{each}"]').count() for each in colours)
     return complete, partial
 
 

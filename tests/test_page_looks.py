@@ -30,7 +30,7 @@ TRAIN = {
 }
 PICTURES = Path(__file__).resolve().parents[1] / "build" / "screenshots"
 TOUCH_PX = 40
-INLINE_TOUCH_PX = 20  # a number among words, or in a table
+INLINE_TOUCH_PX = 24  # a number among words, or in a table
 LEAST_CONTRAST = 4.5
 MOST_MOVED = 0.1
 
@@ -271,9 +271,7 @@ def test_values_of_a_picture_are_read_with_the_arrow_keys(visit: Visit) -> None:
         chart.focus()
         chart.press("ArrowRight")
         expect(visit.at("#announcer")).not_to_be_empty()
-        expect(
-            visit.at(f"#root-{tab} .chart-tip:visible, #root-{tab} [role=tooltip]:visible").first
-        ).to_be_visible()
+        expect(visit.at(f"#root-{tab} .chart-tip:visible").first).not_to_be_empty()
 
 
 # ----------------------------------------------------------------------------------- names
