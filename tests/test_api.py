@@ -82,6 +82,8 @@ def test_a_collective_is_the_commands(page: Client, capsys: pytest.CaptureFixtur
     found = page.answer("collective", {**ask, "size": "64MiB"})
     assert found == run_json(capsys, *words)
     assert page.answer("collective", {**ask, "size": 64 * 2**20}) == found
+    assert page.answer("collective", {**ask, "size": 2**33})["size_bytes"] == 2**33
+    assert "--size" in page.refusal("collective", {**ask, "size": 1.5})
     sweep = page.answer(
         "collective", {**ask, "sweep": "1KiB:1GiB", "network": "efa_8x400g", "gpus": 16}
     )
@@ -225,6 +227,8 @@ def test_what_cannot_be_done_is_told_from_what_is_asked_wrongly(page: Client) ->
         ({"tp": 10**12}, "--tp must be at most 1000000000, got 1000000000000"),
         ({"tp": 10**400}, None),
         ({"imbalance": "x"}, "--imbalance must be a number, got 'x' (str)"),
+        ({"imbalance": 1e17}, "--imbalance must be a number of at most 1e+12, got 1e+17 (float)"),
+        ({"imbalance": 10**400}, None),
         ({"sequence_parallel": 1}, "--sequence-parallel must be true or false, got 1 (int)"),
         ({"model": 5}, "model must be a text, got 5 (int)"),
         ({"model": "x" * 1000}, None),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.asked.errors import UsageError
-from shardcost.errors import BadTypeError, BadValueError
+from shardcost.errors import BadValueError
 from shardcost.web.asks import given
 from shardcost.web.finder import Pasted
 from shardcost.web.limits import MOST_CELLS, MOST_PASSES, MOST_VALUES, MOST_WRITTEN_PASSES
@@ -164,7 +164,7 @@ def _one_collective(asked: Fields) -> CollectiveTime:
     options = _collective_options(asked)
     if asked["size"] is None:
         raise UsageError("missing --size (or --sweep A:B for many sizes)")
-    return collective_of(options, Pasted(asked), size_of(_size(asked["size"]), "--size"))
+    return collective_of(options, Pasted(asked), size_of(str(asked["size"]), "--size"))
 
 
 def schedule(asked: Fields) -> Any:
@@ -183,20 +183,13 @@ def schedule(asked: Fields) -> Any:
             collective_name(asked["collective"]),
             asked["algorithm"],
             asked["ranks"],
-            size_of(_size(asked["size"]), "size"),
+            size_of(str(asked["size"]), "size"),
             None if options.on is None else finder.cluster(options.on, options.network),
             pieces=asked["pieces"],
             shape=None if shape is None else tuple(shape),
             nodes=asked["nodes"],
         )
     )
-
-
-def _size(value: Any) -> str:
-    """Return a size as the command line has it."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise BadTypeError("--size", value, "a size")
-    return str(value)
 
 
 def why(asked: Fields) -> Any:

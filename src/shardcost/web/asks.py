@@ -8,178 +8,27 @@ alone. Here only types and sizes are checked, so that nothing absurd travels fur
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field
 
 from shardcost.asked import layouts, workloads
 from shardcost.asked.searches import RATES, TIMES
-from shardcost.web.limits import MOST_CHARACTERS, MOST_COUNT, MOST_VALUES
+from shardcost.web.fields import (
+    Config,
+    Fixed,
+    Number,
+    OneOrMany,
+    Size,
+    Text,
+    Truth,
+    Values,
+    Whole,
+    Word,
+)
 
 PASTED: Final = "(pasted)"
 """Stands for the name of a model or a cluster whose file came with the question."""
-
-
-class _WrongTypeError(ValueError):
-    """A value of another type than the field's, with what it should have been."""
-
-    def __init__(self, rule: str) -> None:
-        super().__init__(rule)
-        self.rule = rule
-
-
-def _whole(value: Any) -> Any:
-    """Take whole numbers as JSON writes them, 8 and 8.0; nothing that could be made one."""
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    raise _WrongTypeError("a whole number")
-
-
-def _number(value: Any) -> Any:
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    raise _WrongTypeError("a number")
-
-
-def _truth(value: Any) -> Any:
-    if value is None or isinstance(value, bool):
-        return value
-    raise _WrongTypeError("true or false")
-
-
-def _text(value: Any) -> Any:
-    if value is None or isinstance(value, str):
-        return value
-    raise _WrongTypeError("a text")
-
-
-def _object(value: Any) -> Any:
-    if value is None or isinstance(value, dict):
-        return value
-    raise _WrongTypeError("an object")
-
-
-def _words_of(value: Any) -> str:
-    """Return a number, a text or a list of them as the command line's ``A,B``."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return ",".join(_words_of(each) for each in value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else str(value)
-
-
-Whole = Annotated[
-    Annotated[int, Field(ge=-MOST_COUNT, le=MOST_COUNT)] | None,
-    BeforeValidator(_whole),
-    WithJsonSchema({"type": ["integer", "null"], "minimum": 0, "maximum": MOST_COUNT}),
-]
-Number = Annotated[
-    Annotated[float, Field(ge=-1e12, le=1e12)] | None,
-    BeforeValidator(_number),
-    WithJsonSchema({"type": ["number", "null"], "minimum": 0, "maximum": 1e12}),
-]
-Truth = Annotated[
-    bool | None, BeforeValidator(_truth), WithJsonSchema({"type": ["boolean", "null"]})
-]
-Word = Annotated[
-    Annotated[str, Field(max_length=MOST_CHARACTERS)] | None,
-    BeforeValidator(_text),
-    WithJsonSchema({"type": ["string", "null"], "maxLength": MOST_CHARACTERS}),
-]
-Text = Annotated[str | None, BeforeValidator(_text), WithJsonSchema({"type": ["string", "null"]})]
-Config = Annotated[
-    dict[str, Any] | None,
-    BeforeValidator(_object),
-    WithJsonSchema({"type": ["object", "null"], "additionalProperties": True}),
-]
-_One: Final = {
-    "anyOf": [
-        {"type": "integer", "minimum": 0, "maximum": MOST_COUNT},
-        {"type": "string", "maxLength": MOST_CHARACTERS},
-    ]
-}
-_VALUE: Final = {
-    "anyOf": [
-        {"type": "integer", "minimum": 0, "maximum": MOST_COUNT},
-        {"type": "number", "minimum": 0, "maximum": 1e12},
-        {"type": "boolean"},
-        {"type": "string", "maxLength": MOST_CHARACTERS},
-    ]
-}
-_LIST: Final = {"type": "array", "items": _VALUE, "maxItems": MOST_VALUES, "minItems": 1}
-
-
-def _one_value(value: Any) -> Any:
-    """Check one value of a list: a number, a word, true or false."""
-    if isinstance(value, str):
-        if len(value) > MOST_CHARACTERS:
-            raise _WrongTypeError(f"a text of at most {MOST_CHARACTERS} characters")
-    elif isinstance(value, int | float):
-        if abs(value) > MOST_COUNT:
-            raise _WrongTypeError(f"a number of at most {MOST_COUNT}")
-    else:
-        raise _WrongTypeError("a number or a text")
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _values(value: Any) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise _WrongTypeError("a list of values")
-    if not value or len(value) > MOST_VALUES:
-        raise _WrongTypeError(f"a list of 1 to {MOST_VALUES} values")
-    return [_one_value(each) for each in value]
-
-
-def _one_or_many(value: Any) -> Any:
-    if value is None or isinstance(value, list):
-        return _values(value)
-    return _one_value(value)
-
-
-Values = Annotated[
-    list[Any] | None,
-    BeforeValidator(_values),
-    WithJsonSchema({"anyOf": [_LIST, {"type": "null"}]}),
-]
-OneOrMany = Annotated[
-    Any,
-    BeforeValidator(_one_or_many),
-    WithJsonSchema({"anyOf": [*_One["anyOf"], _LIST, {"type": "null"}]}),
-]
-
-
-def _fixed(value: Any) -> Any:
-    """Check values by axis; they become the texts of ``--fix``."""
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise _WrongTypeError("an object of axes and their values")
-    if len(value) > MOST_VALUES:
-        raise _WrongTypeError(f"an object of at most {MOST_VALUES} axes")
-    for axis, values in value.items():
-        if len(axis) > MOST_CHARACTERS:
-            raise _WrongTypeError(f"an object whose axes have at most {MOST_CHARACTERS} characters")
-        _one_or_many([] if values is None else values)
-    return value
-
-
-Fixed = Annotated[
-    dict[str, Any] | None,
-    BeforeValidator(_fixed),
-    WithJsonSchema(
-        {
-            "type": ["object", "null"],
-            "additionalProperties": {"anyOf": [_LIST, *_VALUE["anyOf"]]},
-            "maxProperties": MOST_VALUES,
-        }
-    ),
-]
 
 
 class Asked(BaseModel):
@@ -291,7 +140,7 @@ class CollectiveAsk(_Place):
     )
 
     collective: Word = Field(None, description="all_reduce, all_gather, …")
-    size: OneOrMany = Field(None, description="the whole buffer: 64MiB, 1GB, or bytes")
+    size: Size = Field(None, description="the whole buffer: 64MiB, 1GB, or bytes")
     sweep: Word = Field(None, description="instead of `size`: from A to B, such as 8:8GiB")
     gpus: Whole = Field(None, description="GPUs that take part")
     nodes: Whole = Field(None, description="nodes that share the GPUs evenly")
@@ -321,7 +170,7 @@ class ScheduleAsk(_Place):
     collective: Word = Field(None, description="all_reduce, all_gather, …")
     algorithm: Word = Field(None, description="ring, binary_tree, recursive_doubling, …")
     ranks: Whole = Field(None, description="from 2 to 16")
-    size: OneOrMany = Field(None, description="the whole buffer: 64MiB, 1GB, or bytes")
+    size: Size = Field(None, description="the whole buffer: 64MiB, 1GB, or bytes")
     shape: Values = Field(None, description="rows and columns, of algorithms that have them")
     pieces: Whole = Field(None, description="of a pipeline, 1 to 8 (4)")
     nodes: Whole = Field(None, description="nodes that share the ranks evenly")
@@ -363,6 +212,17 @@ class PlanAsk(_Workload, _Place, _Model):
 
 _FLAGS: Final = ("sequence_parallel",)
 _DEFAULTS: Final[dict[str, Any]] = {"mode": "graph", "objective": "time", "top": "5"}
+
+
+def _words_of(value: Any) -> str:
+    """Return a number, a text or a list of them as the command line's ``A,B``."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return ",".join(_words_of(each) for each in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
 
 
 def given(asked: dict[str, Any]) -> Namespace:

@@ -22,6 +22,10 @@ MOST_VALUES: Final = 64
 """In one list."""
 MOST_COUNT: Final = 10**9
 """Of any whole number in a question."""
+MOST_BYTES: Final = 2**53
+"""Of a size: beyond it a browser has no whole numbers."""
+MOST_NUMBER: Final = 1e12
+"""Of any other number."""
 MOST_CHARACTERS: Final = 200
 """Of a name or a word."""
 MOST_CELLS: Final = 20_000_000
