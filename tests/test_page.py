@@ -271,10 +271,10 @@ def test_a_link_carries_a_pasted_config_and_a_profile(
     assert f"TPOT      {mine.headline()['time']}, " in run_text(capsys, "estimate", *words_of(ask))
     assert mine.at("#model option:checked").inner_text().startswith("pasted: ")
 
-    log = repository / "docs/examples/all_reduce-8.txt"
-    mine.at("#open-file").click()
-    mine.drop(log.name, log.read_text())
-    mine.click("#file-use")
+    profile = repository / "tests/data/profile.toml"
+    mine.drop(profile.name, profile.read_text()).click("#file-use")
+    on_profile = run_text(capsys, "estimate", *words_of({**ask, "on": profile}))
+    assert f"TPOT      {mine.headline()['time']}, " in on_profile
     assert "#config=" in mine.page.url
     assert "&profile=" in mine.page.url
     yours.go(mine.page.url)
