@@ -623,13 +623,13 @@ def test_a_bad_address_is_told_in_one_line(words: tuple[str, ...], line: str) ->
 
 
 def test_an_address_of_the_network_is_warned_of() -> None:
-    command = [sys.executable, "-m", "shardcost", "serve", "--no-open", "--port", "0"]
+    command = [sys.executable, "-m", "shardcost", "serve", "--no-open", "--port", "0", "--json"]
     process = subprocess.Popen(
         [*command, "--host", "0.0.0.0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     ready = process.stdout.readline()
-    assert ready.startswith("shardcost: http://0.0.0.0:")
+    assert json.loads(ready)["url"].startswith("http://0.0.0.0:")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0  # Ctrl-C is how it is meant to end

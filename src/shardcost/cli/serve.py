@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from argparse import Namespace
@@ -61,7 +62,8 @@ def run(given: Namespace) -> int:
         print(f"shardcost: {warning}", file=sys.stderr, flush=True)
 
     def ready() -> None:
-        print(f"shardcost: {address} (Ctrl-C ends)", flush=True)
+        line = json.dumps({"url": address}) if given.json else f"shardcost: {address} (Ctrl-C ends)"
+        print(line, flush=True)
         if not given.no_open and _has_display():
             _open(address)
 
