@@ -250,6 +250,7 @@ def test_fields_of_a_wrong_kind_are_refused_in_one_line(
 def test_an_unknown_field_is_named(page: Client) -> None:
     said = page.refusal("estimate", DECODE | {"micro_bach": 8})
     assert said == "unknown field 'micro_bach'; did you mean micro_batch or batch?"
+    assert page.post("estimate", DECODE | {"tp": "x"}).data["field"] == "tp"
 
 
 @pytest.mark.parametrize(

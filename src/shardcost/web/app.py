@@ -392,8 +392,10 @@ def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def unfit(request: Request, error: RequestValidationError) -> Response:
         known = fields.get(request.url.path, {})
-        fault = first_fault(error.errors(), known)
-        return JSONResponse({"detail": str(fault)}, 422)
+        faults = error.errors()
+        where = [each for each in faults[0]["loc"] if each != "body"]
+        field = {"field": str(where[-1])} if where else {}
+        return JSONResponse({"detail": str(first_fault(faults, known)), **field}, 422)
 
     @app.exception_handler(AnyHTTPException)
     async def refused(_: Request, error: AnyHTTPException) -> Response:

@@ -23,6 +23,7 @@ class Refused(Shape):
     impossible: bool | None = Field(
         default=None, description="the question is in good order, but that cannot be done"
     )
+    field: str | None = Field(default=None, description="the field at fault, where it is one")
 
 
 class Catalog(Shape):
