@@ -557,3 +557,51 @@ def test_every_number_of_the_headline_and_the_tabs_can_be_asked(visit: Visit) ->
     visit.press("[data-axis=tp]", "ArrowLeft")
     expect(visit.at("#why-value")).not_to_have_text(before)
     expect(visit.at("#why-value")).to_contain_text(visit.headline()["time"])
+
+
+def test_pictures_answer_to_their_own_controls(visit: Visit) -> None:
+    visit.open(QUESTIONS["training in a pipeline"])
+    layer = visit.text("#timeline-totals")
+    visit.click("#timeline-step")
+    assert visit.at("#timeline-step").get_attribute("aria-pressed") == "true"
+    assert visit.text("#timeline-totals") != layer
+    whole = visit.text(".gantt-range")
+    visit.at(".gantt-in").click()
+    expect(visit.at(".gantt-range")).not_to_have_text(whole)
+    visit.at(".gantt-reset").click()
+    expect(visit.at(".gantt-range")).to_have_text(whole)
+
+    visit.tab("scaling")
+    by_tp = visit.text("#scaling-table")
+    visit.at("#scaling-vary").select_option("pp")
+    expect(visit.at("#scaling-table")).not_to_have_text(by_tp)
+    chart = visit.settle().at("svg.scaling-time")
+    chart.focus()
+    chart.press("Home")
+    chart.press("Enter")  # its first bar is taken
+    assert visit.settle().value("pp") == 1
+
+    visit.tab("collective")
+    visit.at("#collective-name").select_option("all_gather")
+    visit.settle()
+    assert "all gather" in visit.text("#collective-words").lower()
+    assert visit.at("#collective-readout .number").count() >= 2
+    visit.at("#collective-readout .number").first.press("Enter")
+    expect(visit.at("#why-formula")).to_be_visible()
+    visit.page.keyboard.press("Escape")
+
+    visit.tab("roofline")
+    chart = visit.at("svg.roofline")
+    chart.focus()
+    chart.press("End")
+    chart.press("Enter")
+    assert visit.at("#roofline-detail .number").count() >= 1
+
+
+def test_the_page_on_the_api_lists_every_question(visit: Visit) -> None:
+    visit.open()
+    visit.at("#export-menu summary").click()
+    visit.at("#export-menu a").click()
+    paths = visit.context.request.get(f"{visit.address}/openapi.json").json()["paths"]
+    for path in paths:
+        expect(visit.at("body")).to_contain_text(path)
