@@ -104,7 +104,7 @@ function drawBar(frame, bar, index, { place, area, y, data }) {
       fill: frame.hatch("line"),
       stroke: frame.colour("line"),
     });
-    frame.text(centre, base - 8, fitted("impossible", place.wide, 11), {
+    frame.text(centre, base - 8, textWidth("impossible", 11) <= place.wide ? "impossible" : "–", {
       "text-anchor": "middle",
       "font-size": 11,
       fill: frame.colour("muted"),
@@ -118,9 +118,9 @@ function drawBar(frame, bar, index, { place, area, y, data }) {
   stack(frame, bar.segments, { x: start, wide, base, y, faded: bar.faded });
   if (pair) stack(frame, bar.beside ?? [], { x: start + wide + 3, wide: thin, base, y });
   const tall = y(sum(bar.segments));
-  if (bar.total) {
-    const size = frame.narrow ? 10 : 11;
-    frame.text(centre, tall - 5, fitted(bar.total, place.wide + 2, size), {
+  const size = frame.narrow ? 10 : 11;
+  if (bar.total && (bar.current || textWidth(bar.total, size) <= place.wide - 4)) {
+    frame.text(centre, tall - 5, bar.total, {
       "text-anchor": "middle",
       "font-size": size,
       "font-weight": 600,
