@@ -45,7 +45,7 @@ pages: .venv/dev ## the documentation as a site, in build/site; a warning is an 
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 tests: .venv/dev browser ## unit tests, property tests, every example in the documentation, the page
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 # The page is tested in a real browser. With SHARDCOST_BROWSER=required, as in CI, its tests fail
 # where there is none; otherwise they say that they were skipped.

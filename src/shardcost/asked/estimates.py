@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.asked import layouts
 from shardcost.asked.errors import ImpossibleError, UsageError, WorldSizeError
@@ -14,20 +14,34 @@ from shardcost.asked.workloads import PHASES, workload_of
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 
 if TYPE_CHECKING:
+    from shardcost.cluster import Cluster
     from shardcost.estimate.result import Estimate
     from shardcost.estimate.scaling import Scaling
+    from shardcost.layout import Layout
+    from shardcost.model import Model
+    from shardcost.software import Software
+    from shardcost.workload import Workload
 
 _VARIED: Final = ("gpus", "on", "network", "software", "imbalance", *layouts.COUNTS, *layouts.WORDS)
 """What may vary besides the options of the workload."""
 
 
-def estimate_of(given: Any, finder: Finder) -> Estimate:
-    """Return what the layout that the options describe costs.
+class Question(NamedTuple):
+    """What an estimate is of."""
+
+    model: Model
+    cluster: Cluster
+    layout: Layout
+    workload: Workload
+    software: Software | None
+
+
+def question_of(given: Any, finder: Finder) -> Question:
+    """Return what the options ask for, possible or not.
 
     Raises:
-        ImpossibleError: The question is in good order, but that cannot be done.
+        ImpossibleError: The question is in good order, but there is no such layout.
     """
-    from shardcost.estimate import estimate
     from shardcost.software import Software
 
     model = finder.model(given.model)
@@ -42,8 +56,20 @@ def estimate_of(given: Any, finder: Finder) -> Estimate:
         if isinstance(error, WorldSizeError) or error.argument == "Layout":
             raise ImpossibleError(error) from None
         raise
+    return Question(model, cluster, layout, workload, software)
+
+
+def estimate_of(given: Any, finder: Finder) -> Estimate:
+    """Return what the layout that the options describe costs.
+
+    Raises:
+        ImpossibleError: The question is in good order, but that cannot be done.
+    """
+    from shardcost.estimate import estimate
+
+    asked = question_of(given, finder)
     try:
-        return estimate(model, cluster, layout, workload, software=software)
+        return estimate(*asked[:4], software=asked.software)
     except ShardcostError as error:
         raise ImpossibleError(error) from None
 

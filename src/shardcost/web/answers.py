@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.asked.errors import UsageError
+from shardcost.asked.errors import ImpossibleError, UsageError, WorldSizeError
 from shardcost.errors import BadValueError
 from shardcost.web.asks import given
 from shardcost.web.finder import Pasted
@@ -58,14 +58,23 @@ def estimate(asked: Fields) -> Any:
 
 
 def advice(asked: Fields) -> Any:
-    """Return what each further step of each size would bring, and what to change."""
+    """Return what each further step of each size would bring, and what to change.
+
+    Of a layout that is impossible as well: that is where advice is needed. Degrees that do not
+    multiply to the GPUs are taken without these.
+    """
+    from shardcost.asked.estimates import question_of
     from shardcost.report.advice import as_data
     from shardcost.search.advice import advice as advice_on
 
-    found, _ = _found(asked)
-    return as_data(
-        advice_on(found.model, found.cluster, found.layout, found.workload, found.software)
-    )
+    options, finder = given(asked), Pasted(asked)
+    try:
+        question = question_of(options, finder)
+    except ImpossibleError as error:
+        if not isinstance(error.reason, WorldSizeError):
+            raise
+        question = question_of(Namespace(**{**vars(options), "gpus": None}), finder)
+    return as_data(advice_on(*question))
 
 
 def timeline(asked: Fields) -> Any:
