@@ -202,3 +202,15 @@ def test_without_networkx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
     cluster = Cluster.named("h100_sxm", network="roce_8x400g")
     with pytest.raises(MissingExtraError, match="networkx"):
         stepped("all_reduce", "ring", 3, 2**20, cluster)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_no_rank_of_a_ring_sends_more_than_it_must(ranks: int) -> None:
+    found = stepped("all_reduce", "ring", ranks, 48 * 2**20)
+    assert found.least_sent_bytes == pytest.approx(2 * (ranks - 1) / ranks * 48 * 2**20)
+    assert found.most_sent_bytes == pytest.approx(found.least_sent_bytes, rel=1e-6)
+
+
+def test_of_a_broadcast_not_every_rank_must_send() -> None:
+    names = [each["name"] for each in algorithms() if "broadcast" in each["collectives"]]
+    assert stepped("broadcast", names[0], 4, 2**20).least_sent_bytes is None

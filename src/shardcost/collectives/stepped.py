@@ -24,6 +24,7 @@ from shardcost.collectives.algorithms import (
     most_square,
     schedule,
 )
+from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.in_words import About, Form, about, form_of, values_of
 from shardcost.collectives.schedule import Ints, Schedule, Step, Traffic, cuts, executed, traffic
 from shardcost.collectives.simulate import Simulation, simulate
@@ -116,6 +117,18 @@ class Stepped:
     def most_sent_bytes(self) -> float:
         """By the rank that sends most."""
         return float(self.traffic.sent[: self.schedule.ranks].max())
+
+    @property
+    def least_sent_bytes(self) -> float | None:
+        """That each rank must send where ranks do the adding; None where not all ranks send.
+
+        2 (n - 1)/n of the buffer for an all-reduce (Patarasuk and Yuan, 2009), which is also what
+        bus bandwidth counts.
+        """
+        collective = self.schedule.collective
+        if collective in {"broadcast", "reduce"}:
+            return None
+        return float(bus_factor(collective, self.schedule.ranks)) * self.size_bytes
 
 
 def stepped(

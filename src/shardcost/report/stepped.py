@@ -54,6 +54,7 @@ def as_data(found: Stepped) -> dict[str, Any]:
         "totals": {
             "steps": found.traffic.steps,
             "bytes_per_rank": found.most_sent_bytes,
+            "least_bytes_per_rank": found.least_sent_bytes,
             "sent": found.traffic.sent.tolist(),
             "received": found.traffic.received.tolist(),
             "time_s": None if simulation is None else simulation.time_s,

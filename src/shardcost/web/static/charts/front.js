@@ -5,6 +5,7 @@ import { SHAPES } from "./marks.js";
 import { plot } from "./plot.js";
 import { around, fromZero } from "./scales.js";
 
+const FAR = 8;
 const COLOURS = ["c1", "c2", "c3", "c4", "c5", "c6", "c7"];
 
 /** Draw the front of a plan's result; `onPick(candidate)` is called by click or Enter. */
@@ -90,7 +91,7 @@ function axesOf(front, format) {
   const first = front[0];
   const axis = (label, of, form, extra = {}) => {
     const values = front.map(of);
-    return { label, of, form, kind: "linear", domain: spanOf(values), ...extra };
+    return { label, of, form, ...spanOf(values), ...extra };
   };
   const perGpu = axis("tokens/s/GPU", (each) => each.tokens_per_s_per_gpu, format.rate);
   if (first.tokens_per_s_per_user !== undefined) {
@@ -112,7 +113,9 @@ function axesOf(front, format) {
       };
 }
 
+/** Return the scale: even steps, unless a few layouts far off would press the rest together. */
 function spanOf(values) {
   const [low, high] = around(values, 1.06);
-  return low < high / 3 ? fromZero(values, 1.12) : [low, high];
+  if (low < high / FAR) return { kind: "log", domain: [low, high] };
+  return { kind: "linear", domain: low < high / 3 ? fromZero(values, 1.12) : [low, high] };
 }

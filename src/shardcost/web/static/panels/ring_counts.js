@@ -1,7 +1,7 @@
 // What has been sent so far: by rank against the least that is possible, and from rank to rank.
 
 import { html } from "../charts.js";
-import { leastBytes, leastInWords } from "./ring_words.js";
+import { leastInWords } from "./ring_words.js";
 
 const LISTED = 48;
 
@@ -21,8 +21,7 @@ export function ringCounts(format) {
   }
 
   function fillCounters(data, at, sent) {
-    const { time_s: whole, bytes_per_rank: all } = data.totals;
-    const least = leastBytes(data);
+    const { time_s: whole, bytes_per_rank: all, least_bytes_per_rank: least } = data.totals;
     const most = format.bytes(mostOf(sent, data.ranks));
     const items = [item("sent per rank", `${most} of ${format.bytes(all)}`)];
     if (least !== null) {

@@ -144,20 +144,7 @@ function phase(data, transfers) {
   return adds === 0 ? `: ${names[1]}` : ": both phases at once, in a pipeline";
 }
 
-/** Return the least that the busiest rank must send, where ranks alone add; null if not known. */
-export function leastBytes(data) {
-  const n = data.ranks;
-  const share = {
-    all_reduce: (2 * (n - 1)) / n,
-    reduce_scatter: (n - 1) / n,
-    all_gather: (n - 1) / n,
-    all_to_all: (n - 1) / n,
-    send_recv: 1,
-  }[data.collective];
-  return share === undefined ? null : share * data.size_bytes;
-}
-
-/** Return the same in words. */
+/** Return the least that a rank must send where ranks do the adding, in words. */
 export function leastInWords(data) {
   return {
     all_reduce: "2 (n - 1)/n of the buffer",
