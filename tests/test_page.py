@@ -575,7 +575,8 @@ def test_pictures_answer_to_their_own_controls(visit: Visit) -> None:
     by_tp = visit.text("#scaling-table")
     visit.at("#scaling-vary").select_option("pp")
     expect(visit.at("#scaling-table")).not_to_have_text(by_tp)
-    chart = visit.settle().at("svg.scaling-time")
+    assert "--" not in visit.settle().text("#scaling-table")  # options are the command line's
+    chart = visit.at("svg.scaling-time")
     chart.focus()
     chart.press("Home")
     chart.press("Enter")  # its first bar is taken

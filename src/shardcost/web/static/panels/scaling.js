@@ -69,12 +69,17 @@ export function mount(root, page) {
   const efficiency = plot(places, page, { height: 150, name: "scaling-efficiency" });
   const ratio = plot(places, page, { height: 150, name: "scaling-ratio" });
 
+  /** Return a row whose reason has no dashes of the command line. */
+  function inWords(row) {
+    return row.reason ? { ...row, reason: format.unflagged(row.reason) } : row;
+  }
+
   function load(signal) {
     if (!asked) return Promise.resolve();
     return frame.run(async (own) => {
       const data = await page.post("api/scaling", bodyOf(vary.value), own);
       if (own.aborted) return;
-      shown = data;
+      shown = { ...data, rows: data.rows.map(inWords) };
       draw();
     }, signal);
   }
