@@ -52,6 +52,8 @@ _NUMBERS: Final = ("tp", "cp", "ep", "pp", "dp", "chunks", "micro_batch")
 _MOST_GPUS: Final = 1024
 _TIMES_GPUS: Final = 64
 """Devices are offered up to so many, or so many times those that there are, if that is less."""
+_MOST_DIVIDED: Final = 2**32
+"""Of more devices no divisors but powers of two are looked for."""
 _MOST_SEQUENCES: Final = 64
 """Micro-batches are offered up to so many sequences."""
 
@@ -373,7 +375,8 @@ def _halved(number: int) -> Iterator[int]:
 def _divisions(gpus: int, parts: int, current: int, *, even: bool) -> list[int]:
     """Return degrees that divide parts over devices: powers of two, and others that go evenly."""
     most = min(gpus, parts)
-    whole = {each for each in divisors(gpus) if each <= most and not (even and parts % each)}
+    known = divisors(gpus) if gpus <= _MOST_DIVIDED else ()
+    whole = {each for each in known if each <= most and not (even and parts % each)}
     return sorted({*_doubled(1, most), *whole, current})
 
 
