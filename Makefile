@@ -75,6 +75,7 @@ bench: .venv/dev ## speed, as ratios measured in one run
 	@$(BIN)/python benchmarks/search.py
 	@$(BIN)/python benchmarks/trace.py
 	@$(BIN)/python benchmarks/serve.py
+	@$(BIN)/python benchmarks/page.py
 
 format: .venv/dev ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .

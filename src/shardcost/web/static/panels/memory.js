@@ -146,7 +146,7 @@ export function mount(root, page) {
       ` of ${format.bytes(memory.capacity_bytes)}${when}: `,
       memory.fits
         ? html("span", {}, `${format.bytes(room)} (${format.percent(room / memory.capacity_bytes)}) is left.`)
-        : html("strong", { class: "is-bad" }, memory.reason ?? `${format.bytes(-room)} too much.`),
+        : html("strong", { class: "is-bad" }, `${format.bytes(-room)} too much.`),
     );
   }
 
