@@ -29,7 +29,7 @@ from shardcost.schedule.timeline import Timeline, timeline_of
 from shardcost.schedule.work import StepWork
 from shardcost.workload import Train
 
-MOST_EVENTS: Final = 20_000
+MOST_EVENTS: Final = 8_000
 _MOST_STAGES: Final = 16
 """Of a pipeline with more, the outermost of both ends are drawn."""
 _MOST_LAYERS: Final = 256
