@@ -7,14 +7,14 @@ are one; others of the same name are told apart by a number.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from shardcost.estimate.busy import IDLE, busy
+from shardcost.estimate.busy import busy
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.traffic import collectives_of
-from shardcost.estimate.work import all_passes, beside_of, sends
+from shardcost.estimate.work import ENDS, beside_of, only_stage, sends, stage_passes
 from shardcost.program.operations import Collective, Operation, Operations, Passes
 
 
@@ -43,38 +43,25 @@ class Call(NamedTuple):
         return self.times * self.seconds
 
 
-_BOTH: Final = ("embedding", "head")
-
-
 class Pace(NamedTuple):
     """The stage that sets the pace."""
 
     name: str
     layers: Any
     ends: tuple[str, ...]
-    """Which of ``embedding`` and ``head`` it has besides."""
+    """Which of `ENDS` it has."""
 
 
 def pace_of(found: Estimate) -> Pace:
     """Return the stage that has most to do for a micro-batch; of serving, all stages together."""
     program, work = found.program, found.work
     if program.step is None:
-        return Pace("all stages", sum(each.count for each in program.layers), _BOTH)
-    stages, layer = program.stages, all_passes(work.layer)
-    known = (
-        Pace("first stage", stages.first.layers, _BOTH[:1]),
-        Pace("middle stage", stages.middle.layers, ()),
-        Pace("last stage", stages.last.layers, _BOTH[1:]),
-    )
-    extras = (all_passes(work.first), IDLE, all_passes(work.last))
-    seconds = [
-        (layer.times(each.layers) + extra).device_s
-        for each, extra in zip(known, extras, strict=True)
-    ]
-    slowest = known[seconds.index(max(seconds))]
+        layers = sum(each.count for each in program.layers)
+        return Pace("all stages", layers, ENDS)
     if found.layout.pp == 1:
-        return Pace("only stage", stages.first.layers, _BOTH)
-    return slowest
+        return Pace(*only_stage(program, work)[:3])
+    slowest = max(stage_passes(program, work), key=lambda each: float(each.busy.device_s))
+    return Pace(*slowest[:3])
 
 
 def prices_of(found: Estimate) -> Prices:
@@ -134,7 +121,7 @@ def _pieces(found: Estimate) -> Iterator[tuple[Any, str, Passes]]:
     whole = sum(each.count for each in program.layers)
     for each in program.layers:
         yield runs * pace.layers * each.count / whole, "", each.passes
-    for end, piece in zip(_BOTH, (program.first, program.last), strict=True):
+    for end, piece in zip(ENDS, (program.first, program.last), strict=True):
         yield runs * (end in pace.ends), f"{end} ", piece
 
 

@@ -11,7 +11,7 @@ from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Device
 from shardcost.collectives.calibration import Calibration
 from shardcost.errors import BadTypeError
-from shardcost.estimate.busy import IDLE, Busy, chosen
+from shardcost.estimate.busy import Busy, chosen
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.totals import (
     forward_pass,
@@ -21,7 +21,13 @@ from shardcost.estimate.totals import (
     served_s,
     software_of,
 )
-from shardcost.estimate.work import RankWork, all_passes, step_work
+from shardcost.estimate.work import (
+    RankWork,
+    all_passes,
+    only_stage,
+    stage_passes,
+    step_work,
+)
 from shardcost.kernels.constants import section_of
 from shardcost.kernels.products import product_section
 from shardcost.layout import Layout
@@ -129,17 +135,14 @@ def _training(program: Program, work: RankWork) -> _Times:
 
 def _slowest_stage(program: Program, work: RankWork) -> tuple[Busy, Any]:
     """Return one micro-batch on the stage that has most to do, and how many layers that has."""
-    stages, layer = program.stages, all_passes(work.layer)
-    first, last = all_passes(work.first), all_passes(work.last)
-    layers = stages.first.layers
-    stage = layer.times(layers) + first
+    first, *others = stage_passes(program, work)
+    stage, layers = first.busy, first.layers
+    for other in others:
+        slower = other.busy.device_s > stage.device_s
+        layers = choose(slower, other.layers, layers)
+        stage = chosen(slower, other.busy, stage)
     alone = program.setting.layout.pp == 1
-    for share, extra in ((stages.middle, IDLE), (stages.last, last)):
-        other = layer.times(share.layers) + extra
-        slower = other.device_s > stage.device_s
-        layers = choose(slower, share.layers, layers)
-        stage = chosen(slower, other, stage)
-    return chosen(alone, layer.times(stages.first.layers) + first + last, stage), layers
+    return chosen(alone, only_stage(program, work).busy, stage), layers
 
 
 def _parts(

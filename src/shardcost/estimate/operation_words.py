@@ -110,8 +110,8 @@ def product_taken_apart(prices: Prices, op: Product) -> Parts:
 def section_for(prices: Prices, shelf: KernelShelf, name: str) -> Section:
     """Return the constants that price a kernel: the software's own, else the device's."""
     if shelf == "products":
-        return prices._product_constants(name) or product_section(prices.device, name)
-    return prices._own(shelf, name) or section_of(shelf, prices.device, name)
+        return prices.own_products(name) or product_section(prices.device, name)
+    return prices.own(shelf, name) or section_of(shelf, prices.device, name)
 
 
 def section_of_call(prices: Prices, call: Call) -> tuple[KernelShelf, Section, dict[str, str]]:

@@ -144,14 +144,14 @@ class Prices:
             if key not in self._kept:
                 self._kept[key] = self._alone(op, units_taken)
 
-    def _own(self, shelf: KernelShelf, name: str) -> Section | None:
+    def own(self, shelf: KernelShelf, name: str) -> Section | None:
         """Return the constants of the software's own kernels on the device, if it has any."""
         if self._kernels is None:
             return None
         return own_section(shelf, self.device, f"{self._kernels}_{name}")
 
     def _constants(self, shelf: KernelShelf, name: str) -> Mapping[str, Any] | None:
-        found = self._own(shelf, name)
+        found = self.own(shelf, name)
         return None if found is None else found.constants
 
     def _key(self, op: Operation, units_taken: int) -> tuple[Any, ...]:
@@ -202,13 +202,13 @@ class Prices:
             batch=batch,
             units_taken=units_taken,
             memory_taken=taken,
-            constants=self._product_constants(dtype),
+            constants=self.own_products(dtype),
         )
 
-    def _product_constants(self, dtype: str) -> Section | None:
+    def own_products(self, dtype: str) -> Section | None:
         """Return constants of the software's own products; None where they are the device's."""
         if BITS[dtype] >= _WIDE:
-            return self._own("products", "bf16")
+            return self.own("products", "bf16")
         if self._narrow_products is None:
             return None
         name = product_section(self.device, dtype).name

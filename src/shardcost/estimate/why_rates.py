@@ -9,7 +9,7 @@ from shardcost.estimate.reason import Part, Term, Why, cited, flop, reason, stat
 from shardcost.estimate.result import FLOP_CONVENTION, Estimate
 from shardcost.estimate.why_error import over_time, range_error, run_error, time_part, time_term
 from shardcost.estimate.why_time import end_of_interval, time
-from shardcost.program.flops import _matrix_weights, _tokens_with_logits
+from shardcost.program.flops import matrix_weights, tokens_with_logits
 from shardcost.units import format_flops, format_percent, format_time
 from shardcost.workload import Decode, Prefill, Train
 
@@ -201,8 +201,8 @@ def _model_flops(figure: str) -> Callable[[Estimate], Why]:
         model, work = found.model, found.workload
         flops = float(getattr(found, figure))
         passes = 3.0 if isinstance(work, Train) else 1.0
-        weights = sum(block.count * _matrix_weights(block, model) for block in model.blocks)
-        answered = _tokens_with_logits(work)
+        weights = sum(block.count * matrix_weights(block, model) for block in model.blocks)
+        answered = tokens_with_logits(work)
         head = 2.0 * model.hidden_size * model.vocab_size * answered
         tokens = float(work.tokens)
         attention = (flops / passes - float(head)) / tokens - 2.0 * float(weights)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import largest, smallest
 from shardcost.checks import is_array
@@ -140,6 +140,41 @@ def beside_of(every: Operations, seconds: list[Any], prices: Prices, software: S
 def all_passes(piece: PieceWork) -> Busy:
     """Return one micro-batch over a piece, forward and backward."""
     return piece.forward + piece.backward + piece.weight
+
+
+ENDS: Final = ("embedding", "head")
+"""What the first and the last stage have besides layers."""
+
+
+class StagePass(NamedTuple):
+    """One micro-batch on one kind of stage."""
+
+    name: str
+    layers: Any
+    ends: tuple[str, ...]
+    """Which of `ENDS` it has."""
+    busy: Busy
+
+
+def only_stage(program: Program, work: RankWork) -> StagePass:
+    """Return one micro-batch on the one stage of a pipeline that is none."""
+    layers = program.stages.first.layers
+    whole = all_passes(work.layer).times(layers) + all_passes(work.first) + all_passes(work.last)
+    return StagePass("only stage", layers, ENDS, whole)
+
+
+def stage_passes(program: Program, work: RankWork) -> tuple[StagePass, ...]:
+    """Return one micro-batch on the first, a middle and the last stage of a pipeline."""
+    stages, layer = program.stages, all_passes(work.layer)
+    kinds = (
+        ("first stage", stages.first.layers, ENDS[:1], all_passes(work.first)),
+        ("middle stage", stages.middle.layers, (), IDLE),
+        ("last stage", stages.last.layers, ENDS[1:], all_passes(work.last)),
+    )
+    return tuple(
+        StagePass(name, layers, ends, layer.times(layers) + extra)
+        for name, layers, ends, extra in kinds
+    )
 
 
 def step_work(program: Program, work: RankWork) -> StepWork:

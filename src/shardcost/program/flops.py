@@ -24,15 +24,16 @@ def model_flops(model: Model, workload: Workload, *, causal: bool) -> Any:
         workload: A training step counts forward and backward, others forward only.
         causal: Count the pairs of tokens that the mask leaves, not all.
     """
-    matrices = 2.0 * sum(block.count * _matrix_weights(block, model) for block in model.blocks)
+    matrices = 2.0 * sum(block.count * matrix_weights(block, model) for block in model.blocks)
     context = _mean_context(workload, causal=causal)
     attention = sum(block.count * _attention(block, context) for block in model.blocks)
     layers = workload.tokens * (matrices + attention)
-    head = 2.0 * model.hidden_size * model.vocab_size * _tokens_with_logits(workload)
+    head = 2.0 * model.hidden_size * model.vocab_size * tokens_with_logits(workload)
     return (3.0 if isinstance(workload, Train) else 1.0) * (layers + head)
 
 
-def _matrix_weights(block: Block, model: Model) -> Any:
+def matrix_weights(block: Block, model: Model) -> Any:
+    """Return the weights of a layer's matrices that a token meets."""
     active = block.parameters(model.hidden_size) - block.idle_parameters(model.hidden_size)
     if isinstance(block.feed_forward, Experts):
         return active - block.feed_forward.count * model.hidden_size  # the router, too small
@@ -61,5 +62,6 @@ def _mean_context(workload: Workload, *, causal: bool) -> Any:
     raise TypeError(type(workload).__name__)
 
 
-def _tokens_with_logits(workload: Workload) -> Any:
+def tokens_with_logits(workload: Workload) -> Any:
+    """Return the tokens that meet the head: of a prompt only the last."""
     return workload.batch if isinstance(workload, Prefill) else workload.tokens
