@@ -287,14 +287,16 @@ def test_adjusted_prices_change_the_step_and_nothing_that_is_kept(trained: Found
     best = trained.best[0]
     program = best.estimate.program
     prices = import_module("shardcost.search.sensitivity")._prices(best, best.question.cluster)
-    plain = adjusted_time_s(best, prices, lambda _, seconds: seconds)
+    plain = adjusted_time_s(best.estimate, prices, lambda _, seconds: seconds)
     assert plain == pytest.approx(best.time_s, rel=1e-9)
-    longer = adjusted_time_s(best, prices, lambda _, seconds: seconds * np.array([1.0, 2.0]))
+    longer = adjusted_time_s(
+        best.estimate, prices, lambda _, seconds: seconds * np.array([1.0, 2.0])
+    )
     overhead = program.setting.software.step_overhead_s
     assert longer[0] == pytest.approx(plain, rel=1e-12)
     assert longer[1] - overhead <= 2 * (plain - overhead) * (1 + 1e-9)
     assert longer[1] > 1.9 * plain - overhead
-    assert adjusted_time_s(best, prices, lambda _, seconds: seconds) == plain
+    assert adjusted_time_s(best.estimate, prices, lambda _, seconds: seconds) == plain
 
 
 def test_a_search_that_found_nothing_has_nothing_to_change() -> None:

@@ -1,7 +1,7 @@
 """What limits a layout, in one sentence: `limit_of`.
 
 The limit is the largest part of the time. What that part waits for is judged by what more of each
-resource would bring (`sensitivity`): arithmetic or memory bandwidth where it computes, a link's
+resource would bring (`gains_of`): arithmetic or memory bandwidth where it computes, a link's
 bandwidth or its latency where it communicates. Where a layout does not fit, memory is the limit.
 """
 
@@ -11,10 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from shardcost.estimate.result import Estimate
-from shardcost.search.found import Candidate
-from shardcost.search.question import Question
-from shardcost.search.sensitivity import Gain, sensitivity
-from shardcost.search.space import Space
+from shardcost.search.sensitivity import Gain, gains_of
 from shardcost.units import format_percentage
 
 _COMMUNICATION: Final = " communication"
@@ -71,9 +68,9 @@ def _waits_for(now: Estimate, part: str, shares: Mapping[str, float]) -> str:
         runs = int(now.program.micro_batches)
         return f": {now.layout.pp} stages fill and drain over {runs} micro-batches"
     if part in _COMPUTE:
-        return _on_device(part, _gains(now)[:2], shares)
+        return _on_device(part, gains_of(now, _MORE)[:2], shares)
     if part.endswith(_COMMUNICATION):
-        return _on_links(_gains(now)[2:-1], shares)
+        return _on_links(gains_of(now, _MORE)[2:], shares)
     return ": the devices wait for the host"
 
 
@@ -107,15 +104,3 @@ def _brings(gain: Gain) -> str:
 
 def _named(gain: Gain) -> str:
     return "arithmetic" if gain.what == _ARITHMETIC else gain.what
-
-
-def _gains(now: Estimate) -> tuple[Gain, ...]:
-    """Return what more of each resource would bring an estimate's layout.
-
-    They are of the device's arithmetic and memory, then of the links, at last of more memory.
-    """
-    question = Question(now.model, now.cluster, now.workload, now.software, Space())
-    candidate = Candidate(question, {"time_s": now.time_s, "score": now.time_s})
-    known = {name: getattr(now, name) for name in ("layout", "workload", "software")}
-    vars(candidate).update(known, estimate=now)  # instead of what it would make of its row
-    return sensitivity(candidate, _MORE)

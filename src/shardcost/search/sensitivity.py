@@ -28,6 +28,7 @@ from shardcost.collectives.paths import NO_WIRE, RingLibrary, Wire, ring_library
 from shardcost.collectives.silicon import CollectiveTime
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Adjust, Prices
+from shardcost.estimate.result import Estimate
 from shardcost.estimate.totals import total_s
 from shardcost.estimate.work import rank_work
 from shardcost.kernels.products import product_section
@@ -68,14 +69,18 @@ def sensitivity(
         beyond: The best layout that a little more memory would hold (`Found.beyond`); memory brings
             a layout itself nothing.
     """
+    return (*gains_of(candidate.estimate, more), _of_memory(candidate, beyond))
+
+
+def gains_of(found: Estimate, more: float = 0.1) -> tuple[Gain, ...]:
+    """Return what more of the device's arithmetic and memory rate, and of links, would bring."""
     more = positive_number("more", more)
     factors = np.array([1 + _STEP, 1 / (1 + _STEP), 1 + more, 1])
-    return tuple(_gains(candidate, factors, beyond))
+    return tuple(_gains(found, factors))
 
 
-def _gains(candidate: Candidate, factors: Any, beyond: Candidate | None) -> Iterator[Gain]:
-    time_s = candidate.estimate.time_s
-    cluster = candidate.question.cluster
+def _gains(found: Estimate, factors: Any) -> Iterator[Gain]:
+    time_s, cluster = found.time_s, found.cluster
 
     def gain(what: str, times: Any, note: str = "") -> Gain:
         up, down, then, now = np.broadcast_to(times, factors.shape).tolist()
@@ -83,9 +88,9 @@ def _gains(candidate: Candidate, factors: Any, beyond: Candidate | None) -> Iter
         return Gain(what, time_s * then / now, 100 * (now / then - 1), elasticity, note)
 
     for what, device in (("FLOP/s", _computing), ("memory bandwidth", _reading)):
-        kin = _as_measured(cluster.device, candidate.workload.dtype)
-        yield gain(what, [_on_device(candidate, device(kin, each)) for each in factors])
-    inside, crossing = _Links(candidate, inside=factors), _Links(candidate, outside=factors)
+        kin = _as_measured(cluster.device, found.workload.dtype)
+        yield gain(what, [_on_device(found, device(kin, each)) for each in factors])
+    inside, crossing = _Links(found, inside=factors), _Links(found, outside=factors)
     yield gain(
         "bandwidth inside a node",
         inside.time_s,
@@ -95,17 +100,15 @@ def _gains(candidate: Candidate, factors: Any, beyond: Candidate | None) -> Iter
         yield gain(
             "network bandwidth", crossing.time_s, "" if crossing.crossed else "no group crosses it"
         )
-    yield _of_memory(candidate, beyond)
 
 
-def _prices(candidate: Candidate, cluster: Cluster) -> Prices:
-    layout = places(candidate.layout)
-    return Prices(cluster, candidate.software, layout, candidate.question.wire)
+def _prices(found: Estimate, cluster: Cluster) -> Prices:
+    return Prices(cluster, found.software, places(found.layout), found.wire)
 
 
-def adjusted_time_s(candidate: Candidate, prices: Prices, how: Adjust) -> Any:
+def adjusted_time_s(found: Estimate, prices: Prices, how: Adjust) -> Any:
     """Return the time of a step whose operations take what a function makes of their seconds."""
-    program = candidate.estimate.program
+    program = found.program
     return total_s(program, rank_work(program, prices.adjusted(how)))
 
 
@@ -133,32 +136,32 @@ def _reading(device: Device, factor: float) -> Device:
     return replace(device, memory_bytes_per_s=factor * device.memory_bytes_per_s)
 
 
-def _on_device(candidate: Candidate, device: Device) -> Any:
+def _on_device(found: Estimate, device: Device) -> Any:
     """Return the time of a step whose kernels run on another device, and collectives as before."""
-    cluster = candidate.question.cluster
-    before = _prices(candidate, cluster)
+    cluster = found.cluster
+    before = _prices(found, cluster)
 
     def how(op: Any, seconds: Any) -> Any:
         return before.of((op,))[0] if isinstance(op, Collective) else seconds
 
-    return adjusted_time_s(candidate, _prices(candidate, replace(cluster, device=device)), how)
+    return adjusted_time_s(found, _prices(found, replace(cluster, device=device)), how)
 
 
 class _Links:
     """A layout on links of other rates, factors of those that it has: numbers, or arrays."""
 
-    def __init__(self, candidate: Candidate, inside: Any = 1.0, outside: Any = 1.0) -> None:
-        self.candidate = candidate
+    def __init__(self, found: Estimate, inside: Any = 1.0, outside: Any = 1.0) -> None:
+        self.found = found
         self.inside, self.outside = inside, outside
         self.used = self.crossed = False
         """Whether any group has ranks in one domain, or in several."""
-        self._prices = _prices(candidate, candidate.question.cluster)
+        self._prices = _prices(found, found.cluster)
         self._seconds: Callable[[Collective], Any] = cache(self._collective_s)
 
     @property
     def time_s(self) -> Any:
         """Of a step."""
-        return adjusted_time_s(self.candidate, self._prices, self._how)
+        return adjusted_time_s(self.found, self._prices, self._how)
 
     def _how(self, op: Any, seconds: Any) -> Any:
         if not isinstance(op, Collective) or op.ranks == 1:
@@ -170,7 +173,7 @@ class _Links:
         if self._prices.is_multimem(op):
             self.used = True
             size = (_SMALL_BYTES, op.size_bytes)
-            cluster = self.candidate.question.cluster
+            cluster = self.found.cluster
             start, whole = (multimem_all_reduce_s(cluster, op.ranks, each) for each in size)
             return start + (whole - start) / self.inside
         found, _ = self._prices.asked(op)
