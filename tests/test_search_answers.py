@@ -12,6 +12,7 @@ import pytest
 from shardcost import Cluster, Decode, Layout, Prefill, Train, estimate, search
 from shardcost.collectives.silicon import collective_time
 from shardcost.errors import BadValueError
+from shardcost.estimate.calls import prices_of
 from shardcost.search.answers import (
     Gain,
     Relaxation,
@@ -286,7 +287,7 @@ def test_half_of_the_draws_lie_within_the_median_error() -> None:
 def test_adjusted_prices_change_the_step_and_nothing_that_is_kept(trained: Found) -> None:
     best = trained.best[0]
     program = best.estimate.program
-    prices = import_module("shardcost.search.sensitivity")._prices(best, best.question.cluster)
+    prices = prices_of(best.estimate)
     plain = adjusted_time_s(best.estimate, prices, lambda _, seconds: seconds)
     assert plain == pytest.approx(best.time_s, rel=1e-9)
     longer = adjusted_time_s(
