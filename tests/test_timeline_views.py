@@ -23,7 +23,8 @@ from shardcost.estimate.events import COMMUNICATION, Drawing, Event
 from shardcost.estimate.layer_timeline import layer_timeline, usual_layers
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
-from shardcost.estimate.step_timeline import MOST_EVENTS, step_timeline
+from shardcost.estimate.step_timeline import step_timeline
+from shardcost.estimate.training_timeline import MOST_EVENTS
 from shardcost.estimate.work import all_passes, piece_work
 from shardcost.formats.kineto import read
 from shardcost.report.estimate import title

@@ -17,8 +17,13 @@ COMPUTE: Final = "compute"
 COMMUNICATION: Final = frozenset({"comm", "send"})
 """Kinds of event that are communication."""
 VIEWS: Final = ("step", "layer")
+TRIFLE_S: Final = 1e-12
+"""Shorter pieces are rounding."""
 _ROUNDING: Final = 1e-12
 """By which the end of an event may lie behind the start of the next, as a share of it."""
+
+Span = tuple[float, float]
+"""From when to when, in seconds."""
 
 
 class Event(NamedTuple):
@@ -132,3 +137,15 @@ def _total(event: Event) -> str:
 def summed(*tables: Mapping[str, Any]) -> float:
     """Return all seconds of tables together."""
     return float(sum(sum(table.values()) for table in tables))
+
+
+def step_totals(found: Estimate) -> dict[str, float]:
+    """Return what the estimate says of the stage that sets the pace."""
+    totals = {
+        "compute_s": summed(found.compute_s),
+        "exposed_s": summed(found.exposed_s),
+        "hidden_s": summed(found.hidden_s),
+        "bubble_s": float(found.parts_s.get("bubble", 0.0)),
+        "host_s": float(found.parts_s["host and overhead"]),
+    }
+    return {name: seconds if seconds > TRIFLE_S else 0.0 for name, seconds in totals.items()}
