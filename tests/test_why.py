@@ -15,9 +15,9 @@ from shardcost.collectives.silicon import CollectiveTime, collective_time
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate import estimate
 from shardcost.estimate.interval import ranges_of
-from shardcost.estimate.reason import Why
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.why import figures, why
+from shardcost.estimate.why.reason import Why
 from shardcost.report.collective import as_data as collective_as_data
 from shardcost.report.estimate import as_data as estimate_as_data
 from shardcost.report.why import as_data, as_text, collective_figures, why_collective

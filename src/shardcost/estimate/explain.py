@@ -16,18 +16,18 @@ from shardcost.checks import is_array
 from shardcost.errors import BadTypeError
 from shardcost.estimate.busy import Busy
 from shardcost.estimate.calls import prices_of, times_sent
-from shardcost.estimate.operation_words import (
+from shardcost.estimate.price import Prices
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.why.memory import memory_in_words
+from shardcost.estimate.why.operation_words import (
     attention_in_words,
     collective_in_words,
     passes_in_words,
     product_in_words,
 )
-from shardcost.estimate.price import Prices
-from shardcost.estimate.reason import brief
-from shardcost.estimate.result import Estimate
-from shardcost.estimate.why_memory import memory_in_words
-from shardcost.estimate.why_rates import utilisation_in_words
-from shardcost.estimate.why_time import pipeline_in_words, serving_in_words, step, step_in_words
+from shardcost.estimate.why.rates import utilisation_in_words
+from shardcost.estimate.why.reason import brief
+from shardcost.estimate.why.time import pipeline_in_words, serving_in_words, step, step_in_words
 from shardcost.program.operations import (
     AttentionCore,
     Operation,

@@ -15,7 +15,8 @@ from shardcost.collectives.calibration import given
 from shardcost.collectives.interval import interval_of
 from shardcost.collectives.silicon import CollectiveTime
 from shardcost.errors import BadTypeError, UnknownNameError
-from shardcost.estimate.reason import (
+from shardcost.estimate.why.operation import path_formula
+from shardcost.estimate.why.reason import (
     Error,
     Part,
     Term,
@@ -24,7 +25,6 @@ from shardcost.estimate.reason import (
     reason,
     spread,
 )
-from shardcost.estimate.why_operation import path_formula
 from shardcost.report import formulas
 from shardcost.report.collective import link, title
 from shardcost.report.collective import why as rule_of_choice

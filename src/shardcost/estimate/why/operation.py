@@ -10,7 +10,10 @@ from shardcost.collectives.calibration import Calibration
 from shardcost.collectives.interval import interval_of
 from shardcost.collectives.silicon import CollectiveTime
 from shardcost.estimate.calls import Call
-from shardcost.estimate.operation_words import (
+from shardcost.estimate.price import Prices
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.why.error import kernel_error, of_rows
+from shardcost.estimate.why.operation_words import (
     attention_in_words,
     cache_bytes,
     collective_in_words,
@@ -21,8 +24,7 @@ from shardcost.estimate.operation_words import (
     section_for,
     some,
 )
-from shardcost.estimate.price import Prices
-from shardcost.estimate.reason import (
+from shardcost.estimate.why.reason import (
     SENT,
     Error,
     Term,
@@ -32,8 +34,6 @@ from shardcost.estimate.reason import (
     reason,
     stated_by,
 )
-from shardcost.estimate.result import Estimate
-from shardcost.estimate.why_error import kernel_error, of_rows
 from shardcost.kernels.constants import Section
 from shardcost.program.operations import AttentionCore, Collective, Pass, Product
 from shardcost.units import format_percent, format_time

@@ -8,8 +8,8 @@ from typing import Any
 from shardcost.dtypes import BITS
 from shardcost.estimate.calls import Call, times_sent
 from shardcost.estimate.price import Prices
-from shardcost.estimate.reason import brief, flop
 from shardcost.estimate.result import Estimate
+from shardcost.estimate.why.reason import brief, flop
 from shardcost.kernels.constants import KernelShelf, Section, section_of
 from shardcost.kernels.products import Parts, product_parts, product_section
 from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product

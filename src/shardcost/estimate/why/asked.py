@@ -10,15 +10,13 @@ from __future__ import annotations
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.calls import Asked
-from shardcost.estimate.reason import Part, Term, Why
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.why_comm import comm, comm_figures, link
-from shardcost.estimate.why_memory import memory, memory_figures
-from shardcost.estimate.why_operation import operation
-from shardcost.estimate.why_rates import WHOLE, whole_figures
-from shardcost.estimate.why_time import part
-
-__all__ = ["Part", "Term", "Why", "figures", "why"]
+from shardcost.estimate.why.comm import comm, comm_figures, link
+from shardcost.estimate.why.memory import memory, memory_figures
+from shardcost.estimate.why.operation import operation
+from shardcost.estimate.why.rates import WHOLE, whole_figures
+from shardcost.estimate.why.reason import Why
+from shardcost.estimate.why.time import part
 
 
 def why(found: Estimate, figure: str) -> Why:

@@ -7,12 +7,12 @@ from typing import Any, Final
 from shardcost.arrays import largest
 from shardcost.estimate.calls import Asked, pace_of
 from shardcost.estimate.interval import interval_of, residuals_of
-from shardcost.estimate.operation_words import section_of_call
-from shardcost.estimate.reason import Part, Term, Why, reason, total
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.totals import forward_pass, forward_sends_s, tensor_collectives
-from shardcost.estimate.why_comm import exposed, summed
-from shardcost.estimate.why_error import kernel_error, run_error, time_part, time_term
+from shardcost.estimate.why.comm import exposed, summed
+from shardcost.estimate.why.error import kernel_error, run_error, time_part, time_term
+from shardcost.estimate.why.operation_words import section_of_call
+from shardcost.estimate.why.reason import Part, Term, Why, reason, total
 from shardcost.estimate.work import step_work
 from shardcost.program.operations import AttentionCore, Pass, Product
 from shardcost.schedule.step import StepTime, step_time

@@ -15,8 +15,8 @@ from shardcost.collectives.interval import interval_of as interval_of_collective
 from shardcost.estimate.calls import Call
 from shardcost.estimate.interval import interval_of, ranges_of, standing_of
 from shardcost.estimate.price import Prices
-from shardcost.estimate.reason import Error, Part, Term, Why, in_unit, reason, spread
 from shardcost.estimate.result import Estimate
+from shardcost.estimate.why.reason import Error, Part, Term, Why, in_unit, reason, spread
 from shardcost.kernels.constants import KernelShelf, Section
 from shardcost.program.operations import Collective
 from shardcost.units import format_time

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 from shardcost.arrays import ceil_div, smallest
 from shardcost.dtypes import BITS
 from shardcost.estimate.interval import residuals_of_memory
-from shardcost.estimate.reason import (
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.why.reason import (
     Error,
     Part,
     Term,
@@ -21,7 +22,6 @@ from shardcost.estimate.reason import (
     stated_by,
     total,
 )
-from shardcost.estimate.result import Estimate
 from shardcost.memory.cache import cache_bytes_per_layer
 from shardcost.memory.habits import Habits, habits_with
 from shardcost.memory.held import KINDS, Held

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from shardcost.collectives.bounds import bus_factor
 from shardcost.estimate.calls import Asked, Call, times_sent
-from shardcost.estimate.reason import (
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.why.error import collectives_error, over_time, time_term
+from shardcost.estimate.why.reason import (
     SENT,
     Error,
     Part,
@@ -18,8 +20,6 @@ from shardcost.estimate.reason import (
     stated_by,
     total,
 )
-from shardcost.estimate.result import Estimate
-from shardcost.estimate.why_error import collectives_error, over_time, time_term
 from shardcost.program.operations import Collective
 from shardcost.units import format_time
 
