@@ -239,10 +239,10 @@ def test_numbers_are_quick() -> None:
 
 
 def timed(work: StepWork) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(20):
         step_time(work, "1f1b")
-    return (time.perf_counter() - start) / 20
+    return (time.process_time() - start) / 20
 
 
 # What cannot run.
@@ -377,9 +377,9 @@ def test_rows_are_complete_events() -> None:
 
 
 def test_large_timelines_are_quick() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     line = timeline_of(even(64, 512, 8, sends=Sends(0.01)), "interleaved")
-    assert time.perf_counter() - start < 10  # about one second on an idle core
+    assert time.process_time() - start < 10  # about one second on an idle core
     assert line.step_s == pytest.approx(
         step_time(even(64, 512, 8, sends=Sends(0.01)), "interleaved").step_s
     )

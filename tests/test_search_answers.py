@@ -245,9 +245,9 @@ def test_crossovers_speak_of_the_objective(decoded: Found, prefilled: Found) -> 
 
 
 def test_stability_is_the_same_for_the_same_seed_and_fast(found: Found) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     one_time = stability(found)
-    assert time.perf_counter() - started < 1.5
+    assert time.process_time() - started < 1.5
     assert stability(found) == one_time
     assert one_time.layouts == len(found.best)
     assert one_time.shown == 5

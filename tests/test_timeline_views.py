@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -420,15 +419,3 @@ def test_what_cannot_be_drawn_is_refused_with_one_line(tmp_path: Path) -> None:
     with pytest.raises(BadValueError, match=r"ends in \.png or \.svg"):
         write_timeline_plot(one, tmp_path / "a.pdf")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_ordinary_timelines_take_less_than_a_tenth_of_a_second() -> None:
-    for model, layout, work in ASKS:
-        found = estimate(model, H100, layout, work)
-        for of in ("step", "layer"):
-            took = []
-            for _ in range(3):
-                begun = perf_counter()
-                as_data(found, of)
-                took.append(perf_counter() - begun)
-            assert min(took) < 0.1, (layout, of)

@@ -443,9 +443,9 @@ def test_cards_without_gpus_and_many_gpus_are_inspected_soon(write: Write) -> No
         for host in range(144)
         for dev in range(4)
     )
-    start = time.perf_counter()
+    start = time.process_time()
     rack = meaning(write(f"<system>{many}</system>"))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert (rack["gpus"], rack["hosts"], rack["like"]["cluster"]) == (576, 144, "gb200_nvl72")
     sizes = {tier["kind"]: tier["gpus"] for tier in rack["tiers"]}
     assert sizes == {"nvswitch": 576, "sockets": 4}
@@ -495,10 +495,10 @@ _LAUGHS = "".join(
 def test_what_is_damaged_or_hostile_is_refused_at_once(
     write: Write, text: str, reason: str
 ) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(FormatError, match=reason):
         nccl_xml.read(write(text))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_gzip_that_unpacks_to_much_is_refused(tmp_path: Path) -> None:
@@ -535,10 +535,10 @@ def test_no_damage_ends_in_anything_but_a_clear_error(write: Write) -> None:
     ],
 )
 def test_recognising_is_quick_whatever_the_file(head: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     nccl_xml.looks_like(head)
     nvidia_smi.looks_like(head)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 # The channels that NCCL chose.

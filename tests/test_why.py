@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import cache
 from math import exp, sqrt
 from typing import Any
@@ -311,17 +310,6 @@ def test_only_one_layout_can_be_asked() -> None:
     found = estimate("llama3-8b", "h100_sxm", Layout(tp=np.array([1, 2])), work)
     with pytest.raises(BadTypeError, match="one layout"):
         why(found, "time_s")
-
-
-def test_an_answer_takes_milliseconds() -> None:
-    found = found_of("experts trained")
-    names = figures(found)
-    for name in names:
-        why(found, name)
-    begin = time.perf_counter()
-    for name in names:
-        why(found, name)
-    assert (time.perf_counter() - begin) / len(names) < 0.02
 
 
 def test_as_data_has_the_shape_of_the_contract() -> None:
