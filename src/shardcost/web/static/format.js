@@ -168,7 +168,7 @@ const SYMBOLS = /^(tp|cp|pp|dp|ep)\b|^[a-z]+[_0-9]/;
 
 /** Return a line as a sentence; symbols keep their small letters. @param {string} line */
 export const sentence = (line) =>
-  SYMBOLS.test(line) ? line : line.charAt(0).toUpperCase() + line.slice(1);
+  SYMBOLS.test(line) ? line : (line.charAt(0).toUpperCase() + line.slice(1)).replace(/^Gpus\b/, "GPUs");
 
 /** Return a line of the command line without the dashes of its options. @param {string} line */
 export const unflagged = (line) =>

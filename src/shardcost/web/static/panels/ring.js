@@ -96,7 +96,7 @@ export function mount(root, page) {
       html(
         "div",
         { class: "ring-under" },
-        html("div", {}, html("h3", {}, "Ring all-reduce in three sentences"), sentences, formula),
+        html("div", {}, html("h3", {}, "How a ring all-reduce works"), sentences, formula),
         html("div", {}, html("h3", {}, "Bytes from rank to rank so far"), counts.links, counts.rest),
       ),
     );
