@@ -341,6 +341,7 @@ def test_answers_say_how_long_they_took_and_are_zipped(page: Client) -> None:
         ({"Host": "[::1]:80"}, 200),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-origin"}, 200),
         ({"Content-Type": "text/plain"}, 415),

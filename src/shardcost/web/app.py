@@ -191,7 +191,8 @@ class Desk:
             reply = await self.patient.ask(head, within_s=FILE_S)
         else:
             reply = await self.questions.ask(head, within_s=QUESTION_S)
-        if reply.state in {"done", "refused"} and len(reply.content) <= REMEMBERED_BYTES:
+        size = len(text) + len(reply.content)
+        if reply.state in {"done", "refused"} and size <= REMEMBERED_BYTES:
             self.remembered[key] = reply
             if len(self.remembered) > REMEMBERED:
                 self.remembered.popitem(last=False)

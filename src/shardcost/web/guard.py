@@ -109,7 +109,7 @@ class Guard:
         if not self._is_known(_name_of(host)):
             raise _RefusedError(421, "this server is not known by that name")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host:
+        if origin is not None and _host_of(origin) != host:
             raise _RefusedError(403, "only this server's own page may ask")
         foreign = headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}
         followed = scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate"
@@ -127,6 +127,14 @@ def _check_kind(path: str, headers: Headers) -> None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise _RefusedError(415, "Content-Type must be application/json")
+
+
+def _host_of(origin: str) -> str:
+    """Return the host and port of an origin; nothing where it is none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _name_of(host: str) -> str:

@@ -66,4 +66,4 @@ KEPT_SEARCHES: Final = 32
 REMEMBERED: Final = 512
 """Answers that are kept to be given again."""
 REMEMBERED_BYTES: Final = 2**17
-"""Of one such answer, at most."""
+"""Of one such answer and its question, at most."""
