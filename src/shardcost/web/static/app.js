@@ -52,6 +52,8 @@ class Page {
     this.control = null;
     /** @type {Record<string, string>} */
     this.plan = {};
+    /** @type {Record<string, string>} */
+    this.view = {};
     /** @type {Record<string, number>} */
     this.batches = {};
     this.timer = 0;
@@ -65,6 +67,12 @@ class Page {
       plan: () => this.plan,
       setPlan: (/** @type {Record<string, string>} */ plan) => {
         this.plan = plan;
+        this.writeUrl(false);
+      },
+      view: (/** @type {string} */ name) => this.view[name],
+      /** Keep what a tab shows in the address; "" is what it begins with. */
+      setView: (/** @type {Record<string, string>} */ view) => {
+        this.view = { ...this.view, ...view };
         this.writeUrl(false);
       },
     };
@@ -159,8 +167,8 @@ class Page {
   // --------------------------------------------------------------------------------- the URL
 
   async readUrl() {
-    const { ask, tab, plan, remarks } = await fromUrl(window.location);
-    [this.ask, this.plan] = [ask, plan];
+    const { ask, tab, plan, view, remarks } = await fromUrl(window.location);
+    [this.ask, this.plan, this.view] = [ask, plan, view];
     this.controls.show(ask, this.estimate);
     this.tabs.show(tab);
     remark(remarks);
@@ -169,7 +177,7 @@ class Page {
   /** @param {boolean} push */
   async writeUrl(push) {
     const turn = ++this.urls;
-    const { url, left } = await toUrl(this.ask, this.tabs.active, this.plan);
+    const { url, left } = await toUrl(this.ask, this.tabs.active, this.plan, this.view);
     if (turn !== this.urls && !push) return;
     try {
       if (push) window.history.pushState(null, "", url);
@@ -234,6 +242,7 @@ class Page {
     });
     this.settled();
     byId("headline-body").dataset.stale = "error";
+    this.tabs.refuse();
   }
 
   /** @param {Ask} asked @param {AbortController} control @param {boolean} [quiet] the reason is told */

@@ -19,6 +19,12 @@ export const FREE = [
   "schedule", "context_scheme", "scheme", "order",
 ];
 const SEARCHED = [...PLAN.map((name) => `plan_${name}`), ...FREE.map((name) => `fix_${name}`)];
+/** What is looked at in the tabs, where it is not what they begin with. */
+export const VIEW = [
+  "timeline_of", "scaling_vary", "ring_collective", "ring_algorithm", "ring_n", "ring_size",
+  "collective_group", "collective_name", "collective_gpus", "collective_nodes",
+  "collective_library", "collective_mode",
+];
 const SHORT = /^[\w.\-+%=:, ]{1,80}$/u;
 
 const NAME = /^[\w.\-+/:, ]{1,100}$/u;
@@ -160,14 +166,16 @@ const FILE_LIMIT = 1024 * 1024; // bytes that a fragment may unfold to
  * @param {Ask} ask
  * @param {string} tab
  * @param {Record<string, string>} [plan] texts of the search
+ * @param {Record<string, string>} [view] texts of what the tabs show
  * @returns {Promise<{url: string, left: string[]}>} left: files too large for a link
  */
-export async function toUrl(ask, tab, plan = {}) {
+export async function toUrl(ask, tab, plan = {}, view = {}) {
   const query = new URLSearchParams();
   for (const [field, value] of Object.entries(body(ask))) {
     if (!FILES.includes(field)) query.set(field, String(value));
   }
   for (const name of SEARCHED) if (plan[name]) query.set(name, plan[name]);
+  for (const name of VIEW) if (view[name]) query.set(name, view[name]);
   if (tab !== TABS[0]) query.set("tab", tab);
   const [parts, left] = [/** @type {string[]} */ ([]), /** @type {string[]} */ ([])];
   for (const name of FILES) {
@@ -182,18 +190,20 @@ export async function toUrl(ask, tab, plan = {}) {
 /**
  * Return the question in a URL; what cannot be read is left out, with a line on each.
  * @param {{search: string, hash: string}} location
- * @returns {Promise<{ask: Ask, tab: string, plan: Record<string, string>, remarks: string[]}>}
+ * @returns {Promise<{ask: Ask, tab: string, plan: Record<string, string>,
+ *   view: Record<string, string>, remarks: string[]}>}
  */
 export async function fromUrl(location) {
   /** @type {string[]} */
   const remarks = [];
   const query = new URLSearchParams(location.search);
   const tab = tabIn(query, remarks);
-  const plan = planIn(query, remarks);
+  const plan = textsIn(SEARCHED, query, remarks);
+  const view = textsIn(VIEW, query, remarks);
   const read = fieldsIn(query, remarks);
   const files = await filesIn(location.hash, remarks);
   if (!Object.keys(read).length && !Object.keys(files).length) {
-    return { ask: initial(), tab, plan, remarks };
+    return { ask: initial(), tab, plan, view, remarks };
   }
   const { model, on, phase } = initial();
   const chosen = read.phase || phase;
@@ -204,7 +214,7 @@ export async function fromUrl(location) {
       delete ask[field];
     }
   }
-  return { ask, tab, plan, remarks };
+  return { ask, tab, plan, view, remarks };
 }
 
 /** @param {URLSearchParams} query @param {string[]} remarks */
@@ -216,17 +226,17 @@ function tabIn(query, remarks) {
   return TABS[0];
 }
 
-/** @param {URLSearchParams} query @param {string[]} remarks */
-function planIn(query, remarks) {
+/** @param {string[]} names @param {URLSearchParams} query @param {string[]} remarks */
+function textsIn(names, query, remarks) {
   /** @type {Record<string, string>} */
-  const plan = {};
-  for (const name of SEARCHED) {
+  const texts = {};
+  for (const name of names) {
     const text = query.get(name);
     if (text === null) continue;
-    if (SHORT.test(text)) plan[name] = text;
+    if (SHORT.test(text)) texts[name] = text;
     else remarks.push(`${name} in the link cannot be ${shown(text)}, and was left out`);
   }
-  return plan;
+  return texts;
 }
 
 /** @param {URLSearchParams} query @param {string[]} remarks */
@@ -234,7 +244,7 @@ function fieldsIn(query, remarks) {
   /** @type {Ask} */
   const read = {};
   for (const [field, text] of query) {
-    if (field === "tab" || SEARCHED.includes(field)) continue;
+    if (field === "tab" || SEARCHED.includes(field) || VIEW.includes(field)) continue;
     if (!Object.hasOwn(FIELDS, field)) {
       remarks.push(`the link's ${shown(field)} is not known, and was left out`);
       continue;

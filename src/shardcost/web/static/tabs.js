@@ -35,6 +35,7 @@ export class Tabs {
     this.places = {};
     /** @type {[any, any]|null} */
     this.last = null;
+    this.refused = false;
     /** @type {AbortController|null} */
     this.control = null;
     this.build();
@@ -100,11 +101,24 @@ export class Tabs {
     const [row, tab] = [byId("tabs"), byId(`tab-${id}`)];
     row.scrollLeft = tab.offsetLeft - row.offsetLeft - (row.clientWidth - tab.clientWidth) / 2;
     if (this.last) this.update(...this.last);
+    else if (this.refused) this.refuse();
+  }
+
+  /** Say that there is nothing to draw: the question above has no answer. */
+  refuse() {
+    this.control?.abort();
+    this.last = null;
+    this.refused = true;
+    const { root, error } = this.places[this.active];
+    root.dataset.stale = "1";
+    error.textContent = "There is nothing to draw while the question above has no answer.";
+    error.hidden = false;
   }
 
   /** Bring the panel in sight up to date. @param {any} ask @param {any} estimate */
   async update(ask, estimate) {
     this.last = [ask, estimate];
+    this.refused = false;
     this.control?.abort();
     const control = new AbortController();
     this.control = control;

@@ -29,6 +29,8 @@ export function mount(root, page) {
   let groups = new Map();
   let shown = null;
   let chosen = null;
+  let wanted = page.view("collective_group");
+  /* The group that a link names, until it is taken. */
   const group = choice("collective-group", "messages of", [[FREE, "free choice"]], FREE, takeGroup);
   const name = choice("collective-name", "collective", ["all_reduce"], "all_reduce", freely);
   const gpus = field("collective-gpus", "GPUs", "8", freely, { type: "number", min: 2, max: 4096, step: 1 });
@@ -81,12 +83,30 @@ export function mount(root, page) {
 
   function freely() {
     group.select.value = FREE;
+    keep(FREE);
     load(null);
   }
 
   function takeGroup(key) {
     fillFrom(key);
+    keep(key);
     load(null);
+  }
+
+  /** Keep in the address which group is looked at, or which collective by free choice. */
+  function keep(key) {
+    const free = key === FREE;
+    const fields = { name, gpus, nodes, library, mode };
+    const kept = Object.entries(fields).map(([each, { value }]) => [`collective_${each}`, free ? value : ""]);
+    page.setView({ ...Object.fromEntries(kept), collective_group: key });
+  }
+
+  /** Take what a link says of a free choice. */
+  function restore() {
+    for (const [each, { select, input }] of Object.entries({ name, gpus, nodes, library, mode })) {
+      const text = page.view(`collective_${each}`);
+      if (text) (select ?? input).value = text;
+    }
   }
 
   function fillFrom(key) {
@@ -124,11 +144,12 @@ export function mount(root, page) {
     groups = new Map();
     for (const each of messages) {
       if (!(each.ranks > 1)) continue;
-      const key = [each.group, each.collective, each.ranks, each.nodes, each.library].join("|");
+      const key = [each.group, each.collective, each.ranks, each.nodes, each.library].join(":");
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(each);
     }
-    const was = group.value;
+    const was = wanted ?? group.value;
+    wanted = undefined;
     const options = [...groups].map(([key, [first]]) => [
       key,
       `${first.group} ${words(first.collective)}, ${placeOf(first.ranks, first.nodes)}`,
@@ -357,8 +378,9 @@ export function mount(root, page) {
         const found = await page.post("api/messages", ask, own);
         if (own.aborted) return;
         messages = found.messages;
-        if (first) chosen = null;
+        if (first) chosen = wanted ?? null;
         name.set(page.catalog?.collectives ?? [name.value], name.value);
+        if (first && chosen === FREE) restore();
         regroup();
         await sweep(own);
       }, signal);

@@ -27,6 +27,7 @@ const EXPLAINED = [
     "and n - 1 to reach the others, and the ring shares them out evenly. Its price is 2 (n - 1) " +
     "latencies.",
 ];
+const BEGIN = { collective: "all_reduce", algorithm: "ring", size: "64MiB" };
 const LEGEND =
   "Each box is a rank, each cell a chunk: orange as far as contributions have arrived, green when " +
   "complete. Solid arrows (+) are added by the receiver, dashed ones (=) are kept as they are.";
@@ -38,18 +39,22 @@ export function mount(root, page) {
   const place = { stage: html("div", {}), wires: html("div", {}) };
   let asked = null;
   let data = null;
-  let touched = false;
+  let touched = page.view("ring_n") !== undefined;
   let algorithms = BASIC;
 
-  const again = () => load(null);
-  const collective = choice("ring-collective", "collective", collectives(), "all_reduce", () => {
+  function again() {
+    keep();
+    load(null);
+  }
+
+  const collective = choice("ring-collective", "collective", collectives(), page.view("ring_collective") ?? BEGIN.collective, () => {
     fillAlgorithms();
     again();
   });
-  const algorithm = choice("ring-algorithm", "algorithm", ["ring"], "ring", again);
+  const algorithm = choice("ring-algorithm", "algorithm", [BEGIN.algorithm], BEGIN.algorithm, again);
   const rankCount = { type: "number", min: FEWEST, max: MOST, step: 1 };
-  const count = field("ring-n", "ranks n", "8", takeCount, rankCount);
-  const size = field("ring-size", "buffer", "64MiB", again, { type: "text" });
+  const count = field("ring-n", "ranks n", page.view("ring_n") ?? "8", takeCount, rankCount);
+  const size = field("ring-size", "buffer", page.view("ring_size") ?? BEGIN.size, again, { type: "text" });
   const speed = choice("ring-speed", "speed", SPEEDS, "1", () => {});
   const steps = player({
     draw,
@@ -62,6 +67,12 @@ export function mount(root, page) {
   const reset = button("reset", "reset", "to the start (Home)", () => steps.go(0));
   const counter = html("span", { class: "panel-hint", id: "ring-counter" });
   const said = html("p", { class: "ring-words", id: "ring-words", "aria-live": "polite" });
+  const explained = html(
+    "div",
+    {},
+    html("h3", {}, "How a ring all-reduce works"),
+    html("ol", { class: "ring-explained" }, EXPLAINED.map((each) => html("li", {}, each))),
+  );
   const formula = html("p", { class: "panel-note", id: "ring-formula" });
   const wireWords = html("p", { class: "panel-note", id: "ring-topology-words" });
   play.classList.add("is-main");
@@ -77,7 +88,6 @@ export function mount(root, page) {
 
   function lay() {
     const fields = [collective, algorithm, count, size, speed].map((each) => each.node);
-    const sentences = html("ol", { class: "ring-explained" }, EXPLAINED.map((each) => html("li", {}, each)));
     frame.body.append(
       html("div", { class: "panel-controls" }, fields),
       html(
@@ -96,7 +106,7 @@ export function mount(root, page) {
       html(
         "div",
         { class: "ring-under" },
-        html("div", {}, html("h3", {}, "How a ring all-reduce works"), sentences, formula),
+        html("div", {}, explained, formula),
         html("div", {}, html("h3", {}, "Bytes from rank to rank so far"), counts.links, counts.rest),
       ),
     );
@@ -124,9 +134,9 @@ export function mount(root, page) {
     return [...new Set(algorithms.flatMap((each) => each.collectives))];
   }
 
-  function fillAlgorithms() {
+  function fillAlgorithms(wanted = algorithm.value) {
     const own = algorithms.filter((each) => each.collectives.includes(collective.value));
-    algorithm.set(own.map((each) => [each.name, algorithmName(each.name)]), algorithm.value);
+    algorithm.set(own.map((each) => [each.name, algorithmName(each.name)]), wanted);
   }
 
   /** Take the catalog's list, which may come after the panel. */
@@ -134,8 +144,15 @@ export function mount(root, page) {
     const listed = page.catalog?.algorithms;
     if (!listed?.length || listed === algorithms) return;
     algorithms = listed;
-    collective.set(collectives(), collective.value);
-    fillAlgorithms();
+    collective.set(collectives(), page.view("ring_collective") || collective.value);
+    fillAlgorithms(page.view("ring_algorithm") || algorithm.value);
+  }
+
+  /** Keep in the address what is not as it begins. */
+  function keep() {
+    const said = { collective: collective.value, algorithm: algorithm.value, size: size.value.trim() };
+    const kept = Object.entries(said).map(([name, text]) => [`ring_${name}`, text === BEGIN[name] ? "" : text]);
+    page.setView({ ...Object.fromEntries(kept), ring_n: touched ? count.value : "" });
   }
 
   function takeCount(text) {
@@ -178,6 +195,7 @@ export function mount(root, page) {
       if (own.aborted) return;
       data = found;
       drawWires(refused);
+      explained.hidden = data.collective !== BEGIN.collective || data.algorithm !== BEGIN.algorithm;
       formula.textContent =
         `${algorithmName(data.algorithm)}: ${data.title}. ${data.formula}. Here: ${data.numbers}.` +
         (data.paper ? ` ${data.paper}.` : "");

@@ -116,7 +116,7 @@ function whom(transfers, n, senders) {
     return shifts.length > 1 ? "both neighbours" : `its ${shifts[0] === 1 ? "right" : "left"} neighbour`;
   }
   if (transfers.length === senders * (n - 1) && n > 2) return "every other";
-  if (shifts.length === 1) return `the rank ${shifts[0]} to its right`;
+  if (shifts.length === 1) return `the rank ${shifts[0]} places to the right`;
   return senders === transfers.length ? "one other rank" : "others";
 }
 

@@ -40,6 +40,8 @@ const PARTS = [
   ["other_s", "host and other", "muted", {}],
 ];
 
+const FIRST = "tp";
+
 export function mount(root, page) {
   const { format } = page;
   const frame = framed(root);
@@ -47,7 +49,10 @@ export function mount(root, page) {
   let shown = null;
   let now = null;
   /* What the estimate is of, defaults and all. */
-  const vary = choice("scaling-vary", "vary", Object.entries(AXES), "tp", () => load(null));
+  const vary = choice("scaling-vary", "vary", Object.entries(AXES), page.view("scaling_vary") ?? FIRST, () => {
+    page.setView({ scaling_vary: vary.value === FIRST ? "" : vary.value });
+    load(null);
+  });
   const line = html("p", { class: "panel-line", id: "scaling-words" });
   const nothing = empty("");
   const places = html("div", { class: "chart-column" });
@@ -104,7 +109,7 @@ export function mount(root, page) {
     efficiency.set(
       lineOf(rows, {
         field: "efficiency",
-        label: "efficiency: tokens/s/GPU over the first that fits",
+        label: `efficiency: tokens/s/GPU over the first that ${rows.some((row) => row.feasible) ? "fits" : "is possible"}`,
         form: format.percent,
         ticks: (value) => format.percent(value).replace(".0 %", " %"),
         colour: "c1",

@@ -31,7 +31,7 @@ const SHORT = { forward: "F", backward: "B", weight: "W", recompute: "R" };
 export function mount(root, page) {
   const { format } = page;
   const frame = framed(root);
-  let of = "layer";
+  let of = VIEWS.some(([name]) => name === page.view("timeline_of")) ? page.view("timeline_of") : "layer";
   let asked = null;
   let shown = null;
   let whole = null;
@@ -79,6 +79,7 @@ export function mount(root, page) {
 
   async function view(name) {
     of = name;
+    page.setView({ timeline_of: name === VIEWS[0][0] ? "" : name });
     buttons.forEach((each, index) => each.setAttribute("aria-pressed", String(VIEWS[index][0] === of)));
     if (asked) await load(null);
   }
