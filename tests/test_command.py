@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,13 @@ def test_a_csv_has_every_figure_with_unit_and_interval(found: Estimate) -> None:
     assert table["parts.products"][:2] == [repr(float(found.parts_s["products"])), "s"]
     assert table["mfu"][1] == ""
     assert table["model"][0] == found.model.name
+
+
+def test_no_name_is_a_formula_in_a_spreadsheet() -> None:
+    hostile = replace(Model.named("llama3-8b"), name="=HYPERLINK(1)")
+    found = estimate(hostile, "h100_sxm", Layout(), Decode(batch=1, context_tokens=128))
+    names = {line[0]: line[1] for line in csv.reader(StringIO(as_csv(found)))}
+    assert names["model"] == "'=HYPERLINK(1)"
 
 
 def test_files_stand_for_what_is_not_in_the_catalog(

@@ -247,6 +247,41 @@ def test_a_link_gives_the_same_page_to_somebody_else(name: str, visits: Visits) 
     assert yours.texts("#controls output") == mine.texts("#controls output")
 
 
+def test_a_link_shows_what_was_looked_at_in_the_tabs(visits: Visits) -> None:
+    mine, yours = visits(), visits()
+    mine.open(FIRST).click("#timeline-step")
+    mine.tab("scaling").at("#scaling-vary").select_option("batch")
+    mine.settle().tab("ring").at("#ring-collective").select_option("all_gather")
+    mine.settle().at("#ring-n").fill("4")
+    mine.press("#ring-n", "Enter")
+    mine.tab("collective").at("#collective-name").select_option("all_to_all")
+    mine.settle()
+    yours.go(mine.page.url)
+    assert yours.page.url == mine.page.url
+    assert yours.text("#collective-words") == mine.text("#collective-words")
+    assert "All to all" in yours.text("#collective-words")
+    yours.tab("ring")
+    assert yours.at("#ring-collective").input_value() == "all_gather"
+    assert yours.text("#ring-counter") == "0 of 3 steps done"
+    yours.tab("scaling")
+    assert yours.at("#scaling-vary").input_value() == "batch"
+    yours.tab("timeline")
+    assert yours.at("#timeline-step").get_attribute("aria-pressed") == "true"
+
+
+def test_a_question_without_an_answer_draws_nothing_and_offers_other_steps(visit: Visit) -> None:
+    visit.refusals = {422}
+    visit.open({**FIRST, "tp": 3})
+    assert "nothing to draw" in visit.text("#panel-timeline")
+    assert "tp x cp x pp = 3" in visit.text("#headline-error p")
+    assert visit.at("[data-axis=tp] .step[data-state=fits]").count() > 1
+    visit.tab("memory")
+    assert "nothing to draw" in visit.text("#panel-memory")
+    visit.click("#undo")
+    assert visit.headline()["time"] != ""
+    assert "nothing to draw" not in visit.text("#panel-memory")
+
+
 def test_a_link_carries_a_pasted_config_and_a_profile(
     visits: Visits, repository: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate import Estimate, estimate
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
-from shardcost.estimate.roofline import PASSES, main_layers, moved_bytes, roofline
+from shardcost.estimate.roofline import PASSES, moved_bytes, roofline
 from shardcost.estimate.scaling import Row, Scaling, degrees_to_vary, split_of
 from shardcost.estimate.work import PieceWork, piece_work
 from shardcost.program.operations import AttentionCore
@@ -75,7 +75,7 @@ def found_in(case: str) -> Estimate:
 
 def main_work(found: Estimate) -> PieceWork:
     prices = Prices(found.cluster, found.software, places(found.layout))
-    return piece_work(main_layers(found).passes, prices, found.software)
+    return piece_work(found.program.usual_layers.passes, prices, found.software)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -19,7 +19,7 @@ from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.estimate import Estimate, estimate
 from shardcost.estimate.busy import Busy
 from shardcost.estimate.events import COMMUNICATION, Drawing, Event
-from shardcost.estimate.layer_timeline import layer_timeline, usual_layers
+from shardcost.estimate.layer_timeline import layer_timeline
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
 from shardcost.estimate.step_timeline import step_timeline
@@ -116,7 +116,7 @@ def seconds(events: Iterable[Event], **like: Any) -> float:
 
 def layer_of(found: Estimate) -> dict[str, Busy]:
     prices = Prices(found.cluster, found.program.setting.software, places(found.layout))
-    work = piece_work(usual_layers(found).passes, prices, found.program.setting.software)
+    work = piece_work(found.program.usual_layers.passes, prices, found.program.setting.software)
     if len(found.program.layers) == 1:
         assert work.forward.device_s == found.work.layer.forward.device_s
         assert work.backward.device_s == found.work.layer.backward.device_s

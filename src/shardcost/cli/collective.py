@@ -64,7 +64,8 @@ def parser() -> options.Parser:
     parser.add_argument(
         "--why",
         metavar="FIGURE",
-        help="where one number comes from: time_s, busbw, algbw, bound_s or link_share",
+        help="where one number comes from: time_s, busbw, algbw, bound_s or link_share; list shows"
+        " the names of all",
     )
     parser.add_argument(
         "--sweep",
@@ -152,8 +153,11 @@ def _one_size(given: Namespace) -> int:
 
 def _why(result: CollectiveTime, given: Namespace) -> int:
     """Print where one number comes from; its name may go without the word collective."""
-    from shardcost.report.why import as_data, as_text, why_collective
+    from shardcost.report.why import as_data, as_text, collective_figures, why_collective
 
+    if given.why == "list":
+        options.print_names("figures", collective_figures(result), json=given.json)
+        return 0
     answer = why_collective(result, f"collective.{given.why.removeprefix('collective.')}")
     if given.json:
         options.print_json(as_data(answer))

@@ -104,8 +104,7 @@ def _why(found: Estimate, given: Namespace) -> int:
     from shardcost.report.why import as_data, as_text
 
     if given.why == "list":
-        names = figures(found)
-        options.print_json({"figures": names}) if given.json else print("\n".join(names))
+        options.print_names("figures", figures(found), json=given.json)
         return 0
     answer = why(found, given.why)
     if given.json:

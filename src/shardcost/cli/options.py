@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from shardcost.asked import layouts
@@ -158,6 +159,14 @@ def add_workload(parser: Parser, batches: str = "") -> None:
         default=None,
         help="train low-rank adapters only (--train)",
     )
+
+
+def print_names(what: str, names: Sequence[str], *, json: bool) -> None:
+    """Print names, one to a line, or as one document."""
+    if json:
+        print_json({what: list(names)})
+    else:
+        print("\n".join(names))
 
 
 def print_json(data: Any) -> None:

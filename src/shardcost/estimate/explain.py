@@ -104,25 +104,24 @@ def _parts(busy: Busy) -> str:
     return f"{' + '.join([*compute, *comm])} = {format_time(busy.device_s)}"
 
 
-def _main_passes(found: Estimate) -> Passes:
-    """Return the passes of the kind of layer that the model has most of."""
-    return max(found.program.layers, key=lambda each: float(each.count)).passes
-
-
 def _every(passes: Passes) -> Operations:
     return passes.forward + passes.recompute + passes.backward + passes.weight
 
 
 def _product(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
     """Yield the product of the forward pass that takes longest, taken apart."""
-    products = tuple(op for op in _main_passes(found).forward if isinstance(op, Product))
+    products = tuple(
+        op for op in found.program.usual_layers.passes.forward if isinstance(op, Product)
+    )
     if products:
         op, seconds = _longest(products, prices)
         yield "Largest product", product_in_words(found, prices, op, seconds)
 
 
 def _attention(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
-    cores = tuple(op for op in _every(_main_passes(found)) if isinstance(op, AttentionCore))
+    cores = tuple(
+        op for op in _every(found.program.usual_layers.passes) if isinstance(op, AttentionCore)
+    )
     if cores:
         seconds = float(prices.of(cores[:1])[0])
         yield "Attention", attention_in_words(found, prices, cores[0], seconds)
@@ -130,7 +129,7 @@ def _attention(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
 
 def _passes(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
     """Yield how the memory-bound kernels of a layer's forward pass are priced."""
-    passes = [op for op in _main_passes(found).forward if isinstance(op, Pass)]
+    passes = [op for op in found.program.usual_layers.passes.forward if isinstance(op, Pass)]
     if passes:
         yield "Passes", passes_in_words(found, prices, passes, " in a layer forward")
 

@@ -55,7 +55,7 @@ def layer_timeline(found: Estimate) -> Drawing:
     check(found, "layer")
     software = found.program.setting.software
     prices = prices_of(found)
-    kind = usual_layers(found)
+    kind = found.program.usual_layers
     work = piece_work(kind.passes, prices, software)
     merged = found.layout.schedule != "zero_bubble"
     pieces: list[_Piece] = []
@@ -74,11 +74,6 @@ def layer_timeline(found: Estimate) -> Drawing:
     beside = _all_hidden(pieces, shown, start)
     events = [event for event in (*shown, *more, *beside) if event.end_s > event.start_s]
     return drawing("layer", _title(found, kind), start, events, totals_of(events))
-
-
-def usual_layers(found: Estimate) -> Layers:
-    """Return the kind of layer that the model has most of."""
-    return max(found.program.layers, key=lambda each: float(each.count))
 
 
 def _title(found: Estimate, kind: Layers) -> str:

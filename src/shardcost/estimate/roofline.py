@@ -149,7 +149,7 @@ def roofline(found: Estimate) -> Roofline:
     if is_array(found.time_s):
         raise BadTypeError("layout", found.layout, "one layout, not an array of them, to draw")
     device, dtype = found.cluster.device, found.workload.dtype
-    layers = main_layers(found)
+    layers = found.program.usual_layers
     return Roofline(
         device=device.name,
         dtype=dtype,
@@ -158,11 +158,6 @@ def roofline(found: Estimate) -> Roofline:
         layers=int(layers.count),
         kernels=tuple(_kernels(found, layers)),
     )
-
-
-def main_layers(found: Estimate) -> Layers:
-    """Return the kind of layer that the model has most of."""
-    return max(found.program.layers, key=lambda each: float(each.count))
 
 
 def _kernels(found: Estimate, layers: Layers) -> Iterator[Kernel]:

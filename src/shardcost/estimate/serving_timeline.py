@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 from shardcost.estimate.busy import Busy
 from shardcost.estimate.events import COMPUTE, Drawing, Event, Span, drawing, step_totals
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.totals import forward_pass, tensor_collectives
+from shardcost.estimate.totals import forward_pass, forward_tensor_collectives, tensor_collectives
 from shardcost.memory.stages import Stage as StageLayers
 from shardcost.memory.stages import stage_by_cost, stage_evenly
-from shardcost.program.operations import Collective, Passes
 
 _MOST_LAYERS: Final = 256
 """Drawn one by one; more are drawn together, stage by stage."""
@@ -78,7 +77,7 @@ def _parts_of(found: Estimate, stage: int) -> Iterator[_Part]:
     """Yield the pieces of one pass through a stage, in order."""
     program, work = found.program, found.work
     total = sum(each.count for each in program.layers)
-    outer = [_tensor_collectives(passes) for passes in (program.first, program.last)]
+    outer = [float(forward_tensor_collectives(passes)) for passes in (program.first, program.last)]
     each = float(tensor_collectives(program) - sum(outer)) / total
     own, before = _layers_of(found, stage)
     if own.has_embedding:
@@ -100,16 +99,6 @@ def _layers_of(found: Estimate, stage: int) -> tuple[StageLayers, int]:
     split = stage_by_cost if by_cost else stage_evenly
     before = sum(int(split(found.model, found.layout, each).layers) for each in range(stage))
     return split(found.model, found.layout, stage), before
-
-
-def _tensor_collectives(passes: Passes) -> float:
-    return float(
-        sum(
-            op.count * (op.ranks > 1)
-            for op in passes.forward
-            if isinstance(op, Collective) and op.group == "tp"
-        )
-    )
 
 
 def _passed(part: _Part, stage: int, free: float, waits: float) -> tuple[list[Event], float]:

@@ -21,7 +21,7 @@ from shardcost.memory import Habits, Memory, memory_of
 from shardcost.memory.habits import habits_with
 from shardcost.model import Model
 from shardcost.program.assemble import Program, program_of
-from shardcost.program.operations import Collective
+from shardcost.program.operations import Collective, Passes
 from shardcost.schedule.step import step_s
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
@@ -118,9 +118,13 @@ def tensor_collectives(program: Program) -> Any:
     """Return how many collectives of the tensor group one pass forward has."""
     pieces = [(each.count, each.passes) for each in program.layers]
     pieces += [(1, program.first), (1, program.last)]
+    return sum(times * forward_tensor_collectives(passes) for times, passes in pieces)
+
+
+def forward_tensor_collectives(passes: Passes) -> Any:
+    """Return how many collectives of the tensor group a piece has in a forward pass."""
     return sum(
-        times * op.count * (op.ranks > 1)
-        for times, passes in pieces
+        op.count * (op.ranks > 1)
         for op in passes.forward
         if isinstance(op, Collective) and op.group == "tp"
     )

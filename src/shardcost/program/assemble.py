@@ -81,6 +81,11 @@ class Program:
     step: Step | None
     """Once a step; None where nothing is trained."""
 
+    @property
+    def usual_layers(self) -> Layers:
+        """The kind of layer that the model has most of."""
+        return max(self.layers, key=lambda each: float(each.count))
+
 
 def check(model: Model, s: Setting, workload: Workload) -> None:
     """Raise for the first reason why one layout is impossible; arrays are masked instead."""

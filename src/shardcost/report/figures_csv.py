@@ -36,8 +36,14 @@ def as_csv(found: Estimate) -> str:
     lines.writerow(HEAD)
     for name, value in _flat({k: v for k, v in data.items() if k not in _LEFT_OUT}):
         known = data["intervals"].get(name, {})
-        lines.writerow((name, value, _unit(name, value), known.get("low"), known.get("high")))
+        shown = _harmless(value) if isinstance(value, str) else value
+        lines.writerow((name, shown, _unit(name, value), known.get("low"), known.get("high")))
     return text.getvalue()
+
+
+def _harmless(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula: a model's name may be anything."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
 def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -60,8 +60,8 @@ def estimate(asked: Fields) -> Any:
 def advice(asked: Fields) -> Any:
     """Return what each further step of each size would bring, and what to change.
 
-    Of a layout that is impossible as well: that is where advice is needed. Degrees that do not
-    multiply to the GPUs are taken without these.
+    Of a layout that is impossible as well: that is where advice is needed. Where degrees do not
+    multiply to the GPUs, it is of replicas alone on as many GPUs, and says why.
     """
     from shardcost.asked.estimates import question_of
     from shardcost.report.advice import as_data
@@ -73,7 +73,10 @@ def advice(asked: Fields) -> Any:
     except ImpossibleError as error:
         if not isinstance(error.reason, WorldSizeError):
             raise
-        question = question_of(Namespace(**{**vars(options), "gpus": None}), finder)
+        alone = dict.fromkeys(("tp", "cp", "pp", "dp", "ep", "chunks", "shard_degree"))
+        question = question_of(Namespace(**{**vars(options), **alone}), finder)
+        limit = {"part": "layout", "share": 1.0, "words": f"it is impossible: {error}"}
+        return as_data(advice_on(*question)) | {"limit": limit, "change": None}
     return as_data(advice_on(*question))
 
 

@@ -95,6 +95,14 @@ class _Worker:
         await self.process.wait()
 
 
+async def _begun(warm: Sequence[str]) -> _Worker:
+    """Return a new process; a machine that has no room for one is late, not broken."""
+    try:
+        return await _Worker.started(warm)
+    except OSError as error:
+        raise LateError("no process can be started to compute this; ask again later") from error
+
+
 class Crew:
     """A few processes that answer one question at a time each.
 
@@ -140,7 +148,7 @@ class Crew:
 
     async def _asked(self, message: bytes, within_s: float, told: Told | None) -> Reply:
         for attempt in range(_TRIES):
-            worker = self.idle.pop() if self.idle else await _Worker.started(self.warm)
+            worker = self.idle.pop() if self.idle else await _begun(self.warm)
             try:
                 async with asyncio.timeout(START_S):
                     await worker.begin()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Collection
+from ipaddress import ip_address
 from typing import Any, Final
 
 import uvicorn
@@ -50,7 +51,12 @@ def hosts_of(host: str) -> Collection[str]:
 
 def is_loopback(host: str) -> bool:
     """Return whether an address is reached from this machine only."""
-    return host in {"localhost", "::1", "[::1]"} or host.startswith("127.")
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # a name, which may lead anywhere
+        return False
 
 
 def _patient(protocol: type[Any]) -> type[Any]:

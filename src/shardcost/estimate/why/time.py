@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shardcost.arrays import largest
+from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.estimate.calls import Asked, pace_of
 from shardcost.estimate.interval import interval_of, residuals_of
 from shardcost.estimate.result import Estimate
@@ -60,7 +61,7 @@ def end_of_interval(found: Estimate, figure: str) -> Why:
     side = "Lower" if low else "Upper"
     return reason(
         figure,
-        f"{side} end of the 90 % interval of the time",
+        f"{side} end of the {CONFIDENCE_PCT} % interval of the time",
         interval.low_s if low else interval.high_s,
         "s",
         "time * exp(residual)",

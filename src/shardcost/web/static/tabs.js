@@ -110,7 +110,7 @@ export class Tabs {
     this.last = null;
     this.refused = true;
     const { root, error } = this.places[this.active];
-    root.dataset.stale = "1";
+    [root.dataset.stale, root.dataset.failed] = ["1", "1"];
     error.textContent = "There is nothing to draw while the question above has no answer.";
     error.hidden = false;
   }
