@@ -86,7 +86,7 @@ def changed(page: Page, turn: int) -> dict[str, float]:
         if response.url.endswith("/api/estimate") and told is not None:
             server.append(float(told.group(1)))
 
-    page.locator("#field-batch").fill(str(48 + turn))
+    page.locator("#field-batch").fill(str(48 + 2 * turn))  # even, for two replicas
     page.wait_for_selector(SETTLED, state="attached")
     page.on("response", noted)
     page.locator("[data-axis=tp]").press("ArrowRight" if turn % 2 else "ArrowLeft")
