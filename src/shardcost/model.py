@@ -405,6 +405,12 @@ class Model(Noun):
         return max(block.allreduces_per_layer for block in self.blocks)
 
     @property
+    def most_experts(self) -> int:
+        """Experts of the layer that has most of them; 0 where there are none."""
+        parts = (block.feed_forward for block in self.blocks)
+        return max((int(part.count) for part in parts if isinstance(part, Experts)), default=0)
+
+    @property
     def attention_heads(self) -> tuple[Count, ...]:
         """Query heads of each kind of layer that has them: what tensor parallelism divides."""
         with_heads = (Attention, LatentAttention)

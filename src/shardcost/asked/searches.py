@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.asked import values
@@ -144,11 +143,7 @@ def _every(axis: str, software: Software) -> Any:
     usual = getattr(noun, axis)
     if isinstance(usual, bool):
         return [usual, not usual]
-    try:
-        replace(noun, **{axis: ""})
-    except UnknownNameError as error:  # the nouns know their choices, and name them
-        return sorted(error.known, key=lambda value: value != usual)
-    raise AssertionError(axis)
+    return values.choices_of(noun, axis)
 
 
 def _constraints(given: Any, workload: Workload) -> Constraints:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
-from shardcost.errors import BadTypeError, BadValueError
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.scalars import whole_number
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,300}")
@@ -64,3 +65,17 @@ def share(option: str, text: str) -> float:
     if text.endswith("%"):
         return number(option, text[:-1]) / 100
     return number(option, text)
+
+
+def choices_of(noun: Any, field: str) -> list[str]:
+    """Return the words that a field of a noun may be, the one that it is first.
+
+    >>> from shardcost import Layout
+    >>> choices_of(Layout(), "recompute")
+    ['none', 'full', 'selective']
+    """
+    try:
+        replace(noun, **{field: ""})
+    except UnknownNameError as error:  # the nouns know their choices, and name them
+        return sorted(error.known, key=lambda word: word != getattr(noun, field))
+    raise AssertionError(field)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError, UnknownNameError
-from shardcost.estimate.result import Estimate
+from shardcost.estimate.result import BUBBLE, HOST, Estimate
 
 COMPUTE: Final = "compute"
 COMMUNICATION: Final = frozenset({"comm", "send"})
@@ -145,7 +145,7 @@ def step_totals(found: Estimate) -> dict[str, float]:
         "compute_s": summed(found.compute_s),
         "exposed_s": summed(found.exposed_s),
         "hidden_s": summed(found.hidden_s),
-        "bubble_s": float(found.parts_s.get("bubble", 0.0)),
-        "host_s": float(found.parts_s["host and overhead"]),
+        "bubble_s": float(found.parts_s.get(BUBBLE, 0.0)),
+        "host_s": float(found.parts_s[HOST]),
     }
     return {name: seconds if seconds > TRIFLE_S else 0.0 for name, seconds in totals.items()}

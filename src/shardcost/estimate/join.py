@@ -12,7 +12,7 @@ from shardcost.cluster import Cluster, Device
 from shardcost.collectives.calibration import Calibration
 from shardcost.errors import BadTypeError
 from shardcost.estimate.busy import Busy, chosen
-from shardcost.estimate.result import Estimate
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, Estimate
 from shardcost.estimate.totals import (
     forward_pass,
     forward_sends_s,
@@ -125,7 +125,7 @@ def _training(program: Program, work: RankWork) -> _Times:
     whole = all_passes(work.layer).times(every_layer) + all_passes(work.first + work.last)
     return _Times(
         time_s=step.step_s,
-        parts_s=_parts(compute, exposed, {"bubble": step.bubble_s}, step.step_s - known),
+        parts_s=_parts(compute, exposed, {BUBBLE: step.bubble_s}, step.step_s - known),
         compute_s=compute,
         comm_s=comm,
         exposed_s=exposed,
@@ -148,8 +148,8 @@ def _slowest_stage(program: Program, work: RankWork) -> tuple[Busy, Any]:
 def _parts(
     compute: Mapping[str, Any], exposed: Mapping[str, Any], waits: Mapping[str, Any], rest: Any
 ) -> dict[str, Any]:
-    communication = {f"{name} communication": each for name, each in exposed.items()}
-    return {**compute, **communication, **waits, "host and overhead": rest}
+    communication = {f"{name}{COMMUNICATION}": each for name, each in exposed.items()}
+    return {**compute, **communication, **waits, HOST: rest}
 
 
 def _serving(program: Program, work: RankWork) -> _Times:

@@ -9,22 +9,15 @@ that wait for the slowest, and the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 from shardcost.checks import is_array
 from shardcost.collectives.multimem import MULTIMEM
 from shardcost.errors import BadTypeError
-from shardcost.estimate.calls import pace_of, prices_of
+from shardcost.estimate.calls import calls_of, prices_of
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.work import sends
-from shardcost.program.assemble import Program
-from shardcost.program.operations import Collective, Operations, Passes
-
-_Often: TypeAlias = tuple[Collective, float]
-"""A collective, and how often what it is part of happens in a step."""
+from shardcost.program.operations import Collective
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,65 +59,12 @@ def messages(found: Estimate) -> tuple[Message, ...]:
     if is_array(found.time_s):
         raise BadTypeError("layout", found.layout, "one layout, not an array of them, for messages")
     prices = prices_of(found)
-    counts = _counted(_trained(found) if found.program.step else _served(found.program))
-    seconds = prices.of(tuple(counts))
     listed = (
-        _message(op, count, float(each), prices)
-        for (op, count), each in zip(counts.items(), seconds, strict=True)
+        _message(call.op, call.times, call.seconds, prices)
+        for call in calls_of(found, prices).values()
+        if isinstance(call.op, Collective) and call.op.ranks > 1 and call.times > 0
     )
     return tuple(sorted(listed, key=lambda each: -each.total_s))
-
-
-def _counted(happening: Iterable[_Often]) -> dict[Collective, float]:
-    """Return how often each different collective happens; alone, a rank talks to nobody."""
-    counts: dict[Collective, float] = {}
-    for op, times in happening:
-        often = float(times * op.count)
-        if op.ranks > 1 and often > 0:
-            once = op._replace(count=1, beside=(), feeds="")
-            counts[once] = counts.get(once, 0.0) + often
-    return counts
-
-
-def _trained(found: Estimate) -> Iterator[_Often]:
-    """Yield what a rank of the stage that sets the pace sends in a training step."""
-    program, layout = found.program, found.layout
-    runs = program.micro_batches
-    pace = pace_of(found)
-    for share, each in _kinds(program):
-        yield from _all((*each.passes.forward, *_backward(each.passes)), runs * pace.layers * share)
-        yield from _all(
-            2 * each.gathers.forward + each.gathers.gradient, runs * pace.layers * share
-        )
-    ends = {"embedding": program.first, "head": program.last}
-    for name in pace.ends:
-        yield from _all((*ends[name].forward, *_backward(ends[name])), runs)
-    yield from _all(sends(program), 2 * runs * layout.chunks)
-    if program.step:
-        yield from _all(program.step.gradients + program.step.weights, 1)
-
-
-def _served(program: Program) -> Iterator[_Often]:
-    """Yield what is sent in one pass forward through all stages."""
-    for each in program.layers:
-        yield from _all(each.passes.forward, each.count)
-    for piece in (program.first, program.last):
-        yield from _all(piece.forward, 1)
-    yield from _all(sends(program), program.setting.layout.pp - 1)
-
-
-def _kinds(program: Program) -> Iterator[tuple[Any, Any]]:
-    """Yield the kinds of layer, each with its share of all."""
-    total = sum(each.count for each in program.layers)
-    return ((each.count / total, each) for each in program.layers)
-
-
-def _backward(passes: Passes) -> Operations:
-    return passes.recompute + passes.backward + passes.weight
-
-
-def _all(operations: Operations, times: Any) -> Iterator[_Often]:
-    return ((op, times) for op in operations if isinstance(op, Collective))
 
 
 def _message(op: Collective, count: float, time_s: float, prices: Prices) -> Message:

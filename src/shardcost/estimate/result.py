@@ -28,6 +28,11 @@ FLOP_CONVENTION = (
     " the causal mask leaves; dense peak"
 )
 
+COMMUNICATION = " communication"
+"""Ends the name of a part of the time that waits for a group."""
+BUBBLE = "bubble"
+HOST = "host and overhead"
+
 
 @dataclass(frozen=True, eq=False)
 class Estimate:

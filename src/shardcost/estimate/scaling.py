@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from shardcost.errors import UnknownNameError
-from shardcost.estimate.result import Estimate
-from shardcost.model import Experts, Model
+from shardcost.estimate.result import BUBBLE, Estimate
+from shardcost.model import Model
 
 HALF: Final = 0.5
 """The share of a step from which on communication decides."""
@@ -39,7 +39,7 @@ class Split(NamedTuple):
 def split_of(found: Estimate) -> Split:
     """Return what the step of an estimate is made of."""
     compute, exposed = sum(found.compute_s.values()), sum(found.exposed_s.values())
-    bubble = found.parts_s.get("bubble", 0.0)
+    bubble = found.parts_s.get(BUBBLE, 0.0)
     return Split(
         compute_s=compute,
         exposed_s=exposed,
@@ -149,7 +149,7 @@ def degrees_to_vary(model: Model, gpus: int, name: str) -> list[int]:
     """
     if name not in DEGREES:
         raise UnknownNameError("degree", name, DEGREES)
-    most = {"tp": _most_heads(model), "pp": int(model.num_layers), "ep": _most_experts(model)}
+    most = {"tp": _most_heads(model), "pp": int(model.num_layers), "ep": model.most_experts or 1}
     last = min(gpus, most.get(name, gpus))
     powers = (2**power for power in range(last.bit_length()))
     return [each for each in powers if name == "gpus" or gpus % each == 0]
@@ -158,8 +158,3 @@ def degrees_to_vary(model: Model, gpus: int, name: str) -> list[int]:
 def _most_heads(model: Model) -> int:
     heads = model.attention_heads
     return int(max(heads)) if heads else int(model.hidden_size)
-
-
-def _most_experts(model: Model) -> int:
-    parts = (block.feed_forward for block in model.blocks)
-    return max((int(part.count) for part in parts if isinstance(part, Experts)), default=1)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from shardcost.estimate.busy import Busy
 from shardcost.estimate.events import COMPUTE, Drawing, Event, Span, drawing, step_totals
-from shardcost.estimate.result import Estimate
+from shardcost.estimate.result import HOST, Estimate
 from shardcost.estimate.totals import forward_pass, forward_tensor_collectives, tensor_collectives
 from shardcost.memory.stages import Stage as StageLayers
 from shardcost.memory.stages import stage_by_cost, stage_evenly
@@ -37,7 +37,7 @@ def serving_timeline(found: Estimate) -> Drawing:
     late = float(whole.wall_s(software) - whole.device_s) / max(float(whole.kernels), 1.0)
     host = software.step_overhead_s + software.host_per_sequence_s * program.setting.sequences
     free = float(host)
-    events = [Event("host and overhead", 0, COMPUTE, "host", 0.0, free)]
+    events = [Event(HOST, 0, COMPUTE, "host", 0.0, free)]
     turns: list[Span] = []
     for stage in range(pp):
         begin = free

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from shardcost.estimate.busy import Busy
 from shardcost.estimate.events import COMPUTE, TRIFLE_S, Drawing, Event, Span, drawing, step_totals
-from shardcost.estimate.result import Estimate
+from shardcost.estimate.result import HOST, Estimate
 from shardcost.estimate.work import PieceWork, all_passes, step_work
 from shardcost.schedule.lanes import Lane, durations
 from shardcost.schedule.orders import Op
@@ -312,7 +312,7 @@ class _Staged:
             done += seconds
         over = self.line.step_s - float(software.step_overhead_s)
         yield self._event("wait", COMPUTE, "idle", (max(done, free), over))
-        yield self._event("host and overhead", COMPUTE, "host", (over, self.line.step_s))
+        yield self._event(HOST, COMPUTE, "host", (over, self.line.step_s))
 
 
 def _joined(buckets: Sequence[tuple[int, float, float]]) -> list[tuple[int, float, float]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from shardcost.estimate.interval import interval_of, ranges_of
-from shardcost.estimate.result import FLOP_CONVENTION, Estimate
+from shardcost.estimate.result import COMMUNICATION, FLOP_CONVENTION, Estimate
 from shardcost.layout import Layout
 from shardcost.memory import Memory
 from shardcost.memory.held import KINDS
@@ -25,8 +25,6 @@ from shardcost.units import (
 )
 from shardcost.workload import Decode, Prefill, Train, Workload
 
-COMMUNICATION: Final = " communication"
-"""Ends the name of a part that waits for a group."""
 _BAR: Final = 16
 """Characters of the longest bar."""
 _MEMORY_BAR: Final = 24

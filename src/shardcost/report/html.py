@@ -19,7 +19,8 @@ from shardcost.errors import BadTypeError
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.messages import Message, messages
-from shardcost.estimate.result import Estimate
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, Estimate
+from shardcost.estimate.result import HOST as HOST_PART
 from shardcost.estimate.roofline import roofline
 from shardcost.estimate.scaled import tensor_scaling
 from shardcost.evidence.shipped_points import points_like
@@ -82,9 +83,9 @@ _PART_COLOURS: Final = {
     "attention": COMPUTE_KINDS["attention"],
     "passes": COMPUTE_KINDS["pass"],
     "optimizer": "#444444",
-    "bubble": IDLE,
-    "host and overhead": HOST,
-    **{f"{group}{text.COMMUNICATION}": colour for group, colour in GROUPS.items()},
+    BUBBLE: IDLE,
+    HOST_PART: HOST,
+    **{f"{group}{COMMUNICATION}": colour for group, colour in GROUPS.items()},
 }
 
 

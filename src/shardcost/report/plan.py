@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from shardcost.estimate.interval import interval_of
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST
 from shardcost.layout import Layout
 from shardcost.report import interval
-from shardcost.report.estimate import COMMUNICATION, LABEL, PHASES, as_remarks, labelled, sizes
+from shardcost.report.estimate import LABEL, PHASES, as_remarks, labelled, sizes
 from shardcost.report.spark import sparkline
 from shardcost.report.text import heading, paragraph, table, width
 from shardcost.search.answers import (
@@ -356,7 +357,7 @@ def _bounds(candidate: Candidate) -> str:
         group, name = "compute", part
         if part.endswith(COMMUNICATION):
             group, name = "communication", part.removesuffix(COMMUNICATION)
-        elif part in {"bubble", "host and overhead"}:
+        elif part in {BUBBLE, HOST}:
             group, name = part, ""
         if share >= 5e-4:
             groups.setdefault(group, []).append((name, share))

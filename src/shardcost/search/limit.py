@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from shardcost.estimate.result import Estimate
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, Estimate
 from shardcost.search.sensitivity import Gain, gains_of
 from shardcost.units import format_percentage
 
-_COMMUNICATION: Final = " communication"
 _COMPUTE: Final = ("products", "attention", "passes", "optimizer")
 _ARITHMETIC: Final = "FLOP/s"
 _MORE: Final = 0.1
@@ -49,7 +48,7 @@ def limit_of(now: Estimate) -> Limit:
 
 def plain_part(part: str) -> str:
     """Return the name of a part of the time as a sentence has it."""
-    return "the bubble" if part == "bubble" else part
+    return "the bubble" if part == BUBBLE else part
 
 
 def is_plural(part: str) -> bool:
@@ -58,18 +57,18 @@ def is_plural(part: str) -> bool:
 
 
 def _taken(part: str) -> str:
-    exposed = " that nothing hides" if part.endswith(_COMMUNICATION) else ""
+    exposed = " that nothing hides" if part.endswith(COMMUNICATION) else ""
     return f"{plain_part(part)}{exposed} {'take' if is_plural(part) else 'takes'}"
 
 
 def _waits_for(now: Estimate, part: str, shares: Mapping[str, float]) -> str:
     """Return what the largest part waits for."""
-    if part == "bubble":
+    if part == BUBBLE:
         runs = int(now.program.micro_batches)
         return f": {now.layout.pp} stages fill and drain over {runs} micro-batches"
     if part in _COMPUTE:
         return _on_device(part, gains_of(now, _MORE)[:2], shares)
-    if part.endswith(_COMMUNICATION):
+    if part.endswith(COMMUNICATION):
         return _on_links(gains_of(now, _MORE)[2:], shares)
     return ": the devices wait for the host"
 
@@ -92,7 +91,7 @@ def _on_links(links: Sequence[Gain], shares: Mapping[str, float]) -> str:
     """
     first = max(links, key=lambda gain: gain.elasticity)
     moved = sum(max(0.0, each.elasticity) for each in links)
-    exposed = sum(share for part, share in shares.items() if part.endswith(_COMMUNICATION))
+    exposed = sum(share for part, share in shares.items() if part.endswith(COMMUNICATION))
     waits = first.what if moved >= exposed / 2 else "latency"
     return f" and waits mostly for {waits}: {_brings(first)}"
 

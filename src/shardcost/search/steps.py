@@ -23,7 +23,7 @@ from shardcost.errors import BadValueError, ShardcostError
 from shardcost.estimate.totals import held, priced, total_s
 from shardcost.layout import Layout
 from shardcost.memory import Memory
-from shardcost.model import Experts, Model
+from shardcost.model import Model
 from shardcost.program.problems import problems
 from shardcost.program.setting import setting_of
 from shardcost.schedule.work import problems as schedule_problems
@@ -332,7 +332,7 @@ def _degrees_offered(asked: Asked, gpus: int) -> Iterator[tuple[str, list[int]]]
     dp, inner = int(layout.dp), asked.gpus // int(layout.dp)
     replicas = min(most // inner, _sequences(asked.workload) // int(layout.micro_batch))
     yield "dp", sorted({*_doubled(1, replicas), *_doubled(dp, replicas), *_halved(dp)})
-    experts = _experts(model)
+    experts = model.most_experts
     if experts:
         yield "ep", sorted({*divisors(experts), int(layout.ep)})
 
@@ -387,11 +387,6 @@ def _heads(asked: Asked) -> int | None:
     names = ("heads", "key_heads")
     parts = [block.attention for block in asked.model.blocks]
     return max((int(getattr(part, name, 0)) for part in parts for name in names), default=0) or None
-
-
-def _experts(model: Model) -> int:
-    parts = (block.feed_forward for block in model.blocks)
-    return max((int(each.count) for each in parts if isinstance(each, Experts)), default=0)
 
 
 def _tokens(workload: Workload) -> int:

@@ -91,9 +91,8 @@ def timeline(asked: Fields) -> Any:
 
 def _check_drawable(found: Estimate, most: int) -> None:
     """Raise where a step has too many passes to be drawn."""
-    work, layout = found.workload, found.layout
-    if isinstance(work, Train):
-        passes = work.global_batch * layout.pp * layout.chunks // (layout.dp * layout.micro_batch)
+    if isinstance(found.workload, Train):
+        passes = found.program.micro_batches * found.layout.pp * found.layout.chunks
         if passes > most:
             rule = f"at most {most:,} to be drawn; take a smaller batch or a larger micro-batch"
             raise BadValueError("passes of micro-batches through stages", int(passes), rule)

@@ -20,7 +20,7 @@ from shardcost import __version__
 from shardcost.web import asks, shapes
 from shardcost.web.crew import BusyError, Crew, LateError, Reply
 from shardcost.web.guard import LOOPBACK, MISTAKE, Guard
-from shardcost.web.jobs import Jobs
+from shardcost.web.jobs import Job, Jobs
 from shardcost.web.limits import (
     FILE_BYTES,
     FILE_S,
@@ -63,8 +63,9 @@ _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
 _FOREIGN: Final[dict[int | str, dict[str, Any]]] = {
     status: _REFUSALS[status] for status in (403, 421)
 }
+_NO_SEARCH: Final = "there is no such search, or not any more"
 _UNKNOWN_JOB: Final[dict[int | str, dict[str, Any]]] = {
-    404: {"model": shapes.Refused, "description": "there is no such search, or not any more"}
+    404: {"model": shapes.Refused, "description": _NO_SEARCH}
 }
 
 
@@ -179,7 +180,7 @@ class Desk:
     async def ask(self, task: str, ask: asks.Asked | None, request: Request) -> Reply:
         """Return the answer to a question, computed or remembered."""
         text = "{}" if ask is None else ask.model_dump_json()
-        zipped = "gzip" in request.headers.get("accept-encoding", "")
+        zipped = _takes_gzip(request)
         key = task, text, zipped
         if key in self.remembered:
             self.remembered.move_to_end(key)
@@ -312,10 +313,7 @@ def _add_searches(app: FastAPI, desk: Desk) -> None:
         responses={200: {"model": shapes.Search}, **_FOREIGN, **_UNKNOWN_JOB},
     )
     async def look(job: str) -> Response:
-        found = desk.jobs.find(job)
-        if found is None:
-            raise HTTPException(404, "there is no such search, or not any more")
-        return JSONResponse(found.as_data())
+        return JSONResponse(_known(desk, job).as_data())
 
     @app.delete(
         "/api/plan/{job}",
@@ -323,11 +321,20 @@ def _add_searches(app: FastAPI, desk: Desk) -> None:
         responses={200: {"model": shapes.Search}, **_FOREIGN, **_UNKNOWN_JOB},
     )
     async def cancel(job: str) -> Response:
-        found = desk.jobs.find(job)
-        if found is None:
-            raise HTTPException(404, "there is no such search, or not any more")
+        found = _known(desk, job)
         desk.jobs.cancel(found)
         return JSONResponse(found.as_data())
+
+
+def _known(desk: Desk, name: str) -> Job:
+    found = desk.jobs.find(name)
+    if found is None:
+        raise HTTPException(404, _NO_SEARCH)
+    return found
+
+
+def _takes_gzip(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
 
 
 def _add_files(app: FastAPI, desk: Desk) -> None:
@@ -348,7 +355,7 @@ def _add_files(app: FastAPI, desk: Desk) -> None:
             str, Query(max_length=MOST_CHARACTERS, description="what it is called: only shown")
         ] = "file",
     ) -> Response:
-        zipped = "gzip" in request.headers.get("accept-encoding", "")
+        zipped = _takes_gzip(request)
         head = {"task": "file", "name": name, "gzip": zipped}
         reply = await desk.patient.ask(head, await request.body(), within_s=FILE_S)
         return _response(reply, request)
@@ -364,7 +371,7 @@ def _add_pages(app: FastAPI) -> None:
         headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == found.tag:
             return Response(status_code=304, headers=headers)
-        if "gzip" in request.headers.get("accept-encoding", ""):
+        if _takes_gzip(request):
             headers["Content-Encoding"] = "gzip"
             return Response(found.zipped, media_type=found.kind, headers=headers)
         return Response(found.content, media_type=found.kind, headers=headers)

@@ -6,22 +6,12 @@ from functools import cache
 from typing import Any
 
 from shardcost import __version__, catalog
+from shardcost.asked.values import choices_of
 from shardcost.dtypes import BITS
-from shardcost.errors import UnknownNameError
 from shardcost.estimate.totals import SERVES_WITH, TRAINS_WITH
 from shardcost.layout import Layout
-from shardcost.model import Experts, Model
-
-
-def _choices(field: str) -> list[str]:
-    """Return the words that a field of a layout may be, the usual one first."""
-    usual = getattr(Layout(), field)
-    unfit: dict[str, Any] = {field: ""}
-    try:
-        Layout(**unfit)
-    except UnknownNameError as error:  # the nouns know their choices, and name them
-        return sorted(error.known, key=lambda word: word != usual)
-    raise AssertionError(field)
+from shardcost.model import Model
+from shardcost.workload import Train
 
 
 @cache
@@ -40,11 +30,11 @@ def listing() -> dict[str, Any]:
         "algorithms": algorithms(),
         "choices": {
             **{
-                name: _choices(name)
+                name: choices_of(Layout(), name)
                 for name in ("recompute", "schedule", "scheme", "context_scheme", "order")
             },
             "dtype": list(BITS),
-            "optimizer": ["adam", "sgd"],
+            "optimizer": choices_of(Train(global_batch=1, sequence_length=1), "optimizer"),
         },
     }
 
@@ -58,14 +48,7 @@ def _model(model: Model) -> dict[str, Any]:
         "layers": model.num_layers,
         "hidden_size": model.hidden_size,
         "heads": list(model.attention_heads),
-        "experts": max(
-            (
-                block.feed_forward.count
-                for block in model.blocks
-                if isinstance(block.feed_forward, Experts)
-            ),
-            default=0,
-        ),
+        "experts": model.most_experts,
         "context_tokens": model.context_tokens,
         "not_priced_yet": list(model.not_priced_yet),
     }

@@ -8,7 +8,7 @@ from shardcost.arrays import largest
 from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.estimate.calls import Asked, pace_of
 from shardcost.estimate.interval import interval_of, residuals_of
-from shardcost.estimate.result import Estimate
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, Estimate
 from shardcost.estimate.totals import forward_pass, forward_sends_s, tensor_collectives
 from shardcost.estimate.why.comm import exposed, summed
 from shardcost.estimate.why.error import kernel_error, run_error, time_part, time_term
@@ -21,9 +21,6 @@ from shardcost.schedule.work import Stage, StepWork
 from shardcost.units import format_time
 from shardcost.workload import Train
 
-COMMUNICATION: Final = " communication"
-"""Ends the name of a part that waits for a group."""
-HOST: Final = "host and overhead"
 _KINDS: Final = {"products": Product, "attention": AttentionCore, "passes": Pass}
 _SCHEDULES: Final = {
     "1f1b": "Narayanan et al. 2019, arXiv:1806.03377",
@@ -121,7 +118,7 @@ def serving_in_words(found: Estimate) -> str:
 
 
 _UNNOTICED_S: Final = 1e-6
-"""Below this the host's work for sequences and collectives is the placeholder of none."""
+"""Less than this is what software without such work of the host's is written with."""
 
 
 def _sequences_s(found: Estimate) -> Any:
@@ -137,7 +134,7 @@ def part(asked: Asked, figure: str) -> Why:
     name = figure.removeprefix("parts.")
     if name in _KINDS or name == "optimizer":
         return _compute(asked, figure, name)
-    if name == "bubble":
+    if name == BUBBLE:
         return _bubble(asked.found)
     if name == HOST:
         return _host(asked.found)
@@ -177,7 +174,7 @@ def _bubble(found: Estimate) -> Why:
     return reason(
         "parts.bubble",
         f"Waiting for other stages, {found.layout.schedule} schedule",
-        found.parts_s["bubble"],
+        found.parts_s[BUBBLE],
         "s",
         "pipeline - micro_batches * stage",
         terms,

@@ -1,7 +1,7 @@
 // Stacked bars side by side, one slot a value; what cannot be is a hatched slot with its reason.
 
 import { fitted, textWidth } from "./dom.js";
-import { figure } from "./figure.js";
+import { filled } from "./figure.js";
 import { fromZero, linear } from "./scales.js";
 
 /**
@@ -11,22 +11,7 @@ import { fromZero, linear } from "./scales.js";
  * title, lines, pick}]; mark: {index, name}; x: {label}; summary.
  */
 export function bars(root, page, { height, name }) {
-  let data = null;
-  const made = figure(root, page, {
-    height,
-    name,
-    draw(frame) {
-      if (data) drawn(frame, data);
-    },
-  });
-  return {
-    ...made,
-    set(next) {
-      data = next;
-      made.label(next.summary, next.hint);
-      made.redraw();
-    },
-  };
+  return filled(root, page, { height, name }, drawn);
 }
 
 /** Return where slots are, for charts that stand under one another. */

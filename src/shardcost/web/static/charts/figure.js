@@ -411,3 +411,22 @@ export class Frame {
     return { "text-anchor": anchor, fill: this.colour("muted"), "font-size": 12 };
   }
 }
+
+/** Return a figure that draws what it is given last: `set(data)`, with its summary as its label. */
+export function filled(root, page, about, draw) {
+  let data = null;
+  const made = figure(root, page, {
+    ...about,
+    draw(frame) {
+      if (data) draw(frame, data);
+    },
+  });
+  return {
+    ...made,
+    set(next) {
+      data = next;
+      made.label(next.summary, next.hint);
+      made.redraw();
+    },
+  };
+}

@@ -1,7 +1,7 @@
 // Quantities against each other: lines labelled at their ends, bands, marks with labels, rules.
 
 import { fitted, svg, textWidth } from "./dom.js";
-import { figure } from "./figure.js";
+import { filled } from "./figure.js";
 import { MARKS } from "./marks.js";
 import { apart, linear, logarithmic } from "./scales.js";
 
@@ -15,23 +15,7 @@ const LABEL = 14;
  * legend, targets (columns to point at: {x, title, lines, values: [[y, colour]…], pick}), summary.
  */
 export function plot(root, page, { height, name, onTarget = null }) {
-  let data = null;
-  const made = figure(root, page, {
-    height,
-    name,
-    onTarget,
-    draw(frame) {
-      if (data) drawn(frame, data);
-    },
-  });
-  return {
-    ...made,
-    set(next) {
-      data = next;
-      made.label(next.summary, next.hint);
-      made.redraw();
-    },
-  };
+  return filled(root, page, { height, name, onTarget }, drawn);
 }
 
 function drawn(frame, data) {
