@@ -12,7 +12,7 @@ WANTED := pyproject.toml constraints.txt
 PAGE ?= docs/validation.md
 RECORD := docs/validation/recorded.toml
 
-.PHONY: demo serve test lint types layers pages browser tests gate validate record bench format clean help
+.PHONY: demo serve test lint types layers pages browser tests gate validate record bench examples format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -76,6 +76,9 @@ bench: .venv/dev ## speed, as ratios measured in one run
 	@$(BIN)/python benchmarks/trace.py
 	@$(BIN)/python benchmarks/serve.py
 	@$(BIN)/python benchmarks/page.py
+
+examples: .venv/dev ## rewrite the console blocks of the documentation with what commands print now
+	@$(BIN)/python tests/console_blocks.py
 
 format: .venv/dev ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .

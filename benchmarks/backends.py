@@ -27,7 +27,7 @@ AXES: Final = {
     "tp": 2 ** np.arange(4),
     "pp": 2 ** np.arange(4),
     "dp": 2 ** np.arange(8),
-    "chunks": np.array([1]),
+    "virtual_stages": np.array([1]),
     "micro_batch": np.arange(1, 8193),
 }
 """1,048,576 layouts; few would fit, all are priced."""

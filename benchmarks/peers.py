@@ -124,14 +124,14 @@ def _meshes(llm: Any, app: Any) -> Iterator[dict[str, int]]:
     for tp in llm.get_all_tensor_parallelisms(GPUS, app.hidden, app.attn_heads):
         for pp in llm.get_all_pipeline_parallelisms(GPUS, tp, app.num_blocks):
             dp = llm.get_data_parallelism(GPUS, tp, pp)
-            for chunks in llm.get_valid_pipeline_interleavings(app.num_blocks, pp):
+            for virtual_stages in llm.get_valid_pipeline_interleavings(app.num_blocks, pp):
                 sizes = llm.get_valid_microbatch_sizes(app.seq_size, tp, dp, BATCH, pp)
                 for size in sizes:
                     yield {
                         "tensor_par": tp,
                         "pipeline_par": pp,
                         "data_par": dp,
-                        "pipeline_interleaving": chunks,
+                        "pipeline_interleaving": virtual_stages,
                         "microbatch_size": size,
                     }
 

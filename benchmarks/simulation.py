@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 from on_one_core import asked_for_json
 
-from shardcost.collectives.algorithms import ring, schedule
-from shardcost.collectives.algorithms.plan import pipelined
-from shardcost.collectives.schedule import Schedule
-from shardcost.collectives.simulate import simulate
-from shardcost.collectives.topology import Topology, nvswitch, torus
+from shardcost.collectives.exact.algorithms import ring, schedule
+from shardcost.collectives.exact.algorithms.plan import pipelined
+from shardcost.collectives.exact.schedule import Schedule
+from shardcost.collectives.exact.simulate import simulate
+from shardcost.collectives.exact.topology import Topology, nvswitch, torus
 
 RANKS: Final = 64
 EVEN: Final = 1_024_000_000

@@ -37,7 +37,7 @@ def asked(
 QUESTIONS = {
     "dense training": asked("llama3-70b", Layout(tp=8, pp=2, dp=4, zero=1), TRAIN),
     "interleaved": asked(
-        "llama3-8b", Layout(tp=2, pp=4, dp=1, chunks=4, schedule="interleaved"), TRAIN
+        "llama3-8b", Layout(tp=2, pp=4, dp=1, virtual_stages=4, schedule="interleaved"), TRAIN
     ),
     "contexts": asked("llama3-8b", Layout(tp=2, cp=4, dp=2, zero=1, recompute="full"), TRAIN),
     "shards": asked("llama3-8b", Layout(tp=2, dp=8, zero=3, shard_degree=4), TRAIN),
@@ -102,7 +102,9 @@ def test_a_step_changes_its_axis_and_what_must_go_along(
         changed = {
             each for each in vars(layout) if getattr(layout, each) != getattr(step.layout, each)
         }
-        along = {"chunks": {"schedule"}, "schedule": {"chunks"}}.get(step.axis, {"dp"})
+        along = {"virtual_stages": {"schedule"}, "schedule": {"virtual_stages"}}.get(
+            step.axis, {"dp"}
+        )
         assert changed <= {step.axis, *along}
         assert bool(changed) != step.current
         if step.axis in KEEP_GPUS:
@@ -177,13 +179,20 @@ def test_the_change_is_the_best_single_step(name: str, found: dict[str, Advice])
 
 def _even(alone: Any) -> bool:
     layout, layers = alone.layout, alone.model.num_layers
-    parts = layout.pp * layout.chunks
-    return layout.chunks == 1 or 0 in {layers % parts, (layers + 2) % parts}
+    parts = layout.pp * layout.virtual_stages
+    return layout.virtual_stages == 1 or 0 in {layers % parts, (layers + 2) % parts}
 
 
 def test_axes_without_meaning_are_left_out(found: dict[str, Advice]) -> None:
     degrees = ["gpus", "tp", "cp", "pp", "dp"]
-    training = ["chunks", "micro_batch", "zero", "sequence_parallel", "recompute", "schedule"]
+    training = [
+        "virtual_stages",
+        "micro_batch",
+        "zero",
+        "sequence_parallel",
+        "recompute",
+        "schedule",
+    ]
     assert list(found["decoding"].steps) == degrees
     assert list(found["decoding experts"].steps) == [*degrees, "ep"]
     assert list(found["prefill"].steps) == [*degrees, "sequence_parallel"]
@@ -207,7 +216,8 @@ def test_values_are_those_that_make_sense(found: dict[str, Advice]) -> None:
     assert {3, 6} <= set(values("odd", "pp"))
     assert {72, 144} <= set(values("rack", "gpus"))
     assert all(
-        32 % (4 * each) == 0 or 34 % (4 * each) == 0 for each in values("interleaved", "chunks")
+        32 % (4 * each) == 0 or 34 % (4 * each) == 0
+        for each in values("interleaved", "virtual_stages")
     )
 
 
@@ -219,19 +229,19 @@ def test_degrees_that_do_not_divide_the_gpus_say_so(found: dict[str, Advice]) ->
 
 
 def test_chunks_and_their_schedule_go_together(found: dict[str, Advice]) -> None:
-    steps = {each.value: each for each in found["dense training"].steps["chunks"]}
-    assert steps[2].patch == {"schedule": "interleaved", "chunks": 2}
+    steps = {each.value: each for each in found["dense training"].steps["virtual_stages"]}
+    assert steps[2].patch == {"schedule": "interleaved", "virtual_stages": 2}
     assert steps[2].outcome.possible
     steps = {each.value: each for each in found["interleaved"].steps["schedule"]}
-    assert steps["1f1b"].patch == {"chunks": 1, "schedule": "1f1b"}
+    assert steps["1f1b"].patch == {"virtual_stages": 1, "schedule": "1f1b"}
     assert steps["zero_bubble"].outcome.possible
 
 
 @pytest.mark.parametrize(
     ("name", "part", "words"),
     [
-        ("decoding", "products", "memory bandwidth"),
-        ("dense training", "products", "arithmetic"),
+        ("decoding", "gemm", "memory bandwidth"),
+        ("dense training", "gemm", "arithmetic"),
         ("too large", "memory", "optimizer"),
     ],
 )
@@ -284,7 +294,7 @@ def test_a_bubble_limits_by_its_stages() -> None:
 def test_one_gpu(workload: Workload) -> None:
     found = advice("gpt2-xl", "h100_sxm", Layout(), workload)
     assert [step.value for step in found.steps["tp"]] == [1]
-    assert found.limit.part in {"products", "attention", "passes", "host and overhead"}
+    assert found.limit.part in {"gemm", "attention", "elementwise", "host and overhead"}
     assert 0 < found.limit.share < 1
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shardcost.collectives.algorithms import (
+from shardcost.collectives.exact.algorithms import (
     ALGORITHMS,
     COLLECTIVES,
     algorithms_of,
@@ -16,8 +16,8 @@ from shardcost.collectives.algorithms import (
     most_square,
     schedule,
 )
-from shardcost.collectives.algorithms.tree import two_trees
-from shardcost.collectives.schedule import Schedule, Step, cuts, executed, traffic
+from shardcost.collectives.exact.algorithms.tree import two_trees
+from shardcost.collectives.exact.schedule import Schedule, Step, cuts, executed, traffic
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 
 PAIRS = sorted(ALGORITHMS)

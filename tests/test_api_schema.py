@@ -85,7 +85,9 @@ def questions(draw: some.DrawFn) -> tuple[str, dict[str, Any]]:
         name: some.sampled_from(listing()["choices"][name])
         for name in ("recompute", "schedule", "scheme", "context_scheme", "order", "dtype")
     }
-    degrees = dict.fromkeys(("tp", "cp", "pp", "dp", "ep", "chunks", "micro_batch"), DEGREES)
+    degrees = dict.fromkeys(
+        ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "micro_batch"), DEGREES
+    )
     free = {
         **words,
         **degrees,

@@ -20,12 +20,12 @@ from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, collective
 from shardcost.arrays import cell_by_cell, choose, largest, looked_up, named, smallest
 from shardcost.backends import BACKENDS, BackendArray, to_backend, to_numpy
 from shardcost.backends import libraries as module
-from shardcost.collectives import closed_forms
+from shardcost.collectives.exact import closed_forms
 from shardcost.collectives.multimem import multimem_all_reduce_s
 from shardcost.errors import BadTypeError, BadValueError, MissingExtraError, UnknownNameError
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
-from shardcost.kernels.passes import pass_time_s
-from shardcost.kernels.products import product_time_s
+from shardcost.kernels.elementwise import elementwise_time_s
+from shardcost.kernels.gemm import gemm_time_s
 from shardcost.memory import memory_of
 from shardcost.program import program_of
 from shardcost.schedule.step import step_s, step_time
@@ -381,9 +381,9 @@ def on(library: str, cells: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("taken", [0, 20])
 def test_products(library: str, dtype: str, taken: int) -> None:
     shape = grid(m=[1, 17, 4096], n=[64, 1000, 8192], k=[128, 5000])
-    rest: dict[str, Any] = {"batch": 2, "units_taken": taken, "memory_taken": 1e9 * taken}
-    expected = product_time_s(DEVICE, dtype, **shape, **rest)
-    assert_alike(product_time_s(DEVICE, dtype, **on(library, shape), **rest), expected)
+    rest: dict[str, Any] = {"batch": 2, "sms_taken": taken, "memory_taken": 1e9 * taken}
+    expected = gemm_time_s(DEVICE, dtype, **shape, **rest)
+    assert_alike(gemm_time_s(DEVICE, dtype, **on(library, shape), **rest), expected)
 
 
 @on_every_library
@@ -412,9 +412,11 @@ def test_attention(library: str, window: int | None, flagged: bool) -> None:
 @on_every_library
 def test_passes(library: str) -> None:
     moves = np.geomspace(1, 1e9, 40)
-    assert_alike(pass_time_s(DEVICE, moved(library, moves)), pass_time_s(DEVICE, moves))
+    assert_alike(
+        elementwise_time_s(DEVICE, moved(library, moves)), elementwise_time_s(DEVICE, moves)
+    )
     with pytest.raises(BadValueError, match="at least 0"):
-        pass_time_s(DEVICE, moved(library, -moves))
+        elementwise_time_s(DEVICE, moved(library, -moves))
 
 
 @on_every_library

@@ -15,7 +15,7 @@ import shardcost
 from shardcost import BadTypeError, Decode, Layout, Prefill, Train, cli, estimate
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.scaling import Row, Scaling
-from shardcost.memory.held import KINDS
+from shardcost.memory.footprint import KINDS
 from shardcost.report.advice import as_lines
 from shardcost.report.estimate import as_data, as_text, plain
 from shardcost.report.scaling import as_data as scaling_as_data
@@ -117,7 +117,8 @@ def test_the_command_line_is_the_function(capsys: pytest.CaptureFixture[str]) ->
 def test_options_reach_the_nouns(capsys: pytest.CaptureFixture[str]) -> None:
     words = (
         *"estimate llama3-8b --on h100_sxm --network ib_8x400g --tp 2 --cp 2 --pp 2 --dp 4".split(),
-        *"--chunks 2 --schedule interleaved --sequence-parallel --micro-batch 2 --zero 3".split(),
+        *"--virtual-stages 2 --schedule interleaved --sequence-parallel --micro-batch 2".split(),
+        *"--zero 3".split(),
         *"--shard-degree 4 --context-scheme ulysses --order tp-cp-pp-dp --imbalance 1.5".split(),
         *"--train --batch 64 --sequence-length 2048 --gradient-dtype bf16".split(),
         *"--optimizer sgd --document-tokens 512 --software torchtitan".split(),
@@ -125,7 +126,7 @@ def test_options_reach_the_nouns(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, *words)
     layout = data["layout"]
     assert layout["sequence_parallel"] is True
-    assert (layout["chunks"], layout["schedule"]) == (2, "interleaved")
+    assert (layout["virtual_stages"], layout["schedule"]) == (2, "interleaved")
     assert (layout["shard_degree"], layout["context_scheme"]) == (4, "ulysses")
     assert (layout["order"], layout["imbalance"]) == ("tp-cp-pp-dp", 1.5)
     assert data["workload"]["optimizer"] == "sgd"
@@ -219,7 +220,7 @@ BAD = {
     ),
     "too many stages": ([*SMALL, "--pp", "64"], "exceeds"),
     "no network": ([*SMALL, "--tp", "16"], "name a network"),
-    "chunks": ([*SMALL, "--chunks", "2"], "chunks above 1 need pp above 1"),
+    "virtual_stages": ([*SMALL, "--virtual-stages", "2"], "virtual_stages above 1 need pp above 1"),
     "model": (["estimate", "llama3-7b", *SMALL[2:]], "unknown model 'llama3-7b'"),
     "cluster": ([*SMALL, "--on", "h10"], "unknown cluster 'h10'"),
     "no cluster": (["estimate", "llama3-8b", *SMALL[4:]], "missing --on"),
@@ -360,7 +361,7 @@ def test_crossovers_hold_from_some_value_on() -> None:
         (Layout(tp=4, pp=2), Train(global_batch=16, sequence_length=2048)),
         (Layout(tp=8), Train(global_batch=16, sequence_length=2048)),
         (
-            Layout(tp=2, pp=4, chunks=2, schedule="interleaved"),
+            Layout(tp=2, pp=4, virtual_stages=2, schedule="interleaved"),
             Train(global_batch=16, sequence_length=2048),
         ),
         (Layout(tp=2, pp=4, schedule="zero_bubble"), Train(global_batch=16, sequence_length=2048)),

@@ -15,9 +15,9 @@ from running import run_error, run_json, run_text
 
 import shardcost.cli.progress as bars
 from shardcost import Cluster, Decode, Layout, Train, cli, search
-from shardcost.asked.values import several, wholes
 from shardcost.report.plan import as_text, money
 from shardcost.report.plan_data import as_data
+from shardcost.request.values import several, wholes
 from shardcost.search.plan import Plan
 
 TRAIN = (
@@ -160,7 +160,7 @@ def test_values_that_are_fixed_are_kept(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_every_order_scheme_and_overlap(capsys: pytest.CaptureFixture[str]) -> None:
-    free = "--fix micro_batch=1 --fix chunks=1 --fix zero=1 --fix recompute=none".split()
+    free = "--fix micro_batch=1 --fix virtual_stages=1 --fix zero=1 --fix recompute=none".split()
     base = run_json(capsys, *TRAIN, *free)
     for axis, values in (
         ("order", 24),

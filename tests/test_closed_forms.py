@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardcost.collectives.algorithms import ALGORITHMS, COLLECTIVES, most_square, schedule
-from shardcost.collectives.closed_forms import (
+from shardcost.collectives.exact.algorithms import ALGORITHMS, COLLECTIVES, most_square, schedule
+from shardcost.collectives.exact.closed_forms import (
     FORMS,
     Cost,
     best_chunks,
@@ -19,7 +19,7 @@ from shardcost.collectives.closed_forms import (
     time_s,
     two_tier_time_s,
 )
-from shardcost.collectives.schedule import Schedule, traffic
+from shardcost.collectives.exact.schedule import Schedule, traffic
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 
 PAIRS = sorted(ALGORITHMS)

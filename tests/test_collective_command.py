@@ -23,9 +23,9 @@ from running import run_error, run_json, run_text
 
 from shardcost import Cluster, catalog
 from shardcost.collectives.calibration import Calibration, calibration_of, libraries, measured
-from shardcost.collectives.direct import ENGINES
+from shardcost.collectives.engine_kernels import ENGINES
+from shardcost.collectives.library_time import COLLECTIVES, TUNER, CollectiveTime, collective_time
 from shardcost.collectives.paths import Wire, total
-from shardcost.collectives.silicon import COLLECTIVES, TUNER, CollectiveTime, collective_time
 from shardcost.collectives.tuner import PathName
 from shardcost.errors import ShardcostError
 from shardcost.report.collective import title

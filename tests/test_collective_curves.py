@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardcost import Cluster
-from shardcost.collectives.silicon import CollectiveTime, collective_time
+from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.collectives.sweep import curve_sizes, octaves, switches
 from shardcost.errors import BadValueError
 from shardcost.evidence.shipped_points import points_like, points_of

@@ -39,7 +39,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
             tp=8,
             pp=8,
             dp=2,
-            chunks=3,
+            virtual_stages=3,
             schedule="interleaved",
             sequence_parallel=True,
             recompute="selective",
@@ -77,7 +77,7 @@ def test_a_csv_has_every_figure_with_unit_and_interval(found: Estimate) -> None:
     assert (float(time_s), unit) == (found.time_s, "s")
     assert float(low) < found.time_s < float(high)
     assert table["memory.by_kind.weights"][1] == "bytes"
-    assert table["parts.products"][:2] == [repr(float(found.parts_s["products"])), "s"]
+    assert table["parts.gemm"][:2] == [repr(float(found.parts_s["gemm"])), "s"]
     assert table["mfu"][1] == ""
     assert table["model"][0] == found.model.name
 

@@ -8,38 +8,25 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
+from console_blocks import BLOCK, PAGES, ROOT, commands, folder_in, output_of
 
 from shardcost import Model, catalog
-from shardcost.cli import main
-from shardcost.collectives.algorithms import ALGORITHMS, COLLECTIVES
 from shardcost.collectives.calibration import measured
+from shardcost.collectives.exact.algorithms import ALGORITHMS, COLLECTIVES
 from shardcost.formats.hf_fields import families
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SPEED = re.compile(r"[\d.]+ s, [\d,]+ layouts/s")
 """How fast a search was: the one figure of an output that differs from run to run."""
-BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
-
-
-def commands(page: Path) -> list[tuple[str, str]]:
-    """Return each command of a page's console blocks with the output shown below it."""
-    found = []
-    for block in BLOCK.findall(page.read_text()):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            found.append((command, output))
-    return found
 
 
 RUNNABLE = [
     pytest.param(command, output, id=f"{page.name}: {command}")
     for page in PAGES
-    for command, output in commands(page)
+    for block in BLOCK.findall(page.read_text())
+    for command, output in commands(block)
     if command.startswith("shardcost ")
 ]
 
@@ -50,11 +37,7 @@ def test_there_are_examples() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with all that the project's has, in which commands may write files."""
-    found = tmp_path_factory.mktemp("docs")
-    for each in ROOT.iterdir():
-        (found / each.name).symlink_to(each)
-    return found
+    return folder_in(tmp_path_factory.mktemp("docs"))
 
 
 @pytest.mark.parametrize(("command", "output"), RUNNABLE)
@@ -62,14 +45,11 @@ def test_console_blocks_show_real_output(
     command: str,
     output: str,
     folder: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(folder)
-    main(shlex.split(command)[1:])
-    out, err = capsys.readouterr()
-    assert SPEED.sub("", out + err) == SPEED.sub("", output)
+    assert SPEED.sub("", output_of(command)) == SPEED.sub("", output)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -10,7 +10,7 @@ import pytest
 from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, estimate
 from shardcost.errors import BadValueError
 from shardcost.estimate import Estimate, price
-from shardcost.program.operations import Product
+from shardcost.program.operations import Gemm
 from shardcost.workload import Workload
 
 H100 = Cluster.named("h100_sxm", network="ib_8x400g")
@@ -24,15 +24,17 @@ def random_layouts(count: int) -> list[tuple[str, Layout, Train]]:
     while len(found) < count:
         model = rng.choice(MODELS)
         pp = rng.choice([1, 1, 2, 4, 8])
-        chunks = rng.choice([1, 1, 2, 4]) if pp > 1 else 1
-        schedule = "interleaved" if chunks > 1 else rng.choice(["1f1b", "1f1b", "zero_bubble"])
+        virtual_stages = rng.choice([1, 1, 2, 4]) if pp > 1 else 1
+        schedule = (
+            "interleaved" if virtual_stages > 1 else rng.choice(["1f1b", "1f1b", "zero_bubble"])
+        )
         tp = rng.choice([1, 2, 4, 8])
         layout = Layout(
             tp=tp,
             cp=rng.choice([1, 1, 2]),
             pp=pp,
             dp=rng.choice([1, 2, 4, 8]),
-            chunks=chunks,
+            virtual_stages=virtual_stages,
             micro_batch=rng.choice([1, 2]),
             sequence_parallel=tp > 1 and rng.random() < 0.5,
             recompute=rng.choice(["none", "selective", "full"]),
@@ -41,7 +43,10 @@ def random_layouts(count: int) -> list[tuple[str, Layout, Train]]:
         )
         work = Train(global_batch=256, sequence_length=rng.choice([2048, 8192]))
         layers = Model.named(model).num_layers
-        if layers % (pp * chunks) == 0 and (256 // (layout.dp * layout.micro_batch)) % pp == 0:
+        if (
+            layers % (pp * virtual_stages) == 0
+            and (256 // (layout.dp * layout.micro_batch)) % pp == 0
+        ):
             found.append((model, layout, work))
     return found
 
@@ -107,7 +112,7 @@ def test_one_call_prices_an_array_of_layouts_as_it_does_each() -> None:
         ("llama3-8b", Layout(tp=8, scheme="2d"), Prefill(batch=8, prompt_tokens=64), "square"),
         (
             "llama3-8b",
-            Layout(pp=4, chunks=2, schedule="interleaved", dp=2),
+            Layout(pp=4, virtual_stages=2, schedule="interleaved", dp=2),
             Train(global_batch=12, sequence_length=64),
             "multiples of pp",
         ),
@@ -142,7 +147,7 @@ def test_the_cache_format_sets_the_time_of_decoding() -> None:
 def test_a_window_bounds_what_attention_costs() -> None:
     work = Prefill(batch=1, prompt_tokens=32768)
     found = estimate("gpt-oss-120b", H100, Layout(tp=4), work)
-    assert found.compute_s["attention"] < found.compute_s["products"]
+    assert found.compute_s["attention"] < found.compute_s["gemm"]
 
 
 def test_unmeasured_devices_say_whose_shares_they_use() -> None:
@@ -169,7 +174,7 @@ def test_a_cache_can_be_spread_over_context_ranks() -> None:
 def test_an_engine_that_converts_elsewhere_has_shorter_narrow_products() -> None:
     work = Decode(batch=8, context_tokens=512, dtype="fp8")
     ours, theirs = (
-        estimate("llama3-70b", H100, Layout(tp=4), work, software=name).compute_s["products"]
+        estimate("llama3-70b", H100, Layout(tp=4), work, software=name).compute_s["gemm"]
         for name in ("vllm", "trtllm")
     )
     assert ours < 0.9 * theirs
@@ -188,9 +193,9 @@ def test_uneven_groups_are_told_on_arrays_too() -> None:
 
 def test_sizes_that_are_mixed_up_are_priced_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = np.arange(1, 1001)
-    op = Product("any", sizes, 128, np.repeat([64, 128], 500), "bf16")
+    op = Gemm("any", sizes, 128, np.repeat([64, 128], 500), "bf16")
     small, back = price.distinct(op)
-    assert isinstance(small, Product)
+    assert isinstance(small, Gemm)
     assert back is not None
     np.testing.assert_array_equal(small.m[back], op.m)
     np.testing.assert_array_equal(small.k[back], op.k)

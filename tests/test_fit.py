@@ -14,8 +14,8 @@ from test_validate import LIKE, written
 from shardcost import catalog
 from shardcost.collectives import calibration
 from shardcost.collectives.calibration import Calibration, calibration_of, given, in_file_units
+from shardcost.collectives.library_time import collective_time, default_library
 from shardcost.collectives.paths import RingLibrary
-from shardcost.collectives.silicon import collective_time, default_library
 from shardcost.errors import MissingExtraError
 from shardcost.evidence import cross_validation, refit
 from shardcost.evidence.calibrate import calibrate
@@ -157,12 +157,12 @@ def test_the_catalog_is_written_anew_from_a_table(
 ) -> None:
     rows = [row for gpus in (2, 8) for row in rows_of(curve(None, gpus=gpus))]
     table = written(tmp_path, rows)
-    (tmp_path / "silicon").mkdir()
-    monkeypatch.setattr(refit, "FOLDER", tmp_path / "silicon")
+    (tmp_path / "collectives").mkdir()
+    monkeypatch.setattr(refit, "FOLDER", tmp_path / "collectives")
     monkeypatch.setattr(refit, "_ROUNDS", 1)
     refit.main([str(table)])
     assert "h100_sxm nccl 0" in capsys.readouterr().out
-    content = _read((tmp_path / "silicon" / "h100_sxm.toml").read_text())
+    content = _read((tmp_path / "collectives" / "h100_sxm.toml").read_text())
     assert [each.library for each in calibration.from_file_content(content, "f")] == ["nccl"]
 
 

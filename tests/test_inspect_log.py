@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from shardcost.cluster import Cluster
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.evidence.collectives import one_process_time_s
 from shardcost.evidence.log_inspection import RunFindings, inspected
 from shardcost.formats.reading import MeasurementLog, Point, Run, Unread

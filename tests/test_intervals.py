@@ -33,7 +33,7 @@ from shardcost.evidence.intervals_left_out import left_out
 from shardcost.evidence.shipped import ROWS
 from shardcost.evidence.validate import validate
 from shardcost.formats.tables import VALIDATED, Table, read_table
-from shardcost.kernels.products import product_section, product_time_s
+from shardcost.kernels.gemm import gemm_section, gemm_time_s
 from shardcost.workload import Workload
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "intervals.md"
@@ -255,11 +255,11 @@ def test_a_system_can_be_hidden_and_comes_back() -> None:
         hidden = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8)
         assert hidden.calibrations[0].inherited_from
         assert "h100_sxm" not in hidden.calibrations[0].inherited_from
-        assert product_section(device, "bf16").inherited_from == "h200_sxm"
+        assert gemm_section(device, "bf16").inherited_from == "h200_sxm"
         assert hidden.time_s != before.time_s
     after = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8)
     assert after.time_s == before.time_s
-    assert product_section(device, "bf16").inherited_from is None
+    assert gemm_section(device, "bf16").inherited_from is None
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
@@ -320,7 +320,7 @@ HEAD = "gpu,dtype,m,n,k,time_us"
 
 @pytest.fixture
 def products(tmp_path: Path) -> Path:
-    right_us = 1e6 * product_time_s(Cluster.named("h100_sxm").device, "bf16", 64, 8192, 8192)
+    right_us = 1e6 * gemm_time_s(Cluster.named("h100_sxm").device, "bf16", 64, 8192, 8192)
     rows = (f"h100_sxm,bf16,64,8192,8192,{right_us:.3f}", "h100_sxm,bf16,1,8192,8192,1e6")
     path = tmp_path / "products.csv"
     path.write_text("\n".join([HEAD, *rows, "abacus,bf16,1,1,1,1", ""]))
@@ -362,7 +362,7 @@ def test_measured_rows_left_out_are_inside_as_the_page_says(evidence: Path, kind
 
 def test_the_page_is_right_about_products_that_others_measured(evidence: Path) -> None:
     theirs = measured(evidence, "layer_ops").where(
-        lambda row: row["dataset"] == "vidur_compute" and layer_ops.kind(row) == "product"
+        lambda row: row["dataset"] == "vidur_compute" and layer_ops.kind(row) == "gemm"
     )
     median_pct = validate(theirs).overall.median_pct
     assert f"that Vidur measured are {median_pct:.0f} % (median)" in PAGE.read_text()

@@ -12,8 +12,8 @@ from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.evidence import decode, layer_ops, layers
 from shardcost.evidence.validate import validate
 from shardcost.formats.tables import Row, read_table
-from shardcost.kernels.passes import pass_time_s
-from shardcost.kernels.products import product_time_s
+from shardcost.kernels.elementwise import elementwise_time_s
+from shardcost.kernels.gemm import gemm_time_s
 from shardcost.program.operations import Collective
 from shardcost.workload import Train
 
@@ -47,7 +47,7 @@ def an_operator(op: str, **cells: str) -> Row:
 
 def test_a_forward_pass_is_its_products_attention_and_passes() -> None:
     products = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
-    alone = 1e6 * sum(product_time_s(H200, "bf16", 2048, n, k) for n, k in products)
+    alone = 1e6 * sum(gemm_time_s(H200, "bf16", 2048, n, k) for n, k in products)
     assert alone < layers.time_us(a_layer()) < 1.3 * alone
 
 
@@ -99,10 +99,10 @@ def test_a_layer_that_cannot_be_is_refused(cells: dict[str, str], error: type[Ex
 
 def test_the_parts_of_a_decoded_layer_are_kernels() -> None:
     assert decode.time_us(a_part("gemm:down")) == pytest.approx(
-        1e6 * product_time_s(H200, "bf16", 1, 4096, 14336)
+        1e6 * gemm_time_s(H200, "bf16", 1, 4096, 14336)
     )
     assert decode.time_us(a_part("rmsnorm")) == pytest.approx(
-        1e6 * pass_time_s(H200, 2 * 4096 * 2, row_elements=4096)
+        1e6 * elementwise_time_s(H200, 2 * 4096 * 2, row_elements=4096)
     )
     short, long = (decode.time_us(a_part("attention", context=c)) for c in ("2048", "8192"))
     assert short < long < 4 * short
@@ -130,7 +130,7 @@ def test_operators_are_the_program_s_products() -> None:
     h100 = Cluster.named("h100_sxm").device
     for op, n, k in (("mlp_up_proj", 28672 / 8, 4096), ("attn_post_proj", 4096, 4096 / 8)):
         found = layer_ops.time_s(an_operator(op, tp="8"))
-        assert found == pytest.approx(product_time_s(h100, "fp16", 64, n, k))
+        assert found == pytest.approx(gemm_time_s(h100, "fp16", 64, n, k))
 
 
 def test_a_row_kernel_walks_until_the_memory_is_busy() -> None:

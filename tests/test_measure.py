@@ -25,10 +25,10 @@ import pytest
 from running import run_error, run_json, run_text
 
 from shardcost import cli
-from shardcost.collectives.algorithms import open_mpi as plans
-from shardcost.collectives.algorithms import schedule
-from shardcost.collectives.algorithms.plan import Plan
-from shardcost.collectives.schedule import Schedule, executed
+from shardcost.collectives.exact.algorithms import open_mpi as plans
+from shardcost.collectives.exact.algorithms import schedule
+from shardcost.collectives.exact.algorithms.plan import Plan
+from shardcost.collectives.exact.schedule import Schedule, executed
 from shardcost.errors import MissingExtraError, UnknownNameError
 from shardcost.formats.tables import read_table
 from shardcost.measure import launch, sockets, torch_rank, verify

@@ -16,16 +16,16 @@ from shardcost.evidence import memory_fit
 from shardcost.evidence.validate import validate
 from shardcost.formats.tables import Table, read_table
 from shardcost.layout import Layout
-from shardcost.memory import KINDS, Habits, Memory, memory_of, saved_bytes_per_layer
-from shardcost.memory.habits import habits_named, habits_of
+from shardcost.memory import KINDS, Memory, MemoryPolicy, memory_of, saved_bytes_per_layer
 from shardcost.memory.parameters import layer_parameters
+from shardcost.memory.policy import habits_named, habits_of
 from shardcost.memory.stages import in_flight, last_stage, stage_by_cost, stage_evenly
 from shardcost.model import Attention, Block, Experts, FeedForward, Model
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 GIB = 2**30
-PAPER = Habits(attention="unfused", dropout=True)
-BARE = Habits()
+PAPER = MemoryPolicy(attention="unfused", dropout=True)
+BARE = MemoryPolicy()
 WORK = Train(global_batch=64, sequence_length=2048)
 
 
@@ -202,7 +202,7 @@ def test_stages_of_equal_cost_have_every_layer_and_one_head(pp: int) -> None:
 def test_micro_batches_in_flight() -> None:
     assert [in_flight(Layout(pp=4), i, 16) for i in range(4)] == [4, 3, 2, 1]
     assert in_flight(Layout(pp=8), 0, 3) == 3
-    interleaved = Layout(pp=4, chunks=2, schedule="interleaved")
+    interleaved = Layout(pp=4, virtual_stages=2, schedule="interleaved")
     assert in_flight(interleaved, 0, 64) == pytest.approx(4 * (1 + 3 / (4 * 2)))
     assert in_flight(Layout(pp=4, schedule="zero_bubble"), 1, 16) == 3
 
@@ -239,14 +239,14 @@ def test_recomputation_trades_kept_tensors_for_one_layer_made_again() -> None:
 
 
 def test_update_buffers_count_only_where_nothing_larger_is_alive() -> None:
-    habits = Habits(update_buffers=True)
+    policy = MemoryPolicy(update_buffers=True)
     layout = Layout(tp=8, dp=2, zero=1)
     short = Train(global_batch=2, sequence_length=8)
-    held = memory_of(plain(), layout, short, software=habits).stages["first"]
+    held = memory_of(plain(), layout, short, software=policy).stages["first"]
     assert held.moment == "after the update"
     assert held.activations == held.logits == 0
     assert held.total == held.between_steps
-    busy = memory_of(plain(), layout, WORK, software=habits).stages["first"]
+    busy = memory_of(plain(), layout, WORK, software=policy).stages["first"]
     assert busy.moment != "after the update"
     assert busy.between_steps > busy.weights + busy.gradients + busy.optimizer + busy.buffers / 2
 
@@ -331,7 +331,7 @@ def test_a_stage_must_exist_and_habits_must_be_known() -> None:
     assert habits_of(None).reserve_share == 0
 
 
-DEGREES = ("tp", "cp", "ep", "pp", "dp", "chunks", "micro_batch")
+DEGREES = ("tp", "cp", "ep", "pp", "dp", "virtual_stages", "micro_batch")
 
 
 CHOICES: tuple[dict[str, Any], ...] = (
@@ -346,7 +346,7 @@ def random_layouts(count: int, seed: int) -> dict[str, Any]:
     draw = np.random.default_rng(seed)
     cells: dict[str, Any] = {name: 2 ** draw.integers(0, 4, count) for name in DEGREES}
     cells["ep"] = np.minimum(cells["ep"], cells["dp"] * cells["cp"])
-    cells["chunks"] = np.where(cells["pp"] > 1, cells["chunks"], 1)
+    cells["virtual_stages"] = np.where(cells["pp"] > 1, cells["virtual_stages"], 1)
     return cells
 
 
@@ -360,11 +360,11 @@ def random_layouts(count: int, seed: int) -> dict[str, Any]:
     ids=["train", "prefill", "decode"],
 )
 @pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b", "deepseek-v3"])
-@pytest.mark.parametrize("habits", [PAPER, None, "nanotron"], ids=["paper", "default", "nanotron"])
+@pytest.mark.parametrize("policy", [PAPER, None, "nanotron"], ids=["paper", "default", "nanotron"])
 def test_arrays_are_scalars_side_by_side(
-    name: str, work: Workload, habits: Habits | str | None
+    name: str, work: Workload, policy: MemoryPolicy | str | None
 ) -> None:
-    software = habits_named(habits) if isinstance(habits, str) else habits
+    software = habits_named(policy) if isinstance(policy, str) else policy
     model = Model.named(name)
     for seed, choices in enumerate(CHOICES):
         cells = random_layouts(25, seed)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardcost import Cluster, Decode, Estimate, Layout, Prefill, Train, estimate
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadTypeError
 from shardcost.estimate.messages import messages
 from shardcost.report.messages import as_data
@@ -27,7 +27,7 @@ CASES = {
     "one stage": ("llama3-70b", Layout(tp=8, dp=4), TRAIN, None),
     "interleaved": (
         "llama3-70b",
-        Layout(tp=8, pp=4, chunks=2, dp=2, zero=1, schedule="interleaved"),
+        Layout(tp=8, pp=4, virtual_stages=2, dp=2, zero=1, schedule="interleaved"),
         TRAIN,
         None,
     ),

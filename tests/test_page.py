@@ -443,7 +443,7 @@ def test_a_long_search_shows_how_far_it_is_and_can_be_cancelled(visit: Visit) ->
 
 
 def complete_cells(visit: Visit) -> tuple[int, int]:
-    """Return how many chunks are drawn complete, and how many only in part."""
+    """Return how many virtual_stages are drawn complete, and how many only in part."""
     colours = visit.script(
         """() => ["--c3", "--c5"].map((name) =>
              getComputedStyle(document.documentElement).getPropertyValue(name).trim())"""

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcost import BadValueError, Layout, Model, Train
-from shardcost.collectives.algorithms import COLLECTIVES
+from shardcost.collectives.exact.algorithms import COLLECTIVES
 from shardcost.model import Attention, Block, Experts, FeedForward, LatentAttention
 from shardcost.program.layer import layer
-from shardcost.program.operations import AttentionCore, Collective, Pass, Passes, Product
+from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Passes
 from shardcost.program.partitions import (
     grid_of,
     layer_otherwise,
@@ -54,12 +54,12 @@ def layer_of(scheme: str, tp: Any = None, *, sequences: Any = 16, **layout: Any)
     return (layer if scheme == "1d" else layer_otherwise)(s, model.blocks[0])
 
 
-def flops(operations: Any, kind: type[Product] | type[AttentionCore] = Product) -> Any:
+def flops(operations: Any, kind: type[Gemm] | type[AttentionCore] = Gemm) -> Any:
     return sum(op.flops for op in operations if isinstance(op, kind))
 
 
 def moved(operations: Any) -> Any:
-    return sum(op.bytes_moved for op in operations if isinstance(op, Pass))
+    return sum(op.bytes_moved for op in operations if isinstance(op, Elementwise))
 
 
 def collectives(operations: Any) -> list[Collective]:
@@ -85,7 +85,7 @@ def ring_bytes(operations: Any) -> Any:
 @pytest.mark.parametrize("name", ["forward", "backward", "weight"])
 def test_the_ranks_together_multiply_as_much_as_one(scheme: str, name: str) -> None:
     alone, ours = getattr(layer_of("1d", tp=1), name), getattr(layer_of(scheme), name)
-    for kind in (Product, AttentionCore):
+    for kind in (Gemm, AttentionCore):
         assert SCHEMES[scheme] * flops(ours, kind) == pytest.approx(flops(alone, kind), rel=1e-12)
 
 
@@ -101,10 +101,10 @@ def test_products_are_those_of_one_dimension(scheme: str, adapters: bool) -> Non
         s = setting_of(model, layout, workload, Software(name="plain", title="plain"))
         passes[each] = (layer if each == "1d" else layer_otherwise)(s, model.blocks[0])
     for ours, alone in zip(passes[scheme], passes["1d"], strict=True):
-        named = [op.name for op in ours if isinstance(op, Product)]
-        assert named == [op.name for op in alone if isinstance(op, Product)]
+        named = [op.name for op in ours if isinstance(op, Gemm)]
+        assert named == [op.name for op in alone if isinstance(op, Gemm)]
     every = [op for part in passes[scheme] for op in part]
-    products = {op.name for op in every if isinstance(op, Product)}
+    products = {op.name for op in every if isinstance(op, Gemm)}
     for op in collectives(every):
         assert op.collective in COLLECTIVES
         assert {op.feeds, *op.beside} <= products | {""}
@@ -226,7 +226,7 @@ def test_inference_has_a_forward_pass_only(scheme: str) -> None:
 def test_unfused_attention_is_not_mistaken_for_matrices() -> None:
     model = gpt()
     s = setting(Layout(tp=4, scheme="2d", micro_batch=4), model, attention="unfused")
-    products = [op for op in layer_otherwise(s, model.blocks[0]).forward if isinstance(op, Product)]
+    products = [op for op in layer_otherwise(s, model.blocks[0]).forward if isinstance(op, Gemm)]
     assert [op.name for op in products] == ["qkv", "scores", "values", "proj", "up", "down"]
 
 

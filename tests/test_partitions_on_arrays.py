@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shardcost import Layout, Model, Train
 from shardcost.model import Block, FeedForward
-from shardcost.program.operations import Collective, Operations, Product
+from shardcost.program.operations import Collective, Gemm, Operations
 from shardcost.program.partitions import grid_of, layer_otherwise
 from shardcost.program.setting import setting_of
 from shardcost.software import Software
@@ -228,7 +228,7 @@ def assert_same(ranks: Ranks, operations: Operations) -> None:
     for op in operations:
         if isinstance(op, Collective) and not op.name.startswith("norm"):
             collectives[op.collective, op.size_bytes, op.ranks] += op.count
-        if isinstance(op, Product):
+        if isinstance(op, Gemm):
             products[op.m, op.n, op.k] += op.count
     assert ranks.collectives == collectives
     assert ranks.products == products

@@ -88,7 +88,7 @@ def test_kernels_add_up_to_what_the_layer_computes(case: str) -> None:
         "backward": (work.backward, ["recompute", "backward"]),
         "weight": (work.weight, ["weight"]),
     }
-    kinds = {"product": "products", "attention": "attention", "pass": "passes"}
+    kinds = {"gemm": "gemm", "attention": "attention", "elementwise": "elementwise"}
     for busy, during in passes.values():
         own = [each for each in roof.kernels if each.during in during]
         for kind, name in kinds.items():

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcost import cli
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.report.plot import spread, write_plot
 
 ASK = ("collective", "all_reduce", "--gpus", "8", "--on", "h100_sxm")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shardcost import Decode, Layout, Model, Prefill, Train, tensor_parallel_allreduce_cost
 from shardcost.model import Attention, Block, FeedForward
 from shardcost.program import Program, program_of
-from shardcost.program.operations import AttentionCore, Collective, Operations, Product
+from shardcost.program.operations import AttentionCore, Collective, Gemm, Operations
 from shardcost.software import Software
 
 PLAIN = Software(name="plain", title="plain")
@@ -63,7 +63,7 @@ def ring_bytes(operations: Iterable[Collective]) -> Any:
 
 
 def products(operations: Operations) -> Any:
-    return sum(op.flops for op in operations if isinstance(op, Product))
+    return sum(op.flops for op in operations if isinstance(op, Gemm))
 
 
 @given(cases())
@@ -153,7 +153,7 @@ def test_attention_through_memory_multiplies_the_whole_square(case: dict[str, An
     unfused = Software(name="old", title="old", attention="unfused")
     passes = program(case, unfused).layers[0].passes
     for operations, factor in ((passes.forward, 2), (passes.backward, 4)):
-        found = [op for op in operations if isinstance(op, Product) and not op.weights]
+        found = [op for op in operations if isinstance(op, Gemm) and not op.weights]
         assert sum(op.flops for op in found) == pytest.approx(
             factor * 2 * part.head_dim * square, rel=1e-12
         )
@@ -214,5 +214,5 @@ def test_a_rank_multiplies_by_the_experts_that_it_holds(ep: int) -> None:
     work = Prefill(batch=2, prompt_tokens=4096)
     told = program_of(model, layout, work, Software.named("vllm")).layers[0]
     matrices = [op for op in told.passes.forward if op.name in {"expert up", "expert down"}]
-    multiplied = sum(op.n * op.k * op.batch for op in matrices if isinstance(op, Product))
+    multiplied = sum(op.n * op.k * op.batch for op in matrices if isinstance(op, Gemm))
     assert multiplied == pytest.approx(told.weights.experts, rel=1e-9)

@@ -27,8 +27,8 @@ from shardcost import (
     Train,
     estimate,
 )
+from shardcost.collectives.library_time import collective_time
 from shardcost.collectives.multimem import MULTIMEM
-from shardcost.collectives.silicon import collective_time
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.messages import messages
 from shardcost.estimate.scaled import tensor_scaling
@@ -49,7 +49,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "pipeline": (
         "llama3-70b",
         NODES,
-        Layout(tp=8, pp=4, dp=2, chunks=2, schedule="interleaved", zero=1),
+        Layout(tp=8, pp=4, dp=2, virtual_stages=2, schedule="interleaved", zero=1),
         Train(global_batch=64, sequence_length=4096),
     ),
     "experts": (
@@ -249,7 +249,7 @@ def test_measured_points_are_drawn_where_they_ship() -> None:
 
 
 def test_a_timeline_that_is_cut_says_so() -> None:
-    layout = Layout(tp=8, pp=8, dp=1, chunks=2, schedule="interleaved", zero=1)
+    layout = Layout(tp=8, pp=8, dp=1, virtual_stages=2, schedule="interleaved", zero=1)
     work = Train(global_batch=2048, sequence_length=1024)
     found = estimate("llama3-70b", NODES, layout, work)
     said = Page(as_html(found)).text

@@ -45,9 +45,9 @@ def stage(rng: random.Random, like: Stage | None = None) -> Stage:
 
 
 def random_work(rng: random.Random, schedule: str, *, blocking: bool = False) -> StepWork:
-    chunks = rng.randint(1, 4) if schedule == "interleaved" else 1
-    stages = rng.randint(2 if chunks > 1 else 1, 16)
-    micro_batches = stages * rng.randint(1, 6) if chunks > 1 else rng.randint(1, 64)
+    virtual_stages = rng.randint(1, 4) if schedule == "interleaved" else 1
+    stages = rng.randint(2 if virtual_stages > 1 else 1, 16)
+    micro_batches = stages * rng.randint(1, 6) if virtual_stages > 1 else rng.randint(1, 64)
     middle = stage(rng)
     backward_s = middle.backward_input_s + middle.backward_weight_s
     return StepWork(
@@ -56,7 +56,7 @@ def random_work(rng: random.Random, schedule: str, *, blocking: bool = False) ->
         last=stage(rng, middle),
         stages=stages,
         micro_batches=micro_batches,
-        chunks=chunks,
+        virtual_stages=virtual_stages,
         sends=Sends(rng.uniform(0.0, 0.2) * middle.forward_s, blocking),
         data_parallel=DataParallel(
             reduce_s=rng.uniform(0.0, 0.5) * backward_s,
@@ -68,9 +68,13 @@ def random_work(rng: random.Random, schedule: str, *, blocking: bool = False) ->
     )
 
 
-def even(stages: int, micro_batches: int, chunks: int = 1, **rest: Any) -> StepWork:
+def even(stages: int, micro_batches: int, virtual_stages: int = 1, **rest: Any) -> StepWork:
     return StepWork.even(
-        Stage(1.0, 1.0, 1.0), stages=stages, micro_batches=micro_batches, chunks=chunks, **rest
+        Stage(1.0, 1.0, 1.0),
+        stages=stages,
+        micro_batches=micro_batches,
+        virtual_stages=virtual_stages,
+        **rest,
     )
 
 
@@ -252,12 +256,12 @@ def test_problems_are_masks_and_reasons() -> None:
     found = problems("interleaved", np.array([4, 4, 1]), np.array([8, 6, 8]), np.array([2, 2, 2]))
     masks = {reason: mask.tolist() for reason, mask in found.items()}
     assert masks == {
-        "more than one chunk needs more than one stage": [False, False, True],
+        "virtual stages need pp above 1": [False, False, True],
         "interleaving needs a multiple of the stages in micro-batches": [False, True, False],
     }
     with pytest.raises(BadValueError, match="multiple of the stages"):
         step_time(even(4, 6, 2), "interleaved")
-    with pytest.raises(BadValueError, match="one model chunk"):
+    with pytest.raises(BadValueError, match="one virtual stage"):
         timeline_of(even(4, 8, 2), "zero_bubble")
     with pytest.raises(UnknownNameError, match="known: 1f1b"):
         step_time(even(4, 8), "gpipe")
@@ -268,11 +272,11 @@ def test_problems_are_masks_and_reasons() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_order_does_everything_once(schedule: str) -> None:
-    chunks = 3 if schedule == "interleaved" else 1
+    virtual_stages = 3 if schedule == "interleaved" else 1
     kinds = "FBW" if schedule == "zero_bubble" else "FB"
     for each in range(4):
-        ops = order(schedule, each, 4, 8, chunks)
-        wanted = {(kind, c, m) for kind in kinds for c in range(chunks) for m in range(8)}
+        ops = order(schedule, each, 4, 8, virtual_stages)
+        wanted = {(kind, c, m) for kind in kinds for c in range(virtual_stages) for m in range(8)}
         assert len(ops) == len(wanted)
         assert set(ops) == wanted
 
@@ -309,7 +313,7 @@ def check_dependencies(line: Timeline, work: StepWork) -> None:
     for (name, at, chunk, batch), task in done.items():
         if name == "forward" and (at, chunk) != (0, 0):
             before = ("forward", at - 1, chunk) if at else ("forward", last, chunk - 1)  # type: ignore[operator]
-        elif name == "backward" and (at, chunk) == (last, work.chunks - 1):
+        elif name == "backward" and (at, chunk) == (last, work.virtual_stages - 1):
             before = ("forward", at, chunk)
         elif name == "backward":
             before = ("backward", at + 1, chunk) if at < last else ("backward", 0, chunk + 1)  # type: ignore[operator]
@@ -338,8 +342,8 @@ def test_communication_inside_the_layers_has_its_stream() -> None:
         Stage(1.0, 1.0, 1.0),
         Stage(1.0, 1.0, 1.0, forward_comm_s=0.2, backward_comm_s=0.3),
     )
-    for schedule, chunks in (("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1)):
-        shape = {"stages": 4, "micro_batches": 8, "chunks": chunks}
+    for schedule, virtual_stages in (("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1)):
+        shape = {"stages": 4, "micro_batches": 8, "virtual_stages": virtual_stages}
         line = timeline_of(StepWork.even(shown, **shape), schedule)
         assert line.step_s == timeline_of(StepWork.even(plain, **shape), schedule).step_s
         assert line.busy_s(1, "tp") == pytest.approx(8 * 0.5)

@@ -172,7 +172,7 @@ def test_the_best_is_what_trying_all_finds(gpus: int) -> None:
         "pp": (1, 2, 4),
         "dp": degrees,
         "micro_batch": (1, 2, 4),
-        "chunks": (1, 2, 4),
+        "virtual_stages": (1, 2, 4),
         "sequence_parallel": (False, True),
         "recompute": ("none", "full"),
         "schedule": ("1f1b", "interleaved"),
@@ -203,7 +203,7 @@ def test_experts_are_searched_as_well_as_by_trying_all() -> None:
     }
     model = Model.named("mixtral-8x7b")
     every = sorted(brute_force(model, H100, workload, space), key=lambda each: each[0])
-    fixed = {"cp": 1, "chunks": 1, "schedule": "1f1b", "context_scheme": "ring"}
+    fixed = {"cp": 1, "virtual_stages": 1, "schedule": "1f1b", "context_scheme": "ring"}
     found = search(model, H100, workload, space={**space, **fixed})
     assert found.best[0].time_s == pytest.approx(every[0][0], rel=1e-12)
 
@@ -216,7 +216,7 @@ def test_every_layout_is_feasible_or_has_a_reason() -> None:
         "tp does not divide 96 heads",
         "does not fit memory",
         "does not fit memory by more than 2x",
-        "pp x chunks does not divide 96 layers",
+        "pp x virtual stages does not divide 96 layers",
     } <= set(found.rejected)
     assert min(found.rejected.values()) > 0
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardcost import Cluster, Decode, Layout, Prefill, Train, estimate, search
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError
 from shardcost.estimate.calls import prices_of
 from shardcost.search.answers import (
@@ -254,7 +254,7 @@ def test_stability_is_the_same_for_the_same_seed_and_fast(found: Found) -> None:
     assert 0 <= one_time.first_stays_pct <= 100
     assert 0 <= one_time.changed <= 5
     assert one_time.worst_loss_pct >= 0
-    assert {"products", "passes", "attention", "host"} <= set(one_time.errors)
+    assert {"gemm", "elementwise", "attention", "host"} <= set(one_time.errors)
     assert all(error > 0 for error in one_time.errors.values())
 
 
@@ -278,9 +278,9 @@ def test_larger_errors_change_more(trained: Found, monkeypatch: pytest.MonkeyPat
 def test_half_of_the_draws_lie_within_the_median_error() -> None:
     module = import_module("shardcost.search.stability")
     drawn = module._Drawn(4000, 1)
-    factors = drawn.factors("h100_sxm", module.Kind("products", 3.0))
+    factors = drawn.factors("h100_sxm", module.Kind("gemm", 3.0))
     assert np.median(np.abs(np.log(factors))) == pytest.approx(0.03, rel=0.05)
-    other = drawn.factors("h100_sxm", module.Kind("passes", 3.0))
+    other = drawn.factors("h100_sxm", module.Kind("elementwise", 3.0))
     assert abs(np.corrcoef(factors, other)[0, 1]) < 0.05
 
 

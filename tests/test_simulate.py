@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from shardcost.collectives.algorithms import ALGORITHMS, buffer_bytes, schedule
-from shardcost.collectives.closed_forms import Wiring, time_s, two_tier_time_s
-from shardcost.collectives.schedule import Schedule, Step, traffic
-from shardcost.collectives.simulate import FairShare, Simulation, simulate
-from shardcost.collectives.topology import (
+from shardcost.collectives.exact.algorithms import ALGORITHMS, buffer_bytes, schedule
+from shardcost.collectives.exact.closed_forms import Wiring, time_s, two_tier_time_s
+from shardcost.collectives.exact.schedule import Schedule, Step, traffic
+from shardcost.collectives.exact.simulate import FairShare, Simulation, simulate
+from shardcost.collectives.exact.topology import (
     Topology,
     cube_mesh,
     full_mesh,

@@ -10,11 +10,18 @@ import numpy as np
 import pytest
 
 from shardcost import Cluster
-from shardcost.collectives import closed_forms
-from shardcost.collectives.algorithms import ALGORITHMS, COLLECTIVES, schedule
-from shardcost.collectives.in_words import ABOUT, FORMS, entries, form_of, symbols_in, values_of
-from shardcost.collectives.schedule import Ints, executed
-from shardcost.collectives.stepped import Stepped, stepped
+from shardcost.collectives.exact import closed_forms
+from shardcost.collectives.exact.algorithms import ALGORITHMS, COLLECTIVES, schedule
+from shardcost.collectives.exact.in_words import (
+    ABOUT,
+    FORMS,
+    entries,
+    form_of,
+    symbols_in,
+    values_of,
+)
+from shardcost.collectives.exact.schedule import Ints, executed
+from shardcost.collectives.exact.stepped import Stepped, stepped
 from shardcost.errors import BadTypeError, BadValueError, MissingExtraError, UnknownNameError
 from shardcost.report.stepped import algorithms, as_data
 
@@ -177,7 +184,7 @@ def test_without_a_cluster_nothing_is_simulated() -> None:
         (("all_reduce", "ring", 4, 8), {"shape": (2, 2)}, BadValueError, "takes none"),
         (("all_reduce", "ring", 4, 8), {"pieces": 2}, BadValueError, "has no pipeline"),
         (("broadcast", "chain", 4, 8), {"pieces": 9}, BadValueError, "at most 8"),
-        (("all_reduce", "torus_2d", 6, 8), {"shape": (2, 2)}, BadValueError, "product"),
+        (("all_reduce", "torus_2d", 6, 8), {"shape": (2, 2)}, BadValueError, "gemm"),
     ],
 )
 def test_what_cannot_be_is_one_line(

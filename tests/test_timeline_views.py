@@ -34,7 +34,7 @@ from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 H100 = Cluster.named("h100_sxm", network="ib_8x400g")
-KINDS = {"product": "products", "attention": "attention", "pass": "passes"}
+KINDS = {"gemm": "gemm", "attention": "attention", "elementwise": "elementwise"}
 TRAINERS = ("megatron_core", "megatron_lm", "megatron_2021", "nanotron", "torchtitan", "torch")
 SERVERS = ("trtllm", "vllm", "fastertransformer", "tokenweave", "megatron_inference")
 
@@ -268,7 +268,7 @@ def test_communication_of_replicas_is_drawn_whole_and_exposed_where_a_stage_wait
         Layout(tp=2, pp=2, dp=4, zero=1),
         Layout(dp=8),
         Layout(pp=4, dp=4),
-        Layout(pp=4, dp=4, chunks=2, zero=2, schedule="interleaved"),
+        Layout(pp=4, dp=4, virtual_stages=2, zero=2, schedule="interleaved"),
         Layout(pp=4, dp=4, schedule="zero_bubble"),
         Layout(tp=2, dp=8, zero=3, shard_degree=4),
     ):

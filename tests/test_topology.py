@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardcost import catalog
 from shardcost.cluster import Cluster
-from shardcost.collectives.topology import (
+from shardcost.collectives.exact.topology import (
     Topology,
     cube_mesh,
     full_mesh,

@@ -17,7 +17,7 @@ import pytest
 
 from shardcost import Cluster, Layout, Train, estimate
 from shardcost.cli import main
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, FormatError, ShardcostError
 from shardcost.evidence.trace_inspection import inspected
 from shardcost.formats import json_stream, kineto
@@ -42,8 +42,8 @@ def streamed(
     text: str | bytes, chunk: int = 7, thinned: Any = str
 ) -> tuple[dict[str, Any], tuple[Unread, ...]]:
     content = text.encode() if isinstance(text, str) else text
-    chunks = (content[i : i + chunk] for i in range(0, len(content), chunk))
-    stream = JsonStream(chunks, "file", {"traceEvents"}, RESTART, thinned)
+    virtual_stages = (content[i : i + chunk] for i in range(0, len(content), chunk))
+    stream = JsonStream(virtual_stages, "file", {"traceEvents"}, RESTART, thinned)
     found: dict[str, Any] = {}
     for name, values in stream.parts():
         if name in {"traceEvents", ""}:
@@ -763,7 +763,7 @@ def check_perfetto_rules(text: str) -> list[dict[str, Any]]:
 LAYOUTS = (
     Layout(tp=2, pp=4, dp=2),
     Layout(tp=4, pp=2, dp=2, zero=1, sequence_parallel=True),
-    Layout(tp=2, pp=4, dp=2, schedule="interleaved", chunks=2),
+    Layout(tp=2, pp=4, dp=2, schedule="interleaved", virtual_stages=2),
     Layout(tp=1, pp=4, dp=4, schedule="zero_bubble", zero=2),
     Layout(dp=16, zero=3),
 )

@@ -211,7 +211,7 @@ def test_layouts_in_arrays_are_priced_like_each_by_itself() -> None:
 
 def wall_s(device_s: Any, kernels: Any, scatter: float | None) -> Any:
     software = replace(DEEPSPEED, host_per_kernel_s=1e-5, host_per_hop_s=None, host_scatter=scatter)
-    return Busy({"products": device_s}, kernels=kernels).wall_s(software)
+    return Busy({"gemm": device_s}, kernels=kernels).wall_s(software)
 
 
 def test_host_and_device_wait_for_each_other_where_they_have_as_much_to_do() -> None:
@@ -233,7 +233,7 @@ def test_a_loss_in_steps_takes_longer_than_a_fused_one() -> None:
             Layout(dp=8),
             BATCH,
             software=replace(DEEPSPEED, fused_loss=fused, host_per_kernel_s=1e-9),
-        ).compute_s["passes"]
+        ).compute_s["elementwise"]
         for fused in (True, False)
     )
     logits = BATCH.global_batch / 8 * 1024 * 128256

@@ -7,7 +7,7 @@ import pytest
 
 from shardcost import Cluster
 from shardcost.collectives.group import Group
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.collectives.tuner import tuner_times
 
 SIZES = 2.0 ** np.arange(3, 34)

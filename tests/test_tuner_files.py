@@ -14,8 +14,8 @@ import pytest
 
 from shardcost.cli import main
 from shardcost.cluster import Cluster
+from shardcost.collectives.library_time import collective_time
 from shardcost.collectives.paths import total
-from shardcost.collectives.silicon import collective_time
 from shardcost.errors import BadValueError, FormatError, ShardcostError, UnknownNameError
 from shardcost.evidence.tuner_plan import TunerPlan, lines, tuner_plan
 from shardcost.formats import nccl_tuner

@@ -17,7 +17,7 @@ from running import run_json
 
 from shardcost import Cluster, cli
 from shardcost.catalog import tuner_table
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.evidence import collectives
 from shardcost.evidence.collectives import library_asked
 from shardcost.evidence.validate import Validation, validate

@@ -16,7 +16,7 @@ from test_validate import LIKE, written
 
 from shardcost import Cluster, catalog, cli
 from shardcost.catalog import Shelf
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.errors import UnknownNameError
 from shardcost.evidence import refit_engines, training
 from shardcost.evidence.folds import folds
@@ -219,7 +219,7 @@ def test_names_in_a_statement() -> None:
 
 def fits() -> Iterator[str]:
     """Yield the statement of every fit in the catalog."""
-    shelves: tuple[Shelf, ...] = ("silicon", "products", "attention", "passes", "software")
+    shelves: tuple[Shelf, ...] = ("collectives", "gemm", "attention", "elementwise", "software")
     for shelf in shelves:
         for _, content in catalog.contents(shelf):
             yield from statements(content)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardcost import Cluster, Decode, Layout, Prefill, Train
-from shardcost.collectives.silicon import CollectiveTime, collective_time
+from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate import estimate
 from shardcost.estimate.interval import ranges_of
@@ -106,7 +106,7 @@ CASES: dict[str, tuple[str, str, str | None, Layout, Any, str | None]] = {
         "llama3-70b",
         "h100_sxm",
         None,
-        Layout(tp=2, pp=4, chunks=2, schedule="interleaved"),
+        Layout(tp=2, pp=4, virtual_stages=2, schedule="interleaved"),
         Train(global_batch=16, sequence_length=2048),
         None,
     ),
@@ -214,7 +214,7 @@ def test_every_figure_is_the_datum_and_its_formula_computes_it(case: str) -> Non
 def test_sums_are_the_sums_of_their_parts(case: str) -> None:
     found = found_of(case)
     names = ["time_s", "memory_bytes", "comm.total_s", "comm.bytes"]
-    names += [f"parts.{name}" for name in ("products", "attention", "passes")]
+    names += [f"parts.{name}" for name in ("gemm", "attention", "elementwise")]
     names += [f"comm.{group}.{of}" for group in found.comm_s for of in ("total_s", "bytes")]
     for name in names:
         answer = why(found, name)

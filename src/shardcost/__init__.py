@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shardcost.allreduce import tensor_parallel_allreduce_cost
     from shardcost.allreduce_grid import tensor_parallel_allreduce_cost_grid
     from shardcost.cluster import Cluster, Device, Network, Tier
-    from shardcost.collectives.silicon import CollectiveTime, collective_time
+    from shardcost.collectives.library_time import CollectiveTime, collective_time
     from shardcost.errors import (
         BadTypeError,
         BadValueError,
@@ -41,7 +41,7 @@ _HOMES = {
     "shardcost.allreduce": ("tensor_parallel_allreduce_cost",),
     "shardcost.allreduce_grid": ("tensor_parallel_allreduce_cost_grid",),
     "shardcost.cluster": ("Cluster", "Device", "Network", "Tier"),
-    "shardcost.collectives.silicon": ("CollectiveTime", "collective_time"),
+    "shardcost.collectives.library_time": ("CollectiveTime", "collective_time"),
     "shardcost.errors": (
         "BadTypeError",
         "BadValueError",

@@ -225,7 +225,7 @@ def noun(cls: type[T]) -> type[T]:
 
 
 def is_array(value: object) -> bool:
-    """Return whether `value` is an array of any library that follows NumPy's habits."""
+    """Return whether `value` is an array of any library that follows NumPy's policy."""
     return hasattr(value, "dtype") and getattr(value, "ndim", 0) > 0
 
 

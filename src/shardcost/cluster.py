@@ -72,7 +72,7 @@ class Device(Noun):
     """Dense matrix rate by number format. Rates "with sparsity" are twice this and not kept."""
     memory_bytes: Quantity = positive()
     memory_bytes_per_s: Quantity = positive()
-    compute_units: Count = whole()
+    sms: Count = whole()
     """Streaming multiprocessors, compute units or Xe cores."""
     compute_capability: str | None = text(default=None)
     boost_clock_hz: Quantity | None = positive(default=None)

@@ -25,6 +25,7 @@ from shardcost.checks import (
 )
 from shardcost.errors import BadValueError
 
+_SHORT = {"virtual_stages": "vp"}
 _ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
 
 
@@ -46,8 +47,8 @@ class Layout(Noun):
     """Pipeline parallelism: stages of consecutive layers."""
     dp: Count = whole(default=1)
     """Data parallelism: replicas that divide the batch."""
-    chunks: Count = whole(default=1)
-    """Model chunks per pipeline stage; more than 1 interleaves them."""
+    virtual_stages: Count = whole(default=1)
+    """Virtual stages per pipeline rank (VP); more than 1 interleaves them."""
     micro_batch: Count = whole(default=1)
     """Sequences that one replica works on at a time."""
     sequence_parallel: bool = flag(default=False)
@@ -76,7 +77,7 @@ class Layout(Noun):
         """Return, for each reason why degrees do not go together, where it holds (a mask)."""
         found = {
             "ep must divide tp x cp x dp": (self.tp * self.cp * self.dp) % self.ep != 0,
-            "chunks above 1 need pp above 1": (self.chunks > 1) & (self.pp == 1),
+            "virtual stages need pp above 1": (self.virtual_stages > 1) & (self.pp == 1),
         }
         if self.shard_degree is not None:
             rest = (self.dp * self.cp) % self.shard_degree
@@ -97,6 +98,6 @@ class Layout(Noun):
         >>> Layout(tp=8, pp=4).short()
         'tp8pp4'
         """
-        names = ("tp", "cp", "ep", "pp", "dp", "chunks")
-        degrees = {name: getattr(self, name) for name in names}
+        names = ("tp", "cp", "ep", "pp", "dp", "virtual_stages")
+        degrees = {_SHORT.get(name, name): getattr(self, name) for name in names}
         return "".join(f"{k}{v}" for k, v in degrees.items() if is_array(v) or v > 1) or "tp1"

@@ -47,7 +47,7 @@ class Software(Noun):
     """The cross entropy reads the logits once for each of its sums; otherwise each of its steps
     is a pass of its own."""
     dropout: bool = flag(default=False)
-    selective: str = one_of("attention", "products", default="attention")
+    selective: str = one_of("attention", "gemm", default="attention")
     """What selective recomputation computes again: attention (Korthikanti et al. 2022), or every
     second product with all passes, attention kept (PyTorch's selective checkpointing)."""
     tp_overlap: str = one_of("none", "async", "chunked", default="none")
@@ -55,7 +55,7 @@ class Software(Noun):
     does not wait for it; or the product itself, cut into chunks."""
     overlap_chunks: int = whole(default=4)
     """Into how many chunks a product is cut that hides its own communication."""
-    overlap_units: int = whole(default=16)
+    overlap_sms: int = whole(default=16)
     """Compute units that a collective's kernel holds while products run beside it."""
     dp_overlap: bool = flag(default=True)
     """Gradients are reduced bucket by bucket behind the last backward pass, and sharded weights

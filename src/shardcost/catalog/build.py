@@ -119,7 +119,7 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
                 memory_bytes_per_s=device.take(
                     "memory_bandwidth_gb_per_s", "device.memory_bytes_per_s", GB
                 ),
-                compute_units=device.take("compute_units", "device.compute_units"),
+                sms=device.take("sms", "device.sms"),
                 boost_clock_hz=device.take(
                     "boost_clock_mhz", "device.boost_clock_hz", MEGA, optional=True
                 ),

@@ -2,7 +2,7 @@
 
 A profile names the cluster of the catalog that it starts from, which has the devices and links, and
 holds the constants of collectives that were fitted to measurements on the user's machine, in the
-form of the catalog's own files (``catalog/silicon/``). It is a file from outside like any other.
+form of the catalog's own files (``catalog/collectives/``). It is a file from outside.
 """
 
 from __future__ import annotations

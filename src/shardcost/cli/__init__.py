@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import Final
 
 import shardcost
-from shardcost.asked.errors import UsageError
 from shardcost.cli.options import join_signed_values
 from shardcost.errors import ShardcostError, UnknownNameError
+from shardcost.request.errors import UsageError
 
 COMMANDS: Final = {
     "allreduce": "the exact cost of tensor-parallel all-reduces",

@@ -6,13 +6,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.asked import values
-from shardcost.asked.collectives import collective_name, collective_of, size_of, sizes_of
-from shardcost.asked.errors import UsageError
 from shardcost.cli import options
+from shardcost.request import values
+from shardcost.request.collectives import collective_name, collective_of, size_of, sizes_of
+from shardcost.request.errors import UsageError
 
 if TYPE_CHECKING:
-    from shardcost.collectives.silicon import CollectiveTime
+    from shardcost.collectives.library_time import CollectiveTime
 
 _EXAMPLES: Final = """\
   shardcost collective all_reduce --size 64MiB --gpus 8 --on h100

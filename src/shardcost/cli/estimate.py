@@ -7,10 +7,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from shardcost.asked.errors import UsageError
-from shardcost.asked.estimates import estimate_of, scaling_of, varied
 from shardcost.cli import options
 from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.request.errors import UsageError
+from shardcost.request.estimates import estimate_of, scaling_of, varied
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate

@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from shardcost.asked import layouts
-from shardcost.asked.errors import UsageError
-from shardcost.asked.values import flag
-from shardcost.asked.workloads import FORMATS, NEEDED, SIZES
 from shardcost.errors import BadValueError
+from shardcost.request import layouts
+from shardcost.request.errors import UsageError
+from shardcost.request.values import flag
+from shardcost.request.workloads import FORMATS, NEEDED, SIZES
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster

@@ -7,11 +7,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.asked import values
-from shardcost.asked.searches import RATES, TIMES, search_arguments
-from shardcost.asked.values import flag
 from shardcost.cli import options
 from shardcost.errors import UnknownNameError
+from shardcost.request import values
+from shardcost.request.searches import RATES, TIMES, search_arguments
+from shardcost.request.values import flag
 from shardcost.scalars import whole_number
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ def _add_space(parser: options.Parser) -> None:
         metavar="AXIS=A,B,…",
         action="append",
         default=[],
-        help="values of one axis, all if not given: tp, cp, pp, dp, ep, micro_batch, chunks,"
-        " sequence_parallel, recompute, schedule, zero, context_scheme; shard_degree; and scheme,"
+        help="values of one axis, all if not given: tp, cp, pp, dp, ep, micro_batch,"
+        " virtual_stages, sequence_parallel, recompute,"
+        " schedule, zero, context_scheme; shard_degree; and scheme,"
         " order, tp_overlap, dp_overlap, which have one value unless they are set to all",
     )
     space.add_argument("--objective", metavar="NAME", default="time", help=f"{_OBJECTIVES} (time)")

@@ -6,9 +6,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
-from shardcost.asked.estimates import estimate_of
 from shardcost.cli import options
 from shardcost.errors import BadValueError
+from shardcost.request.estimates import estimate_of
 
 _EXAMPLES: Final = """\
   shardcost report llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096 \\

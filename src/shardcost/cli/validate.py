@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from shardcost.asked.errors import UsageError
 from shardcost.cli import options
 from shardcost.collectives.calibration import by_profile, profile_in
 from shardcost.errors import FormatError
@@ -18,6 +17,7 @@ from shardcost.evidence.validate import Validation, validate
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, read_table, write_table
 from shardcost.report.validate import PREDICTIONS_HEAD, as_data, as_text, prediction_rows
+from shardcost.request.errors import UsageError
 
 _EXAMPLES: Final = """\
   shardcost validate --shipped

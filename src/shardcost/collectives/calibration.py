@@ -1,7 +1,7 @@
 """The fitted constants of one library on one system: where they come from, and how well they fit.
 
-They live in ``catalog/silicon/``, one file per system, in microseconds and GB/s. A system that was
-never measured inherits from its family: constants are carried over in units of the datasheet
+They live in ``catalog/collectives/``, one file per system, in microseconds and GB/s. A system that
+was never measured inherits from its family: constants are carried over in units of the datasheet
 (latencies in clock cycles, rates as shares of the nominal link rate), and the result says so.
 """
 
@@ -22,7 +22,7 @@ from shardcost import catalog
 from shardcost.catalog.profile import cluster_of_text
 from shardcost.checks import Noun, instance, noun, one_of, positive, text, whole
 from shardcost.cluster import Cluster, Network, Source
-from shardcost.collectives.direct import ENGINES, DirectLibrary, generation
+from shardcost.collectives.engine_kernels import ENGINES, DirectLibrary, generation
 from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.errors import BadValueError, FormatError, ShardcostError, UnknownNameError, shown
 from shardcost.units import format_bytes
@@ -246,8 +246,8 @@ def _basis() -> int:
 def _catalogued() -> tuple[Calibration, ...]:
     return tuple(
         calibration
-        for name, content in catalog.contents("silicon")
-        for calibration in from_file_content(content, f"silicon/{name}.toml")
+        for name, content in catalog.contents("collectives")
+        for calibration in from_file_content(content, f"collectives/{name}.toml")
     )
 
 

@@ -1,7 +1,7 @@
 """Which path a library runs: how much each path counts, as weights.
 
 NCCL runs what its own model puts lowest (`tuner`), an engine its kernels up to stated sizes
-(`direct.limits`), any other library what is fastest, as far as is known.
+(`engine_kernels.limits`), any other library what is fastest, as far as is known.
 
 **Continuity.** A library switches paths at one size, and its time may jump there. Where exactly
 depends on its version and its channels, so near the switch shardcost weighs the candidates: with
@@ -17,9 +17,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from shardcost.collectives import direct
+from shardcost.collectives import engine_kernels
 from shardcost.collectives.calibration import Calibration
-from shardcost.collectives.direct import direct_paths
+from shardcost.collectives.engine_kernels import direct_paths
 from shardcost.collectives.group import Group
 from shardcost.collectives.paths import Parts, exists, total
 from shardcost.collectives.tuner import PathName
@@ -46,7 +46,7 @@ def with_kernels(
     Kernels are preferred in order: each counts from where the limits of those before it end. Where
     the choice is tuned, the fastest counts below the limit.
     """
-    below = direct.limits(own.library, version, group)
+    below = engine_kernels.limits(own.library, version, group)
     kernels = {
         path: parts
         for path, parts in direct_paths(own.constants, size, group).items()  # type: ignore[arg-type]

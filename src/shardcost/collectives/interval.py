@@ -23,9 +23,9 @@ from shardcost.catalog.errors import (
     residuals_like,
 )
 from shardcost.collectives.calibration import Calibration
-from shardcost.collectives.direct import ENGINES
+from shardcost.collectives.engine_kernels import ENGINES
+from shardcost.collectives.library_time import CollectiveTime, name_and_version
 from shardcost.collectives.paths import Wire
-from shardcost.collectives.silicon import CollectiveTime, name_and_version
 
 KIND: Final = "collectives"
 BANDS: Final = {"up to 64 KiB": 2.0**16, "up to 16 MiB": 2.0**24, "above 16 MiB": np.inf}

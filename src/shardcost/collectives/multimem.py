@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shardcost.cluster import Cluster
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError
 
 MULTIMEM: Final = "multimem"

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost.collectives.silicon import CollectiveTime
+from shardcost.collectives.library_time import CollectiveTime
 
 LEAST_BYTES: Final = 8
 MOST_BYTES: Final = 8 * 2**30

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import is_array
-from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product
+from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Operation
 from shardcost.schedule.overlap import beside, chunked, ring_attention
 from shardcost.software import Software
 
-KINDS: Final = ("products", "attention", "passes")
+KINDS: Final = ("gemm", "attention", "elementwise")
 """Kinds of compute."""
 _INSTANT_S: Final = 1e-30
 """Keeps shares of passes without any work finite."""
@@ -142,15 +142,15 @@ def busy(
             continue
         kind = _KIND[type(op)]
         compute[kind] = compute[kind] + op.count * each_s * software.slowdown
-        kernels = kernels + op.count * (op.kernels if isinstance(op, Pass) else 1)
-        flops = flops + (0.0 if isinstance(op, Pass) else op.flops)
+        kernels = kernels + op.count * (op.kernels if isinstance(op, Elementwise) else 1)
+        flops = flops + (0.0 if isinstance(op, Elementwise) else op.flops)
     return Busy(compute, comm, exposed, kernels, hops, flops)
 
 
 _KIND: Final[Mapping[type, str]] = {
-    Product: "products",
+    Gemm: "gemm",
     AttentionCore: "attention",
-    Pass: "passes",
+    Elementwise: "elementwise",
 }
 
 

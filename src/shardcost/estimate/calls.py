@@ -154,7 +154,7 @@ def _between(found: Estimate) -> Iterator[tuple[Any, str, Operations]]:
         yield layout.pp - 1, "between stages", sends(program)
         return
     runs, layers = program.micro_batches, pace_of(found).layers
-    yield 2 * runs * layout.chunks, "between stages", sends(program)
+    yield 2 * runs * layout.virtual_stages, "between stages", sends(program)
     whole = sum(each.count for each in program.layers)
     for each in program.layers:
         often = runs * layers * each.count / whole

@@ -22,19 +22,19 @@ from shardcost.estimate.why.memory import memory_in_words
 from shardcost.estimate.why.operation_words import (
     attention_in_words,
     collective_in_words,
-    passes_in_words,
-    product_in_words,
+    elementwise_in_words,
+    gemm_in_words,
 )
 from shardcost.estimate.why.rates import utilisation_in_words
 from shardcost.estimate.why.reason import brief
 from shardcost.estimate.why.time import pipeline_in_words, serving_in_words, step, step_in_words
 from shardcost.program.operations import (
     AttentionCore,
+    Elementwise,
+    Gemm,
     Operation,
     Operations,
-    Pass,
     Passes,
-    Product,
 )
 from shardcost.units import format_time
 from shardcost.workload import Train
@@ -110,12 +110,10 @@ def _every(passes: Passes) -> Operations:
 
 def _product(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
     """Yield the product of the forward pass that takes longest, taken apart."""
-    products = tuple(
-        op for op in found.program.usual_layers.passes.forward if isinstance(op, Product)
-    )
+    products = tuple(op for op in found.program.usual_layers.passes.forward if isinstance(op, Gemm))
     if products:
         op, seconds = _longest(products, prices)
-        yield "Largest product", product_in_words(found, prices, op, seconds)
+        yield "Largest product", gemm_in_words(found, prices, op, seconds)
 
 
 def _attention(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
@@ -129,9 +127,9 @@ def _attention(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
 
 def _passes(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
     """Yield how the memory-bound kernels of a layer's forward pass are priced."""
-    passes = [op for op in found.program.usual_layers.passes.forward if isinstance(op, Pass)]
+    passes = [op for op in found.program.usual_layers.passes.forward if isinstance(op, Elementwise)]
     if passes:
-        yield "Passes", passes_in_words(found, prices, passes, " in a layer forward")
+        yield "Passes", elementwise_in_words(found, prices, passes, " in a layer forward")
 
 
 def _collective(found: Estimate, prices: Prices) -> Iterator[tuple[str, str]]:
@@ -154,7 +152,7 @@ def _software(found: Estimate) -> str:
     )
 
 
-def _longest(operations: tuple[Product, ...], prices: Prices) -> tuple[Product, float]:
+def _longest(operations: tuple[Gemm, ...], prices: Prices) -> tuple[Gemm, float]:
     """Return the operation that takes longest in all, and the seconds of one of it."""
     seconds = prices.of(operations)
     paired = zip(operations, seconds, strict=True)

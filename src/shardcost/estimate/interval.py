@@ -20,7 +20,7 @@ from shardcost.cluster import Cluster, Device
 from shardcost.collectives.interval import Interval, kind_of_links
 from shardcost.estimate.result import Estimate
 from shardcost.kernels.constants import Section
-from shardcost.kernels.products import product_section
+from shardcost.kernels.gemm import gemm_section
 from shardcost.layout import Layout
 from shardcost.workload import Decode, Train
 
@@ -171,7 +171,7 @@ def _span(cluster: Cluster, devices: Any) -> str:
 @lru_cache(maxsize=256)
 def kernel_standing(device: Device, dtype: str) -> str:
     """Return whether the kernels of a device were measured, else how near their lender is."""
-    return standing_of(product_section(device, dtype), device)
+    return standing_of(gemm_section(device, dtype), device)
 
 
 def standing_of(section: Section, device: Device) -> str:

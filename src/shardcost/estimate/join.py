@@ -29,7 +29,7 @@ from shardcost.estimate.work import (
     step_work,
 )
 from shardcost.kernels.constants import section_of
-from shardcost.kernels.products import product_section
+from shardcost.kernels.gemm import gemm_section
 from shardcost.layout import Layout
 from shardcost.memory import Memory
 from shardcost.model import Model
@@ -116,7 +116,7 @@ def _training(program: Program, work: RankWork) -> _Times:
     comm = {
         **own.comm_s,
         "dp": work.reduce_s + work.collect_s + gathers,
-        "pp": 2 * runs * layout.chunks * work.send_s,
+        "pp": 2 * runs * layout.virtual_stages * work.send_s,
     }
     exposed = {**own.exposed_s, "dp": step.exposed_dp_s + alone, "pp": step.exposed_send_s}
     compute = {**own.compute_s, "optimizer": step.optimizer_s}
@@ -204,9 +204,9 @@ def _warnings(
 def _inherited(device: Device, dtype: str) -> tuple[str, ...]:
     """Return which kernels a device takes the constants of from another."""
     lenders = {
-        "matrix products": product_section(device, dtype).inherited_from,
+        "matrix products": gemm_section(device, dtype).inherited_from,
         "attention kernels": section_of("attention", device, "prefill").inherited_from,
-        "memory passes": section_of("passes", device, "pass").inherited_from,
+        "memory passes": section_of("elementwise", device, "elementwise").inherited_from,
     }
     return tuple(
         f"{what} were not measured on {device.name}: shares carried over from {lender}"

@@ -24,16 +24,16 @@ from shardcost.program.assemble import Layers
 from shardcost.program.operations import (
     AttentionCore,
     Collective,
+    Elementwise,
+    Gemm,
     Operation,
     Operations,
-    Pass,
     Passes,
-    Product,
 )
 from shardcost.software import Software
 
 COMM: Final = "communication"
-_KINDS: Final = {Product: "product", AttentionCore: "attention", Pass: "pass"}
+_KINDS: Final = {Gemm: "gemm", AttentionCore: "attention", Elementwise: "elementwise"}
 _INPUT: Final = " input gradient"
 
 

@@ -21,8 +21,8 @@ from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration, libraries
 from shardcost.collectives.group import sits_unevenly
+from shardcost.collectives.library_time import CollectiveTime, collective_time, default_library
 from shardcost.collectives.multimem import MULTIMEM, multimem_all_reduce_s
-from shardcost.collectives.silicon import CollectiveTime, collective_time, default_library
 from shardcost.dtypes import BITS
 from shardcost.estimate.placement import Place
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
@@ -32,9 +32,9 @@ from shardcost.kernels.constants import (
     own_section,
     section_measured_with,
 )
-from shardcost.kernels.passes import pass_time_s
-from shardcost.kernels.products import copy_bytes_per_s, product_section, product_time_s
-from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product
+from shardcost.kernels.elementwise import elementwise_time_s
+from shardcost.kernels.gemm import copy_bytes_per_s, gemm_section, gemm_time_s
+from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Operation
 from shardcost.software import Software
 
 _WIDE: Final = 16
@@ -88,27 +88,27 @@ class Prices:
         found._adjust = how
         return found
 
-    def of(self, operations: Sequence[Operation], units_taken: int = 0) -> list[Any]:
+    def of(self, operations: Sequence[Operation], sms_taken: int = 0) -> list[Any]:
         """Return the seconds of each operation, happening once.
 
         Args:
             operations: What to price.
-            units_taken: Compute units that a collective's kernel holds meanwhile.
+            sms_taken: Compute units that a collective's kernel holds meanwhile.
         """
-        found = self._as_measured(operations, units_taken)
+        found = self._as_measured(operations, sms_taken)
         if self._adjust is None:
             return found
         return [self._adjust(op, each) for op, each in zip(operations, found, strict=True)]
 
-    def _as_measured(self, operations: Sequence[Operation], units_taken: int) -> list[Any]:
+    def _as_measured(self, operations: Sequence[Operation], sms_taken: int) -> list[Any]:
         operations = [self._placed(op) for op in operations]
         if self.arrays:
-            return [self._once(op, units_taken) for op in operations]
+            return [self._once(op, sms_taken) for op in operations]
         kept, said = self._kept, self._said
-        keys = [self._key(op, units_taken) for op in operations]
+        keys = [self._key(op, sms_taken) for op in operations]
         new = {key: op for key, op in zip(keys, operations, strict=True) if key not in kept}
         if new:
-            self._keep(new, units_taken)
+            self._keep(new, sms_taken)
         for key in keys:
             if key in said:
                 self.notes.update(said[key])
@@ -120,29 +120,29 @@ class Prices:
             return op
         return op._replace(stride=op.stride * self.placed[op.group].stride)
 
-    def _once(self, op: Operation, units_taken: int) -> Any:
+    def _once(self, op: Operation, sms_taken: int) -> Any:
         """Return the seconds of an operation on arrays, kept for grids that share it."""
-        key = _contents(self._key(op, units_taken))
+        key = _contents(self._key(op, sms_taken))
         if key is None:
-            return self._alone(op, units_taken)
+            return self._alone(op, sms_taken)
         found = self._grids.get(key)
         if found is None:
             said, self.notes = self.notes, {}
             small, back = distinct(op)
-            seconds = self._alone(small, units_taken)
+            seconds = self._alone(small, sms_taken)
             seconds = seconds if back is None else seconds[back]
             found = self._grids.keep(key, seconds, self.notes)
             self.notes = said
         self.notes.update(found.notes)
         return found.seconds
 
-    def _keep(self, new: dict[Any, Operation], units_taken: int) -> None:
+    def _keep(self, new: dict[Any, Operation], sms_taken: int) -> None:
         """Price operations that were not priced before, those of a kind together."""
-        self._keep_products(new, units_taken)
-        self._keep_passes(new)
+        self._keep_gemms(new, sms_taken)
+        self._keep_elementwise(new)
         for key, op in new.items():
             if key not in self._kept:
-                self._kept[key] = self._alone(op, units_taken)
+                self._kept[key] = self._alone(op, sms_taken)
 
     def own(self, shelf: KernelShelf, name: str) -> Section | None:
         """Return the constants of the software's own kernels on the device, if it has any."""
@@ -154,69 +154,69 @@ class Prices:
         found = self.own(shelf, name)
         return None if found is None else found.constants
 
-    def _key(self, op: Operation, units_taken: int) -> tuple[Any, ...]:
+    def _key(self, op: Operation, sms_taken: int) -> tuple[Any, ...]:
         """Return what an operation's price depends on: everything but its name and count."""
         if isinstance(op, Collective):
             library = self._library if op.group == "tp" else ""
             return op.collective, op.size_bytes, op.ranks, op.stride, library, self.wire
-        if isinstance(op, Pass):
+        if isinstance(op, Elementwise):
             return op.bytes_moved, op.kernels, self._kernels
-        if isinstance(op, Product):
-            return *op[1:6], units_taken, self._kernels, self._narrow_products
+        if isinstance(op, Gemm):
+            return *op[1:6], sms_taken, self._kernels, self._narrow_products
         return *op[1:], self._kernels
 
-    def _keep_products(self, new: dict[Any, Operation], units_taken: int) -> None:
-        products = {key: op for key, op in new.items() if isinstance(op, Product)}
+    def _keep_gemms(self, new: dict[Any, Operation], sms_taken: int) -> None:
+        products = {key: op for key, op in new.items() if isinstance(op, Gemm)}
         for dtype in {op.dtype for op in products.values()}:
             chosen = {key: op for key, op in products.items() if op.dtype == dtype}
             table = np.array([(op.m, op.n, op.k, op.batch) for op in chosen.values()], dtype=float)
             m, n, k, batch = table.T
-            seconds = np.asarray(self._products(dtype, m, n, k, batch, units_taken))
+            seconds = np.asarray(self._products(dtype, m, n, k, batch, sms_taken))
             self._kept.update(zip(chosen, seconds.tolist(), strict=True))
 
-    def _keep_passes(self, new: dict[Any, Operation]) -> None:
-        chosen = {key: op for key, op in new.items() if isinstance(op, Pass)}
+    def _keep_elementwise(self, new: dict[Any, Operation]) -> None:
+        chosen = {key: op for key, op in new.items() if isinstance(op, Elementwise)}
         if chosen:
             table = np.array([(op.bytes_moved, op.kernels) for op in chosen.values()], dtype=float)
             seconds = np.asarray(self._pass(table[:, 0], table[:, 1]))
             self._kept.update(zip(chosen, seconds.tolist(), strict=True))
 
-    def _alone(self, op: Operation, units_taken: int) -> Any:
-        if isinstance(op, Product):
-            return self._products(op.dtype, op.m, op.n, op.k, op.batch, units_taken)
-        if isinstance(op, Pass):
+    def _alone(self, op: Operation, sms_taken: int) -> Any:
+        if isinstance(op, Gemm):
+            return self._products(op.dtype, op.m, op.n, op.k, op.batch, sms_taken)
+        if isinstance(op, Elementwise):
             return self._pass(op.bytes_moved, op.kernels)
         if isinstance(op, AttentionCore):
             return self._attention(op)
         return self._collective(op)
 
-    def _products(self, dtype: str, m: Any, n: Any, k: Any, batch: Any, units_taken: int) -> Any:
+    def _products(self, dtype: str, m: Any, n: Any, k: Any, batch: Any, sms_taken: int) -> Any:
         """Return the seconds of products, beside a collective's kernel if that holds units."""
-        taken = copy_bytes_per_s(self.device, units_taken) if units_taken else 0.0
-        return product_time_s(
+        taken = copy_bytes_per_s(self.device, sms_taken) if sms_taken else 0.0
+        return gemm_time_s(
             self.device,
             dtype,
             m,
             n,
             k,
             batch=batch,
-            units_taken=units_taken,
+            sms_taken=sms_taken,
             memory_taken=taken,
-            constants=self.own_products(dtype),
+            constants=self.own_gemm(dtype),
         )
 
-    def own_products(self, dtype: str) -> Section | None:
+    def own_gemm(self, dtype: str) -> Section | None:
         """Return constants of the software's own products; None where they are the device's."""
         if BITS[dtype] >= _WIDE:
-            return self.own("products", "bf16")
+            return self.own("gemm", "bf16")
         if self._narrow_products is None:
             return None
-        name = product_section(self.device, dtype).name
-        return section_measured_with("products", self.device, self._narrow_products, name)
+        name = gemm_section(self.device, dtype).name
+        return section_measured_with("gemm", self.device, self._narrow_products, name)
 
     def _pass(self, bytes_moved: Any, kernels: Any) -> Any:
-        constants = self._constants("passes", "pass")
-        return pass_time_s(self.device, bytes_moved, kernels=kernels, constants=constants)
+        constants = self._constants("elementwise", "elementwise")
+        return elementwise_time_s(self.device, bytes_moved, kernels=kernels, constants=constants)
 
     def _attention(self, op: AttentionCore) -> Any:
         # A kernel takes a value's size of its own for values that are part of the keys.

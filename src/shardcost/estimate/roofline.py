@@ -25,13 +25,13 @@ from shardcost.dtypes import BITS
 from shardcost.errors import BadTypeError
 from shardcost.estimate.calls import prices_of
 from shardcost.estimate.result import Estimate
-from shardcost.kernels.products import product_bytes
+from shardcost.kernels.gemm import gemm_bytes
 from shardcost.program.assemble import Layers
-from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product
+from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Operation
 
 PASSES: Final = ("forward", "recompute", "backward", "weight")
 """In the order in which a layer goes through them."""
-_KIND: Final = {Product: "product", AttentionCore: "attention", Pass: "pass"}
+_KIND: Final = {Gemm: "gemm", AttentionCore: "attention", Elementwise: "elementwise"}
 _QUERY_BITS: Final = 16
 """Of queries and outputs at least, however narrow the cache is."""
 
@@ -173,7 +173,7 @@ def _kernels(found: Estimate, layers: Layers) -> Iterator[Kernel]:
         time_s = count * float(each_s) * slowdown
         if isinstance(op, Collective) or not time_s:
             continue  # a pass over nothing, such as a group of one has
-        dtype, flops = (None, 0.0) if isinstance(op, Pass) else (op.dtype, float(op.flops))
+        dtype, flops = (None, 0.0) if isinstance(op, Elementwise) else (op.dtype, float(op.flops))
         yield Kernel(
             name=op.name,
             kind=_KIND[type(op)],
@@ -188,16 +188,16 @@ def _kernels(found: Estimate, layers: Layers) -> Iterator[Kernel]:
         )
 
 
-def moved_bytes(op: Product | AttentionCore | Pass) -> Any:
+def moved_bytes(op: Gemm | AttentionCore | Elementwise) -> Any:
     """Return the least that one such operation reads from and writes to the device's memory.
 
-    >>> moved_bytes(Product("up", 2, 3, 4, "bf16"))
+    >>> moved_bytes(Gemm("up", 2, 3, 4, "bf16"))
     52.0
     """
-    if isinstance(op, Pass):
+    if isinstance(op, Elementwise):
         return op.bytes_moved
-    if isinstance(op, Product):
-        return product_bytes(op.dtype, op.m, op.n, op.k, op.batch)
+    if isinstance(op, Gemm):
+        return gemm_bytes(op.dtype, op.m, op.n, op.k, op.batch)
     return _attention_bytes(op)
 
 

@@ -32,7 +32,7 @@ from shardcost.estimate.join import estimate
 from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.memory import memory_of
-from shardcost.memory.habits import habits_with
+from shardcost.memory.policy import policy_with
 from shardcost.model import Model
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill
@@ -132,8 +132,8 @@ class Engine:
         )
 
     def _memory(self, work: Prefill | Decode) -> dict[str, Any]:
-        habits = habits_with(vars(self.software), self.software.memory)
-        return memory_of(self.model, self.layout, work, software=habits).by_kind()
+        policy = policy_with(vars(self.software), self.software.memory)
+        return memory_of(self.model, self.layout, work, software=policy).by_kind()
 
     def _estimate(self, work: Prefill | Decode) -> Estimate:
         return estimate(self.model, self.cluster, self.layout, work, software=self.software)

@@ -17,7 +17,7 @@ from shardcost.memory.stages import stage_by_cost, stage_evenly
 
 _MOST_LAYERS: Final = 256
 """Drawn one by one; more are drawn together, stage by stage."""
-_KINDS: Final = {"products": "product", "attention": "attention", "passes": "pass"}
+_KINDS: Final = {"gemm": "gemm", "attention": "attention", "elementwise": "elementwise"}
 
 
 class _Part(NamedTuple):

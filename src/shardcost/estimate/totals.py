@@ -17,8 +17,8 @@ from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
 from shardcost.estimate.work import RankWork, rank_work, step_work
 from shardcost.layout import Layout
-from shardcost.memory import Habits, Memory, memory_of
-from shardcost.memory.habits import habits_with
+from shardcost.memory import Memory, MemoryPolicy, memory_of
+from shardcost.memory.policy import policy_with
 from shardcost.model import Model
 from shardcost.program.assemble import Program, program_of
 from shardcost.program.operations import Collective, Passes
@@ -69,7 +69,7 @@ def priced(
 def held(
     model: Model, device: Device, layout: Layout, workload: Workload, software: Software
 ) -> Memory:
-    """Return what ranks hold under a software's habits."""
+    """Return what ranks hold under a software's policy."""
     return memory_of(model, layout, workload, device=device, software=_habits(software))
 
 
@@ -143,9 +143,9 @@ def _named(name: str) -> Software:
 
 
 @lru_cache(maxsize=64)
-def _habits(software: Software) -> Habits:
+def _habits(software: Software) -> MemoryPolicy:
     """Return how a software treats memory: its choices, and what was measured of it."""
-    return habits_with(vars(software), software.memory)
+    return policy_with(vars(software), software.memory)
 
 
 def _has_arrays(program: Program) -> bool:

@@ -71,12 +71,12 @@ def _window(work: StepWork, groups: int) -> tuple[_Window, str | None]:
     three of sending, waiting and a late host.
     """
     stages, batches = work.stages, work.micro_batches
-    buckets = 2 * work.data_parallel.buckets * work.chunks
+    buckets = 2 * work.data_parallel.buckets * work.virtual_stages
     most = min(_MOST_STAGES, max(2, MOST_EVENTS // 2 // buckets))
     ends = stages if stages <= most else most // 2
     kept = frozenset((*range(ends), *range(stages - ends, stages)))
     room = max(MOST_EVENTS - len(kept) * buckets, MOST_EVENTS // 4)
-    per_batch = len(kept) * work.chunks * 2 * (4 + 2 * groups)
+    per_batch = len(kept) * work.virtual_stages * 2 * (4 + 2 * groups)
     outer = batches if batches * per_batch <= room else max(1, room // (2 * per_batch))
     left_out = []
     if len(kept) < stages:
@@ -177,11 +177,11 @@ class _Staged:
         work, stages = self.found.work, self.found.program.stages
         first, last = self.stage == 0, self.stage == self.work.stages - 1
         share = stages.first if first else stages.last if last else stages.middle
-        chunks = self.work.chunks
-        whole = self._pass(work.layer, kind).times(share.layers / chunks)
+        virtual_stages = self.work.virtual_stages
+        whole = self._pass(work.layer, kind).times(share.layers / virtual_stages)
         if first and chunk == 0:
             whole = whole + self._pass(work.first, kind)
-        if last and chunk == chunks - 1:
+        if last and chunk == virtual_stages - 1:
             whole = whole + self._pass(work.last, kind)
         return whole
 

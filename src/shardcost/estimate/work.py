@@ -14,7 +14,7 @@ from shardcost.checks import is_array
 from shardcost.estimate.busy import IDLE, NOTHING_BESIDE, Beside, Busy, busy
 from shardcost.estimate.price import Prices
 from shardcost.program.assemble import Program
-from shardcost.program.operations import Collective, Operations, Passes, Product
+from shardcost.program.operations import Collective, Gemm, Operations, Passes
 from shardcost.program.step import Step
 from shardcost.schedule.work import DataParallel, LayerGathers, Sends, Stage, StepWork
 from shardcost.software import Software
@@ -130,8 +130,8 @@ def beside_of(every: Operations, seconds: list[Any], prices: Prices, software: S
     named = {op.name: op.count * each for op, each in zip(every, seconds, strict=True)}
     if software.tp_overlap == "none" or not any(isinstance(op, Collective) for op in every):
         return Beside(named, {}) if any("ring" in name for name in named) else NOTHING_BESIDE
-    products = tuple(op for op in every if isinstance(op, Product))
-    slowed = prices.of(products, units_taken=software.overlap_units)
+    products = tuple(op for op in every if isinstance(op, Gemm))
+    slowed = prices.of(products, sms_taken=software.overlap_sms)
     return Beside(
         named, {op.name: op.count * each for op, each in zip(products, slowed, strict=True)}
     )
@@ -196,7 +196,7 @@ def step_work(program: Program, work: RankWork) -> StepWork:
         last=stage(stages.last.layers, work.last),
         stages=layout.pp,
         micro_batches=program.micro_batches,
-        chunks=layout.chunks,
+        virtual_stages=layout.virtual_stages,
         sends=Sends(work.send_s, blocking=not software.pp_overlap),
         data_parallel=DataParallel(
             work.reduce_s if overlapped else 0.0,
@@ -204,7 +204,9 @@ def step_work(program: Program, work: RankWork) -> StepWork:
             _buckets(program),
         ),
         layer_gathers=LayerGathers(
-            work.gather_s, work.gather_s + work.scatter_s, stages.first.layers / layout.chunks
+            work.gather_s,
+            work.gather_s + work.scatter_s,
+            stages.first.layers / layout.virtual_stages,
         ),
         optimizer_s=work.optimizer_s,
         overhead_s=software.step_overhead_s + alone_s,
@@ -215,7 +217,7 @@ def _buckets(program: Program) -> Any:
     """Return into how many buckets the gradients of a model chunk go."""
     software, layout = program.setting.software, program.setting.layout
     sizes = (op.size_bytes * (op.ranks > 1) for op in _collectives(program.step))
-    sent: Any = sum(sizes) / layout.chunks
+    sent: Any = sum(sizes) / layout.virtual_stages
     count = largest(1, sent // software.bucket_bytes)
     return count if is_array(count) else int(count)
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from shardcost.collectives.bounds import bus_factor, nominal_rate
 from shardcost.collectives.calibration import libraries
-from shardcost.collectives.direct import ENGINES
+from shardcost.collectives.engine_kernels import ENGINES
 from shardcost.collectives.group import Group
-from shardcost.collectives.silicon import TUNER, collective_time, default_library
+from shardcost.collectives.library_time import TUNER, collective_time, default_library
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.evidence.fit import Curve, least_squares
 from shardcost.evidence.validate import Stats, stats

@@ -32,9 +32,9 @@ from shardcost.collectives.calibration import (
     libraries,
     wire_of,
 )
-from shardcost.collectives.direct import ENGINES, generation
+from shardcost.collectives.engine_kernels import ENGINES, generation
+from shardcost.collectives.library_time import default_library, name_and_version
 from shardcost.collectives.paths import RingLibrary, Wire
-from shardcost.collectives.silicon import default_library, name_and_version
 from shardcost.errors import BadValueError, MissingExtraError, ShardcostError
 from shardcost.evidence.certainty import Confidence, Further, confidence, covariance, further
 from shardcost.evidence.collectives import Question

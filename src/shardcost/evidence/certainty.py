@@ -17,7 +17,7 @@ import numpy as np
 
 from shardcost.catalog import tuner_table
 from shardcost.collectives.calibration import given
-from shardcost.collectives.direct import ENGINES
+from shardcost.collectives.engine_kernels import ENGINES
 from shardcost.evidence.collectives import Question
 from shardcost.evidence.fit import Curve, Floats, Hold, Solution
 

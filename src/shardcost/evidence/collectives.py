@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration
-from shardcost.collectives.direct import ENGINES
+from shardcost.collectives.engine_kernels import ENGINES
 from shardcost.collectives.group import Group
-from shardcost.collectives.silicon import COLLECTIVES, collective_time
+from shardcost.collectives.library_time import COLLECTIVES, collective_time
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence.predictions import Predictions, reason_of, whole_cell
 from shardcost.formats.tables import Row, Table, number

@@ -13,14 +13,14 @@ from functools import cache
 from typing import Any, Final
 
 from shardcost.cluster import Cluster
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.serving import Engine, under_load
 from shardcost.evidence.inference import known_model
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.products import product_time_s
+from shardcost.kernels.gemm import gemm_time_s
 from shardcost.layout import Layout
 from shardcost.software import Software
 
@@ -95,7 +95,7 @@ def _beside_product(found: re.Match[str], machine: Cluster, tp: int, tokens: int
     m, n, k = (tokens, width // tp, hidden) if gathers else (tokens, hidden, width // tp)
     name = "all_gather" if gathers else "reduce_scatter"
     comm = collective_time(name, 2 * tokens * hidden, machine, tp).time_s
-    return float(comm / (comm + product_time_s(machine.device, "bf16", m, n, k)))
+    return float(comm / (comm + gemm_time_s(machine.device, "bf16", m, n, k)))
 
 
 def _shape_name(name: str) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardcost.catalog import cluster_named
 from shardcost.collectives.calibration import Calibration, inherited, link_family
-from shardcost.collectives.direct import ENGINES
+from shardcost.collectives.engine_kernels import ENGINES
 from shardcost.evidence.fit import Curve, fitted_library, fitted_wire
 from shardcost.evidence.refit import (
     Key,

@@ -21,8 +21,8 @@ from shardcost.evidence.layers import busy_of, machine, passes_of
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.attention import decode_time_s
-from shardcost.kernels.passes import pass_time_s
-from shardcost.program.operations import AttentionCore, Operations, Pass
+from shardcost.kernels.elementwise import elementwise_time_s
+from shardcost.program.operations import AttentionCore, Elementwise, Operations
 from shardcost.workload import Decode
 
 Floats = NDArray[np.float64]
@@ -60,9 +60,9 @@ def time_us(row: Row) -> float:
         shape = (core.batch, context, core.heads, core.kv_heads, core.head_dim)
         return 1e6 * float(decode_time_s(device, core.dtype, *shape, section=FLASH_DECODE))
     if part == _NORM:
-        norm = next(op for op in operations if isinstance(op, Pass) and op.name == "norm")
+        norm = next(op for op in operations if isinstance(op, Elementwise) and op.name == "norm")
         width = whole_cell(row, "hidden")
-        return 1e6 * float(pass_time_s(device, norm.bytes_moved, row_elements=width))
+        return 1e6 * float(elementwise_time_s(device, norm.bytes_moved, row_elements=width))
     product: Operations = tuple(op for op in operations if _PRODUCT + op.name == part)
     return 1e6 * float(busy_of(row["gpu"], product).device_s)
 

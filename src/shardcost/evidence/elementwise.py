@@ -12,7 +12,7 @@ from shardcost.errors import UnknownNameError
 from shardcost.evidence.attention import device_named
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.passes import pass_time_s
+from shardcost.kernels.elementwise import elementwise_time_s
 
 MEASURED: Final = "time_us"
 ARRAYS_MOVED: Final = {"copy": 2, "add_inplace": 3}
@@ -28,7 +28,7 @@ def _time_us(row: Row) -> float:
     if row["op"] not in ARRAYS_MOVED:
         raise UnknownNameError("op", row["op"], ARRAYS_MOVED)
     moved = ARRAYS_MOVED[row["op"]] * whole_cell(row, "bytes")
-    return 1e6 * float(pass_time_s(device_named(row["gpu"]), moved))
+    return 1e6 * float(elementwise_time_s(device_named(row["gpu"]), moved))
 
 
 DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {}

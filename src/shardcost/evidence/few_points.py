@@ -15,7 +15,7 @@ import numpy as np
 
 from shardcost.catalog import cluster_named
 from shardcost.collectives.calibration import Calibration, donors_of
-from shardcost.collectives.direct import ENGINES
+from shardcost.collectives.engine_kernels import ENGINES
 from shardcost.evidence.calibrate import fitted_calibration
 from shardcost.evidence.cross_validation import LeftOut
 from shardcost.evidence.fit import Curve

@@ -29,7 +29,7 @@ from shardcost.collectives.calibration import (
     in_switch,
     inherited,
 )
-from shardcost.collectives.direct import DirectLibrary
+from shardcost.collectives.engine_kernels import DirectLibrary
 from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.errors import MissingExtraError
 from shardcost.evidence.collectives import MEASURED, Question, asked, machine

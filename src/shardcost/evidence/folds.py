@@ -34,8 +34,8 @@ from shardcost.evidence.splits import errors_pct
 from shardcost.evidence.validate import Validation, measurements
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.constants import KernelShelf
-from shardcost.kernels.products import product_section
-from shardcost.memory.habits import habits_named
+from shardcost.kernels.gemm import gemm_section
+from shardcost.memory.policy import habits_named
 
 Say = Callable[[str], None]
 Mask = NDArray[np.bool_]
@@ -98,7 +98,7 @@ def _products(table: Table, say: Say) -> Iterator[Fold]:
             seen.append(rows.error_pct(refit_products.fitted(rows)))
             for what, errors in refit_products.left_out(rows):
                 unseen.setdefault(what, []).append(errors)
-            lent = _lent("products", gpu, rows.section)
+            lent = _lent("gemm", gpu, rows.section)
             if lent is not None:
                 unseen.setdefault("", []).append(rows.error_pct(lent))
         for what, errors_of in unseen.items():
@@ -140,7 +140,7 @@ def _overlap(table: Table, say: Say) -> Iterator[Fold]:
     say("overlap: shapes and multiprocessors left out")
     for rows in refit_products.measured_overlaps(table):
         question, shapes = rows.products.question, rows.products.shapes
-        alone = product_section(device_of(question.gpu), question.dtype).constants
+        alone = gemm_section(device_of(question.gpu), question.dtype).constants
 
         def tried(out: Any, rows: Any = rows, alone: Any = alone) -> Floats:
             rest = rows._replace(products=rows.products.where(~out))
@@ -187,9 +187,9 @@ def _memory(table: Table, say: Say) -> Iterator[Fold]:
         yield Fold("allocated memory", title, seen, _joined(unseen))
 
 
-def _memory_errors(table: Table, habits: Any) -> Floats:
+def _memory_errors(table: Table, policy: Any) -> Floats:
     measured, _ = measurements(table, memory.MEASURED)
-    return _finite(100 * (memory.predictions(table, habits=habits).values / measured - 1))
+    return _finite(100 * (memory.predictions(table, policy=policy).values / measured - 1))
 
 
 def _parted(table: Table, column: str, value: str) -> tuple[Table, Table]:

@@ -16,7 +16,7 @@ import numpy as np
 from shardcost.catalog import cluster_named, names, network_named
 from shardcost.catalog.reported import cluster_reporting
 from shardcost.cluster import Cluster
-from shardcost.collectives.silicon import COLLECTIVES, MODES, MOST_BYTES, default_library
+from shardcost.collectives.library_time import COLLECTIVES, MODES, MOST_BYTES, default_library
 from shardcost.errors import BadValueError, FormatError, shown
 from shardcost.evidence.collectives import Question, machine
 from shardcost.evidence.fit import Curve, curves

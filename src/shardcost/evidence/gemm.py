@@ -19,7 +19,7 @@ from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence.predictions import Predictions, reason_of, whole_cell
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.constants import section_measured_with
-from shardcost.kernels.products import product_section, product_time_s
+from shardcost.kernels.gemm import gemm_section, gemm_time_s
 
 Floats = NDArray[np.float64]
 
@@ -99,9 +99,9 @@ def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
         device = device_of(question.gpu)
         constants = None
         if question.software:
-            name = product_section(device, question.dtype).name
-            constants = section_measured_with("products", device, question.software, name)
-        time_s: Floats = product_time_s(device, question.dtype, *shapes, constants=constants)
+            name = gemm_section(device, question.dtype).name
+            constants = section_measured_with("gemm", device, question.software, name)
+        time_s: Floats = gemm_time_s(device, question.dtype, *shapes, constants=constants)
         return 1e6 * time_s
 
     values = answered(table, found, predict)

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardcost.catalog.errors import residuals_like
 from shardcost.collectives import interval as of_collectives
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.dtypes import BITS
 from shardcost.errors import ShardcostError
 from shardcost.estimate import interval as of_runs
@@ -33,7 +33,7 @@ from shardcost.evidence.intervals_groups import Facts
 from shardcost.evidence.predictions import Floats, whole_cell
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.constants import Section, section_measured_with, section_of
-from shardcost.kernels.products import product_section
+from shardcost.kernels.gemm import gemm_section
 
 _SMALL_BYTES: Final = 2**20
 _WIDE: Final = 16
@@ -128,9 +128,9 @@ def _of_products(table: Table) -> list[Facts]:
 
 def _of_product(question: gemm.Question) -> dict[str, str]:
     device = gemm.device_of(question.gpu)
-    section = product_section(device, question.dtype)
+    section = gemm_section(device, question.dtype)
     if question.software:
-        section = section_measured_with("products", device, question.software, section.name)
+        section = section_measured_with("gemm", device, question.software, section.name)
     return {
         "standing": standing_of(section, device),
         "input": _conversion(question, section),
@@ -157,7 +157,10 @@ def _of_attention(row: Row) -> Facts:
 def _of_pass(row: Row) -> Facts:
     device = attention.device_named(row["gpu"])
     size = "up to 1 MiB" if whole_cell(row, "bytes") <= _SMALL_BYTES else "above 1 MiB"
-    return {"standing": standing_of(section_of("passes", device, "pass"), device), "size": size}
+    return {
+        "standing": standing_of(section_of("elementwise", device, "elementwise"), device),
+        "size": size,
+    }
 
 
 def _of_layer(row: Row) -> Facts:
@@ -169,16 +172,16 @@ def _of_decoded(row: Row) -> Facts:
     device = attention.device_named(row["gpu"])
     part = row["part"].partition(":")[0]
     sections = {
-        "gemm": lambda: product_section(device, "bf16"),
+        "gemm": lambda: gemm_section(device, "bf16"),
         "attention": lambda: section_of("attention", device, attention.FLASH_DECODE),
     }
-    section = sections.get(part, lambda: section_of("passes", device, "pass"))()
+    section = sections.get(part, lambda: section_of("elementwise", device, "elementwise"))()
     return {"standing": standing_of(section, device), "part": part}
 
 
 def _of_overlap(row: Row) -> Facts:
     device = gemm.device_of(row["gpu"])
-    return {"standing": standing_of(section_of("products", device, "sharing"), device)}
+    return {"standing": standing_of(section_of("gemm", device, "sharing"), device)}
 
 
 def _of_operator(row: Row) -> Facts:

@@ -16,7 +16,7 @@ from shardcost.cluster import Cluster
 from shardcost.collectives import calibration
 from shardcost.collectives.calibration import Calibration
 
-_SHELVES: Final[tuple[catalog.Shelf, ...]] = ("products", "attention", "passes")
+_SHELVES: Final[tuple[catalog.Shelf, ...]] = ("gemm", "attention", "elementwise")
 
 
 @contextmanager

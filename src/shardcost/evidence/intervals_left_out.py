@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shardcost.catalog import cluster_named
 from shardcost.catalog.errors import MEASURED
 from shardcost.collectives.calibration import Calibration, donors_of
-from shardcost.collectives.direct import ENGINES, generation
+from shardcost.collectives.engine_kernels import ENGINES, generation
 from shardcost.errors import ShardcostError
 from shardcost.estimate.interval import OTHER_SOFTWARE
 from shardcost.evidence import collectives, gemm, memory, overlap, refit_attention, refit_products
@@ -39,8 +39,8 @@ from shardcost.evidence.refit import OUTDATED, Key, blank, engines, inside, wire
 from shardcost.evidence.sources import grouped
 from shardcost.evidence.validate import kind_of, measurements
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.products import product_section
-from shardcost.memory.habits import habits_named
+from shardcost.kernels.gemm import gemm_section
+from shardcost.memory.policy import habits_named
 
 _PARTS: Final = 5
 """Into how many shapes and numbers of heads are parted."""
@@ -358,7 +358,7 @@ def _overlap(table: Table, say: Say) -> Iterator[Tried]:
     for rows, places in zip(
         refit_products.measured_overlaps(table), map(np.array, found.rows.values()), strict=True
     ):
-        alone = product_section(gemm.device_of(rows.products.question.gpu), "bf16").constants
+        alone = gemm_section(gemm.device_of(rows.products.question.gpu), "bf16").constants
         shapes = rows.products.shapes
         for split, keys in {"shapes": shapes[:3], "multiprocessors": shapes[3:]}.items():
             parts = np.array([" ".join(f"{each:g}" for each in key) for key in keys.T])
@@ -402,8 +402,8 @@ def _system(gpu: str) -> str:
 def _memory(table: Table, say: Say) -> Iterator[Tried]:
     """Yield what runs allocated, the workspace fitted without a model or a degree."""
     say("memory: models and degrees left out")
-    habits = replace(habits_named("nanotron"), workspace_bytes=0.0)
-    bare, measured = memory.predictions(table, habits=habits).values, _measured(table)
+    policy = replace(habits_named("nanotron"), workspace_bytes=0.0)
+    bare, measured = memory.predictions(table, policy=policy).values, _measured(table)
     facts = tuple(facts_of_rows(table))
     titles = {"num_params": "a model", "tp": "a TP degree", "pp": "a PP degree"}
     for column, title in titles.items():

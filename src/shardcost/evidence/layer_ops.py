@@ -19,14 +19,14 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from shardcost.cluster import Cluster, Device
-from shardcost.collectives.silicon import collective_time
+from shardcost.collectives.library_time import collective_time
 from shardcost.errors import UnknownNameError
 from shardcost.evidence.layers import busy_of, machine, model_of, passes_of
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.constants import section_of
-from shardcost.kernels.passes import launch_s, pass_time_s
-from shardcost.kernels.products import product_time_s
+from shardcost.kernels.elementwise import elementwise_time_s, launch_s
+from shardcost.kernels.gemm import gemm_time_s
 from shardcost.memory.parameters import heads_per_rank
 from shardcost.model import Attention
 from shardcost.workload import Prefill
@@ -131,7 +131,7 @@ def row_kernel_time_s(device: Device, kernel: str, width: float, moved_bytes: fl
         width: Elements of a row.
         moved_bytes: What all rows read and write.
     """
-    table = section_of("passes", device, kernel).constants
+    table = section_of("elementwise", device, kernel).constants
     walk_s = 1e-9 * table["row_ns_per_element"] * width
     memory_s = moved_bytes / (table["memory_share"] * float(device.memory_bytes_per_s))
     return float(1e-6 * table["latency_us"] + max(walk_s, memory_s))
@@ -169,7 +169,7 @@ def _row_kernel_s(row: Row) -> float:
 
 
 def _sum_s(row: Row) -> float:
-    return float(pass_time_s(cluster_of(row["gpu"]).device, _SUM_ARRAYS * _array_bytes(row)))
+    return float(elementwise_time_s(cluster_of(row["gpu"]).device, _SUM_ARRAYS * _array_bytes(row)))
 
 
 def _norm_s(row: Row) -> float:
@@ -177,7 +177,7 @@ def _norm_s(row: Row) -> float:
     share = whole_cell(row, "tp") if row["op"] == "partial_rms_norm" else 1
     moved = _NORM_ARRAYS * _array_bytes(row) / share
     device = cluster_of(row["gpu"]).device
-    return float(pass_time_s(device, moved, row_elements=whole_cell(row, "hidden")))
+    return float(elementwise_time_s(device, moved, row_elements=whole_cell(row, "hidden")))
 
 
 def _array_bytes(row: Row) -> float:
@@ -202,7 +202,7 @@ def _half_s(row: Row) -> float:
     n, k = (inner, hidden) if half == _GATHERED else (hidden, inner)
     collective = "all_gather" if half == _GATHERED else "reduce_scatter"
     device = cluster_of(row["gpu"]).device
-    product_s = float(product_time_s(device, row["dtype"], tokens, n, k))
+    product_s = float(gemm_time_s(device, row["dtype"], tokens, n, k))
     if part == "gemm":
         return product_s
     comm_s = _collective_s(row, _Call(collective, "nccl"), _array_bytes(row))
@@ -229,14 +229,14 @@ def kind(row: Row) -> str:
     """Return what kind of operator a row has.
 
     >>> kind({"op": "mlp_up_proj"}), kind({"op": "attn_rope"}), kind({"op": "multimem_ag"})
-    ('product', 'pass', 'collective')
+    ('gemm', 'elementwise', 'collective')
     """
     op = row["op"]
     if op in PRODUCTS or op.endswith(":gemm"):
-        return "product"
+        return "gemm"
     if op in CALLS or op.endswith(":comm"):
         return "collective"
-    return "both" if ":" in op else "pass"
+    return "both" if ":" in op else "elementwise"
 
 
 DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"kind": kind}

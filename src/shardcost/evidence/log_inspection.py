@@ -19,7 +19,7 @@ import numpy as np
 from shardcost.cluster import Cluster
 from shardcost.collectives.bounds import bus_factor, nominal_rate
 from shardcost.collectives.group import Group
-from shardcost.collectives.silicon import COLLECTIVES, collective_time, default_library
+from shardcost.collectives.library_time import COLLECTIVES, collective_time, default_library
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence.collectives import one_process_time_s
 from shardcost.evidence.predictions import Floats

@@ -23,8 +23,8 @@ from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.evidence.predictions import Predictions, each_row, whole_cell
 from shardcost.formats.tables import Row, Table, number
 from shardcost.layout import Layout
-from shardcost.memory import Habits, Memory, memory_of
-from shardcost.memory.habits import habits_named
+from shardcost.memory import Memory, MemoryPolicy, memory_of
+from shardcost.memory.policy import habits_named
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.units import GIGA
 from shardcost.workload import Train
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 MEASURED: Final = "mem_alloc_GB"
 FRAMEWORKS: Final = {"hf_ultrascale_nanotron": "nanotron"}
-"""Whose habits the runs of a data set have."""
+"""Whose policy the runs of a data set have."""
 _ANY_FRAMEWORK: Final = "nanotron"
 _GIB: Final = 2**30
 """The unit of the table's GB columns: frameworks log memory in binary units."""
@@ -46,31 +46,31 @@ _YES_NO: Final = {"True": True, "1": True, "False": False, "0": False}
 
 
 def predictions(
-    table: Table, *, ignore_versions: bool = False, habits: Habits | None = None
+    table: Table, *, ignore_versions: bool = False, policy: MemoryPolicy | None = None
 ) -> Predictions:
     """Return the GiB that the first stage of every run has allocated between two steps.
 
     Args:
         table: The runs.
         ignore_versions: Not used: no row speaks of a version.
-        habits: How the framework treats memory; by default what the catalog has on it.
+        policy: How the framework treats memory; by default what the catalog has on it.
     """
     del ignore_versions
-    return each_row(table, lambda row: _allocated_bytes(memory_of_row(row, habits)) / _GIB)
+    return each_row(table, lambda row: _allocated_bytes(memory_of_row(row, policy)) / _GIB)
 
 
-def classified_pct(table: Table, values: Floats, habits: Habits | None = None) -> float:
+def classified_pct(table: Table, values: Floats, policy: MemoryPolicy | None = None) -> float:
     """Return the percentage of all rows whose outcome (fits, oom) is predicted right.
 
     Args:
         table: The runs.
         values: What `predictions` says; a row without a prediction is not right.
-        habits: How the framework treats memory.
+        policy: How the framework treats memory.
     """
     if not table.rows:
         return 0.0
     rows = zip(table.records(), values, strict=True)
-    right = [not np.isnan(value) and _is_right(row, habits) for row, value in rows]
+    right = [not np.isnan(value) and _is_right(row, policy) for row, value in rows]
     return 100 * sum(right) / table.rows
 
 
@@ -80,20 +80,20 @@ def extra(table: Table, values: Floats, measured: Floats | None = None) -> dict[
     return {"classified_pct": classified_pct(table, values)}
 
 
-def _is_right(row: Row, habits: Habits | None) -> bool:
+def _is_right(row: Row, policy: MemoryPolicy | None) -> bool:
     try:
-        return outcome(row, habits) == row["outcome"]
+        return outcome(row, policy) == row["outcome"]
     except ShardcostError:  # a capacity that is none
         return False
 
 
-def outcome(row: Row, habits: Habits | None = None) -> str:
+def outcome(row: Row, policy: MemoryPolicy | None = None) -> str:
     """Return whether a run fits or runs out of memory."""
     capacity = number(row, "capacity_GB", 0, 10**6, "a capacity above 0") * _GIB
-    return "fits" if memory_of_row(row, habits).peak_bytes <= capacity else "oom"
+    return "fits" if memory_of_row(row, policy).peak_bytes <= capacity else "oom"
 
 
-def memory_of_row(row: Row, habits: Habits | None = None) -> Memory:
+def memory_of_row(row: Row, policy: MemoryPolicy | None = None) -> Memory:
     """Return what the ranks of a run hold."""
     row = _NEEDED | dict(row)
     pp, dp, micro_batch = (whole_cell(row, name) for name in ("pp", "dp", "mbs"))
@@ -113,11 +113,11 @@ def memory_of_row(row: Row, habits: Habits | None = None) -> Memory:
         dtype=row.get("dtype") or "bf16",
         gradient_dtype="fp32" if fp32 else "bf16",
     )
-    if habits is None:
-        habits = habits_named(FRAMEWORKS.get(row.get("dataset", ""), _ANY_FRAMEWORK))
+    if policy is None:
+        policy = habits_named(FRAMEWORKS.get(row.get("dataset", ""), _ANY_FRAMEWORK))
     if not fp32:  # what is accumulated is what is reduced
-        habits = replace(habits, gradient_buckets=False)
-    return memory_of(model_of(row), layout, work, software=habits)
+        policy = replace(policy, gradient_buckets=False)
+    return memory_of(model_of(row), layout, work, software=policy)
 
 
 def model_of(row: Row) -> Model:

@@ -18,7 +18,7 @@ from shardcost.errors import BadValueError
 from shardcost.evidence.memory import MEASURED, classified_pct, memory_of_row, predictions
 from shardcost.evidence.validate import Stats, measurements, stats
 from shardcost.formats.tables import Table
-from shardcost.memory import Habits
+from shardcost.memory import MemoryPolicy
 
 Floats = NDArray[np.float64]
 
@@ -49,8 +49,8 @@ class LeftOut:
     classified_pct: float
 
 
-def fitted(table: Table, start: Habits) -> Habits:
-    """Return a framework's habits with the constants that suit the rows of a table best."""
+def fitted(table: Table, start: MemoryPolicy) -> MemoryPolicy:
+    """Return a framework's policy with the constants that suit the rows of a table best."""
     bare = replace(start, workspace_bytes=0.0, reserve_bytes=0.0, reserve_share=0.0)
     found = _bare(table, bare)
     allocated, _ = measurements(table, MEASURED)
@@ -67,20 +67,20 @@ def fitted(table: Table, start: Habits) -> Habits:
     return replace(known, reserve_bytes=_best_reserve(table, known) * _GIB)
 
 
-def left_out(table: Table, column: str, start: Habits) -> Iterator[LeftOut]:
+def left_out(table: Table, column: str, start: MemoryPolicy) -> Iterator[LeftOut]:
     """Yield, for each value of a column, the errors on its rows of a fit to all others."""
     for value in sorted(set(table.columns[column])):
-        habits = fitted(table.where(lambda row, value=value: row[column] != value), start)  # type: ignore[misc]
+        policy = fitted(table.where(lambda row, value=value: row[column] != value), start)  # type: ignore[misc]
         rest = table.where(lambda row, value=value: row[column] == value)  # type: ignore[misc]
-        values = predictions(rest, habits=habits).values
+        values = predictions(rest, policy=policy).values
         measured, _ = measurements(rest, MEASURED)
         errors = stats(100 * (values / measured - 1))
-        yield LeftOut(value, rest.rows, errors, classified_pct(rest, values, habits))
+        yield LeftOut(value, rest.rows, errors, classified_pct(rest, values, policy))
 
 
-def _bare(table: Table, habits: Habits) -> _Bare:
+def _bare(table: Table, policy: MemoryPolicy) -> _Bare:
     # With a share of 1 the framework takes just what comes and goes.
-    once = replace(habits, reserve_share=1.0)
+    once = replace(policy, reserve_share=1.0)
     held = [memory_of_row(row, once).stages["first"] for row in table.records()]
     passing = np.array([each.framework for each in held]) / _GIB
     return _Bare(
@@ -90,12 +90,12 @@ def _bare(table: Table, habits: Habits) -> _Bare:
     )
 
 
-def _best_reserve(table: Table, habits: Habits) -> float:
+def _best_reserve(table: Table, policy: MemoryPolicy) -> float:
     """Return the reserve in GiB under which the most rows are classified right.
 
     The middle one where several are.
     """
-    peaks = [memory_of_row(row, habits).peak_bytes for row in table.records()]
+    peaks = [memory_of_row(row, policy).peak_bytes for row in table.records()]
     capacities = [float(text) for text in table.columns["capacity_GB"]]
     room = np.array(capacities) - np.array(peaks) / _GIB
     fits = np.array([text == "fits" for text in table.columns["outcome"]])

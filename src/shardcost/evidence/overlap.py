@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shardcost.evidence.gemm import Question, answered, asked, device_of, m_band
 from shardcost.evidence.predictions import Predictions
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.products import copy_bytes_per_s, product_time_s
+from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
 
 Floats = NDArray[np.float64]
 
@@ -38,13 +38,13 @@ def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     def predict(question: Question, shapes: Floats) -> Floats:
         m, n, k, taken = shapes
         device = device_of(question.gpu)
-        time_s: Floats = product_time_s(
+        time_s: Floats = gemm_time_s(
             device,
             question.dtype,
             m,
             n,
             k,
-            units_taken=taken,
+            sms_taken=taken,
             memory_taken=copy_bytes_per_s(device, taken),
         )
         return 1e6 * time_s

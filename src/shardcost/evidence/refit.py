@@ -4,7 +4,7 @@
 
 First the ring libraries of every system (three rounds, so that systems of one family settle on each
 other), then the engines that fall back on them, then the networks that join them. Each file of
-``catalog/silicon/`` states its rows and its error; files of systems that the tables do not speak of
+``catalog/collectives/`` states its rows and its error; files of systems that no table has
 stay as they are. Rows driven by one process, which contain host
 launches, and data sets of a library too old to be the one meant (`OUTDATED`) are not fitted.
 """
@@ -27,7 +27,7 @@ from shardcost.collectives.calibration import (
     in_file_units,
     wire_start,
 )
-from shardcost.collectives.direct import ENGINES, DirectLibrary, generation
+from shardcost.collectives.engine_kernels import ENGINES, DirectLibrary, generation
 from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence.fit import Curve, curves, fitted_library, fitted_wire, starting_point
@@ -48,7 +48,7 @@ _UNFITTED: Final = Fit(
     least_bytes=1,
     most_bytes=1,
 )
-FOLDER: Final = Path(catalog.__file__).parent / "silicon"
+FOLDER: Final = Path(catalog.__file__).parent / "collectives"
 Key = tuple[str, str, str]
 """A system, a library, and the version since when its kernels are as measured."""
 

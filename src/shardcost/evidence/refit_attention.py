@@ -69,7 +69,7 @@ _KERNEL: Final[Mapping[str, tuple[float, float, float]]] = {
     "token_ns": (2, 0.01, 200),
     "alone_ratio": (1, 0.1, 20),
     "tail_power": (2, 1, 8),
-    "slots_per_unit": (4, 0.25, 16),
+    "slots_per_sm": (4, 0.25, 16),
     "split_tokens": (256, 16, 4096),
     "split_us": (3, 0.05, 20),
     "split_loss": (0.2, 0.01, 3),
@@ -83,7 +83,7 @@ _DECODE: Final = {
     for kernel in ("grouped", "vector")
     for name, bounds in _KERNEL.items()
     if (kernel, name) != ("vector", "row_us")
-} | {"vector.slots_per_unit": (1, 0.25, 16)}
+} | {"vector.slots_per_sm": (1, 0.25, 16)}
 _FLASH: Final = ("launch_us", "block_us", "token_ns", "alone_ratio", "split_us", "memory_share")
 _QUANTITIES: Final = {
     "prefill": _PREFILL,
@@ -113,7 +113,7 @@ _CHOICES: Final[Mapping[str, Sequence[Mapping[str, float]]]] = {
         {
             "tile_rows": 8,
             "matrix_share": 0.5,
-            "grouped.slots_per_unit": slots,
+            "grouped.slots_per_sm": slots,
             "grouped.split_tokens": tokens,
             "grouped.split_loss": 0.0,
             "grouped.row_us": 0.0,

@@ -30,7 +30,7 @@ from shardcost.evidence.inference import Question, answers, engine_of, question_
 from shardcost.evidence.predictions import Floats
 from shardcost.files import write_whole
 from shardcost.formats.tables import Row, Table, read_table
-from shardcost.kernels import products
+from shardcost.kernels import gemm
 from shardcost.kernels.constants import own_section, section_of
 
 FITTED: Final[Mapping[str, tuple[str, str]]] = {
@@ -59,14 +59,14 @@ _LOADED: Final = ("tpot", "output_throughput_total")
 _COARSE: Final = (0.05, 0.3, 1.0, 3.0, 20.0)
 DEVICE: Final = "mi300x"
 DEVICE_START: Final = {
-    ("products", "vllm_2024_bf16", "peak_share"): 0.05,
-    ("products", "vllm_2024_bf16", "memory_share"): 0.5,
-    ("products", "vllm_2024_bf16", "launch_us"): 15.0,
+    ("gemm", "vllm_2024_bf16", "peak_share"): 0.05,
+    ("gemm", "vllm_2024_bf16", "memory_share"): 0.5,
+    ("gemm", "vllm_2024_bf16", "launch_us"): 15.0,
     ("attention", "vllm_2024_decode", "vector", "token_ns"): 60.0,
 }
 """Where each constant stands, and its start. The launch is that of passes and attention too."""
 _SAME_LAUNCH: Final = (
-    ("passes", "vllm_2024_pass", "latency_us"),
+    ("elementwise", "vllm_2024_elementwise", "latency_us"),
     ("attention", "vllm_2024_decode", "vector", "launch_us"),
     ("attention", "vllm_2024_prefill", "launch_us"),
 )
@@ -182,7 +182,7 @@ def _in_toml(value: Any) -> str:
 
 
 def _with_launches(constants: Mapping[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
-    launch = constants["products", "bf16", "launch_us"]
+    launch = constants["gemm", "bf16", "launch_us"]
     return {**constants, **dict.fromkeys(_SAME_LAUNCH, launch)}
 
 
@@ -270,7 +270,7 @@ def _table(path: tuple[str, ...]) -> dict[str, Any]:
 def _forget() -> None:
     section_of.cache_clear()
     own_section.cache_clear()
-    products._kernel.cache_clear()
+    gemm._kernel.cache_clear()
 
 
 if __name__ == "__main__":

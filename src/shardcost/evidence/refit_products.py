@@ -36,18 +36,18 @@ from shardcost.evidence.validate import measurements
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, number, read_table
 from shardcost.kernels.constants import Fit
-from shardcost.kernels.products import (
+from shardcost.kernels.gemm import (
     copy_rate,
+    gemm_section,
     kernel_of,
     kernel_time_s,
-    product_section,
     section_names,
 )
 
 Floats = NDArray[np.float64]
 Constants = Mapping[str, Any]
 
-FOLDER: Final = Path(catalog.__file__).parent / "products"
+FOLDER: Final = Path(catalog.__file__).parent / "gemm"
 _OUTLIERS: Final = (1.0, 0.05)
 """Relative error beyond which a row counts by its size and no longer by its square: first no row,
 so that a search far from its end is not content with half of them, then few."""
@@ -93,7 +93,7 @@ class Products(NamedTuple):
     def predicted_s(self, constants: Constants) -> Floats:
         """Return the model's times under given constants."""
         device, dtype = device_of(self.question.gpu), self.question.dtype
-        kernel = kernel_of(device, dtype, constants, tuner_table("products")["sharing"])
+        kernel = kernel_of(device, dtype, constants, tuner_table("gemm")["sharing"])
         found: Floats = kernel_time_s(kernel, *self.shapes)
         return found
 
@@ -121,7 +121,7 @@ def _measured(table: Table, found: gemm.Asked, column: str) -> list[Products]:
 
 def fitted(rows: Products) -> dict[str, Any]:
     """Return the constants that fit measured products best."""
-    start = tuner_table("products")[rows.section]
+    start = tuner_table("gemm")[rows.section]
 
     def residuals(constants: Constants) -> Floats:
         found: Floats = np.log(rows.predicted_s(constants) / rows.time_s)
@@ -149,7 +149,7 @@ class Overlapped(NamedTuple):
         device = device_of(question.gpu)
         lost = copy_rate(device, constants, taken)
         kernel = kernel_of(device, question.dtype, alone, constants)
-        found = kernel_time_s(kernel, m, n, k, units_taken=taken, memory_taken=lost)
+        found = kernel_time_s(kernel, m, n, k, sms_taken=taken, memory_taken=lost)
         copied = copy_rate(device, constants, self.copy_units)
         return np.log(found / time_s), np.log(copied / self.copy_bytes_per_s)
 
@@ -183,7 +183,7 @@ def fitted_sharing(rows: Overlapped, alone: Constants) -> dict[str, Any]:
     def residuals(constants: Constants) -> Floats:
         return np.concatenate(rows.residuals(alone, constants))
 
-    return _solved(tuner_table("products")["sharing"], residuals)
+    return _solved(tuner_table("gemm")["sharing"], residuals)
 
 
 def _solved(start: Constants, residuals: Callable[[Constants], Floats]) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _solved(start: Constants, residuals: Callable[[Constants], Floats]) -> dict[
     solve = least_squares()
     names = [name for name, value in start.items() if not isinstance(value, list) and value > 0]
     origin = np.log([start[name] for name in names])
-    most = tuner_table("products")["most"]
+    most = tuner_table("gemm")["most"]
     highest = np.log([most.get(name, np.inf) for name in names])
 
     def constants(logs: Floats) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def _refitted_sharing(table: Table, products: Mapping[Key, Fitted]) -> dict[Key,
     for rows in measured_overlaps(table):
         gpu, dtype, _ = rows.products.question
         own = products.get((gpu, rows.products.section))
-        alone = own.constants if own else product_section(device_of(gpu), dtype).constants
+        alone = own.constants if own else gemm_section(device_of(gpu), dtype).constants
         constants = fitted_sharing(rows, alone)
         error_pct = 100 * np.expm1(rows.residuals(alone, constants)[0])
         found[gpu, "sharing"] = Fitted(constants, _fit(rows.products, error_pct))
@@ -301,7 +301,7 @@ def as_toml(sections: Mapping[str, Fitted]) -> str:
 
 def kept(system: str) -> dict[str, Fitted]:
     """Return the sections that the catalog has of a system."""
-    content: dict[str, Any] = dict(catalog.contents("products")).get(system, {})
+    content: dict[str, Any] = dict(catalog.contents("gemm")).get(system, {})
     return {
         name: Fitted({k: v for k, v in section.items() if k != "fit"}, Fit(**section["fit"]))
         for name, section in content.items()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from shardcost.cluster import Cluster
 from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.group import Group
-from shardcost.collectives.silicon import CollectiveTime, name_and_version
+from shardcost.collectives.library_time import CollectiveTime, name_and_version
 from shardcost.evidence.collectives import MEASURED, Question, asked
 from shardcost.evidence.shipped import ROWS
 from shardcost.formats.tables import read_table
@@ -41,7 +41,7 @@ def points_of(
 
     Args:
         cluster: The system, with its network.
-        collective: One of `shardcost.collectives.silicon.COLLECTIVES`.
+        collective: One of `shardcost.collectives.library_time.COLLECTIVES`.
         gpus: Ranks.
         nodes: Nodes that they are on; as few as hold them if left out.
         library: The library, whichever its version; any if left out.

@@ -21,5 +21,5 @@ def prefill_s(engine: Engine, metric: str, prompt_tokens: Any) -> Any:
         return alone
     if metric.endswith("overlapped"):
         half = engine.prefill(1, ceil_div(prompt_tokens, 2))
-        return alone + 2 * half.compute_s["products"] - found.compute_s["products"]
+        return alone + 2 * half.compute_s["gemm"] - found.compute_s["gemm"]
     return found.time_s

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardcost.cluster import Cluster
 from shardcost.collectives.bounds import bus_factor
-from shardcost.collectives.silicon import COLLECTIVES, collective_time, default_library
+from shardcost.collectives.library_time import COLLECTIVES, collective_time, default_library
 from shardcost.errors import ShardcostError
 from shardcost.evidence.log_inspection import RunFindings
 from shardcost.evidence.log_inspection import inspected as inspected_run

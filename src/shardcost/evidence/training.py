@@ -19,8 +19,8 @@ from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
 from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.calibration import Calibration, wire_of
+from shardcost.collectives.library_time import collective_time
 from shardcost.collectives.paths import Wire
-from shardcost.collectives.silicon import collective_time
 from shardcost.estimate import Estimate, estimate
 from shardcost.evidence.predictions import Floats, Predictions, each_row, whole_cell
 from shardcost.formats.tables import Row, Table
@@ -221,16 +221,16 @@ def layout_of(row: Row) -> Layout:
     """Return the layout of a row."""
     framework = _framework(row)
     degrees: dict[str, Any] = {name: _or_one(row, name) for name in ("tp", "pp", "dp", "cp", "ep")}
-    chunks, micro = _or_one(row, "vp"), whole_cell(row, "mbs")
+    virtual_stages, micro = _or_one(row, "vp"), whole_cell(row, "mbs")
     if framework == "torchtitan" and degrees["pp"] > 1:
         # TorchTitan cuts a replica's batch into as many micro-batches as there are stages.
         micro = max(1, micro // degrees["pp"])
-        chunks = 2 if "interleaved" in row.get("notes", "").lower() else 1
+        virtual_stages = 2 if "interleaved" in row.get("notes", "").lower() else 1
     return Layout(
         **degrees,
-        chunks=chunks if degrees["pp"] > 1 else 1,
+        virtual_stages=virtual_stages if degrees["pp"] > 1 else 1,
         micro_batch=micro,
-        schedule="interleaved" if chunks > 1 and degrees["pp"] > 1 else "1f1b",
+        schedule="interleaved" if virtual_stages > 1 and degrees["pp"] > 1 else "1f1b",
         sequence_parallel=row.get("sp") == "1" and degrees["tp"] > 1,
         recompute=_recompute(row),
         zero=_zero(row, framework),

@@ -25,8 +25,8 @@ import numpy as np
 
 from shardcost.cluster import Cluster
 from shardcost.collectives.choice import least
+from shardcost.collectives.library_time import CollectiveTime, collective_time, default_library
 from shardcost.collectives.paths import exists, total
-from shardcost.collectives.silicon import CollectiveTime, collective_time, default_library
 from shardcost.collectives.tuner import PathName
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.nccl_tuner import COLLECTIVES, HEADING, Line, TunerRule

@@ -116,7 +116,7 @@ def prefill_time_s(
         pair_s = pair_s * (gradient["flop_ratio"] / gradient["rate_ratio"])
         moved_bytes = moved_bytes * gradient["bytes_ratio"]
     block_s = 1e-6 * table["block_us"]
-    work_s = batch * heads * (tiles * block_s + pairs * pair_s) / device.compute_units
+    work_s = batch * heads * (tiles * block_s + pairs * pair_s) / device.sms
     alone_s = table["alone_ratio"] * (block_s + table["tile_queries"] * longest * pair_s)
     compute_s = _smooth_maximum(work_s, alone_s, table["tail_power"])
     memory_s = moved_bytes / (device.memory_bytes_per_s * table["memory_share"])
@@ -196,7 +196,7 @@ def decode_time_s(
     grouped = _Work(blocks, tile, seen, dims / _FITTED_DIMS, elements * width, io_bytes)
     kernel = table["grouped"]
     if value_dim is not None:  # such large heads leave a multiprocessor room for one block
-        kernel = {**kernel, "slots_per_unit": 1}
+        kernel = {**kernel, "slots_per_sm": 1}
     grouped_s = _cache_walk_s(device, kernel, grouped, warm=cache_is_warm)
     # The matrix units bound a tile of very many rows, such as latent attention has.
     product_s = 2 * blocks * tile * seen * dims / (_matrix_peak(device) * table["matrix_share"])
@@ -247,7 +247,7 @@ def _pair_s(device: Device, dtype: str, dims: Any, table: Constants) -> Any:
 
     At the fitted head size and in 16 bits the two products take ``1 - exponential_part`` of it.
     """
-    whole = 2 * _FITTED_DIMS * device.compute_units / (_matrix_peak(device) * table["peak_share"])
+    whole = 2 * _FITTED_DIMS * device.sms / (_matrix_peak(device) * table["peak_share"])
     faster = device.peak(canonical_dtype(dtype)) / _matrix_peak(device)
     products = (1 - table["exponential_part"]) * dims / (_FITTED_DIMS * faster)
     return whole * (products + table["exponential_part"])
@@ -275,11 +275,11 @@ def _cache_walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) 
 
     `warm` says that the L2 cache holds as much of it as fits.
     """
-    units = device.compute_units
+    units = device.sms
     block_s = 1e-6 * (table["block_us"] + table["row_us"] * work.rows * work.size)
     token_s = 1e-9 * table["token_ns"] * work.size
     most = np.maximum(1, work.tokens / table["split_tokens"])
-    splits = np.clip(units * table["slots_per_unit"] / work.blocks, 1, most)
+    splits = np.clip(units * table["slots_per_sm"] / work.blocks, 1, most)
     work_s = work.blocks * (splits * block_s + work.tokens * token_s) / units
     alone_s = table["alone_ratio"] * (block_s + work.tokens / splits * token_s)
     compute_s = _smooth_maximum(work_s, alone_s, table["tail_power"])
@@ -310,7 +310,7 @@ def _is_grouped(device: Device, table: Constants, work: _Work, rows: Any, new_to
     """
     fits = (rows >= table["least_rows"]) & ((rows <= table["most_rows"]) | (new_tokens > 1))
     reach = work.blocks * np.maximum(1, np.floor(work.tokens / table["fill_tokens"]))
-    return fits & (reach >= table["least_fill"] * device.compute_units)
+    return fits & (reach >= table["least_fill"] * device.sms)
 
 
 def _smooth_maximum(one: Any, other: Any, power: float) -> Any:

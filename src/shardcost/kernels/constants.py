@@ -18,7 +18,7 @@ from shardcost import catalog
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import UnknownNameError
 
-KernelShelf = Literal["products", "attention", "passes"]
+KernelShelf = Literal["gemm", "attention", "elementwise"]
 
 
 class Fit(NamedTuple):

@@ -5,7 +5,7 @@ announced; the receiver answers where it is to go, the sender writes it there an
 done (over TCP the writing is a fragment like any other). All header sizes are in
 ``open_mpi.toml``, with where they come from.
 
-Which messages there are is counted from the schedules of `shardcost.collectives.algorithms`: in
+Which messages there are is counted from the schedules of `collectives.exact.algorithms`: in
 each step, all chunks from one rank to another are one message. Chunks are whole elements, cut as
 Open MPI cuts them, and where a buffer is too short for its algorithm another one runs.
 """
@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardcost.collectives.algorithms import direct, open_mpi, recursive, ring, tree
-from shardcost.collectives.algorithms.plan import Plan
-from shardcost.collectives.schedule import Ints
+from shardcost.collectives.exact.algorithms import direct, open_mpi, recursive, ring, tree
+from shardcost.collectives.exact.algorithms.plan import Plan
+from shardcost.collectives.exact.schedule import Ints
 from shardcost.errors import UnknownNameError
 
 DEFAULT: Final = "default"

@@ -2,7 +2,7 @@
 
 `memory_of` joins the parts. All of them run on plain numbers and on arrays that broadcast::
 
-    habits       what a framework keeps beyond what the mathematics needs
+    policy       what a framework keeps beyond what the mathematics needs
     parameters   the weights of a rank, by tensor, expert and pipeline parallelism
     saved        the tensors that a layer's forward pass keeps for its backward pass
     stages       layers and micro-batches in flight of a pipeline stage
@@ -12,8 +12,8 @@
 """
 
 from shardcost.memory.account import memory_of
-from shardcost.memory.habits import Habits
-from shardcost.memory.held import KINDS, Held, Memory
+from shardcost.memory.footprint import KINDS, Held, Memory
+from shardcost.memory.policy import MemoryPolicy
 from shardcost.memory.saved import saved_bytes_per_layer
 
-__all__ = ["KINDS", "Habits", "Held", "Memory", "memory_of", "saved_bytes_per_layer"]
+__all__ = ["KINDS", "Held", "Memory", "MemoryPolicy", "memory_of", "saved_bytes_per_layer"]

@@ -25,8 +25,7 @@ from shardcost.dtypes import BITS
 from shardcost.errors import BadValueError
 from shardcost.layout import Layout
 from shardcost.memory.cache import cache_bytes_per_layer
-from shardcost.memory.habits import Habits, habits_of
-from shardcost.memory.held import Held, Memory
+from shardcost.memory.footprint import Held, Memory
 from shardcost.memory.parameters import (
     Parameters,
     embedding_parameters,
@@ -34,6 +33,7 @@ from shardcost.memory.parameters import (
     head_parameters,
     stack_parameters,
 )
+from shardcost.memory.policy import MemoryPolicy, habits_of
 from shardcost.memory.saved import Setting, activation_bytes, saved_by_layer, setting_of
 from shardcost.memory.stages import Stage, in_flight, last_stage, stage_by_cost, stage_evenly
 from shardcost.model import Model
@@ -51,7 +51,7 @@ class _Rank(NamedTuple):
 
     model: Model
     layout: Layout
-    habits: Habits
+    policy: MemoryPolicy
     layer: Parameters
     """Weights of an average layer."""
 
@@ -62,7 +62,7 @@ def memory_of(
     workload: Workload,
     *,
     device: Device | None = None,
-    software: Mapping[str, Any] | Habits | None = None,
+    software: Mapping[str, Any] | MemoryPolicy | None = None,
     stage: int | None = None,
 ) -> Memory:
     """Return what one rank holds, by kind and by place in the pipeline.
@@ -72,7 +72,7 @@ def memory_of(
         layout: How it is divided. Degrees may be arrays that broadcast.
         workload: What is computed. Counts may be arrays too.
         device: Where it shall fit; what `Memory.fits` and `Memory.reason` ask about by default.
-        software: What the framework keeps, see `Habits`.
+        software: What the framework keeps, see `MemoryPolicy`.
         stage: The one stage to account for; the first, the second and the last if None.
 
     >>> memory = memory_of(
@@ -81,12 +81,12 @@ def memory_of(
     >>> round(memory.by_kind()["optimizer"] / 8030261248 * 2, 2)
     12.0
     """
-    habits = habits_of(software)
-    rank = _Rank(model, layout, habits, stack_parameters(model, layout))
-    split = stage_evenly if habits.balance == "layers" else stage_by_cost
+    policy = habits_of(software)
+    rank = _Rank(model, layout, policy, stack_parameters(model, layout))
+    split = stage_evenly if policy.balance == "layers" else stage_by_cost
     held = {
         name: _held(rank, workload, split(model, layout, index))
-        for name, index in _places(model, layout, habits.balance, stage).items()
+        for name, index in _places(model, layout, policy.balance, stage).items()
     }
     return Memory(held, device)
 
@@ -121,7 +121,7 @@ def _weights(rank: _Rank, stage: Stage) -> Parameters:
 
 
 def _training(rank: _Rank, work: Train, stage: Stage) -> Held:
-    layout, habits, weights = rank.layout, rank.habits, _weights(rank, stage)
+    layout, policy, weights = rank.layout, rank.policy, _weights(rank, stage)
     # Adapters are too small to count; the weights that they adapt have no gradients.
     trained = Parameters(0, 0) if work.adapters else weights
     weight_bytes = activation_bytes(work.dtype)
@@ -129,7 +129,7 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Held:
     master_bytes = _FP32 if weight_bytes < _FP32 else 0
     state_bytes = master_bytes + _FP32 * _MOMENTS[work.optimizer]
     shard = _sharded(layout, trained)
-    setting = setting_of(rank.model, layout, work.dtype, work.sequence_length, habits)
+    setting = setting_of(rank.model, layout, work.dtype, work.sequence_length, policy)
     tokens = layout.micro_batch * work.sequence_length / layout.cp
 
     activations, inside = _activations(rank, work, stage, setting, tokens)
@@ -155,7 +155,7 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Held:
         logits=logits,
         kv_cache=0,
         buffers=lasting + choose(at_update, update, in_pass),
-        framework=habits.reserve_bytes + habits.reserve_share * fragments,
+        framework=policy.reserve_bytes + policy.reserve_share * fragments,
         at_loss=at_loss,
         at_update=at_update,
         between_steps=held_weights + gradients + optimizer + lasting + update,
@@ -185,7 +185,7 @@ def _activations(
     between = model.hidden_size * setting.element_bytes * setting.spread
     # The final norm and the head's product keep their inputs; an embedding its dropout mask.
     edges = choose(stage.has_head, 2 * between, 0)
-    if rank.habits.dropout:
+    if rank.policy.dropout:
         edges = edges + choose(stage.has_embedding, between / setting.element_bytes, 0)
     micro_batches = ceil_div(work.global_batch, layout.dp * layout.micro_batch)
     passes = in_flight(layout, stage.index, micro_batches)
@@ -195,7 +195,7 @@ def _activations(
 
 def _logits(rank: _Rank, dtype: str, tokens: Any) -> Any:
     """Return logits, their softmax in fp32 and their gradient, of tokens that meet the head."""
-    each = rank.habits.logit_bytes
+    each = rank.policy.logit_bytes
     if each is None:
         each = _FP32 + 2 * activation_bytes(dtype)
     return tokens * rank.model.vocab_size / rank.layout.tp * each
@@ -203,12 +203,12 @@ def _logits(rank: _Rank, dtype: str, tokens: Any) -> Any:
 
 def _lasting_buffers(rank: _Rank, weights: Parameters, weight_bytes: float, tokens: Any) -> Any:
     """Return the buffers that are there all the time."""
-    layout, habits = rank.layout, rank.habits
-    total: Any = habits.workspace_bytes
+    layout, policy = rank.layout, rank.policy
+    total: Any = policy.workspace_bytes
     if layout.sequence_parallel:
-        size = weight_bytes * tokens * rank.model.hidden_size * habits.gather_buffers
+        size = weight_bytes * tokens * rank.model.hidden_size * policy.gather_buffers
         total = total + choose(layout.tp > 1, size, 0)
-    if habits.gradient_buckets:
+    if policy.gradient_buckets:
         total = total + choose(layout.dp * layout.cp > 1, weights.total * weight_bytes, 0)
     return total
 
@@ -216,7 +216,7 @@ def _lasting_buffers(rank: _Rank, weights: Parameters, weight_bytes: float, toke
 def _update_buffers(rank: _Rank, weights: Parameters, shard: Any, weight_bytes: float) -> Any:
     """Return what the update leaves behind until the next pass begins."""
     layout = rank.layout
-    if not rank.habits.update_buffers or layout.zero == 0:
+    if not rank.policy.update_buffers or layout.zero == 0:
         return 0
     return choose(layout.dp * layout.cp > 1, (weights.total + shard) * weight_bytes, 0)
 
@@ -238,7 +238,7 @@ def _passing_buffers(
 
 
 def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Held:
-    model, layout, habits = rank.model, rank.layout, rank.habits
+    model, layout, policy = rank.model, rank.layout, rank.policy
     weights = _weights(rank, stage).total * BITS[work.dtype] / 8
     sequences = ceil_div(work.batch, layout.dp)
     answered: Any
@@ -248,7 +248,7 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Held:
         new, seen = work.new_tokens, work.context_tokens + work.new_tokens
         answered = new
     cache = cache_bytes_per_layer(model, layout, seen, BITS[work.cache_dtype] / 8)
-    setting = setting_of(model, layout, work.dtype, seen, habits)
+    setting = setting_of(model, layout, work.dtype, seen, policy)
     tokens = sequences * ceil_div(new, layout.cp)
     hidden = model.hidden_size * setting.element_bytes
     # The residual and the norm's output stand beside the widest part of the layer that runs.
@@ -259,10 +259,10 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Held:
     at_loss = loss > inside
     activations = choose(at_loss, tokens * 2 * hidden, inside)
     logits = choose(at_loss, loss, 0)
-    buffers = habits.workspace_bytes + choose(layout.pp > 1, 2 * tokens * hidden, 0)
+    buffers = policy.workspace_bytes + choose(layout.pp > 1, 2 * tokens * hidden, 0)
     held_cache = cache * sequences * stage.layers
-    reserve = habits.reserve_bytes + habits.reserve_share * (activations + logits)
-    lasting = weights + held_cache + habits.workspace_bytes
+    reserve = policy.reserve_bytes + policy.reserve_share * (activations + logits)
+    lasting = weights + held_cache + policy.workspace_bytes
     return Held(
         weights=weights,
         gradients=0,

@@ -36,8 +36,8 @@ from typing import Any, NamedTuple
 from shardcost.arrays import largest
 from shardcost.dtypes import BITS
 from shardcost.layout import Layout
-from shardcost.memory.habits import Habits, habits_of
 from shardcost.memory.parameters import expert_tensor_degree, heads_per_rank
+from shardcost.memory.policy import MemoryPolicy, habits_of
 from shardcost.model import (
     AnyAttention,
     AnyFeedForward,
@@ -70,7 +70,7 @@ class Setting(NamedTuple):
     """Tokens that a query meets."""
     element_bytes: float
     """Of activations."""
-    habits: Habits
+    policy: MemoryPolicy
 
 
 class Saved(NamedTuple):
@@ -104,7 +104,9 @@ def activation_bytes(dtype: str) -> float:
     return max(2.0, BITS[dtype] / 8)
 
 
-def setting_of(model: Model, layout: Layout, dtype: str, context: Any, habits: Habits) -> Setting:
+def setting_of(
+    model: Model, layout: Layout, dtype: str, context: Any, policy: MemoryPolicy
+) -> Setting:
     """Return the setting of a model's layers under a layout."""
     divided = layout.sequence_parallel or layout.scheme != "1d"
     spread = 1 / layout.tp if divided else 1.0
@@ -116,7 +118,7 @@ def setting_of(model: Model, layout: Layout, dtype: str, context: Any, habits: H
         layout.imbalance,
         context,
         activation_bytes(dtype),
-        habits,
+        policy,
     )
 
 
@@ -142,9 +144,9 @@ def saved_by_layer(s: Setting, block: Block) -> Saved:
     between = s.hidden * s.element_bytes * s.spread
     parts = [part for part in (block.attention, block.feed_forward) if part is not None]
     inputs = 1 if block.parallel else len(parts)
-    read = s.hidden * s.element_bytes if s.habits.whole_inputs else between
+    read = s.hidden * s.element_bytes if s.policy.whole_inputs else between
     rest = (block.norms - 1) * between + inputs * read
-    if s.habits.dropout:
+    if s.policy.dropout:
         rest = rest + len(parts) * s.hidden * s.spread
     core: Any = 0
     widest: Any = 0
@@ -185,9 +187,9 @@ def _attention(s: Setting, part: AnyAttention) -> tuple[Any, Any]:
 
 
 def _scores(s: Setting, heads: Any) -> Any:
-    if s.habits.attention == "flash":
+    if s.policy.attention == "flash":
         return _STATISTIC_BYTES * heads / s.tp
-    each = s.element_bytes + (1 + s.element_bytes if s.habits.dropout else 0)
+    each = s.element_bytes + (1 + s.element_bytes if s.policy.dropout else 0)
     return each * s.context * heads / s.tp
 
 
@@ -199,7 +201,7 @@ def _feed_forward(s: Setting, part: AnyFeedForward) -> Any:
 
 
 def _inner(s: Setting, part: FeedForward) -> Any:
-    gated = 3 if s.habits.fused_activation else 4
+    gated = 3 if s.policy.fused_activation else 4
     return part.width * (gated if part.gated else 2)
 
 

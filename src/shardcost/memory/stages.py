@@ -1,7 +1,7 @@
 """What a pipeline stage has: its layers, and the micro-batches whose activations it keeps.
 
 Under 1F1B stage `i` of `p` keeps ``p - i`` micro-batches (Narayanan et al. 2021, arXiv:2104.04473);
-interleaving with `v` chunks lets ``p v + p - 1`` chunk passes begin on the first stage before one
+interleaving with `v` virtual stages lets ``p v + p - 1`` passes begin on the first stage before one
 ends, ``1 + (p - 1) / (p v)`` times as many. The zero-bubble schedule ZB-H1 keeps what 1F1B keeps
 (Qi et al. 2024, arXiv:2401.10241).
 """
@@ -54,10 +54,10 @@ def last_stage(model: Model, layout: Layout, balance: str) -> Any:
 
 def in_flight(layout: Layout, index: Any, micro_batches: Any) -> Any:
     """Return for how many micro-batches a stage keeps activations, in its fullest moment."""
-    pp, chunks = layout.pp, layout.chunks
+    pp, virtual_stages = layout.pp, layout.virtual_stages
     left = pp - index
-    interleaved = (2 * left - 1 + (chunks - 1) * pp) / chunks
-    return smallest(micro_batches, choose(chunks > 1, interleaved, left))
+    interleaved = (2 * left - 1 + (virtual_stages - 1) * pp) / virtual_stages
+    return smallest(micro_batches, choose(virtual_stages > 1, interleaved, left))
 
 
 def _cost_in_layers(model: Model) -> Any:

@@ -20,7 +20,7 @@ from shardcost.memory.stages import stage_by_cost, stage_evenly
 from shardcost.model import Block, Model
 from shardcost.program.edges import embedding, head
 from shardcost.program.layer import layer
-from shardcost.program.operations import Pass, Passes
+from shardcost.program.operations import Elementwise, Passes
 from shardcost.program.partitions import layer_otherwise, weight_copies
 from shardcost.program.problems import problems
 from shardcost.program.setting import Setting, setting_of
@@ -195,7 +195,7 @@ def _head_gradients(model: Model, layout: Layout) -> Any:
     return head_parameters(model, layout)
 
 
-def _gradient_sum(s: Setting, workload: Train, weights: Any) -> Pass:
+def _gradient_sum(s: Setting, workload: Train, weights: Any) -> Elementwise:
     """Return what adding a micro-batch's gradients to their sum moves beyond their product.
 
     The product itself writes each gradient once in the activations' format. Fused, it reads and
@@ -203,6 +203,6 @@ def _gradient_sum(s: Setting, workload: Train, weights: Any) -> Pass:
     """
     own = s.software.gradient_sum_bytes
     if own is not None:
-        return Pass("gradient sum", weights * own * gradient_bytes(workload) / 4, 4)
+        return Elementwise("gradient sum", weights * own * gradient_bytes(workload) / 4, 4)
     moved = largest(2 * gradient_bytes(workload) - weight_bytes(workload), 0)
-    return Pass("gradient sum", weights * moved, 0)
+    return Elementwise("gradient sum", weights * moved, 0)

@@ -25,10 +25,10 @@ from shardcost.model import (
 from shardcost.program.operations import (
     AttentionCore,
     Collective,
+    Elementwise,
+    Gemm,
     Operations,
-    Pass,
     Passes,
-    Product,
     together,
 )
 from shardcost.program.setting import Setting, linear
@@ -86,10 +86,10 @@ def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
     if s.decode:
         absorbed = Passes(
             (
-                Product(
+                Gemm(
                     "q absorb", s.tokens, part.kv_lora_rank, part.qk_nope_head_dim, s.dtype, heads
                 ),
-                Product("v absorb", s.tokens, part.v_head_dim, part.kv_lora_rank, s.dtype, heads),
+                Gemm("v absorb", s.tokens, part.v_head_dim, part.kv_lora_rank, s.dtype, heads),
             )
         )
         core = attention_core(s, heads, 1, latent, part.kv_lora_rank, part.index_top_k)
@@ -120,7 +120,7 @@ def _recurrent(s: Setting, part: LinearAttention | StateSpace) -> Passes:
         value = part.inner_size / tp
         columns = 2 * value
     size = s.tokens * (columns + value) * s.element_bytes
-    scan = Passes((Pass("scan", 2 * size, 2),), (Pass("scan gradient", 4 * size, 3),))
+    scan = Passes((Elementwise("scan", 2 * size, 2),), (Elementwise("scan gradient", 4 * size, 3),))
     if not s.training:
         scan = Passes(scan.forward)
     return together(linear(s, QKV, s.hidden, columns), scan, linear(s, PROJECTION, value, s.hidden))
@@ -130,8 +130,8 @@ def _rotated(s: Setting, columns: Any) -> Passes:
     """Return the rotation of queries and keys: read and written once, forward and backward."""
     size = 2 * s.tokens * columns * s.element_bytes
     kernels = 1 if s.software.fused_passes else 2
-    backward = (Pass("rotation gradient", size, kernels),) if s.training else ()
-    return Passes((Pass("rotation", size, kernels),), backward)
+    backward = (Elementwise("rotation gradient", size, kernels),) if s.training else ()
+    return Passes((Elementwise("rotation", size, kernels),), backward)
 
 
 def attention_core(
@@ -193,18 +193,18 @@ def _unfused(s: Setting, heads: Any, head_dim: Any) -> Passes:
     scores = batch * queries * context
     drop = 5 if s.software.dropout else 0
 
-    def product(name: str, m: Any, n: Any, k: Any, count: int = 1) -> Product:
-        return Product(name, m, n, k, s.wide_dtype, batch, count, weights=False)
+    def product(name: str, m: Any, n: Any, k: Any, count: int = 1) -> Gemm:
+        return Gemm(name, m, n, k, s.wide_dtype, batch, count, weights=False)
 
     forward = (
         product("scores", queries, context, head_dim),
-        Pass("softmax", scores * (2 * s.element_bytes + drop), 2 if drop else 1),
+        Elementwise("softmax", scores * (2 * s.element_bytes + drop), 2 if drop else 1),
         product("values", queries, head_dim, context),
     )
     backward = (
         product("values gradient", queries, context, head_dim),
         product("values gradient", context, head_dim, queries),
-        Pass("softmax gradient", scores * (3 * s.element_bytes + drop), 2 if drop else 1),
+        Elementwise("softmax gradient", scores * (3 * s.element_bytes + drop), 2 if drop else 1),
         product("scores gradient", queries, head_dim, context),
         product("scores gradient", context, head_dim, queries),
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardcost.arrays import ceil_div
 from shardcost.model import Model
-from shardcost.program.operations import Collective, Pass, Passes, Product, together
+from shardcost.program.operations import Collective, Elementwise, Gemm, Passes, together
 from shardcost.program.setting import Setting, enter, leave
 
 HEAD = "head"
@@ -26,9 +26,9 @@ def vocabulary_of_a_rank(model: Model, s: Setting) -> Any:
 def embedding(s: Setting) -> Passes:
     """Return the lookup of every token, and its sum over the tensor group."""
     size = 2 * s.hidden_bytes
-    lookup = Passes((Pass("embedding", size),))
+    lookup = Passes((Elementwise("embedding", size),))
     if s.training:
-        lookup = Passes(lookup.forward, (), (Pass("embedding gradient", 2 * size),))
+        lookup = Passes(lookup.forward, (), (Elementwise("embedding gradient", 2 * size),))
     return together(lookup, leave(s, "embedding"))
 
 
@@ -38,7 +38,7 @@ def head(s: Setting, model: Model) -> Passes:
     columns = vocabulary_of_a_rank(model, s)
     dtype = s.wide_dtype
     final = norm(s, "final norm")
-    forward = (Product(HEAD, rows, columns, s.hidden, dtype),)
+    forward = (Gemm(HEAD, rows, columns, s.hidden, dtype),)
     if not s.training:
         gather = Collective(
             "logits", "all_gather", rows * columns * s.layout.tp * 2, "tp", s.layout.tp
@@ -46,8 +46,8 @@ def head(s: Setting, model: Model) -> Passes:
         return together(final, Passes((*forward, gather) if s.shares_tensors else forward))
     matrix = Passes(
         forward,
-        (Product(f"{HEAD} input gradient", rows, s.hidden, columns, dtype),),
-        (Product(f"{HEAD} weight gradient", s.hidden, columns, rows, dtype),),
+        (Gemm(f"{HEAD} input gradient", rows, s.hidden, columns, dtype),),
+        (Gemm(f"{HEAD} weight gradient", s.hidden, columns, rows, dtype),),
     )
     return together(final, enter(s, HEAD), matrix, _loss(s, rows * columns))
 
@@ -63,10 +63,10 @@ def _loss(s: Setting, logits: Any) -> Passes:
     there, back = 2 + 4 * 4, 4 + 2
     if not s.software.fused_loss:
         there, back = (2 + 4) + 4 + 8 + 8 + 4 + 8, 8 + (4 + 2)
-    forward = (Pass("loss", logits * there, 4),)
+    forward = (Elementwise("loss", logits * there, 4),)
     return Passes(
         (*forward, sums) if s.shares_tensors else forward,
-        (Pass("loss gradient", logits * back, 2),),
+        (Elementwise("loss gradient", logits * back, 2),),
     )
 
 
@@ -76,8 +76,8 @@ def norm(s: Setting, name: str) -> Passes:
     Backward, the input's gradient reads two arrays and writes one; the scale's reads both again.
     """
     size = s.spread_tokens * s.hidden * s.element_bytes
-    backward = (Pass(f"{name} gradient", 5 * size, 2),) if s.training else ()
-    return Passes((Pass(name, 2 * size),), backward)
+    backward = (Elementwise(f"{name} gradient", 5 * size, 2),) if s.training else ()
+    return Passes((Elementwise(name, 2 * size),), backward)
 
 
 def residual(s: Setting) -> Passes:
@@ -92,5 +92,5 @@ def residual(s: Setting) -> Passes:
     if s.software.dropout and s.training:
         mask = size / s.element_bytes
         moved, back = moved + mask, back + 2 * size + mask
-    backward = (Pass("residual gradient", back),) if s.training else ()
-    return Passes((Pass("residual", moved, 0 if fused else 1),), backward)
+    backward = (Elementwise("residual gradient", back),) if s.training else ()
+    return Passes((Elementwise("residual", moved, 0 if fused else 1),), backward)

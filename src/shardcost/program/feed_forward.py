@@ -12,7 +12,7 @@ from typing import Any
 from shardcost.arrays import ceil_div, largest, smallest
 from shardcost.memory.parameters import expert_tensor_degree
 from shardcost.model import AnyFeedForward, Experts, FeedForward
-from shardcost.program.operations import Collective, Pass, Passes, Product, together
+from shardcost.program.operations import Collective, Elementwise, Gemm, Passes, together
 from shardcost.program.setting import Setting, linear
 
 UP, DOWN = "up", "down"
@@ -49,11 +49,15 @@ def activation(s: Setting, tokens: Any, width: Any, *, gated: bool) -> Passes:
     """Return the activation between the matrices: what it reads and writes."""
     size = tokens * width * s.element_bytes
     apart = gated and not s.software.fused_passes  # the activation, then the gate's product
-    forward = Pass("activation", size * ((5 if apart else 3) if gated else 2), 2 if apart else 1)
+    forward = Elementwise(
+        "activation", size * ((5 if apart else 3) if gated else 2), 2 if apart else 1
+    )
     if not s.training:
         return Passes((forward,))
     moved = (8 if apart else 5) if gated else 3
-    return Passes((forward,), (Pass("activation gradient", size * moved, 2 if apart else 1),))
+    return Passes(
+        (forward,), (Elementwise("activation gradient", size * moved, 2 if apart else 1),)
+    )
 
 
 def _experts(s: Setting, part: Experts) -> Passes:
@@ -88,7 +92,7 @@ def tokens_routed_by_a_rank(s: Setting) -> Any:
 def _exchange(s: Setting, name: str, routed_tokens: Any) -> Passes:
     """Return one all-to-all of routed tokens with the pass that sorts them by expert."""
     size = routed_tokens * s.hidden * s.element_bytes
-    sort = Pass(f"{name} order", 2 * size)
+    sort = Elementwise(f"{name} order", 2 * size)
     ep = s.layout.ep
     if isinstance(ep, int) and ep == 1:
         return Passes((sort,), (sort,) if s.training else ())
@@ -105,13 +109,13 @@ def _expert_products(s: Setting, part: Experts, routed_tokens: Any) -> Passes:
     inner = 2 * width if part.expert.gated else width
 
     def matrix(name: str, inputs: Any, outputs: Any) -> Passes:
-        forward = (Product(name, rows, outputs, inputs, s.dtype, busy),)
+        forward = (Gemm(name, rows, outputs, inputs, s.dtype, busy),)
         if not s.training:
             return Passes(forward)
         return Passes(
             forward,
-            (Product(f"{name} input gradient", rows, inputs, outputs, s.dtype, busy),),
-            (Product(f"{name} weight gradient", inputs, outputs, rows, s.dtype, busy),),
+            (Gemm(f"{name} input gradient", rows, inputs, outputs, s.dtype, busy),),
+            (Gemm(f"{name} weight gradient", inputs, outputs, rows, s.dtype, busy),),
         )
 
     return together(

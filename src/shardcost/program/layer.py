@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardcost.model import Block
 from shardcost.program import attention, feed_forward
 from shardcost.program.edges import norm, residual
-from shardcost.program.operations import Operations, Pass, Passes, Product, together
+from shardcost.program.operations import Elementwise, Gemm, Operations, Passes, together
 from shardcost.program.setting import Setting, enter, leave
 
 
@@ -15,14 +15,14 @@ def layer(s: Setting, block: Block) -> Passes:
     whole = together(*parts)
     if s.layout.recompute == "full" and s.training:
         return whole._replace(recompute=whole.forward)
-    if s.layout.recompute == "selective" and s.software.selective == "products" and s.training:
+    if s.layout.recompute == "selective" and s.software.selective == "gemm" and s.training:
         return whole._replace(recompute=_every_second_product(whole.forward))
     return whole
 
 
 def _every_second_product(forward: Operations) -> Operations:
-    halves = (op._replace(count=op.count / 2) for op in forward if isinstance(op, Product))
-    return (*halves, *(op for op in forward if isinstance(op, Pass)))
+    halves = (op._replace(count=op.count / 2) for op in forward if isinstance(op, Gemm))
+    return (*halves, *(op for op in forward if isinstance(op, Elementwise)))
 
 
 def _one_after_the_other(s: Setting, block: Block) -> list[Passes]:

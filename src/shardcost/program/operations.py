@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from shardcost.arrays import smallest
 
 
-class Product(NamedTuple):
+class Gemm(NamedTuple):
     """A matrix product `m x k` by `k x n`; `batch` of them at once, as for experts."""
 
     name: str
@@ -63,7 +63,7 @@ class AttentionCore(NamedTuple):
         return self.batch * self.heads * pairs * each * self.count
 
 
-class Pass(NamedTuple):
+class Elementwise(NamedTuple):
     """Memory-bound work: so many bytes read and written by so many kernels."""
 
     name: str
@@ -91,7 +91,7 @@ class Collective(NamedTuple):
     overlap splits."""
 
 
-Operation: TypeAlias = Product | AttentionCore | Pass | Collective
+Operation: TypeAlias = Gemm | AttentionCore | Elementwise | Collective
 Operations: TypeAlias = tuple[Operation, ...]
 
 

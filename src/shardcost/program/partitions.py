@@ -39,10 +39,10 @@ from shardcost.program.edges import norm, residual
 from shardcost.program.feed_forward import feed_forward_part
 from shardcost.program.operations import (
     Collective,
+    Gemm,
     Operation,
     Operations,
     Passes,
-    Product,
     together,
 )
 from shardcost.program.setting import Setting
@@ -201,7 +201,7 @@ def _norm(between: Setting, grid: Grid) -> Passes:
 
 def _split_part(s: Setting, grid: Grid, part: Passes, names: tuple[str, ...]) -> Passes:
     """Return a part whose first and last operations, its two matrices, are split by the scheme."""
-    first, last = (op for op in part.forward if isinstance(op, Product) and op.weights)
+    first, last = (op for op in part.forward if isinstance(op, Gemm) and op.weights)
     rest = Passes(*(tuple(op for op in each if not _is_matrix(op)) for each in part))
     return together(
         _matrix(s, grid, first.name, first.k, first.n * grid.columns, names),
@@ -248,16 +248,16 @@ def _summa(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Pass
         (
             *each_step("input", "broadcast", x_bytes, name),
             *each_step("weights", "broadcast", w_bytes, name, q),
-            Product(name, m, n, k, s.dtype, count=q),
+            Gemm(name, m, n, k, s.dtype, count=q),
         ),
         (
             *each_step("weights", "broadcast", w_bytes, gradient, q),
-            Product(gradient, m, k, n, s.dtype, count=q),
+            Gemm(gradient, m, k, n, s.dtype, count=q),
             *each_step("sum", "reduce", x_bytes, gradient),
         ),
         (
             *each_step("input", "broadcast", x_bytes, weight),
-            Product(weight, k, n, m, s.dtype, count=q),
+            Gemm(weight, k, n, m, s.dtype, count=q),
             *each_step("sum", "reduce", w_bytes, weight, q),
             *_over(f"sum over depth of {weight}", "all_reduce", w_bytes, grid.depth, stride=q * q),
         ),
@@ -280,18 +280,18 @@ def _cube(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Passe
         (
             *_over(f"input of {name}", "all_gather", m * k * e, q, feeds=name),
             *_over(f"weights of {name}", "all_gather", k * n * e, q, feeds=name, stride=q),
-            Product(name, m, n, k, s.dtype),
+            Gemm(name, m, n, k, s.dtype),
             *_over(f"sum of {name}", "reduce_scatter", m * n * e, q, feeds=name, stride=q * q),
         ),
         (
             *_over(
                 f"input of {gradient}", "all_gather", m * n * e, q, feeds=gradient, stride=q * q
             ),
-            Product(gradient, m, k, n, s.dtype),
+            Gemm(gradient, m, k, n, s.dtype),
             *_over(f"sum of {gradient}", "reduce_scatter", m * k * e, q, 1, beside, gradient),
         ),
         (
-            Product(weight, k, n, m, s.dtype),
+            Gemm(weight, k, n, m, s.dtype),
             *_over(f"sum of {weight}", "reduce_scatter", k * n * e, q, feeds=weight, stride=q),
         ),
     )
@@ -320,10 +320,10 @@ def _weight_gathered(
         return _over(f"weights of {feeds}", "all_gather", w_bytes, tp, 1, beside, feeds)
 
     return Passes(
-        (*gather(name, (before,)), Product(name, m, outputs, inputs, s.dtype)),
-        (*gather(gradient, (last_of_after,)), Product(gradient, m, inputs, outputs, s.dtype)),
+        (*gather(name, (before,)), Gemm(name, m, outputs, inputs, s.dtype)),
+        (*gather(gradient, (last_of_after,)), Gemm(gradient, m, inputs, outputs, s.dtype)),
         (
-            Product(weight, inputs, outputs, m, s.dtype),
+            Gemm(weight, inputs, outputs, m, s.dtype),
             *_over(
                 f"sum of {weight}", "reduce_scatter", w_bytes, tp, 1, (first_of_before,), weight
             ),
@@ -354,7 +354,7 @@ def _gradients(name: str) -> tuple[str, str]:
 
 
 def _is_matrix(op: Operation) -> bool:
-    return isinstance(op, Product) and op.weights
+    return isinstance(op, Gemm) and op.weights
 
 
 def _is_one(ranks: Any) -> bool:

@@ -37,8 +37,10 @@ def problems(model: Model, s: Setting, workload: Workload) -> Mapping[str, Any]:
             continue
         found.update(_attention_problems(block.attention, layout))
         found.update(_feed_forward_problems(block.feed_forward, layout))
-    parts, places = layout.pp * layout.chunks, model.num_layers + 2
-    found[f"pp x chunks exceeds {model.num_layers} layers with embedding and head"] = parts > places
+    parts, places = layout.pp * layout.virtual_stages, model.num_layers + 2
+    found[f"pp x virtual stages exceeds {model.num_layers} layers with embedding and head"] = (
+        parts > places
+    )
     found.update(_workload_problems(layout, workload))
     return found
 
@@ -86,7 +88,7 @@ def _workload_problems(layout: Layout, workload: Workload) -> dict[str, Any]:
         if layout.schedule == "interleaved":
             found["interleaving needs micro-batches in multiples of pp"] = (
                 micro_batches % layout.pp != 0
-            ) & (layout.chunks > 1)
+            ) & (layout.virtual_stages > 1)
     else:
         batch = workload.batch  # type: ignore[attr-defined]
         of = "" if is_array(batch) else f" of {batch}"  # a reason names one batch, not a grid

@@ -8,7 +8,7 @@ from typing import Any, cast
 from shardcost.dtypes import BITS
 from shardcost.layout import Layout
 from shardcost.model import Model
-from shardcost.program.operations import Collective, Operations, Pass, Passes, Product
+from shardcost.program.operations import Collective, Elementwise, Gemm, Operations, Passes
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -105,15 +105,15 @@ def linear(
     A bias is added by the product or the pass after it; its gradient is a sum over all tokens.
     """
     rows = s.tokens if tokens is None else tokens
-    forward: Operations = (Product(name, rows, outputs, inputs, s.dtype),)
+    forward: Operations = (Gemm(name, rows, outputs, inputs, s.dtype),)
     if not s.training:
         return Passes(_converted(s, name, rows * inputs) + forward)
-    back = (Product(f"{name} input gradient", rows, inputs, outputs, s.dtype),)
+    back = (Gemm(f"{name} input gradient", rows, inputs, outputs, s.dtype),)
     if s.frozen:
         return Passes(forward, back)
-    weight: Operations = (Product(f"{name} weight gradient", inputs, outputs, rows, s.dtype),)
+    weight: Operations = (Gemm(f"{name} weight gradient", inputs, outputs, rows, s.dtype),)
     if bias:
-        weight += (Pass(f"{name} bias gradient", rows * outputs * s.element_bytes),)
+        weight += (Elementwise(f"{name} bias gradient", rows * outputs * s.element_bytes),)
     return Passes(forward, back, weight)
 
 
@@ -122,7 +122,7 @@ def _converted(s: Setting, name: str, elements: Any) -> Operations:
     bits = BITS[s.dtype]
     if bits >= 16 or s.software.narrow_products is None:
         return ()
-    return (Pass(f"{name} conversion", elements * (s.element_bytes + bits / 8)),)
+    return (Elementwise(f"{name} conversion", elements * (s.element_bytes + bits / 8)),)
 
 
 def enter(s: Setting, *products: str) -> Passes:

@@ -16,7 +16,7 @@ from shardcost.checks import anywhere
 from shardcost.dtypes import BITS
 from shardcost.layout import Layout
 from shardcost.memory.parameters import Parameters, expert_copies
-from shardcost.program.operations import Collective, Operations, Pass
+from shardcost.program.operations import Collective, Elementwise, Operations
 from shardcost.software import Software
 from shardcost.workload import Train
 
@@ -93,7 +93,9 @@ def _reduced(
     gradient = weights * gradient_bytes(workload)
     held = weights / (shared if layout.zero else 1)
     per_weight = _ADAM_BYTES if workload.optimizer == "adam" else _SGD_BYTES
-    optimizer = Pass("optimizer", held * (per_weight + _CLIP_BYTES + weight_bytes(workload)), 4)
+    optimizer = Elementwise(
+        "optimizer", held * (per_weight + _CLIP_BYTES + weight_bytes(workload)), 4
+    )
     if _is(replicas, 1):
         return Step((), (), (optimizer,))
     if layout.zero == 0:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from shardcost.collectives.interval import interval_of
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.paths import total
-from shardcost.collectives.silicon import CollectiveTime
 from shardcost.collectives.sweep import switches
 from shardcost.errors import BadValueError
 from shardcost.evidence.shipped_points import Point

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any, Final
 
-from shardcost.asked.layouts import COUNTS, WORDS
-from shardcost.asked.values import flag
-from shardcost.asked.workloads import PHASES
 from shardcost.catalog import names
 from shardcost.cluster import Cluster
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.totals import software_of
 from shardcost.model import Model
+from shardcost.request.layouts import COUNTS, WORDS
+from shardcost.request.values import flag
+from shardcost.request.workloads import PHASES
 
 MODEL_FILE: Final = "config.json"
 CLUSTER_FILE: Final = "profile.toml"

@@ -78,7 +78,7 @@ def cluster_as_text(cluster: Cluster) -> str:
         ("GPUs per node", f"{cluster.gpus_per_node}", "gpus_per_node"),
         ("memory", format_bytes(device.memory_bytes), "device.memory_bytes"),
         ("memory bandwidth", format_rate(device.memory_bytes_per_s), "device.memory_bytes_per_s"),
-        ("compute units", f"{device.compute_units}", "device.compute_units"),
+        ("compute units", f"{device.sms}", "device.sms"),
         *(
             (f"{dtype} dense", format_flops(peak), f"device.peak_flop_per_s.{dtype}")
             for dtype, peak in device.peak_flop_per_s.items()

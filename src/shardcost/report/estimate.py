@@ -10,7 +10,7 @@ from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.result import COMMUNICATION, FLOP_CONVENTION, Estimate
 from shardcost.layout import Layout
 from shardcost.memory import Memory
-from shardcost.memory.held import KINDS
+from shardcost.memory.footprint import KINDS
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.spark import SHADES, bar, stack

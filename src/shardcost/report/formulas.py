@@ -16,8 +16,8 @@ import numpy as np
 
 from shardcost.collectives.calibration import given
 from shardcost.collectives.group import Group, most_heads
+from shardcost.collectives.library_time import TUNER, CollectiveTime
 from shardcost.collectives.paths import total
-from shardcost.collectives.silicon import TUNER, CollectiveTime
 from shardcost.collectives.tuner import PathName, steps, tuner_times
 
 ALGORITHMS: Final = {

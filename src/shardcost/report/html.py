@@ -12,8 +12,8 @@ from typing import Any, Final
 import shardcost
 from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.checks import is_array
+from shardcost.collectives.library_time import collective_time, default_library
 from shardcost.collectives.multimem import MULTIMEM
-from shardcost.collectives.silicon import collective_time, default_library
 from shardcost.collectives.sweep import LEAST_BYTES, MOST_BYTES, curve_sizes
 from shardcost.errors import BadTypeError
 from shardcost.estimate.explain import explanation
@@ -24,7 +24,7 @@ from shardcost.estimate.result import HOST as HOST_PART
 from shardcost.estimate.roofline import roofline
 from shardcost.estimate.scaled import tensor_scaling
 from shardcost.evidence.shipped_points import points_like
-from shardcost.memory.held import KINDS
+from shardcost.memory.footprint import KINDS
 from shardcost.report import (
     advice,
     interval,
@@ -79,9 +79,9 @@ _PIXELS_PER_INCH: Final = (62, 96)
 """Of pictures, from so many to so many: where there is less room, they scroll in their boxes."""
 _WIDEST_BAR: Final = 100
 _PART_COLOURS: Final = {
-    "products": COMPUTE_KINDS["product"],
+    "gemm": COMPUTE_KINDS["gemm"],
     "attention": COMPUTE_KINDS["attention"],
-    "passes": COMPUTE_KINDS["pass"],
+    "elementwise": COMPUTE_KINDS["elementwise"],
     "optimizer": "#444444",
     BUBBLE: IDLE,
     HOST_PART: HOST,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from shardcost.report.sketch import COLOURS, GREY
 
-KINDS: Final = {"product": COLOURS[0], "attention": COLOURS[5], "pass": COLOURS[6]}
+KINDS: Final = {"gemm": COLOURS[0], "attention": COLOURS[5], "elementwise": COLOURS[6]}
 """Of compute, as `shardcost.estimate.roofline` names it."""
 COMPUTE: Final = COLOURS[0]
 GROUPS: Final = {

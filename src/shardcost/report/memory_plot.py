@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shardcost.estimate.result import Estimate
-from shardcost.memory.held import KINDS, Held, Memory
+from shardcost.memory.footprint import KINDS, Held, Memory
 from shardcost.report.estimate import details, title
 from shardcost.report.meanings import GRID, MEMORY
 from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch

@@ -263,8 +263,8 @@ def _with_choices(
 
 
 def degrees(candidate: Candidate) -> str:
-    """Return the degrees above 1; model chunks go with the schedule."""
-    return replace(candidate.layout, chunks=1).short()
+    """Return the degrees above 1; virtual stages go with the schedule."""
+    return replace(candidate.layout, virtual_stages=1).short()
 
 
 def _choices(candidate: Candidate, asked: Sequence[Question] = ()) -> dict[str, str]:
@@ -276,8 +276,8 @@ def _choices(candidate: Candidate, asked: Sequence[Question] = ()) -> dict[str, 
     if len({each.place for each in asked}) > 1:
         found["cluster"] = own.place
     if layout.pp > 1 and isinstance(candidate.workload, Train):
-        chunks = f" x{layout.chunks}" if layout.chunks > 1 else ""
-        found["schedule"] = layout.schedule + chunks
+        virtual_stages = f" x{layout.virtual_stages}" if layout.virtual_stages > 1 else ""
+        found["schedule"] = layout.schedule + virtual_stages
     if layout.cp > 1 and len(own.space.context_scheme or ()) > 1:
         found["context_scheme"] = f"cp by {layout.context_scheme}"
     words = {

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.paths import total
-from shardcost.collectives.silicon import CollectiveTime
 from shardcost.collectives.sweep import switches
 from shardcost.errors import BadValueError
 from shardcost.evidence.shipped_points import Point

@@ -327,7 +327,7 @@ def _name_kinds(axes: Axes, roof: Roofline) -> None:
     from matplotlib.patches import Patch
 
     used: dict[str, Any] = {
-        kind: Patch(color=colour, label="pass over memory" if kind == "pass" else kind)
+        kind: Patch(color=colour, label=kind)
         for kind, colour in KINDS.items()
         if any(each.kind == kind for each in roof.kernels)
     }

@@ -11,7 +11,7 @@ from shardcost.report.estimate import as_remarks, details, plain, title
 from shardcost.report.text import heading, paragraph, table
 from shardcost.units import format_bytes, format_percent, format_time, format_tokens
 
-_DIVIDES: Final = ("gpus", "tp", "cp", "ep", "pp", "dp", "chunks")
+_DIVIDES: Final = ("gpus", "tp", "cp", "ep", "pp", "dp", "virtual_stages")
 """What divides a given work, so that more of it should make the step shorter."""
 
 

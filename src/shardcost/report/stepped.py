@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardcost.collectives.in_words import SYMBOLS, entries, factor, symbols_in
-from shardcost.collectives.schedule import Ints
-from shardcost.collectives.simulate import Simulation
-from shardcost.collectives.stepped import Move, Stage, Stepped
+from shardcost.collectives.exact.in_words import SYMBOLS, entries, factor, symbols_in
+from shardcost.collectives.exact.schedule import Ints
+from shardcost.collectives.exact.simulate import Simulation
+from shardcost.collectives.exact.stepped import Move, Stage, Stepped
 from shardcost.units import format_bytes
 
 _NOMINAL: Final = "simulated on links at their nominal rates, without latency"

@@ -35,8 +35,8 @@ _KINDS: Final = {
     "host": "#aaaaaa",
 }
 _SAID: Final = {
-    "product": "products",
-    "pass": "passes",
+    "gemm": "gemm",
+    "elementwise": "elementwise",
     "weight": "weight gradient",
     "idle": "bubble",
 }

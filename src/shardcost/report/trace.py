@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from shardcost.collectives.silicon import default_library
+from shardcost.collectives.library_time import default_library
 from shardcost.estimate.drawn import drawn_timeline
 from shardcost.estimate.events import Event as Shown
 from shardcost.estimate.placement import Place, places

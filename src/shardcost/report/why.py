@@ -13,7 +13,7 @@ from typing import Any, Final
 from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.calibration import given
 from shardcost.collectives.interval import interval_of
-from shardcost.collectives.silicon import CollectiveTime
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.why.operation import path_formula
 from shardcost.estimate.why.reason import (
@@ -127,7 +127,7 @@ def _error_in_words(error: Error) -> str:
 def collective_figures(result: CollectiveTime) -> list[str]:
     """Return the names of what can be asked of a collective.
 
-    >>> from shardcost.collectives.silicon import collective_time
+    >>> from shardcost.collectives.library_time import collective_time
     >>> collective_figures(collective_time("all_reduce", 2**30, "h100_sxm", 8))[:2]
     ['collective.time_s', 'collective.busbw']
     """
@@ -138,7 +138,7 @@ def collective_figures(result: CollectiveTime) -> list[str]:
 def why_collective(result: CollectiveTime, figure: str) -> Why:
     """Return where one figure of a collective comes from.
 
-    >>> from shardcost.collectives.silicon import collective_time
+    >>> from shardcost.collectives.library_time import collective_time
     >>> result = collective_time("all_reduce", 64 * 2**20, "h100_sxm", 8)
     >>> why_collective(result, "collective.busbw").formula
     'factor x size / time'

@@ -1,13 +1,13 @@
 """Interleaved 1F1B: how long it takes, as the longest chain of operations that wait for each other.
 
-Narayanan et al., 2021 (arXiv:2104.04473): each of p stages holds v chunks of the model, and groups
+Narayanan et al., 2021 (arXiv:2104.04473): each of p ranks holds v virtual stages, and groups
 of p micro-batches go through chunk after chunk, so that the pipeline fills v times faster. Equal
 stages take ``(m + (p - 1)/v)(f + b)``: the bubble is (p - 1)/(v m) of the work.
 
 Count in units: one chunk of one micro-batch. A stage is ``2 (p - 1 - s) + (v - 1) p`` forward units
 ahead of its backward ones, twice what 1F1B is, so a loop over neighbours loses turns, and
 asynchronous sends stay hidden between the first and the last group. There they show: the first
-micro-batch passes all v p chunks one after the other, and so does the backward of the last.
+micro-batch passes all v p virtual_stages one after the other, and so does the backward of the last.
 
 Embedding and head make some units longer, p in a row in each group of v p: a *burst*. The chains
 below stay on the stage whose bursts cost most, and between them on a middle stage where those have
@@ -25,7 +25,7 @@ from shardcost.schedule.work import Seconds
 
 
 def interleaved(pipe: Pipeline) -> Seconds:
-    """Return the time of interleaved 1F1B with two or more chunks.
+    """Return the time of interleaved 1F1B with two or more virtual_stages.
 
     Micro-batches must be a multiple of the stages (`shardcost.schedule.work.problems`).
     """
@@ -90,8 +90,8 @@ class _Chains:
         middle_pair = middle.forward + middle.backward
         self.away_from_last = self._away(choose(self.p > 2, middle_pair, first_pair), slow_sends)
         self.away_from_first = self._away(choose(self.p > 2, middle_pair, last_pair), slow_sends)
-        # All chunks but the last, forward, and all but the first, backward: pass by pass, or the
-        # embedding's burst and then all on another stage.
+        # All virtual stages but the last, forward, and all but the first, backward: pass by pass,
+        # or the embedding's burst and then all on another stage.
         more = self.v - 2
         inner_forward = largest(middle.forward, last.forward)
         inner_backward = largest(middle.backward, last.backward)

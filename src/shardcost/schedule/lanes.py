@@ -33,15 +33,17 @@ class Clock:
     def __init__(self, work: StepWork, schedule: str) -> None:
         self.work = work
         self.schedule = schedule
-        stages, chunks, batches = work.stages, work.chunks, work.micro_batches
+        stages, virtual_stages, batches = work.stages, work.virtual_stages, work.micro_batches
         self.durations = [durations(work, schedule, stage) for stage in range(stages)]
-        orders = [order(schedule, stage, stages, batches, chunks) for stage in range(stages)]
+        orders = [
+            order(schedule, stage, stages, batches, virtual_stages) for stage in range(stages)
+        ]
         self.lanes = [Lane(ops, [], [], [], [], []) for ops in orders]
         self.free = [0.0] * stages
         self.sending = [0.0] * stages
         # When the input of each operation has arrived; None while it has not. Forwards of the
         # first chunk on the first stage need none; backwards of the head follow its forwards.
-        nothing: list[float | None] = [None] * (chunks * batches)
+        nothing: list[float | None] = [None] * (virtual_stages * batches)
         self.arrived = [{"F": nothing.copy(), "B": nothing.copy()} for _ in range(stages)]
         self.arrived[0]["F"][:batches] = [0.0] * batches
         self.finisher = "W" if schedule == "zero_bubble" else "B"
@@ -91,7 +93,7 @@ class Clock:
         last = self.work.stages - 1
         if kind == "F":
             to, chunk_there = (stage + 1, chunk) if stage < last else (0, chunk + 1)
-            if chunk_there == self.work.chunks:  # the loss is here: its backward can follow
+            if chunk_there == self.work.virtual_stages:  # the loss is here: its backward can follow
                 self.arrived[stage]["B"][chunk * self.work.micro_batches + batch] = end
                 return end, -1
         else:
@@ -114,12 +116,12 @@ class Clock:
 
     def _gather(self) -> None:
         """Queue the buckets of weights on every stage, in the order in which they are needed."""
-        chunks, parallel = self.work.chunks, self.work.data_parallel
+        virtual_stages, parallel = self.work.virtual_stages, self.work.data_parallel
         if not parallel.gather_s:
             return
-        each = parallel.gather_s / (chunks * parallel.buckets)
+        each = parallel.gather_s / (virtual_stages * parallel.buckets)
         for lane in self.lanes:
-            for number in range(chunks * parallel.buckets):
+            for number in range(virtual_stages * parallel.buckets):
                 lane.gathers.append(
                     (number // parallel.buckets, number * each, (number + 1) * each)
                 )
@@ -135,7 +137,7 @@ class Clock:
                 end = max(end, gathered) + share
         if batch == self.work.micro_batches - 1 and kind == self.finisher:
             share = (end - start) / buckets
-            each = self.work.data_parallel.reduce_s / (self.work.chunks * buckets)
+            each = self.work.data_parallel.reduce_s / (self.work.virtual_stages * buckets)
             free = lane.reduces[-1][2] if lane.reduces else 0.0
             for number in range(1, buckets + 1):
                 begun = max(free, start + number * share)
@@ -150,10 +152,10 @@ def durations(
     """Return the seconds of a stage's operations, by kind and chunk, with or without gathers."""
     first, last = stage == 0, stage == work.stages - 1
     layers = work.first if first else work.last if last else work.middle
-    extras = [(0, work.first)] * first + [(work.chunks - 1, work.last)] * last
+    extras = [(0, work.first)] * first + [(work.virtual_stages - 1, work.last)] * last
     parts: dict[str, list[float]] = {}
     for kind, name in (("F", "forward_s"), ("B", "backward_input_s"), ("W", "backward_weight_s")):
-        parts[kind] = [getattr(layers, name) / work.chunks] * work.chunks
+        parts[kind] = [getattr(layers, name) / work.virtual_stages] * work.virtual_stages
         for chunk, extra in extras:
             parts[kind][chunk] += getattr(extra, f"extra_{name}")
     if schedule != "zero_bubble":

@@ -14,7 +14,9 @@ Op: TypeAlias = tuple[str, int, int]
 """Kind (F, B or W), model chunk, micro-batch."""
 
 
-def order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> list[Op]:
+def order(
+    schedule: str, stage: int, stages: int, micro_batches: int, virtual_stages: int
+) -> list[Op]:
     """Return what a stage does, in order.
 
     >>> "".join(kind for kind, _, _ in order("1f1b", 1, 4, 4, 1))
@@ -22,8 +24,8 @@ def order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: in
     >>> "".join(kind for kind, _, _ in order("zero_bubble", 1, 4, 4, 1))
     'FFFBFBWBWBWW'
     """
-    if schedule == "interleaved" and chunks > 1:
-        return _interleaved(stage, stages, micro_batches, chunks)
+    if schedule == "interleaved" and virtual_stages > 1:
+        return _interleaved(stage, stages, micro_batches, virtual_stages)
     if schedule == "zero_bubble":
         return list(_zero_bubble(stage, stages, micro_batches))
     return _one_forward_one_backward(
@@ -46,7 +48,7 @@ def _one_forward_one_backward(forwards: list[Op], backwards: list[Op], warm_up: 
     return done + backwards[len(forwards) - warm_up :]
 
 
-def _interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Op]:
+def _interleaved(stage: int, stages: int, micro_batches: int, virtual_stages: int) -> list[Op]:
     """Return the order of Narayanan et al., 2021 (arXiv:2104.04473), section 2.2.
 
     Groups of as many micro-batches as there are stages go through one chunk after the other.
@@ -55,11 +57,11 @@ def _interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> li
     forwards = [
         ("F", chunk, first + each)
         for first in groups
-        for chunk in range(chunks)
+        for chunk in range(virtual_stages)
         for each in range(stages)
     ]
-    backwards = [("B", chunks - 1 - chunk, each) for _, chunk, each in forwards]
-    warm_up = 2 * (stages - 1 - stage) + (chunks - 1) * stages
+    backwards = [("B", virtual_stages - 1 - chunk, each) for _, chunk, each in forwards]
+    warm_up = 2 * (stages - 1 - stage) + (virtual_stages - 1) * stages
     return _one_forward_one_backward(forwards, backwards, warm_up)
 
 

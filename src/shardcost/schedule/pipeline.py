@@ -50,14 +50,14 @@ class Chunk(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """What the forms need: stages, micro-batches, chunks, one send, and the times of a chunk.
+    """What the forms need: stages, micro-batches, virtual stages, one send, the times of each.
 
     A single stage is the last one; stages that do not exist take no time.
     """
 
     stages: Any
     micro_batches: Any
-    chunks: Any
+    virtual_stages: Any
     send: Seconds
     first: Chunk
     middle: Chunk
@@ -67,15 +67,15 @@ class Pipeline(NamedTuple):
 def pipeline_of(work: StepWork, schedule: str) -> Pipeline:
     """Return the pipeline of a step with nothing but its compute."""
     p, split = work.stages, schedule == "zero_bubble"
-    first = _chunk(work.first, work.chunks, split=split)
-    middle = _chunk(work.middle, work.chunks, split=split)
-    last = _chunk(work.last, work.chunks, split=split)
+    first = _chunk(work.first, work.virtual_stages, split=split)
+    middle = _chunk(work.middle, work.virtual_stages, split=split)
+    last = _chunk(work.last, work.virtual_stages, split=split)
     if type(p) is not int or p < 3:
-        alone = _chunk(_alone(work), work.chunks, split=split)
+        alone = _chunk(_alone(work), work.virtual_stages, split=split)
         last = Chunk(*(choose(p > 1, *pair) for pair in zip(last, alone, strict=True)))
         first = Chunk(*(choose(p > 1, seconds, 0.0) for seconds in first))
         middle = Chunk(*(choose(p > 2, seconds, 0.0) for seconds in middle))
-    return Pipeline(p, work.micro_batches, work.chunks, 0.0, first, middle, last)
+    return Pipeline(p, work.micro_batches, work.virtual_stages, 0.0, first, middle, last)
 
 
 def with_gathers(pipe: Pipeline, gathers: LayerGathers) -> Pipeline:
@@ -116,7 +116,7 @@ def _alone(work: StepWork) -> Stage:
     )
 
 
-def _chunk(stage: Stage, chunks: Any, *, split: bool) -> Chunk:
+def _chunk(stage: Stage, virtual_stages: Any, *, split: bool) -> Chunk:
     """Return the times of one chunk of a stage."""
     backward, extra = stage.backward_input_s, stage.extra_backward_input_s
     weight, extra_weight = stage.backward_weight_s, stage.extra_backward_weight_s
@@ -124,9 +124,9 @@ def _chunk(stage: Stage, chunks: Any, *, split: bool) -> Chunk:
         backward, extra = backward + weight, extra + extra_weight
         weight = extra_weight = 0.0
     return Chunk(
-        stage.forward_s / chunks,
-        backward / chunks,
-        weight / chunks,
+        stage.forward_s / virtual_stages,
+        backward / virtual_stages,
+        weight / virtual_stages,
         stage.extra_forward_s,
         extra,
         extra_weight,

@@ -87,7 +87,7 @@ def stage_ends(pipe: Pipeline, schedule: str) -> tuple[Seconds, ...]:
     """Return when stages of a pipeline end: of those that may end last, one of each kind."""
     if schedule == "zero_bubble":
         return zero_bubble_ends(pipe)
-    single = pipe.chunks == 1
+    single = pipe.virtual_stages == 1
     if schedule == "1f1b" or single is True:
         return (one_forward_one_backward(pipe),)
     if not anywhere(single):
@@ -99,7 +99,7 @@ def _most_work(pipe: Pipeline) -> Seconds:
     """Return the compute of one micro-batch on the stage that has most of it."""
     return largest(
         *(
-            pipe.chunks * (chunk.forward + chunk.backward + chunk.weight)
+            pipe.virtual_stages * (chunk.forward + chunk.backward + chunk.weight)
             + (chunk.extra_forward + chunk.extra_backward + chunk.extra_weight)
             for chunk in (pipe.first, pipe.middle, pipe.last)
         )
@@ -109,7 +109,7 @@ def _most_work(pipe: Pipeline) -> Seconds:
 def _data_parallel_s(work: StepWork) -> Seconds:
     """Return what data parallelism takes on one stage, hidden or not."""
     parallel, gathers = work.data_parallel, work.layer_gathers
-    layers = work.micro_batches * work.chunks * gathers.layers
+    layers = work.micro_batches * work.virtual_stages * gathers.layers
     sent_s = gathers.seconds + gathers.backward_seconds
     return parallel.reduce_s + parallel.gather_s + layers * sent_s
 
@@ -137,10 +137,10 @@ def _reduced_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:
 
     Other stages are done before that, and have as much to reduce.
     """
-    bucket_s = parallel.reduce_s / (pipe.chunks * parallel.buckets)
+    bucket_s = parallel.reduce_s / (pipe.virtual_stages * parallel.buckets)
     whole_s = choose(pipe.stages > 1, pipe.first.whole_backward, pipe.last.whole_backward)
     exposed_s = behind_backward(whole_s, bucket_s, parallel.buckets).exposed_s
-    if _none_above_one(pipe.chunks):
+    if _none_above_one(pipe.virtual_stages):
         return exposed_s
     behind_s = _queued(pipe, parallel, bucket_s, pipe.first.backward, passes(pipe).backward)
     return largest(exposed_s, behind_s)
@@ -148,10 +148,10 @@ def _reduced_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:
 
 def _gathered_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:
     """Return for how long the first stage waits for weights; other stages need theirs later."""
-    bucket_s = parallel.gather_s / (pipe.chunks * parallel.buckets)
+    bucket_s = parallel.gather_s / (pipe.virtual_stages * parallel.buckets)
     whole_s = choose(pipe.stages > 1, pipe.first.whole_forward, pipe.last.whole_forward)
     exposed_s = before_forward(whole_s, bucket_s, parallel.buckets)
-    if _none_above_one(pipe.chunks):
+    if _none_above_one(pipe.virtual_stages):
         return exposed_s
     behind_s = _queued(pipe, parallel, bucket_s, pipe.first.forward, passes(pipe).forward)
     return largest(exposed_s, behind_s)
@@ -160,18 +160,18 @@ def _gathered_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:
 def _queued(
     pipe: Pipeline, parallel: DataParallel, bucket_s: Seconds, unit_s: Seconds, through: Passes
 ) -> Seconds:
-    """Return what shows of buckets because those of other chunks are in the queue with them.
+    """Return the exposed time of buckets queued behind those of other virtual stages.
 
     Those of the next chunk are needed (or ready) one pass through the pipeline apart, and so on.
     """
     spread_s = unit_s * (parallel.buckets - 1) / parallel.buckets
     shown: list[Seconds] = []
-    for away in (1, largest(pipe.chunks - 1, 1)):
+    for away in (1, largest(pipe.virtual_stages - 1, 1)):
         before = away * parallel.buckets
         apart_s = through.outermost_s + (away - 1) * through.usual_s
         shown.append((before + 1) * bucket_s - apart_s)
         shown.append((before + parallel.buckets) * bucket_s - spread_s - apart_s)
-    return choose(pipe.chunks > 1, largest(*shown), 0.0)
+    return choose(pipe.virtual_stages > 1, largest(*shown), 0.0)
 
 
 def _any(seconds: Seconds) -> bool:
@@ -179,5 +179,5 @@ def _any(seconds: Seconds) -> bool:
     return not (isinstance(seconds, int | float) and seconds == 0)
 
 
-def _none_above_one(chunks: Any) -> bool:
-    return isinstance(chunks, int) and chunks == 1
+def _none_above_one(virtual_stages: Any) -> bool:
+    return isinstance(virtual_stages, int) and virtual_stages == 1

@@ -165,7 +165,9 @@ def timeline_of(work: StepWork, schedule: str) -> Timeline:
     busy = []
     for stage in stages:
         seconds = durations(work, schedule, stage, gathered=False)
-        computing = sum(map(sum, seconds.values())) - work.chunks * sum(inside[stage].values())
+        computing = sum(map(sum, seconds.values())) - work.virtual_stages * sum(
+            inside[stage].values()
+        )
         busy.append(work.micro_batches * computing)
     return Timeline(
         schedule=schedule,
@@ -182,8 +184,8 @@ def _inside(work: StepWork, stage: int) -> dict[str, float]:
     """Return the exposed communication inside one operation of a stage, by kind."""
     layers = work.first if stage == 0 else work.middle if stage < work.stages - 1 else work.last
     return {
-        "F": layers.forward_comm_s / work.chunks,
-        "B": layers.backward_comm_s / work.chunks,
+        "F": layers.forward_comm_s / work.virtual_stages,
+        "B": layers.backward_comm_s / work.virtual_stages,
         "W": 0.0,
     }
 

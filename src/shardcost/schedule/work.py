@@ -24,10 +24,10 @@ SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "interleaved", "zero_bubble")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Compute of one pipeline stage for one micro-batch, all its model chunks together.
+    """Compute of one pipeline stage for one micro-batch, all its virtual stages together.
 
-    The layers divide evenly among the chunks. The extra work does not: the embedding runs with the
-    first chunk of the first stage, the head with the last chunk of the last stage.
+    The layers divide evenly among the virtual stages. The extra work does not: the embedding runs
+    with the first chunk of the first stage, the head with the last chunk of the last stage.
     """
 
     forward_s: Seconds
@@ -65,7 +65,7 @@ class DataParallel:
     """
 
     reduce_s: Seconds = 0.0
-    """All buckets of all chunks of a stage together."""
+    """All buckets of all virtual stages of a stage together."""
     gather_s: Seconds = 0.0
     """The same for the weights; 0 where every replica holds all of them."""
     buckets: Any = 1
@@ -89,14 +89,14 @@ class LayerGathers:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """One training step of a pipeline of `stages`, each with `chunks` model chunks."""
+    """One training step of a pipeline of `stages`, each with `virtual_stages` virtual stages."""
 
     first: Stage
     middle: Stage
     last: Stage
     stages: Any = 1
     micro_batches: Any = 1
-    chunks: Any = 1
+    virtual_stages: Any = 1
     sends: Sends = field(default_factory=Sends)
     data_parallel: DataParallel = field(default_factory=DataParallel)
     layer_gathers: LayerGathers = field(default_factory=LayerGathers)
@@ -126,11 +126,13 @@ def at_cells(tree: Any, rows: Any, columns: Any) -> Any:
     return type(tree)(**{name: at_cells(part, rows, columns) for name, part in parts})
 
 
-def problems(schedule: str, stages: Any, micro_batches: Any, chunks: Any = 1) -> Mapping[str, Any]:
+def problems(
+    schedule: str, stages: Any, micro_batches: Any, virtual_stages: Any = 1
+) -> Mapping[str, Any]:
     """Return, for each reason why a schedule cannot run, where it holds (a mask).
 
     >>> problems("zero_bubble", 4, 6, 2)
-    {'schedule zero_bubble has one model chunk per stage': True}
+    {'schedule zero_bubble has one virtual stage per rank': True}
     """
     if schedule not in SCHEDULES:
         raise UnknownNameError("schedule", schedule, SCHEDULES)
@@ -138,18 +140,20 @@ def problems(schedule: str, stages: Any, micro_batches: Any, chunks: Any = 1) ->
         # Megatron's order walks through p micro-batches of one chunk before it turns to the next
         # (Narayanan et al., 2021, arXiv:2104.04473, section 2.2).
         return {
-            "more than one chunk needs more than one stage": (chunks > 1) & (stages == 1),
+            "virtual stages need pp above 1": (virtual_stages > 1) & (stages == 1),
             "interleaving needs a multiple of the stages in micro-batches": (
-                (chunks > 1) & (micro_batches % stages != 0)
+                (virtual_stages > 1) & (micro_batches % stages != 0)
             ),
         }
-    return {f"schedule {schedule} has one model chunk per stage": chunks != 1}
+    return {f"schedule {schedule} has one virtual stage per rank": virtual_stages != 1}
 
 
 def check(schedule: str, work: StepWork) -> None:
     """Raise if one step asked for by itself cannot run; arrays are masked with `problems`."""
-    found = problems(schedule, work.stages, work.micro_batches, work.chunks)
+    found = problems(schedule, work.stages, work.micro_batches, work.virtual_stages)
     for reason, where in found.items():
         if not is_array(where) and anywhere(where):
-            shape = (work.stages, work.micro_batches, work.chunks)
-            raise BadValueError("(stages, micro_batches, chunks)", shape, f"possible ({reason})")
+            shape = (work.stages, work.micro_batches, work.virtual_stages)
+            raise BadValueError(
+                "(stages, micro_batches, virtual_stages)", shape, f"possible ({reason})"
+            )

@@ -97,7 +97,7 @@ def advice(
         workload: `Train`, `Prefill` or `Decode`.
         software: The framework or engine; as for `estimate` if left out.
     """
-    if is_array(layout.devices * layout.ep * layout.micro_batch * layout.chunks):
+    if is_array(layout.devices * layout.ep * layout.micro_batch * layout.virtual_stages):
         raise BadTypeError("layout", layout, "one layout, not an array of them")
     asked = Asked(
         Model.named(model) if isinstance(model, str) else model,
@@ -195,7 +195,7 @@ def _larger_changes(asked: Asked, steps: Steps) -> Iterator[Iterator[Change]]:
         changed(asked, {one: first, two: second})
         for one, two in combinations(others, 2)
         for first, second in product(others[one], others[two])
-        if {one, two} != {"chunks", "schedule"}  # they go together already
+        if {one, two} != {"virtual_stages", "schedule"}  # they go together already
     )
     for gpus in (step.value for step in steps["gpus"] if step.value > asked.gpus):
         yield iter((changed(asked, {"gpus": gpus}),))

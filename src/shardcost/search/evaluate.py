@@ -2,9 +2,9 @@
 
 The steps, each on fewer cells than the one before:
 
-1. rules on the open grid of meshes x sequences x chunks leave the possible cells;
-2. memory on pairs (mesh, sequences) x chunks leaves those that fit;
-3. operations are priced once per pair: chunks do not change them;
+1. rules on the open grid of meshes x sequences x virtual_stages leave the possible cells;
+2. memory on pairs (mesh, sequences) x virtual_stages leaves those that fit;
+3. operations are priced once per pair: virtual_stages do not change them;
 4. the schedule runs on a plain row of the cells that fit.
 
 A family shares much with those before it: a schedule changes nothing of what operations take, an
@@ -139,9 +139,9 @@ def _pairs_of(grid: Grid) -> tuple[Indices, Indices]:
 
 
 class _Held(NamedTuple):
-    """What ranks hold under the possible cells of a grid: pairs by those chunks that occur."""
+    """Memory of the possible cells of a grid: pairs by those virtual stages that occur."""
 
-    chunks: Indices
+    virtual_stages: Indices
     memory_bytes: NDArray[np.float64]
 
 
@@ -150,18 +150,18 @@ def _held(question: Question, block: Block) -> _Held:
     """Return what ranks hold."""
     grid = Grid(question, block)
     ruled, _ = _ruled(question, question.like(block, (*_CHANGE_PAIRS, "schedule")))
-    chunks = np.flatnonzero(ruled.any(axis=(0, 1)))
-    layout, workload = _laid_out(grid, chunks)
+    virtual_stages = np.flatnonzero(ruled.any(axis=(0, 1)))
+    layout, workload = _laid_out(grid, virtual_stages)
     peak = held(question.model, question.cluster.device, layout, workload, grid.software)
-    shape = (len(_pairs_of(grid)[0]), len(chunks))
-    return _Held(chunks, np.broadcast_to(to_numpy(peak.peak_bytes), shape))
+    shape = (len(_pairs_of(grid)[0]), len(virtual_stages))
+    return _Held(virtual_stages, np.broadcast_to(to_numpy(peak.peak_bytes), shape))
 
 
-def _laid_out(grid: Grid, chunks: Indices) -> tuple[Layout, Workload]:
-    """Return the pairs of a grid down the first axis and chunks along the second."""
+def _laid_out(grid: Grid, virtual_stages: Indices) -> tuple[Layout, Workload]:
+    """Return the pairs of a grid down the first axis and virtual stages along the second."""
     mesh, places = _pairs_of(grid)
     sequences = grid.sequences[places].reshape(-1, 1)
-    values: Any = grid.chunks[chunks].reshape(1, -1)
+    values: Any = grid.virtual_stages[virtual_stages].reshape(1, -1)
     layout = grid.layout(mesh, sequences, values if values.size > 1 else values.item(), (-1, 1))
     backend = grid.question.backend
     return _moved(layout, backend), _moved(grid.question.workload_of(sequences), backend)
@@ -201,19 +201,19 @@ def _prompt(workload: Workload, layout: Layout) -> Prefill:
 
 
 class _AtPairs:
-    """The possible cells of a grid, by pairs of mesh and sequences, and chunks."""
+    """The possible cells of a grid, by pairs of mesh and sequences, and virtual_stages."""
 
     def __init__(self, grid: Grid, possible: Mask) -> None:
         self.grid = grid
         self.mesh, self.sequences = _pairs_of(grid)
         like = grid.question.like(grid.block, _CHANGE_MEMORY)
-        self.chunks, self.memory = _held(grid.question, like)
-        self.possible = possible[self.mesh, self.sequences][:, self.chunks]
+        self.virtual_stages, self.memory = _held(grid.question, like)
+        self.possible = possible[self.mesh, self.sequences][:, self.virtual_stages]
 
     def cells(self, rows: Indices, columns: Indices) -> Cells:
-        """Return cells by their place among the pairs and chunks."""
+        """Return cells by their place among the pairs and virtual_stages."""
         memory = self.memory[rows, columns]
-        return Cells(self.mesh[rows], self.sequences[rows], self.chunks[columns], memory)
+        return Cells(self.mesh[rows], self.sequences[rows], self.virtual_stages[columns], memory)
 
     def smallest(self) -> Cells:
         """Return the cell with the least memory."""
@@ -235,7 +235,7 @@ class _AtPairs:
         question = self.grid.question
         move = partial(to_backend, question.backend)
         take = partial(at_cells, rows=move(rows), columns=move(columns))
-        layout, work = _laid_out(self.grid, self.chunks)
+        layout, work = _laid_out(self.grid, self.virtual_stages)
         cells = cells._replace(
             time_s=np.broadcast_to(self._time_s(work.phase, layout, take), rows.shape)
         )

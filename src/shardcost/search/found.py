@@ -36,7 +36,7 @@ class Candidate:
     @cached_property
     def layout(self) -> Layout:
         """The layout."""
-        names = ("tp", "cp", "pp", "dp", "ep", "micro_batch", "chunks")
+        names = ("tp", "cp", "pp", "dp", "ep", "micro_batch", "virtual_stages")
         return self.family.layout(**{name: self.row[name] for name in names})
 
     @cached_property

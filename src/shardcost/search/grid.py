@@ -22,7 +22,7 @@ class Cells(NamedTuple):
 
     mesh: Indices
     sequences: Indices
-    chunks: Indices
+    virtual_stages: Indices
     memory_bytes: NDArray[np.float64]
     time_s: Any = None
     ttft_s: Any = None
@@ -42,15 +42,15 @@ class Grid:
         self.software = question.runs(block.family)
         self.meshes = question.meshes.some(slice(block.start, block.stop))
         self.sequences = np.array(question.sequences)
-        self.chunks = np.array(question.chunks(block.family))
+        self.virtual_stages = np.array(question.virtual_stages(block.family))
         self.training = isinstance(question.workload, Train)
         share = 1 - question.constraints.memory_headroom
         self.limit_bytes = question.cluster.device.memory_bytes * share
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Meshes, sequences, chunks."""
-        return self.meshes.number, len(self.sequences), len(self.chunks)
+        """Meshes, sequences, virtual_stages."""
+        return self.meshes.number, len(self.sequences), len(self.virtual_stages)
 
     @property
     def open_sequences(self) -> NDArray[np.int64]:
@@ -59,11 +59,13 @@ class Grid:
 
     @property
     def open_layout(self) -> Layout:
-        """All cells: meshes along the first axis, sequences the second, chunks the third."""
-        chunks = self.chunks.reshape(1, 1, -1)
-        return self.layout(slice(None), self.open_sequences, chunks, (-1, 1, 1))
+        """All cells: meshes along the first axis, sequences the second, virtual stages third."""
+        virtual_stages = self.virtual_stages.reshape(1, 1, -1)
+        return self.layout(slice(None), self.open_sequences, virtual_stages, (-1, 1, 1))
 
-    def layout(self, mesh: Any, sequences: Any, chunks: Any, shape: tuple[int, ...]) -> Layout:
+    def layout(
+        self, mesh: Any, sequences: Any, virtual_stages: Any, shape: tuple[int, ...]
+    ) -> Layout:
         """Return layouts with some meshes, shaped, and with values of the other axes."""
         degrees = {
             name: column[mesh].reshape(shape)
@@ -75,7 +77,7 @@ class Grid:
         if self.question.space.ep == (1,):
             degrees["ep"] = 1
         micro_batch = sequences if self.training else 1
-        return self.family.layout(**degrees, micro_batch=micro_batch, chunks=chunks)
+        return self.family.layout(**degrees, micro_batch=micro_batch, virtual_stages=virtual_stages)
 
     def figures(self, cells: Cells) -> Figures:
         """Return what objectives and limits look at."""
@@ -96,7 +98,7 @@ class Grid:
         """Return the cells' numbers in the whole question."""
         row = (self.block.start + cells.mesh) * len(self.sequences) + cells.sequences
         first = self.question.first_cells[self.block.family]
-        return first + row * len(self.chunks) + cells.chunks
+        return first + row * len(self.virtual_stages) + cells.virtual_stages
 
     def best(self, cells: Cells, most: int) -> Columns:
         """Return the best cells as a table."""
@@ -124,7 +126,7 @@ class Grid:
             **{name: column[cells.mesh] for name, column in self.meshes._asdict().items()},
             "micro_batch": sequences if self.training else ones,
             "batch": ones if self.training else sequences,
-            "chunks": self.chunks[cells.chunks],
+            "virtual_stages": self.virtual_stages[cells.virtual_stages],
             "memory_bytes": cells.memory_bytes,
         }
         if cells.time_s is None:
@@ -144,7 +146,7 @@ def by_axis(grid: Grid, cells: Cells) -> Iterator[tuple[tuple[str, Any], float]]
         for value in np.unique(values):
             yield (name, int(value)), float(best[0][values == value].min())
     sequences = "micro_batch" if grid.training else "batch"
-    sizes = ((sequences, grid.sequences), ("chunks", grid.chunks))
+    sizes = ((sequences, grid.sequences), ("virtual_stages", grid.virtual_stages))
     for (name, values), least in zip(sizes, best[1:], strict=True):
         for value, most in zip(values, least, strict=True):
             yield (name, int(value)), float(most)

@@ -14,7 +14,7 @@ from shardcost.estimate.result import BUBBLE, COMMUNICATION, Estimate
 from shardcost.search.sensitivity import Gain, gains_of
 from shardcost.units import format_percentage
 
-_COMPUTE: Final = ("products", "attention", "passes", "optimizer")
+_COMPUTE: Final = ("gemm", "attention", "elementwise", "optimizer")
 _ARITHMETIC: Final = "FLOP/s"
 _MORE: Final = 0.1
 """How much more of a resource the sentence speaks of."""
@@ -53,7 +53,7 @@ def plain_part(part: str) -> str:
 
 def is_plural(part: str) -> bool:
     """Return whether the name of a part of the time is of several things."""
-    return part in {"products", "passes"} or " and " in part
+    return part in {"gemm", "elementwise"} or " and " in part
 
 
 def _taken(part: str) -> str:

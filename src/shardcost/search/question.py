@@ -81,7 +81,7 @@ class Question:
     def like(self, block: Block, choices: Iterable[str]) -> Block:
         """Return the block of the first family with the same choices as far as they are named.
 
-        ``interleaved`` names of the schedule only whether it interleaves model chunks.
+        ``interleaved`` names of the schedule only whether it interleaves virtual stages.
         """
         own = self.families[block.family]
         first = dict(self._first_choices)
@@ -147,9 +147,9 @@ class Question:
         space = self.space
         return (space.micro_batch if isinstance(self.workload, Train) else space.batch) or (1,)
 
-    def chunks(self, family: int) -> tuple[int, ...]:
+    def virtual_stages(self, family: int) -> tuple[int, ...]:
         """Return the values of a family's third axis: more than one model chunk are interleaved."""
-        asked = self.space.chunks or (1,)
+        asked = self.space.virtual_stages or (1,)
         interleaved = self.families[family].schedule == "interleaved"
         chosen = tuple(each for each in asked if (each > 1) == interleaved)
         return chosen or asked
@@ -157,7 +157,7 @@ class Question:
     def cells_in(self, block: Block) -> int:
         """Return how many cells a block has."""
         meshes = block.stop - block.start
-        return meshes * len(self.sequences) * len(self.chunks(block.family))
+        return meshes * len(self.sequences) * len(self.virtual_stages(block.family))
 
     @cached_property
     def first_cells(self) -> list[int]:
@@ -195,7 +195,7 @@ class Question:
         A rank with the whole sequence attends in another way than one with a part of it. All
         families of some meshes follow each other: they share what their operations cost.
         """
-        each = max(len(self.chunks(family)) for family in range(len(self.families)))
+        each = max(len(self.virtual_stages(family)) for family in range(len(self.families)))
         step = max(1, most_cells // (each * len(self.sequences)))
         for first, last in ((0, self.whole_sequences), (self.whole_sequences, self.meshes.number)):
             for start in range(first, last, step):

@@ -239,8 +239,8 @@ def _may_fit(each: _Try) -> bool:
         for name, order in _LEANEST.items()
     }
     lean["micro_batch"] = (min(space.micro_batch or (1,)),)
-    if 1 in (space.chunks or ()) and lean["schedule"] != ("interleaved",):
-        lean["chunks"] = (1,)
+    if 1 in (space.virtual_stages or ()) and lean["schedule"] != ("interleaved",):
+        lean["virtual_stages"] = (1,)
     limits = Constraints(memory_headroom=question.constraints.memory_headroom)
     leanest = replace(question, space=replace(space, **lean), constraints=limits)
     return _searched(leanest).feasible > 0

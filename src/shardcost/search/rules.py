@@ -32,7 +32,7 @@ def impossible(
     found |= problems(model, setting_of(model, layout, workload, software), workload)
     if isinstance(workload, Train):
         runs = workload.global_batch // (layout.dp * layout.micro_batch)
-        found |= schedule_problems(layout.schedule, layout.pp, runs, layout.chunks)
+        found |= schedule_problems(layout.schedule, layout.pp, runs, layout.virtual_stages)
         found |= uneven_chunks(model, layout)
     return found
 
@@ -50,13 +50,13 @@ def _beyond_a_domain(cluster: Cluster, layout: Layout) -> Iterator[tuple[str, An
 
 
 def uneven_chunks(model: Model, layout: Layout) -> Mapping[str, Any]:
-    """Return where model chunks would hold different numbers of layers.
+    """Return where virtual stages would hold different numbers of layers.
 
     Frameworks count the layers, or the layers with embedding and head as one each.
     """
-    parts, layers = layout.pp * layout.chunks, model.num_layers
-    uneven = (layers % parts != 0) & ((layers + 2) % parts != 0) & (layout.chunks > 1)
-    return {f"pp x chunks does not divide {layers} layers": uneven}
+    parts, layers = layout.pp * layout.virtual_stages, model.num_layers
+    uneven = (layers % parts != 0) & ((layers + 2) % parts != 0) & (layout.virtual_stages > 1)
+    return {f"pp x virtual stages does not divide {layers} layers": uneven}
 
 
 def _changes_nothing(layout: Layout, space: Space, family: Family) -> Iterator[tuple[str, Any]]:
@@ -75,7 +75,7 @@ def _changes_nothing(layout: Layout, space: Space, family: Family) -> Iterator[t
         if getattr(family, choice) != getattr(space, choice)[0]:
             yield what, where
     if family.schedule == "interleaved" and "1f1b" in (space.schedule or ()):
-        yield "interleaving with one model chunk", layout.chunks == 1
+        yield "interleaving with one virtual stage", layout.virtual_stages == 1
     earlier = space.order[: space.order.index(family.order)]
     if earlier:
         same = reduce(or_, (_same_place(layout, each) for each in earlier))

@@ -22,16 +22,16 @@ from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster, Device
 from shardcost.collectives.calibration import Constants, given
 from shardcost.collectives.choice import weighted
-from shardcost.collectives.direct import DirectLibrary, direct_paths, fallback_constants
+from shardcost.collectives.engine_kernels import DirectLibrary, direct_paths, fallback_constants
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.multimem import multimem_all_reduce_s
 from shardcost.collectives.paths import NO_WIRE, RingLibrary, Wire, ring_library_paths
-from shardcost.collectives.silicon import CollectiveTime
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Adjust, Prices
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.totals import total_s
 from shardcost.estimate.work import rank_work
-from shardcost.kernels.products import product_section
+from shardcost.kernels.gemm import gemm_section
 from shardcost.program.operations import Collective
 from shardcost.scalars import positive_number
 from shardcost.search.evaluate import STRETCH
@@ -117,7 +117,7 @@ def _as_measured(device: Device, dtype: str) -> Device:
 
     Kin are found by memory bandwidth too: with more of it a device would be another one's.
     """
-    lender = product_section(device, dtype).inherited_from
+    lender = gemm_section(device, dtype).inherited_from
     return device if lender is None else replace(device, name=Cluster.named(lender).device.name)
 
 

@@ -1,7 +1,7 @@
 """Where a search looks: the values of each axis, given or all that a model and its devices allow.
 
-Axes of numbers (degrees, micro-batches, model chunks) make up the grid of one *family*; choices of
-words (recomputation, schedule, ZeRO stage, …) say which family it is, because they change which
+Axes of numbers (degrees, micro-batches, virtual stages) make up the grid of one *family*; choices
+of words (recomputation, schedule, ZeRO stage, …) say which family it is, because they change which
 formulas run. Degrees multiply to the number of devices, so the grid's first axis is a list of
 *meshes*: ways to write the devices as ``tp x cp x pp x dp``.
 """
@@ -28,7 +28,7 @@ from shardcost.workload import Decode, Train, Workload
 Counts = tuple[int, ...]
 DEGREES: Final = ("gpus", "tp", "cp", "pp", "dp", "ep")
 """Numbers along the grid's first axis."""
-SIZES: Final = ("micro_batch", "batch", "chunks")
+SIZES: Final = ("micro_batch", "batch", "virtual_stages")
 """Numbers along its other axes."""
 CHOICES: Final = (
     "scheme",
@@ -67,7 +67,7 @@ class Space:
     """Of training; every divisor of the batch if None."""
     batch: Counts | None = None
     """Of prefill and decode; the workload's own if None."""
-    chunks: Counts | None = None
+    virtual_stages: Counts | None = None
     """Every divisor of the layers, with embedding and head or without, if None."""
     sequence_parallel: tuple[bool, ...] | None = None
     recompute: tuple[str, ...] | None = None
@@ -107,7 +107,7 @@ class Space:
             "ep": _expert_degrees(model),
             "micro_batch": divisors(batch) if training else (1,),
             "batch": (batch,),
-            "chunks": _chunks(int(model.num_layers)) if training else (1,),
+            "virtual_stages": _virtual_stages(int(model.num_layers)) if training else (1,),
             "sequence_parallel": (False,) if isinstance(workload, Decode) else (False, True),
             "recompute": ("none", "selective", "full") if training else ("none",),
             "schedule": ("1f1b", "interleaved", "zero_bubble") if training else ("1f1b",),
@@ -212,8 +212,8 @@ def divisors(number: int) -> Counts:
     return tuple(sorted({*small, *(number // each for each in small)}))
 
 
-def _chunks(layers: int) -> Counts:
-    """Return into how many chunks frameworks divide so many layers evenly."""
+def _virtual_stages(layers: int) -> Counts:
+    """Return into how many virtual_stages frameworks divide so many layers evenly."""
     return tuple(sorted({*divisors(layers), *divisors(layers + 2)}))
 
 

@@ -26,8 +26,8 @@ from shardcost.estimate.price import Prices
 from shardcost.estimate.totals import total_s
 from shardcost.estimate.work import rank_work
 from shardcost.kernels.constants import section_of
-from shardcost.kernels.products import product_section
-from shardcost.program.operations import AttentionCore, Collective, Operation, Product
+from shardcost.kernels.gemm import gemm_section
+from shardcost.program.operations import AttentionCore, Collective, Gemm, Operation
 from shardcost.scalars import whole_number
 from shardcost.search.found import Candidate, Found
 from shardcost.software import Software
@@ -185,14 +185,14 @@ class _Kinds:
 
 def _kernel(op: Operation, prices: Prices) -> Kind:
     device = prices.device
-    if isinstance(op, Product):
-        name, section = "products", product_section(device, op.dtype)
+    if isinstance(op, Gemm):
+        name, section = "gemm", gemm_section(device, op.dtype)
     elif isinstance(op, AttentionCore):
         name = "attention backward" if op.backward else "attention"
         which = "backward" if op.backward else "decode" if op.decode else "prefill"
         section = section_of("attention", device, which)
     else:
-        name, section = "passes", section_of("passes", device, "pass")
+        name, section = "elementwise", section_of("elementwise", device, "elementwise")
     return Kind(name, _typical(section.fit, section.inherited_from))
 
 

@@ -2,7 +2,7 @@
 
 A step changes one axis and keeps the rest. Degrees multiply to the devices, so data parallelism
 takes up what `tp`, `cp` and `pp` leave; only `gpus` and `dp` themselves change the devices. Model
-chunks go with their schedule: more than one are interleaved, and other schedules have one.
+virtual_stages go with their schedule: more than one are interleaved, and other schedules have one.
 
 Layouts that differ in numbers only are priced as arrays in one call of the formulas that
 `estimate` runs on one; what the array cannot say (a reason in words) is asked for one by one.
@@ -37,7 +37,7 @@ KEEP_GPUS: Final = (
     "cp",
     "pp",
     "ep",
-    "chunks",
+    "virtual_stages",
     "micro_batch",
     "zero",
     "sequence_parallel",
@@ -47,7 +47,7 @@ KEEP_GPUS: Final = (
 )
 """Axes along which a step leaves the devices as many as they are."""
 _INNER: Final = ("tp", "cp", "pp")
-_NUMBERS: Final = ("tp", "cp", "ep", "pp", "dp", "chunks", "micro_batch")
+_NUMBERS: Final = ("tp", "cp", "ep", "pp", "dp", "virtual_stages", "micro_batch")
 """Fields of a layout that formulas take as arrays; the others say which formulas run."""
 _MOST_GPUS: Final = 1024
 _TIMES_GPUS: Final = 64
@@ -163,11 +163,11 @@ def changed(asked: Asked, values: Mapping[str, Any]) -> Change:
 
 
 def _with_company(layout: Layout, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return values with what must go along: a schedule and its model chunks."""
-    if values.get("chunks", 1) > 1:
+    """Return values with what must go along: a schedule and its virtual stages."""
+    if values.get("virtual_stages", 1) > 1:
         return {"schedule": "interleaved", **values}
     alone = values.get("schedule", "interleaved") != "interleaved"
-    return {"chunks": 1, **values} if alone and layout.chunks > 1 else values
+    return {"virtual_stages": 1, **values} if alone and layout.virtual_stages > 1 else values
 
 
 def _made(layout: Layout, patch: Mapping[str, Any], own: Mapping[str, Any]) -> Change:
@@ -208,7 +208,7 @@ def forbidden(asked: Asked, layout: Layout) -> str | None:
     found = dict(problems(asked.model, setting, workload))
     if isinstance(workload, Train):
         runs = workload.global_batch // (layout.dp * layout.micro_batch)
-        found |= schedule_problems(layout.schedule, layout.pp, runs, layout.chunks)
+        found |= schedule_problems(layout.schedule, layout.pp, runs, layout.virtual_stages)
     return next((reason for reason, where in found.items() if where), None)
 
 
@@ -289,7 +289,7 @@ def _outcome(asked: Asked, layout: Layout, time_s: float, peak_bytes: float) -> 
 
 
 def runs(asked: Asked, layout: Layout | None) -> bool:
-    """Return whether frameworks run a layout: they cut layers into chunks of equal size only."""
+    """Return whether frameworks run a layout: virtual stages must have equal layers."""
     return layout is not None and not any(uneven_chunks(asked.model, layout).values())
 
 
@@ -342,8 +342,8 @@ def _choices_offered(asked: Asked) -> Iterator[tuple[str, list[Any]]]:
     if isinstance(workload, Train):
         pp, layers = int(layout.pp), int(asked.model.num_layers)
         even = {*divisors(layers), *divisors(layers + 2)}
-        chunks = {each for each in even if pp * each in even} if pp > 1 else {1, 2}
-        yield "chunks", sorted({*chunks, 1, int(layout.chunks)})
+        virtual_stages = {each for each in even if pp * each in even} if pp > 1 else {1, 2}
+        yield "virtual_stages", sorted({*virtual_stages, 1, int(layout.virtual_stages)})
         sequences = divisors(max(1, int(workload.global_batch) // int(layout.dp)))
         few = takewhile(lambda each: each <= _MOST_SEQUENCES, sequences)
         yield "micro_batch", sorted({*few, int(layout.micro_batch)})

@@ -1,6 +1,6 @@
 """What is answered: one function per question, from checked fields to plain data.
 
-Runs in the processes of `shardcost.web.crew`. Each function asks by `shardcost.asked`, as the
+Runs in the processes of `shardcost.web.crew`. Each function asks by `shardcost.request`, as the
 commands do, and returns what a view of `shardcost.report` makes of the answer.
 """
 
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.asked.errors import ImpossibleError, UsageError, WorldSizeError
 from shardcost.errors import BadValueError
+from shardcost.request.errors import ImpossibleError, UsageError, WorldSizeError
 from shardcost.web.asks import given
 from shardcost.web.finder import Pasted
 from shardcost.web.limits import MOST_CELLS, MOST_PASSES, MOST_VALUES, MOST_WRITTEN_PASSES
 from shardcost.workload import Train
 
 if TYPE_CHECKING:
-    from shardcost.collectives.silicon import CollectiveTime
+    from shardcost.collectives.library_time import CollectiveTime
     from shardcost.estimate.result import Estimate
 
 Fields = dict[str, Any]
@@ -43,7 +43,7 @@ def catalog(_: Fields) -> Any:
 
 def _found(asked: Fields) -> tuple[Estimate, list[str]]:
     """Return the estimate of an ask, and what is to mind about a pasted model."""
-    from shardcost.asked.estimates import estimate_of
+    from shardcost.request.estimates import estimate_of
 
     found = estimate_of(given(asked), Pasted(asked))
     return found, [] if asked.get("config") is None else list(found.model.caveats)
@@ -63,8 +63,8 @@ def advice(asked: Fields) -> Any:
     Of a layout that is impossible as well: that is where advice is needed. Where degrees do not
     multiply to the GPUs, it is of replicas alone on as many GPUs, and says why.
     """
-    from shardcost.asked.estimates import question_of
     from shardcost.report.advice import as_data
+    from shardcost.request.estimates import question_of
     from shardcost.search.advice import advice as advice_on
 
     options, finder = given(asked), Pasted(asked)
@@ -73,7 +73,7 @@ def advice(asked: Fields) -> Any:
     except ImpossibleError as error:
         if not isinstance(error.reason, WorldSizeError):
             raise
-        alone = dict.fromkeys(("tp", "cp", "pp", "dp", "ep", "chunks", "shard_degree"))
+        alone = dict.fromkeys(("tp", "cp", "pp", "dp", "ep", "virtual_stages", "shard_degree"))
         question = question_of(Namespace(**{**vars(options), **alone}), finder)
         limit = {"part": "layout", "share": 1.0, "words": f"it is impossible: {error}"}
         return as_data(advice_on(*question)) | {"limit": limit, "change": None}
@@ -92,7 +92,7 @@ def timeline(asked: Fields) -> Any:
 def _check_drawable(found: Estimate, most: int) -> None:
     """Raise where a step has too many passes to be drawn."""
     if isinstance(found.workload, Train):
-        passes = found.program.micro_batches * found.layout.pp * found.layout.chunks
+        passes = found.program.micro_batches * found.layout.pp * found.layout.virtual_stages
         if passes > most:
             rule = f"at most {most:,} to be drawn; take a smaller batch or a larger micro-batch"
             raise BadValueError("passes of micro-batches through stages", int(passes), rule)
@@ -100,8 +100,8 @@ def _check_drawable(found: Estimate, most: int) -> None:
 
 def scaling(asked: Fields) -> Any:
     """Return what ``shardcost estimate --vary --json`` prints."""
-    from shardcost.asked.estimates import scaling_of, varied_name
     from shardcost.report.scaling import as_data
+    from shardcost.request.estimates import scaling_of, varied_name
 
     options, finder = given(asked), Pasted(asked)
     name = varied_name(options.vary or "tp", options.phase)
@@ -118,8 +118,8 @@ def _values_of(asked: Fields, options: Namespace, finder: Pasted, name: str) -> 
         if not all(each.strip() for each in values):
             raise BadValueError("values", asked["values"], "without empty values")
         return list(dict.fromkeys(values))
-    from shardcost.asked.values import whole
     from shardcost.estimate.scaling import degrees_to_vary
+    from shardcost.request.values import whole
 
     gpus = whole("--gpus", options.gpus) if options.gpus is not None else 8
     return [
@@ -158,10 +158,10 @@ def collective(asked: Fields) -> Any:
         from shardcost.report.collective import as_data
 
         return as_data(_one_collective(asked))
-    from shardcost.asked.collectives import collective_of, sizes_of
     from shardcost.collectives.sweep import curve_sizes
     from shardcost.evidence.shipped_points import points_like
     from shardcost.report.collective_curves import as_data as curves_as_data
+    from shardcost.request.collectives import collective_of, sizes_of
 
     options = _collective_options(asked)
     sizes = sizes_of(options.sweep)
@@ -170,7 +170,7 @@ def collective(asked: Fields) -> Any:
 
 
 def _one_collective(asked: Fields) -> CollectiveTime:
-    from shardcost.asked.collectives import collective_of, size_of
+    from shardcost.request.collectives import collective_of, size_of
 
     options = _collective_options(asked)
     if asked["size"] is None:
@@ -180,9 +180,9 @@ def _one_collective(asked: Fields) -> CollectiveTime:
 
 def schedule(asked: Fields) -> Any:
     """Return the steps of a collective by an algorithm."""
-    from shardcost.asked.collectives import collective_name, size_of
-    from shardcost.collectives.stepped import stepped
+    from shardcost.collectives.exact.stepped import stepped
     from shardcost.report.stepped import as_data
+    from shardcost.request.collectives import collective_name, size_of
 
     for name in ("collective", "algorithm", "ranks", "size"):
         if asked[name] is None:
@@ -259,7 +259,7 @@ def plan_check(asked: Fields) -> Any:
 
 
 def _search_arguments(asked: Fields) -> dict[str, Any]:
-    from shardcost.asked.searches import search_arguments
+    from shardcost.request.searches import search_arguments
 
     options = given(asked)
     finder = Pasted(asked)

@@ -1,7 +1,7 @@
 """What may be asked: the bodies of requests, field by field.
 
 Fields have the names of the command line's options, and `given` hands them on as the texts that
-the command line would: what they mean, and what is wrong with them, is said in `shardcost.asked`
+the command line would: what they mean, and what is wrong with them, is said in `shardcost.request`
 alone. Here only types and sizes are checked, so that nothing absurd travels further.
 """
 
@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shardcost.asked import layouts, workloads
-from shardcost.asked.searches import RATES, TIMES
+from shardcost.request import layouts, workloads
+from shardcost.request.searches import RATES, TIMES
 from shardcost.web.fields import (
     Config,
     Fixed,
@@ -98,7 +98,7 @@ class Ask(_Workload, _Place, _Model):
     pp: Whole = Field(None, description=layouts.COUNTS["pp"])
     dp: Whole = Field(None, description=layouts.COUNTS["dp"])
     ep: Whole = Field(None, description=layouts.COUNTS["ep"])
-    chunks: Whole = Field(None, description=layouts.COUNTS["chunks"])
+    virtual_stages: Whole = Field(None, description=layouts.COUNTS["virtual_stages"])
     micro_batch: Whole = Field(None, description=layouts.COUNTS["micro_batch"])
     zero: Whole = Field(None, description=layouts.COUNTS["zero"])
     shard_degree: Whole = Field(None, description=layouts.COUNTS["shard_degree"])
@@ -152,7 +152,7 @@ class WhyAsk(Ask):
     """An `Ask`, or a collective, and the figure of it that is to be explained."""
 
     phase: Phase | None = Field(None, description="of the layout, unless a collective is asked of")  # type: ignore[assignment]
-    figure: Word = Field(None, description="such as time_s, parts.products or memory.weights")
+    figure: Word = Field(None, description="such as time_s, parts.gemm or memory.weights")
     collective: CollectiveAsk | None = Field(None, description="for figures of a collective")
 
 

@@ -9,7 +9,7 @@ import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.asked.errors import UsageError
+from shardcost.request.errors import UsageError
 from shardcost.web.asks import PASTED
 
 if TYPE_CHECKING:

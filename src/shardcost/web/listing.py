@@ -6,18 +6,18 @@ from functools import cache
 from typing import Any
 
 from shardcost import __version__, catalog
-from shardcost.asked.values import choices_of
 from shardcost.dtypes import BITS
 from shardcost.estimate.totals import SERVES_WITH, TRAINS_WITH
 from shardcost.layout import Layout
 from shardcost.model import Model
+from shardcost.request.values import choices_of
 from shardcost.workload import Train
 
 
 @cache
 def listing() -> dict[str, Any]:
     """Return all models, clusters, networks, software, collectives and words."""
-    from shardcost.collectives.silicon import COLLECTIVES
+    from shardcost.collectives.library_time import COLLECTIVES
     from shardcost.report.stepped import algorithms
 
     return {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shardcost.asked.errors import UsageError
-from shardcost.asked.values import flag
 from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError, shown
+from shardcost.request.errors import UsageError
+from shardcost.request.values import flag
 
 _PLAIN = ("model", "config", "profile", "values", "of", "figure", "collective", "algorithm")
 """Fields that are no options of a command."""

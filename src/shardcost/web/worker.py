@@ -95,7 +95,7 @@ def _teller(out: BinaryIO) -> Callable[[int, int], None]:
 
 def answered(head: Head, body: bytes, tell: Callable[[int, int], None]) -> tuple[Head, bytes]:
     """Return the answer to a message, whatever happens on the way to it."""
-    from shardcost.asked.errors import ImpossibleError
+    from shardcost.request.errors import ImpossibleError
 
     started = time.perf_counter()
     try:

@@ -62,7 +62,7 @@ def figures(found: Estimate) -> list[str]:
     >>> from shardcost.estimate import estimate
     >>> found = estimate("llama3-8b", "h100_sxm", Layout(), Prefill(batch=1, prompt_tokens=512))
     >>> [name for name in figures(found) if name.startswith("parts.")][:2]
-    ['parts.products', 'parts.attention']
+    ['parts.gemm', 'parts.attention']
     """
     return list(_known(Asked.about(found)))
 

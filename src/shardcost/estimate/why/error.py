@@ -21,7 +21,7 @@ from shardcost.kernels.constants import KernelShelf, Section
 from shardcost.program.operations import Collective
 from shardcost.units import format_time
 
-_TABLES: Final = {"products": "gemm", "attention": "attention", "passes": "elementwise"}
+_TABLES: Final = {"gemm": "gemm", "attention": "attention", "elementwise": "elementwise"}
 """The measured tables that the kernels of a shelf are held to."""
 
 

@@ -23,9 +23,9 @@ from shardcost.estimate.why.reason import (
     total,
 )
 from shardcost.memory.cache import cache_bytes_per_layer
-from shardcost.memory.habits import Habits, habits_with
-from shardcost.memory.held import KINDS, Held
+from shardcost.memory.footprint import KINDS, Held
 from shardcost.memory.parameters import expert_copies
+from shardcost.memory.policy import MemoryPolicy, policy_with
 from shardcost.memory.saved import saved_by_layer, setting_of
 from shardcost.memory.stages import in_flight, last_stage, stage_by_cost, stage_evenly
 from shardcost.program.assemble import StageShare
@@ -155,17 +155,17 @@ class _Place(NamedTuple):
     share: StageShare
     index: Any
     layers: Any
-    habits: Habits
+    policy: MemoryPolicy
 
     @classmethod
     def of(cls, found: Estimate, stage: str) -> _Place:
         model, layout = found.model, found.layout
-        habits = habits_with(vars(found.software), found.software.memory)
-        last = last_stage(model, layout, habits.balance)
+        policy = policy_with(vars(found.software), found.software.memory)
+        last = last_stage(model, layout, policy.balance)
         index = {"first": 0, "middle": 1, "last": last}[stage]
-        split = stage_evenly if habits.balance == "layers" else stage_by_cost
+        split = stage_evenly if policy.balance == "layers" else stage_by_cost
         share = getattr(found.program.stages, stage)
-        return cls(found, share, index, split(model, layout, index).layers, habits)
+        return cls(found, share, index, split(model, layout, index).layers, policy)
 
 
 def _weights(place: _Place, *, sharded: bool) -> _Formula:
@@ -224,7 +224,7 @@ def _state_bytes(work: Train) -> float:
 
 def _activations(place: _Place, held: Held, work: Train) -> _Formula:
     model, layout = place.found.model, place.found.layout
-    setting = setting_of(model, layout, work.dtype, work.sequence_length, place.habits)
+    setting = setting_of(model, layout, work.dtype, work.sequence_length, place.policy)
     kept = sum(
         block.count * saved_by_layer(setting, block).kept(layout.recompute)
         for block in model.blocks
@@ -264,24 +264,24 @@ def _logits(place: _Place, held: Held, tokens: Any, which: str) -> _Formula:
 
 def _rest(place: _Place, held: Held, kind: str) -> _Formula:
     """Return what the software takes besides the tensors of the model."""
-    habits, software = place.habits, place.found.software
+    policy, software = place.policy, place.found.software
     stated = str(software.memory.get("source", "")) if software.memory else ""
     if kind == "buffers":
-        beside = held.buffers - habits.workspace_bytes
+        beside = held.buffers - policy.workspace_bytes
         terms = [
-            Term("workspace", float(habits.workspace_bytes), "bytes", "of the matrix libraries"),
+            Term("workspace", float(policy.workspace_bytes), "bytes", "of the matrix libraries"),
             Term("passing", float(beside), "bytes", "sends, gathered layers, inside one layer"),
         ]
         return _Formula("workspace + passing", terms)
     reserve = Term(
-        "reserve", float(habits.reserve_bytes), "bytes", "context, communicators, graphs", stated
+        "reserve", float(policy.reserve_bytes), "bytes", "context, communicators, graphs", stated
     )
-    if not habits.reserve_share:
+    if not policy.reserve_share:
         return _Formula("reserve", [reserve])
-    moving = (held.framework - habits.reserve_bytes) / habits.reserve_share
+    moving = (held.framework - policy.reserve_bytes) / policy.reserve_share
     terms = [
         reserve,
-        Term("fragments", float(habits.reserve_share), "share", "of what comes and goes", stated),
+        Term("fragments", float(policy.reserve_share), "share", "of what comes and goes", stated),
         Term("tensors", float(moving), "bytes", "that come and go in a pass"),
     ]
     return _Formula("reserve + fragments * tensors", terms)

@@ -8,7 +8,7 @@ from typing import Final
 from shardcost.catalog.errors import Residuals
 from shardcost.collectives.calibration import Calibration
 from shardcost.collectives.interval import interval_of
-from shardcost.collectives.silicon import CollectiveTime
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.estimate.calls import Call
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
@@ -17,10 +17,10 @@ from shardcost.estimate.why.operation_words import (
     attention_in_words,
     cache_bytes,
     collective_in_words,
-    passes_in_words,
+    elementwise_in_words,
+    gemm_in_words,
+    gemm_taken_apart,
     phase_of,
-    product_in_words,
-    product_taken_apart,
     section_for,
     some,
 )
@@ -35,7 +35,7 @@ from shardcost.estimate.why.reason import (
     stated_by,
 )
 from shardcost.kernels.constants import Section
-from shardcost.program.operations import AttentionCore, Collective, Pass, Product
+from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm
 from shardcost.units import format_percent, format_time
 
 _NEGLIGIBLE: Final = 1e-3
@@ -46,23 +46,23 @@ _ROUNDING: Final = 1e-10
 def operation(found: Estimate, prices: Prices, call: Call) -> Why:
     """Return why one call of an operation takes as long as it does."""
     op = call.op
-    if isinstance(op, Product):
+    if isinstance(op, Gemm):
         return _product(found, prices, call, op)
     if isinstance(op, AttentionCore):
         return _attention(found, prices, call, op)
-    if isinstance(op, Pass):
+    if isinstance(op, Elementwise):
         return _pass(found, prices, call, op)
     return _collective(found, prices, call, op)
 
 
-def _product(found: Estimate, prices: Prices, call: Call, op: Product) -> Why:
-    parts = product_taken_apart(prices, op)
+def _product(found: Estimate, prices: Prices, call: Call, op: Gemm) -> Why:
+    parts = gemm_taken_apart(prices, op)
     section, device = parts.section, prices.device
     source = _source(section)
     tiles_s = call.alone_s - parts.fixed_s - parts.input_s
     likeliest = (
         f"{parts.tile[0]} x {parts.tile[1]} tiles ({format_percent(parts.chosen)} likely),"
-        f" {some(parts.waves, 'wave')} over {device.compute_units} units: arithmetic and loads"
+        f" {some(parts.waves, 'wave')} over {device.sms} units: arithmetic and loads"
         f" {format_time(parts.compute_s)}, memory {format_time(parts.memory_s)}, limited by"
         f" {parts.limit}"
     )
@@ -80,8 +80,8 @@ def _product(found: Estimate, prices: Prices, call: Call, op: Product) -> Why:
         Term("FLOP", float(op.flops), "FLOP", "2 x m x n x k x batch"),
         Term("peak", peak, "FLOP/s", "dense", _peak_source(found, op.dtype)),
     ]
-    error = kernel_error("products", section, device, call.seconds)
-    words = product_in_words(found, prices, op, call.alone_s)
+    error = kernel_error("gemm", section, device, call.seconds)
+    words = gemm_in_words(found, prices, op, call.alone_s)
     return _one(call, expression, terms, error, words, found)
 
 
@@ -136,8 +136,8 @@ def _attention(found: Estimate, prices: Prices, call: Call, op: AttentionCore) -
     return _one(call, expression, terms, error, words, found)
 
 
-def _pass(found: Estimate, prices: Prices, call: Call, op: Pass) -> Why:
-    section, device = section_for(prices, "passes", "pass"), prices.device
+def _pass(found: Estimate, prices: Prices, call: Call, op: Elementwise) -> Why:
+    section, device = section_for(prices, "elementwise", "elementwise"), prices.device
     source = _source(section)
     table = section.constants
     memory = stated_by(found.cluster, "device.memory_bytes_per_s")
@@ -149,8 +149,8 @@ def _pass(found: Estimate, prices: Prices, call: Call, op: Pass) -> Why:
         Term("memory_rate", float(device.memory_bytes_per_s), "bytes/s", "nominal", memory),
     ]
     expression = "kernels * latency + bytes / (share * memory_rate)"
-    error = kernel_error("passes", section, device, call.seconds)
-    words = passes_in_words(found, prices, [op], "")
+    error = kernel_error("elementwise", section, device, call.seconds)
+    words = elementwise_in_words(found, prices, [op], "")
     return _one(call, expression, terms, error, words, found)
 
 

@@ -11,8 +11,8 @@ from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.why.reason import brief, flop
 from shardcost.kernels.constants import KernelShelf, Section, section_of
-from shardcost.kernels.products import Parts, product_parts, product_section
-from shardcost.program.operations import AttentionCore, Collective, Operation, Pass, Product
+from shardcost.kernels.gemm import Parts, gemm_parts, gemm_section
+from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Operation
 from shardcost.units import (
     format_bytes,
     format_bytes_decimal,
@@ -23,9 +23,9 @@ from shardcost.units import (
 )
 
 
-def product_in_words(found: Estimate, prices: Prices, op: Product, seconds: float) -> str:
+def gemm_in_words(found: Estimate, prices: Prices, op: Gemm, seconds: float) -> str:
     """Return shape, rate, tiles, limit and constants of a product."""
-    device, parts = found.cluster.device, product_taken_apart(prices, op)
+    device, parts = found.cluster.device, gemm_taken_apart(prices, op)
     m, n, k, batch = (round(each) for each in (op.m, op.n, op.k, op.batch))
     flops = op.flops / op.count
     count = f"{batch} x " if batch > 1 else ""
@@ -35,7 +35,7 @@ def product_in_words(found: Estimate, prices: Prices, op: Product, seconds: floa
         f" {flop(flops)} in {format_time(seconds)} = {format_flops(flops / seconds)},"
         f" {format_percent(flops / seconds / device.peak(op.dtype))} of the peak;"
         f" {parts.tile[0]} x {parts.tile[1]} tiles{splits}, {some(parts.waves, 'wave')} over"
-        f" {device.compute_units} units, limited by {parts.limit}: arithmetic and loads"
+        f" {device.sms} units, limited by {parts.limit}: arithmetic and loads"
         f" {format_time(parts.compute_s)}, memory {format_time(parts.memory_s)}, launch"
         f" {format_time(parts.fixed_s)}. {_stated(parts.section)}"
     )
@@ -62,9 +62,11 @@ def attention_in_words(found: Estimate, prices: Prices, op: AttentionCore, secon
     return f"{shape}: {format_time(seconds)} = {reached}. {_stated(section)}"
 
 
-def passes_in_words(found: Estimate, prices: Prices, passes: Sequence[Pass], where: str) -> str:
+def elementwise_in_words(
+    found: Estimate, prices: Prices, passes: Sequence[Elementwise], where: str
+) -> str:
     """Return how memory-bound kernels are priced."""
-    section = section_for(prices, "passes", "pass")
+    section = section_for(prices, "elementwise", "elementwise")
     moved = sum(float(op.bytes_moved * op.count) for op in passes)
     kernels = sum(float(op.kernels * op.count) for op in passes)
     latency, share = section.constants["latency_us"], section.constants["memory_share"]
@@ -100,28 +102,28 @@ def collective_in_words(found: Estimate, prices: Prices, op: Collective, seconds
     )
 
 
-def product_taken_apart(prices: Prices, op: Product) -> Parts:
+def gemm_taken_apart(prices: Prices, op: Gemm) -> Parts:
     """Return a product's likeliest tiles and what they take, by the constants that price it."""
     sizes = (round(each) for each in (op.m, op.n, op.k))
-    section = section_for(prices, "products", op.dtype)
-    return product_parts(prices.device, op.dtype, *sizes, batch=round(op.batch), constants=section)
+    section = section_for(prices, "gemm", op.dtype)
+    return gemm_parts(prices.device, op.dtype, *sizes, batch=round(op.batch), constants=section)
 
 
 def section_for(prices: Prices, shelf: KernelShelf, name: str) -> Section:
     """Return the constants that price a kernel: the software's own, else the device's."""
-    if shelf == "products":
-        return prices.own_products(name) or product_section(prices.device, name)
+    if shelf == "gemm":
+        return prices.own_gemm(name) or gemm_section(prices.device, name)
     return prices.own(shelf, name) or section_of(shelf, prices.device, name)
 
 
 def section_of_call(prices: Prices, call: Call) -> tuple[KernelShelf, Section, dict[str, str]]:
     """Return the shelf and the constants of a kernel, and what rows like it have in common."""
     op = call.op
-    if isinstance(op, Product):
-        return "products", section_for(prices, "products", op.dtype), {}
+    if isinstance(op, Gemm):
+        return "gemm", section_for(prices, "gemm", op.dtype), {}
     if isinstance(op, AttentionCore):
         return "attention", section_for(prices, "attention", phase_of(op)), {"phase": phase_of(op)}
-    return "passes", section_for(prices, "passes", "pass"), {}
+    return "elementwise", section_for(prices, "elementwise", "elementwise"), {}
 
 
 def phase_of(op: AttentionCore) -> str:

@@ -15,13 +15,13 @@ from shardcost.estimate.why.error import kernel_error, run_error, time_part, tim
 from shardcost.estimate.why.operation_words import section_of_call
 from shardcost.estimate.why.reason import Part, Term, Why, reason, total
 from shardcost.estimate.work import step_work
-from shardcost.program.operations import AttentionCore, Pass, Product
+from shardcost.program.operations import AttentionCore, Elementwise, Gemm
 from shardcost.schedule.step import StepTime, step_time
 from shardcost.schedule.work import Stage, StepWork
 from shardcost.units import format_time
 from shardcost.workload import Train
 
-_KINDS: Final = {"products": Product, "attention": AttentionCore, "passes": Pass}
+_KINDS: Final = {"gemm": Gemm, "attention": AttentionCore, "elementwise": Elementwise}
 _SCHEDULES: Final = {
     "1f1b": "Narayanan et al. 2019, arXiv:1806.03377",
     "interleaved": "Narayanan et al. 2021, arXiv:2104.04473",
@@ -148,7 +148,7 @@ def _compute(asked: Asked, figure: str, kind: str) -> Why:
     chosen = [
         call
         for call in asked.calls.values()
-        if isinstance(call.op, _KINDS["passes" if once else kind])
+        if isinstance(call.op, _KINDS["elementwise" if once else kind])
         and (call.where == ("optimizer",)) == once
     ]
     seconds = float(found.parts_s[kind])
@@ -227,7 +227,7 @@ def _joined(first: Stage, last: Stage) -> Stage:
 def _equal_stages(found: Estimate, pace: Stage) -> tuple[str, str, Any]:
     """Return the schedule's formula for equal stages, with values put in, and its result."""
     layout, m = found.layout, found.program.micro_batches
-    p, v = layout.pp, layout.chunks
+    p, v = layout.pp, layout.virtual_stages
     f, b, w = _forward(pace), _backward(pace), _weight(pace)
     times = f"{format_time(f)} + {format_time(b + w)}"
     if layout.schedule == "zero_bubble":

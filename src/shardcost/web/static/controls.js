@@ -19,14 +19,14 @@ const AXES = {
   pp: ["Pipeline", "stages of consecutive layers"],
   dp: ["Data", "replicas that divide the batch"],
   ep: ["Expert", "GPUs that the experts of a layer are spread over"],
-  chunks: ["Chunks", "model chunks on each pipeline stage, interleaved"],
+  virtual_stages: ["Virtual stages", "virtual pipeline stages of each rank (VP), interleaved"],
   micro_batch: ["Micro-batch", "sequences that a replica works on at a time"],
   zero: ["ZeRO", "what dp shards: 1 optimizer, 2 gradients too, 3 weights too"],
 };
 
 /** Until the server has said which axes there are. @type {Record<string, string[]>} */
 const USUAL_AXES = {
-  train: ["gpus", "tp", "cp", "pp", "dp", "chunks", "micro_batch", "zero"],
+  train: ["gpus", "tp", "cp", "pp", "dp", "virtual_stages", "micro_batch", "zero"],
   prefill: ["gpus", "tp", "cp", "pp", "dp"],
   decode: ["gpus", "tp", "cp", "pp", "dp"],
 };
@@ -35,7 +35,7 @@ const USUAL_AXES = {
 const CHOICES = { recompute: "Recompute", schedule: "Schedule" };
 /** @type {Record<string, string>} */
 const MORE_CHOICES = {
-  scheme: "tp products",
+  scheme: "TP scheme",
   context_scheme: "Context by",
   order: "Nearest first",
 };
@@ -111,7 +111,7 @@ export class Controls {
 
   buildChoices() {
     const choices = byId("layout-choices");
-    choices.append(this.flag("sequence_parallel", "Sequence parallel between products"));
+    choices.append(this.flag("sequence_parallel", "Sequence parallel"));
     for (const [field, label] of Object.entries(CHOICES)) choices.append(this.list(field, label));
     const more = byId("more-layout-fields");
     for (const [field, label] of Object.entries(MORE_CHOICES)) more.append(this.list(field, label));

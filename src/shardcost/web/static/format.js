@@ -125,14 +125,15 @@ export function ends(low, high, form = time) {
   return `${unit && from.endsWith(unit) ? from.slice(0, -unit.length) : from} to ${to}`;
 }
 
-const DEGREES = ["tp", "cp", "ep", "pp", "dp", "chunks"];
+const DEGREES = ["tp", "cp", "ep", "pp", "dp", "virtual_stages"];
+const SHORT = /** @type {Record<string, string>} */ ({ virtual_stages: "vp" });
 
 /**
  * Return the degrees above 1 of a layout in the field's compact form: tp8pp4.
  * @param {Record<string, any>} layout
  */
 export function layoutShort(layout) {
-  const said = DEGREES.filter((name) => layout[name] > 1).map((name) => `${name}${layout[name]}`);
+  const said = DEGREES.filter((name) => layout[name] > 1).map((name) => `${SHORT[name] ?? name}${layout[name]}`);
   return said.join("") || "tp1";
 }
 
@@ -141,7 +142,7 @@ const USUAL = /** @type {const} */ ({
   schedule: ["1f1b", "{} schedule"],
   zero: [0, "ZeRO {}"],
   micro_batch: [1, "micro-batch {}"],
-  scheme: ["1d", "{} products"],
+  scheme: ["1d", "{} scheme"],
   context_scheme: ["ring", "context by {}"],
   order: ["tp-cp-dp-pp", "placed {}"],
 });

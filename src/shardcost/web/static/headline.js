@@ -18,7 +18,7 @@ const TRIFLE = 1e-9; // of the time: rounding, not a part
 export function partColour(part) {
   const group = part.endsWith(" communication") ? part.split(" ")[0] : null;
   if (group) return ["tp", "dp", "pp", "cp", "ep"].includes(group) ? `k-${group}` : "k-cp";
-  const known = ["products", "attention", "passes", "optimizer", "bubble"];
+  const known = ["gemm", "attention", "elementwise", "optimizer", "bubble"];
   return known.includes(part) ? `k-${part}` : "k-host";
 }
 

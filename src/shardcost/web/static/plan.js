@@ -31,7 +31,7 @@ const OBJECTIVES = {
 
 /** Fields of a layout that a row loads, with what they are when nothing is said. */
 const USUAL = /** @type {Record<string, any>} */ ({
-  tp: 1, cp: 1, pp: 1, ep: 1, chunks: 1, micro_batch: 1, zero: 0, sequence_parallel: false,
+  tp: 1, cp: 1, pp: 1, ep: 1, virtual_stages: 1, micro_batch: 1, zero: 0, sequence_parallel: false,
   recompute: "none", schedule: "1f1b", scheme: "1d", context_scheme: "ring", order: "tp-cp-dp-pp",
   imbalance: 1, shard_degree: null,
 });

@@ -15,7 +15,7 @@ export const PLAN = [
 ];
 /** What a search may fix; in a URL each begins with fix_. */
 export const FREE = [
-  "tp", "cp", "pp", "dp", "ep", "micro_batch", "chunks", "zero", "sequence_parallel", "recompute",
+  "tp", "cp", "pp", "dp", "ep", "micro_batch", "virtual_stages", "zero", "sequence_parallel", "recompute",
   "schedule", "context_scheme", "scheme", "order",
 ];
 const SEARCHED = [...PLAN.map((name) => `plan_${name}`), ...FREE.map((name) => `fix_${name}`)];
@@ -64,7 +64,7 @@ export const FIELDS = {
   pp: ["whole", EVERY],
   dp: ["whole", EVERY],
   ep: ["whole", EVERY],
-  chunks: ["whole", TRAIN],
+  virtual_stages: ["whole", TRAIN],
   micro_batch: ["whole", TRAIN],
   zero: ["whole", TRAIN],
   shard_degree: ["whole", TRAIN],

@@ -2,11 +2,9 @@
 
 const GROUPS = { tp: "c2", dp: "c5", pp: "c4", cp: "c3", ep: "c3" };
 const KINDS = {
-  product: "c1",
-  products: "c1",
+  gemm: "c1",
   attention: "c6",
-  pass: "c7",
-  passes: "c7",
+  elementwise: "c7",
   optimizer: "c7",
   update: "c7",
   forward: "c1",

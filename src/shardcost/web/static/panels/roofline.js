@@ -6,7 +6,7 @@ import { empty, framed, table, words } from "./parts.js";
 export const id = "roofline";
 export const title = "Roofline";
 
-const KINDS = ["product", "attention", "pass"];
+const KINDS = ["gemm", "attention", "elementwise"];
 const SMALLEST = 3.5;
 const LARGEST = 12;
 

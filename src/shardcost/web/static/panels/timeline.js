@@ -12,9 +12,9 @@ const VIEWS = [
   ["step", "the whole step"],
 ];
 const KINDS = {
-  product: "products",
+  gemm: "gemm",
   attention: "attention",
-  pass: "passes over memory",
+  elementwise: "elementwise (memory-bound)",
   optimizer: "optimizer",
   forward: "forward",
   backward: "backward",

@@ -1,0 +1,1 @@
+"""Collective algorithms as exact schedules: steps, closed forms, topologies, simulation."""

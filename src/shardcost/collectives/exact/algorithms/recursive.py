@@ -1,0 +1,149 @@
+"""Recursive algorithms: partners at distance 1, 2, 4, … exchange all that they have.
+
+Recursive doubling, recursive halving and their combination for all-reduce (Rabenseifner) are in
+Thakur, Rabenseifner, Gropp, 2005, "Optimization of collective communication operations in MPICH".
+They need a power of two; for other n the ranks in excess hand their data to a neighbour before,
+and get the result from it afterwards ("folding").
+
+The algorithms of Bruck, Ho, Kipnis, Upfal, Weathersby, 1997, "Efficient algorithms for all-to-all
+communications in multiport message-passing systems", take ceil(log2 n) steps for any n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shardcost.collectives.exact.algorithms.plan import Plan, in_turn, mirrored
+from shardcost.collectives.exact.schedule import Ints, Step
+
+
+class Folding(NamedTuple):
+    """Who takes part in the exchanges, a power of two, and whom the others hand their data to.
+
+    With e ranks in excess these are 0, 2, … 2(e - 1), and each hands over to the rank after it.
+    """
+
+    excess: Ints
+    core: Ints
+
+    @property
+    def hosts(self) -> Ints:
+        """The ranks that take over from those in excess, in their order."""
+        return self.excess + 1
+
+
+def folding(ranks: int) -> Folding:
+    """Return how n ranks become a power of two.
+
+    >>> [column.tolist() for column in folding(6)]
+    [[0, 2], [1, 3, 4, 5]]
+    """
+    excess = 2 * np.arange(ranks - (1 << (ranks.bit_length() - 1)))
+    return Folding(excess, np.setdiff1d(np.arange(ranks), excess))
+
+
+def doubling_all_reduce(ranks: int) -> Plan:
+    """Return the exchange of whole buffers with partners at distance 1, 2, 4, …."""
+    fold = folding(ranks)
+    seat = np.arange(len(fold.core))
+    steps = tuple(
+        Step.of(fold.core, fold.core[seat ^ distance], 0, reduces=True)
+        for distance in _powers_of_two(len(fold.core))
+    )
+    return _folded(Plan(1, steps), fold)
+
+
+def halving_doubling_all_reduce(ranks: int) -> Plan:
+    """Return the reduce-scatter by halving among the core, then the all-gather by doubling."""
+    fold = folding(ranks)
+    gather = Plan(len(fold.core), _doubled(fold.core, [[c] for c in range(len(fold.core))]))
+    return _folded(in_turn(mirrored(gather), gather), fold)
+
+
+def doubling_all_gather(ranks: int) -> Plan:
+    """Return the exchange of all blocks gathered so far with partners at distance 1, 2, 4, …."""
+    fold = folding(ranks)
+    guests = dict(zip(fold.hosts.tolist(), fold.excess.tolist(), strict=True))
+    held = [[guests[rank], rank] if rank in guests else [rank] for rank in fold.core.tolist()]
+    steps = _doubled(fold.core, held)
+    if not guests:
+        return Plan(ranks, steps)
+    before = Step.of(fold.excess, fold.hosts, fold.excess, reduces=False)
+    missing = np.arange(ranks) != fold.excess[:, None]
+    guest, chunk = np.nonzero(missing)
+    after = Step.of(fold.hosts[guest], fold.excess[guest], chunk, reduces=False)
+    return Plan(ranks, (before, *steps, after))
+
+
+def halving_reduce_scatter(ranks: int) -> Plan:
+    """Return the mirror of the all-gather: partners at distance …, 4, 2, 1 exchange halves."""
+    return mirrored(doubling_all_gather(ranks))
+
+
+def bruck_all_gather(ranks: int) -> Plan:
+    """Return the steps in which rank r sends all its blocks, r, r + 1, …, to r - 1, r - 2, …."""
+    rank = np.arange(ranks)[:, None]
+    steps = (
+        Step.of(
+            rank,
+            (rank - distance) % ranks,
+            (rank + np.arange(min(distance, ranks - distance))) % ranks,
+            reduces=False,
+        )
+        for distance in _powers_of_two(ranks)
+    )
+    return Plan(ranks, tuple(steps))
+
+
+def bruck_reduce_scatter(ranks: int) -> Plan:
+    """Return the mirror of the all-gather."""
+    return mirrored(bruck_all_gather(ranks))
+
+
+def bruck_all_to_all(ranks: int) -> Plan:
+    """Return the steps in which chunks travel the bits of their distance, lowest first."""
+    source = np.arange(ranks)[:, None]
+    away = np.arange(ranks)
+    steps = []
+    for distance in _powers_of_two(ranks):
+        moving = away[(away & distance) != 0]
+        chunk = source * ranks + (source + moving) % ranks
+        holder = (source + moving % distance) % ranks
+        steps.append(Step.of(holder, (holder + distance) % ranks, chunk, reduces=False))
+    return Plan(ranks**2, tuple(steps))
+
+
+def _folded(plan: Plan, fold: Folding) -> Plan:
+    """Return an all-reduce of the core with the ranks in excess added before and told after."""
+    if not len(fold.excess):
+        return plan
+    chunk = np.arange(plan.chunks)
+    excess, hosts = fold.excess[:, None], fold.hosts[:, None]
+    before = Step.of(excess, hosts, chunk, reduces=True)
+    after = Step.of(hosts, excess, chunk, reduces=False)
+    return plan._replace(steps=(before, *plan.steps, after))
+
+
+def _doubled(core: Ints, held: Sequence[list[int]]) -> tuple[Step, ...]:
+    """Return the all-gather by doubling among `core`, each of which starts with chunks `held`."""
+    steps = []
+    for distance in _powers_of_two(len(core)):
+        moves = [
+            (core[seat], core[seat ^ distance], chunk)
+            for seat, chunks in enumerate(held)
+            for chunk in chunks
+        ]
+        source, target, chunk = np.array(moves).T
+        steps.append(Step.of(source, target, chunk, reduces=False))
+        held = [chunks + held[seat ^ distance] for seat, chunks in enumerate(held)]
+    return tuple(steps)
+
+
+def _powers_of_two(below: int) -> Iterator[int]:
+    power = 1
+    while power < below:
+        yield power
+        power *= 2

@@ -1,0 +1,64 @@
+"""Rings: every rank passes on to its neighbour what it last got.
+
+Patarasuk, Yuan, 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations". The
+bidirectional ring sends half of every block each way round, for links that carry both directions
+at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardcost.collectives.exact.algorithms.plan import Plan, at_once, in_turn, mirrored
+from shardcost.collectives.exact.schedule import Ints, Step
+
+
+def passed_around(rings: Ints, held: Ints) -> tuple[Step, ...]:
+    """Return the steps after which everyone on a ring holds what anyone on it held.
+
+    Args:
+        rings: Ranks in the order of their ring, one row per ring.
+        held: The chunks that each of them starts with, along a third axis.
+    """
+    after = np.roll(rings, -1, axis=1)[..., None]
+    return tuple(
+        Step.of(rings[..., None], after, np.roll(held, number, axis=1), reduces=False)
+        for number in range(rings.shape[1] - 1)
+    )
+
+
+def all_gather(ranks: int) -> Plan:
+    """Return the ring r, r + 1, …: block b starts at rank b."""
+    return _ring(np.arange(ranks), np.arange(ranks), chunks=ranks)
+
+
+def reduce_scatter(ranks: int) -> Plan:
+    """Return the reduce-scatter in the same direction as `all_gather`."""
+    order = np.arange(ranks)[::-1]
+    return mirrored(_ring(order, order, chunks=ranks))
+
+
+def all_reduce(ranks: int) -> Plan:
+    """Return the reduce-scatter, then the all-gather."""
+    return in_turn(reduce_scatter(ranks), all_gather(ranks))
+
+
+def bidirectional_all_gather(ranks: int) -> Plan:
+    """Return two rings at once: the first half of each block goes up, the second half down."""
+    up, down = np.arange(ranks), np.arange(ranks)[::-1]
+    chunks = 2 * ranks
+    return at_once(_ring(up, 2 * up, chunks=chunks), _ring(down, 2 * down + 1, chunks=chunks))
+
+
+def bidirectional_reduce_scatter(ranks: int) -> Plan:
+    """Return the mirror of the all-gather."""
+    return mirrored(bidirectional_all_gather(ranks))
+
+
+def bidirectional_all_reduce(ranks: int) -> Plan:
+    """Return the reduce-scatter, then the all-gather."""
+    return in_turn(bidirectional_reduce_scatter(ranks), bidirectional_all_gather(ranks))
+
+
+def _ring(order: Ints, held: Ints, *, chunks: int) -> Plan:
+    return Plan(chunks, passed_around(order[None, :], held[None, :, None]))

@@ -1,0 +1,123 @@
+"""Trees and chains: a rank hands on every piece as soon as it holds it.
+
+The buffer is cut into pieces that follow each other down the tree, so that all its levels work at
+once. A chain is a tree in which everyone has one child. In a binary tree half of the ranks are
+leaves that never send; the double binary tree (Sanders, Speck, Träff, 2009, "Two-tree algorithms
+for full bandwidth broadcast, reduction and scan") sends each half of the buffer down a tree of its
+own, and the leaves of one are inner nodes of the other. An all-reduce is the reduce up the tree,
+then the broadcast down.
+
+Trees are given by each rank's parent; rank 0 is the root and its own parent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardcost.collectives.exact.algorithms.plan import Plan, at_once, in_turn, mirrored, pipelined
+from shardcost.collectives.exact.schedule import Ints, Step
+
+
+def chain_broadcast(ranks: int, pieces: int) -> Plan:
+    """Return the broadcast along 0, 1, …, n - 1."""
+    return pipelined(_down(np.maximum(np.arange(ranks) - 1, 0), chunk=0, chunks=1), pieces)
+
+
+def chain_reduce(ranks: int, pieces: int) -> Plan:
+    """Return the mirror of the broadcast."""
+    return mirrored(chain_broadcast(ranks, pieces))
+
+
+def binary_broadcast(ranks: int, pieces: int) -> Plan:
+    """Return the broadcast down the tree in which the children of r are 2r + 1 and 2r + 2."""
+    parents = np.maximum(np.arange(ranks) - 1, 0) // 2
+    return pipelined(_down(parents, chunk=0, chunks=1), pieces)
+
+
+def binary_reduce(ranks: int, pieces: int) -> Plan:
+    """Return the mirror of the broadcast."""
+    return mirrored(binary_broadcast(ranks, pieces))
+
+
+def binary_all_reduce(ranks: int, pieces: int) -> Plan:
+    """Return the reduce, then the broadcast."""
+    return in_turn(binary_reduce(ranks, pieces), binary_broadcast(ranks, pieces))
+
+
+def double_binary_broadcast(ranks: int, pieces: int) -> Plan:
+    """Return the broadcast of each half of the buffer down its own tree."""
+    first, second = two_trees(ranks)
+    halves = at_once(_down(first, chunk=0, chunks=2), _down(second, chunk=1, chunks=2))
+    return pipelined(halves, pieces)
+
+
+def double_binary_reduce(ranks: int, pieces: int) -> Plan:
+    """Return the mirror of the broadcast."""
+    return mirrored(double_binary_broadcast(ranks, pieces))
+
+
+def double_binary_all_reduce(ranks: int, pieces: int) -> Plan:
+    """Return the reduce, then the broadcast."""
+    return in_turn(double_binary_reduce(ranks, pieces), double_binary_broadcast(ranks, pieces))
+
+
+def binomial_broadcast(ranks: int) -> Plan:
+    """Return the broadcast in which all who have the buffer send it to one more rank each."""
+    steps = []
+    have = 1
+    while have < ranks:
+        source = np.arange(min(have, ranks - have))
+        steps.append(Step.of(source, source + have, 0, reduces=False))
+        have *= 2
+    return Plan(1, tuple(steps))
+
+
+def binomial_reduce(ranks: int) -> Plan:
+    """Return the mirror of the broadcast."""
+    return mirrored(binomial_broadcast(ranks))
+
+
+def two_trees(ranks: int) -> tuple[Ints, Ints]:
+    """Return the parents in two trees below rank 0; none but 0 is an inner node of both.
+
+    Inner nodes of the first are the even ranks. The second is the first on renumbered ranks:
+    mirrored where their number is even, shifted by one where it is odd, so that parities change.
+    """
+    others = ranks - 1
+    rank = np.arange(1, ranks)
+    seat = others + 1 - rank if others % 2 == 0 else rank % others + 1
+    rank_at = np.zeros(ranks, dtype=np.int64)
+    rank_at[seat] = rank
+    first = _in_order_parents(ranks)
+    second = np.zeros(ranks, dtype=np.int64)
+    second[rank] = rank_at[first[seat]]
+    return first, second
+
+
+def _in_order_parents(ranks: int) -> Ints:
+    """Return the parents in a binary tree over 1 … n - 1 in which even ranks are inner nodes.
+
+    Read from left to right the ranks are in order. The parent of a rank whose lowest bit is b has
+    b cleared and 2b set; where there is no such rank, the nearest ancestor that exists.
+    """
+    parents = np.zeros(ranks, dtype=np.int64)
+    for rank in range(1, ranks):
+        bit = rank & -rank
+        parent = (rank & ~bit) | 2 * bit
+        while parent >= ranks and parent & (parent - 1):
+            bit = parent & -parent
+            parent = (parent & ~bit) | 2 * bit
+        parents[rank] = parent if parent < ranks else 0
+    return parents
+
+
+def _down(parents: Ints, *, chunk: int, chunks: int) -> Plan:
+    """Return the steps that take a chunk from rank 0 to all, one level of the tree per step."""
+    steps = []
+    level = np.zeros(1, dtype=np.int64)
+    waiting = np.arange(1, len(parents))
+    while len(waiting):
+        here = np.isin(parents[waiting], level)
+        level, waiting = waiting[here], waiting[~here]
+        steps.append(Step.of(parents[level], level, chunk, reduces=False))
+    return Plan(chunks, tuple(steps))

@@ -1,0 +1,549 @@
+"""How devices are wired: graphs of devices, switches and host bridges with directed links.
+
+A `Topology` is plain data: places (devices first, so device 3 is place 3) and directed links, each
+with a rate and a latency. Every cable is two links, one for each direction. What a schedule of a
+collective makes of them is simulated in `shardcost.collectives.exact.simulate`.
+
+**Rates** are bytes per second in one direction. Where all links of a device lead to a switch, its
+port is one link with the rate of all of them together; two parallel cables between the same two
+devices are one link with twice the rate.
+
+**Latency** is what a message spends on its way before its first byte arrives, summed over the links
+of its route. The builders take it from device to device and put half of it on the way into a
+switch, half on the way out.
+
+**Routes** are the same in every run: the cheapest path, in hops. Of paths equally cheap a device
+takes the first, so that a torus is crossed in order of its dimensions, and a switch spreads them by
+the server of the target: D-mod-K, which keeps shifts free of contention (Zahavi, "D-Mod-K Routing
+Providing Non-Blocking Traffic for Shift Permutations on Real Life Fat Trees", Technion CCIT 776,
+2010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, combinations, product
+from math import inf, prod
+from numbers import Real
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from shardcost.cluster import CUBE_MESH, CUBE_MESH_CABLES, Cluster, Network, Tier
+from shardcost.errors import BadTypeError, BadValueError, MissingExtraError
+from shardcost.scalars import positive_number, whole_number
+
+Route: TypeAlias = tuple[int, ...]
+"""Links one after another, as indices into `Topology.links`."""
+
+_HOP: Final = 2
+_NETWORK_HOP: Final = 1000
+"""Into and out of a network port: dear, so that no traffic leaves a server without need."""
+_SPINE_HOP: Final = 1
+"""Cheaper than a hop through a neighbour, so that traffic between rails crosses the spines."""
+_AVOIDED_SPINE_HOP: Final = 100
+
+
+class Place(NamedTuple):
+    """A device, a switch, a network port or the host's memory."""
+
+    name: str
+    kind: str
+    server: int = 0
+    reduces: bool = False
+    """It can add up what passes through it."""
+
+
+class Link(NamedTuple):
+    """One direction of a cable."""
+
+    source: int
+    target: int
+    bytes_per_s: float
+    latency_s: float = 0.0
+    cost: int = _HOP
+    """What a route pays for it; the cheapest wins."""
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Places and the links between them; the first `devices` places are the devices.
+
+    >>> four = nvswitch(4, 450e9)
+    >>> [four.link_name(link) for link in four.route(0, 3)]
+    ['gpu 0 > nvswitch', 'nvswitch > gpu 3']
+    """
+
+    name: str
+    places: tuple[Place, ...]
+    links: tuple[Link, ...]
+    _distances: dict[int, Mapping[int, int]] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def devices(self) -> int:
+        """How many devices there are."""
+        return sum(place.kind == "gpu" for place in self.places)
+
+    @cached_property
+    def _outgoing(self) -> list[list[int]]:
+        outgoing: list[list[int]] = [[] for _ in self.places]
+        for index, link in enumerate(self.links):
+            outgoing[link.source].append(index)
+        return outgoing
+
+    @cached_property
+    def _graph(self) -> Any:
+        """The same as a networkx graph."""
+        graph = _networkx().DiGraph()
+        graph.add_nodes_from(range(len(self.places)))
+        graph.add_edges_from((link.source, link.target, link._asdict()) for link in self.links)
+        return graph
+
+    def link_name(self, link: int) -> str:
+        """Return a link as its two ends: ``gpu 0 > nvswitch``."""
+        source, target = self.links[link][:2]
+        return f"{self.places[source].name} > {self.places[target].name}"
+
+    def route(self, source: int, target: int) -> Route:
+        """Return the links from one place to another."""
+        distance = self._distances_to(target)
+        if source not in distance:
+            ends = self.places[source].name, self.places[target].name
+            raise BadValueError(f"route in {self.name}", ends, "between places that links connect")
+        route, at = [], source
+        while at != target:
+            route.append(self._next_link(at, target, distance))
+            at = self.links[route[-1]].target
+        return tuple(route)
+
+    def latency_s(self, route: Route) -> float:
+        """Return what a message spends on a route before its first byte arrives."""
+        return sum(self.links[link].latency_s for link in route)
+
+    def reducing_switch(self, devices: Collection[int]) -> int:
+        """Return the first switch that is linked to all these devices and can reduce."""
+        for index, place in enumerate(self.places):
+            if place.reduces:
+                linked = {self.links[link].target for link in self._outgoing[index]}
+                if linked.issuperset(devices):
+                    return index
+        rule = "linked to one switch that reduces, since the schedule reduces in a switch"
+        raise BadValueError(f"devices of {self.name}", sorted(devices), rule)
+
+    def _next_link(self, at: int, target: int, distance: Mapping[int, int]) -> int:
+        cheapest = [
+            index
+            for index in self._outgoing[at]
+            if (link := self.links[index]).target in distance
+            and distance[link.target] + link.cost == distance[at]
+        ]
+        spread = 0 if at < self.devices else self.places[target].server
+        return cheapest[spread % len(cheapest)]
+
+    def _distances_to(self, target: int) -> Mapping[int, int]:
+        if target not in self._distances:
+            backwards = self._graph.reverse(copy=False)
+            self._distances[target] = _networkx().single_source_dijkstra_path_length(
+                backwards, target, weight="cost"
+            )
+        return self._distances[target]
+
+
+def nvswitch(
+    gpus: int, bytes_per_s: float, *, latency_s: float = 0.0, in_switch_reduction: bool = True
+) -> Topology:
+    """Return devices behind one switch that never blocks: each has one port each way.
+
+    Args:
+        gpus: Devices.
+        bytes_per_s: Of each device's port, one direction.
+        latency_s: From device to device.
+        in_switch_reduction: The switch can add up and replicate (NVLink SHARP).
+    """
+    plan = _Plan()
+    _wire_nvswitch(plan, plan.server(gpus), bytes_per_s, latency_s, reduces=in_switch_reduction)
+    return plan.topology(f"nvswitch of {gpus}")
+
+
+def nvl72(
+    bytes_per_s: float, *, trays: int = 18, gpus_per_tray: int = 4, latency_s: float = 0.0
+) -> Topology:
+    """Return a rack that is one NVLink domain: 18 trays of 4 devices behind one layer of switches.
+
+    Every device has a link to every switch chip, so the layer acts as one switch that never blocks
+    (NVIDIA GB200 NVL72 product page, 2024). A tray is a server of its own: `Place.server` tells.
+    """
+    plan = _Plan()
+    servers = [plan.server(gpus_per_tray) for _ in range(whole_number("trays", trays, 1))]
+    _wire_nvswitch(plan, list(chain(*servers)), bytes_per_s, latency_s, reduces=True)
+    return plan.topology(f"nvl{trays * gpus_per_tray}")
+
+
+def full_mesh(gpus: int, link_bytes_per_s: float, *, latency_s: float = 0.0) -> Topology:
+    """Return devices with one link between each two (AMD's xGMI, Intel's Gaudi)."""
+    plan = _Plan()
+    _wire_full_mesh(plan, plan.server(gpus), link_bytes_per_s, latency_s)
+    return plan.topology(f"full mesh of {gpus}")
+
+
+def cube_mesh(link_bytes_per_s: float, *, latency_s: float = 0.0) -> Topology:
+    """Return the hybrid cube mesh of the DGX-1 with V100: 8 devices, 6 links each, some doubled.
+
+    Two devices without a link between them reach each other through a device next to both.
+
+    (NVIDIA DGX-1 with Tesla V100 System Architecture white paper, NVIDIA, 2017.)
+    """
+    plan = _Plan()
+    _wire_cube_mesh(plan, plan.server(8), link_bytes_per_s, latency_s)
+    return plan.topology("cube mesh")
+
+
+def torus(
+    shape: Sequence[int], link_bytes_per_s: float, *, wrap: bool = True, latency_s: float = 0.0
+) -> Topology:
+    """Return a torus of one to three dimensions; the last varies fastest in the device's number.
+
+    Without `wrap` it is a mesh: no link joins the ends of a row.
+
+    >>> torus((4, 4, 4), 50e9).devices
+    64
+    """
+    if not isinstance(shape, tuple | list):
+        raise BadTypeError("shape", shape, "one to three whole numbers, one per dimension")
+    if not 1 <= len(shape) <= 3:
+        raise BadValueError("shape", tuple(shape), "one to three whole numbers, one per dimension")
+    sides = [whole_number("shape", side, 1) for side in shape]
+    plan = _Plan()
+    at = dict(zip(product(*map(range, sides)), plan.server(prod(sides)), strict=True))
+    rate, latency = _rate("link_bytes_per_s", link_bytes_per_s), _latency("latency_s", latency_s)
+    for dimension, side in enumerate(sides):
+        for place, device in at.items():
+            onward = (place[dimension] + 1) % side
+            if not wrap and onward == 0:
+                continue
+            neighbour = at[(*place[:dimension], onward, *place[dimension + 1 :])]
+            if side > 2 or device < neighbour:  # two devices in a row share one cable, not two
+                plan.join(device, neighbour, rate, latency)
+    kind = "torus" if wrap else "mesh"
+    return plan.topology(f"{kind} of " + " x ".join(map(str, sides)))
+
+
+def pcie_tree(
+    gpus: int,
+    bytes_per_s: float,
+    *,
+    gpus_per_switch: int = 4,
+    host_bytes_per_s: float | None = None,
+    peer_access: bool = True,
+    latency_s: float = 0.0,
+) -> Topology:
+    """Return devices on PCIe switches below one host bridge.
+
+    With peer access a transfer turns round at the lowest switch above both devices. Without it,
+    every transfer goes up into the host's memory and down again, and all share the host bridge.
+
+    Args:
+        gpus: Devices.
+        bytes_per_s: Of each device's slot and of each switch's link to the host, one direction.
+        gpus_per_switch: Devices that share a switch's link to the host.
+        host_bytes_per_s: At which the host bridge passes on what is staged in memory; as fast as
+            the links of its switches together, if not given.
+        peer_access: Devices reach each other's memory directly.
+        latency_s: From device to device.
+    """
+    plan = _Plan()
+    devices = plan.server(gpus)
+    pcie = _Pcie(bytes_per_s, gpus_per_switch, host_bytes_per_s, peer_access=peer_access)
+    _wire_pcie(plan, devices, pcie, latency_s)
+    return plan.topology(f"pcie tree of {gpus}")
+
+
+def rail_fat_tree(
+    nodes: int,
+    gpus_per_node: int,
+    *,
+    bytes_per_s: float,
+    nic_bytes_per_s: float,
+    nics_per_node: int | None = None,
+    oversubscription: float = 1.0,
+    spines: int = 1,
+    pxn: bool = False,
+    latency_s: float = 0.0,
+    network_latency_s: float = 0.0,
+) -> Topology:
+    """Return servers with a switch inside, and a network with one leaf switch per port: rails.
+
+    Port i of every node hangs on leaf i; the leaves meet in the spines.
+
+    Args:
+        nodes: Servers.
+        gpus_per_node: Devices in each.
+        bytes_per_s: Of each device's port on the switch inside, one direction.
+        nic_bytes_per_s: Of one network port, one direction.
+        nics_per_node: Network ports of a server, one per device if not given. Fewer are shared by
+            neighbouring devices; more are bundled.
+        oversubscription: What a leaf can take from its ports over what it can pass to the spines.
+        spines: Spine switches. One stands for any number with perfect (adaptive) spreading; with
+            more, each pair of devices has one of them.
+        pxn: Traffic between rails first changes the rail inside the server and never meets the
+            spines, as NCCL does where it can.
+        latency_s: From device to device inside a server.
+        network_latency_s: From device to device of another server.
+    """
+    plan = _Plan()
+    servers = [plan.server(gpus_per_node) for _ in range(whole_number("nodes", nodes, 1))]
+    for devices in servers:
+        _wire_nvswitch(plan, devices, bytes_per_s, latency_s, reduces=True)
+    ports = gpus_per_node if nics_per_node is None else nics_per_node
+    rails = _Rails(nic_bytes_per_s, ports, gpus_per_node, oversubscription, spines, pxn=pxn)
+    _wire_rails(plan, servers, rails, network_latency_s)
+    return plan.topology(f"rail fat tree of {nodes} x {gpus_per_node}")
+
+
+def of_cluster(
+    cluster: Cluster,
+    gpus: int,
+    nodes: int | None = None,
+    *,
+    oversubscription: float = 1.0,
+    latency_s: float = 0.0,
+    network_latency_s: float = 0.0,
+) -> Topology:
+    """Return how `gpus` devices of a cluster are wired, spread evenly over `nodes` of its nodes.
+
+    >>> of_cluster(Cluster.named("h100_sxm", network="ib_8x400g"), gpus=16).name
+    '2 x 8 h100_sxm on ib_8x400g'
+
+    Args:
+        cluster: Nominal rates of devices, links and network.
+        gpus: Devices in all.
+        nodes: Nodes that they are on, as few as hold them if not given.
+        oversubscription: As in `rail_fat_tree`.
+        latency_s: From device to device inside a domain.
+        network_latency_s: From device to device of another domain.
+    """
+    per_node = whole_number("Cluster.gpus_per_node", cluster.gpus_per_node, 1)
+    used, count = _devices_per_node(gpus, nodes, per_node)
+    if len(cluster.tiers) != 1 or cluster.tiers[0].gpus < per_node:
+        rule = f"one tier, of at least a node's {per_node} devices"
+        raise BadValueError("Cluster.tiers", [t.gpus for t in cluster.tiers], rule)
+    tier = cluster.tiers[0]
+    plan = _Plan()
+    servers = [plan.server(used) for _ in range(count)]
+    together = tier.gpus // per_node
+    domains = [list(chain(*servers[i : i + together])) for i in range(0, count, together)]
+    for devices in domains:
+        _WIRED[tier.kind](plan, devices, tier, latency_s)
+    name = f"{count} x {used} {cluster.name}"
+    if len(domains) == 1:
+        return plan.topology(name)
+    if cluster.network is None:
+        rule = f"at most {together}, one domain of {cluster.name} (name a network for more)"
+        raise BadValueError("nodes", count, rule)
+    rails = _rails_of(cluster.network, per_node, oversubscription)
+    _wire_rails(plan, servers, rails, network_latency_s)
+    return plan.topology(f"{name} on {cluster.network.name}")
+
+
+def _devices_per_node(gpus: int, nodes: int | None, per_node: int) -> tuple[int, int]:
+    """Return the devices used of each node, and the nodes."""
+    gpus = whole_number("gpus", gpus, 1)
+    count = -(-gpus // per_node) if nodes is None else whole_number("nodes", nodes, 1)
+    if gpus % count or gpus // count > per_node:
+        rule = f"the same on each of {count} nodes, at most {per_node}"
+        raise BadValueError("gpus", gpus, rule)
+    return gpus // count, count
+
+
+class _Pcie(NamedTuple):
+    bytes_per_s: float
+    gpus_per_switch: int = 4
+    host_bytes_per_s: float | None = None
+    peer_access: bool = True
+
+
+class _Rails(NamedTuple):
+    nic_bytes_per_s: float
+    nics_per_node: int
+    gpus_per_node: int
+    oversubscription: float = 1.0
+    spines: int = 1
+    pxn: bool = False
+
+
+def _rails_of(network: Network, gpus_per_node: int, oversubscription: float) -> _Rails:
+    ports = network.nics_per_node
+    if network.nics_per_gpu is not None:
+        ports = network.nics_per_gpu * gpus_per_node
+    rate = positive_number("Network.nic_bytes_per_s", network.nic_bytes_per_s)
+    ports = whole_number("Network.nics_per_node", ports, 1)
+    return _Rails(rate, ports, gpus_per_node, oversubscription)
+
+
+class _Plan:
+    """Places and links while they are being laid."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.links: list[Link] = []
+        self.servers = 0
+
+    def server(self, gpus: int) -> list[int]:
+        """Add the devices of one server; all of them come before any switch."""
+        first = len(self.places)
+        for device in range(first, first + whole_number("gpus", gpus, 1)):
+            self.places.append(Place(f"gpu {device}", "gpu", self.servers))
+        self.servers += 1
+        return list(range(first, len(self.places)))
+
+    def place(self, name: str, kind: str, server: int = 0, *, reduces: bool = False) -> int:
+        """Add anything else."""
+        self.places.append(Place(name, kind, server, reduces))
+        return len(self.places) - 1
+
+    def join(self, a: int, b: int, rate: float, latency_s: float = 0.0, cost: int = _HOP) -> None:
+        """Lay a cable: a link each way."""
+        self.links += [Link(a, b, rate, latency_s, cost), Link(b, a, rate, latency_s, cost)]
+
+    def topology(self, name: str) -> Topology:
+        return Topology(name, tuple(self.places), tuple(self.links))
+
+    def within(self, name: str, devices: Sequence[int]) -> str:
+        """Return a name that tells servers apart where there are several."""
+        servers = sorted({self.places[device].server for device in devices})
+        return name if self.servers == len(servers) else f"{name} {servers[0]}"
+
+
+def _wire_nvswitch(
+    plan: _Plan, devices: Sequence[int], bytes_per_s: float, latency_s: float, *, reduces: bool
+) -> None:
+    rate, latency = _rate("bytes_per_s", bytes_per_s), _latency("latency_s", latency_s)
+    server = plan.places[devices[0]].server
+    switch = plan.place(plan.within("nvswitch", devices), "switch", server, reduces=reduces)
+    for device in devices:
+        plan.join(device, switch, rate, latency / 2)
+
+
+def _wire_full_mesh(
+    plan: _Plan, devices: Sequence[int], link_bytes_per_s: float, latency_s: float
+) -> None:
+    rate, latency = _rate("link_bytes_per_s", link_bytes_per_s), _latency("latency_s", latency_s)
+    for a, b in combinations(devices, 2):
+        plan.join(a, b, rate, latency)
+
+
+def _wire_cube_mesh(
+    plan: _Plan, devices: Sequence[int], link_bytes_per_s: float, latency_s: float
+) -> None:
+    rate, latency = _rate("link_bytes_per_s", link_bytes_per_s), _latency("latency_s", latency_s)
+    for (a, b), cables in CUBE_MESH.items():
+        if b < len(devices):
+            plan.join(devices[a], devices[b], rate * cables, latency)
+
+
+def _wire_pcie(plan: _Plan, devices: Sequence[int], pcie: _Pcie, latency_s: float) -> None:
+    rate, latency = _rate("bytes_per_s", pcie.bytes_per_s), _latency("latency_s", latency_s)
+    width = whole_number("gpus_per_switch", pcie.gpus_per_switch, 1)
+    server = plan.places[devices[0]].server
+    groups = [devices[i : i + width] for i in range(0, len(devices), width)]
+    bridge = top = plan.place(plan.within("host bridge", devices), "host", server)
+    if not pcie.peer_access:
+        staged = len(groups) * rate if pcie.host_bytes_per_s is None else pcie.host_bytes_per_s
+        top = plan.place(plan.within("host memory", devices), "host", server)
+        plan.links.append(Link(bridge, top, _rate("host_bytes_per_s", staged)))
+    for number, group in enumerate(groups):
+        name = f"{plan.within('pcie switch', devices)}.{number}"
+        up = down = plan.place(name, "switch", server)
+        if not pcie.peer_access:  # what goes up must not turn round: the way down is another place
+            down = plan.place(f"{name} down", "switch", server)
+        plan.links += [Link(up, bridge, rate), Link(top, down, rate)]
+        for device in group:
+            plan.links += [
+                Link(device, up, rate, latency / 2),
+                Link(down, device, rate, latency / 2),
+            ]
+
+
+def _wire_rails(
+    plan: _Plan, servers: Sequence[Sequence[int]], rails: _Rails, latency_s: float
+) -> None:
+    latency = _latency("network_latency_s", latency_s)
+    ports = whole_number("nics_per_node", rails.nics_per_node, 1)
+    per_node = rails.gpus_per_node
+    bundle = max(1.0, ports / per_node)
+    rate = _rate("nic_bytes_per_s", rails.nic_bytes_per_s) * bundle
+    ports = min(ports, per_node)
+    leaves: dict[int, int] = {}
+    for server, devices in enumerate(servers):
+        nics: dict[int, int] = {}
+        for position, device in enumerate(devices):
+            rail = position * ports // per_node
+            if rail not in nics:
+                nics[rail] = plan.place(f"nic {server}.{rail}", "nic", server)
+                if rail not in leaves:
+                    leaves[rail] = plan.place(f"leaf {rail}", "switch")
+                plan.join(nics[rail], leaves[rail], rate)
+            plan.join(device, nics[rail], rate, latency / 2, _NETWORK_HOP)
+    if len(leaves) > 1:
+        _wire_spines(plan, leaves, len(servers) * rate, rails)
+
+
+def _wire_spines(
+    plan: _Plan, leaves: Mapping[int, int], leaf_bytes_per_s: float, rails: _Rails
+) -> None:
+    up = leaf_bytes_per_s / positive_number("oversubscription", rails.oversubscription)
+    count = whole_number("spines", rails.spines, 1)
+    cost = _AVOIDED_SPINE_HOP if rails.pxn else _SPINE_HOP
+    for number in range(count):
+        spine = plan.place("spine" if count == 1 else f"spine {number}", "switch")
+        for leaf in leaves.values():
+            plan.join(leaf, spine, up / count, cost=cost)
+
+
+def _wire_tier_nvswitch(plan: _Plan, devices: Sequence[int], tier: Tier, latency_s: float) -> None:
+    rate = _rate("Tier.bytes_per_s", tier.bytes_per_s)
+    _wire_nvswitch(plan, devices, rate, latency_s, reduces=tier.in_switch_reduction)
+
+
+def _wire_tier_mesh(plan: _Plan, devices: Sequence[int], tier: Tier, latency_s: float) -> None:
+    rate = _rate("Tier.bytes_per_s", tier.bytes_per_s) / max(1, tier.gpus - 1)
+    _wire_full_mesh(plan, devices, rate, latency_s)
+
+
+def _wire_tier_cube(plan: _Plan, devices: Sequence[int], tier: Tier, latency_s: float) -> None:
+    rate = _rate("Tier.bytes_per_s", tier.bytes_per_s) / CUBE_MESH_CABLES
+    _wire_cube_mesh(plan, devices, rate, latency_s)
+
+
+def _wire_tier_pcie(plan: _Plan, devices: Sequence[int], tier: Tier, latency_s: float) -> None:
+    rate = _rate("Tier.bytes_per_s", tier.bytes_per_s)
+    _wire_pcie(plan, devices, _Pcie(rate, peer_access=tier.peer_access), latency_s)
+
+
+_WIRED: Final[Mapping[str, Callable[[_Plan, Sequence[int], Tier, float], None]]] = {
+    "nvswitch": _wire_tier_nvswitch,
+    "full_mesh": _wire_tier_mesh,
+    "cube_mesh": _wire_tier_cube,
+    "pcie": _wire_tier_pcie,
+}
+
+
+def _rate(name: str, value: object) -> float:
+    return positive_number(name, value, "bytes per second")
+
+
+def _latency(name: str, value: object) -> float:
+    rule = "a finite number of seconds of at least 0"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise BadTypeError(name, value, rule)
+    if not 0.0 <= float(value) < inf:
+        raise BadValueError(name, value, rule)
+    return float(value)
+
+
+def _networkx() -> Any:
+    try:
+        import networkx
+    except ImportError:
+        raise MissingExtraError("a topology", "networkx", "topology") from None
+    return networkx

@@ -1,0 +1,407 @@
+"""Seconds of a matrix product on one device: tiles in waves, against the memory behind them.
+
+A library cuts the ``m x n`` result into tiles and hands them to the device's multiprocessors in
+waves; too few tiles with a long ``k`` are cut along ``k`` as well ("split-k") and added up after.
+For one tile shape and one split::
+
+    tile   = k / splits x (arithmetic of a step, or its loads) + start
+    waves  = tiles / multiprocessors, a part of the last one's empty places counted as well
+    memory = bytes of both operands and the result / (share of the memory's bandwidth)
+    time   = (waves x tile, or memory) + adding up the splits
+
+where "or" is the larger of the two, softly: the fourth root of the sum of fourth powers.
+Arithmetic of a step runs at a share of the datasheet's peak, less for the largest tiles; loads of
+a step (one column and one row of the tile) come through the cache, at so many bytes per clock
+cycle and multiprocessor. So small tiles are limited by loads, and large ones by arithmetic or by
+the last wave. The roofline is that of Williams,
+Waterman and Patterson (Roofline: an insightful visual performance model, CACM 2009); tiles, waves
+and splits are as NVIDIA describes them (Matrix Multiplication Background, deep learning
+performance documentation, 2023).
+
+The library chooses a shape that is nearly the fastest, not always the very one: the time is a mean
+over shapes and splits, weighted by ``(fastest / time)^(1 / spread)``. It chooses for the whole
+device. Where another kernel holds some of the multiprocessors (`sms_taken`), the same shape runs
+on the rest, and waves that were full no longer are.
+
+Launching adds a constant. Measurements of quantised products contain turning the 16-bit input
+into the format; that is a constant and a pass over the ``m x k`` operand, and part of the time.
+
+Everything takes numbers or arrays that broadcast. The constants are those of
+`shardcost.kernels.constants`, on the shelf ``products``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.arrays import as_array
+from shardcost.catalog import tuner_table
+from shardcost.cluster import Device
+from shardcost.dtypes import BITS, canonical_dtype
+from shardcost.errors import UnknownNameError
+from shardcost.kernels.constants import Section, section_of
+
+Floats = NDArray[np.float64]
+
+_SCALE_BITS: Final = {"mxfp8": 8 / 32, "mxfp4": 8 / 32, "nvfp4": 8 / 16}
+"""Bits of shared scale per element: one 8-bit scale for 32 elements (OCP Microscaling Formats
+specification 1.0, 2023), for 16 in NVFP4 (NVIDIA Blackwell architecture brief, 2024)."""
+_KIN: Final = {"mxfp8": ("fp8",), "nvfp4": ("fp4",), "mxfp4": ("fp4",)}
+"""Whose rate a block format runs at where a datasheet does not name it."""
+_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
+"""Each section with the widest format that it speaks for, in bits."""
+_RESULT_BITS: Final = 16
+"""The result of a product of narrow formats is written in 16 bits."""
+
+
+class Parts(NamedTuple):
+    """Why a product takes as long as it does: its likeliest shape, taken apart."""
+
+    time_s: float
+    """Of the whole product: the mean over shapes that `gemm_time_s` returns."""
+    compute_s: float
+    """All waves of tiles."""
+    memory_s: float
+    split_s: float
+    """Adding up what was cut along k."""
+    fixed_s: float
+    """The launch."""
+    input_s: float
+    """Turning the input into the number format."""
+    tile: tuple[int, int]
+    splits: int
+    waves: float
+    chosen: float
+    """The share of this shape among all that may run."""
+    limit: str
+    """What decides: ``compute``, ``loads`` or ``memory``."""
+    section: Section
+    """The constants, with the error of their fit."""
+
+
+def gemm_time_s(
+    device: Device,
+    dtype: str,
+    m: Any,
+    n: Any,
+    k: Any,
+    *,
+    batch: Any = 1,
+    sms_taken: Any = 0,
+    memory_taken: Any = 0.0,
+    constants: Section | None = None,
+) -> Any:
+    """Return the seconds of a product of ``m x k`` by ``k x n``, launched inside a CUDA graph.
+
+    >>> from shardcost import Cluster
+    >>> h200 = Cluster.named("h200_sxm").device
+    >>> 600e-6 < gemm_time_s(h200, "bf16", 8192, 8192, 4096) < 900e-6
+    True
+
+    Args:
+        device: What it runs on.
+        dtype: The number format of both operands.
+        m: Rows of the input: tokens.
+        n: Columns of the weights.
+        k: What is summed over.
+        batch: How many such products run in one launch, side by side.
+        sms_taken: How many multiprocessors another kernel holds meanwhile.
+        memory_taken: Bytes per second that it takes off the memory's bandwidth.
+        constants: Those of the device's own section, unless others are given.
+    """
+    dimensions = max(map(np.ndim, (m, n, k, batch, sms_taken, memory_taken)))
+    if constants is None:
+        kernel = _kernel(device, dtype, dimensions)
+    else:
+        kernel = _given(device, dtype, constants).along(dimensions)
+    found = _time_s(kernel, m, n, k, batch, sms_taken, memory_taken)
+    return found if dimensions else float(found)
+
+
+def gemm_parts(
+    device: Device,
+    dtype: str,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    batch: int = 1,
+    constants: Section | None = None,
+) -> Parts:
+    """Return the time of one product, and what it is made of."""
+    section = constants or gemm_section(device, dtype)
+    kernel = _given(device, dtype, section)
+    waves = _waves(kernel, _tiles(kernel, m, n, batch) / kernel.units)
+    tile_s = kernel.step_s * k + kernel.start_s
+    memory_s = float(gemm_bytes(dtype, m, n, k, batch) / kernel.memory_bytes_per_s)
+    split_s = _split_s(kernel, m, n, batch)
+    time_s = _either(waves * tile_s, memory_s) + split_s
+    weights = _weights(kernel, time_s)
+    best = int(np.argmax(weights))
+    compute_s = float(waves[best] * tile_s[best])
+    busy = "loads" if kernel.loads[best] else "compute"
+    return Parts(
+        time_s=kernel_time_s(kernel, m, n, k, batch=batch),
+        compute_s=compute_s,
+        memory_s=memory_s,
+        split_s=float(split_s[best]),
+        fixed_s=kernel.launch_s,
+        input_s=float(kernel.input_s * m * k * batch),
+        tile=(int(kernel.rows[best]), int(kernel.columns[best])),
+        splits=int(kernel.splits[best]),
+        waves=float(waves[best]),
+        chosen=float(weights[best]),
+        limit="memory" if memory_s > compute_s else busy,
+        section=section,
+    )
+
+
+def gemm_flops(m: Any, n: Any, k: Any, batch: Any = 1) -> Any:
+    """Return the operations of a product, an addition and a multiplication being two.
+
+    >>> gemm_flops(2, 3, 4)
+    48
+    """
+    return 2 * m * n * k * batch
+
+
+def gemm_bytes(dtype: str, m: Any, n: Any, k: Any, batch: Any = 1) -> Any:
+    """Return the bytes of both operands and of the result, each counted once.
+
+    >>> gemm_bytes("bf16", 2, 3, 4), gemm_bytes("fp8", 2, 3, 4)
+    (52.0, 32.0)
+    """
+    name = canonical_dtype(dtype)
+    return (_operand_bytes(name) * (m + n) * k + _result_bytes(name) * m * n) * batch
+
+
+def copy_bytes_per_s(device: Device, units: Any) -> Any:
+    """Return what a kernel that copies and adds, like a collective's, takes off the memory.
+
+    One multiprocessor moves so much; many get in each other's way.
+    """
+    return copy_rate(device, _sharing(device), units)
+
+
+def copy_rate(device: Device, sharing: Mapping[str, Any], units: Any) -> Any:
+    """Return what `copy_bytes_per_s` does, for given constants."""
+    alone = sharing["sm_memory_share"] * device.memory_bytes_per_s
+    return alone * units / (1 + units / (sharing["crowd_sms_share"] * device.sms))
+
+
+def gemm_section(device: Device, dtype: str) -> Section:
+    """Return the constants by which a product runs: of the format, else of a wider one.
+
+    The 16-bit section speaks for all wider formats, and for any that a device's family was not
+    measured in: shares of the peak of the very format.
+    """
+    return section_of("gemm", device, *section_names(dtype))
+
+
+def section_names(dtype: str) -> tuple[str, ...]:
+    """Return the sections that speak for a number format, the best first.
+
+    >>> section_names("float16"), section_names("int8")
+    (('bf16',), ('fp8', 'bf16'))
+    """
+    bits = BITS[canonical_dtype(dtype)]
+    return tuple(name for name, least in _SECTIONS.items() if bits <= least)
+
+
+class Kernel(NamedTuple):
+    """A section's constants on a device, one entry per tile shape and split; seconds, bytes."""
+
+    rows: Floats
+    columns: Floats
+    splits: Floats
+    step_s: Floats
+    """Of one multiprocessor, per unit of k, for one tile; all its splits together take one tile."""
+    loads: NDArray[np.bool_]
+    """Whether loads decide that, rather than arithmetic."""
+    split_s: Floats
+    split_element_s: Floats
+    start_s: float
+    launch_s: float
+    input_s: float
+    memory_bytes_per_s: Any
+    operand_bytes: float
+    result_bytes: float
+    units: Any
+    wave_rounding: float
+    shared_wave_rounding: float
+    exponent: float
+
+    def along(self, dimensions: int) -> Kernel:
+        """Return the same with its shapes along an axis before those of the arguments."""
+        if not dimensions:
+            return self
+        shape = (-1,) + (1,) * dimensions
+        return self._replace(
+            **{name: getattr(self, name).reshape(shape) for name in _BY_SHAPE},
+        )
+
+
+_BY_SHAPE: Final = ("rows", "columns", "splits", "step_s", "split_s", "split_element_s")
+
+
+def kernel_of(
+    device: Device, dtype: str, constants: Mapping[str, Any], sharing: Mapping[str, Any]
+) -> Kernel:
+    """Return constants in units of a device: a format's, and those beside another kernel."""
+    name = canonical_dtype(dtype)
+    rows, columns, splits = _shapes(constants["tiles"])
+    bandwidth, units = device.memory_bytes_per_s, device.sms
+    area = rows * columns
+    strain = 1 + constants["large_tile_strain"] * (area / area.max()) ** 2
+    arithmetic_s = 2 * area * strain * units / (constants["peak_share"] * _peak(device, name))
+    load_s = (rows + columns) * _operand_bytes(name) / _load_rate(device, constants)
+    split = splits > 1
+    return Kernel(
+        rows=rows,
+        columns=columns,
+        splits=splits,
+        step_s=_either(arithmetic_s, load_s) / splits,
+        loads=load_s > arithmetic_s,
+        split_s=1e-6 * constants["split_us"] * split,
+        split_element_s=constants["split_bytes"] * split * splits / bandwidth,
+        start_s=1e-6 * constants["tile_start_us"],
+        launch_s=1e-6 * constants["launch_us"],
+        input_s=constants["input_bytes"] / bandwidth,
+        memory_bytes_per_s=constants["memory_share"] * bandwidth,
+        operand_bytes=_operand_bytes(name),
+        result_bytes=_result_bytes(name),
+        units=units,
+        wave_rounding=constants["wave_rounding"],
+        shared_wave_rounding=sharing["wave_rounding"],
+        exponent=1 / constants["choice_spread"],
+    )
+
+
+@cache
+def _kernel(device: Device, dtype: str, dimensions: int) -> Kernel:
+    return _given(device, dtype, gemm_section(device, dtype)).along(dimensions)
+
+
+def _given(device: Device, dtype: str, section: Section) -> Kernel:
+    return kernel_of(device, dtype, section.constants, _sharing(device))
+
+
+def _sharing(device: Device) -> Mapping[str, Any]:
+    return section_of("gemm", device, "sharing").constants
+
+
+def kernel_time_s(
+    kernel: Kernel,
+    m: Any,
+    n: Any,
+    k: Any,
+    *,
+    batch: Any = 1,
+    sms_taken: Any = 0,
+    memory_taken: Any = 0.0,
+) -> Any:
+    """Return what `gemm_time_s` does, for constants in units of the device."""
+    dimensions = max(map(np.ndim, (m, n, k, batch, sms_taken, memory_taken)))
+    found = _time_s(kernel.along(dimensions), m, n, k, batch, sms_taken, memory_taken)
+    return found if dimensions else float(found)
+
+
+def _time_s(
+    kernel: Kernel, m: Any, n: Any, k: Any, batch: Any, sms_taken: Any, memory_taken: Any
+) -> Any:
+    moved = (kernel.operand_bytes * (m + n) * k + kernel.result_bytes * m * n) * batch
+    tile_s = kernel.step_s * k + kernel.start_s
+    split_s = _split_s(kernel, m, n, batch)
+    whole = _waves(kernel, _tiles(kernel, m, n, batch) / kernel.units)
+    time_s = _either(whole * tile_s, moved / kernel.memory_bytes_per_s) + split_s
+    weights = _weights(kernel, time_s)
+    if np.any(sms_taken) or np.any(memory_taken):
+        waves = _shared_waves(kernel, whole, sms_taken)
+        memory_s = moved / _memory_left(kernel, memory_taken)
+        time_s = _either(waves * tile_s, memory_s) + split_s
+    return (weights * time_s).sum(axis=0) + kernel.launch_s + kernel.input_s * m * k * batch
+
+
+def _tiles(kernel: Kernel, m: Any, n: Any, batch: Any) -> Floats:
+    """Return how many pieces of work there are."""
+    found: Floats = np.ceil(m / kernel.rows) * np.ceil(n / kernel.columns) * kernel.splits * batch
+    return found
+
+
+def _waves(kernel: Kernel, filled: Floats) -> Floats:
+    """Return waves as counted: at least one, with a part of the empty places of the last."""
+    found: Floats = np.maximum(1.0, filled + kernel.wave_rounding * (np.ceil(filled) - filled))
+    return found
+
+
+def _shared_waves(kernel: Kernel, whole: Floats, sms_taken: Any) -> Floats:
+    """Return the waves of a shape that was chosen for the whole device, on what is left of it."""
+    stretched = whole * (kernel.units / np.maximum(kernel.units - sms_taken, 1))
+    rounded = stretched + kernel.shared_wave_rounding * (np.ceil(stretched) - stretched)
+    found: Floats = np.where(as_array(sms_taken) > 0, rounded, whole)
+    return found
+
+
+def _memory_left(kernel: Kernel, memory_taken: Any) -> Any:
+    """Return the bandwidth beside another kernel; two that both want all of it get half each."""
+    half = kernel.memory_bytes_per_s / 2
+    return np.maximum(kernel.memory_bytes_per_s - memory_taken, half)
+
+
+def _split_s(kernel: Kernel, m: Any, n: Any, batch: Any) -> Floats:
+    found: Floats = kernel.split_s + kernel.split_element_s * m * n * batch
+    return found
+
+
+def _either(busy_s: Any, memory_s: Any) -> Floats:
+    """Return a soft maximum: the larger, and up to 19 % more where both are alike."""
+    one, other = busy_s * busy_s, memory_s * memory_s
+    found: Floats = np.sqrt(np.sqrt(one * one + other * other))
+    return found
+
+
+def _weights(kernel: Kernel, time_s: Floats) -> Floats:
+    """Return how likely each shape is to be chosen; they add up to 1."""
+    weights = (time_s.min(axis=0) / time_s) ** kernel.exponent
+    found: Floats = weights / weights.sum(axis=0)
+    return found
+
+
+def _shapes(tiles: list[list[int]]) -> tuple[Floats, Floats, Floats]:
+    """Return rows, columns and splits of every candidate: splits are powers of two up to a most."""
+    every = [
+        (rows, columns, 2**power)
+        for rows, columns, most in tiles
+        for power in range(most.bit_length())
+    ]
+    rows, columns, splits = np.array(every, dtype=np.float64).T
+    return rows, columns, splits
+
+
+def _load_rate(device: Device, constants: Mapping[str, Any]) -> Any:
+    """Return the bytes per second that one multiprocessor loads through the cache."""
+    clock_hz = device.boost_clock_hz
+    if clock_hz is None:
+        clock_hz = 1e6 * tuner_table("start")["assumed_clock_mhz"]
+    return constants["load_bytes_per_clock"] * clock_hz
+
+
+def _operand_bytes(dtype: str) -> float:
+    return (BITS[dtype] + _SCALE_BITS.get(dtype, 0)) / 8
+
+
+def _result_bytes(dtype: str) -> float:
+    return max(BITS[dtype], _RESULT_BITS) / 8
+
+
+def _peak(device: Device, dtype: str) -> Any:
+    names = (dtype, *_KIN.get(dtype, ()))
+    known = next((name for name in names if name in device.peak_flop_per_s), None)
+    if known is None:
+        raise UnknownNameError(f"number format of {device.name}", dtype, device.peak_flop_per_s)
+    return device.peak(known)

@@ -1,0 +1,119 @@
+"""What a framework keeps in memory beyond what the mathematics of training needs.
+
+Which tensors are saved depends on the kernels (fused attention or not, fused activations or not);
+which buffers stay depends on how gradients and weights travel. The defaults are those of a
+framework with fused kernels and no buffers that outlive their use. What a framework takes besides
+its tensors is measured, and kept in the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, Final
+
+from shardcost import catalog
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+
+_WORDS: Final = {"attention": ("flash", "unfused"), "balance": ("layers", "cost")}
+_CHOICES: Final = ("attention", "dropout", "balance")
+"""What a framework chooses for its time, and what its memory shows as well."""
+_NOTES: Final = ("source", "fit")
+"""Keys of a table that speak about it."""
+MEASURED_FRAMEWORK: Final = "nanotron"
+"""The framework whose reserve stands in for that of one nobody measured."""
+
+
+@dataclass(frozen=True)
+class MemoryPolicy:
+    """How a framework treats memory; the keys of a ``[memory]`` table of the catalog."""
+
+    attention: str = "flash"
+    """``flash`` keeps the softmax's statistics, ``unfused`` its whole output."""
+    dropout: bool = False
+    """Masks of one byte per element are kept after attention, feed-forward part and softmax."""
+    fused_activation: bool = True
+    """A gated activation is one kernel; else the activated gate is kept besides gate and up."""
+    whole_inputs: bool = False
+    """Under sequence parallelism, column-parallel products keep the input that they gathered; else
+    their share of it, to gather it again in the backward pass."""
+    logit_bytes: float | None = None
+    """Bytes per logit at the loss. None: logits, their softmax in fp32, and their gradient."""
+    gradient_buckets: bool = False
+    """Gradients that are reduced over replicas also lie in buckets of the weights' format."""
+    update_buffers: bool = False
+    """Under ZeRO, updated weights are sent from and gathered into buffers of their own, which stay
+    until the next forward pass."""
+    gather_buffers: float = 1.0
+    """Buffers for a whole micro-batch of hidden states that sequence parallelism keeps."""
+    balance: str = "layers"
+    """What pipeline stages have alike: their number of ``layers``, or the ``cost``, the output head
+    counted in layers."""
+    workspace_bytes: float = 0.0
+    """Scratch space of the matrix libraries."""
+    reserve_bytes: float = 0.0
+    """Taken outside of all tensors: context, communicators, and what the allocator cannot use."""
+    reserve_share: float = 0.0
+    """The like in proportion to the tensors that come and go: fragments."""
+
+    def __post_init__(self) -> None:
+        """Check that every value is of the kind of its default, and words among the known."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in _WORDS:
+                if value not in _WORDS[each.name]:
+                    raise UnknownNameError(each.name, value, _WORDS[each.name])
+            elif isinstance(each.default, bool):
+                if not isinstance(value, bool):
+                    raise BadTypeError(each.name, value, "True or False")
+            elif value is not None and not value >= 0:
+                raise BadValueError(each.name, value, "a number of at least 0")
+
+
+_KEYS: Final = tuple(each.name for each in fields(MemoryPolicy))
+
+
+def habits_of(software: Mapping[str, Any] | MemoryPolicy | None) -> MemoryPolicy:
+    """Return the policy in a table of a framework; its ``memory`` table where it has one.
+
+    What the table leaves open stays at the default, and scratch space and reserve at those of the
+    one framework that was measured.
+    """
+    if software is None:
+        return _default()
+    if isinstance(software, MemoryPolicy):
+        return software
+    given = software.get("memory", software)
+    unknown = next((key for key in given if key not in _KEYS and key not in _NOTES), None)
+    if unknown is not None:
+        raise UnknownNameError("memory habit", unknown, _KEYS)
+    return MemoryPolicy(**_reserve() | {key: given[key] for key in _KEYS if key in given})
+
+
+@cache
+def habits_named(name: str) -> MemoryPolicy:
+    """Return the policy of a framework of the catalog."""
+    known = {stem: content for stem, content in catalog.contents("software") if "memory" in content}
+    if name not in known:
+        raise UnknownNameError("framework with measured memory", name, known)
+    return policy_with(known[name].get("choices", {}), known[name]["memory"])
+
+
+def policy_with(choices: Mapping[str, Any], memory: Mapping[str, Any]) -> MemoryPolicy:
+    """Return the policy of a framework: those of its choices that memory shows, and its own."""
+    shown = {key: choices[key] for key in _CHOICES if key in choices}
+    return habits_of({**shown, **memory})
+
+
+@cache
+def _default() -> MemoryPolicy:
+    return MemoryPolicy(**_reserve())
+
+
+@cache
+def _reserve() -> dict[str, Any]:
+    # Fragments are left out: they follow from the order in which one framework allocates.
+    keys = ("workspace_bytes", "reserve_bytes")
+    content = dict(catalog.contents("software"))[MEASURED_FRAMEWORK]["memory"]
+    return {key: content[key] for key in keys}

@@ -1,0 +1,60 @@
+"""The ``$ shardcost …`` blocks of the documentation: read by test_docs, rewritten by `make examples`.
+
+python tests/console_blocks.py    # writes what each command prints now into its block
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import tempfile
+from pathlib import Path
+
+from shardcost.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)", re.DOTALL)
+
+
+def commands(block: str) -> list[tuple[str, str]]:
+    """Return each command of a console block with the output shown below it."""
+    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
+
+
+def folder_in(path: Path) -> Path:
+    """Return a folder with all that the project's has, in which commands may write files."""
+    for entry in ROOT.iterdir():
+        (path / entry.name).symlink_to(entry)
+    return path
+
+
+def output_of(command: str) -> str:
+    """Return what a command prints on both streams at 80 columns."""
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+        main(shlex.split(command)[1:])
+    return stream.getvalue()
+
+
+def _rewritten(block: str) -> str:
+    return "".join(
+        f"$ {command}\n{output_of(command) if command.startswith('shardcost ') else output}"
+        for command, output in commands(block)
+    )
+
+
+if __name__ == "__main__":
+    os.environ["COLUMNS"] = "80"
+    with tempfile.TemporaryDirectory() as name:
+        os.chdir(folder_in(Path(name)))
+        for page in PAGES:
+            text = page.read_text()
+            new = BLOCK.sub(lambda match: _rewritten(match.group(0)), text)
+            if new != text:
+                page.write_text(new)
+                print(page.relative_to(ROOT))

@@ -1,0 +1,369 @@
+"""Matrix products: what the model must obey on any device, and its errors where measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardcost import BadValueError, Cluster, UnknownNameError, catalog
+from shardcost.cluster import Device
+from shardcost.dtypes import BITS
+from shardcost.errors import FormatError
+from shardcost.evidence import gemm, overlap, refit_products
+from shardcost.evidence.validate import validate
+from shardcost.formats.tables import Table, read_table
+from shardcost.kernels.constants import Fit, Section, section_measured_with, section_of
+from shardcost.kernels.gemm import (
+    copy_bytes_per_s,
+    gemm_bytes,
+    gemm_flops,
+    gemm_parts,
+    gemm_section,
+    gemm_time_s,
+)
+
+H200 = Cluster.named("h200_sxm").device
+HOSTS = [Cluster.named(name).device for name in catalog.names("clusters")]
+MEASURED = [
+    (system, name)
+    for system, sections in catalog.contents("gemm")
+    for name in sections
+    if name in BITS
+]
+SIZES = np.array([1, 3, 16, 64, 128, 200, 256, 512, 1000, 2048, 8192, 30000])
+
+
+def one_tile(**others: Any) -> Section:
+    """Return constants of one tile shape whose every part can be worked out by hand."""
+    plain = {
+        "tiles": [[100, 200, 1]],
+        "peak_share": 0.5,
+        "large_tile_strain": 0.0,
+        "load_bytes_per_clock": 1e9,
+        "tile_start_us": 0.0,
+        "wave_rounding": 1.0,
+        "memory_share": 0.8,
+        "split_us": 0.0,
+        "split_bytes": 0.0,
+        "choice_spread": 0.03,
+        "launch_us": 0.0,
+        "input_bytes": 0.0,
+    }
+    return Section("by_hand", "bf16", plain | others, Fit("by hand", 1, 1.0, 1.0), None)
+
+
+def toy(units: int = 10) -> Device:
+    return Device(
+        name="toy",
+        vendor="nvidia",
+        architecture="hopper",
+        peak_flop_per_s={"bf16": 1e13, "fp8": 2e13},
+        memory_bytes=1e10,
+        memory_bytes_per_s=1e12,
+        sms=units,
+    )
+
+
+def test_waves_by_hand() -> None:
+    """A tile takes 2 x 100 x 200 x k operations at half of a tenth of 10 TFLOP/s."""
+    tile_s = 2 * 100 * 200 * 100_000 / (0.5 * 1e12)
+    for tiles, waves in ((1, 1), (10, 1), (11, 2), (20, 2), (21, 3)):
+        found = gemm_time_s(toy(), "bf16", 100 * tiles, 200, 100_000, constants=one_tile())
+        assert found == pytest.approx(waves * tile_s, rel=1e-3)
+    half = gemm_time_s(toy(), "bf16", 1100, 200, 100_000, constants=one_tile(wave_rounding=0.5))
+    assert half == pytest.approx((1.1 + 0.45) * tile_s, rel=1e-3)
+
+
+def test_memory_by_hand() -> None:
+    """One row by a large matrix is a pass over the matrix."""
+    n, k = 200 * 10, 10**6
+    constants = one_tile(tiles=[[1, 200, 1]])
+    found = gemm_time_s(toy(), "bf16", 1, n, k, constants=constants)
+    assert found == pytest.approx(2 * (n * k + k + n) / 0.8e12, rel=1e-3)
+
+
+def test_splits_by_hand() -> None:
+    """A lone tile with a long k is cut in two, and the halves are added up."""
+    whole_s = 2 * 100 * 200 * 10**6 / (0.5 * 1e12)
+    added_s = 3e-6 + 8 * 2 * 100 * 200 / 1e12
+    constants = one_tile(tiles=[[100, 200, 2]], split_us=3.0, split_bytes=8.0)
+    found = gemm_time_s(toy(), "bf16", 100, 200, 10**6, constants=constants)
+    assert found == pytest.approx(whole_s / 2 + added_s, rel=1e-3)
+    assert gemm_parts(toy(), "bf16", 100, 200, 10**6, constants=constants).splits == 2
+
+
+def test_what_is_added_to_every_product() -> None:
+    plain = gemm_time_s(toy(), "fp8", 64, 64, 1000, constants=one_tile())
+    more = one_tile(launch_us=5.0, input_bytes=3.0)
+    found = gemm_time_s(toy(), "fp8", 64, 64, 1000, constants=more)
+    assert found - plain == pytest.approx(5e-6 + 3 * 64 * 1000 / 1e12)
+
+
+def test_one_multiprocessor_less_costs_a_wave_that_was_full() -> None:
+    shape = (2000, 200, 100_000)
+    alone = gemm_time_s(toy(), "bf16", *shape, constants=one_tile())
+    shared = gemm_time_s(toy(), "bf16", *shape, sms_taken=1, constants=one_tile())
+    rounding = section_of("gemm", toy(), "sharing").constants["wave_rounding"]
+    stretched = 2 * 10 / 9
+    assert shared / alone == pytest.approx((stretched + rounding * (3 - stretched)) / 2, rel=1e-3)
+
+
+def test_a_copy_beside_takes_memory() -> None:
+    alone = gemm_time_s(H200, "bf16", 1, 16384, 16384)
+    rates = [gemm_time_s(H200, "bf16", 1, 16384, 16384, memory_taken=g * 1e12) for g in (1, 2)]
+    assert alone < rates[0] < rates[1]
+    assert gemm_time_s(H200, "bf16", 1, 16384, 16384, memory_taken=1e15) < 2 * alone
+
+
+def test_copies_get_in_each_others_way() -> None:
+    rates = copy_bytes_per_s(H200, np.arange(1, 65))
+    assert (np.diff(rates) > 0).all()
+    assert (np.diff(rates / np.arange(1, 65)) < 0).all()
+    assert copy_bytes_per_s(H200, 132) < H200.memory_bytes_per_s
+    assert copy_bytes_per_s(H200, 0) == 0
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("taken", [0, 1, 16])
+def test_arrays_and_numbers_agree(dtype: str, taken: int) -> None:
+    m, n = SIZES[:, None], SIZES[None, :] * 8
+    grid = gemm_time_s(H200, dtype, m, n, 4096, sms_taken=taken)
+    assert grid.shape == (len(SIZES), len(SIZES))
+    for i in range(len(SIZES)):
+        for j in range(len(SIZES)):
+            shape = (int(m[i, 0]), int(n[0, j]), 4096)
+            one = gemm_time_s(H200, dtype, *shape, sms_taken=taken)
+            assert isinstance(one, float)
+            assert one == pytest.approx(grid[i, j], rel=1e-12)
+
+
+def test_arrays_of_what_is_taken() -> None:
+    taken = np.array([0, 1, 2, 64])
+    found = gemm_time_s(H200, "bf16", 4096, 4096, 4096, sms_taken=taken)
+    assert found[0] == pytest.approx(gemm_time_s(H200, "bf16", 4096, 4096, 4096), rel=1e-12)
+    assert (np.diff(found) >= 0).all()
+    assert found[3] > 132 / 68 * 0.9 * found[0]
+
+
+@pytest.mark.parametrize("device", HOSTS, ids=lambda device: device.name)
+def test_no_device_beats_its_datasheet(device: Device) -> None:
+    for dtype in device.peak_flop_per_s:
+        m, n, k = SIZES[:, None, None], 64 * SIZES[None, :, None], np.array([64, 1024, 16384])
+        found = gemm_time_s(device, dtype, m, n, k)
+        assert (found > gemm_flops(m, n, k) / device.peak(dtype)).all()
+        assert (found > gemm_bytes(dtype, m, n, k) / device.memory_bytes_per_s).all()
+        padded = gemm_flops(np.maximum(m, 256), np.maximum(n, 256), k) / device.peak(dtype)
+        moved = gemm_bytes("fp32", m, n, k) / device.memory_bytes_per_s
+        assert (found < 1e-3 + 10 * padded + 4 * moved).all()
+
+
+@pytest.mark.parametrize(("name", "dtype"), MEASURED)
+def test_more_work_takes_longer_but_for_the_choice_of_a_shape(name: str, dtype: str) -> None:
+    """Sixteen times the work never takes less; a little more may, as on silicon."""
+    device = Cluster.named(name).device
+    for axis in range(3):
+        sizes: list[Any] = [512, 4096, 4096]
+        sizes[axis] = 2 ** np.arange(6, 16)
+        found = gemm_time_s(device, dtype, *sizes)
+        assert (found[4:] > 0.98 * found[:-4]).all()
+        assert (found[1:] > 0.85 * found[:-1]).all()
+
+
+@pytest.mark.parametrize(("name", "dtype"), MEASURED)
+def test_constants_are_physical(name: str, dtype: str) -> None:
+    section = gemm_section(Cluster.named(name).device, dtype)
+    assert section.inherited_from is None
+    assert 0.5 < section.constants["peak_share"] <= 1
+    assert 0.6 < section.constants["memory_share"] <= 1
+    assert 0 <= section.constants["wave_rounding"] <= 1
+    assert 30 < section.constants["load_bytes_per_clock"] < 500
+    assert 1 < section.constants["launch_us"] < 20
+
+
+def test_kin_lends_constants_that_fit(measured: Table) -> None:
+    """A device that nobody had measured would be predicted to a tenth, in 16 bits."""
+    hopper = {name: Cluster.named(name).device for name in ("h100_sxm", "h200_sxm")}
+    lent = dict(zip(hopper, reversed(hopper.values()), strict=True))
+    for rows in refit_products.measured_products(measured):
+        gpu, dtype, _ = rows.question
+        if gpu in hopper and dtype == "bf16":
+            donor = gemm_section(lent[gpu], dtype)
+            found = gemm_time_s(hopper[gpu], dtype, *rows.shapes, constants=donor)
+            assert np.median(np.abs(found / rows.time_s - 1)) < 0.08
+
+
+def test_a_large_product_runs_near_its_peak() -> None:
+    rate = gemm_flops(8192, 8192, 8192) / gemm_time_s(H200, "bf16", 8192, 8192, 8192)
+    assert 0.6 < rate / H200.peak("bf16") < 0.85
+
+
+def test_products_side_by_side() -> None:
+    one = gemm_time_s(H200, "bf16", 16, 2048, 4096)
+    many = gemm_time_s(H200, "bf16", 16, 2048, 4096, batch=64)
+    assert one < many < 64 * one
+    assert gemm_bytes("bf16", 16, 2048, 4096, 64) == 64 * gemm_bytes("bf16", 16, 2048, 4096)
+    wide = gemm_time_s(H200, "bf16", 4096, 4096, 4096, batch=np.array([1, 2, 4]))
+    assert wide[2] == pytest.approx(4 * wide[0], rel=0.1)
+
+
+def test_bytes_of_block_formats_count_their_scales() -> None:
+    plain, scaled = (gemm_bytes(each, 0, 1, 1024) for each in ("fp4", "nvfp4"))
+    assert (plain, scaled) == (512, 576)
+
+
+def test_which_constants_speak_for_a_format() -> None:
+    a100, b200 = (Cluster.named(name).device for name in ("a100_sxm", "b200_sxm"))
+    v100 = Cluster.named("v100_cube").device
+    assert gemm_section(H200, "float16").name == "bf16"
+    assert gemm_section(H200, "int8").name == "fp8"
+    assert gemm_section(b200, "mxfp8").name == "fp8"
+    assert gemm_section(b200, "fp4").name == "nvfp4"
+    assert gemm_section(a100, "int8")[:2] == ("a100_sxm", "bf16")
+    assert gemm_section(v100, "fp16").inherited_from == "a100_sxm"
+    assert gemm_section(H200, "bf16").inherited_from is None
+    assert gemm_time_s(b200, "nvfp4", 64, 64, 64) > gemm_time_s(b200, "fp4", 64, 64, 64)
+
+
+def test_a_format_that_a_device_lacks() -> None:
+    with pytest.raises(UnknownNameError, match="number format of NVIDIA A100"):
+        gemm_time_s(Cluster.named("a100_sxm").device, "fp8", 1, 1, 1)
+    with pytest.raises(UnknownNameError, match="dtype"):
+        gemm_time_s(H200, "bf17", 1, 1, 1)
+
+
+def test_a_product_says_why() -> None:
+    small = gemm_parts(H200, "bf16", 1, 8192, 8192)
+    large = gemm_parts(H200, "bf16", 8192, 8192, 8192)
+    assert small.limit == "memory"
+    assert large.limit != "memory"
+    assert large.compute_s > large.memory_s
+    assert large.waves > 10
+    for parts, m in ((small, 1), (large, 8192)):
+        assert parts.time_s == gemm_time_s(H200, "bf16", m, 8192, 8192)
+        assert 0 < parts.chosen <= 1
+        assert parts.section.fit.rows > 100
+        together = max(parts.compute_s, parts.memory_s) + parts.split_s + parts.fixed_s
+        assert parts.time_s == pytest.approx(together, rel=0.25)
+
+
+def write(folder: Path, name: str, head: str, *rows: str) -> Table:
+    path = folder / name
+    path.write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
+    return read_table(path)
+
+
+GEMM = "dataset,gpu,dtype,m,n,k,time_us"
+
+
+def test_rows_that_cannot_be_predicted_say_why(tmp_path: Path) -> None:
+    table = write(
+        tmp_path,
+        "gemm.csv",
+        GEMM,
+        "x,h200_sxm,bf16,16,4096,4096,13",
+        "x,h200_sxm,bf16,0,4096,4096,13",
+        "x,h200_sxm,bf17,16,4096,4096,13",
+        "x,a100_sxm,fp8,16,4096,4096,13",
+        "x,nowhere,bf16,16,4096,4096,13",
+    )
+    found = gemm.predictions(table)
+    assert np.isfinite(found.values).tolist() == [True, False, False, False, False]
+    assert found.values[0] == pytest.approx(1e6 * gemm_time_s(H200, "bf16", 16, 4096, 4096))
+    reasons = "\n".join(found.reasons)
+    for each in ("m must be", "dtype unknown", "number format of NVIDIA A100", "cluster unknown"):
+        assert each in reasons
+
+
+def test_overlapped_rows(tmp_path: Path) -> None:
+    head = "gpu,m,n,k,ctas,gemm_us_alone,gemm_us_overlapped"
+    table = write(tmp_path, "overlap.csv", head, "h200_sxm,2048,7168,8192,16,305,408")
+    taken = copy_bytes_per_s(H200, 16)
+    expected = gemm_time_s(H200, "bf16", 2048, 7168, 8192, sms_taken=16, memory_taken=taken)
+    assert overlap.predictions(table).values == pytest.approx([1e6 * expected])
+
+
+def test_refit_finds_the_constants_that_made_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        f"made,a100_sxm,bf16,{m},{n},{k},{1e6 * gemm_time_s(DONOR, 'bf16', m, n, k)}"
+        for m in (1, 16, 128, 512, 2048, 8192)
+        for n in (1024, 3072, 5120, 12288)
+        for k in (512, 2048, 7168)
+    ]
+    write(tmp_path, "gemm.csv", GEMM, *rows)
+    refit_products.main([str(tmp_path / "gemm.csv"), "--output", str(tmp_path), "--left-out"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        median, p90 = (
+            float(each) for each in line.replace("%", "").replace(",", "").split()[-3::2]
+        )
+        assert median < 5
+        assert p90 < 12
+    text = (tmp_path / "a100_sxm.toml").read_text(encoding="utf-8")
+    assert 'source = "fitted by shardcost to measured rows of made"' in text
+    assert "rows = 72" in text
+
+
+DONOR = Cluster.named("a100_sxm").device
+
+
+def test_refit_refuses_other_tables(tmp_path: Path) -> None:
+    empty = write(tmp_path, "gemm.csv", GEMM)
+    with pytest.raises(BadValueError, match="tables with rows"):
+        refit_products.main([str(empty.path)])
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(FormatError):
+        refit_products.main([str(tmp_path / "bad.csv")])
+
+
+@pytest.fixture(scope="module")
+def measured(evidence: Path) -> Table:
+    return read_table(evidence / "measured" / "gemm.csv")
+
+
+def test_errors_on_measured_products(measured: Table) -> None:
+    found = validate(measured, ("gpu", "dtype"))
+    assert found.predicted == measured.rows
+    assert found.overall.median_pct is not None
+    assert found.overall.p90_pct is not None
+    assert found.overall.median_pct < 4.5
+    assert found.overall.p90_pct < 12
+    for group in found.groups:
+        assert group.stats.median_pct is not None
+        assert group.stats.p90_pct is not None
+        assert group.stats.median_pct < 6, group
+        assert group.stats.p90_pct < 15, group
+
+
+def test_errors_on_overlapped_products(evidence: Path) -> None:
+    found = validate(read_table(evidence / "measured" / "overlap.csv")).overall
+    assert found.rows == 54
+    assert found.median_pct is not None
+    assert found.median_pct < 7
+
+
+def test_errors_on_shapes_that_were_left_out(measured: Table) -> None:
+    """Held out, a fit is hardly worse than in sample: constants are few and mean something."""
+    for rows in refit_products.measured_products(measured):
+        if rows.question.gpu != "h200_sxm":
+            continue
+        inside = np.abs(rows.error_pct(refit_products.fitted(rows)))
+        outside: dict[str, list[Any]] = {}
+        for what, errors in refit_products.left_out(rows):
+            outside.setdefault(what, []).append(np.abs(errors))
+        for what, each in outside.items():
+            found = np.concatenate(each)
+            assert np.median(found) < 1.4 * np.median(inside), (rows.question, what)
+            assert np.quantile(found, 0.9) < 15, (rows.question, what)
+
+
+def test_narrow_products_of_an_engine_are_measured_with_their_conversion() -> None:
+    device = Cluster.named("h200_sxm").device
+    found = section_measured_with("gemm", device, "trtllm", "fp8")
+    assert found.system == "h100_sxm"
+    assert section_measured_with("gemm", device, "nobody's", "fp8").system == "h200_sxm"
