@@ -1,4 +1,4 @@
-"""The ``$ shardcost …`` blocks of the documentation: read by test_docs, rewritten by `make examples`.
+"""The ``$ shardcost …`` blocks of the documentation: for test_docs and `make examples`.
 
 python tests/console_blocks.py    # writes what each command prints now into its block
 """
