@@ -16,15 +16,8 @@ from shardcost.collectives.interval import interval_of
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.why.operation import path_formula
-from shardcost.estimate.why.reason import (
-    Error,
-    Part,
-    Term,
-    Why,
-    in_unit,
-    reason,
-    spread,
-)
+from shardcost.estimate.why.reason import Error, Part, Why, reason, spread
+from shardcost.receipt import Term, in_unit
 from shardcost.report import formulas
 from shardcost.report.collective import link, title
 from shardcost.report.collective import why as rule_of_choice

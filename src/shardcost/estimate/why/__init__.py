@@ -7,6 +7,7 @@
 """
 
 from shardcost.estimate.why.asked import figures, why
-from shardcost.estimate.why.reason import Part, Term, Why
+from shardcost.estimate.why.reason import Part, Why
+from shardcost.receipt import Term
 
 __all__ = ["Part", "Term", "Why", "figures", "why"]

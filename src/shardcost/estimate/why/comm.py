@@ -9,18 +9,9 @@ from shardcost.collectives.bounds import bus_factor
 from shardcost.estimate.calls import Asked, Call, times_sent
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.why.error import collectives_error, over_time, time_term
-from shardcost.estimate.why.reason import (
-    SENT,
-    Error,
-    Part,
-    Term,
-    Why,
-    in_unit,
-    reason,
-    stated_by,
-    total,
-)
+from shardcost.estimate.why.reason import Error, Part, Why, reason, stated_by, total
 from shardcost.program.operations import Collective
+from shardcost.receipt import SENT, Term, in_unit
 from shardcost.units import format_time
 
 _RATIOS: Final = "comm.ratios."

@@ -16,9 +16,10 @@ from shardcost.estimate.calls import Call
 from shardcost.estimate.interval import interval_of, ranges_of, standing_of
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.why.reason import Error, Part, Term, Why, in_unit, reason, spread
+from shardcost.estimate.why.reason import Error, Part, Why, reason, spread
 from shardcost.kernels.constants import KernelShelf, Section
 from shardcost.program.operations import Collective
+from shardcost.receipt import Term, in_unit
 from shardcost.units import format_time
 
 _TABLES: Final = {"gemm": "gemm", "attention": "attention", "elementwise": "elementwise"}

@@ -10,18 +10,7 @@ from shardcost.arrays import ceil_div, smallest
 from shardcost.dtypes import BITS
 from shardcost.estimate.interval import residuals_of_memory
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.why.reason import (
-    Error,
-    Part,
-    Term,
-    Why,
-    cited,
-    in_unit,
-    reason,
-    spread,
-    stated_by,
-    total,
-)
+from shardcost.estimate.why.reason import Error, Part, Why, cited, reason, spread, stated_by, total
 from shardcost.memory.cache import cache_bytes_per_layer
 from shardcost.memory.footprint import KINDS, Held
 from shardcost.memory.parameters import expert_copies
@@ -30,6 +19,7 @@ from shardcost.memory.saved import saved_by_layer, setting_of
 from shardcost.memory.stages import in_flight, last_stage, stage_by_cost, stage_evenly
 from shardcost.program.assemble import StageShare
 from shardcost.program.step import gradient_bytes, shard_ranks, weight_bytes
+from shardcost.receipt import Term, in_unit
 from shardcost.units import format_bytes, format_count
 from shardcost.workload import Decode, Prefill, Train
 

@@ -24,18 +24,10 @@ from shardcost.estimate.why.operation_words import (
     section_for,
     some,
 )
-from shardcost.estimate.why.reason import (
-    SENT,
-    Error,
-    Term,
-    Why,
-    identifiers,
-    in_unit,
-    reason,
-    stated_by,
-)
+from shardcost.estimate.why.reason import Error, Why, reason, stated_by
 from shardcost.kernels.constants import Section
 from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm
+from shardcost.receipt import SENT, Term, identifiers, in_unit
 from shardcost.units import format_percent, format_time
 
 _NEGLIGIBLE: Final = 1e-3

@@ -9,10 +9,11 @@ from shardcost.dtypes import BITS
 from shardcost.estimate.calls import Call, times_sent
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.why.reason import brief, flop
+from shardcost.estimate.why.reason import brief
 from shardcost.kernels.constants import KernelShelf, Section, section_of
 from shardcost.kernels.gemm import Parts, gemm_parts, gemm_section
 from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Operation
+from shardcost.receipt import flop
 from shardcost.units import (
     format_bytes,
     format_bytes_decimal,

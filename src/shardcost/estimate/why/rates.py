@@ -7,9 +7,10 @@ from typing import Final
 
 from shardcost.estimate.result import FLOP_CONVENTION, Estimate
 from shardcost.estimate.why.error import over_time, range_error, run_error, time_part, time_term
-from shardcost.estimate.why.reason import Part, Term, Why, cited, flop, reason, stated_by
+from shardcost.estimate.why.reason import Part, Why, cited, reason, stated_by
 from shardcost.estimate.why.time import end_of_interval, time
 from shardcost.program.flops import matrix_weights, tokens_with_logits
+from shardcost.receipt import Term, flop
 from shardcost.units import format_flops, format_percent, format_time
 from shardcost.workload import Decode, Prefill, Train
 

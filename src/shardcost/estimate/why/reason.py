@@ -8,55 +8,16 @@ formula with its symbols, and the same with values and their units.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.cluster import Cluster
-from shardcost.units import (
-    format_bytes,
-    format_bytes_decimal,
-    format_count,
-    format_energy,
-    format_flops,
-    format_percent,
-    format_rate,
-    format_time,
-    format_tokens,
-)
+from shardcost.receipt import Term, identifiers, in_unit, shown
 
-SENT: Final = "bytes sent"
-"""The unit of traffic, shown in powers of ten as links' rates are; that of memory is ``bytes``."""
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
-_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
 _ADDRESS: Final = re.compile(r",? https?://[^ )]*")
 _DATA_SETS: Final = re.compile(r"(measured rows of )([^;(]*)")
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One symbol of a formula."""
-
-    name: str
-    """As the expression writes it."""
-    value: float
-    unit: str
-    meaning: str = ""
-    source: str = ""
-    """Who states it; nothing where it follows from the question."""
-    label: str = ""
-    """As it is shown, where that is not the name."""
-
-    @property
-    def symbol(self) -> str:
-        """As it is shown."""
-        return self.label or self.name.replace("_", " ")
-
-    @property
-    def text(self) -> str:
-        """The value with its unit."""
-        return in_unit(self.value, self.unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +101,8 @@ def reason(
         title=title,
         value=float(value),
         unit=unit,
-        formula=_shown(expression, {each.name: each.symbol for each in every}),
-        numbers=_shown(expression, said),
+        formula=shown(expression, {each.name: each.symbol for each in every}),
+        numbers=shown(expression, said),
         expression=expression,
         terms=every,
         sources=tuple(dict.fromkeys(filter(None, (*stated, *sources)))),
@@ -171,62 +132,6 @@ def total(
     ]
     expression = " + ".join(names) or "0"
     return reason(figure, title, value, unit, expression, [*added, *terms], parts=counted, **others)
-
-
-def identifiers(names: Sequence[str]) -> list[str]:
-    """Return names as an expression may write them, all of them different.
-
-    >>> identifiers(["tp communication", "tp_communication", "2nd"])
-    ['tp_communication', 'tp_communication_2', 'n2nd']
-    """
-    found: list[str] = []
-    for name in names:
-        plain = _NOT_IN_A_NAME.sub("_", name).strip("_") or "it"
-        plain = f"n{plain}" if plain[0].isdigit() else plain
-        same = sum(each == plain or each.startswith(f"{plain}_") for each in found)
-        found.append(f"{plain}_{same + 1}" if plain in found else plain)
-    return found
-
-
-def _shown(expression: str, texts: Mapping[str, str]) -> str:
-    """Return an expression with every name replaced by its text, for people to read."""
-    put_in = _NAME.sub(lambda name: texts.get(name[0], name[0]), expression)
-    return put_in.replace("**", "^").replace("*", "x")
-
-
-def in_unit(value: float, unit: str) -> str:
-    """Return a value in its unit, as the reports write it.
-
-    >>> in_unit(0.0125, "s"), in_unit(0.5, "share"), in_unit(18e9, "bytes sent"), in_unit(80, "")
-    ('12.5 ms', '50.0 %', '18 GB', '80')
-    """
-    known = _FORMATS.get(unit)
-    return known(value) if known else f"{plain_number(value)} {unit}".rstrip()
-
-
-def plain_number(value: float) -> str:
-    """Return a count or a factor with the digits that count."""
-    return f"{value:,.0f}" if abs(value) >= 1000 or float(value).is_integer() else f"{value:.4g}"
-
-
-def flop(flops: Any) -> str:
-    """Return a count of operations."""
-    return format_flops(flops).removesuffix("/s")
-
-
-_FORMATS: Final[Mapping[str, Callable[[float], str]]] = {
-    "s": format_time,
-    "bytes": format_bytes,
-    SENT: format_bytes_decimal,
-    "bytes/s": format_rate,
-    "FLOP": flop,
-    "FLOP/s": format_flops,
-    "tokens/s": lambda value: f"{format_tokens(value)} tokens/s",
-    "weights": lambda value: f"{format_count(value)} weights",
-    "share": format_percent,
-    "s/s": lambda value: f"{value:.3g}",
-    "J": format_energy,
-}
 
 
 def brief(source: object) -> str:

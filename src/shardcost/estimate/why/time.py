@@ -13,9 +13,10 @@ from shardcost.estimate.totals import forward_pass, forward_sends_s, tensor_coll
 from shardcost.estimate.why.comm import exposed, summed
 from shardcost.estimate.why.error import kernel_error, run_error, time_part, time_term
 from shardcost.estimate.why.operation_words import section_of_call
-from shardcost.estimate.why.reason import Part, Term, Why, reason, total
+from shardcost.estimate.why.reason import Part, Why, reason, total
 from shardcost.estimate.work import step_work
 from shardcost.program.operations import AttentionCore, Elementwise, Gemm
+from shardcost.receipt import Term
 from shardcost.schedule.step import StepTime, step_time
 from shardcost.schedule.work import Stage, StepWork
 from shardcost.units import format_time
