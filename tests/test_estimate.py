@@ -152,7 +152,7 @@ def test_a_window_bounds_what_attention_costs() -> None:
 
 def test_unmeasured_devices_say_whose_shares_they_use() -> None:
     found = estimate("llama3-8b", "mi355x", Layout(tp=2), Prefill(batch=1, prompt_tokens=512))
-    assert any("carried over" in each for each in found.warnings)
+    assert any("constants inherited from" in text for text in found.warnings)
 
 
 def test_gradients_of_experts_go_over_the_ranks_with_the_same_experts() -> None:
@@ -178,6 +178,18 @@ def test_an_engine_that_converts_elsewhere_has_shorter_narrow_products() -> None
         for name in ("vllm", "trtllm")
     )
     assert ours < 0.9 * theirs
+
+
+@pytest.mark.parametrize("software", ["vllm", "sglang", "trtllm"])
+def test_inherited_fp8_constants_are_warned_about(software: str) -> None:
+    work = Decode(batch=8, context_tokens=512, dtype="fp8")
+    result = estimate("llama3-70b", H100, Layout(tp=4), work, software=software)
+    warnings = [text for text in result.warnings if "GEMM measurements" in text]
+    if software == "trtllm":  # measured on the H100 itself
+        assert not warnings
+    else:
+        name = f"no fp8 GEMM measurements with {software} on NVIDIA H100 SXM5 80 GB"
+        assert warnings == [f"{name}; constants inherited from h200_sxm (torch)"]
 
 
 def test_uneven_groups_are_told_on_arrays_too() -> None:

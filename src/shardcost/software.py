@@ -15,6 +15,7 @@ from shardcost.checks import (
     Noun,
     Quantity,
     flag,
+    instance,
     noun,
     number_format,
     one_of,
@@ -23,6 +24,22 @@ from shardcost.checks import (
     text,
     whole,
 )
+
+
+@noun
+class Fit(Noun):
+    """The measurements behind a software's constants, and the error on them."""
+
+    source: str = text()
+    rows: int = whole()
+    median_pct: float = positive()
+    p90_pct: float = positive()
+    of_runs: bool = flag(default=True)
+    """Whole steps or requests were measured; otherwise parts of them, such as layers."""
+
+    def __str__(self) -> str:
+        errors = f"median error {self.median_pct:.1f} %, p90 {self.p90_pct:.1f} %"
+        return f"{self.source}; {self.rows} rows, {errors}"
 
 
 @noun
@@ -38,9 +55,10 @@ class Software(Noun):
     number only: with others, each query head reads its own copy. None: with any number."""
     kernels: str | None = text(default=None)
     """Name of kernels of its own, on devices whose files have sections that begin with it."""
-    narrow_products: str | None = text(default=None)
-    """Word in the name of what products of fewer than 16 bits were measured with, where the
-    conversion of their input is a pass of its own: TensorRT-LLM's were measured with it."""
+    narrow_gemm_measured_with: str | None = text(default=None)
+    """The software whose measured GEMMs of fewer than 16 bits this one's run like (`measured_with`
+    of the catalog's GEMM constants), where the conversion of their input is a kernel of its own.
+    None: the device's constants, which contain the conversion, as TensorRT-LLM's do."""
     fused_passes: bool = flag(default=True)
     """Normalisation with the residual sum, and a gated activation, are one kernel each."""
     fused_loss: bool = flag(default=True)
@@ -105,8 +123,8 @@ class Software(Noun):
     gradient_sum_bytes: Quantity | None = positive(default=None)
     """Bytes moved per weight and micro-batch to add its gradient to a sum of 32 bits, of which
     narrower sums need their share; None where the product that makes the gradient adds it."""
-    fit: str = text(default="given by the caller")
-    """What the constants were fitted to, and how well."""
+    fit: Fit | None = instance(Fit, default=None)
+    """What the constants were fitted to, and how well; None where they were not."""
     source: str = text(default="given by the caller")
     """Who says so of the choices."""
     prefill_tokens: int = whole(default=8192)
@@ -118,6 +136,11 @@ class Software(Noun):
     (vLLM's gpu_memory_utilization, TensorRT-LLM's free_gpu_memory_fraction)."""
     memory: Mapping[str, Any] = table(lambda _, value: value, default_factory=dict)
     """Constants of the memory model that are the framework's own."""
+
+    @property
+    def fit_text(self) -> str:
+        """What the constants were fitted to and how well, in words."""
+        return "not fitted" if self.fit is None else str(self.fit)
 
     @classmethod
     def named(cls, name: str) -> Software:

@@ -23,7 +23,7 @@ from shardcost.model import (
     Model,
     StateSpace,
 )
-from shardcost.software import Software
+from shardcost.software import Fit, Software
 
 GB, GIB, MIB, GBIT, TERA, MEGA = 10**9, 2**30, 2**20, 10**9 / 8, 10**12, 10**6
 
@@ -198,20 +198,18 @@ def software_from(content: dict[str, Any], file: str) -> Software:
 
     Its choices come from its documentation; its constants are fitted to runs of it.
     """
-    known = {"name", "title", "aliases", "source", "choices", "constants", "memory"}
+    known = {"name", "title", "aliases", "source", "choices", "constants", "fit", "memory"}
     unknown = sorted(set(content) - known)
     if unknown:
         raise FormatError(file, f"unknown key {unknown[0]}")
-    constants = dict(content.get("constants", {}))
-    fit = constants.pop("fit", "not fitted")
     fields_given = {
         **{key: content[key] for key in ("name", "title", "source") if key in content},
         **content.get("choices", {}),
         **{
             _in_seconds(key): value * _SECONDS.get(key[-3:], 1.0)
-            for key, value in constants.items()
+            for key, value in content.get("constants", {}).items()
         },
-        "fit": fit,
+        "fit": _noun(Fit, content["fit"], file) if "fit" in content else None,
         "memory": {k: v for k, v in content.get("memory", {}).items() if k not in _ABOUT},
     }
     return _noun(Software, fields_given, file)

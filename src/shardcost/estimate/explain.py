@@ -148,7 +148,7 @@ def _software(found: Estimate) -> str:
         f"{software.title}: {software.attention} attention, tensor-parallel overlap"
         f" {software.tp_overlap}, kernels by {software.launch} launch,"
         f" {format_time(software.step_overhead_s)} of overhead a step ({brief(software.source)})."
-        f" Constants: {brief(software.fit)}"
+        f" Constants: {brief(software.fit_text)}"
     )
 
 

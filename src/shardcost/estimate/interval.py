@@ -35,7 +35,6 @@ FIRST, LOADED_FIRST, NEXT, WHOLE, RATE = (
 OTHER_SOFTWARE: Final = "software that was not fitted"
 _TIMES: Final = ("time_s", "ttft_s", "tpot_s")
 _RATES: Final = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "mfu", "hfu")
-_FITTED: Final = "fitted to"
 _FIGURES: Final = {"e2e_latency": WHOLE, "tpot": NEXT, "output_throughput_total": RATE}
 
 
@@ -105,7 +104,8 @@ def interval_of(found: Estimate) -> Interval:
 def residuals_of(found: Estimate) -> Residuals:
     """Return the residuals of measured runs like an estimate."""
     software = found.software
-    name = software.name if software.fit.startswith(_FITTED) else OTHER_SOFTWARE
+    fitted = software.fit is not None and software.fit.of_runs
+    name = software.name if fitted else OTHER_SOFTWARE
     work, place = found.workload, (found.cluster, name, found.layout)
     if isinstance(work, Train):
         return residuals_like("training", **facts_of_training(*place, work.dtype))

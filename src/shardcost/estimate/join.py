@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardcost.arrays import choose
 from shardcost.checks import anywhere, is_array
-from shardcost.cluster import Cluster, Device
+from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration
+from shardcost.dtypes import BITS
 from shardcost.errors import BadTypeError
 from shardcost.estimate.busy import Busy, chosen
+from shardcost.estimate.price import WIDE_BITS, Prices
 from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, Estimate
 from shardcost.estimate.totals import (
     forward_pass,
@@ -89,7 +90,7 @@ def estimate(
         hardware_flops=times.flops * layout.tp * layout.cp * layout.dp,
         program=program,
         work=work,
-        warnings=(*_warnings(model, cluster, workload, runs, memory), *prices.notes),
+        warnings=(*_warnings(model, prices, workload, runs, memory), *prices.notes),
         wire=wire,
     )
 
@@ -183,33 +184,39 @@ def _check_kinds(model: object, cluster: object, layout: object, workload: objec
 
 def _warnings(
     model: Model,
-    cluster: Cluster,
+    prices: Prices,
     workload: Workload,
     software: Software,
     memory: Memory,
 ) -> Iterator[str]:
     """Yield where the estimate goes beyond what was measured, and what would not run."""
     if not anywhere(is_array(memory.peak_bytes)):
-        reason = memory.reason(cluster.device)
+        reason = memory.reason(prices.device)
         if reason:
             yield reason
     for part in model.not_priced_yet:
         yield f"{part}: priced as memory passes, which leaves its own compute out"
-    yield from _inherited(cluster.device, workload.dtype)
-    if software.fit == "not fitted":
+    yield from _inherited(prices, software, workload.dtype)
+    if software.fit is None:
         yield f"the host's share of {software.title} was not fitted to runs of it"
 
 
-@lru_cache(maxsize=256)
-def _inherited(device: Device, dtype: str) -> tuple[str, ...]:
-    """Return which kernels a device takes the constants of from another."""
-    lenders = {
-        "matrix products": gemm_section(device, dtype).inherited_from,
-        "attention kernels": section_of("attention", device, "prefill").inherited_from,
-        "memory passes": section_of("elementwise", device, "elementwise").inherited_from,
+def _inherited(prices: Prices, software: Software, dtype: str) -> Iterator[str]:
+    """Yield which kernels are priced by constants of another device."""
+    device = prices.device
+    gemm = prices.own_gemm(dtype) or gemm_section(device, dtype)
+    narrow = BITS[dtype] < WIDE_BITS and software.narrow_gemm_measured_with is not None
+    sections = {
+        "GEMM": gemm,
+        "attention": prices.own("attention", "prefill")
+        or section_of("attention", device, "prefill"),
+        "elementwise": prices.own("elementwise", "elementwise")
+        or section_of("elementwise", device, "elementwise"),
     }
-    return tuple(
-        f"{what} were not measured on {device.name}: shares carried over from {lender}"
-        for what, lender in lenders.items()
-        if lender is not None
-    )
+    for kernel, section in sections.items():
+        if section.inherited_from is None:
+            continue
+        what, by = f"{kernel} measurements", ""
+        if narrow and section is gemm:
+            what, by = f"{dtype} {what} with {software.name}", f" ({gemm.fit.measured_with})"
+        yield f"no {what} on {device.name}; constants inherited from {section.inherited_from}{by}"

@@ -37,7 +37,7 @@ from shardcost.kernels.gemm import copy_bytes_per_s, gemm_section, gemm_time_s
 from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Operation
 from shardcost.software import Software
 
-_WIDE: Final = 16
+WIDE_BITS: Final = 16
 _MOST_KEPT: Final = 200_000
 """Prices kept per cluster before all are forgotten: some tens of megabytes."""
 _FEW_CELLS: Final = 64
@@ -73,7 +73,7 @@ class Prices:
         self._adjust: Adjust | None = None
         self._library = _library(cluster, software)
         self._kernels = software.kernels
-        self._narrow_products = software.narrow_products
+        self._narrow_gemm_measured_with = software.narrow_gemm_measured_with
         self._kept, self._said = _kept(cluster)
         self._grids = _grids(cluster)
         if len(self._kept) > _MOST_KEPT:
@@ -162,7 +162,7 @@ class Prices:
         if isinstance(op, Elementwise):
             return op.bytes_moved, op.kernels, self._kernels
         if isinstance(op, Gemm):
-            return *op[1:6], sms_taken, self._kernels, self._narrow_products
+            return *op[1:6], sms_taken, self._kernels, self._narrow_gemm_measured_with
         return *op[1:], self._kernels
 
     def _keep_gemms(self, new: dict[Any, Operation], sms_taken: int) -> None:
@@ -207,12 +207,12 @@ class Prices:
 
     def own_gemm(self, dtype: str) -> Section | None:
         """Return constants of the software's own products; None where they are the device's."""
-        if BITS[dtype] >= _WIDE:
+        if BITS[dtype] >= WIDE_BITS:
             return self.own("gemm", "bf16")
-        if self._narrow_products is None:
+        if self._narrow_gemm_measured_with is None:
             return None
         name = gemm_section(self.device, dtype).name
-        return section_measured_with("gemm", self.device, self._narrow_products, name)
+        return section_measured_with("gemm", self.device, self._narrow_gemm_measured_with, name)
 
     def _pass(self, bytes_moved: Any, kernels: Any) -> Any:
         constants = self._constants("elementwise", "elementwise")

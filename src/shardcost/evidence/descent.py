@@ -17,7 +17,8 @@ import numpy as np
 
 from shardcost import catalog
 from shardcost.evidence.predictions import Floats
-from shardcost.files import write_whole
+from shardcost.files import quoted, write_whole
+from shardcost.software import Fit
 
 _LIMIT: Final = 0.5
 """Error, as a logarithm, beyond which a row counts no more: it measures something else."""
@@ -25,6 +26,7 @@ _STEPS: Final = (2.0, 1.5, 1.2, 1.07, 1.02)
 _WORTHWHILE: Final = 1e-4
 _DIGITS: Final = 3
 _UNITS: Final = {"_us": 1e-6, "_ms": 1e-3}
+_ERRORS: Final = ("median_pct", "p90_pct")
 Name = TypeVar("Name")
 
 
@@ -90,10 +92,14 @@ def in_seconds(constants: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def write_constants(name: str, constants: Mapping[str, float], fit: str) -> None:
-    """Replace the constants in a software's file."""
+def write_constants(name: str, constants: Mapping[str, float], fit: Fit) -> None:
+    """Replace the constants in a software's file, and what is said of their fit."""
     path = Path(catalog.__file__).parent / "software" / f"{name}.toml"
     lines = [f"{key} = {value}" for key, value in constants.items()]
-    table = "\n".join(["[constants]", *lines, f'fit = "{fit}"', ""])
-    text = re.sub(r"\[constants\]\n(?:[^\[\n#].*\n)*", table, path.read_text(encoding="utf-8"))
+    errors = [f"rows = {fit.rows}", *(f"{key} = {getattr(fit, key):.1f}" for key in _ERRORS)]
+    tables = {"constants": lines, "fit": [f"source = {quoted(fit.source)}", *errors]}
+    text = path.read_text(encoding="utf-8")
+    for title, entries in tables.items():
+        table = "\n".join([f"[{title}]", *entries, ""])
+        text = re.sub(rf"\[{title}\]\n(?:[^\[\n#].*\n)*", table, text)
     write_whole(path, text)

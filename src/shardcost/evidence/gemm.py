@@ -6,7 +6,7 @@ device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -120,8 +120,17 @@ def m_band(row: Row) -> str:
 
 def _question(row: Row) -> Question:
     dtype = canonical_dtype(row["dtype"])
-    engine = _ENGINE if f"_{_ENGINE}_" in row.get("dataset", "") and BITS[dtype] < _WIDE else ""
-    return Question(row["gpu"], dtype, engine)
+    narrow = BITS[dtype] < _WIDE and measured_with([row.get("dataset", "")]) == _ENGINE
+    return Question(row["gpu"], dtype, _ENGINE if narrow else "")
+
+
+def measured_with(datasets: Iterable[str]) -> str:
+    """Return the software whose kernels data sets timed, which their names tell.
+
+    >>> measured_with(["aic_gemm_h100_sxm_trtllm_1.3.0rc20"]), measured_with(["own_h200_torch2.11"])
+    ('trtllm', 'torch')
+    """
+    return _ENGINE if all(f"_{_ENGINE}_" in name for name in datasets) else "torch"
 
 
 DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"m_band": m_band}

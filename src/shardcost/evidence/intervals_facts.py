@@ -141,7 +141,7 @@ def _of_product(question: gemm.Question) -> dict[str, str]:
 def _conversion(question: gemm.Question, section: Section) -> str:
     """Return whether the constants have the conversion of the input in them just as the row has."""
     narrow = BITS[question.dtype] < _WIDE
-    with_it = _CONVERTING in section.fit.source
+    with_it = section.fit.measured_with == _CONVERTING
     return "converted otherwise" if narrow and with_it != bool(question.software) else "any"
 
 

@@ -34,6 +34,7 @@ from shardcost import catalog
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.evidence.attention import FLASH_DECODE, MEASURED, Asked, Question, asked
 from shardcost.evidence.fit import least_squares
+from shardcost.evidence.gemm import measured_with
 from shardcost.evidence.predictions import whole_cell
 from shardcost.evidence.validate import measurements
 from shardcost.files import write_whole
@@ -266,6 +267,7 @@ def _with_fit(rows: Rows, constants: Constants) -> Constants:
     names = ", ".join(sorted(rows.datasets))
     fit = {
         "source": f"fitted by shardcost to measured rows of {names}",
+        "measured_with": measured_with(rows.datasets),
         "rows": len(errors),
         "median_pct": round(float(np.median(errors)), 2),
         "p90_pct": round(float(np.quantile(errors, 0.9)), 2),

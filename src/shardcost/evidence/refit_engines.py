@@ -32,6 +32,7 @@ from shardcost.files import write_whole
 from shardcost.formats.tables import Row, Table, read_table
 from shardcost.kernels import gemm
 from shardcost.kernels.constants import own_section, section_of
+from shardcost.software import Fit
 
 FITTED: Final[Mapping[str, tuple[str, str]]] = {
     "deepspeed_mii": ("step_overhead_ms", "host_per_sequence_us"),
@@ -211,8 +212,9 @@ def main(arguments: Sequence[str]) -> None:
 def _report(name: str, evidence: Evidence) -> None:
     constants = fitted(name, evidence)
     datasets = ", ".join(sorted({row["dataset"] for row in evidence.rows}))
-    errors = _in_words(evidence.ratios(constants))
-    fit = f"fitted to {len(evidence.rows)} rows of {datasets}: {errors}"
+    median, p90 = errors_pct(evidence.ratios(constants))
+    source = f"fitted by shardcost to measured rows of {datasets}"
+    fit = Fit(source=source, rows=len(evidence.rows), median_pct=median, p90_pct=p90)
     write_constants(name, constants, fit)
     print(name, constants, fit)
 
@@ -238,11 +240,6 @@ def _report_device(evidence: Evidence) -> None:
     }
     write_device(constants, fit)
     print(DEVICE, {".".join(path): value for path, value in constants.items()}, fit)
-
-
-def _in_words(ratios: Floats) -> str:
-    median, p90 = errors_pct(ratios)
-    return f"median {median:.1f} %, p90 {p90:.1f} %"
 
 
 def _with(question: Question, given: Mapping[str, Any]) -> Question:

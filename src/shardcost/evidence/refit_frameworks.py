@@ -24,6 +24,7 @@ from shardcost.evidence import training
 from shardcost.evidence.descent import descend, errors_pct, in_seconds, loss, write_constants
 from shardcost.evidence.predictions import Floats
 from shardcost.formats.tables import Row, Table, read_table
+from shardcost.software import Fit
 
 FITTED: Final[Mapping[str, Mapping[str, float]]] = {
     "megatron_2021": {"slowdown": 1.0},
@@ -111,7 +112,8 @@ def main(arguments: Sequence[str], say: Callable[[str], None] = print) -> None:
         constants = fitted(name, rows)
         median, p90 = errors_pct(ratios(rows, constants))
         sets = ", ".join(_values(rows))
-        fit = f"fitted to {len(rows)} rows of {sets}: median {median:.1f} %, p90 {p90:.1f} %"
+        source = f"fitted by shardcost to measured rows of {sets}"
+        fit = Fit(source=source, rows=len(rows), median_pct=median, p90_pct=p90)
         write_constants(name, constants, fit)
         say(f"{name}: {constants}; {fit}")
 

@@ -31,7 +31,7 @@ from shardcost.catalog import tuner_table
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.evidence import gemm, overlap
 from shardcost.evidence.fit import least_squares
-from shardcost.evidence.gemm import Question, device_of
+from shardcost.evidence.gemm import Question, device_of, measured_with
 from shardcost.evidence.validate import measurements
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, number, read_table
@@ -275,6 +275,7 @@ def _fit(rows: Products, error_pct: Floats) -> Fit:
         rows=len(sizes),
         median_pct=float(np.median(sizes)),
         p90_pct=float(np.quantile(sizes, 0.9)),
+        measured_with=measured_with(rows.datasets),
     )
 
 
@@ -292,6 +293,7 @@ def as_toml(sections: Mapping[str, Fitted]) -> str:
             "",
             f"[{name}.fit]",
             f'source = "{fit.source}"',
+            f'measured_with = "{fit.measured_with}"',
             f"rows = {fit.rows}",
             f"median_pct = {fit.median_pct:.2f}",
             f"p90_pct = {fit.p90_pct:.2f}",

@@ -28,6 +28,8 @@ class Fit(NamedTuple):
     rows: int
     median_pct: float
     p90_pct: float
+    measured_with: str = ""
+    """The software whose kernels were timed, by its name in the catalog."""
 
 
 class Section(NamedTuple):
@@ -60,14 +62,14 @@ def section_of(shelf: KernelShelf, device: Device, *names: str) -> Section:
 
 
 @cache
-def section_measured_with(shelf: KernelShelf, device: Device, word: str, name: str) -> Section:
-    """Return the nearest section whose rows were measured with some software, named by a word.
+def section_measured_with(shelf: KernelShelf, device: Device, software: str, name: str) -> Section:
+    """Return the nearest section whose rows were measured with a software.
 
     Where there is none, the nearest of all: `section_of`.
     """
     for system in _nearest_first(shelf, device):
         content = _file(shelf, system)
-        if name in content and word in content[name]["fit"]["source"]:
+        if name in content and content[name]["fit"]["measured_with"] == software:
             inherited = _device(system).name != device.name
             return _section(system, name, content, inherited=inherited)
     return section_of(shelf, device, name)

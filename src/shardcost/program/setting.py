@@ -120,7 +120,7 @@ def linear(
 def _converted(s: Setting, name: str, elements: Any) -> Operations:
     """Return the conversion of a product's input to fewer bits, where its time is not counted."""
     bits = BITS[s.dtype]
-    if bits >= 16 or s.software.narrow_products is None:
+    if bits >= 16 or s.software.narrow_gemm_measured_with is None:
         return ()
     return (Elementwise(f"{name} conversion", elements * (s.element_bytes + bits / 8)),)
 

@@ -10,7 +10,6 @@ a kind is not drawn.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from statistics import NormalDist
@@ -34,7 +33,6 @@ from shardcost.software import Software
 
 _MEDIAN_IN_SIGMAS: Final = NormalDist().inv_cdf(0.75)
 """Half of all draws from a normal distribution lie within so many standard deviations."""
-_TYPICAL: Final = re.compile(r"median (\d+(?:\.\d+)?) %")
 _HOST: Final = "host"
 _HOSTS_OWN: Final = ("step_overhead_s", "host_per_sequence_s", "collective_wait_s")
 """Constants of a software that are seconds of the host, beside those of each kernel."""
@@ -127,9 +125,8 @@ class _Drawn:
             return seconds * self.factors(cluster.name, kinds.of(op)) if seconds else seconds
 
         work = rank_work(program, prices.adjusted(how))
-        typical = _TYPICAL.search(software.fit)
-        if typical:
-            kind = Kind(_HOST, float(typical[1]))
+        if software.fit is not None:
+            kind = Kind(_HOST, software.fit.median_pct)
             host = _slowed_host(software, self.factors(software.name, kind))
             program = replace(program, setting=replace(program.setting, software=host))
         slowed = np.broadcast_to(total_s(program, work), self.draws)

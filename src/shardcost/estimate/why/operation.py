@@ -223,7 +223,7 @@ def _one(
         software = found.software
         expression = f"slowdown * ({expression})"
         meaning = f"kernels in a run of {software.title}, over the same by themselves"
-        every.append(Term("slowdown", float(software.slowdown), "", meaning, software.fit))
+        every.append(Term("slowdown", float(software.slowdown), "", meaning, software.fit_text))
     where = ", ".join(call.where)
     often = f"{in_unit(call.times, '')} a step" if call.times else "not on the stage that paces"
     title = f"One call of {call.name} ({where}), {often}"

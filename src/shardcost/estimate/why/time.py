@@ -283,11 +283,11 @@ def _host(found: Estimate) -> Why:
         expression,
         terms,
         sources=[software_source(found)],
-        words=f"{software.title}. Constants: {software.fit}",
+        words=f"{software.title}. Constants: {software.fit_text}",
     )
 
 
 def software_source(found: Estimate) -> str:
     """Return what a software's constants were fitted to."""
     software = found.software
-    return f"{software.title}: {software.fit}; choices: {software.source}"
+    return f"{software.title}: {software.fit_text}; choices: {software.source}"
