@@ -59,13 +59,12 @@ gate: .venv/dev ## errors on the shipped measurements are those on record; a pag
 # an hour; of what ships alone it takes seconds. PAGE is where it goes, its pictures beside it.
 validate: .venv/dev ## prediction against measurement: the page, its pictures, and no error grown
 	@mkdir -p '$(dir $(PAGE))'
-	@$(BIN)/shardcost validate --shipped $(if $(SHARDCOST_EVIDENCE),--folder '$(SHARDCOST_EVIDENCE)',--quick) \
-		--page '$(PAGE)' > /dev/null
-	@$(BIN)/shardcost validate --shipped --against $(RECORD)
+	@$(BIN)/python -m lab.page '$(PAGE)' --shipped $(if $(SHARDCOST_EVIDENCE),--folder '$(SHARDCOST_EVIDENCE)',--quick)
+	@$(BIN)/python -m lab.record $(RECORD) --check
 
 record: .venv/dev ## take the errors of now as those that `make validate` holds against
 	@mkdir -p '$(dir $(RECORD))'
-	@$(BIN)/shardcost validate --shipped --record $(RECORD)
+	@$(BIN)/python -m lab.record $(RECORD)
 
 bench: .venv/dev ## speed, as ratios measured in one run
 	@$(BIN)/python benchmarks/front_door.py

@@ -142,7 +142,7 @@ def command(path: Path) -> list[str]:
         return by_command
     by_functions = (
         "import json, pathlib, sys; from shardcost.formats import kineto;"
-        "from shardcost.evidence.trace_inspection import inspected;"
+        "from shardcost.inspect.trace import inspected;"
         "from shardcost.report.inspect_trace import as_data;"
         "print(json.dumps(as_data(inspected([kineto.read(pathlib.Path(sys.argv[1]))]))))"
     )

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardcost.evidence import cross_validation
-from shardcost.evidence.fit import Curve
-from shardcost.evidence.peers import compared
-from shardcost.evidence.refit import usable
-from shardcost.evidence.splits import split
-from shardcost.evidence.validate import Stats, Validation, stats, validate
+from lab import cross_validation
+from lab.page import LEFT_OUT, errors_in_sample
+from lab.page_tables import KINDS
+from lab.peers import compared
+from lab.refit_collectives import usable
+from shardcost.calibrate.fit import Curve
 from shardcost.formats.tables import VALIDATED, Table, read_table
-from shardcost.report.validation_page import LEFT_OUT, errors_in_sample
-from shardcost.report.validation_tables import KINDS
+from shardcost.validate.splits import split
+from shardcost.validate.validation import Stats, Validation, stats, validate
 
 NUMBER = re.compile(r"[+-]?[0-9][0-9,]*(?:\.[0-9]+)?")
 Validated = Callable[[str], Validation]

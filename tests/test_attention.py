@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab import refit_attention
 from shardcost import catalog
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
-from shardcost.evidence import refit_attention
-from shardcost.evidence.validate import stats, validate
 from shardcost.formats.tables import Table, read_table
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.constants import section_of
+from shardcost.validate.validation import stats, validate
 
 SYSTEMS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm")
 SIZES = st.integers(1, 64)

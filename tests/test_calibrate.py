@@ -14,17 +14,17 @@ from running import run_error, run_json, run_text
 from test_fit import SIZES, curve, rows_of, slower, with_constants
 from test_validate import written
 
+from lab.cross_validation import LeftOut
+from lab.few_points import all_points, few_points, six_points
 from shardcost import Cluster, catalog, cli, collective_time
+from shardcost.calibrate.calibrate import calibrate
+from shardcost.calibrate.fit import Curve
+from shardcost.calibrate.gather import Told, gathered
+from shardcost.calibrate.profile import as_profile
 from shardcost.catalog.profile import cluster_of_profile
 from shardcost.collectives import calibration
 from shardcost.collectives.calibration import calibration_of, given, of_profile
 from shardcost.errors import FormatError
-from shardcost.evidence.calibrate import calibrate
-from shardcost.evidence.cross_validation import LeftOut
-from shardcost.evidence.few_points import all_points, few_points, six_points
-from shardcost.evidence.fit import Curve
-from shardcost.evidence.gather import Told, gathered
-from shardcost.evidence.profile import as_profile
 from shardcost.formats.reading import MeasurementLog, Point, Run
 from shardcost.formats.tables import read_table
 

@@ -10,9 +10,9 @@ import pytest
 
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.evidence.validate import validate
 from shardcost.formats.tables import read_table
 from shardcost.kernels.elementwise import elementwise_time_s, launch_s
+from shardcost.validate.validation import validate
 
 TABLE = {"latency_us": 2.0, "memory_share": 0.5, "row_ns_per_element": 1.0}
 

@@ -11,25 +11,19 @@ import numpy as np
 import pytest
 from test_validate import LIKE, written
 
+from lab import cross_validation
+from lab import refit_collectives as refit
+from lab.refit_collectives import as_toml, by_key, engines, networks, ring_libraries
 from shardcost import catalog
+from shardcost.calibrate.calibrate import calibrate
+from shardcost.calibrate.fit import Curve, blank, curves, fitted_library, inside, starting_point
 from shardcost.collectives import calibration
 from shardcost.collectives.calibration import Calibration, calibration_of, given, in_file_units
 from shardcost.collectives.library_time import collective_time, default_library
 from shardcost.collectives.paths import RingLibrary
 from shardcost.errors import MissingExtraError
-from shardcost.evidence import cross_validation, refit
-from shardcost.evidence.calibrate import calibrate
-from shardcost.evidence.collectives import Question
-from shardcost.evidence.fit import Curve, curves, fitted_library, starting_point
-from shardcost.evidence.refit import (
-    as_toml,
-    blank,
-    by_key,
-    engines,
-    networks,
-    ring_libraries,
-)
 from shardcost.formats.tables import read_table
+from shardcost.validate.collectives import Question
 
 SIZES = np.exp2(np.arange(9.0, 31.0))
 USUAL = Question(
@@ -145,9 +139,9 @@ def test_a_whole_table_is_refitted(monkeypatch: pytest.MonkeyPatch) -> None:
     known += [curve(None, gpus=16, nodes=2, network="ib_8x400g")]
     assert set(by_key(known)) == {("h100_sxm", "nccl", "0"), ("h100_sxm", "vllm", "0.19")}
     monkeypatch.setattr(refit, "_ROUNDS", 1)
-    rings = ring_libraries(refit.inside(known))
+    rings = ring_libraries(inside(known))
     assert rings["h100_sxm", "nccl", "0"].fit.median_pct < 3
-    assert engines(refit.inside(known))["h100_sxm", "vllm", "0.19"].fit.median_pct < 3
+    assert engines(inside(known))["h100_sxm", "vllm", "0.19"].fit.median_pct < 3
     wires = networks(known)
     assert wires["ib_8x400g", "network", "0"].fit.median_pct < 3
 

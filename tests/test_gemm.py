@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab import refit_gemm as refit_products
 from shardcost import BadValueError, Cluster, UnknownNameError, catalog
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS
 from shardcost.errors import FormatError
-from shardcost.evidence import gemm, overlap, refit_products
-from shardcost.evidence.validate import validate
 from shardcost.formats.tables import Table, read_table
 from shardcost.kernels.constants import Fit, Section, section_measured_with, section_of
 from shardcost.kernels.gemm import (
@@ -24,6 +23,8 @@ from shardcost.kernels.gemm import (
     gemm_section,
     gemm_time_s,
 )
+from shardcost.validate import gemm, overlap
+from shardcost.validate.validation import validate
 
 H200 = Cluster.named("h200_sxm").device
 HOSTS = [Cluster.named(name).device for name in catalog.names("clusters")]

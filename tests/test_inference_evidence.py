@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab import refit_engines
 from shardcost import Cluster, Layout, Model
+from shardcost.calibrate.descent import descend, loss
 from shardcost.collectives.multimem import multimem_all_reduce_s
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.estimate.serving import (
@@ -18,11 +20,10 @@ from shardcost.estimate.serving import (
     under_load,
 )
 from shardcost.estimate.totals import tensor_collectives
-from shardcost.evidence import comm_fraction, inference, refit_engines, tokenweave
-from shardcost.evidence.descent import descend, loss
 from shardcost.formats.tables import Table, read_table
 from shardcost.model import Attention
 from shardcost.software import Software
+from shardcost.validate import comm_fraction, inference, tokenweave
 
 ROW = {
     "dataset": "mine",

@@ -10,10 +10,10 @@ import pytest
 
 from shardcost.cluster import Cluster
 from shardcost.collectives.library_time import collective_time
-from shardcost.evidence.collectives import one_process_time_s
-from shardcost.evidence.log_inspection import RunFindings, inspected
 from shardcost.formats.reading import MeasurementLog, Point, Run, Unread
+from shardcost.inspect.log import RunFindings, inspected
 from shardcost.report.inspect_log import as_data, as_text
+from shardcost.validate.collectives import one_process_time_s
 
 SIZES = tuple(2**k for k in range(3, 31))
 

@@ -11,6 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab import intervals
+from lab.intervals_groups import (
+    Plan,
+    Pool,
+    Tried,
+    groups,
+    tried_on_others,
+    weighted_quantile,
+)
+from lab.intervals_hidden import never_measured
+from lab.intervals_left_out import left_out
 from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, catalog, collective_time
 from shardcost import estimate as estimated
 from shardcost.catalog.errors import KIN, MEASURED, STRANGER, residuals_like
@@ -19,21 +30,11 @@ from shardcost.collectives.calibration import calibration_of
 from shardcost.collectives.interval import BANDS, facts_of, interval_of
 from shardcost.errors import UnknownNameError
 from shardcost.estimate import interval as of_runs
-from shardcost.evidence import intervals, layer_ops
-from shardcost.evidence.intervals_groups import (
-    Plan,
-    Pool,
-    Tried,
-    groups,
-    tried_on_others,
-    weighted_quantile,
-)
-from shardcost.evidence.intervals_hidden import never_measured
-from shardcost.evidence.intervals_left_out import left_out
-from shardcost.evidence.shipped import ROWS
-from shardcost.evidence.validate import validate
 from shardcost.formats.tables import VALIDATED, Table, read_table
 from shardcost.kernels.gemm import gemm_section, gemm_time_s
+from shardcost.validate import layer_ops
+from shardcost.validate.shipped import ROWS
+from shardcost.validate.validation import validate
 from shardcost.workload import Workload
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "intervals.md"

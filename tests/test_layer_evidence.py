@@ -9,12 +9,12 @@ import pytest
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.evidence import decode, layer_ops, layers
-from shardcost.evidence.validate import validate
 from shardcost.formats.tables import Row, read_table
 from shardcost.kernels.elementwise import elementwise_time_s
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.program.operations import Collective
+from shardcost.validate import decode, layer_ops, layers
+from shardcost.validate.validation import validate
 from shardcost.workload import Train
 
 SHAPE = {

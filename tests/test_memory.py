@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab import memory_fit
 from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
-from shardcost.evidence import memory as evidence_memory
-from shardcost.evidence import memory_fit
-from shardcost.evidence.validate import validate
 from shardcost.formats.tables import Table, read_table
 from shardcost.layout import Layout
 from shardcost.memory import KINDS, Memory, MemoryPolicy, memory_of, saved_bytes_per_layer
@@ -21,6 +19,8 @@ from shardcost.memory.parameters import layer_parameters
 from shardcost.memory.policy import habits_named, habits_of
 from shardcost.memory.stages import in_flight, last_stage, stage_by_cost, stage_evenly
 from shardcost.model import Attention, Block, Experts, FeedForward, Model
+from shardcost.validate import memory as evidence_memory
+from shardcost.validate.validation import validate
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 GIB = 2**30

@@ -14,14 +14,14 @@ import pytest
 
 from shardcost.cluster import CUBE_MESH, Cluster
 from shardcost.errors import FormatError, ShardcostError
-from shardcost.evidence.topology_inspection import (
+from shardcost.formats import nccl_xml, nvidia_smi
+from shardcost.formats.nccl_xml import NcclGraphs, NcclTopology
+from shardcost.formats.nvidia_smi import DeviceMatrix
+from shardcost.inspect.topology import (
     GraphInspection,
     TopologyInspection,
     inspected,
 )
-from shardcost.formats import nccl_xml, nvidia_smi
-from shardcost.formats.nccl_xml import NcclGraphs, NcclTopology
-from shardcost.formats.nvidia_smi import DeviceMatrix
 from shardcost.report.inspect_topology import as_data, as_text
 
 Write = Callable[[str], Path]

@@ -19,7 +19,6 @@ from shardcost import Cluster, Layout, Train, estimate
 from shardcost.cli import main
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, FormatError, ShardcostError
-from shardcost.evidence.trace_inspection import inspected
 from shardcost.formats import json_stream, kineto
 from shardcost.formats.chrome_trace import Event, Names, ranks_text, trace_text, write_trace
 from shardcost.formats.json_stream import JsonStream
@@ -28,6 +27,7 @@ from shardcost.formats.kineto_names import Call, CommGroup, Kind, call_of, commu
 from shardcost.formats.kineto_ranks import merged, runs_of
 from shardcost.formats.reading import Unread
 from shardcost.formats.time_sets import Union, united
+from shardcost.inspect.trace import inspected
 from shardcost.report.inspect_trace import as_data, as_text
 from shardcost.report.trace import STREAMS, events_of
 

@@ -12,13 +12,13 @@ import pytest
 
 from shardcost import Layout, Software, Train, estimate
 from shardcost.estimate.busy import Busy
-from shardcost.evidence import training
-from shardcost.evidence.validate import validate
 from shardcost.formats.tables import Table, read_table
 from shardcost.model import Model
 from shardcost.program.assemble import program_of
 from shardcost.program.operations import Collective
 from shardcost.report.validate import as_data, as_text
+from shardcost.validate import training
+from shardcost.validate.validation import validate
 
 NANOTRON, DEEPSPEED = (Software.named(name) for name in ("nanotron", "megatron_deepspeed"))
 BATCH = Train(global_batch=64, sequence_length=1024)

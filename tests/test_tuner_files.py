@@ -17,7 +17,6 @@ from shardcost.cluster import Cluster
 from shardcost.collectives.library_time import collective_time
 from shardcost.collectives.paths import total
 from shardcost.errors import BadValueError, FormatError, ShardcostError, UnknownNameError
-from shardcost.evidence.tuner_plan import TunerPlan, lines, tuner_plan
 from shardcost.formats import nccl_tuner
 from shardcost.formats.nccl_tuner import (
     ALGORITHMS,
@@ -28,6 +27,7 @@ from shardcost.formats.nccl_tuner import (
     as_csv,
 )
 from shardcost.formats.reading import MeasurementLog
+from shardcost.inspect.tuner_plan import TunerPlan, lines, tuner_plan
 from shardcost.report.tuner_plan import as_text
 
 _RULES = """\

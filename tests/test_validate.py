@@ -18,10 +18,10 @@ from running import run_json
 from shardcost import Cluster, cli
 from shardcost.catalog import tuner_table
 from shardcost.collectives.library_time import collective_time
-from shardcost.evidence import collectives
-from shardcost.evidence.collectives import library_asked
-from shardcost.evidence.validate import Validation, validate
 from shardcost.formats.tables import Table, read_table
+from shardcost.validate import collectives
+from shardcost.validate.collectives import library_asked
+from shardcost.validate.validation import Validation, validate
 
 LIKE = {
     "dataset": "mine",

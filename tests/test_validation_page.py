@@ -14,22 +14,24 @@ import numpy as np
 import pytest
 from test_validate import LIKE, written
 
-from shardcost import Cluster, catalog, cli
+from lab import refit_engines
+from lab.folds import folds
+from lab.page import main
+from lab.page_axes import DEGREES, MOST_BINS, SIZES, bins
+from lab.page_plots import pictures
+from lab.page_tables import KINDS, section
+from lab.peers import compared, peers
+from shardcost import Cluster, catalog
 from shardcost.catalog import Shelf
 from shardcost.collectives.library_time import collective_time
-from shardcost.errors import UnknownNameError
-from shardcost.evidence import refit_engines, training
-from shardcost.evidence.folds import folds
-from shardcost.evidence.peers import compared, peers
-from shardcost.evidence.shipped import shipped
-from shardcost.evidence.sources import grouped, source_of
-from shardcost.evidence.splits import errors_pct, split
-from shardcost.evidence.validate import validate
+from shardcost.errors import BadValueError, MissingExtraError, UnknownNameError
 from shardcost.formats.tables import VALIDATED, Table, read_table
-from shardcost.report.validation_axes import DEGREES, MOST_BINS, SIZES, bins
-from shardcost.report.validation_plots import pictures
-from shardcost.report.validation_tables import KINDS, section
 from shardcost.software import Software
+from shardcost.validate import training
+from shardcost.validate.shipped import shipped
+from shardcost.validate.sources import grouped, source_of
+from shardcost.validate.splits import errors_pct, split
+from shardcost.validate.validation import validate
 
 
 def rows() -> list[dict[str, str]]:
@@ -64,9 +66,9 @@ def rows() -> list[dict[str, str]]:
 def test_the_page_states_errors_by_every_split(tmp_path: Path) -> None:
     table = written(tmp_path, rows())
     target = tmp_path / "page.md"
-    assert cli.main(["validate", str(table), "--page", str(target)]) == 0
+    assert main([str(target), str(table)]) == 0
     text = target.read_text()
-    assert f"    shardcost validate table.csv --page {target}\n" in text.replace(" \\\n     ", "")
+    assert f"    python -m lab.page {target} table.csv\n" in text.replace(" \\\n     ", "")
     assert "771 rows, 770 predicted, the rest skipped:" in text
     assert "- 1: cluster unknown: 'abacus'" in text
     assert "| NCCL family, one node | 440 | 10.0 | 10.0 | 10.0 | 10.0 | -10.0 |" in text
@@ -81,25 +83,14 @@ def test_the_page_states_errors_by_every_split(tmp_path: Path) -> None:
 
 def test_a_page_of_few_rows_says_what_it_lacks(tmp_path: Path) -> None:
     target = tmp_path / "page.md"
-    assert cli.main(["validate", str(written(tmp_path, rows()[:3])), "--page", str(target)]) == 0
+    assert main([str(target), str(written(tmp_path, rows()[:3]))]) == 0
     assert target.read_text().count("The table has no such rows.") == 9
 
 
-def test_the_page_is_not_written_over_a_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, other = written(tmp_path, rows()[:2]), overlap_table(tmp_path)
-    for table in (one, other):
-        assert cli.main(["validate", str(one), str(other), "--page", str(table)]) == 2
-        assert "is the measured table itself" in capsys.readouterr().err
-
-
-def test_a_page_has_one_table_of_each_kind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_has_one_table_of_each_kind(tmp_path: Path) -> None:
     table, target = overlap_table(tmp_path), tmp_path / "page.md"
-    assert cli.main(["validate", str(table), str(table), "--page", str(target)]) == 2
-    assert "one table of each kind; there are two of overlap" in capsys.readouterr().err
+    with pytest.raises(BadValueError, match="one table of each kind, got 'overlap'"):
+        main([str(target), str(table), str(table)])
     assert not target.exists()
 
 
@@ -129,12 +120,12 @@ def test_several_tables_have_one_page(
     )
     monkeypatch.chdir(tmp_path)
     overlap_table(tmp_path)
-    assert cli.main(["validate", "overlap.csv", "passes.csv", "--page", "page.md"]) == 0
+    assert main(["page.md", "overlap.csv", "passes.csv"]) == 0
     told = capsys.readouterr()
     assert "overlap: shapes and multiprocessors left out" in told.err
     assert "left out" not in told.out
     text = Path("page.md").read_text()
-    assert "\n    shardcost validate passes.csv overlap.csv --page page.md\n" in text
+    assert "\n    python -m lab.page page.md passes.csv overlap.csv\n" in text
     assert "| [Memory-bound kernels](#memory-bound-kernels) |" in text
     assert "| 1 of 2 |" in text
     assert "- 1: op unknown: 'dance'" in text
@@ -353,7 +344,7 @@ def shipped_page(folder: Path, monkeypatch: pytest.MonkeyPatch, *tables: str) ->
     """Return the page of what ships, written quickly into a folder."""
     folder.mkdir(exist_ok=True)
     monkeypatch.chdir(folder)
-    assert cli.main(["validate", "--shipped", *tables, "--page", "page.md", "--quick"]) == 0
+    assert main(["page.md", *tables, "--shipped", "--quick"]) == 0
     return folder / "page.md"
 
 
@@ -377,7 +368,7 @@ def test_the_page_of_what_ships_says_what_it_is_made_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = shipped_page(tmp_path, monkeypatch).read_text(encoding="utf-8")
-    assert "\n    shardcost validate --shipped --page page.md --quick\n" in text
+    assert "\n    python -m lab.page page.md --shipped --quick\n" in text
     assert "the 1,433 rows that ship with shardcost" in text
     assert "## What was left out of the fit" not in text
     assert "(#what-was-left-out-of-the-fit)" not in text
@@ -399,31 +390,22 @@ def test_a_page_joins_what_ships_with_what_is_named(
         "dataset,gpu,op,bytes,time_us\nmine,h200_sxm,copy,1048576,3\n"
     )
     text = shipped_page(tmp_path, monkeypatch, "mine.csv").read_text(encoding="utf-8")
-    assert "    shardcost validate --shipped mine.csv --page page.md --quick\n" in text
+    assert "    python -m lab.page page.md mine.csv --shipped --quick\n" in text
     assert "no row counts twice; what ships adds 1,433 rows." in " ".join(text.split())
     assert "| 23 of 23 |" in text
     assert "| `mine` | not known here |" in text
 
 
 def test_a_page_without_matplotlib_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     target = tmp_path / "page.md"
-    assert cli.main(["validate", "--shipped", "--page", str(target), "--quick"]) == 2
-    assert "needs matplotlib: pip install 'shardcost[plot]'" in capsys.readouterr().err
+    with pytest.raises(
+        MissingExtraError, match=r"needs matplotlib: pip install 'shardcost\[plot\]'"
+    ):
+        main([str(target), "--shipped", "--quick"])
     assert not target.exists()
-
-
-def test_a_picture_folder_that_cannot_be_made_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    overlap_table(tmp_path)
-    (tmp_path / "page").write_text("in the way")
-    assert cli.main(["validate", "overlap.csv", "--page", "page.md", "--quick"]) == 2
-    assert "page cannot be made" in capsys.readouterr().err.replace(":", "")
-    assert not Path("page.md").exists()
 
 
 def test_intervals_are_drawn() -> None:

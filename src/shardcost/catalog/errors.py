@@ -3,20 +3,25 @@
 A residual is the logarithm of measured over predicted. ``catalog/errors/`` has a file for each kind
 of table: groups of rows with how far nine in ten of their residuals reach, from fine groups (an
 engine on a system, at some sizes) to coarse ones (all rows). They are written by
-``python -m shardcost.evidence.intervals``; a group stands there only if it has enough rows, from
-more than one source. `residuals_like` picks the finest group that a question belongs to.
+``python -m lab.intervals``; a group stands there only if it has enough rows, from more than one
+source. `residuals_like` picks the finest group that a question belongs to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
+from math import log
 from typing import Final, NamedTuple
 
 from shardcost import catalog
 from shardcost.errors import UnknownNameError
 
+Facts = Mapping[str, str]
+"""What is known of a prediction before anything is measured, by name."""
 CONFIDENCE_PCT: Final = 90
+REPEATS: Final = log(1.015)
+"""Half of repeated measurements are farther than this apart: no interval is narrower."""
 MEASURED, KIN, STRANGER = "measured", "the same architecture", "another architecture"
 """Whose constants a prediction rests on: the system's own, its architecture's, or others'."""
 

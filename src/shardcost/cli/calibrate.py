@@ -42,11 +42,11 @@ def parser() -> options.Parser:
 
 def run(given: Namespace) -> int:
     """Read the files, fit, write the profile and print what it rests on."""
+    from shardcost.calibrate.calibrate import calibrate
+    from shardcost.calibrate.gather import Told, gathered
+    from shardcost.calibrate.profile import as_profile
     from shardcost.catalog.profile import checked_name
     from shardcost.cli.progress import shown_progress
-    from shardcost.evidence.calibrate import calibrate
-    from shardcost.evidence.gather import Told, gathered
-    from shardcost.evidence.profile import as_profile
     from shardcost.files import write_whole
     from shardcost.formats.detect import read_file, with_gpus
     from shardcost.formats.reading import no_tick

@@ -112,9 +112,9 @@ def _check_options(given: Namespace) -> None:
 def _write_tuner_file(given: Namespace) -> int:
     """Write the rules that are predicted to save time, and print what each saves."""
     from shardcost.cluster import Cluster
-    from shardcost.evidence.tuner_plan import lines, tuner_plan
     from shardcost.files import write_whole
     from shardcost.formats.nccl_tuner import COLLECTIVES, as_csv
+    from shardcost.inspect.tuner_plan import lines, tuner_plan
     from shardcost.report.tuner_plan import as_data, as_text
 
     sizes = sizes_of(given.sweep or _WHOLE_RANGE)
@@ -185,8 +185,8 @@ def _sweep(given: Namespace) -> int:
 def _draw(given: Namespace, least: int, most: int) -> None:
     """Write the plot of a sweep, at sizes so dense that its curves are smooth."""
     from shardcost.collectives.sweep import curve_sizes
-    from shardcost.evidence.shipped_points import points_like
     from shardcost.report.plot import write_plot
+    from shardcost.validate.shipped_points import points_like
 
     sweep = collective_of(given, options, curve_sizes(least, most))
     write_plot(sweep, Path(given.plot), points_like(sweep))

@@ -12,8 +12,8 @@ from shardcost.errors import ShardcostError
 from shardcost.request import values
 
 if TYPE_CHECKING:
-    from shardcost.evidence.inspection import Inspected
     from shardcost.formats.reading import Reading
+    from shardcost.inspect.files import Inspected
 
 _EXAMPLES: Final = """\
   shardcost inspect config.json
@@ -43,10 +43,10 @@ def parser() -> options.Parser:
 def run(given: Namespace) -> int:
     """Print what each file was understood to be; a file that is not ends the command with 2."""
     from shardcost.cli.progress import shown_progress
-    from shardcost.evidence.inspection import inspected
     from shardcost.formats.detect import read_file, with_gpus
     from shardcost.formats.kineto import Trace
     from shardcost.formats.reading import no_tick
+    from shardcost.inspect.files import inspected
     from shardcost.report.inspect import as_data, as_text
 
     cluster = options.cluster(given.on, given.network) if given.on else None

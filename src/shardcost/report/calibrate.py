@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from shardcost.calibrate.calibrate import Calibrated
+from shardcost.calibrate.certainty import Further
+from shardcost.calibrate.gather import Gathered
 from shardcost.collectives.calibration import in_file_name, in_file_units
 from shardcost.collectives.paths import Wire
-from shardcost.evidence.calibrate import Calibrated
-from shardcost.evidence.certainty import Further
-from shardcost.evidence.gather import Gathered
-from shardcost.evidence.validate import Stats
 from shardcost.formats.reading import Reading
 from shardcost.report.text import paragraph, table
 from shardcost.units import format_bytes
+from shardcost.validate.validation import Stats
 
 _UNITS: Final = {"_us": "us", "_gb_per_s": "GB/s", "_bytes": "B"}
 _MOST_CONSTANTS: Final = 8

@@ -12,10 +12,10 @@ from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.paths import total
 from shardcost.collectives.sweep import switches
 from shardcost.errors import BadValueError
-from shardcost.evidence.shipped_points import Point
 from shardcost.report import interval
 from shardcost.report.collective import link, notes, question_as_data
 from shardcost.report.formulas import number
+from shardcost.validate.shipped_points import Point
 
 
 def as_data(sweep: CollectiveTime, points: Iterable[Point] = ()) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from shardcost.estimate.result import BUBBLE, COMMUNICATION, Estimate
 from shardcost.estimate.result import HOST as HOST_PART
 from shardcost.estimate.roofline import roofline
 from shardcost.estimate.scaled import tensor_scaling
-from shardcost.evidence.shipped_points import points_like
 from shardcost.memory.footprint import KINDS
 from shardcost.report import (
     advice,
@@ -54,6 +53,7 @@ from shardcost.units import (
     format_time,
     format_tokens,
 )
+from shardcost.validate.shipped_points import points_like
 from shardcost.workload import Decode, Prefill
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"

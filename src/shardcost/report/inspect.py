@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration, in_file_units
-from shardcost.evidence.inspection import Inspected
-from shardcost.evidence.topology_inspection import GraphInspection, TopologyInspection
-from shardcost.evidence.trace_inspection import TraceFindings
 from shardcost.formats.detect import ModelFile, TableFile
 from shardcost.formats.nccl_tuner import TunerFile
 from shardcost.formats.reading import MeasurementLog, Reading
+from shardcost.inspect.files import Inspected
+from shardcost.inspect.topology import GraphInspection, TopologyInspection
+from shardcost.inspect.trace import TraceFindings
 from shardcost.report import inspect_log, inspect_topology, inspect_trace, inspect_tuner
 from shardcost.report.describe import model_as_data, model_as_text
 from shardcost.report.text import paragraph, table

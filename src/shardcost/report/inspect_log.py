@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from shardcost.evidence.log_inspection import NEAR_PEAK, Doubt, RatedPoint, RunFindings
 from shardcost.formats.reading import MeasurementLog, Point, Run
+from shardcost.inspect.log import NEAR_PEAK, Doubt, RatedPoint, RunFindings
 from shardcost.report.text import heading, paragraph, table
 from shardcost.report.unread import unread_as_data, unread_in_words
 from shardcost.units import GIGA, format_bytes, format_rate, format_time

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardcost.evidence.topology_inspection import (
+from shardcost.formats.reading import Reading
+from shardcost.inspect.topology import (
     Card,
     ChannelSet,
     GraphInspection,
     LinkTier,
     TopologyInspection,
 )
-from shardcost.formats.reading import Reading
 from shardcost.report.text import heading, paragraph, table
 from shardcost.report.unread import unread_as_data, unread_in_words
 from shardcost.units import GIGA, format_rate

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardcost.evidence.log_inspection import RunFindings
-from shardcost.evidence.trace_inspection import GroupFindings, TraceFindings, name_of
 from shardcost.formats.reading import Unread
+from shardcost.inspect.log import RunFindings
+from shardcost.inspect.trace import GroupFindings, TraceFindings, name_of
 from shardcost.report.inspect_log import gb_per_s
 from shardcost.report.text import heading, paragraph, table
 from shardcost.report.unread import unread_as_data, unread_in_words

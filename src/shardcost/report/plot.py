@@ -17,10 +17,10 @@ from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.paths import total
 from shardcost.collectives.sweep import switches
 from shardcost.errors import BadValueError
-from shardcost.evidence.shipped_points import Point
 from shardcost.report.collective import link, title
 from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
 from shardcost.units import format_bytes, format_rate, format_time
+from shardcost.validate.shipped_points import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from shardcost.evidence.tuner_plan import ALREADY_FASTEST, PlannedRule, TunerPlan
+from shardcost.inspect.tuner_plan import ALREADY_FASTEST, PlannedRule, TunerPlan
 from shardcost.report.text import heading, paragraph, table
 from shardcost.units import format_bytes
 

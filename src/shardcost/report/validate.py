@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from numpy import isnan
 
-from shardcost.evidence.validate import Stats, Validation
 from shardcost.report.text import paragraph, table
+from shardcost.validate.validation import Stats, Validation
 
 _HEAD: Final = ("rows", "median %", "mean %", "p90 %", "max %", "bias %", "inside %", "of")
 _LEGEND: Final = (

@@ -159,9 +159,9 @@ def collective(asked: Fields) -> Any:
 
         return as_data(_one_collective(asked))
     from shardcost.collectives.sweep import curve_sizes
-    from shardcost.evidence.shipped_points import points_like
     from shardcost.report.collective_curves import as_data as curves_as_data
     from shardcost.request.collectives import collective_of, sizes_of
+    from shardcost.validate.shipped_points import points_like
 
     options = _collective_options(asked)
     sizes = sizes_of(options.sweep)

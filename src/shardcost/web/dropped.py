@@ -22,8 +22,8 @@ from shardcost.errors import FormatError, ShardcostError, printable
 from shardcost.web.limits import CALIBRATE_S
 
 if TYPE_CHECKING:
-    from shardcost.evidence.inspection import Inspected
     from shardcost.formats.reading import Reading
+    from shardcost.inspect.files import Inspected
 
 _MOST_NAME: Final = 80
 _ANSI: Final = re.compile("\x1b\\[[01]m")
@@ -32,7 +32,7 @@ _PROFILE_NAME: Final = "measured"
 
 def dropped(name: str, content: bytes) -> dict[str, Any]:
     """Return what a file is, what it means, and what the page can do with it."""
-    from shardcost.evidence.inspection import inspected
+    from shardcost.inspect.files import inspected
     from shardcost.report.inspect import as_data, as_text
 
     shown = shown_name(name)
@@ -99,10 +99,10 @@ def _renamed(data: Any, path: str, shown: str) -> Any:
 
 def _use(reading: Reading, found: Inspected, content: bytes) -> tuple[dict[str, Any] | None, str]:
     """Return the fields of a question that the file stands for, and what that means."""
-    from shardcost.evidence.topology_inspection import TopologyInspection
     from shardcost.formats.detect import ModelFile, ProfileFile, TableFile
     from shardcost.formats.kineto import Trace
     from shardcost.formats.reading import MeasurementLog
+    from shardcost.inspect.topology import TopologyInspection
 
     if isinstance(reading, ModelFile):
         config = _named(json.loads(content.decode("utf-8-sig")), reading.file)
@@ -129,9 +129,9 @@ def _use_of_topology(findings: Any) -> tuple[dict[str, Any] | None, str]:
 
 def _use_of_measurements(reading: Reading) -> tuple[dict[str, Any] | None, str]:
     """Return the profile that is fitted to measured collectives."""
-    from shardcost.evidence.calibrate import calibrate
-    from shardcost.evidence.gather import Told, gathered
-    from shardcost.evidence.profile import as_profile
+    from shardcost.calibrate.calibrate import calibrate
+    from shardcost.calibrate.gather import Told, gathered
+    from shardcost.calibrate.profile import as_profile
 
     try:
         with _at_most(CALIBRATE_S):

@@ -1,0 +1,127 @@
+"""What simpler models make of the same measured curves, to see what ours is worth.
+
+* *plain ring*: the bytes of a ring over the datasheet's rate; nothing is fitted.
+* *ring, best rate*: the same with the one rate per curve that suits it best.
+* *alpha-beta line*: a latency and a rate per curve, fitted to that very curve.
+* *NCCL's tuner*: NCCL's own estimate; nothing is fitted.
+
+The middle two know the curve that they are tried on, so theirs are errors in sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.calibrate.fit import Curve, least_squares
+from shardcost.collectives.bounds import bus_factor, nominal_rate
+from shardcost.collectives.calibration import libraries
+from shardcost.collectives.engine_kernels import ENGINES
+from shardcost.collectives.group import Group
+from shardcost.collectives.library_time import TUNER, collective_time, default_library
+from shardcost.collectives.tuner import COLLECTIVES as TUNED
+from shardcost.validate.validation import Stats, stats
+
+Floats = NDArray[np.float64]
+
+
+def plain_ring(curve: Curve) -> Floats:
+    """Return the time of a ring at the nominal rate, without latency."""
+    question = curve.question
+    group = Group.on(curve.cluster, question.gpus, question.nodes)
+    rate = nominal_rate(question.collective, group)
+    time: Floats = curve.size_bytes * bus_factor(question.collective, question.gpus) / rate
+    return time
+
+
+def best_rate(curve: Curve) -> Floats:
+    """Return the time at the one rate that makes the median error of a curve least."""
+    candidates = np.unique(curve.size_bytes / curve.time_s)
+    predicted = curve.size_bytes / candidates[:, None]
+    errors = np.median(np.abs(predicted / curve.time_s - 1), axis=1)
+    best: Floats = predicted[int(np.argmin(errors))]
+    return best
+
+
+def alpha_beta(curve: Curve) -> Floats:
+    """Return the time on the line, latency plus size over rate, that fits a curve best."""
+    measured = np.log(curve.time_s)
+
+    def line(logs: Floats) -> Floats:
+        latency, rate = np.exp(logs)
+        time: Floats = latency + curve.size_bytes / rate
+        return time
+
+    largest = int(np.argmax(curve.size_bytes))
+    begin = np.log([curve.time_s.min(), curve.size_bytes[largest] / curve.time_s[largest]])
+    found = least_squares()(lambda logs: np.log(line(logs)) - measured, begin, loss="soft_l1")
+    return line(found.x)
+
+
+def tuner(curve: Curve) -> Floats | None:
+    """Return NCCL's own estimate, for the collectives that its tables cover."""
+    question = curve.question
+    if question.collective not in TUNED or curve.cluster.device.vendor != "nvidia":
+        return None
+    result = collective_time(
+        question.collective,
+        curve.size_bytes,
+        curve.cluster,
+        question.gpus,
+        question.nodes,
+        library=TUNER,
+    )
+    return np.broadcast_to(result.time_s, curve.size_bytes.shape)
+
+
+def ours(curve: Curve) -> Floats:
+    """Return what shardcost predicts."""
+    return curve.question.time_s(curve.size_bytes)
+
+
+MODELS: Final[Mapping[str, Callable[[Curve], Floats | None]]] = {
+    "shardcost": ours,
+    "plain ring": plain_ring,
+    "ring, best rate": best_rate,
+    "alpha-beta line": alpha_beta,
+    "NCCL's tuner": tuner,
+}
+
+
+def is_predicted(curve: Curve) -> bool:
+    """Return whether the catalog has constants for the library of a curve."""
+    cluster, library = curve.cluster, curve.question.library.partition("==")[0]
+    return library in libraries(cluster) and default_library(cluster) in libraries(cluster)
+
+
+def kind_of(curve: Curve) -> str:
+    """Return which rows a curve is compared among: of a system, of an engine, or across nodes."""
+    question = curve.question
+    if question.network or question.nodes > 1:
+        return "across nodes or racks"
+    library = question.library.partition("==")[0]
+    return f"{library}, all systems" if library in ENGINES else f"{library}, {question.cluster}"
+
+
+def model_stats(name: str, members: Iterable[Curve]) -> Stats:
+    """Return the errors of one model on some curves; of no rows where it says nothing."""
+    errors = [
+        100 * (predicted / curve.time_s - 1)
+        for curve in members
+        if (predicted := MODELS[name](curve)) is not None
+    ]
+    return stats(np.concatenate(errors)) if errors else Stats(0)
+
+
+def repeats(known: Sequence[Curve]) -> Stats:
+    """Return how far measurements of one thing are from the middle one of them."""
+    apart = [np.zeros(0)]
+    for curve in known:
+        for size in np.unique(curve.size_bytes):
+            times = curve.time_s[curve.size_bytes == size]
+            if len(times) > 1:
+                apart.append(100 * (times / np.median(times) - 1))
+    return stats(np.concatenate(apart))

@@ -1,0 +1,64 @@
+"""What the commands of the laboratory share: how they end, and which tables they read."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from shardcost.errors import BadValueError, ShardcostError
+from shardcost.formats.tables import Table, read_table
+from shardcost.validate.shipped import not_in, shipped, tables_in
+
+Say = Callable[[str], None]
+
+
+def say(text: str) -> None:
+    """Print what is being done, apart from the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def ended(main: Callable[[], int | None]) -> None:
+    """Run a command and end the process; an error is one line and exit code 2."""
+    try:
+        sys.exit(main())
+    except (ShardcostError, OSError) as error:
+        say(str(error))
+        sys.exit(2)
+
+
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser that describes its command by the first line of a module's docstring."""
+    return argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+
+
+class Tables(NamedTuple):
+    """Measured tables, and where they come from."""
+
+    named: list[Table]
+    shipped: list[Table]
+    """Those that ship, without the data sets of named ones; none unless they were requested."""
+
+
+def add_tables(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which tables are named."""
+    parser.add_argument("tables", nargs="*", type=Path, metavar="TABLE.csv")
+    parser.add_argument("--folder", type=Path, help="every measured table in a folder")
+    parser.add_argument("--shipped", action="store_true", help="what ships with shardcost, too")
+
+
+def tables_of(options: argparse.Namespace) -> Tables:
+    """Return the tables that options name, at most one of each kind."""
+    named = [read_table(path) for path in options.tables]
+    if options.folder is not None:
+        folder = tables_in(options.folder)
+        for complaint in folder.left_out:
+            say(f"left out: {complaint}")
+        named += folder.tables
+    kinds = [table.kind for table in named]
+    twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
+    if twice:
+        raise BadValueError("tables", ", ".join(twice), "one table of each kind")
+    return Tables(named, not_in(named, shipped()) if options.shipped else [])

@@ -1,0 +1,123 @@
+"""How the error grows on what was left out of a fit: a GPU count, a whole system.
+
+In sample, any model with enough constants looks good. Here a system's constants are fitted without
+the rows of one GPU count and tried on them, and a system is predicted from its datasheet and its
+family's constants alone, as if nobody had ever measured it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.refit_collectives import by_key, engines, family_of, key_of, ring_libraries, wire_blank
+from shardcost.calibrate.fit import Curve, Key, blank, fitted_library, fitted_wire, inside
+from shardcost.catalog import cluster_named
+from shardcost.collectives.calibration import Calibration, inherited, link_family
+from shardcost.collectives.engine_kernels import ENGINES
+
+Floats = NDArray[np.float64]
+_ENOUGH_ROWS: Final = 100
+"""Fewer rows of a system say little about it."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Errors on rows that a fit did not see."""
+
+    system: str
+    library: str
+    what: str
+    error_pct: Floats
+    """Signed, by row."""
+
+
+def gpu_counts(known: Iterable[Curve], *, of_engines: bool = False) -> Iterator[LeftOut]:
+    """Yield the errors on each GPU count that was left out of the fit.
+
+    Of ring libraries, or of engines' kernels, what they fall back on being known.
+    """
+    everything = tuple(known)
+    for key, curves in _groups(everything, of_engines=of_engines):
+        counts = sorted({curve.question.gpus for curve in curves})
+        if len(counts) < 2:
+            continue
+        start = blank(key, family_without(key, everything))
+        for count in counts:
+            rest = [curve for curve in curves if curve.question.gpus != count]
+            tried = [curve for curve in curves if curve.question.gpus == count]
+            found = fitted_library(rest, start)
+            yield LeftOut(key[0], key[1], f"{count} GPUs", _errors(tried, found))
+
+
+def systems(known: Iterable[Curve]) -> Iterator[LeftOut]:
+    """Yield the errors on each system that is predicted from its family and its datasheet."""
+    everything = tuple(known)
+    for key, curves in _groups(everything, of_engines=False):
+        family = family_without(key, everything)
+        if family and sum(len(curve.time_s) for curve in curves) >= _ENOUGH_ROWS:
+            found = inherited(curves[0].cluster, family)
+            yield LeftOut(key[0], key[1], "the whole system", _errors(curves, found))
+
+
+def networks(known: Iterable[Curve]) -> Iterator[LeftOut]:
+    """Yield the errors on each data set across nodes, its network fitted on the others' rows."""
+    across = [curve for curve in known if curve.question.network]
+    for name in sorted({curve.question.network for curve in across}):
+        own = [curve for curve in across if curve.question.network == name]
+        for cluster in sorted({curve.question.cluster for curve in own}):
+            rest = [curve for curve in own if curve.question.cluster != cluster]
+            tried = [curve for curve in own if curve.question.cluster == cluster]
+            if rest:
+                wire = fitted_wire(rest, wire_blank(name))
+                yield LeftOut(name, "network", cluster, _errors(tried, None, wire))
+
+
+def pooled_by_library(found: Iterable[LeftOut]) -> list[LeftOut]:
+    """Return what was left out of each library on each system as one."""
+    together: dict[tuple[str, str], list[LeftOut]] = {}
+    for each in found:
+        together.setdefault((each.system, each.library), []).append(each)
+    return [
+        LeftOut(system, library, library, np.concatenate([each.error_pct for each in parts]))
+        for (system, library), parts in together.items()
+    ]
+
+
+def _groups(known: Iterable[Curve], *, of_engines: bool) -> Iterator[tuple[Key, list[Curve]]]:
+    """Yield the curves inside one domain of every library, or of every engine, on every system."""
+    graph = [curve for curve in inside(known) if curve.question.mode == "graph"]
+    for key, curves in by_key(graph).items():
+        if (key[1] in ENGINES) == of_engines:
+            yield key, curves
+
+
+@lru_cache(maxsize=100)
+def family_without(key: Key, known: tuple[Curve, ...]) -> list[Calibration]:
+    """Return the calibrations of a system's family, fitted as if the system did not exist.
+
+    The catalog's will not do: systems of a family are pulled towards each other.
+    """
+    system, library, _ = key
+    own = cluster_named(system)
+    kin = [
+        curve
+        for curve in inside(known)
+        if curve.question.cluster != system
+        and key_of(curve)[1] == library
+        and link_family(curve.cluster) == link_family(own)
+    ]
+    same = [c for c in kin if c.cluster.device.architecture == own.device.architecture]
+    fitted = engines(same or kin) if library in ENGINES else ring_libraries(same or kin)
+    return family_of(key, fitted)
+
+
+def _errors(
+    curves: Sequence[Curve], found: Calibration | None, wire: Calibration | None = None
+) -> Floats:
+    return np.concatenate([curve.error_pct(found, wire) for curve in curves])

@@ -1,0 +1,265 @@
+"""Writes the intervals of the catalog anew, from measured tables.
+
+    python -m lab.intervals collectives.csv gemm.csv … [--output FOLDER]
+
+For each table: what is left out is predicted (`intervals_left_out`), residuals are grouped, and
+their reach is lengthened until it holds on parts that are left out (`intervals_groups`); groups are
+written to ``catalog/errors/``. Files of kinds that no table is of stay as they are; but how much
+farther off kernels are that nobody measured is a mean over all tables of kernels, so that a file
+is right only if all of these are given. Whether the intervals hold is printed, by what was left
+out; the whole takes ten minutes and needs SciPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from lab.intervals_groups import (
+    INSIDE,
+    Group,
+    Level,
+    Plan,
+    Pool,
+    Trial,
+    Tried,
+    groups,
+    tried_on_others,
+    weighted_quantile,
+)
+from lab.intervals_left_out import left_out
+from shardcost import catalog
+from shardcost.catalog.errors import CONFIDENCE_PCT, KIN, MEASURED, STRANGER, in_words
+from shardcost.errors import ShardcostError
+from shardcost.files import quoted, write_whole
+from shardcost.formats.tables import read_table
+
+FOLDER: Final = Path(catalog.__file__).parent / "errors"
+
+
+def _plan(finest: Level, *coarser: Level, factors: Sequence[Level] = (), **given: Any) -> Plan:
+    return Plan((finest, *coarser, ()), (*factors, ()), **given)
+
+
+PLANS: Final[Mapping[str, Plan]] = {
+    "collectives": _plan(
+        ("standing", "span", "links", "fit", "mode", "library", "collective", "band"),
+        ("standing", "span", "links", "fit", "mode", "library", "band"),
+        ("standing", "span", "links", "mode", "library"),
+        ("standing", "span", "links"),
+        ("standing", "links"),
+        ("links",),
+        factors=[("standing", "span", "links", "fit"), ("standing", "span", "links"), ("links",)],
+    ),
+    "gemm": _plan(
+        ("standing", "input", "format", "rows"),
+        ("standing", "input", "rows"),
+        ("standing", "rows"),
+        ("standing",),
+        factors=[("standing", "input"), ("standing",)],
+    ),
+    "attention": _plan(
+        ("standing", "phase", "context"),
+        ("standing", "phase"),
+        ("standing",),
+        factors=[("standing",)],
+    ),
+    "elementwise": _plan(("standing", "size"), ("standing",), enough=20),
+    "layers": _plan(("standing", "pass"), ("standing",)),
+    "decode": _plan(("standing", "part"), ("standing",), factors=[("standing",)]),
+    "overlap": _plan(("standing",)),
+    "layer_ops": _plan(
+        ("standing", "links", "operator"),
+        ("standing", "links"),
+        ("links",),
+        factors=[("links",)],
+    ),
+    "memory": _plan(("pipeline",), least=0.0),
+    "training": _plan(
+        ("software", "of", "span", "standing"),
+        ("software", "of", "span"),
+        ("software", "span", "standing"),
+        ("software", "span"),
+        ("software",),
+        factors=[("software", "span"), ("software",)],
+    ),
+    "inference": _plan(
+        ("software", "figure", "links", "standing", "of"),
+        ("software", "figure", "links", "standing"),
+        ("software", "figure", "links"),
+        ("software", "figure"),
+        ("figure",),
+        factors=[("software", "figure", "links"), ("software", "figure"), ("figure",)],
+    ),
+    "comm_fraction": _plan(("standing", "links"), ("links",), enough=20),
+}
+"""By which facts the residuals of each kind are grouped."""
+
+
+_KERNELS: Final = frozenset({"gemm", "attention", "layers", "decode", "layer_ops"})
+"""The kinds that tell how much farther off kernels are that nobody measured."""
+
+
+class Coverage(NamedTuple):
+    """How many residuals the intervals hold that rows of other parts give."""
+
+    kind: str
+    of: str
+    """Which residuals: all, those of one way to leave out, or those that share a fact."""
+    rows: int
+    inside_pct: float
+    width_pct: float
+    """From the low to the high end, in percent of the prediction, of the middle row."""
+
+
+def trial_of(kind: str, tried: Sequence[Tried]) -> Trial:
+    """Return the residuals of a kind, each beside the reach that other parts' rows give."""
+    return tried_on_others(Pool(tried, PLANS[kind]))
+
+
+def coverage_of(kind: str, trial: Trial) -> Iterator[Coverage]:
+    """Yield how the intervals of a kind hold: on the whole, by what was left out, and by facts."""
+    reach = trial.lengthened
+    sound = np.isfinite(reach)
+
+    def among(of: str, chosen: Any) -> Coverage:
+        inside = 100 * np.mean(np.abs(trial.pool.residuals[chosen]) <= reach[chosen])
+        width = 100 * 2 * np.sinh(np.median(reach[chosen]))
+        return Coverage(kind, of, int(chosen.sum()), float(inside), float(width))
+
+    if not sound.any():
+        return
+    yield among("all", sound)
+    for labels in (trial.pool.splits, *_facts_apart(trial.pool)):
+        for label in np.unique(labels[sound & (labels != "")]):
+            yield among(str(label), sound & (labels == label))
+
+
+def _facts_apart(pool: Pool) -> Iterator[Any]:
+    """Yield each fact of the finest groups, in words, of every residual; not those all share."""
+    for name in pool.plan.levels[0]:
+        labels = np.array([in_words({name: facts.get(name, "")}) for facts in pool.facts])
+        if len(np.unique(labels)) > 1:
+            yield labels
+
+
+def lengthening(trials: Mapping[str, Trial]) -> dict[str, float]:
+    """Return how much farther off kernels are whose constants are others', by these' nearness.
+
+    The mean, over kinds of kernels that have rows of both, of their reach over that of kernels that
+    were measured themselves; 1 where no kind has both.
+    """
+    ratios: dict[str, list[float]] = {KIN: [], STRANGER: []}
+    for kind in sorted(_KERNELS & set(trials)):
+        reach = _reach_by_standing(trials[kind].pool)
+        for standing, known in ratios.items():
+            if MEASURED in reach and standing in reach:
+                known.append(reach[standing] / reach[MEASURED])
+    means = {name: float(np.exp(np.mean(np.log(known or [1.0])))) for name, known in ratios.items()}
+    return {name: max(1.0, mean) for name, mean in means.items()}
+
+
+def _reach_by_standing(pool: Pool) -> dict[str, float]:
+    standings = np.array([facts.get("standing", "") for facts in pool.facts])
+    found = {}
+    for standing in np.unique(standings):
+        own = standings == standing
+        if own.sum() >= pool.plan.enough:
+            sizes = np.abs(pool.residuals[own])
+            found[str(standing)] = weighted_quantile(sizes, pool.weights[own], INSIDE)
+    return found
+
+
+def written(trial: Trial, longer: Mapping[str, float]) -> list[Group]:
+    """Return the groups to write.
+
+    Where a kind has no rows of constants that are others', those of its measured rows stand in.
+
+    Args:
+        trial: The residuals of a kind.
+        longer: By how much farther these then reach, by the nearness of the others.
+    """
+    found = list(groups(trial))
+    standings = {each.key.get("standing") for each in found}
+    own = [each for each in found if each.key.get("standing") == MEASURED]
+    for standing, factor in longer.items():
+        if standing not in standings:
+            found += [
+                each._replace(key={**each.key, "standing": standing}, reach=factor * each.reach)
+                for each in own
+            ]
+    return found
+
+
+def as_toml(kind: str, trial: Trial, longer: Mapping[str, float], datasets: Iterable[str]) -> str:
+    """Return the file of a kind."""
+    splits = ", ".join(sorted(set(trial.pool.splits)))
+    names = ", ".join(sorted(set(datasets)))
+    levels = ", ".join(f"[{', '.join(map(quoted, level))}]" for level in trial.pool.plan.levels)
+    lines = [
+        "# Residuals, logarithms of measured over predicted, of rows left out of the fit, by",
+        "# `python -m lab.intervals`: not by hand.",
+        f"kind = {quoted(kind)}",
+        f"left_out = {quoted(splits)}",
+        f"source = {quoted('rows of ' + names)}",
+        f"confidence_pct = {CONFIDENCE_PCT}",
+        f"levels = [{levels}]",
+    ]
+    for each in written(trial, longer):
+        key = ", ".join(f"{name} = {quoted(value)}" for name, value in each.key.items())
+        lines += [
+            "",
+            "[[group]]",
+            f"key = {{{' ' + key + ' ' if key else ''}}}",
+            f"rows = {each.rows}",
+            f"parts = {each.parts}",
+            f"low = {-each.reach:.4f}",
+            f"high = {each.reach:.4f}",
+            f"median_pct = {each.median_pct:.1f}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def as_lines(found: Iterable[Coverage]) -> Iterator[str]:
+    """Yield coverage as the lines of a table in Markdown."""
+    yield "| table | residuals of | residuals | inside % | width % |"
+    yield "|---|---|---:|---:|---:|"
+    for each in found:
+        table = f"**{each.kind}**" if each.of == "all" else ""
+        figures = (f"{each.rows:,}", f"{each.inside_pct:.1f}", f"{each.width_pct:.0f}")
+        yield f"| {' | '.join((table, each.of, *figures))} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Leave out, group, check and write, for every table given."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path, help="measured tables (CSV)")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
+    given = parser.parse_args(arguments)
+    tables = [read_table(path) for path in given.tables]
+    absent = _KERNELS - {table.kind for table in tables}
+    if absent:
+        _say(f"reaches of what nobody measured rest on all kernels but {', '.join(sorted(absent))}")
+    trials = {table.kind: trial_of(table.kind, left_out(table, _say)) for table in tables}
+    longer = lengthening(trials)
+    for table in tables:
+        text = as_toml(table.kind, trials[table.kind], longer, table.columns.get("dataset", ()))
+        write_whole(given.output / f"{table.kind}.toml", text)
+    found = [each for kind, trial in trials.items() for each in coverage_of(kind, trial)]
+    print("\n".join(as_lines(found)))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ShardcostError as error:
+        sys.exit(f"intervals: {error}")

@@ -1,0 +1,65 @@
+"""Tables of errors in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from shardcost.errors import printable
+from shardcost.validate.validation import GroupStats, Stats
+
+NO_ROWS: Final = "The table has no such rows."
+ERRORS: Final = ("median %", "mean %", "p90 %", "max %", "bias %")
+INSIDE: Final = "inside %"
+"""Rows within their 90 % interval."""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: int) -> str:
+    """Return a Markdown table whose last columns, `right` of them, are flush right.
+
+    >>> print(table(("a", "b"), [("x", "1")], right=1))
+    | a | b |
+    |---|---:|
+    | x | 1 |
+    """
+    rule = "---|" * (len(head) - right) + "---:|" * right
+    return "\n".join([_line(head), f"|{rule}", *map(_line, rows)])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def errors(head: Sequence[str], rows: Sequence[tuple[Sequence[str], Stats]]) -> str:
+    """Return a table of errors, a line for each key."""
+    told = [INSIDE] if any(found.coverage_pct is not None for _, found in rows) else []
+    lines = [(*key, *figures(found), *([inside(found)] if told else [])) for key, found in rows]
+    return table((*head, "rows", *ERRORS, *told), lines, right=1 + len(ERRORS) + len(told))
+
+
+def inside(found: Stats) -> str:
+    """Return the share of rows within their interval as a cell."""
+    return "" if found.coverage_pct is None else f"{found.coverage_pct:.1f}"
+
+
+def figures(found: Stats) -> tuple[str, ...]:
+    """Return the rows and the errors of some rows as cells; without rows there are no errors."""
+    if found.bias_pct is None:
+        return (f"{found.rows:,}", *[""] * len(ERRORS))
+    sizes = (found.median_pct, found.mean_pct, found.p90_pct, found.max_pct)
+    return (f"{found.rows:,}", *(f"{size:.1f}" for size in sizes), f"{found.bias_pct:+.1f}")
+
+
+def grouped(groups: Sequence[GroupStats], together: Stats | None = None) -> str:
+    """Return the table of groups of rows, under a line for all rows `together` if given."""
+    if not groups:
+        return NO_ROWS
+    head = tuple(groups[0].key)
+    first = [] if together is None else [(("all", *[""] * (len(head) - 1)), together)]
+    rows = [(tuple(map(_shown, each.key.values())), each.stats) for each in groups]
+    return errors(head, [*first, *rows])
+
+
+def _shown(cell: str) -> str:
+    """Return a cell without what would break a table."""
+    return printable(cell).replace("|", "/") or "not stated"

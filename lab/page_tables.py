@@ -1,0 +1,238 @@
+"""One section of the validation page for each kind of measured table: the splits that matter.
+
+Collectives have more to say (`lab.page_collectives`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from lab import markdown
+from lab import page_collectives as validation_collectives
+from shardcost.validate.splits import split
+from shardcost.validate.validation import Validation, columns_of, rank, validate
+
+
+class Kind(NamedTuple):
+    """How a kind of table is presented."""
+
+    title: str
+    what: str
+    """What a row is, for the summary."""
+    about: str
+    splits: tuple[tuple[str, ...], ...] = ()
+    """Columns, own or derived, by whose values errors are shown."""
+    more: Callable[[Validation], Iterator[str]] | None = None
+    """What such tables have beyond errors."""
+
+
+def section(found: Validation) -> str:
+    """Return the section of a table."""
+    kind = KINDS[found.table.kind]
+    parts = [f"## {kind.title}", kind.about, *_counts(found), *_splits(found, kind.splits)]
+    if kind.more is not None:
+        parts.extend(kind.more(found))
+    return "\n\n".join(parts)
+
+
+def _splits(found: Validation, splits: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the errors by each split that tells rows apart; the first has all rows on top."""
+    columns = set(columns_of(found.table))
+    known = [split(found, by) for by in splits if columns.issuperset(by)]
+    telling = [groups for groups in known if len(groups) > 1]
+    if not telling:
+        yield markdown.errors(("of",), [(("all rows",), found.overall)])
+    for place, groups in enumerate(telling):
+        yield markdown.grouped(groups, None if place else found.overall)
+
+
+def _counts(found: Validation) -> Iterator[str]:
+    """Yield how many rows there are, are predicted and are skipped, with the reasons."""
+    counted = f"{found.table.rows:,} rows, {found.predicted:,} predicted"
+    if found.unmeasured:
+        counted += f", {found.unmeasured:,} of these without a measurement"
+    yield counted + (", the rest skipped:" if found.skipped else "; none is skipped.")
+    if found.skipped:
+        reasons = list(found.skipped.items())
+        lines = [f"- {count:,}: {reason}" for reason, count in reasons[:_REASONS]]
+        rest = sum(count for _, count in reasons[_REASONS:])
+        yield "\n".join([*lines, *([f"- {rest:,}: for other reasons"] if rest else [])])
+
+
+_REASONS: Final = 8
+"""How many reasons are shown."""
+
+
+def _collectives(found: Validation) -> Iterator[str]:
+    yield validation_collectives.in_sample(found)
+
+
+def _decode(found: Validation) -> Iterator[str]:
+    """Yield the errors of sums over all parts of a layer."""
+    yield "Whole layers, the sums of their parts:"
+    lines = []
+    for column, value, part in _parts(found, "tp", "model"):
+        layers = part.extra["layers"]
+        if layers["rows"]:
+            lines.append(_extra_line(column, value, layers, "rows"))
+    yield markdown.table(("layers of", "rows", "median %", "p90 %"), lines, right=3)
+
+
+def _memory(found: Validation) -> Iterator[str]:
+    """Yield the share of runs whose outcome is predicted right."""
+    share = found.extra["classified_pct"]
+    yield f"Whether a run fits or runs out of memory is predicted right for {share:.1f} % of rows:"
+    lines = [
+        (f"{column} {value}", f"{part.table.rows:,}", f"{part.extra['classified_pct']:.1f}")
+        for column, value, part in _parts(found, "tp", "pp")
+    ]
+    yield markdown.table(("runs with", "rows", "right %"), lines, right=2)
+
+
+def _training(found: Validation) -> Iterator[str]:
+    """Yield how much is lost by running the layout ranked first, and how well ranks agree."""
+    yield _REGRET
+    lines = [("all", *_regret_line("", "", found.extra["regret"])[1:])]
+    for column, value, part in _parts(found, "dataset"):
+        regret = part.extra["regret"]
+        if regret["groups"]:
+            lines.append(_regret_line(column, value, regret))
+    head = ("questions of", "questions", "median %", "p90 %", "Spearman, median")
+    yield markdown.table(head, lines, right=4)
+
+
+def _regret_line(column: str, value: str, regret: Mapping[str, Any]) -> tuple[str, ...]:
+    told = regret["spearman_median"]
+    return *_extra_line(column, value, regret, "groups"), "" if told is None else f"{told:.2f}"
+
+
+def _comm_fraction(found: Validation) -> Iterator[str]:
+    """Yield the shares that were measured with most care, one by one."""
+    lines = []
+    shown = zip(found.table.records(), found.measured, found.predictions.values, strict=True)
+    for row, measured, value in shown:
+        careful = row["dataset"] == "tokenweave_prefill" and row["model"].startswith("Llama-3.3")
+        if careful and np.isfinite(value - measured):
+            shares = (float(measured), float(value))
+            tokens = row.get("tokens_or_seq", "").partition(".")[0]
+            lines.append((tokens, *(f"{x:.1f}" for x in (*shares, shares[1] - shares[0]))))
+    if lines:
+        yield _SHARES
+        head = ("tokens", "measured %", "predicted %", "apart, points")
+        yield markdown.table(head, lines, right=4)
+
+
+def _parts(found: Validation, *columns: str) -> Iterator[tuple[str, str, Validation]]:
+    """Yield the validation of the rows of each value of each column."""
+    for column in columns:
+        cells = found.table.columns.get(column, [])
+        for value in sorted(set(cells), key=rank):
+            rows = found.table.where(lambda row, c=column, v=value: row[c] == v)  # type: ignore[misc]
+            yield column, value, validate(rows)
+
+
+def _extra_line(column: str, value: str, found: Mapping[str, Any], count: str) -> tuple[str, ...]:
+    of = value if column in {"dataset", "model"} else f"{column} {value}"
+    if not found[count]:
+        return of, "0", "", ""
+    return of, f"{found[count]:,}", f"{found['median_pct']:.1f}", f"{found['p90_pct']:.1f}"
+
+
+_REGRET: Final = """\
+*Regret*: among runs of one data set with the same model, sequence, devices and batch, and at least
+three layouts, how much slower the layout that shardcost ranks first was than the best measured
+one; *Spearman*: how far the order of the layouts agrees with the measured one, 1 where it is the
+same."""
+
+_SHARES: Final = """\
+The share of tensor-parallel communication in prompts of Llama 3.3 70B on four H100 (`tokenweave`,
+measured by leaving the all-reduces out):"""
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "collectives": Kind(
+        "Collectives",
+        "time of one collective",
+        "How the times are made up is in [collectives](collectives.md).",
+        (),
+        _collectives,
+    ),
+    "gemm": Kind(
+        "Matrix products",
+        "time of one product",
+        "One product of *m* rows, by device and number format, and by *m*.",
+        (("dataset",), ("gpu", "dtype"), ("m_band",)),
+    ),
+    "attention": Kind(
+        "Attention",
+        "time of one attention kernel",
+        "One kernel, of a prompt (*prefill*, causal) or of one new token for each sequence"
+        " (*decode*).",
+        (("gpu", "phase"),),
+    ),
+    "elementwise": Kind(
+        "Memory-bound kernels",
+        "time of one kernel",
+        "Copies and sums from a kilobyte to gigabytes.",
+        (("op",),),
+    ),
+    "layers": Kind(
+        "Layers",
+        "time of one rank's share of a layer",
+        "One rank's share of one transformer layer in PyTorch, all-reduces left out: *forward* from"
+        "\na CUDA graph, *backward* kernel by kernel.",
+        (("pass", "tp"), ("model", "pass")),
+    ),
+    "decode": Kind(
+        "Decoded layers",
+        "time of one kernel of a decoded layer",
+        "The parts of one rank's share of a layer that decodes one token for each sequence.",
+        (("part",), ("tp",)),
+        _decode,
+    ),
+    "overlap": Kind(
+        "Products beside a collective",
+        "time of a product while another kernel runs",
+        "A product while a kernel like a collective's holds *ctas* multiprocessors.",
+        (("ctas",),),
+    ),
+    "layer_ops": Kind(
+        "Operators of a layer",
+        "time of one operator",
+        "Single operators by tensor-parallel degree, as several projects measured them.",
+        (("dataset",), ("tp",), ("op",)),
+    ),
+    "memory": Kind(
+        "Memory",
+        "memory allocated by a training run",
+        "What runs had allocated between two steps, and which ran out of memory.",
+        (("tp",), ("pp",)),
+        _memory,
+    ),
+    "training": Kind(
+        "Training",
+        "step time of a training run",
+        "Whole training runs, by data set, by degrees, and by framework (*software*, as the catalog"
+        "\nnames it).",
+        (("dataset",), ("software",), ("tp",), ("pp",)),
+        _training,
+    ),
+    "inference": Kind(
+        "Inference",
+        "latency or throughput of an inference run",
+        "Whole inference runs, by engine (*software*, as the catalog names it) and figure. Times to"
+        "\nthe first token (*ttft*) under load contain queueing; the time per output token (*tpot*)"
+        "\ntells more.",
+        (("dataset",), ("software", "metric"), ("tp",), ("cluster",)),
+    ),
+    "comm_fraction": Kind(
+        "Shares of communication",
+        "share of time in tensor-parallel communication",
+        "Errors are in percent of the share, which is in percent itself.",
+        (("dataset",),),
+        _comm_fraction,
+    ),
+}
+"""Every kind of table that the page knows, in the page's order."""

@@ -1,0 +1,164 @@
+"""Writes the fitted constants of the catalog anew, from measured tables.
+
+    python -m lab.refit_collectives collectives.csv [--output FOLDER]
+
+First the ring libraries of every system (three rounds, so that systems of one family settle on each
+other), then the engines that fall back on them, then the networks that join them. Each file of
+``catalog/collectives/`` states its rows and its error; files of systems that no table has
+stay as they are. Rows driven by one process, which contain host
+launches, and data sets of a library too old to be the one meant (`OUTDATED`) are not fitted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from shardcost import catalog
+from shardcost.calibrate.fit import (
+    UNFITTED,
+    Curve,
+    Key,
+    blank,
+    curves,
+    fitted_library,
+    fitted_wire,
+    inside,
+)
+from shardcost.calibrate.profile import entry_lines
+from shardcost.collectives import calibration
+from shardcost.collectives.calibration import (
+    Calibration,
+    given,
+    wire_start,
+)
+from shardcost.collectives.engine_kernels import ENGINES, DirectLibrary, generation
+from shardcost.errors import BadValueError, ShardcostError
+from shardcost.files import write_whole
+from shardcost.formats.tables import Table, read_table
+
+OUTDATED: Final = frozenset({"vtrain_a100"})
+"""Data sets of an NCCL years older than the others of their system."""
+_ROUNDS: Final = 3
+FOLDER: Final = Path(catalog.__file__).parent / "collectives"
+
+
+def usable(tables: Iterable[Table]) -> list[Curve]:
+    """Return the curves that constants are fitted to."""
+    known = (curve for table in tables for curve in curves(table, OUTDATED))
+    return [curve for curve in known if not curve.question.single_process]
+
+
+def key_of(curve: Curve) -> Key:
+    """Return which constants a curve speaks of."""
+    name, _, version = curve.question.library.partition("==")
+    since = generation(name, version or None) if name in ENGINES else "0"
+    return curve.question.cluster, name, since
+
+
+def by_key(known: Iterable[Curve]) -> dict[Key, list[Curve]]:
+    """Return curves by the constants that they speak of."""
+    found: dict[Key, list[Curve]] = {}
+    for curve in known:
+        found.setdefault(key_of(curve), []).append(curve)
+    return found
+
+
+def family_of(key: Key, known: Mapping[Key, Calibration]) -> list[Calibration]:
+    """Return the calibrations of a system's family among those fitted so far."""
+    system, library, since = key
+    with calibration.instead(known.values()):
+        return calibration.donors_of(catalog.cluster_named(system), library, since)
+
+
+def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
+    """Return the calibrations of NCCL, RCCL and oneCCL on every system."""
+    groups = {key: each for key, each in by_key(known).items() if key[1] not in ENGINES}
+    found: dict[Key, Calibration] = {}
+    for round_ in range(_ROUNDS):
+        latest = {}
+        for key, each in groups.items():
+            donors = family_of(key, found) if round_ else []
+            latest[key] = fitted_library(each, blank(key, donors))
+        found = latest
+    return found
+
+
+def engines(known: Iterable[Curve]) -> dict[Key, Calibration]:
+    """Return the calibrations of serving engines, given those of the libraries below them."""
+    groups = {key: each for key, each in by_key(known).items() if key[1] in ENGINES}
+    return {key: fitted_library(each, _engine_blank(key, each)) for key, each in groups.items()}
+
+
+def _engine_blank(key: Key, known: Sequence[Curve]) -> Calibration:
+    """Return a start, without the constants of eager launches where no row has any."""
+    start = blank(key)
+    if any(curve.question.mode == "eager" for curve in known):
+        return start
+    kept = {k: v for k, v in given(start.constants).items() if not k.startswith("eager_")}
+    return replace(start, constants=DirectLibrary(**kept))
+
+
+def networks(known: Iterable[Curve]) -> dict[Key, Calibration]:
+    """Return the calibrations of networks, given those of the systems that they join."""
+    groups: dict[str, list[Curve]] = {}
+    for curve in known:
+        if curve.question.network:
+            groups.setdefault(curve.question.network, []).append(curve)
+    found = {}
+    for name, each in groups.items():
+        found[name, "network", "0"] = fitted_wire(each, wire_blank(name))
+    return found
+
+
+def wire_blank(network: str) -> Calibration:
+    """Return the calibration that the fit of a network starts from."""
+    return Calibration(system=network, library="network", constants=wire_start(), fit=UNFITTED)
+
+
+def as_toml(system: str, found: Sequence[Calibration]) -> str:
+    """Return the file of a system or a network."""
+    lines = [
+        "# Constants fitted to measurements by `python -m lab.refit_collectives`: not by hand.",
+        f'system = "{system}"',
+    ]
+    for each in sorted(found, key=lambda one: (one.library, one.since)):
+        lines += entry_lines(each)
+    return "\n".join(lines) + "\n"
+
+
+def refitted(known: Sequence[Curve]) -> dict[Key, Calibration]:
+    """Return all calibrations: rings, then the engines and networks that rest on them."""
+    found = ring_libraries(inside(known))
+    with calibration.instead(found.values()):
+        found |= engines(inside(known))
+        found |= networks(known)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fit everything that tables speak of, and write it into the catalog of this installation."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path, help="measured tables of collectives (CSV)")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
+    given = parser.parse_args(arguments)
+    found = refitted(usable(read_table(path) for path in given.tables))
+    if not found:
+        raise BadValueError("tables", [str(path) for path in given.tables], "tables with curves")
+    for system in sorted({key[0] for key in found}):
+        own = [each for key, each in found.items() if key[0] == system]
+        write_whole(given.output / f"{system}.toml", as_toml(system, own))
+    for key, each in sorted(found.items()):
+        error = f"median {each.fit.median_pct:6.2f} %, p90 {each.fit.p90_pct:6.2f} %"
+        print(f"{' '.join(key):<34} {each.fit.rows:>5} rows, {error}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ShardcostError as error:
+        sys.exit(f"refit: {error}")

@@ -1,0 +1,127 @@
+"""Fits the constants of training frameworks to whole runs.
+
+    python -m lab.refit_frameworks training.csv [FRAMEWORK…]
+
+A framework's kernels and what it overlaps are choices that its documentation states. What is left
+are one to four constants each, the same on every system, found as those of engines are
+(`lab.refit_engines`). Rows of one site are alike, so a data set counts by more than
+one but by less than its rows (`_WEIGHT`). What the fits are worth on rows that they have not seen
+is told by `lab.folds`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from lab.software_files import write_constants
+from shardcost.calibrate.descent import descend, errors_pct, in_seconds, loss
+from shardcost.formats.tables import Row, Table, read_table
+from shardcost.software import Fit
+from shardcost.validate import training
+from shardcost.validate.predictions import Floats
+
+FITTED: Final[Mapping[str, Mapping[str, float]]] = {
+    "megatron_2021": {"slowdown": 1.0},
+    "megatron_deepspeed": {
+        "host_per_kernel_us": 50.0,
+        "gradient_sum_bytes": 40.0,
+        "host_scatter": 0.25,
+    },
+    "megatron_core": {"slowdown": 1.0, "step_overhead_ms": 10.0},
+    "megatron_lm": {"slowdown": 1.0, "step_overhead_ms": 10.0},
+    "nanotron": {
+        "slowdown": 1.0,
+        "host_per_kernel_us": 50.0,
+        "host_per_hop_us": 200.0,
+        "step_overhead_ms": 50.0,
+    },
+    "llm_foundry": {"slowdown": 1.0, "step_overhead_ms": 10.0},
+    "torchtitan": {"slowdown": 1.0},
+}
+"""Which constants each framework has, and where the search for them starts."""
+PULL: Final = 1e-3
+"""Loss for each factor of e that a constant moves. Runs that wait for the device say nothing of the
+host: without a pull, its constants would make up for any other error there."""
+_WEIGHT: Final = 0.75
+"""Power of its rows by which a data set counts."""
+_MOST_ROWS: Final = 60
+"""Of one data set, in a fit of a few constants."""
+
+
+def rows_of(table: Table) -> dict[str, list[Row]]:
+    """Return the rows of each framework."""
+    found: dict[str, list[Row]] = {}
+    for row in table.records():
+        found.setdefault(training.software_of(row).name, []).append(row)
+    return found
+
+
+def ratios(rows: Sequence[Row], constants: Mapping[str, float]) -> Floats:
+    """Return predicted over measured, of every row."""
+    return np.array([_time_s(row, constants) / float(row[training.MEASURED]) for row in rows])
+
+
+def _time_s(row: Row, constants: Mapping[str, float]) -> float:
+    software: Any = training.software_of(row)
+    given = in_seconds(constants)
+    if software.host_per_hop_s is None:  # of runs with slow hops only
+        given.pop("host_per_hop_s", None)
+    return float(training.estimate_of(row, replace(software, **given)).time_s)
+
+
+def fitted(name: str, rows: Sequence[Row]) -> dict[str, float]:
+    """Return the constants of a framework that suit rows best."""
+    used = [row for each in _values(rows) for row in _sample(rows, each)]
+    sets = np.array([row["dataset"] for row in used])
+    weights = weights_of([row["dataset"] for row in rows])
+    return descend(
+        lambda trial: loss_of_sets(ratios(used, trial), sets, weights), FITTED[name], PULL
+    )
+
+
+def weights_of(sets: Sequence[str]) -> dict[str, float]:
+    """Return by how much each data set counts: by a power of its rows."""
+    return {name: count**_WEIGHT for name, count in Counter(sets).items()}
+
+
+def loss_of_sets(found: Floats, sets: Any, weights: Mapping[str, float]) -> float:
+    """Return the mean loss of data sets, by their weights."""
+    losses = [loss(found[sets == name]) for name in weights]
+    return float(np.average(losses, weights=list(weights.values())))
+
+
+def _sample(rows: Sequence[Row], dataset: str) -> list[Row]:
+    """Return rows of a data set, evenly picked where it has more than a fit needs."""
+    own = [row for row in rows if row["dataset"] == dataset]
+    return own[:: max(1, len(own) // _MOST_ROWS)]
+
+
+def main(arguments: Sequence[str], say: Callable[[str], None] = print) -> None:
+    """Fit the frameworks named, or all, and say how well."""
+    known = rows_of(read_table(Path(arguments[0])))
+    for name in arguments[1:] or FITTED:
+        rows = known.get(name, [])
+        if not rows:
+            continue
+        constants = fitted(name, rows)
+        median, p90 = errors_pct(ratios(rows, constants))
+        sets = ", ".join(_values(rows))
+        source = f"fitted by shardcost to measured rows of {sets}"
+        fit = Fit(source=source, rows=len(rows), median_pct=median, p90_pct=p90)
+        write_constants(name, constants, fit)
+        say(f"{name}: {constants}; {fit}")
+
+
+def _values(rows: Sequence[Row]) -> list[str]:
+    return sorted({row["dataset"] for row in rows})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

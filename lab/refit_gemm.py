@@ -1,0 +1,354 @@
+"""Writes the constants of matrix products anew, from measured tables.
+
+    python -m lab.refit_gemm gemm.csv overlap.csv [--output FOLDER] [--left-out]
+
+Every device and number format of a table of products becomes a section of the device's file on the
+shelf ``products``; a table of overlapped products gives its device the section ``sharing``.
+Sections that no table speaks of stay as they are. What is minimised is the relative error (the
+logarithm of predicted over measured), robustly; ``catalog/tuner/products.toml`` says where the
+search starts, and a weak pull towards it settles what the rows do not speak of.
+
+``--left-out`` shows as well how the error grows on a fifth of the weight shapes (n, k), and on
+values of m, that a fit did not see.
+
+Needs SciPy: ``pip install 'shardcost[fit]'``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost import catalog
+from shardcost.calibrate.fit import least_squares
+from shardcost.catalog import tuner_table
+from shardcost.errors import BadValueError, ShardcostError
+from shardcost.files import write_whole
+from shardcost.formats.tables import Table, number, read_table
+from shardcost.kernels.constants import Fit
+from shardcost.kernels.gemm import (
+    copy_rate,
+    gemm_section,
+    kernel_of,
+    kernel_time_s,
+    section_names,
+)
+from shardcost.validate import gemm, overlap
+from shardcost.validate.gemm import Question, device_of, measured_with
+from shardcost.validate.validation import measurements
+
+Floats = NDArray[np.float64]
+Constants = Mapping[str, Any]
+
+FOLDER: Final = Path(catalog.__file__).parent / "gemm"
+_OUTLIERS: Final = (1.0, 0.05)
+"""Relative error beyond which a row counts by its size and no longer by its square: first no row,
+so that a search far from its end is not content with half of them, then few."""
+_PULL: Final = 0.3
+"""Weight of a constant's distance (in logarithms) from where it started."""
+_ROUNDS: Final = 60
+_INSIDE: Final = 1e-6
+"""How far from its bounds a search starts."""
+_FOLDS: Final = 5
+_COPY: Final = "copy_gbps_alone"
+"""Column with the rate of the copying kernel by itself, where a table has one."""
+
+
+Key = tuple[str, str]
+"""A system and a section of its file."""
+
+
+class Fitted(NamedTuple):
+    """A section: its constants, and what they rest on."""
+
+    constants: Constants
+    fit: Fit
+
+
+class Products(NamedTuple):
+    """Measured products of one device and number format."""
+
+    question: Question
+    shapes: Floats
+    """Rows m, n, k; and how many multiprocessors were taken, where some were."""
+    time_s: Floats
+    datasets: frozenset[str]
+
+    @property
+    def section(self) -> str:
+        """The section that these rows speak of."""
+        return section_names(self.question.dtype)[0]
+
+    def where(self, keep: NDArray[np.bool_]) -> Products:
+        """Return some of the rows."""
+        return self._replace(shapes=self.shapes[:, keep], time_s=self.time_s[keep])
+
+    def predicted_s(self, constants: Constants) -> Floats:
+        """Return the model's times under given constants."""
+        device, dtype = device_of(self.question.gpu), self.question.dtype
+        kernel = kernel_of(device, dtype, constants, tuner_table("gemm")["sharing"])
+        found: Floats = kernel_time_s(kernel, *self.shapes)
+        return found
+
+    def error_pct(self, constants: Constants) -> Floats:
+        """Return the signed error of each row, in percent."""
+        return 100 * (self.predicted_s(constants) / self.time_s - 1)
+
+
+def measured_products(table: Table) -> list[Products]:
+    """Return the usable rows of a table of products, by device and format."""
+    return _measured(table, gemm.asked(table), gemm.MEASURED)
+
+
+def _measured(table: Table, found: gemm.Asked, column: str) -> list[Products]:
+    times, _ = measurements(table, column)
+    names = table.columns.get("dataset", ["unnamed"] * table.rows)
+    every = []
+    for question, places in found.rows.items():
+        kept = [i for i in places if times[i] > 0]
+        if kept:
+            sets = frozenset(names[i] for i in kept)
+            every.append(Products(question, found.shapes[:, kept], 1e-6 * times[kept], sets))
+    return every
+
+
+def fitted(rows: Products) -> dict[str, Any]:
+    """Return the constants that fit measured products best."""
+    start = tuner_table("gemm")[rows.section]
+
+    def residuals(constants: Constants) -> Floats:
+        found: Floats = np.log(rows.predicted_s(constants) / rows.time_s)
+        return found
+
+    return _solved(start, residuals)
+
+
+class Overlapped(NamedTuple):
+    """Measured products beside another kernel, and that kernel by itself."""
+
+    products: Products
+    """Its shapes have a fourth row: the multiprocessors taken."""
+    copy_units: Floats
+    copy_bytes_per_s: Floats
+
+    def residuals(self, alone: Constants, constants: Constants) -> tuple[Floats, Floats]:
+        """Return the logarithms of predicted over measured: of the products, of the copies.
+
+        Args:
+            alone: The constants of the product by itself.
+            constants: Those of the section ``sharing``.
+        """
+        question, (m, n, k, taken), time_s, _ = self.products
+        device = device_of(question.gpu)
+        lost = copy_rate(device, constants, taken)
+        kernel = kernel_of(device, question.dtype, alone, constants)
+        found = kernel_time_s(kernel, m, n, k, sms_taken=taken, memory_taken=lost)
+        copied = copy_rate(device, constants, self.copy_units)
+        return np.log(found / time_s), np.log(copied / self.copy_bytes_per_s)
+
+
+def measured_overlaps(table: Table) -> list[Overlapped]:
+    """Return the usable rows of a table of overlapped products, by device."""
+    found = gemm.asked(table, overlap.COLUMNS, overlap.question)
+    return [
+        Overlapped(each, *_copies(table, each.question.gpu))
+        for each in _measured(table, found, overlap.MEASURED)
+    ]
+
+
+def _copies(table: Table, gpu: str) -> tuple[Floats, Floats]:
+    """Return how fast the other kernel is by itself, by its multiprocessors."""
+    if _COPY not in table.columns:
+        return np.empty(0), np.empty(0)
+    rule = "a number above 0"
+    pairs = {
+        (number(row, "ctas", 0, 1e9, rule), number(row, _COPY, 0, 1e9, rule))
+        for row in table.records()
+        if row["gpu"] == gpu
+    }
+    units, gb_per_s = np.array(sorted(pairs)).T
+    return units, 1e9 * gb_per_s
+
+
+def fitted_sharing(rows: Overlapped, alone: Constants) -> dict[str, Any]:
+    """Return the constants of products beside another kernel, given those of products alone."""
+
+    def residuals(constants: Constants) -> Floats:
+        return np.concatenate(rows.residuals(alone, constants))
+
+    return _solved(tuner_table("gemm")["sharing"], residuals)
+
+
+def _solved(start: Constants, residuals: Callable[[Constants], Floats]) -> dict[str, Any]:
+    """Return constants like `start`, with those that are numbers above 0 fitted."""
+    solve = least_squares()
+    names = [name for name, value in start.items() if not isinstance(value, list) and value > 0]
+    origin = np.log([start[name] for name in names])
+    most = tuner_table("gemm")["most"]
+    highest = np.log([most.get(name, np.inf) for name in names])
+
+    def constants(logs: Floats) -> dict[str, Any]:
+        return dict(start) | dict(zip(names, np.exp(logs).tolist(), strict=True))
+
+    def pulled(logs: Floats) -> Floats:
+        return np.concatenate([residuals(constants(logs)), _PULL * (logs - origin)])
+
+    bounds = (np.full(len(names), -60.0), highest)
+    place = origin
+    for outlier in _OUTLIERS:
+        inside = np.clip(place, bounds[0] + _INSIDE, highest - _INSIDE)
+        found = solve(
+            pulled, inside, bounds=bounds, loss="soft_l1", f_scale=outlier, max_nfev=_ROUNDS
+        )
+        place = found.x
+    return {name: _shortened(value) for name, value in constants(place).items()}
+
+
+def _shortened(value: Any) -> Any:
+    """Return a number to four digits, the accuracy that a fit has at most."""
+    return value if isinstance(value, list) else float(f"{value:.4g}")
+
+
+def left_out(rows: Products) -> Iterator[tuple[str, Floats]]:
+    """Yield what was left out of a fit, and the errors on it, in percent."""
+    m, n, k = rows.shapes
+    pairs = [zlib.crc32(f"{int(a)}x{int(b)}".encode()) % _FOLDS for a, b in zip(n, k, strict=True)]
+    for fold in range(_FOLDS):
+        yield "weights", _tried(rows, np.array(pairs) == fold)
+    inner = np.unique(m)[1:-1]
+    for each in inner:
+        yield "m", _tried(rows, m == each)
+
+
+def _tried(rows: Products, out: NDArray[np.bool_]) -> Floats:
+    """Return the errors on some rows of constants fitted to the others."""
+    if out.all() or not out.any():
+        return np.empty(0)
+    return rows.where(out).error_pct(fitted(rows.where(~out)))
+
+
+def refitted(tables: Iterable[Table]) -> dict[Key, Fitted]:
+    """Return constants and their fit of all that tables speak of; products alone come first."""
+    found: dict[Key, Fitted] = {}
+    for table in sorted(tables, key=lambda each: each.kind):
+        if table.kind == "gemm":
+            found |= _refitted_products(table)
+        elif table.kind == "overlap":
+            found |= _refitted_sharing(table, found)
+        else:
+            raise BadValueError(str(table.path), table.kind, "a table of gemm or overlap")
+    return found
+
+
+def _refitted_products(table: Table) -> dict[Key, Fitted]:
+    found = {}
+    for rows in measured_products(table):
+        constants = fitted(rows)
+        fit = _fit(rows, rows.error_pct(constants))
+        found[rows.question.gpu, rows.section] = Fitted(constants, fit)
+    return found
+
+
+def _refitted_sharing(table: Table, products: Mapping[Key, Fitted]) -> dict[Key, Fitted]:
+    found = {}
+    for rows in measured_overlaps(table):
+        gpu, dtype, _ = rows.products.question
+        own = products.get((gpu, rows.products.section))
+        alone = own.constants if own else gemm_section(device_of(gpu), dtype).constants
+        constants = fitted_sharing(rows, alone)
+        error_pct = 100 * np.expm1(rows.residuals(alone, constants)[0])
+        found[gpu, "sharing"] = Fitted(constants, _fit(rows.products, error_pct))
+    return found
+
+
+def _fit(rows: Products, error_pct: Floats) -> Fit:
+    sizes = np.abs(error_pct)
+    return Fit(
+        source="fitted by shardcost to measured rows of " + ", ".join(sorted(rows.datasets)),
+        rows=len(sizes),
+        median_pct=float(np.median(sizes)),
+        p90_pct=float(np.quantile(sizes, 0.9)),
+        measured_with=measured_with(rows.datasets),
+    )
+
+
+def as_toml(sections: Mapping[str, Fitted]) -> str:
+    """Return the file of a system."""
+    lines = [
+        "# Constants fitted to measurements by `python -m lab.refit_gemm`: not",
+        "# by hand. Shares of the datasheet; tiles are rows, columns, most splits of k.",
+    ]
+    for name, (constants, fit) in sorted(sections.items()):
+        lines += [
+            "",
+            f"[{name}]",
+            *(f"{key} = {value!r}" for key, value in constants.items()),
+            "",
+            f"[{name}.fit]",
+            f'source = "{fit.source}"',
+            f'measured_with = "{fit.measured_with}"',
+            f"rows = {fit.rows}",
+            f"median_pct = {fit.median_pct:.2f}",
+            f"p90_pct = {fit.p90_pct:.2f}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def kept(system: str) -> dict[str, Fitted]:
+    """Return the sections that the catalog has of a system."""
+    content: dict[str, Any] = dict(catalog.contents("gemm")).get(system, {})
+    return {
+        name: Fitted({k: v for k, v in section.items() if k != "fit"}, Fit(**section["fit"]))
+        for name, section in content.items()
+    }
+
+
+def _show(name: str, errors_pct: Floats) -> None:
+    median, p90 = np.quantile(np.abs(errors_pct), [0.5, 0.9])
+    print(f"{name:<34} {len(errors_pct):>5} rows, median {median:6.2f} %, p90 {p90:6.2f} %")
+
+
+def _show_left_out(table: Table) -> None:
+    for rows in measured_products(table):
+        found: dict[str, list[Floats]] = {}
+        for what, errors_pct in left_out(rows):
+            found.setdefault(what, []).append(errors_pct)
+        for what, each in found.items():
+            _show(f"{' '.join(rows.question)}, {what} left out", np.concatenate(each))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fit everything that tables speak of, and write it into the catalog of this installation."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path, help="measured tables (CSV)")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
+    parser.add_argument("--left-out", action="store_true", help="show errors on rows left out")
+    given = parser.parse_args(arguments)
+    tables = [read_table(path) for path in given.tables]
+    found = refitted(tables)
+    if not found:
+        raise BadValueError("tables", [str(path) for path in given.tables], "tables with rows")
+    for system in sorted({key[0] for key in found}):
+        own = {name: each for (gpu, name), each in found.items() if gpu == system}
+        write_whole(given.output / f"{system}.toml", as_toml(kept(system) | own))
+    for key, (_, fit) in sorted(found.items()):
+        error = f"median {fit.median_pct:6.2f} %, p90 {fit.p90_pct:6.2f} %"
+        print(f"{' '.join(key):<34} {fit.rows:>5} rows, {error}")
+    if given.left_out:
+        for table in tables:
+            if table.kind == "gemm":
+                _show_left_out(table)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ShardcostError as error:
+        sys.exit(f"refit_products: {error}")

@@ -1,0 +1,1 @@
+"""Constants of a cluster, fitted to its user's measurements, as a profile."""

@@ -1,0 +1,370 @@
+"""Calibrates a cluster on its user's own measurements, be they few: `calibrate`.
+
+A calibration starts from the constants of the catalog, those of the system itself if it was
+measured, else of its family, and moves them as far as the points ask for. Half a dozen points of
+one curve cannot settle two dozen constants one by one, but systems differ from their family mostly
+in step: all latencies are shorter, or all rates higher. So constants of one kind move together at
+little cost, and each by itself at more (`family_hold`; Gelman and Hill, Data Analysis Using
+Regression and Multilevel Models, 2007, on such partial pooling).
+
+What comes out says how sure it is (`certainty`): the error on points left out, the range of each
+constant, and which further measurement would tell most.
+
+Needs SciPy: ``pip install 'shardcost[fit]'``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from shardcost.calibrate.certainty import Confidence, Further, confidence, covariance, further
+from shardcost.calibrate.fit import (
+    HOST,
+    Curve,
+    Floats,
+    Hold,
+    Solution,
+    blank,
+    fit_of,
+    fitted_library,
+    inside,
+    solved,
+)
+from shardcost.catalog import cluster_named, tuner_table
+from shardcost.catalog.errors import REPEATS
+from shardcost.collectives.calibration import (
+    Calibration,
+    Constants,
+    calibration_of,
+    donors_of,
+    given,
+    in_switch,
+    libraries,
+    wire_of,
+)
+from shardcost.collectives.engine_kernels import ENGINES, generation
+from shardcost.collectives.library_time import default_library, name_and_version
+from shardcost.collectives.paths import RingLibrary, Wire
+from shardcost.errors import BadValueError, MissingExtraError, ShardcostError
+from shardcost.validate.collectives import Question
+from shardcost.validate.validation import Stats, stats
+
+_LOCAL: Final = ("fill", "ll_copy_bytes_per_s", "simple_copy_bytes_per_s", "ll_spread_bytes")
+_FOLDS: Final = 5
+_FEW: Final = 12
+"""Up to so many points, each is left out by itself; of more, every fifth."""
+_SHARES: Final = (1.0, 0.6, 0.35)
+"""Of the rate that networks like it reach: three places to begin from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """A library on a system (or a network), calibrated."""
+
+    calibration: Calibration
+    before: Stats
+    """Errors on the points by the constants that the fit started from."""
+    after: Stats
+    left_out: Stats
+    """Errors on points that were left out, of each curve some at a time."""
+    counts_left_out: Stats
+    """Errors on each GPU count that was left out; without rows where there is only one."""
+    started_from: str
+    constants: tuple[Confidence, ...]
+    further: Further | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What is to be fitted: curves, where the constants start, and how they answer."""
+
+    known: list[Curve]
+    start: Calibration
+    foreign: bool = False
+    """Whether the constants start from those of another library, which bind nobody."""
+    own: Mapping[str, Calibration] = field(default_factory=dict)
+    """For a network: what the libraries that cross it take inside a domain, where calibrated."""
+
+    def predict(self, curve: Curve, constants: Any) -> Floats:
+        """Return the times of a curve under given constants."""
+        table = replace(self.start, constants=constants)
+        if isinstance(constants, Wire):
+            library = name_and_version(curve.question.library)[0]
+            own = self.own.get(library) or _library_there(curve.question)
+            return curve.question.time_s(curve.size_bytes, own, table)
+        return curve.question.time_s(curve.size_bytes, table)
+
+    def fitted(self, known: Sequence[Curve]) -> tuple[Calibration, Solution]:
+        """Return the constants that fit some of the curves, and their certainty."""
+        start = self.start.constants
+        if self.foreign:  # of another size altogether, so all are moved in step first
+            start = solved(known, start, self.predict, _not_eager, in_step(start)).constants
+        hold = self.hold()
+        tries = [
+            solved(known, start, self.predict, _not_eager, hold, begin) for begin in _begins(start)
+        ]
+        found = min(tries, key=lambda each: each.cost)
+        return replace(self.start, constants=found.constants, inherited_from=()), found
+
+    def hold(self) -> Hold:
+        """Return how strongly constants hold on to where they start."""
+        return (
+            loose_hold(self.start.constants) if self.foreign else family_hold(self.start.constants)
+        )
+
+    def errors_pct(self, curves: Sequence[Curve], constants: Any) -> Floats:
+        """Return the signed error of every point of some curves."""
+        ratios = [self.predict(curve, constants) / curve.time_s for curve in curves]
+        return 100 * (np.concatenate(ratios) - 1)
+
+
+def _begins(start: Constants) -> list[dict[str, float]]:
+    """Return where to begin: a network faster than what it joins shows only when it is slower."""
+    if not isinstance(start, Wire):
+        return [{}]
+    return [{"efficiency": share * float(start.efficiency)} for share in _SHARES]
+
+
+def fitted_calibration(known: list[Curve], start: Calibration) -> Calibration:
+    """Return constants that fit some curves, few or many, and hold on to where they start."""
+    return _Task(known, start).fitted(known)[0]
+
+
+def _not_eager(name: str) -> bool:
+    return not name.startswith("eager_")
+
+
+def family_hold(start: Constants) -> Hold:
+    """Return how constants hold on to those of their family: loosely in step, firmly out of it."""
+    table = tuner_table("start")["hold"]
+    names = [name for name in given(start) if _not_eager(name)]
+    kinds = {name: _kind(name) for name in names}
+    network = isinstance(start, Wire)
+    moved = {"start": "latency", "hop": "latency", "rate": "rate", "host": "host"}
+    return Hold(
+        own={name: table["own"]["network" if network else kinds[name]] for name in names},
+        kinds={name: moved[kind] for name, kind in kinds.items() if kind in moved},
+        together=table["together"],
+    )
+
+
+def loose_hold(start: Constants) -> Hold:
+    """Return how constants hold on to those of another library: just so that none is undefined."""
+    weight: float = tuner_table("start")["hold"]["foreign"]
+    return Hold(dict.fromkeys(filter(_not_eager, given(start)), weight), {}, {})
+
+
+def in_step(start: Constants) -> Hold:
+    """Return the hold under which only whole kinds of constants move, as far as need be."""
+    stiff: float = tuner_table("start")["hold"]["stiff"]
+    loose: float = tuner_table("start")["hold"]["foreign"]
+    hold = family_hold(start)
+    return hold._replace(
+        own=dict.fromkeys(hold.own, stiff), together=dict.fromkeys(hold.together, loose)
+    )
+
+
+def _kind(name: str) -> str:
+    """Return the kind of a constant: those of one kind differ alike from system to system."""
+    if name.removeprefix("fallback_") in HOST:
+        return "host"
+    if name in _LOCAL:
+        return "local"
+    if name.endswith("_hop_s"):
+        return "hop"
+    return "rate" if name.endswith(("_bytes_per_s", "efficiency")) else "start"
+
+
+def calibrate(
+    known: Sequence[Curve], say: Callable[[str], None] = lambda _: None
+) -> list[Calibrated]:
+    """Return the calibrations that curves of one system speak of: libraries, then the network.
+
+    Args:
+        known: Measured curves, all of one cluster of the catalog (and one network).
+        say: Told what is being fitted.
+    """
+    if not known:
+        raise BadValueError("measurements", [], "points of at least one collective")
+    found = []
+    for library, curves in sorted(_by_library(inside(known)).items()):
+        say(f"fitting {library}")
+        found.append(_calibrated_library(library, curves))
+    across = [curve for curve in known if curve not in inside(known)]
+    if across:
+        say("fitting the network")
+        own = {each.calibration.library: each.calibration for each in found}
+        task = _Task(across, _wire_start(across[0]), own=own)
+        found.append(_calibrated(task, _name_of_wire(across[0])))
+    return found
+
+
+def _by_library(known: Sequence[Curve]) -> dict[str, list[Curve]]:
+    groups: dict[str, list[Curve]] = {}
+    for curve in known:
+        groups.setdefault(curve.question.library, []).append(curve)
+    return groups
+
+
+def _calibrated_library(library: str, known: list[Curve]) -> Calibrated:
+    start, named, foreign = library_start(library, known[0].question.cluster)
+    graph = [curve for curve in known if curve.question.mode == "graph"]
+    if not graph:  # what launching adds is all that eager rows speak of
+        found = fitted_library(known, start)
+        return _without_confidence(_Task(known, start), found, named)
+    rest = [curve for curve in known if curve not in graph]
+    return _calibrated(_Task(graph, start, foreign), named, rest)
+
+
+class Start(NamedTuple):
+    """Where a calibration starts."""
+
+    calibration: Calibration
+    whose: str
+    """The constants are, in words."""
+    foreign: bool = False
+    """Whether they are of another library."""
+
+
+def library_start(library: str, system: str) -> Start:
+    """Return the constants that a library's calibration starts from.
+
+    Those of the system itself, else of its family, else (for a library of another kind, such as
+    MPI) those of the system's usual library, whose paths it is taken to have, choosing the fastest.
+    """
+    cluster = cluster_named(system)
+    name, version = name_and_version(library)
+    since = generation(name, version) if name in ENGINES else "0"
+    try:
+        own = calibration_of(cluster, name, version)
+    except ShardcostError:
+        return _foreign_start(name, system)
+    if not own.inherited_from:
+        return Start(own, system)
+    start = blank((system, name, since), donors_of(cluster, name, since))
+    return Start(start, f"the family of {system}")
+
+
+def _foreign_start(library: str, system: str) -> Start:
+    cluster = cluster_named(system)
+    usual = default_library(cluster)
+    key = (system, library, "0")
+    if usual not in libraries(cluster):
+        return Start(blank(key), "round figures", foreign=True)
+    own = given(calibration_of(cluster, usual).constants)
+    kept = {name: value for name, value in own.items() if not in_switch(name)}
+    start = replace(blank(key), constants=RingLibrary(**kept), chooser="fastest")
+    return Start(start, f"{usual} on {system}", foreign=True)
+
+
+def _library_there(question: Question) -> Calibration:
+    name, version = name_and_version(question.library)
+    return calibration_of(cluster_named(question.cluster), name, version)
+
+
+def _wire_start(curve: Curve) -> Calibration:
+    network = curve.cluster.network
+    assert network is not None  # noqa: S101
+    return replace(wire_of(network), system=network.name, inherited_from=())
+
+
+def _name_of_wire(curve: Curve) -> str:
+    network = curve.cluster.network
+    assert network is not None  # noqa: S101
+    kin = wire_of(network).inherited_from
+    return f"networks like it ({', '.join(kin)})" if kin else network.name
+
+
+def _calibrated(task: _Task, started_from: str, eager: Sequence[Curve] = ()) -> Calibrated:
+    found, solution = task.fitted(task.known)
+    if eager:
+        found = fitted_library(eager, found)
+    left_out = _left_out_pct(task, _folds(task.known))
+    counts = _left_out_pct(task, _without_each_count(task.known))
+    low, high = _interval_pct(left_out)
+    after = task.errors_pct(task.known, found.constants)
+    fit = replace(fit_of(task.known, [after]), low_pct=low, high_pct=high)
+    uncertainty = covariance(solution, after)
+    return Calibrated(
+        calibration=replace(found, fit=fit),
+        before=stats(task.errors_pct(task.known, task.start.constants)),
+        after=stats(after),
+        left_out=stats(left_out),
+        counts_left_out=stats(counts),
+        started_from=started_from,
+        constants=confidence(task.hold(), solution, uncertainty),
+        further=further(task.predict, task.known, solution, uncertainty),
+    )
+
+
+def _without_confidence(task: _Task, found: Calibration, started_from: str) -> Calibrated:
+    errors = [task.errors_pct([curve], found.constants) for curve in task.known]
+    return Calibrated(
+        calibration=replace(found, fit=fit_of(task.known, errors)),
+        before=stats(task.errors_pct(task.known, task.start.constants)),
+        after=stats(np.concatenate(errors)),
+        left_out=Stats(0),
+        counts_left_out=Stats(0),
+        started_from=started_from,
+        constants=(),
+        further=None,
+    )
+
+
+def _folds(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
+    """Yield what to fit and what to try it on: every point is left out once."""
+    points = sum(len(curve.time_s) for curve in known)
+    folds = points if points <= _FEW else _FOLDS
+    if folds < 2:
+        return
+    places = np.arange(points) % folds
+    ends = np.cumsum([len(curve.time_s) for curve in known])
+    by_curve = np.split(places, ends[:-1])
+    for fold in range(folds):
+        rest = [curve.only(place != fold) for curve, place in zip(known, by_curve, strict=True)]
+        tried = [curve.only(place == fold) for curve, place in zip(known, by_curve, strict=True)]
+        yield _with_points(rest), _with_points(tried)
+
+
+def _without_each_count(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
+    counts = sorted({curve.question.gpus for curve in known})
+    for count in counts if len(counts) > 1 else ():
+        rest = [curve for curve in known if curve.question.gpus != count]
+        yield rest, [curve for curve in known if curve.question.gpus == count]
+
+
+def _with_points(curves: Sequence[Curve]) -> list[Curve]:
+    return [curve for curve in curves if len(curve.time_s)]
+
+
+def _left_out_pct(task: _Task, folds: Iterator[tuple[list[Curve], list[Curve]]]) -> Floats:
+    errors = [
+        task.errors_pct(tried, task.fitted(rest)[0].constants) for rest, tried in folds if rest
+    ]
+    return np.concatenate(errors) if errors else np.array([])
+
+
+def _interval_pct(errors_pct: Floats) -> tuple[float | None, float | None]:
+    """Return where nine in ten measurements lie, in percent of the prediction.
+
+    Of few points the extremes are not known, so the range is that of Student's distribution.
+    """
+    if len(errors_pct) < 3:
+        return None, None
+    ratios = 100 / (100 + errors_pct)
+    spread = max(REPEATS, float(np.sqrt(np.mean(np.log(ratios) ** 2))))
+    wide = _student(len(ratios)) * spread
+    return 100 * float(np.expm1(-wide)), 100 * float(np.expm1(wide))
+
+
+def _student(points: int) -> float:
+    """Return how many standard deviations either side hold 90 %, the deviation being estimated."""
+    try:
+        from scipy.stats import t
+    except ImportError:
+        raise MissingExtraError("calibrating", "SciPy", "fit") from None
+    return float(t.ppf(0.95, points - 1) * np.sqrt(1 + 1 / points))

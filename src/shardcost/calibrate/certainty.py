@@ -1,0 +1,161 @@
+"""How sure fitted constants are, and which further measurement would tell most.
+
+The curvature of a fit says how far each constant could move before the points object; the
+covariance of the constants follows from it, and from that the variance of any prediction. The
+measurement to make next is the one whose answer is expected to shrink the variance of all
+predictions most (Chaloner and Verdinelli, Bayesian Experimental Design: A Review, 1995).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from shardcost.calibrate.fit import Curve, Floats, Hold, Solution
+from shardcost.catalog import tuner_table
+from shardcost.collectives.calibration import given
+from shardcost.collectives.engine_kernels import ENGINES
+from shardcost.validate.collectives import Question
+
+_NINETY: Final = NormalDist().inv_cdf(0.95)
+"""Standard deviations either side that hold 90 % of a normal distribution."""
+_FARTHEST: Final = 20.0
+"""In logarithms: beyond this a range says nothing more."""
+_STEP: Final = 1e-4
+_SIZES: Final = tuple(4**power for power in range(5, 16))
+"""From 1 KiB to 1 GiB, among which a further measurement is looked for."""
+_KNOWN_IF: Final = 0.5
+"""A constant whose range shrank below this share of the family's is called measured."""
+
+
+def assumed_error() -> float:
+    """Return the error of one measurement, in logarithms."""
+    found: float = tuner_table("start")["hold"]["error"]
+    return found
+
+
+class Confidence(NamedTuple):
+    """How sure a constant is."""
+
+    name: str
+    value: float
+    """In base units."""
+    plus_minus_pct: float
+    """Nine times in ten it is within so many percent."""
+    measured: bool
+    """Whether the points settled it, rather than the family."""
+
+
+class Further(NamedTuple):
+    """A measurement not made yet, and what it would tell."""
+
+    collective: str
+    gpus: int
+    size_bytes: int
+    now_pct: float
+    """Typical range of predictions on this system, without it …"""
+    then_pct: float
+    """… and with it: 90 %, either side."""
+
+
+def covariance(solution: Solution, after_pct: Floats) -> Floats:
+    """Return the covariance of the fitted constants' logarithms."""
+    seen = 1.4826 * float(np.median(np.abs(after_pct))) / 100
+    inverse = np.asarray(np.linalg.inv(solution.curvature), dtype=np.float64)
+    return inverse * max(assumed_error(), seen) ** 2
+
+
+def confidence(hold: Hold, solution: Solution, uncertainty: Floats) -> tuple[Confidence, ...]:
+    """Return how sure each fitted constant is."""
+    family = np.sqrt(np.diag(_family_covariance(hold, solution.names)))
+    deviation = np.sqrt(np.maximum(0.0, np.diag(uncertainty)))
+    return tuple(
+        Confidence(
+            name,
+            given(solution.constants)[name],
+            _pct(deviation[i]),
+            bool(deviation[i] < _KNOWN_IF * family[i]),
+        )
+        for i, name in enumerate(solution.names)
+    )
+
+
+def _pct(deviation: float) -> float:
+    """Return within how many percent nine in ten values of such a deviation, in logarithms, lie."""
+    return 100 * float(np.expm1(min(_NINETY * deviation, _FARTHEST)))
+
+
+def _family_covariance(hold: Hold, names: Sequence[str]) -> Floats:
+    """Return what is known of the constants before any point is."""
+    error = assumed_error()
+    found = np.diag(np.array([(error / hold.own[name]) ** 2 for name in names]))
+    for kind, weight in hold.together.items():
+        members = np.array([hold.kinds.get(name) == kind for name in names], float)
+        found = found + np.outer(members, members) * (error / weight) ** 2
+    return found
+
+
+def further(
+    predict: Callable[[Curve, Any], Floats],
+    known: Sequence[Curve],
+    solution: Solution,
+    uncertainty: Floats,
+) -> Further | None:
+    """Return the measurement that would shrink the variance of all predictions most."""
+    questions = list(_candidates(known))
+    if not questions:
+        return None
+    sizes = np.array(_SIZES, dtype=np.float64)
+    slopes = np.concatenate([_slopes(predict, each, sizes, solution) for each in questions])
+    shared = slopes @ uncertainty @ slopes.T
+    variances = np.diag(shared)
+    gains = (shared**2).sum(axis=0) / (variances + assumed_error() ** 2)
+    best = int(np.argmax(gains))
+    now, then = variances.mean(), max(0.0, variances.mean() - gains[best] / len(variances))
+    question = questions[best // len(sizes)]
+    return Further(
+        question.collective,
+        question.gpus,
+        _SIZES[best % len(sizes)],
+        _pct(np.sqrt(now)),
+        _pct(np.sqrt(then)),
+    )
+
+
+def _candidates(known: Sequence[Curve]) -> Iterator[Question]:
+    """Yield what could be measured: the collectives at hand, on the GPU counts of the system."""
+    first = known[0].question
+    domain = known[0].cluster.tiers[-1].gpus
+    across = bool(first.network) and first.nodes > 1
+    counts = [first.gpus] if across else [2**i for i in range(1, 8) if 2**i <= domain]
+    names = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+    if first.library.partition("==")[0] in ENGINES:
+        names = {"all_reduce"}
+    for collective in sorted(names):
+        for gpus in counts:
+            asked = first._replace(collective=collective, gpus=gpus, single_process=False)
+            asked = asked if across else asked._replace(nodes=-(-gpus // _per_node(known[0])))
+            if asked.has_a_place():
+                yield asked
+
+
+def _per_node(curve: Curve) -> int:
+    return int(curve.cluster.gpus_per_node)
+
+
+def _slopes(
+    predict: Callable[[Curve, Any], Floats], question: Question, sizes: Floats, solution: Solution
+) -> Floats:
+    """Return how predictions follow each constant, in logarithms: one row a size."""
+    curve = Curve(question, sizes, sizes, frozenset())
+    values = given(solution.constants)
+    base = np.log(predict(curve, solution.constants))
+    columns = []
+    for name in solution.names:
+        moved = replace(solution.constants, **{name: values[name] * float(np.exp(_STEP))})
+        columns.append((np.log(predict(curve, moved)) - base) / _STEP)
+    return np.stack(columns, axis=1)

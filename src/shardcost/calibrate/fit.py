@@ -1,0 +1,322 @@
+"""Fits the constants of the silicon model to measured collectives.
+
+What is minimised is the relative error (the logarithm of predicted over measured), robustly, so
+that an outlier of a benchmark does not bend a curve. Constants stay positive and physical: no rate
+beats its wire. A pull towards the family's constants (without a family, towards
+``catalog/tuner/start.toml``) settles what the rows do not speak of.
+
+Needs SciPy: ``pip install 'shardcost[fit]'``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.catalog import cluster_named, tuner_table
+from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import (
+    Calibration,
+    Constants,
+    Fit,
+    calibration_of,
+    datasheet_unit,
+    given,
+    in_switch,
+    inherited,
+)
+from shardcost.collectives.engine_kernels import ENGINES, DirectLibrary
+from shardcost.collectives.paths import RingLibrary, Wire
+from shardcost.errors import MissingExtraError
+from shardcost.formats.tables import Table
+from shardcost.validate.collectives import MEASURED, Question, asked, machine
+from shardcost.validate.validation import measurements
+
+Floats = NDArray[np.float64]
+Key = tuple[str, str, str]
+"""A system, a library, and the version since when its kernels are as measured."""
+
+_PULL: Final = {RingLibrary: 0.2, DirectLibrary: 0.02, Wire: 0.05}
+"""Weight of a constant's distance (in logarithms) from where it started, where rows are many. A
+ring's constants are many and hang together, so they hold on to their family's; see
+docs/validation.md for what that does to GPU counts that were left out."""
+_OUTLIER: Final = 0.05
+"""Relative error beyond which a row counts by its size and no longer by its square."""
+HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
+"""What host bridges leave of a rate: a matter of the machine, which no family shares."""
+_LEAST_PCT: Final = 1e-3
+UNFITTED: Final = Fit(
+    source="not fitted",
+    rows=1,
+    median_pct=1,
+    p90_pct=1,
+    least_gpus=1,
+    most_gpus=1,
+    least_bytes=1,
+    most_bytes=1,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Measured times of one collective on one group, by size."""
+
+    question: Question
+    size_bytes: Floats
+    time_s: Floats
+    datasets: frozenset[str]
+
+    @property
+    def cluster(self) -> Cluster:
+        """The machine that it was measured on."""
+        return machine(self.question.cluster, self.question.network)
+
+    def only(self, kept: NDArray[np.bool_]) -> Curve:
+        """Return the curve of some of its points."""
+        return replace(self, size_bytes=self.size_bytes[kept], time_s=self.time_s[kept])
+
+    def error_pct(self, calibration: Calibration | None, wire: Calibration | None = None) -> Floats:
+        """Return the signed error of each point, in percent, under given constants."""
+        predicted = self.question.time_s(self.size_bytes, calibration, wire)
+        return 100 * (predicted / self.time_s - 1)
+
+
+def curves(table: Table, without: frozenset[str] = frozenset()) -> list[Curve]:
+    """Return the curves of a table of collectives, of all data sets but those named.
+
+    Rows on no machine of the catalog, or without a measurement, are on no curve.
+    """
+    rows, sizes, _ = asked(table)
+    times, _ = measurements(table, MEASURED)
+    names = table.columns["dataset"]
+    found = []
+    for question, places in rows.items():
+        kept = [i for i in places if times[i] > 0 and names[i] not in without]
+        if kept and question.has_a_place():
+            sets = frozenset(names[i] for i in kept)
+            found.append(Curve(question, sizes[kept], 1e-6 * times[kept], sets))
+    return found
+
+
+class Hold(NamedTuple):
+    """How constants hold on to where they start: each by itself, and all of a kind together."""
+
+    own: Mapping[str, float]
+    """Weight of a constant's distance from where its kind went, by name."""
+    kinds: Mapping[str, str]
+    """Which constants move together: the kind of each that has one."""
+    together: Mapping[str, float]
+    """Weight of the way that a kind goes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Constants that fit, and how sure they are."""
+
+    constants: Any
+    names: list[str]
+    """Of the constants that were fitted."""
+    curvature: Floats
+    """Of the sum of squares, in the logarithms of those constants: small where rows say little."""
+    cost: float
+    """What is left of the sum of squares."""
+
+
+def even_hold(start: Constants) -> Hold:
+    """Return the hold for fits to many rows: every constant alike, by itself."""
+    return Hold(dict.fromkeys(given(start), _PULL[type(start)]), {}, {})
+
+
+def fitted(
+    known: Sequence[Curve],
+    start: Constants,
+    predict: Callable[[Curve, Any], Floats],
+    free: Callable[[str], bool] = lambda _: True,
+) -> Any:
+    """Return the constants, of the class of `start`, that fit the curves best."""
+    return solved(known, start, predict, free, even_hold(start)).constants
+
+
+def solved(
+    known: Sequence[Curve],
+    start: Constants,
+    predict: Callable[[Curve, Any], Floats],
+    free: Callable[[str], bool],
+    hold: Hold,
+    begin_at: Mapping[str, float] | None = None,
+) -> Solution:
+    """Return the best fit with what is known of its certainty.
+
+    Args:
+        known: What was measured.
+        start: Where to begin, and where to stay for what no row speaks of.
+        predict: The model: times of a curve under given constants.
+        free: Which constants to fit, by name; the others stay as they are.
+        hold: How strongly to stay.
+        begin_at: Constants that the way down begins elsewhere for: where a constant does not matter
+            at `start`, because something else is slower, no slope leads to where it does.
+    """
+    solve = least_squares()
+    names = [name for name in given(start) if free(name)]
+    kinds = sorted({hold.kinds[name] for name in names if name in hold.kinds})
+    moved = np.array([[hold.kinds.get(name) == kind for kind in kinds] for name in names], float)
+    origin = np.log([given(start)[name] for name in names])
+    caps = caps_on(known[0].cluster)
+    most = np.array([np.log(caps.get(name, np.inf)) for name in names])
+    measured = np.log(np.concatenate([curve.time_s for curve in known]))
+    own = np.array([hold.own[name] for name in names])
+    together = np.array([hold.together[kind] for kind in kinds])
+    count = len(names)
+
+    def constants(logs: Floats) -> Any:
+        return replace(start, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
+
+    def residuals(point: Floats) -> Floats:
+        logs, ways = point[:count], point[count:]
+        table = constants(logs)
+        predicted = np.concatenate([predict(curve, table) for curve in known])
+        stray = own * (logs - origin - moved.reshape(count, -1) @ ways)
+        return np.concatenate([np.log(predicted) - measured, stray, together * ways])
+
+    first = np.log([(given(start) | dict(begin_at or {}))[name] for name in names])
+    begin = np.concatenate([np.minimum(first, most - 1e-6), np.zeros(len(kinds))])
+    free_ways = np.full(len(kinds), np.inf)
+    bounds = (np.full(len(begin), -60.0), np.concatenate([most, free_ways]))
+    found = solve(residuals, begin, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, max_nfev=80)
+    curvature = _curvature(found.jac, count)
+    return Solution(constants(found.x[:count]), names, curvature, float(found.cost))
+
+
+def _curvature(jacobian: Floats, count: int) -> Floats:
+    """Return the curvature in the first `count` unknowns, whatever the others are."""
+    whole = jacobian.T @ jacobian
+    kept, mixed, rest = whole[:count, :count], whole[:count, count:], whole[count:, count:]
+    found: Floats = kept - mixed @ np.linalg.solve(rest, mixed.T) if rest.size else kept
+    return found
+
+
+def fitted_library(known: Sequence[Curve], start: Calibration) -> Calibration:
+    """Return a library's calibration on a system, from its curves inside one domain.
+
+    Rows of kernels in a graph say what the paths take; eager rows what launching adds.
+    """
+
+    def predict(curve: Curve, constants: Any) -> Floats:
+        return curve.question.time_s(curve.size_bytes, replace(start, constants=constants))
+
+    graph = [curve for curve in known if curve.question.mode == "graph"]
+    eager = [curve for curve in known if curve.question.mode == "eager"]
+    best = start.constants
+    if graph:
+        best = fitted(graph, best, predict, lambda name: not name.startswith("eager_"))
+    if eager:
+        best = fitted(eager, best, predict, lambda name: name.startswith("eager_"))
+    found = replace(start, constants=best, inherited_from=())
+    shown = graph or eager
+    return replace(found, fit=fit_of(shown, [curve.error_pct(found) for curve in shown]))
+
+
+def fitted_wire(known: Sequence[Curve], start: Calibration) -> Calibration:
+    """Return a network's calibration, from curves that cross it, all else being known.
+
+    Twice: a network none of whose rows is under LL keeps the latency of LL that it started from,
+    and half of what LL128 shows is a better guess than a round figure.
+    """
+
+    def predict(curve: Curve, constants: Any) -> Floats:
+        inside = calibration_of(curve.cluster, curve.question.library)
+        wire = replace(start, constants=constants)
+        return curve.question.time_s(curve.size_bytes, inside, wire)
+
+    first: Wire = fitted(known, start.constants, predict)
+    again = replace(first, ll_latency_s=first.ll128_latency_s / 2)
+    found = replace(start, constants=fitted(known, again, predict))
+    return replace(found, fit=fit_of(known, [curve.error_pct(None, found) for curve in known]))
+
+
+def fit_of(known: Sequence[Curve], errors_pct: Sequence[Floats]) -> Fit:
+    """Return what a fit rests on, and its errors."""
+    sizes = np.concatenate([curve.size_bytes for curve in known])
+    errors = np.abs(np.concatenate(errors_pct))
+    gpus = [curve.question.gpus for curve in known]
+    names = sorted(frozenset[str]().union(*(curve.datasets for curve in known)))
+    return Fit(
+        source="fitted by shardcost to measured rows of " + ", ".join(names),
+        rows=len(errors),
+        median_pct=max(_LEAST_PCT, float(np.median(errors))),
+        p90_pct=max(_LEAST_PCT, float(np.quantile(errors, 0.9))),
+        least_gpus=min(gpus),
+        most_gpus=max(gpus),
+        least_bytes=int(sizes.min()),
+        most_bytes=int(sizes.max()),
+        collectives=tuple(sorted({curve.question.collective for curve in known})),
+    )
+
+
+def caps_on(cluster: Cluster) -> dict[str, float]:
+    """Return the most that constants may be: no rate of a wire beats the wire's nominal rate."""
+    nominal = float(cluster.tiers[0].bytes_per_s)
+    wires = ("ll", "ll128", "simple", "p2p", "one_shot", "two_shot", "nvls", "nvls_small")
+    rates = {f"{name}_bytes_per_s": nominal for name in (*wires, "multicast")}
+    shares = [*HOST, *(f"fallback_{name}" for name in HOST), "efficiency"]
+    return rates | dict.fromkeys(shares, 1.0) | {"fill": 2.0}
+
+
+def starting_point(
+    kind: type[RingLibrary | DirectLibrary],
+    cluster: Cluster,
+    donors: Sequence[Calibration] = (),
+) -> Any:
+    """Return where a fit begins: at the family's constants, else at round figures."""
+    table = tuner_table("start")["ring" if kind is RingLibrary else "direct"]
+    values = {}
+    for each in fields(kind):
+        figure = table[each.name.removesuffix("_bytes_per_s").removesuffix("_s")]
+        values[each.name] = figure * datasheet_unit(each.name, cluster)
+    if donors:
+        family = given(inherited(cluster, list(donors)).constants)
+        values |= {name: value for name, value in family.items() if name not in HOST}
+    return kind(**{name: value for name, value in values.items() if _applies(name, cluster)})
+
+
+def _applies(name: str, cluster: Cluster) -> bool:
+    """Return whether a constant means something on a system."""
+    if in_switch(name):
+        return cluster.tiers[0].in_switch_reduction
+    if name.removeprefix("fallback_") in HOST:
+        return cluster.tiers[0].kind == "pcie"
+    return True
+
+
+def least_squares() -> Any:
+    """Return SciPy's solver, or say how to get it."""
+    try:
+        from scipy import optimize
+    except ImportError:
+        raise MissingExtraError("fitting constants", "SciPy", "fit") from None
+    return optimize.least_squares
+
+
+def inside(known: Iterable[Curve]) -> list[Curve]:
+    """Return the curves of groups inside one domain."""
+    return [curve for curve in known if not curve.question.network or curve.question.nodes == 1]
+
+
+def blank(key: Key, donors: Sequence[Calibration] = ()) -> Calibration:
+    """Return the calibration that a fit starts from."""
+    system, library, since = key
+    kind = DirectLibrary if library in ENGINES else RingLibrary
+    chooser = {"nccl": "nccl-tuner", "vllm": "limits", "sglang": "limits"}.get(library, "fastest")
+    start = starting_point(kind, cluster_named(system), donors)
+    return Calibration(
+        system=system,
+        library=library,
+        since=since,
+        chooser=chooser,
+        constants=start,
+        fit=UNFITTED,
+    )

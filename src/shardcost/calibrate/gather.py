@@ -1,0 +1,206 @@
+"""From files that users have to the curves that constants are fitted to: `gathered`.
+
+Logs of benchmarks, traces of profilers and tables of measurements all hold times of collectives on
+some group of GPUs. What a file does not say (the machine, its network, how many ranks) the caller
+may; what still cannot be placed is counted by reason and not used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardcost.calibrate.fit import Curve, curves
+from shardcost.catalog import cluster_named, names, network_named
+from shardcost.catalog.reported import cluster_reporting
+from shardcost.cluster import Cluster
+from shardcost.collectives.library_time import COLLECTIVES, MODES, MOST_BYTES, default_library
+from shardcost.errors import BadValueError, FormatError, shown
+from shardcost.formats.detect import TableFile
+from shardcost.formats.kineto import Trace
+from shardcost.formats.kineto_ranks import runs_of
+from shardcost.formats.reading import MeasurementLog, Reading, Run
+from shardcost.validate.collectives import Question, machine
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the caller says of measurements; None where the files are to say it."""
+
+    cluster: str | None = None
+    network: str | None = None
+    library: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """Curves of one machine."""
+
+    curves: list[Curve]
+    cluster: Cluster
+    """As the catalog has it, with its network where curves cross one."""
+    passed_over: Mapping[str, int]
+    """Points that are on no curve, by reason."""
+
+    @property
+    def points(self) -> int:
+        """How many points the curves have."""
+        return sum(len(curve.time_s) for curve in self.curves)
+
+
+def gathered(readings: Sequence[Reading], told: Told) -> Gathered:
+    """Return the curves that some files hold, all of one machine."""
+    passed: Counter[str] = Counter()
+    found: list[Curve] = []
+    for file, run in _runs(readings):
+        found += _curves_of_run(file, run, told, passed)
+    for reading in readings:
+        if isinstance(reading, TableFile):
+            found += _curves_of_table(reading, told, passed)
+        elif not isinstance(reading, MeasurementLog | Trace):
+            reason = f"is a {reading.kind} file, which holds no measured collectives"
+            raise FormatError(reading.file, reason)
+    found = _usable(found, passed)
+    if not found:
+        why = "; ".join(f"{reason} ({count})" for reason, count in passed.most_common(3))
+        rule = f"files with measured collectives on a known machine{': ' * bool(why)}{why}"
+        raise BadValueError("measurements", [each.file for each in readings], rule)
+    return Gathered(_joined(found), _one_machine(found), dict(passed.most_common()))
+
+
+def _runs(readings: Sequence[Reading]) -> Iterator[tuple[str, Run]]:
+    """Yield the runs of logs, and those of all traces together: ranks of one job."""
+    for reading in readings:
+        if isinstance(reading, MeasurementLog):
+            yield from ((reading.file, run) for run in reading.runs)
+    traces = [reading for reading in readings if isinstance(reading, Trace)]
+    if traces:
+        yield from ((traces[0].file, run) for run in runs_of(traces))
+
+
+def _curves_of_run(file: str, run: Run, told: Told, passed: Counter[str]) -> list[Curve]:
+    """Return the curve of a run: of its points out of place, or of those in place if all are."""
+    usual = [point for point in run.points if not point.in_place] or list(run.points)
+    system = _system(file, run.device, told)
+    question = _question(file, run, system, told)
+    if run.collective not in COLLECTIVES:
+        passed[f"collective unknown: {run.collective or 'not named'}"] += len(usual)
+        return []
+    if run.stride > 1:
+        passed["of ranks that lie apart: groups of neighbours are calibrated"] += len(usual)
+        return []
+    if not question.has_a_place():
+        rule = f"{question.gpus} GPUs on {question.nodes} nodes have no place on {system}"
+        hint = "" if question.network else " (a network between nodes: --network)"
+        passed[rule + hint] += len(usual)
+        return []
+    if not usual:
+        return []
+    sizes = np.array([float(point.size_bytes) for point in usual])
+    times = np.array([point.time_s for point in usual])
+    return [Curve(question, sizes, times, frozenset({_plain(file)}))]
+
+
+def _system(file: str, device: str, told: Told) -> str:
+    """Return the cluster of the catalog that a file was measured on."""
+    if told.cluster is not None:
+        return cluster_named(told.cluster).name
+    if not device:
+        raise FormatError(file, "does not say on which GPUs it was measured: say --on CLUSTER")
+    found = cluster_reporting(device)
+    if found is None:
+        reason = f"was measured on {shown(device)}, which the catalog does not have or has twice"
+        raise FormatError(file, f"{reason}: say --on CLUSTER, the nearest will do")
+    return found
+
+
+def _question(file: str, run: Run, system: str, told: Told) -> Question:
+    gpus = run.num_gpus
+    if not gpus:
+        raise FormatError(file, "does not say how many GPUs took part: say --gpus N")
+    cluster = cluster_named(system)
+    per_node = int(cluster.gpus_per_node)
+    nodes = run.nodes or -(-gpus // per_node)
+    across = nodes > 1 and (gpus > cluster.tiers[-1].gpus or cluster.tiers[-1].gpus <= per_node)
+    network = network_named(told.network).name if told.network and across else ""
+    return Question(
+        collective=run.collective,
+        cluster=system,
+        network=network,
+        gpus=gpus,
+        nodes=nodes,
+        library=told.library or run.library or default_library(cluster),
+        mode="graph",
+        single_process=run.single_process,
+    )
+
+
+def _curves_of_table(reading: TableFile, told: Told, passed: Counter[str]) -> list[Curve]:
+    """Return the curves of a measured table, on the machine that it names or on the one told."""
+    table = reading.table
+    if table.kind != "collectives":
+        raise FormatError(reading.file, f"is a table of {table.kind}; collectives are calibrated")
+    known = set(names("clusters"))
+    if told.cluster is not None:
+        system = cluster_named(told.cluster).name
+        column = [system if name not in known else name for name in table.columns["cluster"]]
+        table = replace(table, columns={**table.columns, "cluster": column})
+        others = sum(name != system for name in column)
+        if others:
+            passed[f"measured on another cluster than {system}"] += others
+        table = table.where(lambda row: row["cluster"] == system)
+    found = curves(table)
+    left = table.rows - sum(len(curve.time_s) for curve in found)
+    if left:
+        passed["rows on no machine of the catalog, or without a measurement"] += left
+    return found
+
+
+def _usable(found: Iterable[Curve], passed: Counter[str]) -> list[Curve]:
+    """Return what constants can be fitted to: times of several GPUs and of sizes that can be."""
+    kept = []
+    for curve in found:
+        sizes = curve.size_bytes
+        placed = curve.question.gpus > 1 and curve.question.mode in MODES
+        sound = (sizes >= 1) & (sizes <= MOST_BYTES) & placed
+        left = int(np.count_nonzero(~sound))
+        if left:
+            passed["of one GPU by itself, or of a size or mode that cannot be"] += left
+        if left < len(sizes):
+            kept.append(curve.only(sound))
+    return kept
+
+
+def _joined(found: Iterable[Curve]) -> list[Curve]:
+    """Return curves with those that ask the same question as one."""
+    by_question: dict[Question, list[Curve]] = {}
+    for curve in found:
+        by_question.setdefault(curve.question, []).append(curve)
+    return [
+        Curve(
+            question,
+            np.concatenate([each.size_bytes for each in parts]),
+            np.concatenate([each.time_s for each in parts]),
+            frozenset().union(*(each.datasets for each in parts)),
+        )
+        for question, parts in by_question.items()
+    ]
+
+
+def _one_machine(found: Sequence[Curve]) -> Cluster:
+    """Return the machine of all curves; raise where they are of several."""
+    systems = sorted({curve.question.cluster for curve in found})
+    networks = sorted({curve.question.network for curve in found} - {""})
+    for what, several in (("clusters (say --on one of them)", systems), ("networks", networks)):
+        if len(several) > 1:
+            raise BadValueError(f"{what} measured on", several, "one")
+    return machine(systems[0], networks[0] if networks else "")
+
+
+def _plain(file: str) -> str:
+    """Return a file's name as it may stand in a profile."""
+    kept = "".join(c if c.isalnum() or c in "._-" else "_" for c in file.rsplit("/", 1)[-1])
+    return kept[:80] or "measurements"

@@ -1,0 +1,75 @@
+"""Writes a profile: what was calibrated, in the form that every command reads (``--on FILE``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from shardcost.calibrate.calibrate import Calibrated
+from shardcost.catalog.profile import FIRST_LINE, checked_name
+from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import Calibration, in_file_name, in_file_units
+from shardcost.collectives.engine_kernels import DirectLibrary
+from shardcost.collectives.paths import RingLibrary, Wire
+from shardcost.files import quoted
+
+_KIND_NAMES: Final = {RingLibrary: "ring", DirectLibrary: "direct", Wire: "wire"}
+
+
+def as_profile(name: str, cluster: Cluster, found: Sequence[Calibrated]) -> str:
+    """Return the profile of a cluster of the catalog that was calibrated.
+
+    Args:
+        name: Of the profile.
+        cluster: The cluster that it describes more closely, with its network if there is one.
+        found: What was calibrated on it.
+    """
+    lines = [
+        FIRST_LINE,
+        "# Written by `shardcost calibrate`; give it to any command: --on FILE.",
+        f'name = "{checked_name(name)}"',
+        f'based_on = "{cluster.name}"',
+    ]
+    if cluster.network is not None:
+        lines.append(f'network = "{cluster.network.name}"')
+    for each in found:
+        network = isinstance(each.calibration.constants, Wire)
+        lines += entry_lines(each.calibration, each.calibration.system if network else "")
+        lines += ["", "[library.confidence_pct] # nine times in ten within so many percent"]
+        lines += [
+            f"{in_file_name(one.name)} = {one.plus_minus_pct:.1f}"
+            + ("" if one.measured else " # as in the family: no point says more")
+            for one in each.constants
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def entry_lines(each: Calibration, system: str = "") -> list[str]:
+    """Return a calibration as the lines of a file; `system` where it is not the file's own."""
+    fit = each.fit
+    collectives = ", ".join(map(quoted, fit.collectives))
+    ends = {"low_pct": fit.low_pct, "high_pct": fit.high_pct}
+    return [
+        "",
+        "[[library]]",
+        f"name = {quoted(each.library)}",
+        *([f"system = {quoted(system)}"] if system else []),
+        f'kind = "{_KIND_NAMES[type(each.constants)]}"',
+        f'since = "{each.since}"',
+        f'chooser = "{each.chooser}"',
+        "",
+        "[library.fit]",
+        f"source = {quoted(fit.source)}",
+        f"rows = {fit.rows}",
+        f"median_pct = {fit.median_pct:.2f}",
+        f"p90_pct = {fit.p90_pct:.2f}",
+        f"least_gpus = {fit.least_gpus}",
+        f"most_gpus = {fit.most_gpus}",
+        f"least_bytes = {fit.least_bytes}",
+        f"most_bytes = {fit.most_bytes}",
+        f"collectives = [{collectives}]",
+        *(f"{name} = {value:.2f}" for name, value in ends.items() if value is not None),
+        "",
+        "[library.constants]",
+        *(f"{name} = {value!r}" for name, value in in_file_units(each.constants).items()),
+    ]

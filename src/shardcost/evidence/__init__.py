@@ -1,1 +1,0 @@
-"""Measurement against prediction: measured tables, errors on them, constants fitted to them."""

@@ -1,0 +1,79 @@
+"""What files mean: each reading beside what is found in it, by the module for its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardcost.catalog import cluster_named
+from shardcost.catalog.reported import cluster_reporting
+from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import Calibration, of_profile, profile_in
+from shardcost.formats.detect import ProfileFile
+from shardcost.formats.kineto import Trace
+from shardcost.formats.nccl_xml import NcclGraphs, NcclTopology
+from shardcost.formats.nvidia_smi import DeviceMatrix
+from shardcost.formats.reading import MeasurementLog, Reading
+from shardcost.inspect import log as log_inspection
+from shardcost.inspect import topology as topology_inspection
+from shardcost.inspect import trace as trace_inspection
+
+
+@dataclass(frozen=True, eq=False)
+class Inspected:
+    """A file, or the traces of several ranks of one job, and what was found in it."""
+
+    readings: tuple[Reading, ...]
+    findings: Any
+    """Of the kind that the file's inspection returns; None where the reading says it all."""
+
+    @property
+    def reading(self) -> Reading:
+        """The first, or only, file."""
+        return self.readings[0]
+
+
+def inspected(
+    readings: Sequence[Reading], cluster: Cluster | None = None, network: str | None = None
+) -> list[Inspected]:
+    """Return what files mean: one finding for each, and one for all traces together.
+
+    Args:
+        readings: What was read.
+        cluster: The machine, if the caller knows it; else files that name their GPUs say it.
+        network: Joins the nodes of the machine that a file names.
+    """
+    traces = tuple(each for each in readings if isinstance(each, Trace))
+    found = [_inspected(each, cluster, network) for each in readings if not isinstance(each, Trace)]
+    if traces:
+        device = next((each.device for each in traces if each.device), "")
+        there = cluster or _reported(device, network)
+        found.append(Inspected(traces, trace_inspection.inspected(traces, there)))
+    return found
+
+
+def _inspected(reading: Reading, cluster: Cluster | None, network: str | None) -> Inspected:
+    findings: Any = None
+    if isinstance(reading, MeasurementLog):
+        findings = tuple(
+            log_inspection.inspected(run, cluster or _reported(run.device, network))
+            for run in reading.runs
+        )
+    elif isinstance(reading, DeviceMatrix | NcclTopology | NcclGraphs):
+        findings = topology_inspection.inspected(reading, cluster)
+    elif isinstance(reading, ProfileFile):
+        findings = _profile(reading)
+    return Inspected((reading,), findings)
+
+
+def _profile(reading: ProfileFile) -> tuple[Cluster, tuple[Calibration, ...]]:
+    """Return the cluster that a profile describes, and its constants."""
+    profile = profile_in(reading.path)
+    return profile, of_profile(profile)
+
+
+def _reported(device: str, network: str | None) -> Cluster | None:
+    """Return the machine whose GPUs a file names; None where it names none that is known."""
+    name = cluster_reporting(device) if device else None
+    return None if name is None else cluster_named(name, network)

@@ -1,0 +1,220 @@
+"""What the times in a log say: bandwidths, how they compare with links and predictions, and doubts.
+
+A row is doubted, with a reason, where no well-behaved machine would give it: a larger message that
+takes less time, a bus bandwidth above the rate of the links, a time far above the prediction, or
+the same call in place and out of place at different speeds. Doubts say where to look; nothing is
+left out for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from shardcost.cluster import Cluster
+from shardcost.collectives.bounds import bus_factor, nominal_rate
+from shardcost.collectives.group import Group
+from shardcost.collectives.library_time import COLLECTIVES, collective_time, default_library
+from shardcost.errors import BadValueError, ShardcostError
+from shardcost.formats.reading import Point, Run
+from shardcost.validate.collectives import one_process_time_s
+from shardcost.validate.predictions import Floats
+
+SLOWER: Final = 1.3
+"""From here on a time is called slower than another: repetitions differ by a few percent."""
+_FAR_SLOWER: Final = 2.0
+"""Than predicted: beyond what predictions are wrong by."""
+_ABOVE_LINK: Final = 1.02
+_SMALL_BYTES: Final = 4096
+"""Up to here a time is all latency."""
+NEAR_PEAK: Final = 0.8
+"""Share of the peak from which on a bandwidth is near it."""
+_VENDORS_OWN: Final = frozenset({"nccl", "rccl"})
+"""Libraries whose tests print alike: rows without a device may be of either."""
+
+
+@dataclass(frozen=True)
+class RatedPoint:
+    """A measured time, and what follows from it. What cannot be told is None."""
+
+    point: Point
+    algbw_bytes_per_s: float
+    busbw_bytes_per_s: float | None
+    link_share: float | None
+    """busbw over the nominal rate of the slowest link on the way."""
+    predicted_s: float | None
+
+
+class Doubt(NamedTuple):
+    """A point that looks wrong, and why."""
+
+    point: Point
+    kind: str
+    """The reason without its figures; alike for points that are doubted for the same reason."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFindings:
+    """What the times of one run say."""
+
+    run: Run
+    system: str
+    """Name of the cluster that they were compared with; empty where none was."""
+    nominal_bytes_per_s: float | None
+    """Of the slowest link on the way."""
+    not_predicted: str
+    """Why there are no predictions; empty where there are."""
+    points: tuple[RatedPoint, ...]
+    peak: RatedPoint | None
+    """The point with the highest bus bandwidth."""
+    near_peak_bytes: int
+    """The smallest message that is near the peak (`NEAR_PEAK`); 0 where there is no peak."""
+    floor_s: float | None
+    """The median time of messages of up to 4 KiB, which is all latency."""
+    suspicious: tuple[Doubt, ...]
+
+    @property
+    def main(self) -> list[RatedPoint]:
+        """The points out of place, or those in place where a run has no others."""
+        return _main(self.points)
+
+
+def inspected(run: Run, cluster: Cluster | None = None) -> RunFindings:
+    """Return what the times of a run say, compared with a machine where one is known."""
+    nominal, predicted, reason = _compared(run, cluster)
+    factor = None
+    if run.num_gpus > 0 and run.collective in COLLECTIVES:
+        factor = float(bus_factor(run.collective, run.num_gpus))
+    points = tuple(
+        _rated(point, factor, nominal, None if predicted is None else float(predicted[i]))
+        for i, point in enumerate(run.points)
+    )
+    main = _main(points)
+    peak = max(main, key=lambda each: each.busbw_bytes_per_s or 0.0, default=None)
+    if peak is not None and not peak.busbw_bytes_per_s:
+        peak = None
+    small = [each.point.time_s for each in main if each.point.size_bytes <= _SMALL_BYTES]
+    return RunFindings(
+        run=run,
+        system="" if cluster is None else cluster.name,
+        nominal_bytes_per_s=nominal,
+        not_predicted=reason,
+        points=points,
+        peak=peak,
+        near_peak_bytes=_near_peak_bytes(main, peak),
+        floor_s=median(small) if small else None,
+        suspicious=tuple(_doubts(points)),
+    )
+
+
+def _compared(run: Run, cluster: Cluster | None) -> tuple[float | None, Floats | None, str]:
+    """Return the nominal rate of the links and the predicted times, or why there are none."""
+    if cluster is None:
+        return None, None, "no machine is known"
+    if not run.num_gpus:
+        return None, None, "the number of GPUs is not known"
+    if not run.collective or run.collective not in COLLECTIVES:
+        return None, None, f"{run.collective or 'a collective without a name'} is not predicted"
+    nominal = None
+    try:
+        group = Group.on(cluster, run.num_gpus, run.nodes or None)
+        nominal = float(nominal_rate(run.collective, group))
+        return nominal, _predicted_s(run, cluster, group), ""
+    except ShardcostError as error:
+        return nominal, None, str(error)
+
+
+def _predicted_s(run: Run, cluster: Cluster, group: Group) -> Floats:
+    sizes = np.array([point.size_bytes for point in run.points], dtype=np.float64)
+    told = run.library and (run.device or run.version or run.library not in _VENDORS_OWN)
+    library = run.library if told else default_library(cluster)
+    found = collective_time(
+        run.collective, sizes, cluster, run.num_gpus, run.nodes or None, library=library
+    )
+    time_s = np.broadcast_to(np.asarray(found.time_s, dtype=np.float64), sizes.shape)
+    if not np.isfinite(time_s).all():
+        raise BadValueError("predicted time", time_s, "finite")
+    if not run.single_process:
+        return time_s
+    return one_process_time_s(time_s, run.num_gpus / float(group.nodes))
+
+
+def _rated(
+    point: Point, factor: float | None, nominal: float | None, predicted_s: float | None
+) -> RatedPoint:
+    algbw = point.size_bytes / point.time_s
+    busbw = None if factor is None else factor * algbw
+    share = busbw / nominal if busbw is not None and nominal else None
+    return RatedPoint(point, algbw, busbw, share, predicted_s)
+
+
+def _main(points: Sequence[RatedPoint]) -> list[RatedPoint]:
+    return [each for each in points if not each.point.in_place] or list(points)
+
+
+def _near_peak_bytes(points: Sequence[RatedPoint], peak: RatedPoint | None) -> int:
+    if peak is None:
+        return 0
+    enough = NEAR_PEAK * (peak.busbw_bytes_per_s or 0.0)
+    return min(each.point.size_bytes for each in points if (each.busbw_bytes_per_s or 0) >= enough)
+
+
+def _doubts(points: Sequence[RatedPoint]) -> Iterator[Doubt]:
+    """Yield the points that look wrong, by reason."""
+    for in_place in (False, True):
+        yield from _out_of_order([each.point for each in points if each.point.in_place == in_place])
+    yield from _unlike_in_place([each.point for each in points])
+    for each in points:
+        if each.link_share is not None and each.link_share > _ABOVE_LINK:
+            kind = "busbw above the nominal rate of the link, which only switches that add up allow"
+            yield Doubt(each.point, kind, f"{kind}: {100 * each.link_share:.0f} %")
+    for each in points:
+        if each.predicted_s and each.point.time_s > _FAR_SLOWER * each.predicted_s:
+            kind = f"over {_FAR_SLOWER:g} times the predicted time"
+            ratio = each.point.time_s / each.predicted_s
+            yield Doubt(each.point, kind, f"{kind}: {ratio:.1f} times")
+
+
+def _out_of_order(points: Sequence[Point]) -> Iterator[Doubt]:
+    """Yield the points that take longer than one of a larger message."""
+    times: dict[int, float] = {}
+    for point in points:
+        times[point.size_bytes] = min(point.time_s, times.get(point.size_bytes, inf))
+    sizes = sorted(times)
+    beyond = dict(zip(sizes, _least_after([times[size] for size in sizes]), strict=True))
+    for point in points:
+        ratio = point.time_s / beyond[point.size_bytes]
+        if ratio > SLOWER:
+            first = point is points[0]
+            kind = "first row, as if not warmed up" if first else "slower than a larger size"
+            yield Doubt(point, kind, f"{kind}: {ratio:.1f} times the time of a larger one")
+
+
+def _least_after(values: Sequence[float]) -> list[float]:
+    """Return the least of the values after each; infinite after the last."""
+    found, least = [], inf
+    for value in reversed(values):
+        found.append(least)
+        least = min(least, value)
+    return found[::-1]
+
+
+def _unlike_in_place(points: Sequence[Point]) -> Iterator[Doubt]:
+    """Yield the slower of the two where a call in place and one out of place differ."""
+    in_place = {(each.line, each.size_bytes): each for each in points if each.in_place}
+    kind = "in place and out of place differ"
+    for point in points:
+        other = in_place.get((point.line, point.size_bytes))
+        if point.in_place or other is None:
+            continue
+        slower, faster = (point, other) if point.time_s > other.time_s else (other, point)
+        if slower.time_s > SLOWER * faster.time_s:
+            where = "in place" if slower.in_place else "out of place"
+            ratio = slower.time_s / faster.time_s
+            yield Doubt(slower, kind, f"{kind}: {where} {ratio:.1f} times as long")

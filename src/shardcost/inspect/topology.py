@@ -1,0 +1,380 @@
+"""What a file on a machine's topology means: tiers with link rates, network, faults, a preset.
+
+Two files say how devices are joined: the matrix of ``nvidia-smi topo -m`` and NCCL's topology
+dump. Both become one machine (`topology_machine`), so that what follows is said once: `link_tiers`
+finds the groups, the catalog gives the rate of a link (by PCI identity or compute capability where
+the file has them, else by the number of links, and then a note says that this is a guess), and what
+is out of line is named: a GPU with fewer links than its peers, or one from which every network card
+is across sockets.
+
+Rates are per GPU and in one direction. *Nominal* is the vendor's line rate; *usable* is what NCCL
+takes a link to carry (``catalog/tuner/nccl.toml``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from shardcost.catalog import cluster_named, names, network_named, tuner_table
+from shardcost.catalog.reported import clusters_of_capability
+from shardcost.cluster import Cluster, Network
+from shardcost.formats.nccl_xml import NcclGraphs, NcclTopology
+from shardcost.formats.nvidia_smi import NEAREST_FIRST, DeviceMatrix
+from shardcost.formats.reading import Reading
+from shardcost.inspect.device_graph import Machine, few_of, machine_in
+from shardcost.inspect.link_tiers import Joined, joined_by_nvlink, pcie_groups
+from shardcost.units import GIGA
+
+_GBIT: Final = GIGA / 8
+_BESIDE: Final = ("NV", "PIX", "PXB")
+"""A network card that a GPU reaches without the CPU."""
+_PATTERNS: Final = {
+    1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "in-switch (NVLS)",
+    6: "collnet direct",
+}  # fmt: skip
+"""What NCCL numbers its graph patterns by."""
+_ALWAYS_THERE: Final = frozenset(("balanced tree", "split tree", "tree", "ring"))
+"""Patterns that need no special hardware."""
+
+
+@dataclass(frozen=True)
+class LinkTier:
+    """GPUs that reach each other alike: each of `groups` by itself."""
+
+    kind: str
+    groups: tuple[tuple[str, ...], ...]
+    links_per_gpu: int | None
+    bytes_per_s: float | None
+    """Nominal, per GPU, one direction, all its links of this tier; None where it is not known."""
+    usable_bytes_per_s: float | None
+    """The same as NCCL counts it."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in the largest group."""
+        return max(len(group) for group in self.groups)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A port of a network card, and the GPUs that it is nearest to."""
+
+    name: str
+    gbit_per_s: float | None
+    how: str
+    """The closest way to any GPU: ``PIX`` … ``SYS``; empty where the file does not say."""
+    nearest: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TopologyInspection:
+    """What a topology file means."""
+
+    reading: Reading
+    gpus: tuple[str, ...]
+    hosts: int
+    tiers: tuple[LinkTier, ...]
+    cards: tuple[Card, ...]
+    beside: int
+    """How many of the cards carry the traffic of GPUs: those beside one, else all."""
+    network_gbit_per_s: float | None
+    """Of those cards together, per node."""
+    faults: tuple[str, ...]
+    cluster: str | None
+    """The preset that is most like the machine."""
+    network: str | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ChannelSet:
+    """What NCCL's search found for one pattern, in words and base units."""
+
+    pattern: str
+    channels: int
+    intra_bytes_per_s: float
+    """Of all channels together inside a node."""
+    inter_bytes_per_s: float
+    """Of all channels together between nodes; 0 where none leaves the node."""
+    intra_type: str
+    inter_type: str
+    gpus: int
+
+
+@dataclass(frozen=True)
+class GraphInspection:
+    """What the channels that NCCL chose mean."""
+
+    reading: NcclGraphs
+    sets: tuple[ChannelSet, ...]
+    faults: tuple[str, ...]
+
+
+def inspected(
+    reading: DeviceMatrix | NcclTopology | NcclGraphs, cluster: Cluster | None = None
+) -> TopologyInspection | GraphInspection:
+    """Return what a topology file means; `cluster` says what the machine is, where it is known."""
+    if isinstance(reading, NcclGraphs):
+        return _inspected_graphs(reading)
+    machine = machine_in(reading)
+    joined = joined_by_nvlink(machine.links, _links_in_all(), behind_switch=machine.behind_switch)
+    preset = cluster or _like(machine, joined)
+    _say_what_is_out_of_line(machine, joined)
+    if cluster is not None:
+        _say_where_presets_differ(machine, joined, cluster)
+    cards = tuple(_card(machine, card) for card in machine.cards)
+    serving = [card for card in cards if card.how in _BESIDE] or list(cards)
+    network = _network(machine, serving, preset)
+    return TopologyInspection(
+        reading=reading,
+        gpus=machine.gpus,
+        hosts=machine.hosts,
+        tiers=tuple(_tiers(machine, joined, preset)),
+        cards=cards,
+        beside=len(serving),
+        network_gbit_per_s=_together(serving, machine.hosts),
+        faults=tuple(machine.faults),
+        cluster=preset.name if preset else None,
+        network=network,
+        notes=(*reading.notes, *machine.notes),
+    )
+
+
+def _links_in_all() -> list[int]:
+    """Return how many NVLinks the GPUs of the catalog have."""
+    found = {cluster.tiers[0].links_per_gpu for cluster in _nvidia_clusters()}
+    return sorted(links for links in found if links)
+
+
+@cache
+def _nvidia_clusters() -> list[Cluster]:
+    clusters = [cluster_named(name) for name in names("clusters")]
+    return [each for each in clusters if each.device.vendor == "nvidia"]
+
+
+def _like(machine: Machine, joined: Joined | None) -> Cluster | None:
+    """Return the preset that is most like a machine: by its board, else by generation and links."""
+    if machine.board is not None:
+        return cluster_named(machine.board)
+    found = _candidates(machine, joined)
+    if found and (machine.sm is None or len(found) > 1):
+        machine.notes.append(_guess(machine, joined, found))
+    return found[0] if found else None
+
+
+def _guess(machine: Machine, joined: Joined | None, found: Sequence[Cluster]) -> str:
+    """Return by what a machine was taken for the first of some presets, in words."""
+    links = f" by its {joined.links_per_gpu} NVLinks per GPU" if joined else ""
+    unnamed = "" if machine.sm else "the file does not name the GPUs: "
+    others = ", ".join(each.name for each in found[1:])
+    alike = f"; {others} would look alike (--on names the machine)" if others else ""
+    return f"{unnamed}taken for {found[0].name}{links}{alike}"
+
+
+def _candidates(machine: Machine, joined: Joined | None) -> list[Cluster]:
+    """Return the presets that a machine can be, those of as many GPUs first, then the slowest."""
+    gpus = len(machine.gpus) // machine.hosts
+    of_capability = None if machine.sm is None else set(clusters_of_capability(machine.sm))
+    kind, links = ("pcie", None) if joined is None else (joined.kind, joined.links_per_gpu)
+    if joined is not None and joined.kind == "bridge":
+        kind, links = "pcie", None
+    no_links_said = joined is None and machine.sm is not None
+    found = [
+        each
+        for each in _nvidia_clusters()
+        if (of_capability is None or each.name in of_capability)
+        and (no_links_said or each.tiers[0].kind == kind)
+        and links in {None, each.tiers[0].links_per_gpu}
+    ]
+    if kind == "pcie" and of_capability is None:
+        return []
+    return sorted(
+        found,
+        key=lambda each: (
+            int(each.gpus_per_node) != gpus,
+            each.tiers[0].kind == "pcie",
+            float(each.tiers[0].bytes_per_s),
+            abs(int(each.gpus_per_node) - gpus),
+            each.name,
+        ),
+    )
+
+
+def _say_what_is_out_of_line(machine: Machine, joined: Joined | None) -> None:
+    if joined is not None:
+        for gpu, links in joined.fewer:
+            has = f"{links} NVLinks" if links else "no NVLink"
+            machine.faults.append(
+                f"{machine.gpus[gpu]} has {has}, the others {joined.links_per_gpu}: NCCL finds"
+                " fewer channels for every group that it is in"
+            )
+    far = [
+        name
+        for place, name in enumerate(machine.gpus)
+        if {way[place] for _, _, way in machine.cards if way[place]} == {"SYS"}
+    ]
+    if far:
+        machine.notes.append(
+            f"from {few_of(far)} every network card is across sockets (SYS): slow, and without"
+            " GPUDirect RDMA"
+        )
+
+
+def _say_where_presets_differ(machine: Machine, joined: Joined | None, given: Cluster) -> None:
+    links = given.tiers[0].links_per_gpu
+    if joined is not None and links is not None and links != joined.links_per_gpu:
+        machine.notes.append(
+            f"{given.name} has {links} links per GPU, the file {joined.links_per_gpu}"
+        )
+
+
+def _tiers(machine: Machine, joined: Joined | None, preset: Cluster | None) -> list[LinkTier]:
+    """Return the tiers of a machine, NVLinks first, then PCIe from inside outward."""
+
+    def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(machine.gpus[gpu] for gpu in group) for group in groups)
+
+    found = []
+    if joined is not None:
+        links = joined.links_per_gpu
+        nominal, usable = _link_rates(machine, preset)
+        found.append(
+            LinkTier(
+                joined.kind,
+                named(joined.groups),
+                links,
+                nominal * links if nominal else None,
+                usable * links if usable else None,
+            )
+        )
+    elif preset is not None and preset.tiers[0].kind != "pcie" and len(machine.gpus) > 1:
+        found.append(_tier_of_preset(machine, preset))
+    pcie = _pcie_rate(machine, preset)
+    for kind, groups in pcie_groups(machine.near):
+        found.append(LinkTier(kind, named(groups), None, pcie, None))
+    return found
+
+
+def _tier_of_preset(machine: Machine, preset: Cluster) -> LinkTier:
+    """Return the NVLinks that a GPU has by its datasheet, in a file that leaves them out."""
+    tier = preset.tiers[0]
+    links = tier.links_per_gpu
+    _, usable = _link_rates(machine, preset)
+    in_all = usable * links if usable and links else None
+    return LinkTier(tier.kind, (machine.gpus,), links, float(tier.bytes_per_s), in_all)
+
+
+def _link_rates(machine: Machine, preset: Cluster | None) -> tuple[float | None, float | None]:
+    """Return what one NVLink carries, nominally and as NCCL counts."""
+    nominal = None
+    if preset is not None and preset.tiers[0].links_per_gpu:
+        nominal = float(preset.tiers[0].bytes_per_s) / preset.tiers[0].links_per_gpu
+    capability = machine.sm
+    if capability is None and preset is not None and preset.device.compute_capability:
+        capability = int(preset.device.compute_capability.replace(".", ""))
+    return nominal, _usable_link_rate(capability)
+
+
+def _usable_link_rate(sm: int | None) -> float | None:
+    """Return what NCCL takes an NVLink of a compute capability to carry."""
+    by_capability = {int(k[2:]): v for k, v in tuner_table("nccl")["nvlink_gb_per_s"].items()}
+    reached = [least for least in by_capability if sm is not None and least <= sm]
+    return by_capability[max(reached)] * GIGA if reached else None
+
+
+def _pcie_rate(machine: Machine, preset: Cluster | None) -> float | None:
+    if machine.pci_bytes_per_s:
+        return machine.pci_bytes_per_s
+    pcie = preset is not None and preset.tiers[0].kind == "pcie"
+    return float(preset.tiers[0].bytes_per_s) if preset is not None and pcie else None
+
+
+def _card(machine: Machine, card: tuple[str, float | None, list[str]]) -> Card:
+    name, rate, ways = card
+    known = [way for way in ways if way in NEAREST_FIRST]
+    how = min(known, key=NEAREST_FIRST.index) if known else ""
+    nearest = tuple(gpu for gpu, way in zip(machine.gpus, ways, strict=True) if how and way == how)
+    return Card(name, rate, how, nearest)
+
+
+def _together(cards: Sequence[Card], hosts: int) -> float | None:
+    rates = [card.gbit_per_s for card in cards if card.gbit_per_s]
+    return sum(rates) / hosts if rates and len(rates) == len(cards) else None
+
+
+def _network(machine: Machine, cards: Sequence[Card], preset: Cluster | None) -> str | None:
+    """Return the preset of the network that is most like the cards of one node."""
+    if not cards or not machine.network_kind:
+        return None
+    count = max(1, len(cards) // machine.hosts)
+    rate = _together(cards, machine.hosts)
+    if rate is None and preset is not None:
+        shipped = _network_rate_of(machine.network_kind, preset)
+        rate = shipped * count if shipped else None
+        machine.notes.append(
+            "the file does not have the rate of the network cards; the network is guessed from"
+            f" their number{' and the generation of the GPUs' if shipped else ''}"
+        )
+    gpus = max(1, len(machine.gpus) // machine.hosts)
+    known = [network_named(name) for name in names("networks")]
+    alike = [each for each in known if each.kind == machine.network_kind and not _assumed(each)]
+    return _best_network(alike, count, rate, gpus)
+
+
+def _best_network(
+    networks: Sequence[Network], count: int, rate: float | None, gpus: int
+) -> str | None:
+    """Return the network of as many ports and the same rate, else of the same rate in all."""
+
+    def ports(network: Network) -> int:
+        return int(network.nics_per_node or (network.nics_per_gpu or 0) * gpus)
+
+    def gbit(network: Network) -> float:
+        return float(network.node_bytes_per_s(gpus)) / _GBIT
+
+    fits = [each for each in networks if rate is None or abs(gbit(each) / rate - 1) < 0.01]
+    exact = [each for each in fits if ports(each) == count]
+    stated = [each for each in exact if each.nics_per_node] or exact
+    if stated:
+        return stated[0].name
+    return fits[0].name if fits and rate is not None else None
+
+
+def _assumed(network: Network) -> bool:
+    """Return whether the rate of a preset is no statement on any real network."""
+    return network.name in {"ib", "tcp"}
+
+
+def _network_rate_of(kind: str, preset: Cluster) -> float | None:
+    """Return the rate in Gbit/s of the ports that shipped with a generation, where it is known."""
+    if kind not in {"infiniband", "roce"}:
+        return None
+    joined = cluster_named(preset.name, "ib").network
+    return None if joined is None else float(joined.nic_bytes_per_s) / _GBIT
+
+
+def _inspected_graphs(reading: NcclGraphs) -> GraphInspection:
+    sets = tuple(
+        ChannelSet(
+            _PATTERNS.get(graph.pattern, f"pattern {graph.pattern}"),
+            graph.channels,
+            graph.channels * graph.intra_gb_per_s * GIGA,
+            graph.channels * graph.inter_gb_per_s * GIGA if _leaves(graph.routes) else 0.0,
+            graph.intra_type,
+            graph.inter_type,
+            max((sum(stop.startswith("gpu") for stop in each) for each in graph.routes), default=0),
+        )
+        for graph in reading.graphs
+    )
+    # A pattern may be there twice: NCCL searches trees for reduction in the network as well.
+    found = {each.pattern for each in sets if each.channels}
+    searched = dict.fromkeys(each.pattern for each in sets if each.pattern in _ALWAYS_THERE)
+    faults = tuple(f"{name}: no channel was found" for name in searched if name not in found)
+    return GraphInspection(reading, sets, faults)
+
+
+def _leaves(routes: Sequence[Sequence[str]]) -> bool:
+    return any(stop.startswith("net") for route in routes for stop in route)

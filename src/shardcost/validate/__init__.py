@@ -1,0 +1,1 @@
+"""Measured tables against predictions: errors, intervals, a module per kind of table."""

@@ -1,0 +1,147 @@
+"""Predicts the rows of a table of measured attention kernels.
+
+All rows of one device, phase and number format are one call of the kernel's formula. A benchmark
+runs its kernel again and again on one cache, so what fits the L2 cache is read from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.cluster import Cluster, Device
+from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
+from shardcost.formats.tables import Row, Table
+from shardcost.kernels.attention import Constants, decode_time_s, prefill_time_s
+from shardcost.validate.predictions import Predictions, reason_of, whole_cell
+
+Floats = NDArray[np.float64]
+
+MEASURED: Final = "time_us"
+PHASES: Final = ("prefill", "decode")
+FLASH_DECODE: Final = "flash_decode"
+"""Section of the constants of flash decoding as PyTorch runs it: one kernel for all groups."""
+CONTEXT_BANDS: Final = {
+    "<=128 tokens": 128,
+    "<=1024 tokens": 1024,
+    "<=8192 tokens": 8192,
+    ">8192 tokens": np.inf,
+}
+"""Names of ranges of contexts, each with the longest in it."""
+_SHAPE: Final = ("batch", "query_tokens", "context_tokens", "heads", "kv_heads", "head_dim")
+_DTYPE: Final = "bf16"
+_NARROW_CACHES: Final = "_trtllm_1.0.0"
+"""Ending of the data sets whose caches hold 8 bits where heads share them: with 16, their GPUs
+would read up to 1.7 times as fast as their memory can deliver. Where each head has its own, the
+times are those of 16 bits."""
+_NARROW_GROUPS: Final = (2, 32)
+
+
+class Question(NamedTuple):
+    """What a row asks, but for its shape."""
+
+    gpu: str
+    phase: str
+    cache_dtype: str = _DTYPE
+
+    def time_s(self, shapes: Floats, constants: Constants | None = None) -> Floats:
+        """Return the answer for some shapes, the rows of an array with the columns of a shape."""
+        batch, queries, context, heads, kv_heads, head_dim = shapes.T
+        device = device_named(self.gpu)
+        found: Any
+        if self.phase == "prefill":
+            found = prefill_time_s(
+                device, _DTYPE, batch, queries, context, heads, kv_heads, head_dim,
+                constants=constants,
+            )  # fmt: skip
+        else:
+            found = decode_time_s(
+                device, self.cache_dtype, batch, context, heads, kv_heads, head_dim,
+                new_tokens=queries, cache_is_warm=self.phase == "decode",
+                section=self.phase, constants=constants,
+            )  # fmt: skip
+        return np.asarray(found, dtype=np.float64)
+
+
+class Asked(NamedTuple):
+    """What a table asks: its rows by question, and the rows that ask nothing sensible."""
+
+    rows: Mapping[Question, list[int]]
+    shapes: Floats
+    """One line for each row; NaN where a row has a reason."""
+    reasons: list[str]
+
+
+def asked(table: Table) -> Asked:
+    """Return what the rows of a table ask, those that differ in shape only together."""
+    rows: dict[Question, list[int]] = {}
+    shapes = np.full((table.rows, len(_SHAPE)), np.nan)
+    reasons = [""] * table.rows
+    for i, row in enumerate(table.records()):
+        try:
+            shapes[i] = _shape(row)
+            rows.setdefault(_question(row), []).append(i)
+        except ShardcostError as error:
+            reasons[i] = reason_of(error)
+    return Asked(rows, shapes, reasons)
+
+
+def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:  # noqa: ARG001
+    """Return the predicted time of every row, in microseconds."""
+    values = np.full(table.rows, np.nan)
+    rows, shapes, reasons = asked(table)
+    for question, places in rows.items():
+        try:
+            values[places] = 1e6 * question.time_s(shapes[places])
+        except ShardcostError as error:
+            for i in places:
+                reasons[i] = reason_of(error)
+    return Predictions(values, reasons)
+
+
+def context_band(row: Row) -> str:
+    """Return the range of contexts that a row is in."""
+    context = whole_cell(row, "context_tokens")
+    return next(name for name, most in CONTEXT_BANDS.items() if context <= most)
+
+
+def group(row: Row) -> str:
+    """Return how many query heads share a KV head."""
+    return f"{whole_cell(row, 'heads') / whole_cell(row, 'kv_heads'):g}"
+
+
+@cache
+def device_named(system: str) -> Device:
+    """Return the device of a system of the catalog."""
+    return Cluster.named(system).device
+
+
+def _question(row: Row) -> Question:
+    if row["phase"] not in PHASES:
+        raise UnknownNameError("phase", row["phase"], PHASES)
+    device_named(row["gpu"])
+    least, most = _NARROW_GROUPS
+    shared = least <= float(group(row)) <= most
+    narrow = shared and row.get("dataset", "").endswith(_NARROW_CACHES)
+    return Question(row["gpu"], row["phase"], "fp8" if narrow else _DTYPE)
+
+
+def _shape(row: Row) -> list[int]:
+    found = [whole_cell(row, name) for name in _SHAPE]
+    _, queries, context, heads, kv_heads, _ = found
+    if context < queries:
+        raise BadValueError("context_tokens", context, "at least query_tokens")
+    if heads < kv_heads:
+        raise BadValueError("heads", heads, "at least kv_heads")
+    return found
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {
+    "context_band": context_band,
+    "group": group,
+}
+"""Columns that follow from others, to group predicted rows by."""

@@ -1,0 +1,232 @@
+"""Predicts the rows of a table of measured collectives.
+
+Rows that ask the same question at different sizes are one call of `collective_time` with an array
+of sizes. A row that cannot be predicted gets a reason instead, and its neighbours are not harmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.catalog import tuner_table
+from shardcost.cluster import Cluster
+from shardcost.collectives.calibration import Calibration
+from shardcost.collectives.engine_kernels import ENGINES
+from shardcost.collectives.group import Group
+from shardcost.collectives.library_time import COLLECTIVES, collective_time
+from shardcost.errors import BadValueError, ShardcostError
+from shardcost.formats.tables import Row, Table, number
+from shardcost.validate.predictions import Predictions, reason_of, whole_cell
+
+Floats = NDArray[np.float64]
+
+MEASURED: Final = "time_us"
+SIZE_BANDS: Final = {
+    "<=4KiB": 2**12,
+    "<=64KiB": 2**16,
+    "<=1MiB": 2**20,
+    "<=16MiB": 2**24,
+    "<=256MiB": 2**28,
+    ">256MiB": np.inf,
+}
+"""Names of ranges of sizes, each with the largest size in it, in bytes."""
+_MOST_GPUS: Final = 10**7
+_MOST_BYTES: Final = 2.0**63
+
+
+class Question(NamedTuple):
+    """What a row asks, but for its size."""
+
+    collective: str
+    cluster: str
+    network: str
+    gpus: int
+    nodes: int
+    library: str
+    mode: str
+    single_process: bool
+
+    def has_a_place(self) -> bool:
+        """Return whether the catalog has its machine, and the machine room for its ranks."""
+        try:
+            Group.on(machine(self.cluster, self.network), self.gpus, self.nodes)
+        except ShardcostError:
+            return False
+        return self.collective in COLLECTIVES
+
+    def time_s(
+        self, sizes: Floats, calibration: Calibration | None = None, wire: Calibration | None = None
+    ) -> Floats:
+        """Return the answer for some sizes, by the catalog's constants or by those given."""
+        result = collective_time(
+            self.collective,
+            sizes,
+            machine(self.cluster, self.network),
+            self.gpus,
+            self.nodes,
+            library=self.library,
+            mode=self.mode,
+            calibration=calibration,
+            wire=wire,
+        )
+        time_s = np.broadcast_to(np.asarray(result.time_s, dtype=np.float64), sizes.shape)
+        if not np.isfinite(time_s).all():
+            raise BadValueError("predicted time", time_s, "finite")
+        if not self.single_process:
+            return time_s
+        return one_process_time_s(time_s, self.gpus / self.nodes)
+
+
+class Asked(NamedTuple):
+    """What a table asks: its rows by question, and the rows that ask nothing sensible."""
+
+    rows: Mapping[Question, list[int]]
+    sizes: Floats
+    """Bytes, by row; NaN where a row has a reason."""
+    reasons: list[str]
+
+
+def asked(table: Table, *, ignore_versions: bool = False) -> Asked:
+    """Return what the rows of a table ask, those that differ in size only together."""
+    reasons = [""] * table.rows
+    rows: dict[Question, list[int]] = {}
+    sizes = np.full(table.rows, np.nan)
+    for i, row in enumerate(table.records()):
+        try:
+            sizes[i] = whole_array_bytes(row)
+            rows.setdefault(_question(row, ignore_versions=ignore_versions), []).append(i)
+        except ShardcostError as error:
+            reasons[i] = reason_of(error)
+    return Asked(rows, sizes, reasons)
+
+
+def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+    """Return the predicted time of every row, in microseconds."""
+    values = np.full(table.rows, np.nan)
+    rows, sizes, reasons = asked(table, ignore_versions=ignore_versions)
+    for question, places in rows.items():
+        try:
+            values[places] = 1e6 * question.time_s(sizes[places])
+        except ShardcostError as error:
+            for i in places:
+                reasons[i] = reason_of(error)
+    return Predictions(values, reasons)
+
+
+def library_asked(row: Row) -> str:
+    """Return the library of a row, with its version where that decides which kernels run.
+
+    Serving engines change their kernels, and the sizes up to which they run them, from version to
+    version. Such a table says which one was measured in the name of the data set, if at all::
+
+        >>> library_asked({"library": "sglang", "dataset": "aic_h100_sxm_sglang_0.5.10"})
+        'sglang==0.5.10'
+        >>> library_asked({"library": "nccl", "dataset": "aic_h100_sxm_nccl_2.29.2"})
+        'nccl'
+
+    A name may be wrong; `ignore_versions` predicts every row by the newest kernels instead.
+    """
+    library = row["library"]
+    if library not in ENGINES:
+        return library
+    _, _, version = row["dataset"].rpartition(f"_{library}_")
+    return f"{library}=={version}" if version[:1].isdigit() and "_" not in version else library
+
+
+def one_process_time_s(time_s: Floats, gpus_per_process: float) -> Floats:
+    """Return the time of a collective whose GPUs are driven by one process, not by one each.
+
+    Its kernels are launched one after the other, and the first waits for the last. Were launches
+    hidden behind the kernels of the collective before, the larger of the two times would count;
+    measured is a sum, whose excess does not shrink as messages grow.
+    """
+    launch_s: float = 1e-6 * tuner_table("nccl")["host_launch"]["us_per_gpu"]
+    return time_s + launch_s * gpus_per_process
+
+
+def _question(row: Row, *, ignore_versions: bool) -> Question:
+    if _count(row, "num_gpus") == 1:
+        raise BadValueError("num_gpus", row["num_gpus"], "at least 2: one by itself sends nothing")
+    return Question(
+        collective=row["collective"],
+        cluster=row["cluster"],
+        network=row["network"],
+        gpus=_count(row, "num_gpus"),
+        nodes=_count(row, "nodes"),
+        library=row["library"] if ignore_versions else library_asked(row),
+        mode=row["mode"] or "graph",
+        single_process=is_single_process(row),
+    )
+
+
+@cache
+def machine(name: str, network: str) -> Cluster:
+    """Return a cluster of the catalog, joined by a network unless that is empty."""
+    return Cluster.named(name, network or None)
+
+
+def whole_array_bytes(row: Row) -> float:
+    """Return the size that a row means, as nccl-tests counts: of the whole array.
+
+    oneCCL's benchmark counts one rank's block of an all-gather instead: its times are those of a
+    ring over n times the size that it states, at the rate of its reduce-scatter.
+    """
+    counted = size_bytes(row)
+    if row["library"] == "oneccl" and row["collective"] == "all_gather":
+        return counted * _count(row, "num_gpus")
+    return counted
+
+
+def size_bytes(row: Row) -> float:
+    """Return the size that a row states."""
+    return number(row, "size_bytes", 0, _MOST_BYTES, "a number of bytes above 0, at most 8 EiB")
+
+
+def size_band(row: Row) -> str:
+    """Return the range of sizes that a row is in."""
+    size = size_bytes(row)
+    return next(name for name, most in SIZE_BANDS.items() if size <= most)
+
+
+def span(row: Row) -> str:
+    """Return whether a row's ranks share one scale-up domain, be it a node or a rack.
+
+    A table names a network where they do not: without one, no second domain can be reached, and the
+    row is not predicted.
+    """
+    return "across nodes" if row["network"] and _count(row, "nodes") > 1 else "one node"
+
+
+def population(row: Row) -> str:
+    """Return which of the kinds of measurement a row is of: each has errors of its own."""
+    if is_single_process(row):
+        return "single process"
+    if row["mode"] == "eager":
+        return "eager"
+    if _count(row, "nodes") > 1:
+        return "across nodes or racks"
+    return "engines, graph, one node" if row["library"] in ENGINES else "NCCL family, one node"
+
+
+def is_single_process(row: Row) -> bool:
+    """Return whether one process drives all GPUs of a node, rather than one each."""
+    if row["single_process"] not in {"", "0", "1"}:
+        raise BadValueError("single_process", row["single_process"], "0, 1 or empty")
+    return row["single_process"] == "1"
+
+
+def _count(row: Row, column: str) -> int:
+    return whole_cell(row, column, most=_MOST_GPUS)
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {
+    "size_band": size_band,
+    "span": span,
+    "population": population,
+}
+"""Columns that follow from others, to group predicted rows by."""

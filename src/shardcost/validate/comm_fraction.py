@@ -1,0 +1,123 @@
+"""Predicts which share of time goes to tensor-parallel communication, in percent.
+
+A row is a prefill, a step of decoding, one layer of them, one product with its collective, or an
+engine under load. Training rows that state neither batch nor sequence are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final
+
+from shardcost.cluster import Cluster
+from shardcost.collectives.library_time import collective_time
+from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.estimate.result import Estimate
+from shardcost.estimate.serving import Engine, under_load
+from shardcost.formats.tables import Row, Table
+from shardcost.kernels.gemm import gemm_time_s
+from shardcost.layout import Layout
+from shardcost.software import Software
+from shardcost.validate.inference import known_model
+from shardcost.validate.predictions import Predictions, each_row, whole_cell
+
+MEASURED: Final = "comm_fraction_pct"
+_MACHINES: Final = (("H100", "h100_sxm"), ("A100", "a100_sxm"), ("L20 ", "l20"))
+"""How the name of a row's device begins, and the cluster of the catalog that it is in."""
+_LENGTHS: Final = re.compile(r"serving \((\d+), (\d+)\)")
+_PRODUCT: Final = re.compile(r"MLP (\d+)x(\d+) (AG\+GEMM|GEMM\+RS)")
+_PERCENT: Final = 100
+_MULTIMEM: Final = "tokenweave"
+"""Runs whose all-reduces ran by multimem instructions."""
+
+
+def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+    """Return the predicted share of every row, in percent."""
+    del ignore_versions  # rows name no versions
+    return each_row(table, lambda row: _PERCENT * share_of(row))
+
+
+def share_of(row: Row) -> float:
+    """Return the share of communication in one row's time."""
+    if row["phase"].startswith("training"):
+        raise BadValueError("phase", row["phase"], "of a run whose batch and sequence are stated")
+    machine = _machine(row["gpu"])
+    tp = whole_cell(row, "tp")
+    product = _PRODUCT.fullmatch(row["model"])
+    if product:
+        return _beside_product(product, machine, tp, whole_cell(row, "tokens_or_seq"))
+    engine = Engine(
+        known_model(_shape_name(row["model"])),
+        machine,
+        Layout(tp=tp),
+        _software(row),
+        "fp8" if "FP8" in row["model"] else "bf16",
+    )
+    lengths = _LENGTHS.fullmatch(row["phase"])
+    if lengths:
+        return _under_load(engine, row, *map(int, lengths.groups()))
+    if row["phase"] not in {"prefill", "decode"}:
+        raise UnknownNameError("phase", row["phase"], ("prefill", "decode", "serving (in, out)"))
+    tokens, batch = whole_cell(row, "tokens_or_seq"), int(row["batch"] or 1)
+    work = engine.prefill if row["phase"] == "prefill" else engine.decode
+    return _share(work(batch, tokens), row)
+
+
+def _share(found: Estimate, row: Row) -> float:
+    comm, whole = _comm_and_whole(found, row)
+    return float(comm / whole)
+
+
+def _comm_and_whole(found: Estimate, row: Row) -> tuple[Any, Any]:
+    """Return the seconds of communication, and of all; of one layer where the row is of one."""
+    if "layer" in row["model"].split():
+        layer = found.work.layer.forward
+        return layer.exposed_s["tp"], layer.device_s
+    return found.exposed_s["tp"], found.time_s
+
+
+def _under_load(engine: Engine, row: Row, prompt_tokens: int, output_tokens: int) -> float:
+    load = under_load(engine, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    prefill, prefill_all = _comm_and_whole(load.prefill, row)
+    step, step_all = (part.mean() for part in _comm_and_whole(load.decode, row))
+    passes = load.requests / load.prefill.workload.batch  # type: ignore[attr-defined]
+    comm = passes * prefill + output_tokens * step
+    return float(comm / (passes * prefill_all + output_tokens * step_all))
+
+
+def _beside_product(found: re.Match[str], machine: Cluster, tp: int, tokens: int) -> float:
+    """Return the share of a collective that feeds a product, or follows it."""
+    hidden, width = int(found[1]), int(found[2])
+    gathers = found[3] == "AG+GEMM"
+    m, n, k = (tokens, width // tp, hidden) if gathers else (tokens, hidden, width // tp)
+    name = "all_gather" if gathers else "reduce_scatter"
+    comm = collective_time(name, 2 * tokens * hidden, machine, tp).time_s
+    return float(comm / (comm + gemm_time_s(machine.device, "bf16", m, n, k)))
+
+
+def _shape_name(name: str) -> str:
+    return name.replace(" layer", "").replace(" FP8", "")
+
+
+@cache
+def _machine(gpu: str) -> Cluster:
+    name = next((found for start, found in _MACHINES if gpu.startswith(start)), None)
+    if name is None:
+        raise UnknownNameError("gpu", gpu, [start for start, _ in _MACHINES])
+    return Cluster.named(name)
+
+
+def _software(row: Row) -> Software:
+    """Return the engine of a row; products and collectives added up were NCCL's."""
+    if row["dataset"].startswith(_MULTIMEM):
+        return Software.named("tokenweave")
+    software = Software.named("vllm")
+    by_nccl = any(word in row["method"] for word in ("NCCL", "sum of measured ops"))
+    return replace(software, library="nccl") if by_nccl else software
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {}
+"""Columns that follow from others, to group predicted rows by."""

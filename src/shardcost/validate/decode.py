@@ -1,0 +1,108 @@
+"""Predicts the rows of a table of the parts of one decoded layer.
+
+A row is one kernel of one rank's share of a layer, in PyTorch, replayed from a CUDA graph on
+weights and a cache that are not in the L2 cache: a product (``gemm:qkv`` …), one of the two norms
+(``rmsnorm``) or attention to ``context`` cached tokens. Only attention has a context, so the parts
+of a layer that others share are found by shape, degree and batch, and a layer is as many sums as
+there are contexts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.errors import UnknownNameError
+from shardcost.formats.tables import Row, Table
+from shardcost.kernels.attention import decode_time_s
+from shardcost.kernels.elementwise import elementwise_time_s
+from shardcost.program.operations import AttentionCore, Elementwise, Operations
+from shardcost.validate.attention import FLASH_DECODE
+from shardcost.validate.layers import busy_of, machine, passes_of
+from shardcost.validate.predictions import Predictions, each_row, whole_cell
+from shardcost.workload import Decode
+
+Floats = NDArray[np.float64]
+
+MEASURED: Final = "time_us"
+ATTENTION: Final = "attention"
+_NORM: Final = "rmsnorm"
+_PRODUCT: Final = "gemm:"
+TIMES: Final = {"gemm:qkv": 1, "gemm:proj": 1, "gemm:up": 1, "gemm:down": 1, _NORM: 2, ATTENTION: 1}
+"""How often a layer has each part."""
+_ONE_LAYER: Final = (
+    "dataset", "gpu", "model", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "tp",
+    "batch",
+)  # fmt: skip
+"""Rows alike in these are parts of one layer."""
+
+
+def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+    """Return the predicted time of every row, in microseconds."""
+    del ignore_versions  # one set of constants per device
+    return each_row(table, time_us)
+
+
+def time_us(row: Row) -> float:
+    """Return the predicted time of one row's part, in microseconds."""
+    part = row["part"]
+    if part not in TIMES:
+        raise UnknownNameError("part", part, TIMES)
+    context = whole_cell(row, "context") if part == ATTENTION else 1
+    workload = Decode(batch=whole_cell(row, "batch"), context_tokens=context)
+    operations = passes_of(row, workload).forward
+    device = machine(row["gpu"]).device
+    if part == ATTENTION:
+        core = next(op for op in operations if isinstance(op, AttentionCore))
+        shape = (core.batch, context, core.heads, core.kv_heads, core.head_dim)
+        return 1e6 * float(decode_time_s(device, core.dtype, *shape, section=FLASH_DECODE))
+    if part == _NORM:
+        norm = next(op for op in operations if isinstance(op, Elementwise) and op.name == "norm")
+        width = whole_cell(row, "hidden")
+        return 1e6 * float(elementwise_time_s(device, norm.bytes_moved, row_elements=width))
+    product: Operations = tuple(op for op in operations if _PRODUCT + op.name == part)
+    return 1e6 * float(busy_of(row["gpu"], product).device_s)
+
+
+def layer_sums(table: Table, times: Floats) -> Floats:
+    """Return the time of every layer that has all its parts, one for each context."""
+    return np.array([sum(TIMES[part] * times[i] for part, i in rows) for rows in _layers(table)])
+
+
+def extra(table: Table, values: Floats, measured: Floats) -> Mapping[str, Any]:
+    """Return the errors of whole layers: of sums over all their parts."""
+    wanted = layer_sums(table, measured)
+    errors = 100 * np.abs(layer_sums(table, values) / wanted - 1)
+    known = errors[np.isfinite(errors)]
+    if not known.size:
+        return {"layers": {"rows": 0, "median_pct": None, "p90_pct": None}}
+    median, p90 = np.percentile(known, [50, 90])
+    return {"layers": {"rows": known.size, "median_pct": float(median), "p90_pct": float(p90)}}
+
+
+def _layers(table: Table) -> Iterator[list[tuple[str, int]]]:
+    """Yield each layer as its parts and their rows."""
+    shared: dict[tuple[str, ...], dict[str, int]] = {}
+    attention: dict[tuple[str, ...], dict[str, int]] = {}
+    for i, row in enumerate(table.records()):
+        key = tuple(row.get(name, "") for name in _ONE_LAYER)
+        if row["part"] == ATTENTION:
+            attention.setdefault(key, {})[row["context"]] = i
+        elif row["part"] in TIMES:
+            shared.setdefault(key, {})[row["part"]] = i
+    for key, contexts in attention.items():
+        parts = shared.get(key, {})
+        if len(parts) == len(TIMES) - 1:
+            yield from ([*parts.items(), (ATTENTION, i)] for i in contexts.values())
+
+
+def context(row: Row) -> str:
+    """Return the context of a row, or what it is where a part has none."""
+    return row["context"] or "any"
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"attended": context}
+"""Columns that follow from others, to group predicted rows by."""

@@ -1,0 +1,35 @@
+"""Predicts the rows of a table of memory-bound kernels.
+
+A table states the size of one array; an operation reads and writes several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from shardcost.errors import UnknownNameError
+from shardcost.formats.tables import Row, Table
+from shardcost.kernels.elementwise import elementwise_time_s
+from shardcost.validate.attention import device_named
+from shardcost.validate.predictions import Predictions, each_row, whole_cell
+
+MEASURED: Final = "time_us"
+ARRAYS_MOVED: Final = {"copy": 2, "add_inplace": 3}
+"""Arrays that an operation reads and writes: ``x += y`` reads two and writes one."""
+
+
+def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:  # noqa: ARG001
+    """Return the predicted time of every row, in microseconds."""
+    return each_row(table, _time_us)
+
+
+def _time_us(row: Row) -> float:
+    if row["op"] not in ARRAYS_MOVED:
+        raise UnknownNameError("op", row["op"], ARRAYS_MOVED)
+    moved = ARRAYS_MOVED[row["op"]] * whole_cell(row, "bytes")
+    return 1e6 * float(elementwise_time_s(device_named(row["gpu"]), moved))
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {}
+"""No columns follow from others."""

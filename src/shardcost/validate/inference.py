@@ -1,0 +1,325 @@
+"""Predicts latencies and throughputs of a table of inference runs.
+
+A row is one figure of one run. Static batches are priced from prompt to last token; engines under
+load by `shardcost.estimate.serving.under_load`. Rows of one model, machine, layout and engine are
+priced together, as arrays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from shardcost import catalog
+from shardcost.arrays import ceil_div
+from shardcost.cluster import Cluster
+from shardcost.errors import ShardcostError, UnknownNameError
+from shardcost.estimate.serving import Engine, generation, under_load
+from shardcost.formats.tables import Row, Table
+from shardcost.layout import Layout
+from shardcost.model import Attention, Block, Experts, FeedForward, Model
+from shardcost.software import Software
+from shardcost.validate.predictions import Floats, Predictions, reason_of, whole_cell
+from shardcost.validate.tokenweave import prefill_s
+
+MEASURED: Final = "value"
+_ENGINES: Final = (
+    ("tokenweave", "tokenweave"),
+    ("tensorrt", "trtllm"),
+    ("trtllm", "trtllm"),
+    ("trt-llm", "trtllm"),
+    ("nim", "trtllm"),
+    ("sglang", "sglang"),
+    ("fastertransformer", "fastertransformer"),
+    ("lmdeploy", "trtllm_2023"),
+    ("deepspeed", "deepspeed_mii"),
+    ("megatron", "megatron_inference"),
+)
+"""A word in the name of an engine, and the software of the catalog that it is or is most like:
+LMDeploy's engine is compiled and sums by NCCL, as TensorRT-LLM was and did."""
+_OTHERS: Final = "vllm"
+_EARLIER: Final = {
+    "trtllm": ((0, 10), "trtllm_2023", "trtllm_2024"),
+    "vllm": ((0, 8), "vllm_2024", "vllm_2024"),
+}
+"""Engines that were another program before some version, and what they were in 2024."""
+_EARLY_RUNS: Final = "llm_inference_bench"
+"""Runs of 2024 that do not state the engines' versions."""
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)")
+_ARRIVALS: Final = {"sglang": "together"}
+"""How an engine's own benchmark sends its requests, where not one for each that ends."""
+_PARALLEL: Final = ("falcon", "gpt-j", "gpt-neox", "pythia")
+"""Families whose attention and feed-forward parts read one norm and share one sum."""
+_SMALLER: Final = {
+    ("a100_sxm", "A100-SXM4-40GB"): "a100_sxm_40gb",
+    ("a100_sxm", "Nvidia A100 GPU"): "a100_sxm_40gb",
+}
+"""Devices that a row's cluster has with more memory. The second are those of llm_inference_bench:
+batches that 80 GB would hold ran in rounds there."""
+_SHAPE: Final = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+_MS: Final = 1e3
+
+
+class Question(NamedTuple):
+    """What rows must share to be priced together."""
+
+    model: Model
+    cluster: Cluster
+    layout: Layout
+    software: Software
+    dtype: str
+    figure: str
+
+
+def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+    """Return the prediction of every row, in the row's own unit."""
+    del ignore_versions  # an engine's constants are those of all its versions
+    rows = list(table.records())
+    values = np.full(len(rows), np.nan)
+    reasons = [""] * len(rows)
+    groups: dict[Question, list[int]] = {}
+    for i, row in enumerate(rows):
+        try:
+            groups.setdefault(question_of(row), []).append(i)
+        except ShardcostError as error:
+            reasons[i] = reason_of(error)
+    for question, members in groups.items():
+        try:
+            values[members] = answers(question, [rows[i] for i in members])
+        except ShardcostError as error:
+            for i in members:
+                reasons[i] = reason_of(error)
+    return Predictions(values, reasons)
+
+
+def question_of(row: Row) -> Question:
+    """Return what a row asks for, all but its counts; raise where it cannot be priced."""
+    figure = f"{_batching(row)} {row['metric']}"
+    if figure not in _FIGURES:
+        raise UnknownNameError("metric", figure, _FIGURES)
+    if not _loaded(figure):
+        whole_cell(row, "batch")
+    for name in ("isl", "osl"):
+        whole_cell(row, name)
+    tp, pp = whole_cell(row, "tp"), whole_cell(row, "pp")
+    return Question(
+        _routed_alike(model_of(row)) if _one_prompt(row) else model_of(row),
+        machine(row, tp * pp),
+        Layout(tp=tp, pp=pp),
+        _software(engine_of(row)),
+        _dtype(row["weight_dtype"]),
+        figure,
+    )
+
+
+def answers(question: Question, rows: Sequence[Row]) -> Floats:
+    """Return the figures of rows that ask the same."""
+    engine = Engine(*question[:5], _cache_dtype(question))
+    if question.software.name == "tokenweave" and question.figure.startswith(_PREFILL):
+        metric = question.figure.removeprefix("static ")
+        return np.asarray(_MS * prefill_s(engine, metric, _counts(rows, "isl")), dtype=float)
+    counts = {
+        "prompt_tokens": _counts(rows, "isl"),
+        "output_tokens": _counts(rows, "osl"),
+    }
+    figure = _FIGURES[question.figure]
+    if question.figure == _MAX_LOAD:
+        found: Any = under_load(engine, **counts)
+    elif _loaded(question.figure):
+        arrivals = _ARRIVALS.get(question.software.name, "at random")
+        requests = _counts(rows, "batch")
+        found = under_load(engine, requests=requests, arrivals=arrivals, **counts)
+    else:
+        found = generation(engine, batch=_counts(rows, "batch"), **counts)
+    return np.asarray(figure(found), dtype=float)
+
+
+def _counts(rows: Iterable[Row], column: str) -> Any:
+    return np.array([whole_cell(row, column) for row in rows])
+
+
+_PREFILL: Final = "static prefill_latency"
+_MAX_LOAD: Final = "max load output_throughput_total"
+_FIGURES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "static e2e_latency": lambda found: _MS * found.latency_s,
+    "static ttft": lambda found: _MS * found.ttft_s,
+    "static tpot": lambda found: _MS * found.tpot_s,
+    "static output_throughput_total": lambda found: found.output_tokens_per_s,
+    _PREFILL: lambda found: _MS * found.ttft_s,
+    f"{_PREFILL}_overlapped": lambda found: _MS * found.ttft_s,
+    f"{_PREFILL}_no_allreduce": lambda found: _MS * found.ttft_s,
+    "in-flight e2e_latency": lambda found: _MS * found.latency_s,
+    "in-flight ttft": lambda found: _MS * found.ttft_s,
+    "in-flight tpot": lambda found: _MS * found.tpot_s,
+    "in-flight output_throughput_total": lambda found: found.output_tokens_per_s,
+    _MAX_LOAD: lambda found: found.output_tokens_per_s,
+}
+"""By batching and metric, in the metric's unit."""
+
+
+def _loaded(figure: str) -> bool:
+    return not figure.startswith("static")
+
+
+def _batching(row: Row) -> str:
+    stated = row.get("batching", "").lower()
+    if any(word in stated for word in ("in-flight", "continuous", "concurren", "serving")):
+        return "in-flight" if row["batch"] else "max load"
+    return "static"
+
+
+def engine_of(row: Row) -> str:
+    """Return the software of the catalog that ran a row."""
+    folded = row["engine"].lower()
+    name = next((found for word, found in _ENGINES if word in folded), _OTHERS)
+    if name not in _EARLIER:
+        return name
+    change, earlier, in_2024 = _EARLIER[name]
+    stated = _VERSION.search(folded)
+    if stated is None:
+        return in_2024 if row.get("dataset", "").startswith(_EARLY_RUNS) else name
+    return earlier if tuple(map(int, stated.groups())) < change else name
+
+
+@cache
+def _software(name: str) -> Software:
+    return Software.named(name)
+
+
+@cache
+def _dtype(name: str) -> str:
+    """Return the format of the products; a row that leaves it open ran in 16 bits."""
+    return name.partition("/")[0] or "bf16"
+
+
+def _cache_dtype(question: Question) -> str:
+    """Return the format of keys and values: TensorRT-LLM has 8 bits where its weights do."""
+    if question.software.name.startswith("trtllm") and question.dtype == "fp8":
+        return "fp8"
+    return "bf16"
+
+
+def machine(row: Row, devices: int) -> Cluster:
+    """Return the cluster of a row, joined by InfiniBand where a run exceeds a node."""
+    name = row["cluster"]
+    return _machine(_SMALLER.get((name, row.get("gpu", "")), name), devices)
+
+
+@cache
+def _machine(name: str, devices: int) -> Cluster:
+    inside = Cluster.named(name)
+    return inside if devices <= inside.tiers[-1].gpus else Cluster.named(name, "ib")
+
+
+def model_of(row: Row) -> Model:
+    """Return the model of a row: the catalog's of that name, else one of the stated shape.
+
+    The catalog goes first because a table does not state everything: the size of a head, experts,
+    windows.
+    """
+    known = _known(row["model"])
+    if known is not None and _alike(known, row):
+        return known
+    if not row["layers"]:
+        return known_model(row["model"])
+    sizes = (whole_cell(row, column) for column in _SHAPE)
+    return _shaped(row["model"], *sizes, gated=row["gated"] == "1")
+
+
+def _one_prompt(row: Row) -> bool:
+    """Return whether all sequences of a run had the same prompt, and so the same experts.
+
+    In llm_inference_bench those of some engines had: 16 sequences of Mixtral take less time per
+    step than the memory needs for the weights of all experts.
+    """
+    return row.get("dataset", "").startswith(_EARLY_RUNS) and engine_of(row) != _EARLIER["vllm"][1]
+
+
+@cache
+def _routed_alike(model: Model) -> Model:
+    """Return a model as it runs when all tokens of a step choose the same experts."""
+    blocks = tuple(
+        replace(block, feed_forward=replace(part, count=part.top_k))
+        if isinstance(part := block.feed_forward, Experts)
+        else block
+        for block in model.blocks
+    )
+    return replace(model, blocks=blocks)
+
+
+def known_model(name: str) -> Model:
+    """Return the model of the catalog that a name means, however it is spelt."""
+    found = _known(name)
+    if found is None:
+        raise UnknownNameError("model without a shape", name, catalog.names("models"))
+    return found
+
+
+def _alike(model: Model, row: Row) -> bool:
+    """Return whether a row may mean a model of the catalog: it states no other shape.
+
+    Of a model whose first version alone has a sliding window, it must name that version.
+    """
+    if not row["layers"]:
+        return True
+    windowed = any(getattr(block.attention, "window_tokens", None) for block in model.blocks)
+    return (
+        model.num_layers == whole_cell(row, "layers")
+        and model.hidden_size == whole_cell(row, "hidden")
+        and (_FIRST in row["model"] or not windowed)
+    )
+
+
+@cache
+def _known(name: str) -> Model | None:
+    folded = _folded(name)
+    for stem, content in catalog.contents("models"):
+        if folded in {_folded(each) for each in (stem, *content["aliases"])}:
+            return Model.named(stem)
+    return None
+
+
+_FIRST: Final = "v0.1"
+_ADDED: Final = ("meta", "instruct", "hf", _FIRST)
+"""Words in the names of checkpoints that do not change the shape."""
+
+
+def _folded(name: str) -> str:
+    """Return a name without owner, separators and words that do not matter.
+
+    >>> _folded("meta-llama/Llama-3.1-8B-Instruct"), _folded("LLaMA v3.1 8B")
+    ('llama3.18b', 'llama3.18b')
+    """
+    words = name.rpartition("/")[2].lower().replace("_", "-").replace(" ", "-").split("-")
+    kept = (word.removeprefix("v") for word in words if word not in _ADDED)
+    return "".join(kept)
+
+
+@cache
+def _shaped(
+    name: str,
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    ffn: int,
+    vocab: int,
+    *,
+    gated: bool,
+) -> Model:
+    block = Block(
+        count=layers,
+        attention=Attention(heads=heads, kv_heads=kv_heads, head_dim=ceil_div(hidden, heads)),
+        feed_forward=FeedForward(width=ffn, gated=gated),
+        parallel=name.lower().replace(" ", "-").startswith(_PARALLEL),
+    )
+    return Model(name=name, hidden_size=hidden, vocab_size=vocab, blocks=(block,))
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"software": engine_of}
+"""Columns that follow from others, to group predicted rows by."""

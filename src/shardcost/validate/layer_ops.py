@@ -1,0 +1,243 @@
+"""Predicts the rows of a table of single operators of a layer, measured on one rank of a group.
+
+Such tables come from several hands, and each names operators its own way:
+
+- products are those of a layer's program;
+- norms, rotations, activations and lookups of serving engines have one block for each token. A
+  block takes its time to walk along a row; enough of them keep the memory busy instead::
+
+      time = latency + the larger of (walk along a row, bytes / (share x memory bandwidth))
+
+- collectives called from PyTorch have a launch by the host before them; kernels that let the
+  switch add (``multimem``) are priced as those of the engine that runs such kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final, NamedTuple
+
+from shardcost.cluster import Cluster, Device
+from shardcost.collectives.library_time import collective_time
+from shardcost.errors import UnknownNameError
+from shardcost.formats.tables import Row, Table
+from shardcost.kernels.constants import section_of
+from shardcost.kernels.elementwise import elementwise_time_s, launch_s
+from shardcost.kernels.gemm import gemm_time_s
+from shardcost.memory.parameters import heads_per_rank
+from shardcost.model import Attention
+from shardcost.validate.layers import busy_of, machine, model_of, passes_of
+from shardcost.validate.predictions import Predictions, each_row, whole_cell
+from shardcost.workload import Prefill
+
+MEASURED: Final = "time_us"
+_ELEMENT_BYTES: Final = 2
+"""All rows have 16-bit elements."""
+_FORMS: Final = ("{}", "{}_sxm", "{}_pcie")
+"""How the catalog may name a device that a table calls by its chip."""
+
+
+class _Rows(NamedTuple):
+    """A kernel with one block for each token."""
+
+    section: str
+    arrays: int
+    """Rows read and written."""
+    width: Callable[[Row], float]
+    """Elements of a row, on one rank."""
+
+
+class _Call(NamedTuple):
+    """A collective as it was called."""
+
+    collective: str
+    library: str
+    eager: bool = False
+
+
+def _hidden(row: Row) -> float:
+    return whole_cell(row, "hidden")
+
+
+def _rotated(row: Row) -> float:
+    """Return the elements of one token's queries and keys."""
+    part, tp = model_of(row).blocks[0].attention, whole_cell(row, "tp")
+    if not isinstance(part, Attention):
+        raise TypeError(type(part).__name__)
+    return float((part.heads / tp + heads_per_rank(part.kv_heads, tp)) * part.head_dim)
+
+
+def _inner(row: Row) -> float:
+    return whole_cell(row, "ffn") / whole_cell(row, "tp")
+
+
+PRODUCTS: Final = {
+    "attn_pre_proj": "qkv",
+    "attn_post_proj": "proj",
+    "mlp_up_proj": "up",
+    "mlp_down_proj": "down",
+}
+"""Operators that are products of a layer's program."""
+ROW_KERNELS: Final = {
+    "input_layernorm": _Rows("row_norm", 2, _hidden),
+    "post_attention_layernorm": _Rows("row_norm", 2, _hidden),
+    "attn_rope": _Rows("row_rotation", 2, _rotated),
+    "mlp_act": _Rows("row_activation", 3, _inner),
+    "emb": _Rows("row_lookup", 2, _hidden),
+}
+CALLS: Final = {
+    "all_reduce": _Call("all_reduce", "nccl"),
+    "torch_all_reduce": _Call("all_reduce", "nccl", eager=True),
+    "pytorch_dist_ar": _Call("all_reduce", "nccl", eager=True),
+    "pytorch_dist_rs": _Call("reduce_scatter", "nccl", eager=True),
+    "pytorch_dist_ag": _Call("all_gather", "nccl", eager=True),
+    "multimem_all_reduce": _Call("all_reduce", "vllm"),
+    "multimem_ar": _Call("all_reduce", "vllm"),
+    "multimem_rs": _Call("reduce_scatter", "nccl"),
+    "multimem_ag": _Call("all_gather", "nccl"),
+    # The norm in its middle, on a rank's own part of the tokens, hides in the pauses of the wire.
+    "fused_arln": _Call("all_reduce", "vllm"),
+}
+_GATHERED, _SCATTERED = "AG+GEMM", "GEMM+RS"
+"""A feed-forward part's two halves: its input gathered, its output scattered."""
+_SUM_ARRAYS, _NORM_ARRAYS = 3, 4
+"""A sum reads two arrays and writes one; fused with a norm it writes the normalised one too."""
+
+
+def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+    """Return the predicted time of every row, in microseconds."""
+    del ignore_versions  # each operator by the newest constants
+    return each_row(table, lambda row: 1e6 * time_s(row))
+
+
+def time_s(row: Row) -> float:
+    """Return the predicted time of one row's operator, in seconds."""
+    op = row["op"]
+    found = next((predict for known, predict in _KINDS if known(op)), None)
+    if row["phase"] != "forward":
+        raise UnknownNameError("phase", row["phase"], ("forward",))
+    if found is None:
+        raise UnknownNameError("op", op, (*PRODUCTS, *ROW_KERNELS, *CALLS))
+    return found(row)
+
+
+def row_kernel_time_s(device: Device, kernel: str, width: float, moved_bytes: float) -> float:
+    """Return the seconds of a kernel with one block for each row.
+
+    Args:
+        device: What it runs on.
+        kernel: Its section of constants.
+        width: Elements of a row.
+        moved_bytes: What all rows read and write.
+    """
+    table = section_of("elementwise", device, kernel).constants
+    walk_s = 1e-9 * table["row_ns_per_element"] * width
+    memory_s = moved_bytes / (table["memory_share"] * float(device.memory_bytes_per_s))
+    return float(1e-6 * table["latency_us"] + max(walk_s, memory_s))
+
+
+@cache
+def cluster_of(gpu: str) -> Cluster:
+    """Return the cluster of the catalog that has a device, by the name of its chip.
+
+    >>> cluster_of("H100-SXM (DGX)").name, cluster_of("H100").name
+    ('h100_sxm', 'h100_sxm')
+    """
+    chip = gpu.partition(" ")[0]
+    for form in _FORMS:
+        try:
+            return machine(form.format(chip))
+        except UnknownNameError:
+            continue
+    raise UnknownNameError("gpu", gpu, ())
+
+
+def _product_s(row: Row) -> float:
+    tokens = whole_cell(row, "tokens")
+    workload = Prefill(batch=1, prompt_tokens=tokens, dtype=row["dtype"])
+    name = PRODUCTS[row["op"]]
+    wanted = tuple(op for op in passes_of(row, workload).forward if op.name == name)
+    return float(busy_of(cluster_of(row["gpu"]).name, wanted).device_s)
+
+
+def _row_kernel_s(row: Row) -> float:
+    kernel = ROW_KERNELS[row["op"]]
+    width = kernel.width(row)
+    moved = kernel.arrays * whole_cell(row, "tokens") * width * _ELEMENT_BYTES
+    return row_kernel_time_s(cluster_of(row["gpu"]).device, kernel.section, width, moved)
+
+
+def _sum_s(row: Row) -> float:
+    return float(elementwise_time_s(cluster_of(row["gpu"]).device, _SUM_ARRAYS * _array_bytes(row)))
+
+
+def _norm_s(row: Row) -> float:
+    """Return the norm of a sum: of all tokens, or of one rank's part of them."""
+    share = whole_cell(row, "tp") if row["op"] == "partial_rms_norm" else 1
+    moved = _NORM_ARRAYS * _array_bytes(row) / share
+    device = cluster_of(row["gpu"]).device
+    return float(elementwise_time_s(device, moved, row_elements=whole_cell(row, "hidden")))
+
+
+def _array_bytes(row: Row) -> float:
+    return whole_cell(row, "tokens") * whole_cell(row, "hidden") * _ELEMENT_BYTES
+
+
+def _call_s(row: Row) -> float:
+    return _collective_s(row, CALLS[row["op"]], whole_cell(row, "msg_bytes"))
+
+
+def _collective_s(row: Row, call: _Call, size_bytes: float) -> float:
+    cluster, ranks = cluster_of(row["gpu"]), whole_cell(row, "tp")
+    found = collective_time(call.collective, size_bytes, cluster, ranks, library=call.library)
+    start_s = float(launch_s(cluster.device, 1, "eager")) if call.eager else 0.0
+    return float(found.time_s) + start_s
+
+
+def _half_s(row: Row) -> float:
+    """Return one half of a feed-forward part: its product, its collective, or both in turn."""
+    half, _, part = row["op"].partition(":")
+    tokens, hidden, inner = whole_cell(row, "tokens"), whole_cell(row, "hidden"), _inner(row)
+    n, k = (inner, hidden) if half == _GATHERED else (hidden, inner)
+    collective = "all_gather" if half == _GATHERED else "reduce_scatter"
+    device = cluster_of(row["gpu"]).device
+    product_s = float(gemm_time_s(device, row["dtype"], tokens, n, k))
+    if part == "gemm":
+        return product_s
+    comm_s = _collective_s(row, _Call(collective, "nccl"), _array_bytes(row))
+    if part == "comm":
+        return comm_s
+    if part == "total_no_overlap":
+        return product_s + comm_s
+    # A product whose own kernel sends and waits is no library's.
+    raise UnknownNameError("op", row["op"], ("gemm", "comm", "total_no_overlap"))
+
+
+_KINDS: Final[tuple[tuple[Callable[[str], bool], Callable[[Row], float]], ...]] = (
+    (lambda op: op in PRODUCTS, _product_s),
+    (lambda op: op in ROW_KERNELS, _row_kernel_s),
+    (lambda op: op in CALLS, _call_s),
+    (lambda op: op == "add", _sum_s),
+    (lambda op: op in {"full_rms_norm", "partial_rms_norm"}, _norm_s),
+    (lambda op: op.partition(":")[0] in {_GATHERED, _SCATTERED}, _half_s),
+)
+"""Which operators each function predicts."""
+
+
+def kind(row: Row) -> str:
+    """Return what kind of operator a row has.
+
+    >>> kind({"op": "mlp_up_proj"}), kind({"op": "attn_rope"}), kind({"op": "multimem_ag"})
+    ('gemm', 'elementwise', 'collective')
+    """
+    op = row["op"]
+    if op in PRODUCTS or op.endswith(":gemm"):
+        return "gemm"
+    if op in CALLS or op.endswith(":comm"):
+        return "collective"
+    return "both" if ":" in op else "elementwise"
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"kind": kind}
+"""Columns that follow from others, to group predicted rows by."""

@@ -1,0 +1,133 @@
+"""Predicts the rows of a table of single layers: one rank's share of one transformer layer.
+
+A row is one pass over a layer as PyTorch's own modules run it, with everything but the
+tensor-parallel sums: norms, products, attention, activation and residual sums. Nothing is rotated.
+``forward`` was replayed from a CUDA graph, so the device alone decides. ``backward`` was launched
+kernel by kernel onto an idle device: the host's start is part of it, and where the kernels are
+short the host's pace is all of it. What the forward pass computed is kept; nothing is computed
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final
+
+from shardcost.cluster import Cluster
+from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.estimate.busy import NOTHING_BESIDE, Busy, busy
+from shardcost.estimate.price import Prices
+from shardcost.formats.tables import Row, Table
+from shardcost.layout import Layout
+from shardcost.model import Attention, Block, FeedForward, Model
+from shardcost.program.assemble import check
+from shardcost.program.layer import layer
+from shardcost.program.operations import Collective, Operations, Passes
+from shardcost.program.setting import setting_of
+from shardcost.software import Software
+from shardcost.validate.predictions import Predictions, each_row, whole_cell
+from shardcost.workload import Train, Workload
+
+MEASURED: Final = "time_us"
+PASSES: Final = ("forward", "backward")
+_LEFT_OUT: Final = ("rotation", "rotation gradient")
+"""Operations of a layer that the measured one does not have."""
+_VOCABULARY: Final = 1
+"""A layer by itself has neither embedding nor head."""
+
+
+def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+    """Return the predicted time of every row, in microseconds."""
+    del ignore_versions  # one set of constants per device
+    return each_row(table, time_us)
+
+
+def time_us(row: Row) -> float:
+    """Return the predicted time of one row's pass, in microseconds."""
+    direction = row["pass"]
+    if direction not in PASSES:
+        raise UnknownNameError("pass", direction, PASSES)
+    sequences = whole_cell(row, "batch")
+    workload = Train(global_batch=sequences, sequence_length=whole_cell(row, "seq"))
+    passes = passes_of(row, workload, sequences)
+    if direction == "forward":
+        return 1e6 * float(busy_of(row["gpu"], passes.forward).device_s)
+    software = torch()
+    found = busy_of(row["gpu"], passes.backward + passes.weight)
+    return 1e6 * float(software.step_overhead_s + found.wall_s(software))
+
+
+def passes_of(row: Row, workload: Workload, micro_batch: int = 1) -> Passes:
+    """Return what one rank does for the layer that a row describes."""
+    layout = Layout(tp=whole_cell(row, "tp"), micro_batch=micro_batch)
+    model = model_of(row)
+    setting = setting_of(model, layout, workload, torch())
+    check(model, setting, workload)
+    return layer(setting, model.blocks[0])
+
+
+def model_of(row: Row) -> Model:
+    """Return a model of the one layer that a row describes.
+
+    Heads share the hidden size evenly where the table does not state their size.
+    """
+    hidden, heads = whole_cell(row, "hidden"), whole_cell(row, "heads")
+    if row["gated"] not in {"0", "1"}:
+        raise BadValueError("gated", row["gated"], "0 or 1")
+    return _model(
+        hidden,
+        heads,
+        whole_cell(row, "kv_heads"),
+        whole_cell(row, "head_dim") if "head_dim" in row else hidden // heads,
+        whole_cell(row, "ffn"),
+        gated=row["gated"] == "1",
+    )
+
+
+@cache
+def _model(
+    hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int, *, gated: bool
+) -> Model:
+    block = Block(
+        count=1,
+        attention=Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim),
+        feed_forward=FeedForward(width=ffn, gated=gated),
+    )
+    return Model(
+        name=f"a layer of {hidden}", hidden_size=hidden, vocab_size=_VOCABULARY, blocks=(block,)
+    )
+
+
+def busy_of(gpu: str, operations: Operations) -> Busy:
+    """Return how long operations take, those left out that the measured layer does not have."""
+    kept = tuple(
+        op for op in operations if not isinstance(op, Collective) and op.name not in _LEFT_OUT
+    )
+    return busy(kept, _prices(gpu).of(kept), torch(), NOTHING_BESIDE)
+
+
+@cache
+def torch() -> Software:
+    """Return the software that all such rows were measured with."""
+    return Software.named("torch")
+
+
+@cache
+def _prices(gpu: str) -> Prices:
+    return Prices(machine(gpu), torch(), {})
+
+
+@cache
+def machine(gpu: str) -> Cluster:
+    """Return the cluster of the catalog that has a device."""
+    return Cluster.named(gpu)
+
+
+def tokens(row: Row) -> str:
+    """Return how many tokens a row's pass has."""
+    return str(whole_cell(row, "batch") * whole_cell(row, "seq"))
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"tokens": tokens}
+"""Columns that follow from others, to group predicted rows by."""

@@ -1,0 +1,235 @@
+"""Predicts the rows of a table of training runs: what they held, and whether they fitted.
+
+A run logs what its first pipeline stage has allocated between two steps, so that is what is
+predicted. Whether a run fits is decided by the fullest moment of the fullest stage.
+
+A row gives the number of parameters rather than the width of the feed-forward part. The width
+follows from it: the roundest number (the multiple of the largest power of two) that yields the
+stated parameters within their rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from math import ceil, floor, log10
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
+from shardcost.formats.tables import Row, Table, number
+from shardcost.layout import Layout
+from shardcost.memory import Memory, MemoryPolicy, memory_of
+from shardcost.memory.policy import habits_named
+from shardcost.model import Attention, Block, FeedForward, Model
+from shardcost.units import GIGA
+from shardcost.validate.predictions import Predictions, each_row, whole_cell
+from shardcost.workload import Train
+
+Floats = NDArray[np.float64]
+
+MEASURED: Final = "mem_alloc_GB"
+FRAMEWORKS: Final = {"hf_ultrascale_nanotron": "nanotron"}
+"""Whose policy the runs of a data set have."""
+_ANY_FRAMEWORK: Final = "nanotron"
+_GIB: Final = 2**30
+"""The unit of the table's GB columns: frameworks log memory in binary units."""
+_DIGITS: Final = 3
+"""Significant digits of a stated number of parameters."""
+_NEEDED: Final = {"num_params": "", "vocab": ""}
+"""Columns by which a table is not known, but without which nothing can be said."""
+_SEQUENCE_PARALLEL: Final = {"REDUCE_SCATTER": True, "ALL_REDUCE": False, "": False}
+_YES_NO: Final = {"True": True, "1": True, "False": False, "0": False}
+
+
+def predictions(
+    table: Table, *, ignore_versions: bool = False, policy: MemoryPolicy | None = None
+) -> Predictions:
+    """Return the GiB that the first stage of every run has allocated between two steps.
+
+    Args:
+        table: The runs.
+        ignore_versions: Not used: no row speaks of a version.
+        policy: How the framework treats memory; by default what the catalog has on it.
+    """
+    del ignore_versions
+    return each_row(table, lambda row: _allocated_bytes(memory_of_row(row, policy)) / _GIB)
+
+
+def classified_pct(table: Table, values: Floats, policy: MemoryPolicy | None = None) -> float:
+    """Return the percentage of all rows whose outcome (fits, oom) is predicted right.
+
+    Args:
+        table: The runs.
+        values: What `predictions` says; a row without a prediction is not right.
+        policy: How the framework treats memory.
+    """
+    if not table.rows:
+        return 0.0
+    rows = zip(table.records(), values, strict=True)
+    right = [not np.isnan(value) and _is_right(row, policy) for row, value in rows]
+    return 100 * sum(right) / table.rows
+
+
+def extra(table: Table, values: Floats, measured: Floats | None = None) -> dict[str, Any]:
+    """Return what the report says of these tables besides the errors of what was measured."""
+    del measured
+    return {"classified_pct": classified_pct(table, values)}
+
+
+def _is_right(row: Row, policy: MemoryPolicy | None) -> bool:
+    try:
+        return outcome(row, policy) == row["outcome"]
+    except ShardcostError:  # a capacity that is none
+        return False
+
+
+def outcome(row: Row, policy: MemoryPolicy | None = None) -> str:
+    """Return whether a run fits or runs out of memory."""
+    capacity = number(row, "capacity_GB", 0, 10**6, "a capacity above 0") * _GIB
+    return "fits" if memory_of_row(row, policy).peak_bytes <= capacity else "oom"
+
+
+def memory_of_row(row: Row, policy: MemoryPolicy | None = None) -> Memory:
+    """Return what the ranks of a run hold."""
+    row = _NEEDED | dict(row)
+    pp, dp, micro_batch = (whole_cell(row, name) for name in ("pp", "dp", "mbs"))
+    layout = Layout(
+        tp=whole_cell(row, "tp"),
+        pp=pp,
+        dp=dp,
+        micro_batch=micro_batch,
+        zero=whole_cell(row, "zero_stage", least=0, most=3),
+        sequence_parallel=_word(row, "tp_mode", _SEQUENCE_PARALLEL, ""),
+    )
+    steps = whole_cell(row, "accumulation") if row.get("accumulation") else pp
+    fp32 = _word(row, "accumulate_grad_in_fp32", _YES_NO, "True")
+    work = Train(
+        global_batch=steps * dp * micro_batch,
+        sequence_length=whole_cell(row, "seq"),
+        dtype=row.get("dtype") or "bf16",
+        gradient_dtype="fp32" if fp32 else "bf16",
+    )
+    if policy is None:
+        policy = habits_named(FRAMEWORKS.get(row.get("dataset", ""), _ANY_FRAMEWORK))
+    if not fp32:  # what is accumulated is what is reduced
+        policy = replace(policy, gradient_buckets=False)
+    return memory_of(model_of(row), layout, work, software=policy)
+
+
+def model_of(row: Row) -> Model:
+    """Return the Llama-like model of a row."""
+    heads = whole_cell(row, "heads")
+    tied = row.get("tied", "")
+    return _model(
+        layers=whole_cell(row, "layers"),
+        hidden=whole_cell(row, "hidden"),
+        heads=heads,
+        kv_heads=whole_cell(row, "kv_heads") if row.get("kv_heads") else heads,
+        vocab=whole_cell(row, "vocab"),
+        billions=number(row, "num_params", 0, 10**6, "a number of billions above 0"),
+        tied=_word(row, "tied", _YES_NO, "") if tied else None,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _model(
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    vocab: int,
+    billions: float,
+    tied: bool | None,
+) -> Model:
+    """Return the model with the roundest width; where `tied` is open, the rounder of both."""
+
+    def made(width: int, *, tied: bool) -> Model:
+        attention = Attention(heads=heads, kv_heads=kv_heads, head_dim=max(1, hidden // heads))
+        block = Block(
+            count=layers,
+            attention=attention,
+            feed_forward=FeedForward(width=width, gated=True),
+        )
+        return Model(
+            name=f"{billions:g}B",
+            hidden_size=hidden,
+            vocab_size=vocab,
+            blocks=(block,),
+            tied_embeddings=tied,
+        )
+
+    found = []
+    for choice in (False, True) if tied is None else (tied,):
+        one, two = (made(width, tied=choice).parameters for width in (1, 2))
+        try:
+            found.append((roundest_width(billions, int(one), int(two - one)), choice))
+        except BadValueError:
+            if tied is not None:
+                raise
+    if not found:
+        raise _no_width(billions)
+    width, choice = max(found, key=lambda each: each[0] & -each[0])
+    return made(width, tied=choice)
+
+
+def roundest_width(billions: float, with_width_1: int, per_width: int) -> int:
+    """Return the roundest feed-forward width that gives a number of parameters, as rounded.
+
+    Args:
+        billions: The parameters as stated, to three digits.
+        with_width_1: Parameters of the model if the width were 1.
+        per_width: Parameters that one more of width adds.
+
+    >>> roundest_width(1.34, 536936448 + 98304, 98304)
+    8192
+    """
+    slack = 0.5 * 10.0 ** (floor(log10(billions)) + 1 - _DIGITS)
+    least, most = (
+        1 + (GIGA * (billions + side * slack) - with_width_1) / per_width for side in (-1, 1)
+    )
+    if most < 1:
+        raise _no_width(billions)
+    step = 1 << (floor(most).bit_length() - 1)
+    while step > 1 and ceil(max(least, 1) / step) * step > most:
+        step //= 2
+    return max(1, ceil(max(least, 1) / step) * step)
+
+
+def _no_width(billions: float) -> BadValueError:
+    return BadValueError("num_params", billions, "more than the model has without feed-forward")
+
+
+def _allocated_bytes(memory: Memory) -> float:
+    return float(memory.stages["first"].between_steps)
+
+
+def _word(row: Row, column: str, known: Mapping[str, bool], default: str) -> bool:
+    word = row.get(column) or default
+    if word not in known:
+        raise UnknownNameError(column, word, [each for each in known if each])
+    return known[word]
+
+
+def gpus(row: Row) -> str:
+    """Return how many GPUs a run has."""
+    return str(int(np.prod([whole_cell(row, name) for name in ("tp", "pp", "dp")])))
+
+
+def predicted_outcome(row: Row) -> str:
+    """Return whether a run is predicted to fit; nothing where its capacity is none."""
+    try:
+        return outcome(row)
+    except ShardcostError:
+        return ""
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {
+    "gpus": gpus,
+    "predicted_outcome": predicted_outcome,
+}
+"""Columns that follow from others, to group predicted rows by."""

@@ -1,0 +1,374 @@
+"""Predicts the step times of a table of training runs.
+
+A row gives the shape of the model, the degrees and the machine. What it leaves blank is filled in
+as its framework does it by itself: Megatron Core shards the optimizer, TorchTitan the weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from math import log2
+from typing import Any, Final, cast
+
+import numpy as np
+
+from shardcost.arrays import ceil_div
+from shardcost.cluster import Cluster
+from shardcost.collectives.bounds import bus_factor
+from shardcost.collectives.calibration import Calibration, wire_of
+from shardcost.collectives.library_time import collective_time
+from shardcost.collectives.paths import Wire
+from shardcost.estimate import Estimate, estimate
+from shardcost.formats.tables import Row, Table
+from shardcost.layout import Layout
+from shardcost.model import Attention, Block, FeedForward, Model
+from shardcost.software import Software
+from shardcost.validate.predictions import Floats, Predictions, each_row, whole_cell
+from shardcost.workload import Train
+
+MEASURED: Final = "measured_step_s"
+_DEFAULT: Final = "megatron_core"
+_FRAMEWORKS: Final = (
+    ("nanotron", "nanotron"),
+    ("torchtitan", "torchtitan"),
+    ("llm-foundry", "llm_foundry"),
+    ("megatron-deepspeed", "megatron_deepspeed"),
+    ("megatron-lm 0", "megatron_lm"),
+    ("megatron-lm", "megatron_2021"),
+)
+"""How the name of a framework begins, and the software of the catalog that it is."""
+_ZERO: Final = {"zero0": 0, "zero1": 1, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "fsdp2": 3}
+_NARROW: Final = {"nvfp4": "fp4"}
+_SAME_QUESTION: Final = ("dataset", "model", "seq", "gpus", "gbs")
+"""Rows alike in these differ in their layout only."""
+_FEWEST_LAYOUTS: Final = 3
+
+
+def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+    """Return the predicted step time of every row, in seconds."""
+    del ignore_versions  # a row does not say which version ran
+    return each_row(table, lambda row: float(estimate_of(row).time_s))
+
+
+def estimate_of(row: Row, software: Software | None = None) -> Estimate:
+    """Return the estimate of one row's run, by its framework or by another."""
+    return estimate(
+        model_of(row),
+        machine(row),
+        layout_of(row),
+        train_of(row),
+        software=software or software_of(row),
+        wire=job_wire(row),
+    )
+
+
+def model_of(row: Row) -> Model:
+    """Return the dense model that a row describes."""
+    return _model(
+        *(whole_cell(row, name) for name in ("layers", "hidden", "heads")),
+        *(_or_one(row, name) for name in ("kv_heads", "ffn", "vocab")),
+        gated=row.get("gated") == "1",
+    )
+
+
+@cache
+def _model(
+    layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, *, gated: bool
+) -> Model:
+    block = Block(
+        count=layers,
+        attention=Attention(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=ceil_div(hidden, heads),
+            qkv_bias=not gated,
+            out_bias=not gated,
+        ),
+        feed_forward=FeedForward(width=ffn, gated=gated, bias=not gated),
+    )
+    return Model(
+        name=f"{layers} layers of {hidden}",
+        hidden_size=hidden,
+        vocab_size=vocab,
+        blocks=(block,),
+        tied_embeddings=not gated,
+        norm="rms" if gated else "layer",
+    )
+
+
+def machine(row: Row) -> Cluster:
+    """Return the cluster of the catalog that a row names, with as many links as the row says."""
+    stated = _LINKS.search(row.get("intra_link", ""))
+    links = int(stated[1]) if stated else None
+    return _machine(row.get("cluster", ""), row.get("network", ""), links)
+
+
+_LINKS: Final = re.compile(r"\b(\d+)-link\b")
+
+
+@cache
+def _machine(name: str, network: str, links: int | None = None) -> Cluster:
+    cluster = Cluster.named(name, network or None)
+    usual = cluster.tiers[-1].links_per_gpu
+    if links is None or usual is None or links == usual:
+        return cluster
+    # Under a name of its own it has no constants of its own either: they are inherited as shares of
+    # what its links can do.
+    tier = cluster.tiers[-1]
+    fewer = replace(tier, links_per_gpu=links, bytes_per_s=tier.bytes_per_s * links / usual)
+    return replace(cluster, name=f"{name}_{links}_links", tiers=(*cluster.tiers[:-1], fewer))
+
+
+def job_wire(row: Row) -> Calibration | None:
+    """Return what the network did in the run itself, where the row says how fast it was.
+
+    A collective over all devices passes the network once for each node, so it tells what one
+    crossing takes; the rates of the catalog stay. Where the tensor group stays inside a node the
+    network carries sums of gradients, else gathers of activations: so the one or the other tells.
+    """
+    inside = _or_one(row, "tp") <= machine(row).tiers[-1].gpus and _or_one(row, "dp") > 1
+    column = "ar_GBps_measured" if inside else "ag_GBps_measured"
+    rate, gpus = row.get(column, ""), whole_cell(row, "gpus")
+    if not rate or machine(row).network is None or gpus <= machine(row).tiers[-1].gpus:
+        return None
+    collective = "all_reduce" if inside else "all_gather"
+    return _job_wire(machine(row), gpus, collective, round(4 * log2(float(rate))))
+
+
+@cache
+def _job_wire(
+    cluster: Cluster, gpus: int, collective: str, rate_quarters: int
+) -> Calibration | None:
+    """Return the network's constants with the crossing that explains a rate, within 10 %."""
+    if cluster.network is None:
+        return None
+    usual, size = wire_of(cluster.network), _MEASURED_BYTES[collective]
+    wanted_s = size * bus_factor(collective, gpus) / (1e9 * 2 ** (rate_quarters / 4))
+
+    def distance(wire: Calibration) -> float:
+        found = collective_time(collective, size, cluster, gpus, wire=wire)
+        return abs(log2(float(found.time_s) / wanted_s))
+
+    return min((_with_crossing(usual, 2 ** (step / 4)) for step in range(-8, 25)), key=distance)
+
+
+def _with_crossing(usual: Calibration, factor: float) -> Calibration:
+    """Return a network's constants with each crossing so many times as long."""
+    constants = cast("Wire", usual.constants)
+    slower = {
+        name: factor * getattr(constants, name)
+        for name in ("ll_latency_s", "ll128_latency_s", "latency_s")
+    }
+    return replace(usual, constants=replace(constants, **slower))
+
+
+_GATHERED_BYTES: Final = 2.0**30
+_MEASURED_BYTES: Final = {"all_gather": _GATHERED_BYTES, "all_reduce": 2.0**28}
+"""Sizes at which runs measure their collectives. No row states them: those of gathers follow from
+rates inside a node; those of sums from runs with nothing amiss, whose crossings take as long as
+elsewhere."""
+
+
+def software_of(row: Row) -> Software:
+    """Return the framework of a row, with what the row itself states of it."""
+    software = _software(_framework(row), row.get("tp_overlap", ""))
+    if software.host_per_hop_s is None or _has_slow_hops(row):
+        return software
+    return _without_hops(software)
+
+
+@cache
+def _without_hops(software: Software) -> Software:
+    return replace(software, host_per_hop_s=None)
+
+
+def _has_slow_hops(row: Row) -> bool:
+    """Return whether a ring over all devices took unusually long for each hop in the run itself.
+
+    In such runs the host waits for every rank of every collective, inside a node too; in others
+    the hops stay hidden behind the host's other work.
+    """
+    rate, gpus = row.get("ag_GBps_measured", ""), whole_cell(row, "gpus")
+    if not rate or gpus <= machine(row).gpus_per_node:
+        return False
+    link = float(machine(row).tiers[-1].bytes_per_s)
+    waited_s = _GATHERED_BYTES * (1 / (1e9 * float(rate)) - _LINK_SHARE_USED / link)
+    return waited_s / gpus > _SLOW_HOP_S
+
+
+_LINK_SHARE_USED: Final = 1.7
+"""Link rate over the rate at which runs gather inside one node."""
+_SLOW_HOP_S: Final = 1e-4
+"""Runs have either a third of this or three times as much."""
+
+
+@cache
+def _software(name: str, tp_overlap: str) -> Software:
+    software = Software.named(name)
+    stated = {"no": "none", "asyncTP": "chunked"}.get(tp_overlap)
+    return software if stated is None else replace(software, tp_overlap=stated)
+
+
+def _framework(row: Row) -> str:
+    name = row.get("framework", "").lower()
+    return next((found for start, found in _FRAMEWORKS if name.startswith(start)), _DEFAULT)
+
+
+def layout_of(row: Row) -> Layout:
+    """Return the layout of a row."""
+    framework = _framework(row)
+    degrees: dict[str, Any] = {name: _or_one(row, name) for name in ("tp", "pp", "dp", "cp", "ep")}
+    virtual_stages, micro = _or_one(row, "vp"), whole_cell(row, "mbs")
+    if framework == "torchtitan" and degrees["pp"] > 1:
+        # TorchTitan cuts a replica's batch into as many micro-batches as there are stages.
+        micro = max(1, micro // degrees["pp"])
+        virtual_stages = 2 if "interleaved" in row.get("notes", "").lower() else 1
+    return Layout(
+        **degrees,
+        virtual_stages=virtual_stages if degrees["pp"] > 1 else 1,
+        micro_batch=micro,
+        schedule="interleaved" if virtual_stages > 1 and degrees["pp"] > 1 else "1f1b",
+        sequence_parallel=row.get("sp") == "1" and degrees["tp"] > 1,
+        recompute=_recompute(row),
+        zero=_zero(row, framework),
+        shard_degree=_shard_degree(row, degrees["dp"] * degrees["cp"]),
+        context_scheme="ring",
+    )
+
+
+def train_of(row: Row) -> Train:
+    """Return the workload of a row."""
+    words = f"{row['model']} {row.get('notes', '')}".lower()
+    packed = "packed" in words
+    return Train(
+        global_batch=whole_cell(row, "gbs"),
+        sequence_length=whole_cell(row, "seq"),
+        dtype=_dtype(row.get("dtype") or "bf16"),
+        gradient_dtype=_gradient_dtype(row),
+        adapters="lora" in row["model"].lower(),
+        document_tokens=_SQUAD_TOKENS if packed else None,
+    )
+
+
+_SQUAD_TOKENS: Final = 256
+"""Mean length of SQuAD's questions with their paragraphs, in tokens, rounded."""
+
+
+def _dtype(name: str) -> str:
+    folded = name.lower()
+    if "fp8" in folded:
+        return "fp8"
+    return _NARROW.get(folded, folded)
+
+
+def _gradient_dtype(row: Row) -> str:
+    """Return the number format of summed gradients: DeepSpeed keeps those of fp16 as they are."""
+    kept = row.get("dtype") == "fp16" and _framework(row) == "megatron_deepspeed"
+    return "fp16" if kept else "fp32"
+
+
+def _recompute(row: Row) -> str:
+    name = row.get("recompute", "").lower()
+    if name.startswith("selective"):
+        return "selective"
+    return name if name in {"full", "none"} else "none"
+
+
+def _zero(row: Row, framework: str) -> int:
+    stated = row.get("zero_fsdp", "")
+    if stated in _ZERO:
+        return _ZERO[stated]
+    if stated.isdigit() and int(stated) > 1:
+        return 3
+    return 1 if framework in {_DEFAULT, "megatron_lm"} else 0
+
+
+def _shard_degree(row: Row, replicas: int) -> int | None:
+    stated = row.get("zero_fsdp", "")
+    if stated.isdigit() and 1 < int(stated) < replicas:
+        return int(stated)
+    return None
+
+
+def _or_one(row: Row, column: str) -> int:
+    """Return a count, 1 where its cell is blank or the table has no such column."""
+    return int(float(row.get(column) or 1))
+
+
+def regret(table: Table, values: Floats, measured: Floats) -> Mapping[str, Any]:
+    """Return how well layouts are ranked, on the whole and for each question, worst first.
+
+    A question are rows of one data set with the same model, sequence, devices and batch. Its regret
+    is how much slower the layout ranked first was than the best measured one, in percent; Spearman
+    is the correlation between the ranks that were predicted and those that were measured.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i, row in enumerate(table.records()):
+        if np.isfinite(values[i]) and np.isfinite(measured[i]):
+            groups.setdefault(tuple(row.get(name, "") for name in _SAME_QUESTION), []).append(i)
+    ranked = [
+        _ranking(dict(zip(_SAME_QUESTION, key, strict=True)), values[rows], measured[rows])
+        for key, rows in groups.items()
+        if len(rows) >= _FEWEST_LAYOUTS
+    ]
+    ranked.sort(key=lambda each: -each["regret_pct"])
+    lost = [each["regret_pct"] for each in ranked]
+    told = [each["spearman"] for each in ranked if each["spearman"] is not None]
+    found = {
+        "groups": len(ranked),
+        "median_pct": _percentile(lost, 50),
+        "p90_pct": _percentile(lost, 90),
+        "spearman_median": _percentile(told, 50),
+        "by_group": ranked,
+    }
+    return {"regret": found}
+
+
+def _percentile(values: Sequence[float], share_pct: float) -> float | None:
+    return float(np.percentile(values, share_pct)) if values else None
+
+
+def _ranking(key: Mapping[str, str], values: Floats, measured: Floats) -> dict[str, Any]:
+    """Return how well the layouts of one question are ranked."""
+    first = measured[np.argmin(values)]
+    return {
+        "key": dict(key),
+        "layouts": len(values),
+        "regret_pct": float(100 * (first / measured.min() - 1)),
+        "spearman": spearman(values, measured),
+    }
+
+
+def spearman(one: Floats, other: Floats) -> float | None:
+    """Return the correlation of two series' ranks; None where one of them ranks nothing.
+
+    Equal values share the mean of their ranks (Spearman 1904).
+
+    >>> spearman(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, 4.0]))
+    0.8
+    """
+    ranks = [_ranks(each) - (len(each) - 1) / 2 for each in (one, other)]
+    spreads = [float((each**2).sum()) for each in ranks]
+    if min(spreads) == 0:
+        return None
+    return float((ranks[0] * ranks[1]).sum() / np.sqrt(spreads[0] * spreads[1]))
+
+
+def _ranks(values: Floats) -> Floats:
+    """Return how many values each one exceeds, counting half of those that equal it."""
+    ordered = np.sort(values)
+    below, up_to = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return (below + up_to - 1) / 2
+
+
+extra: Final[Callable[[Table, Floats, Floats], Mapping[str, Any]]] = regret
+"""What the table's report has beyond the errors."""
+
+
+DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {
+    "layout": lambda row: layout_of(row).short(),
+    "software": _framework,
+}
