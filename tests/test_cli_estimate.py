@@ -220,7 +220,7 @@ BAD = {
     ),
     "too many stages": ([*SMALL, "--pp", "64"], "exceeds"),
     "no network": ([*SMALL, "--tp", "16"], "name a network"),
-    "virtual_stages": ([*SMALL, "--virtual-stages", "2"], "virtual_stages above 1 need pp above 1"),
+    "virtual_stages": ([*SMALL, "--virtual-stages", "2"], "virtual stages need pp above 1"),
     "model": (["estimate", "llama3-7b", *SMALL[2:]], "unknown model 'llama3-7b'"),
     "cluster": ([*SMALL, "--on", "h10"], "unknown cluster 'h10'"),
     "no cluster": (["estimate", "llama3-8b", *SMALL[4:]], "missing --on"),

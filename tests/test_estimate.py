@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -213,3 +214,59 @@ def test_sizes_that_are_mixed_up_are_priced_apart(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(small.k[back], op.k)
     monkeypatch.setattr(price, "_MIXER", np.uint64(0))
     assert price.distinct(op) == (op, None)
+
+
+def test_packing_documents_never_makes_attention_dearer() -> None:
+    rng = random.Random(0)
+    for _ in range(100):
+        cp = rng.choice([1, 2, 4, 8, 16])
+        tokens = cp * rng.choice([64, 100, 1000, 8192])
+        layout = Layout(cp=cp, context_scheme=rng.choice(["ring", "all_gather", "ulysses"]))
+        documents = sorted(rng.choice([*range(1, 300), tokens // 2, tokens - 1]) for _ in range(2))
+        alone, *packed = (
+            estimate(
+                "llama2-13b" if cp < 16 else "gpt3-175b",
+                H100,
+                layout if cp < 16 else replace(layout, context_scheme="ring"),
+                Train(global_batch=1, sequence_length=tokens, document_tokens=document),
+            )
+            for document in (None, *documents)
+        )
+        for found in packed:
+            dearer = found.compute_s["attention"] > alone.compute_s["attention"]
+            assert not dearer, (found.layout, found.workload)
+            assert found.mfu <= found.hfu <= alone.hfu * (1 + 1e-9)
+
+
+def test_context_ranks_share_the_attention_of_packed_documents() -> None:
+    work = Train(global_batch=64, sequence_length=131072, document_tokens=65536)
+    alone = Train(global_batch=64, sequence_length=131072)
+    for scheme in ("ring", "all_gather", "ulysses"):
+        layout = Layout(cp=8, dp=8, zero=1, context_scheme=scheme)
+        packed, whole = (estimate("llama3-8b", H100, layout, each) for each in (work, alone))
+        ratio = packed.compute_s["attention"] / whole.compute_s["attention"]
+        assert 0.49 < ratio < 0.53, scheme
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "work"),
+    [
+        ("deepseek-v3.2", Layout(tp=8), Prefill(batch=1, prompt_tokens=131072)),
+        ("glm-5", Layout(tp=8), Prefill(batch=4, prompt_tokens=65536)),
+        (
+            "llama3-70b",
+            Layout(dp=8, zero=3),
+            Train(global_batch=8, sequence_length=4096, adapters=True),
+        ),
+        (
+            "mixtral-8x7b",
+            Layout(dp=8, ep=8, zero=1),
+            Train(global_batch=8, sequence_length=4096, adapters=True),
+        ),
+    ],
+)
+def test_devices_make_more_flops_than_sparse_or_frozen_models_need(
+    model: str, layout: Layout, work: Workload
+) -> None:
+    found = estimate(model, H100, layout, work)
+    assert 0 < found.mfu <= found.hfu < 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardcost import Decode, Layout, Model, Prefill, Train, tensor_parallel_allreduce_cost
+from shardcost import Decode, Layout, Model, Prefill, Train, catalog, tensor_parallel_allreduce_cost
+from shardcost.errors import BadValueError
 from shardcost.model import Attention, Block, FeedForward
 from shardcost.program import Program, program_of
+from shardcost.program.flops import model_flops
 from shardcost.program.operations import AttentionCore, Collective, Gemm, Operations
 from shardcost.software import Software
 
@@ -216,3 +219,42 @@ def test_a_rank_multiplies_by_the_experts_that_it_holds(ep: int) -> None:
     matrices = [op for op in told.passes.forward if op.name in {"expert up", "expert down"}]
     multiplied = sum(op.n * op.k * op.batch for op in matrices if isinstance(op, Gemm))
     assert multiplied == pytest.approx(told.weights.experts, rel=1e-9)
+
+
+@pytest.mark.parametrize("packed", [None, 1, 300, 4096])
+def test_devices_make_at_least_the_flops_of_the_model(packed: int | None) -> None:
+    """Recomputation, padding, copies and imbalance only add, whatever is trained or attended to."""
+    trained = [
+        Train(global_batch=2, sequence_length=8192, adapters=adapters, document_tokens=packed)
+        for adapters in (False, True)
+    ]
+    served = [
+        Prefill(batch=2, prompt_tokens=8192),
+        Prefill(batch=2, prompt_tokens=64, cached_tokens=65536),
+        Decode(batch=2, context_tokens=65536),
+    ]
+    layouts = [Layout(), Layout(imbalance=1.5, recompute="full"), Layout(cp=2)]
+    for name in sorted(catalog.names("models")):
+        model = Model.named(name)
+        for work, layout in itertools.product(trained + ([] if packed else served), layouts):
+            told = program_of(model, layout, work, PLAIN)
+            pieces = [(each.count, each.passes) for each in told.layers]
+            pieces += [(1, told.first), (1, told.last)]
+            made = sum(
+                count * op.flops
+                for count, passes in pieces
+                for ops in passes
+                for op in ops
+                if isinstance(op, Gemm | AttentionCore)
+            )
+            needed = model_flops(model, work, causal=True)
+            ranks = layout.cp * told.micro_batches
+            assert 0 < needed <= made * ranks * (1 + 1e-9), (name, layout, work)
+            if layout == Layout() and isinstance(work, Train):
+                assert made * ranks < 1.2 * needed, (name, work)
+
+
+@pytest.mark.parametrize("imbalance", [0.5, np.array([2.0, 0.99])])
+def test_the_fullest_rank_has_at_least_the_mean_of_the_tokens(imbalance: Any) -> None:
+    with pytest.raises(BadValueError, match=r"Layout.imbalance must be at least 1"):
+        Layout(imbalance=imbalance)

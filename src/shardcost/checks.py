@@ -120,6 +120,18 @@ def positive(*, default: Any = MISSING) -> Any:
     return _field(default, positive_or_array)
 
 
+def at_least_one(*, default: Any = MISSING) -> Any:
+    """Return a field for a finite number (or array of them) of at least 1."""
+
+    def rule(name: str, value: Any) -> Any:
+        checked = positive_or_array(name, value)
+        if anywhere(checked < 1):
+            raise BadValueError(name, value, "at least 1")
+        return checked
+
+    return _field(default, rule)
+
+
 def positive_or_array(name: str, value: Any) -> Any:
     """Return a finite number above 0 as float, or an array of them; raise otherwise."""
     if is_array(value):
@@ -210,6 +222,7 @@ def instances(kind: type) -> Any:
     field_specifiers=(
         whole,
         positive,
+        at_least_one,
         flag,
         one_of,
         text,

@@ -16,11 +16,11 @@ from shardcost.checks import (
     Noun,
     Quantity,
     anywhere,
+    at_least_one,
     flag,
     is_array,
     noun,
     one_of,
-    positive,
     whole,
 )
 from shardcost.errors import BadValueError
@@ -61,7 +61,7 @@ class Layout(Noun):
     scheme: str = one_of("1d", "2d", "2.5d", "3d", "weight_gathered", default="1d")
     """How tensor parallelism partitions a matrix product."""
     context_scheme: str = one_of("ring", "all_gather", "ulysses", default="ring")
-    imbalance: Quantity = positive(default=1.0)
+    imbalance: Quantity = at_least_one(default=1.0)
     """Tokens of the fullest rank's experts, over the mean of the ranks."""
     shard_degree: Count | None = whole(default=None)
     """Ranks that share what ZeRO shards, where not all of data parallelism does (HSDP)."""

@@ -84,14 +84,23 @@ class Attention(Noun):
         """Elements that a decoder keeps of each token, in each layer."""
         return 2 * self.kv_heads * self.head_dim
 
-    def parameters(self, hidden_size: Count) -> Count:
-        """Return the weights of the four projections, their biases and norms."""
+    @property
+    def qkv_columns(self) -> Count:
+        """Columns of the projection to queries, keys and values, with the output gate's."""
         query, key_value = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        columns = query * (2 if self.output_gate else 1) + key_value * (1 if self.shared_kv else 2)
+        return query * (2 if self.output_gate else 1) + key_value * (1 if self.shared_kv else 2)
+
+    def matrix_parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the projections."""
+        return hidden_size * (self.qkv_columns + self.heads * self.head_dim)
+
+    def parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the projections, their biases and norms."""
+        query, key_value = self.heads * self.head_dim, self.kv_heads * self.head_dim
         norm = {"none": 0, "head": 2 * self.head_dim, "full": query + key_value}[self.qk_norm]
         return (
-            hidden_size * (columns + query)
-            + (columns if self.qkv_bias else 0)
+            self.matrix_parameters(hidden_size)
+            + (self.qkv_columns if self.qkv_bias else 0)
             + (hidden_size if self.out_bias else 0)
             + norm
             + (self.heads if self.sinks else 0)
@@ -126,15 +135,19 @@ class LatentAttention(Noun):
         """Elements that a decoder keeps of each token, in each layer."""
         return self.kv_lora_rank + self.qk_rope_head_dim + (self.index_head_dim or 0)
 
-    def parameters(self, hidden_size: Count) -> Count:
-        """Return the weights of the down and up projections, the output and the indexer."""
+    def matrix_parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the down and up projections and the output, without the indexer."""
         query_out = self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
         rank = self.q_lora_rank
-        query = hidden_size * query_out if rank is None else rank * (hidden_size + query_out + 1)
-        down = hidden_size * (self.kv_lora_rank + self.qk_rope_head_dim) + self.kv_lora_rank
+        query = hidden_size * query_out if rank is None else rank * (hidden_size + query_out)
+        down = hidden_size * (self.kv_lora_rank + self.qk_rope_head_dim)
         up = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
-        out = self.heads * self.v_head_dim * hidden_size
-        return query + down + up + out + self._index_parameters(hidden_size)
+        return query + down + up + self.heads * self.v_head_dim * hidden_size
+
+    def parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the projections, their norms and the indexer."""
+        norms = (self.q_lora_rank or 0) + self.kv_lora_rank
+        return self.matrix_parameters(hidden_size) + norms + self._index_parameters(hidden_size)
 
     def _index_parameters(self, hidden_size: Count) -> Count:
         if self.index_heads is None or self.index_head_dim is None:
@@ -160,12 +173,17 @@ class LinearAttention(Noun):
     kind = "linear attention"
     cache_elements_per_token = 0
 
+    def matrix_parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the projections."""
+        key, value = self.key_heads * self.key_head_dim, self.value_heads * self.value_head_dim
+        return hidden_size * (2 * key + 2 * value + 2 * self.value_heads + value)
+
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the projections, the convolution, the gates and the norm."""
         key, value = self.key_heads * self.key_head_dim, self.value_heads * self.value_head_dim
-        projections = hidden_size * (2 * key + 2 * value + 2 * self.value_heads + value)
         convolution = (2 * key + value) * self.conv_kernel
-        return projections + convolution + 2 * self.value_heads + self.value_head_dim
+        gates = 2 * self.value_heads + self.value_head_dim
+        return self.matrix_parameters(hidden_size) + convolution + gates
 
 
 @noun
@@ -194,6 +212,13 @@ class StateSpace(Noun):
             given = (self.heads, self.step_rank)
             raise BadValueError("StateSpace.heads and step_rank", given, "one number and one None")
 
+    def matrix_parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the projections to the two inner halves and back.
+
+        Those to the state and the step size are left out here, as they are from its operations.
+        """
+        return hidden_size * 3 * self.inner_size
+
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the projections, the convolution and the state."""
         inner, state, taps = self.inner_size, self.state_size, self.conv_kernel + self.conv_bias
@@ -219,10 +244,15 @@ class FeedForward(Noun):
 
     kind = "feed-forward"
 
+    def matrix_parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the matrices."""
+        return hidden_size * self.width * (3 if self.gated else 2)
+
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the matrices and their biases."""
         inner = 2 * self.width if self.gated else self.width
-        return hidden_size * (inner + self.width) + ((inner + hidden_size) if self.bias else 0)
+        bias = inner + hidden_size if self.bias else 0
+        return self.matrix_parameters(hidden_size) + bias
 
 
 @noun
@@ -251,6 +281,11 @@ class Experts(Noun):
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of all experts, the shared part and the router."""
         return self._with_experts(self.count, hidden_size)
+
+    def matrix_parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the matrices that one token meets; the router is too small."""
+        shared = 0 if self.shared is None else self.shared.matrix_parameters(hidden_size)
+        return self.top_k * self.expert.matrix_parameters(hidden_size) + shared
 
     def active_parameters(self, hidden_size: Count) -> Count:
         """Return the weights that one token meets."""
@@ -304,6 +339,11 @@ class Block(Noun):
         """Return the weights of one layer's parts, norms left out."""
         parts = (self.attention, self.feed_forward)
         return sum(part.parameters(hidden_size) for part in parts if part is not None)
+
+    def matrix_parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of one layer's matrices that a token meets: two FLOPs each."""
+        parts = (self.attention, self.feed_forward)
+        return sum(part.matrix_parameters(hidden_size) for part in parts if part is not None)
 
     def idle_parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the experts that a token does not visit, in one layer."""

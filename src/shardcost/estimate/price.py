@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from shardcost.arrays import choose
+from shardcost.arrays import choose, smallest
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration, libraries
@@ -219,6 +219,10 @@ class Prices:
         return elementwise_time_s(self.device, bytes_moved, kernels=kernels, constants=constants)
 
     def _attention(self, op: AttentionCore) -> Any:
+        if op.document_tokens is not None:
+            # Documents much shorter than a tile are cheaper masked inside the whole sequence.
+            whole = op._replace(document_tokens=None)
+            return smallest(self._attention(op.by_document()), self._attention(whole))
         # A kernel takes a value's size of its own for values that are part of the keys.
         own = is_array(op.value_dim) or op.value_dim != op.head_dim
         shared: dict[str, Any] = {

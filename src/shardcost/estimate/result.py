@@ -24,8 +24,8 @@ from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 FLOP_CONVENTION = (
-    "2 per weight and token forward, twice that backward; attention over the pairs of tokens that"
-    " the causal mask leaves; dense peak"
+    "2 per weight and token forward, twice that backward (as much where weights are frozen);"
+    " attention over the pairs of tokens that causal mask, window and documents leave; dense peak"
 )
 
 COMMUNICATION = " communication"

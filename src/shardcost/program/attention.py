@@ -156,13 +156,10 @@ def attention_core(
     groups = s.software.grouped_decode
     if s.decode and groups is not None:
         kv_heads = choose(heads == groups * kv_heads, kv_heads, heads)
-    sequences = s.sequences
-    if s.document_tokens is not None and s.document_tokens < s.sequence_tokens:
-        sequences = sequences * s.sequence_tokens / s.document_tokens
-        queries = context = s.document_tokens
+    packed = s.document_tokens is not None and anywhere(s.document_tokens < s.sequence_tokens)
     core = AttentionCore(
         "attention",
-        sequences,
+        s.sequences,
         queries,
         context,
         share,
@@ -174,6 +171,7 @@ def attention_core(
         s.decode,
         backward=False,
         dtype=s.cache_dtype if s.decode else s.wide_dtype,
+        document_tokens=smallest(s.document_tokens, s.sequence_tokens) if packed else None,
     )
     if not s.training:
         return Passes((core,))

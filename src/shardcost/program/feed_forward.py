@@ -112,11 +112,11 @@ def _expert_products(s: Setting, part: Experts, routed_tokens: Any) -> Passes:
         forward = (Gemm(name, rows, outputs, inputs, s.dtype, busy),)
         if not s.training:
             return Passes(forward)
-        return Passes(
-            forward,
-            (Gemm(f"{name} input gradient", rows, inputs, outputs, s.dtype, busy),),
-            (Gemm(f"{name} weight gradient", inputs, outputs, rows, s.dtype, busy),),
-        )
+        backward = (Gemm(f"{name} input gradient", rows, inputs, outputs, s.dtype, busy),)
+        if s.frozen:
+            return Passes(forward, backward)
+        weight = (Gemm(f"{name} weight gradient", inputs, outputs, rows, s.dtype, busy),)
+        return Passes(forward, backward, weight)
 
     return together(
         matrix("expert up", s.hidden, inner),

@@ -1,10 +1,14 @@
-"""Floating-point operations of a model, as papers count them to state a utilisation.
+"""FLOPs of a model: what the mathematics of a step needs, to state a utilisation.
 
-Forward, a token costs two operations for each weight of a matrix that it meets, and attention four
-for each query head, head element and token attended to; the backward pass costs twice the forward.
-Authors differ in whether attention counts all pairs of tokens (Narayanan et al. 2021,
-arXiv:2104.04473) or those that the causal mask leaves (Megatron Bridge): both are here, and a
-utilisation must say which.
+Forward, a token costs two FLOPs for each weight of a matrix that it meets, and attention four for
+each query head, head element and token attended to. The backward pass costs as much again for the
+gradients of the inputs, and of matrices once more for the gradients of the weights, which frozen
+weights do not have. Authors differ in whether attention counts all pairs of tokens (Narayanan et
+al. 2021, arXiv:2104.04473) or those that the causal mask leaves (Megatron Bridge): both are here,
+and a utilisation must say which. Windows, indexers and the ends of packed documents limit either.
+
+Devices make at least these FLOPs (`Estimate.hardware_flops`): recomputation, padding, replicated
+heads, tokens beyond an even share of the experts and masked pairs only add.
 """
 
 from __future__ import annotations
@@ -12,53 +16,63 @@ from __future__ import annotations
 from typing import Any
 
 from shardcost.arrays import smallest
-from shardcost.model import Attention, Block, Experts, LatentAttention, Model
+from shardcost.model import Attention, Block, LatentAttention, Model
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 
 def model_flops(model: Model, workload: Workload, *, causal: bool) -> Any:
-    """Return the operations of one step over all devices, nothing computed twice.
+    """Return the FLOPs of one step over all devices, nothing computed twice.
 
     Args:
         model: The model.
         workload: A training step counts forward and backward, others forward only.
         causal: Count the pairs of tokens that the mask leaves, not all.
     """
-    matrices = 2.0 * sum(block.count * matrix_weights(block, model) for block in model.blocks)
+    weights = sum(
+        block.count * block.matrix_parameters(model.hidden_size) for block in model.blocks
+    )
+    head = model.hidden_size * model.vocab_size
+    matrices = 2.0 * (workload.tokens * weights + tokens_with_logits(workload) * head)
     context = _mean_context(workload, causal=causal)
-    attention = sum(block.count * _attention(block, context) for block in model.blocks)
-    layers = workload.tokens * (matrices + attention)
-    head = 2.0 * model.hidden_size * model.vocab_size * tokens_with_logits(workload)
-    return (3.0 if isinstance(workload, Train) else 1.0) * (layers + head)
+    pairs = sum(block.count * _attention(block, context) for block in model.blocks)
+    passes, attention_passes = flop_passes(workload)
+    return passes * matrices + attention_passes * workload.tokens * pairs
 
 
-def matrix_weights(block: Block, model: Model) -> Any:
-    """Return the weights of a layer's matrices that a token meets."""
-    active = block.parameters(model.hidden_size) - block.idle_parameters(model.hidden_size)
-    if isinstance(block.feed_forward, Experts):
-        return active - block.feed_forward.count * model.hidden_size  # the router, too small
-    return active
+def flop_passes(workload: Workload) -> tuple[float, float]:
+    """Return how often a step needs the FLOPs of the forward pass: of matrices, of attention."""
+    if not isinstance(workload, Train):
+        return 1.0, 1.0
+    return (2.0 if workload.adapters else 3.0), 3.0
 
 
 def _attention(block: Block, context: Any) -> Any:
+    """Return the FLOPs of one token's attention in one layer."""
     part = block.attention
     if isinstance(part, Attention):
-        seen = context if part.window_tokens is None else smallest(context, part.window_tokens)
-        return 4.0 * seen * part.heads * part.head_dim
-    if isinstance(part, LatentAttention):
-        width = part.qk_nope_head_dim + part.qk_rope_head_dim + part.v_head_dim
-        return 2.0 * context * part.heads * width
-    return 0.0
+        most, dims = part.window_tokens, 2 * part.head_dim
+    elif isinstance(part, LatentAttention):
+        most, dims = (
+            part.index_top_k,
+            part.qk_nope_head_dim + part.qk_rope_head_dim + part.v_head_dim,
+        )
+    else:
+        return 0.0
+    return 2.0 * (context if most is None else smallest(context, most)) * part.heads * dims
 
 
 def _mean_context(workload: Workload, *, causal: bool) -> Any:
     """Return to how many tokens a token attends on average."""
+    share = 0.5 if causal else 1.0
     if isinstance(workload, Train):
-        return workload.sequence_length * (0.5 if causal else 1.0)
+        tokens = workload.sequence_length
+        if workload.document_tokens is not None:
+            tokens = smallest(tokens, workload.document_tokens)
+        return tokens * share
     if isinstance(workload, Prefill):
-        return workload.cached_tokens + workload.prompt_tokens * (0.5 if causal else 1.0)
+        return workload.cached_tokens + workload.prompt_tokens * share
     if isinstance(workload, Decode):
-        return workload.context_tokens + workload.new_tokens * (0.5 if causal else 1.0)
+        return workload.context_tokens + workload.new_tokens * share
     raise TypeError(type(workload).__name__)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-from shardcost.arrays import smallest
+from shardcost.arrays import largest, smallest
 
 
 class Gemm(NamedTuple):
@@ -47,6 +47,25 @@ class AttentionCore(NamedTuple):
     backward: bool
     dtype: str
     count: Any = 1
+    document_tokens: Any = None
+    """Mean length of the documents packed into a sequence, at whose ends attention stops; None
+    where a sequence is one document."""
+
+    def by_document(self) -> AttentionCore:
+        """Return the same tokens as one causal call per document, as variable-length kernels run.
+
+        A rank has whole documents, or its balanced part of a longer one: then a query meets half
+        of the document on average.
+        """
+        documents = self.document_tokens
+        queries = smallest(self.query_tokens, documents)
+        return self._replace(
+            batch=self.batch * largest(self.query_tokens, documents) / documents,
+            query_tokens=queries,
+            context_tokens=(documents + queries) / 2,
+            causal=True,
+            document_tokens=None,
+        )
 
     @property
     def flops(self) -> Any:
@@ -54,6 +73,8 @@ class AttentionCore(NamedTuple):
 
         The backward pass makes five products for the forward's two (Dao 2023, arXiv:2307.08691).
         """
+        if self.document_tokens is not None:
+            return self.by_document().flops
         pairs = self.query_tokens * self.context_tokens
         if self.causal and not self.decode:
             pairs = pairs - self.query_tokens * (self.query_tokens - 1) / 2

@@ -9,10 +9,10 @@ from shardcost.estimate.result import FLOP_CONVENTION, Estimate
 from shardcost.estimate.why.error import over_time, range_error, run_error, time_part, time_term
 from shardcost.estimate.why.reason import Part, Why, cited, reason, stated_by
 from shardcost.estimate.why.time import end_of_interval, time
-from shardcost.program.flops import matrix_weights, tokens_with_logits
+from shardcost.program.flops import flop_passes, tokens_with_logits
 from shardcost.receipt import Term, flop
 from shardcost.units import format_flops, format_percent, format_time
-from shardcost.workload import Decode, Prefill, Train
+from shardcost.workload import Decode, Prefill
 
 
 def whole_figures(found: Estimate) -> Iterator[str]:
@@ -201,15 +201,18 @@ def _model_flops(figure: str) -> Callable[[Estimate], Why]:
     def of(found: Estimate) -> Why:
         model, work = found.model, found.workload
         flops = float(getattr(found, figure))
-        passes = 3.0 if isinstance(work, Train) else 1.0
-        weights = sum(block.count * matrix_weights(block, model) for block in model.blocks)
+        passes, attention_passes = flop_passes(work)
+        hidden = model.hidden_size
+        weights = sum(block.count * block.matrix_parameters(hidden) for block in model.blocks)
         answered = tokens_with_logits(work)
         head = 2.0 * model.hidden_size * model.vocab_size * answered
         tokens = float(work.tokens)
-        attention = (flops / passes - float(head)) / tokens - 2.0 * float(weights)
+        matrices = passes * (2.0 * tokens * float(weights) + float(head))
+        attention = (flops - matrices) / attention_passes / tokens
         pairs = "causal pairs" if figure == "flops" else "all pairs"
         terms = [
-            Term("passes", passes, "", "forward, and backward twice that" if passes > 1 else ""),
+            Term("passes", passes, "", "over the matrices: forward, and backward if trained"),
+            Term("attention_passes", attention_passes, "", "over attention, likewise"),
             Term("tokens", tokens, "", "computed in a step"),
             Term("weights", float(weights), "weights", "that a token meets in the layers"),
             Term("attention", attention, "FLOP", f"per token, over {pairs}"),
@@ -218,7 +221,8 @@ def _model_flops(figure: str) -> Callable[[Estimate], Why]:
             Term("answered", float(answered), "", "tokens that meet the head"),
         ]
         expression = (
-            "passes * (tokens * (2 * weights + attention) + 2 * hidden * vocabulary * answered)"
+            "passes * (tokens * 2 * weights + 2 * hidden * vocabulary * answered)"
+            " + attention_passes * tokens * attention"
         )
         title = f"FLOP of the model in a step, {pairs}"
         return reason(figure, title, flops, "FLOP", expression, terms, words=FLOP_CONVENTION)
