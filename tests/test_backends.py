@@ -21,6 +21,7 @@ from shardcost.arrays import cell_by_cell, choose, largest, looked_up, named, sm
 from shardcost.backends import BACKENDS, BackendArray, to_backend, to_numpy
 from shardcost.backends import libraries as module
 from shardcost.collectives.exact import closed_forms
+from shardcost.collectives.exact.algorithms import ALGORITHMS
 from shardcost.collectives.multimem import multimem_all_reduce_s
 from shardcost.errors import BadTypeError, BadValueError, MissingExtraError, UnknownNameError
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
@@ -467,9 +468,7 @@ def test_what_does_not_fit_a_cluster_is_refused(library: str) -> None:
 
 
 @on_every_library
-@pytest.mark.parametrize(
-    "form", list(closed_forms.FORMS), ids=lambda form: "-".join(form) if form else ""
-)
+@pytest.mark.parametrize("form", list(ALGORITHMS), ids=lambda form: "-".join(form) if form else "")
 def test_closed_forms(library: str, form: tuple[str, str]) -> None:
     ranks = np.arange(1, 40)
     expected = closed_forms.cost(*form, ranks, 1e6)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from shardcost.collectives.exact.algorithms import ALGORITHMS, COLLECTIVES, most_square, schedule
 from shardcost.collectives.exact.closed_forms import (
-    FORMS,
     Cost,
     best_chunks,
     cost,
@@ -100,10 +99,6 @@ def test_two_level_forms_are_what_schedules_count(
     buffer = 2 * found.chunks
     form = cost(*pair, rows * columns, own_bytes(found, buffer), shape=shape)
     assert form == pytest.approx(counted(found, buffer), rel=1e-12)
-
-
-def test_every_algorithm_has_a_form() -> None:
-    assert list(FORMS) == list(ALGORITHMS)
 
 
 @given(pairs, st.lists(st.tuples(many_ranks, bytes_of_buffers, chunks), min_size=1, max_size=6))

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
-from shardcost.collectives.exact.in_words import SYMBOLS, entries, factor, symbols_in
+from shardcost.collectives.exact.algorithms import ALGORITHMS
+from shardcost.collectives.exact.closed_forms import SYMBOLS
 from shardcost.collectives.exact.schedule import Ints
 from shardcost.collectives.exact.simulate import Simulation
 from shardcost.collectives.exact.stepped import Move, Stage, Stepped
 from shardcost.units import format_bytes
 
+_LETTER: Final = re.compile(r"[A-Za-z]")
+_BRACKETS: Final = re.compile(r"\([^()]*\)")
 _NOMINAL: Final = "simulated on links at their nominal rates, without latency"
 
 
 def algorithms() -> list[dict[str, Any]]:
     """Return every algorithm: the collectives it is for, on how many ranks, and what it does."""
-    return [
-        {
-            "name": each.name,
-            "collectives": list(each.collectives),
-            "title": each.about.title,
-            "ranks": each.about.ranks,
-            "takes": each.takes,
-            "paper": each.about.paper,
+    listed: dict[str, dict[str, Any]] = {}
+    for known in ALGORITHMS.values():
+        entry: dict[str, Any] = {
+            "name": known.name,
+            "collectives": [],
+            "title": known.title,
+            "ranks": known.ranks,
+            "takes": known.takes,
+            "paper": known.paper,
         }
-        for each in entries()
-    ]
+        listed.setdefault(known.name, entry)["collectives"].append(known.collective)
+    return list(listed.values())
 
 
 def as_data(found: Stepped) -> dict[str, Any]:
@@ -34,7 +39,7 @@ def as_data(found: Stepped) -> dict[str, Any]:
     return {
         "collective": steps.collective,
         "algorithm": steps.algorithm,
-        "title": found.about.title,
+        "title": found.algorithm.title,
         "ranks": steps.ranks,
         "participants": _participants(found),
         "chunks": steps.chunks,
@@ -65,14 +70,14 @@ def as_data(found: Stepped) -> dict[str, Any]:
         "formula": formula(found),
         "numbers": numbers(found),
         "symbols": _symbols(found),
-        "paper": found.about.paper,
+        "paper": found.algorithm.paper,
         "notes": [] if simulation is None else [_NOMINAL],
     }
 
 
 def formula(found: Stepped) -> str:
     """Return what an algorithm takes, as people write it: latency of steps, bytes over a rate."""
-    steps, share = factor(found.form.steps), factor(found.form.port_share)
+    steps, share = factor(found.form.steps), factor(found.form.port)
     return f"time = {steps}{_alpha(found)} + {share}M / B"
 
 
@@ -82,6 +87,21 @@ def numbers(found: Stepped) -> str:
     return f"time = {cost.steps} x {_alpha(found)} + {format_bytes(cost.port_bytes)} / B"
 
 
+def factor(expression: str) -> str:
+    """Return an expression as the first factor of a product: in brackets if it is a sum.
+
+    >>> factor("2*(n - 1)/n"), factor("h + 2"), factor("2*(2**h - 1)/2**h + 2")
+    ('2 (n - 1)/n x ', '(h + 2) x ', '(2 (2^h - 1)/2^h + 2) x ')
+    >>> factor("1")
+    ''
+    """
+    if expression == "1":
+        return ""
+    bare = _BRACKETS.sub("", _BRACKETS.sub("", expression))
+    text = expression.replace("**", "^").replace("*", " ")
+    return f"({text}) x " if " + " in bare or " - " in bare else f"{text} x "
+
+
 def _alpha(found: Stepped) -> str:
     """Return the latency of a step: half of it to a switch, which is half the way."""
     return "alpha/2" if found.cost.switch_steps else "alpha"
@@ -89,7 +109,12 @@ def _alpha(found: Stepped) -> str:
 
 def _symbols(found: Stepped) -> list[dict[str, Any]]:
     """Return what stands in the formula; latency and rate are whatever links have."""
-    known = {name: (found.symbols[name], SYMBOLS[name]) for name in symbols_in(found.form)}
+    used = set(_LETTER.findall(f"{found.form.steps} {found.form.port}"))
+    known = {
+        name: (found.symbols[name], symbol.meaning)
+        for name, symbol in SYMBOLS.items()
+        if name in used
+    }
     known["M"] = (found.size_bytes, "bytes of each rank's buffer")
     rows = [{"symbol": name, "value": each[0], "meaning": each[1]} for name, each in known.items()]
     return [

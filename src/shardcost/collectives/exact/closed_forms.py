@@ -1,7 +1,8 @@
 """What every algorithm costs, in closed form: steps, bytes and time, on numbers and on arrays.
 
-The forms count exactly what the schedules of `collectives.exact.algorithms` do when the buffer
-divides evenly among their chunks; the tests execute the schedules and compare.
+The forms stand beside the steps, in the records of `collectives.exact.algorithms`. They count what
+the schedules do when the buffer divides evenly among their chunks; the tests execute the schedules
+and compare.
 
 **The model.** A step starts when the one before it has ended. It costs `alpha_s`, the latency from
 rank to rank (half of it between a rank and a switch that reduces, which is half the way), and then
@@ -26,7 +27,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -41,15 +42,45 @@ from shardcost.checks import (
     is_array,
     positive_or_array,
 )
+from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.exact.algorithms import (
+    ALGORITHMS,
+    COLLECTIVES,
     algorithm_named,
     algorithms_of,
     check_options,
     most_square,
 )
+from shardcost.collectives.exact.algorithms.plan import Algorithm, Form
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.receipt import evaluate
 
 Wiring: TypeAlias = Literal["switch", "mesh"]
+Values: TypeAlias = Mapping[str, Any]
+"""Of the symbols of a form, by name: numbers or arrays."""
+
+
+class Symbol(NamedTuple):
+    """A name in the expressions of a `Form`."""
+
+    meaning: str
+    value: Callable[[Values], Any] | None = None
+    """By the symbols before it; None where it is given."""
+
+
+SYMBOLS: Final[Mapping[str, Symbol]] = {
+    "n": Symbol("ranks"),
+    "k": Symbol("pieces that follow each other"),
+    "X": Symbol("columns, or ranks of a node"),
+    "Y": Symbol("rows, or nodes"),
+    "h": Symbol("floor(log2 n)", lambda at: _bits(at["n"]) - 1),
+    "c": Symbol("ceil(log2 n)", lambda at: _bits(at["n"] - 1)),
+    "g": Symbol("floor(log2 (n - 1))", lambda at: _bits(at["n"] - 1) - 1),
+    "e": Symbol("ranks in excess of a power of two", lambda at: at["n"] - 2 ** at["h"]),
+    "f": Symbol("floor(log2 e) + 1", lambda at: _bits(at["e"])),
+    "b": Symbol("ones in the binary numbers 1 to n - 1", lambda at: sum(_ones(at["n"]))),
+    "m": Symbol("most of them in one place", lambda at: _largest(_ones(at["n"]))),
+}
 
 
 class Cost(NamedTuple):
@@ -129,14 +160,55 @@ def cost(
     >>> found.steps, found.sent_bytes, found.link_bytes
     (1, 3000.0, 1000.0)
     """
-    takes = algorithm_named(collective, algorithm).takes
-    n, k = _counts("ranks", ranks), _counts("chunks", chunks)
+    known = algorithm_named(collective, algorithm)
+    at = values(ranks, chunks, shape, known)
     size = positive_or_array("size_bytes", size_bytes)
-    check_options(collective, algorithm, k, shape)
-    arguments: tuple[Any, ...] = (n, k) if takes == "chunks" else (n,)
-    if takes == "shape":
-        arguments = _shape(shape, n)
-    return FORMS[collective, algorithm](*arguments).times(n > 1).of(size)
+    several = _counts("ranks", ranks) > 1
+
+    def valued(field: Callable[[Form], str]) -> Any:
+        return _plain(several * _chosen(known, field, at))
+
+    return Cost(
+        steps=valued(lambda form: form.steps),
+        sent_bytes=valued(lambda form: form.sent or form.port) * size,
+        link_bytes=valued(lambda form: form.link) * size,
+        port_bytes=valued(lambda form: form.port) * size,
+        wire_bytes=valued(lambda form: form.wire or form.port) * size,
+        switch_steps=valued(lambda form: form.steps) if known.in_switch else 0,
+    )
+
+
+def values(
+    ranks: Count, chunks: Count, shape: tuple[Count, Count] | None, algorithm: Algorithm
+) -> dict[str, Any]:
+    """Return what the symbols of an algorithm's forms stand for; forms hold from two ranks on."""
+    check_options(algorithm.collective, algorithm.name, _counts("chunks", chunks), shape)
+    n = _counts("ranks", ranks)
+    rows, columns = _shape(shape, n) if algorithm.takes == "shape" else (1, n)
+    at: dict[str, Any] = {
+        "n": np.maximum(n, 2),
+        "k": _counts("chunks", chunks),
+        "X": np.where(n == 1, 2, columns)[()],
+        "Y": rows,
+    }
+    for name, symbol in SYMBOLS.items():
+        if symbol.value is not None:
+            at[name] = symbol.value(at)
+    return at
+
+
+def form_at(algorithm: Algorithm, at: Values) -> Form:
+    """Return the form that holds for a number of ranks."""
+    return next(form for form in algorithm.forms if form.holds(at))
+
+
+def _chosen(algorithm: Algorithm, field: Callable[[Form], str], at: Values) -> Any:
+    """Return what an expression of the forms comes to, in every cell that of the first to hold."""
+    *cases, last = algorithm.forms
+    value = evaluate(field(last), at, _FUNCTIONS)
+    for form in reversed(cases):
+        value = np.where(form.holds(at), evaluate(field(form), at, _FUNCTIONS), value)[()]
+    return value
 
 
 def time_s(
@@ -176,14 +248,17 @@ def two_tier_time_s(
     >>> two_tier_time_s("all_reduce", 1, 8, 9_000_000, (1e-6, 5e-6), rates)
     4.9e-05
     """
-    if collective not in _LEVEL_FORMS:
-        raise UnknownNameError("hierarchical collective", collective, _LEVEL_FORMS)
-    rows, columns = _counts("nodes", nodes), _counts("ranks_per_node", ranks_per_node)
+    if (collective, "hierarchical") not in ALGORITHMS:
+        known = [name for name in COLLECTIVES if (name, "hierarchical") in ALGORITHMS]
+        raise UnknownNameError("hierarchical collective", collective, known)
+    exchanges = collective == "all_to_all"
+    level = "pairwise" if exchanges else "ring"
     size = positive_or_array("size_bytes", size_bytes)
     alphas, rates = _pair("alpha_s", alpha_s), _pair("bytes_per_s", bytes_per_s)
-    tiers = zip(_levels(collective, rows, columns), alphas, rates, strict=True)
-    inside, across = (level.of(size).time_s(alpha, rate) for level, alpha, rate in tiers)
-    return inside + across
+    inside = cost(collective, level, _counts("ranks_per_node", ranks_per_node), size)
+    left = size if exchanges else size / ranks_per_node  # of a reduce-scatter inside
+    across = cost(collective, level, _counts("nodes", nodes), left)
+    return inside.time_s(alphas[0], rates[0]) + across.time_s(alphas[1], rates[1])
 
 
 def best_chunks(
@@ -263,306 +338,12 @@ def lower_bound(
     n, ports = _counts("ranks", ranks), _counts("partners", partners)
     size = positive_or_array("size_bytes", size_bytes)
     several = n > 1
-    share = _LEAST_SHARES[collective](n)
+    share = bus_factor(collective, n)
     if in_switch:
         least = 1.0 if collective == "all_reduce" else share
         return Bound(_plain(2 * several), _plain(several * least) * size, _plain(2 * several))
     steps = 1 if collective == "send_recv" else _ceil_log(n, ports + 1)
     return Bound(_plain(several * steps), _plain(several * share) * size)
-
-
-_LEAST_SHARES: Final[dict[str, Callable[[Any], Any]]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "broadcast": lambda _: 1.0,
-    "reduce": lambda _: 1.0,
-    "send_recv": lambda _: 1.0,
-}
-
-
-class _Shares(NamedTuple):
-    """The fields of a `Cost`, as shares of the buffer."""
-
-    steps: Any
-    sent: Any
-    link: Any
-    port: Any
-    wire: Any
-    switch_steps: Any = 0
-
-    def times(self, count: Any) -> _Shares:
-        """Return phases in turn that are alike, such as reduce-scatter and all-gather."""
-        return _Shares(*(count * each for each in self))
-
-    def of(self, size_bytes: Any) -> Cost:
-        """Return the cost for a buffer of this size."""
-        sent, link, port, wire = (_plain(share) * size_bytes for share in self[1:5])
-        return Cost(_plain(self.steps), sent, link, port, wire, _plain(self.switch_steps))
-
-
-# Rings. Patarasuk, Yuan, 2009, "Bandwidth optimal all-reduce algorithms for clusters of
-# workstations"
-
-
-def _ring(n: Any) -> _Shares:
-    share = (n - 1) / n
-    return _Shares(n - 1, share, share, share, share)
-
-
-def _bidirectional_ring(n: Any) -> _Shares:
-    share = (n - 1) / n
-    one_way = np.where(n == 2, share, share / 2)  # between two, both ways round are one link
-    return _Shares(n - 1, share, one_way, share, one_way)
-
-
-# Direct. Pairwise exchange: Thakur, Rabenseifner, Gropp, 2005, "Optimization of collective
-# communication operations in MPICH"; the others are one message to everyone at once.
-
-
-def _direct(n: Any) -> _Shares:
-    share = (n - 1) / n
-    return _Shares(np.ones_like(n), share, 1 / n, share, 1 / n)
-
-
-def _pairwise(n: Any) -> _Shares:
-    share = (n - 1) / n
-    return _Shares(n - 1, share, (n > 1) / n, share, share)
-
-
-def _one_shot(n: Any) -> _Shares:
-    return _Shares(np.ones_like(n), n - 1, 1, n - 1, 1)
-
-
-def _send_recv(n: Any) -> _Shares:
-    return _Shares(np.ones_like(n), 1, 1, 1, 1)
-
-
-# Recursive. Thakur, Rabenseifner, Gropp, 2005, "Optimization of collective communication operations
-# in MPICH". Where n is no power of two, ranks in excess hand over before and are told after.
-
-
-def _recursive_doubling(n: Any) -> _Shares:
-    rounds = _floor_log2(n)
-    folds = _is_folded(n)
-    steps = rounds + 2 * folds
-    return _Shares(steps, rounds + folds, 1, steps, steps)
-
-
-def _halving_doubling(n: Any) -> _Shares:
-    rounds = _floor_log2(n)
-    folds = _is_folded(n)
-    core = _power_of_two(rounds)
-    exchanged = 2 * (core - 1) / core
-    serial = exchanged + 2 * folds
-    return _Shares(2 * rounds + 2 * folds, exchanged + folds, 1, serial, serial)
-
-
-def _doubling_all_gather(n: Any) -> _Shares:
-    rounds = _floor_log2(n)
-    folds = _is_folded(n)
-    excess = n - _power_of_two(rounds)
-    # In round i the busiest sends 2^i blocks and those of min(2^i, excess) guests. The second adds
-    # up to a power of two, less one, while 2^i <= excess, and to the excess in each round after.
-    full_rounds = _floor_log2(np.maximum(excess, 1)) + 1
-    of_guests = folds * (_power_of_two(full_rounds) - 1 + (rounds - full_rounds) * excess)
-    exchanged = (_power_of_two(rounds) - 1 + of_guests) / n
-    told = folds * (n - 1) / n
-    serial = folds / n + exchanged + told
-    return _Shares(rounds + 2 * folds, exchanged + told, np.where(folds, told, 0.5), serial, serial)
-
-
-def _halving_reduce_scatter(n: Any) -> _Shares:
-    # Backwards, everyone sends what it received: all blocks but its own.
-    return _doubling_all_gather(n)._replace(sent=(n - 1) / n)
-
-
-# Bruck, Ho, Kipnis, Upfal, Weathersby, 1997, "Efficient algorithms for all-to-all communications in
-# multiport message-passing systems"
-
-
-def _bruck(n: Any) -> _Shares:
-    rounds = _ceil_log2(n)
-    share = (n - 1) / n
-    last = n - _power_of_two(rounds - 1)
-    link = np.maximum(last, _power_of_two(rounds - 2)) / n
-    return _Shares(rounds, share, link, share, share)
-
-
-def _bruck_all_to_all(n: Any) -> _Shares:
-    rounds = _ceil_log2(n)
-    total = largest = np.zeros_like(n)
-    for bit in range(int(rounds.max())):
-        # Of the distances 0 … n - 1, so many have this bit: half of each full period of the bit,
-        # and what the last one, cut short, has beyond its first half.
-        half = 1 << bit
-        moving = n // (2 * half) * half + np.maximum(n % (2 * half) - half, 0)
-        total, largest = total + moving, np.maximum(largest, moving)
-    return _Shares(rounds, total / n, largest / n, total / n, total / n)
-
-
-# Trees. Binomial, chain: Chan, Heimlich, Purkayastha, van de Geijn, 2007, "Collective
-# communication: theory, practice, and experience". Double binary: Sanders, Speck, Träff, 2009,
-# "Two-tree algorithms for full bandwidth broadcast, reduction and scan", here with both children
-# served in one step.
-
-
-def _chain(n: Any, k: Any) -> _Shares:
-    steps = n - 2 + k
-    return _Shares(steps, 1, 1, steps / k, steps / k)
-
-
-def _binomial_broadcast(n: Any) -> _Shares:
-    rounds = _ceil_log2(n)
-    return _Shares(rounds, rounds, 1, rounds, rounds)
-
-
-def _binomial_reduce(n: Any) -> _Shares:
-    return _binomial_broadcast(n)._replace(sent=1)
-
-
-def _tree_broadcast(n: Any, k: Any) -> _Shares:
-    steps = _floor_log2(n) + k - 1
-    # In every step some rank serves two children, unless the lowest level is a single leaf: that is
-    # served alone in the last step, or, where it is the only child of all, in every step.
-    alone = _is_power_of_two(n) * np.where(n == 2, k, 1)
-    return _Shares(steps, np.minimum(n - 1, 2), 1, (2 * steps - alone) / k, steps / k)
-
-
-def _tree_reduce(n: Any, k: Any) -> _Shares:
-    return _tree_broadcast(n, k)._replace(sent=1)
-
-
-def _tree_all_reduce(n: Any, k: Any) -> _Shares:
-    # Up once, and down to two children: the fifth rank gives a rank below the root its second.
-    sent = np.where(n >= 5, 3, np.minimum(n - 1, 2))
-    return _tree_broadcast(n, k).times(2)._replace(sent=sent, link=1)
-
-
-def _double_tree(n: Any, k: Any) -> _Shares:
-    steps = _floor_log2(n - 1) + k
-    # A piece is 1/k of half the buffer. In every step some rank sends two. The exception is a step
-    # in which only the ranks just below the root send, if these have a single child.
-    single = (n > 2) & _is_power_of_two(n - 1) & ((k == 1) | (n == 3))
-    link = np.where(n == 2, 1.0, 0.5)  # between two, both trees are one link
-    return _Shares(steps, 1, link, (2 * steps - single) / (2 * k), link * steps / k)
-
-
-def _double_tree_all_reduce(n: Any, k: Any) -> _Shares:
-    # A half up each tree, and a half down to each child in one of them, of which there are at most
-    # two, and for two and three ranks none and one.
-    sent = np.minimum(n / 2, 2)
-    return _double_tree(n, k).times(2)._replace(sent=sent, link=1)
-
-
-# In the switch. NVLS: Klenk, Jiang, Thorson, Dennison, 2020, "An in-network architecture for
-# accelerating shared-memory multiprocessor collectives". SHARP: Graham et al., 2016, "Scalable
-# hierarchical aggregation protocol (SHArP): a hardware architecture for efficient data reduction".
-
-
-def _nvls_all_reduce(n: Any, k: Any) -> _Shares:
-    # A piece goes M/k up, 1/n of that down, the same up again, and M/k down; stages of different
-    # pieces overlap. A large transfer is under way in each of the k + 3 steps, except where one or
-    # two pieces leave a gap between the first stage and the last. A small one adds to the busiest
-    # port in k - 1 steps, or fills the gap.
-    large = np.minimum(2 * k, k + 3)
-    small = np.where(k == 1, 2, k - 1)
-    serial = (large + small / n) / k
-    return _Shares(k + 3, 1 + 1 / n, 1 + 1 / n, serial, serial, switch_steps=k + 3)
-
-
-def _nvls_reduce_scatter(n: Any, k: Any) -> _Shares:
-    serial = 1 + 1 / (n * k)
-    return _Shares(k + 1, 1, 1, serial, serial, switch_steps=k + 1)
-
-
-def _nvls_all_gather(n: Any, k: Any) -> _Shares:
-    return _nvls_reduce_scatter(n, k)._replace(sent=1 / n)
-
-
-def _sharp_all_reduce(_: Any, k: Any) -> _Shares:
-    return _Shares(k + 1, 1, 1, (k + 1) / k, (k + 1) / k, switch_steps=k + 1)
-
-
-# Two levels. Mikami et al., 2018, "Massively distributed SGD: ImageNet/ResNet-50 training in a
-# flash"
-
-
-_LEVEL_FORMS: Final[dict[str, tuple[Callable[[Any], _Shares], bool]]] = {
-    "all_reduce": (lambda n: _ring(n).times(2), True),
-    "reduce_scatter": (_ring, True),
-    "all_gather": (_ring, True),
-    "all_to_all": (_pairwise, False),
-}
-"""By collective: the form of one level, and whether only a column's share reaches the second."""
-
-
-def _levels(collective: str, rows: Any, columns: Any) -> tuple[_Shares, _Shares]:
-    """Return the shares along rows (inside a node) and along columns (across nodes)."""
-    form, scatters = _LEVEL_FORMS[collective]
-    outer = form(rows)
-    if scatters:
-        outer = outer.times(1 / columns)._replace(steps=outer.steps, switch_steps=0)
-    return form(columns), outer
-
-
-def _two_levels(collective: str) -> Callable[[Any, Any], _Shares]:
-    """Return the form of both levels together, one after the other on links of their own."""
-
-    def form(rows: Any, columns: Any) -> _Shares:
-        inner, outer = _levels(collective, rows, columns)
-        both = _Shares(*(one + other for one, other in zip(inner, outer, strict=True)))
-        return both._replace(link=np.maximum(inner.link, outer.link))
-
-    return form
-
-
-FORMS: Final[dict[tuple[str, str], Callable[..., _Shares]]] = {
-    ("all_reduce", "ring"): lambda n: _ring(n).times(2),
-    ("all_reduce", "bidirectional_ring"): lambda n: _bidirectional_ring(n).times(2),
-    ("all_reduce", "recursive_doubling"): _recursive_doubling,
-    ("all_reduce", "halving_doubling"): _halving_doubling,
-    ("all_reduce", "binary_tree"): _tree_all_reduce,
-    ("all_reduce", "double_binary_tree"): _double_tree_all_reduce,
-    ("all_reduce", "torus_2d"): _two_levels("all_reduce"),
-    ("all_reduce", "hierarchical"): _two_levels("all_reduce"),
-    ("all_reduce", "one_shot"): _one_shot,
-    ("all_reduce", "two_shot"): lambda n: _direct(n).times(2),
-    ("all_reduce", "nvls"): _nvls_all_reduce,
-    ("all_reduce", "sharp"): _sharp_all_reduce,
-    ("reduce_scatter", "ring"): _ring,
-    ("reduce_scatter", "bidirectional_ring"): _bidirectional_ring,
-    ("reduce_scatter", "recursive_halving"): _halving_reduce_scatter,
-    ("reduce_scatter", "bruck"): _bruck,
-    ("reduce_scatter", "torus_2d"): _two_levels("reduce_scatter"),
-    ("reduce_scatter", "hierarchical"): _two_levels("reduce_scatter"),
-    ("reduce_scatter", "direct"): _direct,
-    ("reduce_scatter", "nvls"): _nvls_reduce_scatter,
-    ("all_gather", "ring"): _ring,
-    ("all_gather", "bidirectional_ring"): _bidirectional_ring,
-    ("all_gather", "recursive_doubling"): _doubling_all_gather,
-    ("all_gather", "bruck"): _bruck,
-    ("all_gather", "torus_2d"): _two_levels("all_gather"),
-    ("all_gather", "hierarchical"): _two_levels("all_gather"),
-    ("all_gather", "direct"): _direct,
-    ("all_gather", "nvls"): _nvls_all_gather,
-    ("all_to_all", "direct"): _direct,
-    ("all_to_all", "pairwise"): _pairwise,
-    ("all_to_all", "bruck"): _bruck_all_to_all,
-    ("all_to_all", "torus_2d"): _two_levels("all_to_all"),
-    ("all_to_all", "hierarchical"): _two_levels("all_to_all"),
-    ("broadcast", "chain"): _chain,
-    ("broadcast", "binomial"): _binomial_broadcast,
-    ("broadcast", "binary_tree"): _tree_broadcast,
-    ("broadcast", "double_binary_tree"): _double_tree,
-    ("reduce", "chain"): _chain,
-    ("reduce", "binomial"): _binomial_reduce,
-    ("reduce", "binary_tree"): _tree_reduce,
-    ("reduce", "double_binary_tree"): _double_tree,
-    ("send_recv", "direct"): _send_recv,
-}
-"""The form of every algorithm, of the arguments that `algorithms.ALGORITHMS` says it takes."""
 
 
 # Arguments, and arithmetic that is exact on numbers and arrays
@@ -606,13 +387,28 @@ def _plain(value: Any) -> Any:
     return value if is_array(value) else np.asarray(value).item()
 
 
-def _floor_log2(n: Any) -> Any:
-    # Floats hold the exponent, so unlike a logarithm this is exact.
-    return np.frexp(n)[1].astype(np.int64) - 1
+_FUNCTIONS: Final = {"max": np.maximum, "min": np.minimum, "ceil": np.ceil}
 
 
-def _ceil_log2(n: Any) -> Any:
-    return _floor_log2(n - 1) + 1
+def _bits(n: Any) -> Any:
+    """Return the length of a binary number; floats hold the exponent, so this is exact."""
+    return np.frexp(n)[1].astype(np.int64)
+
+
+def _ones(n: Any) -> list[Any]:
+    """Return how many of the numbers 0 … n - 1 have a one, by binary place.
+
+    Half of each full period of the place, and of the last, cut short, what is beyond its half.
+    """
+    halves = [1 << place for place in range(int(np.max(_bits(n - 1))))]
+    return [n // (2 * half) * half + np.maximum(n % (2 * half) - half, 0) for half in halves]
+
+
+def _largest(several: list[Any]) -> Any:
+    largest = several[0]
+    for one in several[1:]:
+        largest = np.maximum(largest, one)
+    return largest
 
 
 def _ceil_log(n: Any, base: Any) -> Any:
@@ -622,16 +418,3 @@ def _ceil_log(n: Any, base: Any) -> Any:
         steps = steps + (reached < n)
         reached = np.where(reached < n, reached * base, reached)
     return steps
-
-
-def _power_of_two(exponent: Any) -> Any:
-    return np.ldexp(1.0, exponent)
-
-
-def _is_power_of_two(n: Any) -> Any:
-    return (n & (n - 1)) == 0
-
-
-def _is_folded(n: Any) -> Any:
-    """Return 1 where a power of two leaves ranks in excess, and 0 where not."""
-    return 1 - _is_power_of_two(n)

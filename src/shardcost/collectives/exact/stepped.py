@@ -25,7 +25,7 @@ from shardcost.collectives.exact.algorithms import (
     most_square,
     schedule,
 )
-from shardcost.collectives.exact.in_words import About, Form, about, form_of, values_of
+from shardcost.collectives.exact.algorithms.plan import Algorithm, Form
 from shardcost.collectives.exact.schedule import (
     Ints,
     Schedule,
@@ -107,11 +107,13 @@ class Stepped:
     """By chunk, the rank whose block it is part of."""
     traffic: Traffic
     lanes: tuple[Lane, ...]
+    algorithm: Algorithm
     form: Form
+    """The closed form that holds among so many ranks …"""
     symbols: dict[str, int]
-    """What stands in the form, with its value here."""
+    """… what its symbols stand for …"""
     cost: closed_forms.Cost
-    about: About
+    """… and what it comes to."""
     simulation: Simulation | None
     places: tuple[int, ...] | None
     """The place of each participant in the topology."""
@@ -130,8 +132,7 @@ class Stepped:
     def least_sent_bytes(self) -> float | None:
         """That each rank must send where ranks do the adding; None where not all ranks send.
 
-        2 (n - 1)/n of the buffer for an all-reduce (Patarasuk and Yuan, 2009), which is also what
-        bus bandwidth counts.
+        It is what bus bandwidth counts (Patarasuk and Yuan, 2009).
         """
         collective = self.schedule.collective
         if collective in {"broadcast", "reduce"}:
@@ -168,14 +169,14 @@ def stepped(
         nodes: Of the cluster, that the ranks are spread over evenly; as few as hold them if left
             out.
     """
-    takes = algorithm_named(collective, algorithm).takes
+    known = algorithm_named(collective, algorithm)
     ranks = whole_number("ranks", ranks, least=2)
     if ranks > MOST_RANKS:
         raise BadValueError("ranks", ranks, f"at most {MOST_RANKS}, to be looked at step by step")
-    pieces = _checked_pieces(pieces, takes)
+    pieces = _checked_pieces(pieces, known.takes)
     size_bytes = whole_number("size_bytes", size_bytes, least=1)
     topology = None if cluster is None else _wired(cluster, ranks, nodes)
-    if takes == "shape" and shape is None:
+    if known.takes == "shape" and shape is None:
         shape = _usual_shape(algorithm, ranks, topology)
     steps = schedule(collective, algorithm, ranks, chunks=pieces, shape=shape)
     room: Any = buffer_bytes(collective, ranks, size_bytes)
@@ -183,7 +184,7 @@ def stepped(
     places = None if simulation is None else _places(steps, simulation.topology)
     start = _start(steps)
     sent = traffic(steps, room)
-    form = form_of(collective, algorithm, ranks, pieces, shape)
+    at = closed_forms.values(ranks, pieces, shape, known)
     return Stepped(
         schedule=steps,
         size_bytes=size_bytes,
@@ -196,12 +197,12 @@ def stepped(
         owners=tuple(_owners(steps).tolist()),
         traffic=sent,
         lanes=tuple(_lanes(sent, simulation, places)),
-        form=form,
-        symbols=dict(values_of(ranks, pieces, shape)),
+        algorithm=known,
+        form=closed_forms.form_at(known, at),
+        symbols={name: int(value) for name, value in at.items()},
         cost=closed_forms.cost(
             collective, algorithm, ranks, size_bytes, chunks=pieces, shape=shape
         ),
-        about=about(collective, algorithm),
         simulation=simulation,
         places=places,
     )

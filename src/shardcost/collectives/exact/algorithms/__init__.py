@@ -18,14 +18,12 @@ What else a rank holds at the end is left open. One rank alone has nothing to do
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import isqrt
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from shardcost.checks import Count, anywhere, count_or_array
 from shardcost.collectives.exact.algorithms import direct, grid, in_switch, recursive, ring, tree
-from shardcost.collectives.exact.algorithms.plan import Plan
+from shardcost.collectives.exact.algorithms.plan import Algorithm, Plan
 from shardcost.collectives.exact.schedule import Schedule
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.scalars import whole_number
@@ -38,70 +36,25 @@ Shape: TypeAlias = tuple[int, int]
 """Rows and columns of a torus; nodes and ranks per node of a cluster."""
 
 
-@dataclass(frozen=True)
-class Algorithm:
-    """How the steps are built: from the number of ranks, and from what the algorithm `takes`."""
-
-    build: Callable[..., Plan]
-    takes: Literal["ranks", "chunks", "shape"] = "ranks"
-    """ranks: ``build(ranks)``; chunks: ``build(ranks, chunks)``; shape: ``build(*shape)``."""
-
-
-def _pipelined(build: Callable[[int, int], Plan]) -> Algorithm:
-    return Algorithm(build, takes="chunks")
-
-
-def _shaped(build: Callable[[int, int], Plan]) -> Algorithm:
-    return Algorithm(build, takes="shape")
-
+COLLECTIVES: Final = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "send_recv",
+)
+_FAMILIES: Final = (ring, recursive, tree, grid, direct, in_switch)
 
 ALGORITHMS: Final[dict[tuple[str, str], Algorithm]] = {
-    ("all_reduce", "ring"): Algorithm(ring.all_reduce),
-    ("all_reduce", "bidirectional_ring"): Algorithm(ring.bidirectional_all_reduce),
-    ("all_reduce", "recursive_doubling"): Algorithm(recursive.doubling_all_reduce),
-    ("all_reduce", "halving_doubling"): Algorithm(recursive.halving_doubling_all_reduce),
-    ("all_reduce", "binary_tree"): _pipelined(tree.binary_all_reduce),
-    ("all_reduce", "double_binary_tree"): _pipelined(tree.double_binary_all_reduce),
-    ("all_reduce", "torus_2d"): _shaped(grid.all_reduce),
-    ("all_reduce", "hierarchical"): _shaped(grid.all_reduce),
-    ("all_reduce", "one_shot"): Algorithm(direct.one_shot_all_reduce),
-    ("all_reduce", "two_shot"): Algorithm(direct.two_shot_all_reduce),
-    ("all_reduce", "nvls"): _pipelined(in_switch.nvls_all_reduce),
-    ("all_reduce", "sharp"): _pipelined(in_switch.sharp_all_reduce),
-    ("reduce_scatter", "ring"): Algorithm(ring.reduce_scatter),
-    ("reduce_scatter", "bidirectional_ring"): Algorithm(ring.bidirectional_reduce_scatter),
-    ("reduce_scatter", "recursive_halving"): Algorithm(recursive.halving_reduce_scatter),
-    ("reduce_scatter", "bruck"): Algorithm(recursive.bruck_reduce_scatter),
-    ("reduce_scatter", "torus_2d"): _shaped(grid.reduce_scatter),
-    ("reduce_scatter", "hierarchical"): _shaped(grid.reduce_scatter),
-    ("reduce_scatter", "direct"): Algorithm(direct.reduce_scatter),
-    ("reduce_scatter", "nvls"): _pipelined(in_switch.nvls_reduce_scatter),
-    ("all_gather", "ring"): Algorithm(ring.all_gather),
-    ("all_gather", "bidirectional_ring"): Algorithm(ring.bidirectional_all_gather),
-    ("all_gather", "recursive_doubling"): Algorithm(recursive.doubling_all_gather),
-    ("all_gather", "bruck"): Algorithm(recursive.bruck_all_gather),
-    ("all_gather", "torus_2d"): _shaped(grid.all_gather),
-    ("all_gather", "hierarchical"): _shaped(grid.all_gather),
-    ("all_gather", "direct"): Algorithm(direct.all_gather),
-    ("all_gather", "nvls"): _pipelined(in_switch.nvls_all_gather),
-    ("all_to_all", "direct"): Algorithm(direct.all_to_all),
-    ("all_to_all", "pairwise"): Algorithm(direct.pairwise_all_to_all),
-    ("all_to_all", "bruck"): Algorithm(recursive.bruck_all_to_all),
-    ("all_to_all", "torus_2d"): _shaped(grid.all_to_all),
-    ("all_to_all", "hierarchical"): _shaped(grid.all_to_all),
-    ("broadcast", "chain"): _pipelined(tree.chain_broadcast),
-    ("broadcast", "binomial"): Algorithm(tree.binomial_broadcast),
-    ("broadcast", "binary_tree"): _pipelined(tree.binary_broadcast),
-    ("broadcast", "double_binary_tree"): _pipelined(tree.double_binary_broadcast),
-    ("reduce", "chain"): _pipelined(tree.chain_reduce),
-    ("reduce", "binomial"): Algorithm(tree.binomial_reduce),
-    ("reduce", "binary_tree"): _pipelined(tree.binary_reduce),
-    ("reduce", "double_binary_tree"): _pipelined(tree.double_binary_reduce),
-    ("send_recv", "direct"): Algorithm(direct.send_recv),
+    (known.collective, known.name): known
+    for collective in COLLECTIVES
+    for family in _FAMILIES
+    for known in family.ALGORITHMS
+    if known.collective == collective
 }
 """Every algorithm there is, by collective and name."""
-
-COLLECTIVES: Final = tuple(dict.fromkeys(collective for collective, _ in ALGORITHMS))
 
 
 def schedule(
@@ -144,7 +97,7 @@ def algorithms_of(collective: str) -> tuple[str, ...]:
     """Return the names of a collective's algorithms.
 
     >>> algorithms_of("all_to_all")
-    ('direct', 'pairwise', 'bruck', 'torus_2d', 'hierarchical')
+    ('bruck', 'torus_2d', 'hierarchical', 'direct', 'pairwise')
     """
     if collective not in COLLECTIVES:
         raise UnknownNameError("collective", collective, COLLECTIVES)

@@ -1,16 +1,24 @@
 """Direct algorithms: every rank talks to every other without a rank between them.
 
 Behind a switch, or in a full mesh, this takes the fewest steps. One-shot and two-shot all-reduce
-are the kernels of inference libraries for small and middling buffers; pairwise exchange, for
-buffers so large that one partner at a time keeps the port busy, is in Thakur, Rabenseifner, Gropp,
-2005, "Optimization of collective communication operations in MPICH".
+are the kernels of inference libraries for small and middling buffers; pairwise exchange is for
+buffers so large that one partner at a time keeps the port busy.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
-from shardcost.collectives.exact.algorithms.plan import Plan, in_turn, mirrored
+from shardcost.collectives.exact.algorithms.plan import (
+    THAKUR,
+    Algorithm,
+    Form,
+    Plan,
+    in_turn,
+    mirrored,
+)
 from shardcost.collectives.exact.schedule import Ints, Step
 
 
@@ -61,3 +69,42 @@ def other_pairs(ranks: int) -> tuple[Ints, Ints]:
     source, target = np.divmod(np.arange(ranks**2), ranks)
     apart = source != target
     return source[apart], target[apart]
+
+
+_AT_ONCE: Final = (Form("1", "(n - 1)/n", "1/n", wire="1/n"),)
+_TO_ALL: Final = "everyone sends to everyone what it must, in one step"
+
+ALGORITHMS: Final = (
+    Algorithm(
+        "all_reduce",
+        "one_shot",
+        one_shot_all_reduce,
+        (Form("1", "n - 1", wire="1"),),
+        "everyone sends its whole buffer to everyone",
+    ),
+    Algorithm(
+        "all_reduce",
+        "two_shot",
+        two_shot_all_reduce,
+        (Form("2", "2*(n - 1)/n", "2/n", wire="2/n"),),
+        "every block goes to its owner, and the sum from there to all",
+    ),
+    Algorithm("reduce_scatter", "direct", reduce_scatter, _AT_ONCE, _TO_ALL),
+    Algorithm("all_gather", "direct", all_gather, _AT_ONCE, _TO_ALL),
+    Algorithm("all_to_all", "direct", all_to_all, _AT_ONCE, _TO_ALL),
+    Algorithm(
+        "all_to_all",
+        "pairwise",
+        pairwise_all_to_all,
+        (Form("n - 1", "(n - 1)/n", "1/n"),),
+        "everyone sends to everyone, one partner at a time",
+        THAKUR,
+    ),
+    Algorithm(
+        "send_recv",
+        "direct",
+        send_recv,
+        (Form("1", "1"),),
+        "everyone sends its buffer to the next rank",
+    ),
+)

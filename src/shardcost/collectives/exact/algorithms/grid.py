@@ -5,19 +5,20 @@ column is a rail that joins the GPUs of one place in all nodes, and the steps ar
 differs is what they cost (`shardcost.collectives.exact.closed_forms.two_tier_time_s`).
 
 All-reduce: reduce-scatter along the row, all-reduce of what is left along the column, all-gather
-along the row, each by a ring (Mikami et al., 2018, "Massively distributed SGD: ImageNet/ResNet-50
-training in a flash"; in one more dimension Jain, Sabharwal, 2010, "Optimal bucket algorithms for
-large MPI collectives on torus interconnects"). Most bytes travel along rows, so rows should be the
-faster links.
+along the row, each by a ring (in one more dimension Jain, Sabharwal, 2010, "Optimal bucket
+algorithms for large MPI collectives on torus interconnects"). Most bytes travel along rows, so rows
+should be the faster links.
 
 Rank ``row * columns + column`` owns the block of that number.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
-from shardcost.collectives.exact.algorithms.plan import Plan, in_turn, mirrored
+from shardcost.collectives.exact.algorithms.plan import Algorithm, Form, Plan, in_turn, mirrored
 from shardcost.collectives.exact.algorithms.ring import passed_around
 from shardcost.collectives.exact.schedule import Ints, Step
 
@@ -68,3 +69,31 @@ def _gathered(ranks: Ints) -> Plan:
     whole_columns = np.broadcast_to(ranks.T, (*ranks.shape, len(ranks)))
     first = passed_around(ranks.T, ranks.T[..., None])
     return Plan(ranks.size, first + passed_around(ranks, whole_columns))
+
+
+_PAPER: Final = (
+    "Mikami et al., 2018, Massively distributed SGD: ImageNet/ResNet-50 training in a flash"
+)
+_RANKS: Final = "any number, as rows times columns; a prime number is a single row"
+_ONCE: Final = Form("(X - 1) + (Y - 1)", "(n - 1)/n", "max((X - 1)/X, (Y - 1)/n)")
+_TWICE: Final = Form("2*(X - 1) + 2*(Y - 1)", "2*(n - 1)/n", "2*max((X - 1)/X, (Y - 1)/n)")
+_EXCHANGE: Final = Form(
+    "(X - 1) + (Y - 1)",
+    "(X - 1)/X + (Y - 1)/Y",
+    "max(min(1, X - 1)/X, min(1, Y - 1)/Y)",
+)
+_WAYS: Final = {
+    "torus_2d": "along rows, then along columns",
+    "hierarchical": "inside each node, then across nodes",
+}
+
+ALGORITHMS: Final = tuple(
+    Algorithm(collective, name, build, (form,), f"{way}, {by}", _PAPER, _RANKS, "shape")
+    for name, way in _WAYS.items()
+    for collective, build, form, by in (
+        ("all_reduce", all_reduce, _TWICE, "by rings"),
+        ("reduce_scatter", reduce_scatter, _ONCE, "by rings"),
+        ("all_gather", all_gather, _ONCE, "by rings"),
+        ("all_to_all", all_to_all, _EXCHANGE, "one partner at a time"),
+    )
+)

@@ -1,22 +1,21 @@
 """Reduction and replication in the switch: participant n is a switch that can add and multicast.
 
-NVLS (Klenk, Jiang, Thorson, Dennison, 2020, "An in-network architecture for accelerating
-shared-memory multiprocessor collectives"): each rank works on the block it owns. It loads the
-block through the switch, which adds up what all ranks hold, and stores the sum through the switch,
-which hands it to all. A rank's link carries M (1 + 1/n) bytes each way.
+NVLS: each rank works on the block it owns. It loads the block through the switch, which adds up
+what all ranks hold, and stores the sum through the switch, which hands it to all. A rank's link
+carries M (1 + 1/n) bytes each way.
 
-SHARP (Graham et al., 2016, "Scalable hierarchical aggregation protocol (SHArP): a hardware
-architecture for efficient data reduction"): everyone sends its buffer to the switch, and gets the
-sum from it: M bytes each way.
+SHARP: everyone sends its buffer to the switch, and gets the sum from it: M bytes each way.
 
 The buffer is cut into pieces so that the ways up and down are busy at the same time.
 """
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import numpy as np
 
-from shardcost.collectives.exact.algorithms.plan import Plan, in_turn, pipelined
+from shardcost.collectives.exact.algorithms.plan import Algorithm, Form, Plan, in_turn, pipelined
 from shardcost.collectives.exact.schedule import Step
 
 
@@ -56,3 +55,61 @@ def _multicast(ranks: int) -> Plan:
     # The hardware serves the sender too: a multicast group is all of its ranks.
     down = Step.of(ranks, rank[:, None], rank, reduces=False)
     return Plan(ranks, (up, down), switches=1)
+
+
+def _switched(
+    collective: str, name: str, build: Any, forms: tuple[Form, ...], title: str, paper: str
+) -> Algorithm:
+    ranks = "any number, all linked to one switch that adds up"
+    return Algorithm(collective, name, build, forms, title, paper, ranks, "chunks", in_switch=True)
+
+
+_KLENK: Final = (
+    "Klenk, Jiang, Thorson, Dennison, 2020, An in-network architecture for accelerating"
+    " shared-memory multiprocessor collectives"
+)
+_GRAHAM: Final = (
+    "Graham et al., 2016, Scalable hierarchical aggregation protocol (SHArP): a hardware"
+    " architecture for efficient data reduction"
+)
+_NVLS: Final = "the owner of a block loads its sum through the switch and stores it to all", _KLENK
+
+ALGORITHMS: Final = (
+    _switched(
+        "all_reduce",
+        "nvls",
+        nvls_all_reduce,
+        # A piece goes M/k up, 1/n of that down, the same up again, and M/k down; stages of
+        # different pieces overlap. A large transfer is under way in each of the k + 3 steps, except
+        # where one or two pieces leave a gap between the first stage and the last. A small one adds
+        # to the busiest port in k - 1 steps, or fills the gap.
+        (
+            Form("k + 3", "2 + 2/n", "1 + 1/n", "1 + 1/n", holds=lambda at: at["k"] == 1),
+            Form("k + 3", "(4 + 1/n)/k", "1 + 1/n", "1 + 1/n", holds=lambda at: at["k"] == 2),
+            Form("k + 3", "(k + 3 + (k - 1)/n)/k", "1 + 1/n", "1 + 1/n"),
+        ),
+        *_NVLS,
+    ),
+    _switched(
+        "all_reduce",
+        "sharp",
+        sharp_all_reduce,
+        (Form("k + 1", "(k + 1)/k", sent="1"),),
+        "the switch adds up the whole buffers and sends the sum to all",
+        _GRAHAM,
+    ),
+    _switched(
+        "reduce_scatter",
+        "nvls",
+        nvls_reduce_scatter,
+        (Form("k + 1", "1 + 1/(n*k)", sent="1"),),
+        *_NVLS,
+    ),
+    _switched(
+        "all_gather",
+        "nvls",
+        nvls_all_gather,
+        (Form("k + 1", "1 + 1/(n*k)", sent="1/n"),),
+        *_NVLS,
+    ),
+)

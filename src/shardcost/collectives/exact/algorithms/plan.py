@@ -1,4 +1,4 @@
-"""What the algorithms are built of: steps over chunks, and the ways to combine them.
+"""What an algorithm is (`Algorithm`), and the ways to build its steps from those of others.
 
 Most collectives need no code of their own. A reduce-scatter is an all-gather that runs backwards
 and adds; a reduce is a broadcast that does; an all-reduce is the two in turn (Chan, Heimlich,
@@ -8,9 +8,10 @@ a pipeline is one plan started anew for every piece of the buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,63 @@ class Plan(NamedTuple):
     chunks: int
     steps: tuple[Step, ...]
     switches: int = 0
+
+
+class Form(NamedTuple):
+    """What an algorithm costs among n > 1 ranks, in closed form.
+
+    Each field but the last is an expression over the symbols of `closed_forms.SYMBOLS`: it is
+    evaluated, on numbers and arrays, and shown. All but the steps are shares of the buffer.
+    """
+
+    steps: str
+    port: str
+    """Through the busiest port of each step, added up: what takes time behind a switch."""
+    link: str = "1"
+    """From one participant to another, on the link that carries most."""
+    sent: str = ""
+    """By the rank that sends most; as through the port if left out."""
+    wire: str = ""
+    """Over the busiest link of each step, added up; as through the port if left out."""
+    holds: Callable[[Mapping[str, Any]], Any] = lambda at: at["n"] > 1
+    """Whether this form holds, by the values of the symbols."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One algorithm of one collective: its steps, what they cost, and what to say about it."""
+
+    collective: str
+    name: str
+    build: Callable[..., Plan]
+    """Returns the steps, from what the algorithm `takes`."""
+    forms: tuple[Form, ...]
+    """Of these the first that holds is what it costs; the last always holds."""
+    title: str
+    """What happens, in one line."""
+    paper: str | None = None
+    ranks: str = "any number"
+    """Among how many ranks it works, in words."""
+    takes: Literal["ranks", "chunks", "shape"] = "ranks"
+    """ranks: ``build(ranks)``; chunks: ``build(ranks, chunks)``; shape: ``build(*shape)``."""
+    in_switch: bool = False
+    """Every step is between ranks and a switch that reduces or replicates."""
+
+
+THAKUR: Final = (
+    "Thakur, Rabenseifner, Gropp, 2005, Optimization of collective communication operations in"
+    " MPICH"
+)
+
+
+def is_power_of_two(at: Mapping[str, Any]) -> Any:
+    """Return whether the ranks are a power of two, for `Form.holds`."""
+    return at["e"] == 0
+
+
+def is_pair(at: Mapping[str, Any]) -> Any:
+    """Return whether there are two ranks, for `Form.holds`."""
+    return at["n"] == 2
 
 
 def mirrored(plan: Plan) -> Plan:

@@ -1,22 +1,26 @@
 """Recursive algorithms: partners at distance 1, 2, 4, … exchange all that they have.
 
-Recursive doubling, recursive halving and their combination for all-reduce (Rabenseifner) are in
-Thakur, Rabenseifner, Gropp, 2005, "Optimization of collective communication operations in MPICH".
-They need a power of two; for other n the ranks in excess hand their data to a neighbour before,
-and get the result from it afterwards ("folding").
-
-The algorithms of Bruck, Ho, Kipnis, Upfal, Weathersby, 1997, "Efficient algorithms for all-to-all
-communications in multiport message-passing systems", take ceil(log2 n) steps for any n.
+Recursive doubling, recursive halving and their combination for all-reduce (Rabenseifner) need a
+power of two; for other n the ranks in excess hand their data to a neighbour before, and get the
+result from it afterwards ("folding"). Bruck's algorithms take ceil(log2 n) steps for any n.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from shardcost.collectives.exact.algorithms.plan import Plan, in_turn, mirrored
+from shardcost.collectives.exact.algorithms.plan import (
+    THAKUR,
+    Algorithm,
+    Form,
+    Plan,
+    in_turn,
+    is_power_of_two,
+    mirrored,
+)
 from shardcost.collectives.exact.schedule import Ints, Step
 
 
@@ -117,7 +121,7 @@ def bruck_all_to_all(ranks: int) -> Plan:
 
 
 def _folded(plan: Plan, fold: Folding) -> Plan:
-    """Return an all-reduce of the core with the ranks in excess added before and told after."""
+    """Return an all-reduce of the core with those in excess added before and served after."""
     if not len(fold.excess):
         return plan
     chunk = np.arange(plan.chunks)
@@ -147,3 +151,65 @@ def _powers_of_two(below: int) -> Iterator[int]:
     while power < below:
         yield power
         power *= 2
+
+
+_BRUCK: Final = (
+    "Bruck, Ho, Kipnis, Upfal, Weathersby, 1997, Efficient algorithms for all-to-all communications"
+    " in multiport message-passing systems"
+)
+_FOLDED: Final = "any number; those in excess of a power of two hand over to a neighbour first"
+_EVEN: Final = Form("h", "(n - 1)/n", "1/2", holds=is_power_of_two)
+# With e ranks in excess, the busiest sends 2^i blocks in round i and those of min(2^i, e) guests.
+# The second adds up to 2^f - 1 while 2^i <= e, and to e in each round after. One block comes from a
+# guest before, and n - 1 go back to it in the end.
+_UNEVEN: Final = Form(
+    "h + 2",
+    "(2**h + 2**f + (h - f)*e + n - 2)/n",
+    "(n - 1)/n",
+    sent="(2**h + 2**f + (h - f)*e + n - 3)/n",
+)
+_DOUBLED: Final = "partners at distance 1, 2, 4, … exchange all they have", THAKUR, _FOLDED
+_BY_BITS: Final = "blocks travel by the bits of their distance, for any number", _BRUCK
+_BRUCK_FORM: Final = Form("c", "(n - 1)/n", "max(n - 2**(c - 1), 2**c/4)/n")
+
+ALGORITHMS: Final = (
+    Algorithm(
+        "all_reduce",
+        "recursive_doubling",
+        doubling_all_reduce,
+        (Form("h", "h", holds=is_power_of_two), Form("h + 2", "h + 2", sent="h + 1")),
+        *_DOUBLED,
+    ),
+    Algorithm(
+        "all_reduce",
+        "halving_doubling",
+        halving_doubling_all_reduce,
+        (
+            Form("2*h", "2*(n - 1)/n", holds=is_power_of_two),
+            Form("2*h + 2", "2*(2**h - 1)/2**h + 2", sent="2*(2**h - 1)/2**h + 1"),
+        ),
+        "halves are exchanged and summed, then gathered by doubling (Rabenseifner)",
+        THAKUR,
+        _FOLDED,
+    ),
+    Algorithm(
+        "reduce_scatter",
+        "recursive_halving",
+        halving_reduce_scatter,
+        # Backwards, everyone sends what it received: all blocks but its own.
+        (_EVEN, _UNEVEN._replace(sent="(n - 1)/n")),
+        "partners at distance …, 4, 2, 1 exchange halves",
+        THAKUR,
+        _FOLDED,
+    ),
+    Algorithm("all_gather", "recursive_doubling", doubling_all_gather, (_EVEN, _UNEVEN), *_DOUBLED),
+    Algorithm("reduce_scatter", "bruck", bruck_reduce_scatter, (_BRUCK_FORM,), *_BY_BITS),
+    Algorithm("all_gather", "bruck", bruck_all_gather, (_BRUCK_FORM,), *_BY_BITS),
+    Algorithm(
+        "all_to_all",
+        "bruck",
+        bruck_all_to_all,
+        (Form("h", "h/2", "1/2", holds=is_power_of_two), Form("c", "b/n", "m/n")),
+        *_BY_BITS,
+    ),
+)

@@ -1,15 +1,24 @@
 """Rings: every rank passes on to its neighbour what it last got.
 
-Patarasuk, Yuan, 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations". The
-bidirectional ring sends half of every block each way round, for links that carry both directions
-at once.
+The bidirectional ring sends half of every block each way round, for links that carry both
+directions at once.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
-from shardcost.collectives.exact.algorithms.plan import Plan, at_once, in_turn, mirrored
+from shardcost.collectives.exact.algorithms.plan import (
+    Algorithm,
+    Form,
+    Plan,
+    at_once,
+    in_turn,
+    is_pair,
+    mirrored,
+)
 from shardcost.collectives.exact.schedule import Ints, Step
 
 
@@ -62,3 +71,33 @@ def bidirectional_all_reduce(ranks: int) -> Plan:
 
 def _ring(order: Ints, held: Ints, *, chunks: int) -> Plan:
     return Plan(chunks, passed_around(order[None, :], held[None, :, None]))
+
+
+_PAPER: Final = (
+    "Patarasuk, Yuan, 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
+)
+_RING: Final = (Form("n - 1", "(n - 1)/n", "(n - 1)/n"),)
+_RING_TWICE: Final = (Form("2*(n - 1)", "2*(n - 1)/n", "2*(n - 1)/n"),)
+_TWO_WAYS: Final = (
+    Form("n - 1", "(n - 1)/n", "(n - 1)/n", holds=is_pair),  # both ways round are one link
+    Form("n - 1", "(n - 1)/n", "(n - 1)/n/2", wire="(n - 1)/n/2"),
+)
+_TWO_WAYS_TWICE: Final = (
+    Form("2*(n - 1)", "2*(n - 1)/n", "2*(n - 1)/n", holds=is_pair),
+    Form("2*(n - 1)", "2*(n - 1)/n", "(n - 1)/n", wire="(n - 1)/n"),
+)
+_PASSED_ON: Final = "each passes on to its neighbour what it last got", _PAPER
+_HALVES: Final = "half of each block goes each way round", _PAPER
+
+ALGORITHMS: Final = (
+    Algorithm("all_reduce", "ring", all_reduce, _RING_TWICE, *_PASSED_ON),
+    Algorithm("reduce_scatter", "ring", reduce_scatter, _RING, *_PASSED_ON),
+    Algorithm("all_gather", "ring", all_gather, _RING, *_PASSED_ON),
+    Algorithm(
+        "all_reduce", "bidirectional_ring", bidirectional_all_reduce, _TWO_WAYS_TWICE, *_HALVES
+    ),
+    Algorithm(
+        "reduce_scatter", "bidirectional_ring", bidirectional_reduce_scatter, _TWO_WAYS, *_HALVES
+    ),
+    Algorithm("all_gather", "bidirectional_ring", bidirectional_all_gather, _TWO_WAYS, *_HALVES),
+)

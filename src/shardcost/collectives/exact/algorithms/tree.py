@@ -2,19 +2,31 @@
 
 The buffer is cut into pieces that follow each other down the tree, so that all its levels work at
 once. A chain is a tree in which everyone has one child. In a binary tree half of the ranks are
-leaves that never send; the double binary tree (Sanders, Speck, Träff, 2009, "Two-tree algorithms
-for full bandwidth broadcast, reduction and scan") sends each half of the buffer down a tree of its
-own, and the leaves of one are inner nodes of the other. An all-reduce is the reduce up the tree,
-then the broadcast down.
+leaves that never send; the double binary tree sends each half of the buffer down a tree of its own,
+and the leaves of one are inner nodes of the other. Here both children are served in one step. An
+all-reduce is the reduce up the tree, then the broadcast down.
 
 Trees are given by each rank's parent; rank 0 is the root and its own parent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 import numpy as np
 
-from shardcost.collectives.exact.algorithms.plan import Plan, at_once, in_turn, mirrored, pipelined
+from shardcost.collectives.exact.algorithms.plan import (
+    Algorithm,
+    Form,
+    Plan,
+    at_once,
+    in_turn,
+    is_pair,
+    is_power_of_two,
+    mirrored,
+    pipelined,
+)
 from shardcost.collectives.exact.schedule import Ints, Step
 
 
@@ -121,3 +133,88 @@ def _down(parents: Ints, *, chunk: int, chunks: int) -> Plan:
         level, waiting = waiting[here], waiting[~here]
         steps.append(Step.of(parents[level], level, chunk, reduces=False))
     return Plan(chunks, tuple(steps))
+
+
+def _has_single_child(at: Mapping[str, Any]) -> Any:
+    """Return whether in some step only ranks below the root of a double tree send, to one child."""
+    n = at["n"]
+    return (n > 2) & (2 ** at["g"] == n - 1) & ((at["k"] == 1) | (n == 3))
+
+
+_CHAN: Final = (
+    "Chan, Heimlich, Purkayastha, van de Geijn, 2007, Collective communication: theory, practice,"
+    " and experience"
+)
+_SANDERS: Final = (
+    "Sanders, Speck, Träff, 2009, Two-tree algorithms for full bandwidth broadcast, reduction and"
+    " scan"
+)
+_CHAIN: Final = (Form("n - 2 + k", "(n - 2 + k)/k", sent="1"),)
+# In every step some rank serves two children, unless the lowest level is a single leaf: that is
+# served alone in the last step, or, where it is the only child of all, in every step.
+_DOWN: Final = (
+    Form("k", "1", holds=is_pair),
+    Form("h + k - 1", "(2*(h + k - 1) - 1)/k", "1", "2", "(h + k - 1)/k", is_power_of_two),
+    Form("h + k - 1", "2*(h + k - 1)/k", "1", "2", "(h + k - 1)/k"),
+)
+_UP: Final = tuple(form._replace(sent="1") for form in _DOWN)
+# Up once, and down to two children: the fifth rank gives a rank below the root its second.
+_UP_AND_DOWN: Final = (
+    Form("2*k", "2", sent="1", holds=is_pair),
+    Form(
+        "2*(h + k - 1)",
+        "2*(2*(h + k - 1) - 1)/k",
+        sent="min(3, ceil(n/2))",
+        wire="2*(h + k - 1)/k",
+        holds=is_power_of_two,
+    ),
+    Form("2*(h + k - 1)", "4*(h + k - 1)/k", sent="min(3, ceil(n/2))", wire="2*(h + k - 1)/k"),
+)
+# A piece is 1/k of half the buffer. In every step some rank sends two of them, but for a step in
+# which only the ranks just below the root send, if these have a single child.
+_DOUBLE: Final = (
+    Form("k", "1", holds=is_pair),  # both trees are one link
+    Form("g + k", "(2*(g + k) - 1)/(2*k)", "1/2", "1", "(g + k)/(2*k)", _has_single_child),
+    Form("g + k", "(g + k)/k", "1/2", "1", "(g + k)/(2*k)"),
+)
+# A half up each tree, and a half down to each child in one of them, of which there are at most two.
+_DOUBLE_TWICE: Final = (
+    Form("2*k", "2", sent="1", holds=is_pair),
+    Form("2*(g + k)", "(2*(g + k) - 1)/k", "1", "min(n/2, 2)", "(g + k)/k", _has_single_child),
+    Form("2*(g + k)", "2*(g + k)/k", "1", "min(n/2, 2)", "(g + k)/k"),
+)
+
+
+def _tree(
+    collective: str, name: str, build: Any, forms: tuple[Form, ...], title: str, paper: str
+) -> Algorithm:
+    return Algorithm(collective, name, build, forms, title, paper, takes="chunks")
+
+
+_ALONG: Final = "from rank to rank along a chain, in pieces", _CHAN
+_BY_ONE_MORE: Final = "all who have the buffer give it to one more each, or backwards", _CHAN
+_ONE_TREE: Final = "down, or up, a binary tree in pieces", _SANDERS
+_TWO_TREES: Final = (
+    "each half by its own tree; leaves of one are inner nodes of the other",
+    _SANDERS,
+)
+
+ALGORITHMS: Final = (
+    _tree("broadcast", "chain", chain_broadcast, _CHAIN, *_ALONG),
+    _tree("reduce", "chain", chain_reduce, _CHAIN, *_ALONG),
+    Algorithm("broadcast", "binomial", binomial_broadcast, (Form("c", "c"),), *_BY_ONE_MORE),
+    Algorithm("reduce", "binomial", binomial_reduce, (Form("c", "c", sent="1"),), *_BY_ONE_MORE),
+    _tree(
+        "all_reduce",
+        "binary_tree",
+        binary_all_reduce,
+        _UP_AND_DOWN,
+        "up a binary tree in pieces, adding, then down",
+        _SANDERS,
+    ),
+    _tree("broadcast", "binary_tree", binary_broadcast, _DOWN, *_ONE_TREE),
+    _tree("reduce", "binary_tree", binary_reduce, _UP, *_ONE_TREE),
+    _tree("all_reduce", "double_binary_tree", double_binary_all_reduce, _DOUBLE_TWICE, *_TWO_TREES),
+    _tree("broadcast", "double_binary_tree", double_binary_broadcast, _DOUBLE, *_TWO_TREES),
+    _tree("reduce", "double_binary_tree", double_binary_reduce, _DOUBLE, *_TWO_TREES),
+)
