@@ -15,16 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from page_server import DECODE, JSON, TRAIN, Client, served
 from running import run_error, run_json
 
 from shardcost.web import limits
-from shardcost.web.dropped import shown_name
+from shardcost.web.dispatcher import Job, Jobs
 from shardcost.web.guard import HEADERS, Guard
-from shardcost.web.jobs import Job, Jobs
-from shardcost.web.serving import hosts_of
+from shardcost.web.server import hosts_of
+from shardcost.web.uploads import shown_name
 
 LONG_SEARCH = {
     "model": "gpt3-175b",
@@ -300,6 +301,9 @@ def test_the_page_and_its_files_are_served_small_and_once(page: Client) -> None:
     for name in names:
         assert page.get(f"/{name.decode()}").status == 200
     assert page.get("/api").status == 200
+    head = page.ask("HEAD", "/")
+    assert (head.status, head.content) == (200, b"")
+    assert int(head.headers["content-length"]) == len(found.content)
 
 
 @pytest.mark.parametrize(
@@ -336,6 +340,7 @@ def test_answers_say_how_long_they_took_and_are_zipped(page: Client) -> None:
     ("headers", "status"),
     [
         ({"Host": "evil.example"}, 421),
+        ({"Host": "localhost", "host": "evil.example"}, 400),
         ({"Host": "127.0.0.1.evil.example"}, 421),
         ({"Host": "localhost:1234"}, 200),
         ({"Host": "[::1]:80"}, 200),
@@ -447,6 +452,25 @@ def test_a_body_that_is_too_large_is_refused(page: Client) -> None:
         assert b" 413 " in connection.recv(4096)
 
 
+@pytest.mark.parametrize("part", ["GET /?", "GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
+def test_a_head_that_is_too_large_is_refused(page: Client, part: str) -> None:
+    with page.socket() as connection:  # it never ends
+        connection.sendall(part.encode() + b"a" * (limits.HEAD_BYTES + 2**14))
+        assert connection.recv(4096).startswith(b"HTTP/1.1 431 ")
+    assert page.get("/", X="a" * (limits.HEAD_BYTES + 1)).status == 431
+    assert page.get("/", X="a" * (limits.HEAD_BYTES - 2**12)).status == 200
+
+
+def test_a_trailer_without_an_end_is_cut_off(page: Client) -> None:
+    with page.socket() as connection:
+        head = "Host: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
+        connection.sendall(f"POST /api/estimate HTTP/1.1\r\n{head}\r\n\r\n".encode())
+        connection.sendall(b"2\r\n{}\r\n0\r\nX: ")
+        with pytest.raises(ConnectionError):
+            for _ in range(256):
+                connection.sendall(b"a" * limits.HEAD_BYTES)
+
+
 def test_a_body_without_an_end_is_refused_while_it_is_sent(page: Client) -> None:
     with page.socket() as connection:
         head = "Host: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
@@ -477,6 +501,9 @@ def test_many_values_and_layouts_are_refused(page: Client) -> None:
     assert "1 to 64 values" in page.refusal("scaling", {**DECODE, "vary": "batch", "values": many})
     space = {**DECODE_SPACE, "model": "llama3-8b"}
     assert "1 to 64 values" in page.refusal("plan", {**space, "fix": {"tp": many}})
+    for name in ("gpus", "batch"):  # highly composite: listing all splits would take minutes
+        said = page.refusal("plan", {**space, "gpus": 8, name: 735134400})
+        assert said == f"--{name} must be at most 1048576 on the page, got 735134400"
     cells = page.refusal("plan", {**LONG_SEARCH, "gpus": "8..1048576"})
     assert "the number of layouts must be at most" in cells
     assert "--top must be at most 64" in page.refusal("plan", {**space, "gpus": 8, "top": 65})
@@ -523,16 +550,16 @@ def test_so_many_searches_wait_and_no_more(page: Client) -> None:
 def test_searches_that_nobody_asks_about_end_and_old_ones_are_forgotten() -> None:
     jobs = Jobs.__new__(Jobs)
     now = time.monotonic()
-    left = Job("left", 1, asked=now - limits.UNASKED_S - 1)
-    asked = Job("asked", 1, asked=now)
+    left = Job("left", 1, polled=now - limits.ABANDONED_S - 1)
+    polled = Job("polled", 1, polled=now)
     old = Job("old", 1, state="done", ended=now - limits.KEPT_S - 1)
     over = [
         Job(f"over {number}", 1, state="done", ended=now)
         for number in range(limits.KEPT_SEARCHES + 5)
     ]
-    jobs.by_name = {job.name: job for job in (left, asked, old, *over)}
+    jobs.by_name = {job.name: job for job in (left, polled, old, *over)}
     jobs.tidy(now)
-    assert (left.state, asked.state) == ("cancelled", "waiting")
+    assert (left.state, polled.state) == ("cancelled", "waiting")
     assert "old" not in jobs.by_name
     assert "over 0" not in jobs.by_name
     assert over[-1].name in jobs.by_name
@@ -615,6 +642,7 @@ def test_a_port_that_is_taken_is_told_in_one_line() -> None:
         (("--port", "x"), "--port must be a whole number, got 'x' (str)"),
         (("--port", "70000"), "--port must be a port, 0 to 65535, got 70000"),
         (("--host", "no such host"), "--host must be an address of this machine"),
+        (("--host", "192.0.2.1"), "--host must be an address of this machine, got '192.0.2.1'"),
     ],
 )
 def test_a_bad_address_is_told_in_one_line(words: tuple[str, ...], line: str) -> None:
@@ -631,7 +659,10 @@ def test_an_address_of_the_network_is_warned_of() -> None:
     )
     assert process.stdout is not None
     ready = process.stdout.readline()
-    assert json.loads(ready)["url"].startswith("http://0.0.0.0:")
+    url = urlsplit(json.loads(ready)["url"])
+    assert url.hostname not in {None, "0.0.0.0"}
+    with socket.create_connection((url.hostname, url.port), timeout=10):
+        pass  # a browser can open it
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0  # Ctrl-C is how it is meant to end

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 from shardcost.web import asks
 from shardcost.web.app import create_app
 from shardcost.web.listing import listing
-from shardcost.web.worker import answered
+from shardcost.web.worker import answer
 
 EXAMPLES = 25
 """Of each path."""
@@ -115,7 +115,7 @@ def test_what_means_something_is_answered_or_refused_in_one_line(
 ) -> None:
     task, fields = question
     ask = asks.field_values(TASKS[task], fields)
-    head, content = answered({"task": task, "ask": ask}, b"", lambda _done, _cells: None)
+    head, content = answer({"task": task, "fields": ask}, b"", lambda _done, _cells: None)
     assert head["state"] in {"done", "refused"}, head
     assert head["state"] == "done" or head["detail"].isprintable()
     assert bool(content) == (head["state"] == "done")

@@ -52,11 +52,10 @@ def run(given: Namespace) -> int:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("the page", str(error.name), "web") from None
-    from shardcost.web.serving import bound_socket, is_loopback, serve
+    from shardcost.web.server import bound_socket, is_loopback, serve, url
 
     listening = bound_socket(given.host, port)
-    name = f"[{given.host}]" if ":" in given.host else given.host
-    address = f"http://{name}:{listening.getsockname()[1]}"
+    address = url(listening, given.host)
     if not is_loopback(given.host):
         warning = f"anybody who reaches {given.host} over the network can use this page"
         print(f"shardcost: {warning}", file=sys.stderr, flush=True)

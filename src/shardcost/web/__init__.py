@@ -1,10 +1,10 @@
-"""The page and the API: the answers of the commands over HTTP, for one person or a team.
+"""The page and the API: the results of the commands over HTTP, for one person or a team.
 
-A view like the others: it asks (`shardcost.request`) and shows what `shardcost.report` makes of
-the answers. It computes nothing. What comes over the network is never trusted::
+The server computes nothing itself and trusts no request::
 
-    request ──► guard (size, time, origin) ──► asks (fields) ──► answers ──► report ──► JSON
-                                                     └──► jobs (searches, files: other processes)
+    request ──► guard ──► app (routes) ──► dispatcher ──► pool ──► worker ──► answers ──► JSON
+              size, time,   fields,        cache,         processes            `shardcost.request`,
+              origin        errors         searches                            `shardcost.report`
 
 The page itself is in `static/`: plain files, nothing from elsewhere.
 """

@@ -1,6 +1,6 @@
 """What is answered: one function per question, from checked fields to plain data.
 
-Runs in the processes of `shardcost.web.crew`. Each function asks by `shardcost.request`, as the
+Runs in the processes of `shardcost.web.pool`. Each function asks by `shardcost.request`, as the
 commands do, and returns what a view of `shardcost.report` makes of the answer.
 """
 
@@ -15,7 +15,13 @@ from shardcost.errors import BadValueError
 from shardcost.request.errors import ImpossibleError, UsageError, WorldSizeError
 from shardcost.web.asks import given
 from shardcost.web.finder import Pasted
-from shardcost.web.limits import MOST_CELLS, MOST_PASSES, MOST_VALUES, MOST_WRITTEN_PASSES
+from shardcost.web.limits import (
+    MOST_CELLS,
+    MOST_PASSES,
+    MOST_SEARCHED,
+    MOST_VALUES,
+    MOST_WRITTEN_PASSES,
+)
 from shardcost.workload import Train
 
 if TYPE_CHECKING:
@@ -240,11 +246,15 @@ def plan_check(asked: Fields) -> Any:
     limits = Constraints.of(arguments["constraints"])
     limits.check(arguments["workload"])
     price = arguments.pop("price_per_gpu_hour")
+    space = Space.of(arguments["space"])
+    for option, counts in {"--gpus": space.gpus, "--batch": space.batch}.items():
+        if counts and max(counts) > MOST_SEARCHED:
+            raise BadValueError(option, max(counts), f"at most {MOST_SEARCHED} on the page")
     questions = questions_of(
         arguments["model"],
         arguments["cluster"],
         arguments["workload"],
-        space=Space.of(arguments["space"]),
+        space=space,
         constraints=limits,
         objective=Objective.of(arguments["objective"], price),
         software=arguments["software"],

@@ -1,10 +1,8 @@
-"""The application: which path answers what. `create_app` puts it together."""
+"""The application, `create_app`: the routes of the page and of the API."""
 
 from __future__ import annotations
 
 import logging
-import os
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, NamedTuple
@@ -18,69 +16,55 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from shardcost import __version__
 from shardcost.web import asks, shapes
-from shardcost.web.crew import BusyError, Crew, LateError, Reply
+from shardcost.web.dispatcher import Dispatcher, Job
 from shardcost.web.guard import LOOPBACK, MISTAKE, Guard
-from shardcost.web.jobs import Job, Jobs
-from shardcost.web.limits import (
-    FILE_BYTES,
-    FILE_S,
-    FILES,
-    FILES_WAITING,
-    MOST_CHARACTERS,
-    QUESTION_S,
-    QUESTIONS_WAITING,
-    REMEMBERED,
-    REMEMBERED_BYTES,
-)
+from shardcost.web.limits import FILE_BYTES, FILE_S, MOST_CHARACTERS
+from shardcost.web.messages import first_fault
 from shardcost.web.pages import Assets
-from shardcost.web.told import first_fault
-from shardcost.web.worker import IN_NO_HURRY
+from shardcost.web.pool import BusyError, LateError, Reply
 
 _log = logging.getLogger("shardcost.web")
 _ABOUT: Final = """\
 What it costs to shard a transformer over accelerators: the answers of the command line as JSON.
 Figures are in base units: seconds, bytes, FLOP per second. Fields have the names of the options,
-with underscores; a field that is left out or null has the option's default. Nothing is kept of what
-is asked but answers to give again, and nothing is sent elsewhere."""
-_TELLS_NOBODY: Final[Any] = {
+with underscores; a field that is left out or null has the option's default. Replies are cached;
+nothing else of a request is kept, and nothing is sent elsewhere."""
+_NO_TELEMETRY: Final[Any] = {
     "tracing": False,
     "metrics": False,
     "logs": False,
     "operation_spans": False,
     "auto_configure": False,
 }
-"""Whatever the environment says."""
+"""Whatever the environment sets."""
 _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    403: {"model": shapes.Refused, "description": "asked by a foreign page"},
+    403: {"model": shapes.Refused, "description": "sent by a foreign page"},
     408: {"model": shapes.Refused, "description": "the body took too long to arrive"},
     413: {"model": shapes.Refused, "description": "the body is too large"},
     415: {"model": shapes.Refused, "description": "the body is not sent as application/json"},
-    421: {"model": shapes.Refused, "description": "the server is not known by that name"},
-    422: {"model": shapes.Refused, "description": "the question cannot be answered, in one line"},
-    429: {"model": shapes.Refused, "description": "too many ask at the same time"},
-    503: {"model": shapes.Refused, "description": "the answer takes too long"},
+    421: {"model": shapes.Refused, "description": "the server does not have that name"},
+    422: {"model": shapes.Refused, "description": "the request is invalid or impossible"},
+    429: {"model": shapes.Refused, "description": "too many requests at the same time"},
+    431: {"model": shapes.Refused, "description": "the head is too large"},
+    503: {"model": shapes.Refused, "description": "computing takes too long"},
 }
 _FOREIGN: Final[dict[int | str, dict[str, Any]]] = {
     status: _REFUSALS[status] for status in (403, 421)
 }
-_NO_SEARCH: Final = "there is no such search, or not any more"
+_NO_SEARCH: Final = "no such search, or no longer"
 _UNKNOWN_JOB: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": shapes.Refused, "description": _NO_SEARCH}
 }
 
 
-_DRAWN: Final = ("html",)
-"""Tasks that take seconds, as pictures are drawn: no question waits for them."""
-
-
 class _Question(NamedTuple):
-    """A path that takes a JSON object and answers at once."""
+    """A path that takes a JSON object and replies at once."""
 
     path: str
     task: str
     body: type[asks.Asked]
     answer: type[shapes.Shape] | str
-    """Its shape, or the media type of what is no JSON."""
+    """Its shape, or the media type if it is not JSON."""
     summary: str
 
 
@@ -117,7 +101,7 @@ _QUESTIONS: Final = (
     _Question("why", "why", asks.WhyAsk, shapes.Explained, "Where a figure comes from"),
     _Question(
         "commands", "commands", asks.Ask, shapes.Commands,
-        "The command and the Python that ask the same",
+        "The same request as a command and as Python",
     ),
     _Question(
         "export/trace", "trace", asks.Ask, shapes.Trace,
@@ -131,10 +115,10 @@ _QUESTIONS: Final = (
 
 
 class _Body(Request):
-    """A request whose JSON is read without trusting it."""
+    """A request whose JSON is not trusted."""
 
     async def json(self) -> Any:
-        """Return the body; numbers without bound, nesting without end and NaN are refused."""
+        """Return the body; unbounded numbers, endless nesting and NaN are refused."""
         try:
             return from_json(await self.body(), allow_inf_nan=False)
         except ValueError as error:
@@ -143,10 +127,10 @@ class _Body(Request):
 
 
 class _Route(APIRoute):
-    """Hands such requests on."""
+    """A route of such requests."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
+        """Return the handler."""
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
@@ -155,64 +139,19 @@ class _Route(APIRoute):
         return handled
 
 
-class Desk:
-    """Where questions are handed to those who compute, and answers remembered."""
-
-    def __init__(self) -> None:
-        cores = max(1, min(4, os.cpu_count() or 1))
-        self.questions = Crew(cores, kept=cores, waiting=QUESTIONS_WAITING, warm=list(asks.FIRST))
-        self.patient = Crew(FILES, kept=1, waiting=FILES_WAITING, warm=(IN_NO_HURRY,))
-        self.jobs = Jobs()
-        self.remembered: OrderedDict[tuple[str, str, bool], Reply] = OrderedDict()
-
-    async def start(self) -> None:
-        """Have those at hand who answer first."""
-        await self.questions.start()
-        await self.patient.start()
-        await self.jobs.crew.start()
-
-    async def end(self) -> None:
-        """End everything that computes."""
-        await self.jobs.end()
-        await self.patient.end()
-        await self.questions.end()
-
-    async def ask(self, task: str, ask: asks.Asked | None, request: Request) -> Reply:
-        """Return the answer to a question, computed or remembered."""
-        text = "{}" if ask is None else ask.model_dump_json()
-        zipped = _takes_gzip(request)
-        key = task, text, zipped
-        if key in self.remembered:
-            self.remembered.move_to_end(key)
-            reply = self.remembered[key]
-            return Reply(reply.head | {"seconds": 0.0}, reply.content)
-        fields = {} if ask is None else ask.model_dump()
-        head = {"task": task, "ask": fields, "gzip": zipped}
-        if task in _DRAWN:
-            reply = await self.patient.ask(head, within_s=FILE_S)
-        else:
-            reply = await self.questions.ask(head, within_s=QUESTION_S)
-        size = len(text) + len(reply.content)
-        if reply.state in {"done", "refused"} and size <= REMEMBERED_BYTES:
-            self.remembered[key] = reply
-            if len(self.remembered) > REMEMBERED:
-                self.remembered.popitem(last=False)
-        return reply
-
-
 def create_app(hosts: Collection[str] = LOOPBACK) -> FastAPI:
     """Return the application.
 
     Args:
-        hosts: Names by which the server may be called.
+        hosts: Host names of the server.
     """
-    desk = Desk()
+    dispatcher = Dispatcher()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await desk.start()
+        await dispatcher.start()
         yield
-        await desk.end()
+        await dispatcher.end()
 
     app = FastAPI(
         title="shardcost",
@@ -222,22 +161,22 @@ def create_app(hosts: Collection[str] = LOOPBACK) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         separate_input_output_schemas=False,
-        telemetry=_TELLS_NOBODY,
+        telemetry=_NO_TELEMETRY,
     )
     app.router.route_class = _Route
     _add_pages(app)
     for question in _QUESTIONS:
-        _add_question(app, desk, question)
-    _add_catalog(app, desk)
-    _add_searches(app, desk)
-    _add_files(app, desk)
+        _add_question(app, dispatcher, question)
+    _add_catalog(app, dispatcher)
+    _add_searches(app, dispatcher)
+    _add_files(app, dispatcher)
     _add_refusals(app)
     app.add_middleware(Guard, hosts=hosts)
     return app
 
 
 def _response(reply: Reply, request: Request) -> Response:
-    """Return what a process answered as it is sent."""
+    """Return the reply of a worker as a response."""
     timing = {"Server-Timing": f"compute;dur={1e3 * reply.head.get('seconds', 0.0):.2f}"}
     if reply.state == "done":
         headers = timing | {"Vary": "Accept-Encoding"}
@@ -258,9 +197,10 @@ def _response(reply: Reply, request: Request) -> Response:
     return JSONResponse({"detail": MISTAKE}, 500)
 
 
-def _add_question(app: FastAPI, desk: Desk, question: _Question) -> None:
+def _add_question(app: FastAPI, dispatcher: Dispatcher, question: _Question) -> None:
     async def answer(request: Request, ask: Any) -> Response:
-        return _response(await desk.ask(question.task, ask, request), request)
+        reply = await dispatcher.run(question.task, ask, zipped=_takes_gzip(request))
+        return _response(reply, request)
 
     answer.__annotations__["request"] = Request
     answer.__annotations__["ask"] = question.body
@@ -282,38 +222,39 @@ def _add_question(app: FastAPI, desk: Desk, question: _Question) -> None:
     )
 
 
-def _add_catalog(app: FastAPI, desk: Desk) -> None:
+def _add_catalog(app: FastAPI, dispatcher: Dispatcher) -> None:
     @app.get(
         "/api/catalog",
         summary="What can be chosen: models, clusters, networks, software, words",
         responses={200: {"model": shapes.Catalog}, **_FOREIGN},
     )
     async def catalog(request: Request) -> Response:
-        return _response(await desk.ask("catalog", None, request), request)
+        reply = await dispatcher.run("catalog", None, zipped=_takes_gzip(request))
+        return _response(reply, request)
 
 
-def _add_searches(app: FastAPI, desk: Desk) -> None:
+def _add_searches(app: FastAPI, dispatcher: Dispatcher) -> None:
     @app.post(
         "/api/plan",
         status_code=202,
-        summary="Begin a search over layouts; ask for its result by the name of its job",
+        summary="Start a search over layouts; poll its result by the name of its job",
         responses={202: {"model": shapes.Begun}, **_REFUSALS},
     )
     async def begin(request: Request, ask: asks.PlanAsk) -> Response:
-        checked = await desk.ask("plan_check", ask, request)
+        checked = await dispatcher.run("plan_check", ask, zipped=False)
         if checked.state != "done":
             return _response(checked, request)
         cells = from_json(checked.content)["cells"]
-        job = desk.jobs.begin(ask.model_dump(), cells)
+        job = dispatcher.jobs.begin(ask.model_dump(), cells)
         return JSONResponse({"job": job.name, "cells": cells}, 202)
 
     @app.get(
         "/api/plan/{job}",
-        summary="How a search stands, and what it found",
+        summary="The state of a search, and its result",
         responses={200: {"model": shapes.Search}, **_FOREIGN, **_UNKNOWN_JOB},
     )
-    async def look(job: str) -> Response:
-        return JSONResponse(_known(desk, job).as_data())
+    async def poll(job: str) -> Response:
+        return JSONResponse(_job(dispatcher, job).as_data())
 
     @app.delete(
         "/api/plan/{job}",
@@ -321,23 +262,23 @@ def _add_searches(app: FastAPI, desk: Desk) -> None:
         responses={200: {"model": shapes.Search}, **_FOREIGN, **_UNKNOWN_JOB},
     )
     async def cancel(job: str) -> Response:
-        found = _known(desk, job)
-        desk.jobs.cancel(found)
-        return JSONResponse(found.as_data())
+        search = _job(dispatcher, job)
+        dispatcher.jobs.cancel(search)
+        return JSONResponse(search.as_data())
 
 
-def _known(desk: Desk, name: str) -> Job:
-    found = desk.jobs.find(name)
-    if found is None:
+def _job(dispatcher: Dispatcher, name: str) -> Job:
+    job = dispatcher.jobs.poll(name)
+    if job is None:
         raise HTTPException(404, _NO_SEARCH)
-    return found
+    return job
 
 
 def _takes_gzip(request: Request) -> bool:
     return "gzip" in request.headers.get("accept-encoding", "")
 
 
-def _add_files(app: FastAPI, desk: Desk) -> None:
+def _add_files(app: FastAPI, dispatcher: Dispatcher) -> None:
     raw = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
     @app.post(
@@ -352,56 +293,43 @@ def _add_files(app: FastAPI, desk: Desk) -> None:
         request: Request,
         _mark: Annotated[str, Header(alias="X-Shardcost", pattern="^1$", description="1")],
         name: Annotated[
-            str, Query(max_length=MOST_CHARACTERS, description="what it is called: only shown")
+            str, Query(max_length=MOST_CHARACTERS, description="its name: only shown")
         ] = "file",
     ) -> Response:
-        zipped = _takes_gzip(request)
-        head = {"task": "file", "name": name, "gzip": zipped}
-        reply = await desk.patient.ask(head, await request.body(), within_s=FILE_S)
+        head = {"task": "file", "name": name, "gzip": _takes_gzip(request)}
+        reply = await dispatcher.slow.run(head, await request.body(), within_s=FILE_S)
         return _response(reply, request)
 
 
 def _add_pages(app: FastAPI) -> None:
     assets = Assets()
+    pages = {"/": "index.html", "/api": "api.html", "/favicon.ico": "favicon.svg"}
 
-    def sent(name: str, request: Request) -> Response:
-        found = assets.find(name)
-        if found is None:
-            raise HTTPException(404, "there is no such page")
-        headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-        if request.headers.get("if-none-match") == found.tag:
+    async def page(request: Request) -> Response:
+        asset = assets.find(request.path_params.get("name") or pages.get(request.url.path, ""))
+        if asset is None:
+            raise HTTPException(404, "no such page")
+        headers = {"ETag": asset.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+        if request.headers.get("if-none-match") == asset.tag:
             return Response(status_code=304, headers=headers)
         if _takes_gzip(request):
             headers["Content-Encoding"] = "gzip"
-            return Response(found.zipped, media_type=found.kind, headers=headers)
-        return Response(found.content, media_type=found.kind, headers=headers)
+            return Response(asset.zipped, media_type=asset.kind, headers=headers)
+        return Response(asset.content, media_type=asset.kind, headers=headers)
 
-    @app.get("/", include_in_schema=False)
-    async def page(request: Request) -> Response:
-        return sent("index.html", request)
-
-    @app.get("/api", include_in_schema=False)
-    async def about(request: Request) -> Response:
-        return sent("api.html", request)
-
-    @app.get("/static/{name:path}", include_in_schema=False)
-    async def static(name: str, request: Request) -> Response:
-        return sent(name, request)
-
-    @app.get("/favicon.ico", include_in_schema=False)
-    async def icon(request: Request) -> Response:
-        return sent("favicon.svg", request)
+    for path in (*pages, "/static/{name:path}"):
+        app.add_route(path, page)  # GET and HEAD
 
 
 def _add_refusals(app: FastAPI) -> None:
-    fields = {f"/api/{each.path}": each.body.model_fields for each in _QUESTIONS}
+    fields = {f"/api/{question.path}": question.body.model_fields for question in _QUESTIONS}
     fields["/api/plan"] = asks.PlanAsk.model_fields
 
     @app.exception_handler(RequestValidationError)
-    async def unfit(request: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
         known = fields.get(request.url.path, {})
         faults = error.errors()
-        where = [each for each in faults[0]["loc"] if each != "body"]
+        where = [part for part in faults[0]["loc"] if part != "body"]
         field = {"field": str(where[-1])} if where else {}
         return JSONResponse({"detail": str(first_fault(faults, known)), **field}, 422)
 
@@ -411,7 +339,7 @@ def _add_refusals(app: FastAPI) -> None:
 
     @app.exception_handler(BusyError)
     async def busy(_: Request, _error: BusyError) -> Response:
-        detail = "too many ask at the same time; ask again in a moment"
+        detail = "too many requests at the same time; try again in a moment"
         return JSONResponse({"detail": detail}, 429, {"Retry-After": "1"})
 
     @app.exception_handler(LateError)

@@ -1,9 +1,8 @@
-"""What stands before the application: who may ask, how much, how fast; and the headers.
+"""Middleware: origin, size and duration of requests, and the security headers of responses.
 
-A server on one's own machine can be reached by every page that one's browser shows. So nothing is
-answered that a foreign page could have asked: the name of the host has to be this server's own
-(a foreign name may be made to point here), and what is sent has to be of a kind that browsers send
-to other hosts only after asking them first, which is always refused.
+Every page that a browser shows can send requests to a server on the same machine. So a request
+must name this server as its host (against DNS rebinding), and a POST must be of a kind that
+browsers send to other origins only after a preflight request, which is always refused.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shardcost.web.limits import BODY_S, FILE_BYTES, JSON_BYTES
+from shardcost.web.limits import BODY_S, FILE_BYTES, HEAD_BYTES, JSON_BYTES
 
+HEAD_TOO_LARGE: Final = f"the head of the request is larger than {HEAD_BYTES // 1024} KiB"
 MISTAKE: Final = "a mistake in shardcost; the server's log says where"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 FILE_PATH: Final = "/api/file"
@@ -37,16 +37,14 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-"""On every answer."""
-
-
-_HEARD_OUT: Final = 4
-"""So many times the size that is taken is read before it is refused."""
+"""On every response."""
+_READ_BEFORE_REFUSAL: Final = 4
+"""Times the accepted size: a client that is cut off while it sends does not see the reason."""
 _log = logging.getLogger("shardcost.web")
 
 
 class _RefusedError(Exception):
-    """A request that goes no further."""
+    """The request is refused."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -54,16 +52,16 @@ class _RefusedError(Exception):
 
 
 class _GoneError(Exception):
-    """Whoever asked has left."""
+    """The client has closed the connection."""
 
 
 class Guard:
-    """Lets through only requests that are whole, small enough, and from this server's own page.
+    """Passes on requests that are complete, small enough, and from this server's own page.
 
     Args:
-        app: What is behind.
-        hosts: Names by which the server may be called; ``*`` stands for any address in numbers,
-            which unlike a name cannot be made to point here.
+        app: The application.
+        hosts: Host names of the server; ``*`` stands for any numeric address, which unlike a name
+            cannot be made to point here.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = LOOPBACK) -> None:
@@ -71,15 +69,15 @@ class Guard:
         self.hosts = frozenset(host.lower() for host in hosts)
 
     def _is_known(self, name: str) -> bool:
-        """Return whether the server may be called by a name."""
+        """Return whether a name is one of the server's."""
         return name in self.hosts or ("*" in self.hosts and _is_address(name))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request, hand it on, and put the headers on its answer."""
+        """Check a request, pass it on, and add the headers to its response."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
-            return  # there is nothing else here, such as WebSockets
+            return  # no WebSockets
         began = time.perf_counter()
         answered = False
 
@@ -87,7 +85,7 @@ class Guard:
             nonlocal answered
             if message["type"] == "http.response.start":
                 answered = True
-                _dress(message, scope["path"], 1e3 * (time.perf_counter() - began))
+                _add_headers(message, scope["path"], 1e3 * (time.perf_counter() - began))
             await send(message)
 
         try:
@@ -105,6 +103,11 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
+        head = sum(len(name) + len(value) for name, value in headers.raw)
+        if head + len(scope["raw_path"]) + len(scope["query_string"]) > HEAD_BYTES:
+            raise _RefusedError(431, HEAD_TOO_LARGE)
+        if len(headers.getlist("host")) > 1:
+            raise _RefusedError(400, "a request has one Host header")
         host = headers.get("host", "").lower()
         if not self._is_known(_name_of(host)):
             raise _RefusedError(421, "this server is not known by that name")
@@ -130,7 +133,7 @@ def _check_kind(path: str, headers: Headers) -> None:
 
 
 def _host_of(origin: str) -> str:
-    """Return the host and port of an origin; nothing where it is none."""
+    """Return the host and port of an origin; "" if it is invalid."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -152,15 +155,11 @@ def _is_address(name: str) -> bool:
 
 
 async def _whole_body(scope: Scope, receive: Receive) -> bytes:
-    """Return a request's body once all of it is there: soon, and not too much.
-
-    Of what is too large the rest is read and dropped, within reason: who is hung up on while it
-    still sends does not hear why.
-    """
+    """Return a request's body, within the limits of size and time."""
     most = FILE_BYTES if scope["path"] == FILE_PATH else JSON_BYTES
     too_large = _RefusedError(413, f"the request is larger than {most // 2**20} MiB")
     said = Headers(scope=scope).get("content-length", "0")
-    if not said.isascii() or not said.isdigit() or int(said[:20]) > _HEARD_OUT * most:
+    if not said.isascii() or not said.isdigit() or int(said[:20]) > _READ_BEFORE_REFUSAL * most:
         raise too_large
     pieces: list[bytes] = []
     size = 0
@@ -168,7 +167,7 @@ async def _whole_body(scope: Scope, receive: Receive) -> bytes:
         async with asyncio.timeout(BODY_S):
             async for piece in _pieces(receive):
                 size += len(piece)
-                if size > _HEARD_OUT * most:
+                if size > _READ_BEFORE_REFUSAL * most:
                     raise too_large
                 if size <= most:
                     pieces.append(piece)
@@ -182,7 +181,7 @@ async def _whole_body(scope: Scope, receive: Receive) -> bytes:
 
 
 async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield a body as it arrives."""
+    """Yield the pieces of a body."""
     more = True
     while more:
         message = await receive()
@@ -193,7 +192,7 @@ async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return what gives the body that was read, then what else comes."""
+    """Return a `receive` that gives the body that was read, then further messages."""
     given = False
 
     async def again() -> Message:
@@ -206,8 +205,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def _dress(message: Message, path: str, took_ms: float) -> None:
-    """Put on the headers that every answer has."""
+def _add_headers(message: Message, path: str, took_ms: float) -> None:
     headers = MutableHeaders(scope=message)
     for name, value in HEADERS.items():
         headers.setdefault(name, value)

@@ -1,27 +1,30 @@
-"""Every limit on what a request may ask for and take, in one place."""
+"""Every limit on what a request may contain and use."""
 
 from __future__ import annotations
 
 from typing import Final
 
+HEAD_BYTES: Final = 2**16
+"""Of the address and headers of a request."""
 JSON_BYTES: Final = 2**20
-"""Of a body of JSON, a pasted config or profile in it included."""
+"""Of a JSON body, including a pasted config or profile."""
 FILE_BYTES: Final = 16 * 2**20
 """Of a file that is dropped on the page."""
 HEAD_S: Final = 10.0
-"""Within so many seconds the head of a request has to arrive, or twice that on a connection that
-was used before."""
+"""Time for the head of a request to arrive; twice that on a connection that was used before."""
 ANSWER_LOOKS: Final = 12
-"""Within so many times that an answer has to be taken."""
+"""Times `HEAD_S` for the client to receive the response."""
 BODY_S: Final = 10.0
-"""Within so many seconds a body has to arrive, however slowly it is sent."""
+"""Time for a body to arrive."""
 CONNECTIONS: Final = 512
 """At a time."""
 
 MOST_VALUES: Final = 64
 """In one list."""
 MOST_COUNT: Final = 10**9
-"""Of any whole number in a question."""
+"""Of any whole number in a request."""
+MOST_SEARCHED: Final = 2**20
+"""Of the GPUs and the batch of a search: it lists their divisors."""
 MOST_BYTES: Final = 2**53
 """Of a size: beyond it a browser has no whole numbers."""
 MOST_NUMBER: Final = 1e12
@@ -29,41 +32,41 @@ MOST_NUMBER: Final = 1e12
 MOST_CHARACTERS: Final = 200
 """Of a name or a word."""
 MOST_CELLS: Final = 20_000_000
-"""Layouts that one search may look at."""
+"""Layouts of one search."""
 MOST_PASSES: Final = 100_000
 """Passes of micro-batches through stages in a step that is drawn, of which a part is shown."""
 MOST_WRITTEN_PASSES: Final = 10_000
 """The same of a step that is written in full, as a trace."""
 
 START_S: Final = 60.0
-"""A process that computes may take so long to begin, on a machine that is busy."""
-QUESTION_S: Final = 10.0
-"""One question may be computed for so long."""
+"""Time for a worker to start, on a busy machine."""
+TASK_S: Final = 10.0
+"""Computing time of one request."""
 FILE_S: Final = 20.0
-"""One file may be read and calibrated on for so long."""
+"""Time to read a file and calibrate on it, or to draw a report."""
 CALIBRATE_S: Final = 12.0
-"""Of that, constants may be fitted for so long; otherwise the file is only explained."""
+"""Of that, time to fit constants; a file that takes longer is only explained."""
 SEARCH_S: Final = 120.0
-"""One search may run for so long."""
+"""Time of one search."""
 MEMORY_BYTES: Final = 2 * 2**30
-"""That one process of those that compute may have."""
+"""Memory of one worker."""
 RETIRE_BYTES: Final = 2**30
-"""A process that has had more than this is replaced by a new one: its caches are full."""
+"""A worker that has used more is replaced: its caches are full."""
 
-QUESTIONS_WAITING: Final = 400
-"""Questions that may wait for their turn."""
+TASKS_WAITING: Final = 400
+"""Requests that may wait for a worker."""
 FILES: Final = 2
 """Files that are read at a time."""
 FILES_WAITING: Final = 8
 SEARCHES: Final = 2
 """Searches that run at a time."""
 SEARCHES_WAITING: Final = 8
-UNASKED_S: Final = 15.0
-"""A search that nobody asks about for so long is ended: whoever began it has left."""
+ABANDONED_S: Final = 15.0
+"""A search that has not been polled for this long is cancelled."""
 KEPT_S: Final = 300.0
-"""What a search found is kept for so long."""
+"""Time that the result of a search is kept."""
 KEPT_SEARCHES: Final = 32
-REMEMBERED: Final = 512
-"""Answers that are kept to be given again."""
-REMEMBERED_BYTES: Final = 2**17
-"""Of one such answer and its question, at most."""
+CACHED: Final = 512
+"""Replies in the cache."""
+CACHED_BYTES: Final = 2**17
+"""Of one cached reply and its request, at most."""

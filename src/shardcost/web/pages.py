@@ -1,7 +1,4 @@
-"""The files of the page: read once at the start, served by name from a fixed listing.
-
-No path is ever made of what a request says, so no request can reach another file.
-"""
+"""The files of the page, served by name from a fixed listing: no path is made from a request."""
 
 from __future__ import annotations
 
@@ -23,12 +20,12 @@ TYPES: Final = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
-"""Only files that end in one of these are served."""
+"""Only files with one of these suffixes are served."""
 
 
 @dataclass(frozen=True)
 class Asset:
-    """A file of the page, as it is sent."""
+    """A file of the page."""
 
     content: bytes
     zipped: bytes
@@ -44,26 +41,26 @@ def _asset(path: Path) -> Asset:
 
 
 class Assets:
-    """The listing: every file of the folder by its name there, such as ``panels/ring.js``.
+    """The files of the folder by name, such as ``panels/ring.js``.
 
-    Files that are changed while the server runs are read again; what is added is not seen.
+    A file that changes while the server runs is read again; added files are not seen.
     """
 
     def __init__(self, folder: Path = FOLDER) -> None:
         files = sorted(path for path in folder.rglob("*") if path.suffix in TYPES)
         self.paths = {path.relative_to(folder).as_posix(): path for path in files}
-        self.read: dict[str, tuple[int, Asset]] = {}
+        self.loaded: dict[str, tuple[int, Asset]] = {}
 
     def find(self, name: str) -> Asset | None:
-        """Return a file of the listing; None of any other name."""
+        """Return a file of the listing; None for any other name."""
         path = self.paths.get(name)
         if path is None:
             return None
         try:
             changed = path.stat().st_mtime_ns
-            known = self.read.get(name)
+            known = self.loaded.get(name)
             if known is None or known[0] != changed:
-                self.read[name] = known = changed, _asset(path)
+                self.loaded[name] = known = changed, _asset(path)
         except OSError:
             return None
         return known[1]

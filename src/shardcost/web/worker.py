@@ -1,12 +1,11 @@
-"""The process that computes: questions come in on standard input, answers leave on standard output.
+"""A worker process: tasks are read from standard input, replies written to standard output.
 
-``python -m shardcost.web.worker`` is started by `shardcost.web.crew`, and ends with it. It is a
-process of its own so that it can be ended: a question that takes too long, or too much memory,
-takes nothing away from others.
+`shardcost.web.pool` starts ``python -m shardcost.web.worker``, and ends it when a task takes too
+long or too much memory.
 
 A message is a length and a text of JSON, then a length and bytes::
 
-    {"task": "estimate", "ask": {…}, "gzip": true}, b""   ──►
+    {"task": "estimate", "fields": {…}, "gzip": true}, b""   ──►
                            ◄──  {"state": "done", …}, b"{…}"      and before it any number of
                            ◄──  {"state": "progress", "done": 10, "cells": 100}, b""
 """
@@ -31,48 +30,50 @@ from shardcost.web.limits import MEMORY_BYTES, RETIRE_BYTES
 
 SIZES: Final = struct.Struct("!II")
 _ZIPPED_FROM: Final = 1400
-"""Bytes: what is shorter fits one packet anyway."""
-IN_NO_HURRY: Final = "--in-no-hurry"
-"""Told to a process whose answers may take a while."""
+"""Bytes: anything shorter fits one packet."""
+LOW_PRIORITY: Final = "--low-priority"
+"""Argument of a worker that leaves the processor to others."""
 _NICENESS: Final = 10
-_TELL_EVERY_S: Final = 0.1
+_PROGRESS_EVERY_S: Final = 0.1
 Head = dict[str, Any]
+Progress = Callable[[int, int], None]
 
 
 def packed(head: Head, body: bytes = b"") -> bytes:
-    """Return a message as it travels."""
+    """Return a message as bytes."""
     text = json.dumps(head).encode()
     return SIZES.pack(len(text), len(body)) + text + body
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Reply to tasks until the server closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # a library may print
     _bound_memory()
     later = list(sys.argv[1:])
-    if later == [IN_NO_HURRY]:
+    if later == [LOW_PRIORITY]:
         later = []
-        _step_back()
-    asked: SimpleQueue[tuple[Head, bytes]] = SimpleQueue()
-    threading.Thread(target=_read, args=(sys.stdin.buffer, asked), daemon=True).start()
+        with suppress(AttributeError, OSError):
+            os.nice(_NICENESS)
+    tasks: SimpleQueue[tuple[Head, bytes]] = SimpleQueue()
+    threading.Thread(target=_read, args=(sys.stdin.buffer, tasks), daemon=True).start()
     warm_up(("estimate",))
     _send(out, {"state": "ready"})
     while True:
-        while later and asked.empty():
+        while later and tasks.empty():
             warm_up((later.pop(0),))
-        _send(out, *answered(*asked.get(), _teller(out)))
+        _send(out, *answer(*tasks.get(), _reporter(out)))
 
 
-def _read(stream: BinaryIO, asked: SimpleQueue[tuple[Head, bytes]]) -> None:
-    """Hand on what is asked; when there can be no more, end at once, whatever is under way."""
+def _read(stream: BinaryIO, tasks: SimpleQueue[tuple[Head, bytes]]) -> None:
+    """Queue the tasks that arrive; end the process at once when the pipe is closed."""
     while True:
         sizes = stream.read(SIZES.size)
         if len(sizes) < SIZES.size:
             os._exit(0)
         head, body = SIZES.unpack(sizes)
-        asked.put((json.loads(stream.read(head)), stream.read(body)))
+        tasks.put((json.loads(stream.read(head)), stream.read(body)))
 
 
 def _send(out: BinaryIO, head: Head, body: bytes = b"") -> None:
@@ -80,63 +81,63 @@ def _send(out: BinaryIO, head: Head, body: bytes = b"") -> None:
     out.flush()
 
 
-def _teller(out: BinaryIO) -> Callable[[int, int], None]:
-    """Return what tells now and then how far a search is."""
+def _reporter(out: BinaryIO) -> Progress:
+    """Return a function that sends the progress of a search now and then."""
     last = 0.0
 
-    def tell(done: int, cells: int) -> None:
+    def report(done: int, cells: int) -> None:
         nonlocal last
-        if time.monotonic() - last >= _TELL_EVERY_S or done == cells:
+        if time.monotonic() - last >= _PROGRESS_EVERY_S or done == cells:
             last = time.monotonic()
             _send(out, {"state": "progress", "done": int(done), "cells": int(cells)})
 
-    return tell
+    return report
 
 
-def answered(head: Head, body: bytes, tell: Callable[[int, int], None]) -> tuple[Head, bytes]:
-    """Return the answer to a message, whatever happens on the way to it."""
+def answer(head: Head, body: bytes, progress: Progress) -> tuple[Head, bytes]:
+    """Return the reply to a task, whatever goes wrong."""
     from shardcost.request.errors import ImpossibleError
 
     started = time.perf_counter()
     try:
-        answer, content = _content(_answer(head, body, tell), zipped=bool(head.get("gzip")))
-        answer |= {"state": "done"}
+        reply, content = _content(_result(head, body, progress), zipped=bool(head.get("gzip")))
+        reply |= {"state": "done"}
     except ImpossibleError as error:
-        answer, content = {"state": "refused", "detail": str(error), "impossible": True}, b""
+        reply, content = {"state": "refused", "detail": str(error), "impossible": True}, b""
     except ShardcostError as error:
-        answer, content = {"state": "refused", "detail": str(error)}, b""
+        reply, content = {"state": "refused", "detail": str(error)}, b""
     except MemoryError:
-        answer, content = {"state": "unable", "detail": "this takes more memory than there is"}, b""
+        reply, content = {"state": "unable", "detail": "this takes more memory than there is"}, b""
     except Exception as error:
-        answer, content = {"state": "broken", "detail": _told(error)}, b""
-    answer["seconds"] = time.perf_counter() - started
-    answer["retire"] = _most_memory() > RETIRE_BYTES
-    return answer, content
+        reply, content = {"state": "broken", "detail": _described(error)}, b""
+    reply["seconds"] = time.perf_counter() - started
+    reply["retire"] = _most_memory() > RETIRE_BYTES
+    return reply, content
 
 
-def _answer(head: Head, body: bytes, tell: Callable[[int, int], None]) -> Any:
+def _result(head: Head, body: bytes, progress: Progress) -> Any:
     from shardcost.web import answers
 
     if head["task"] == "plan":
-        return answers.plan(head["ask"], tell)
+        return answers.plan(head["fields"], progress)
     if head["task"] == "file":
-        from shardcost.web.dropped import dropped
+        from shardcost.web.uploads import explain
 
-        return dropped(head["name"], body)
-    return answers.QUESTIONS[head["task"]](head["ask"])
+        return explain(head["name"], body)
+    return answers.QUESTIONS[head["task"]](head["fields"])
 
 
-def _content(answer: Any, *, zipped: bool) -> tuple[Head, bytes]:
-    """Return an answer as it is sent to the browser."""
+def _content(result: Any, *, zipped: bool) -> tuple[Head, bytes]:
+    """Return a result as it is sent to the browser."""
     from shardcost.web.answers import Document
 
     head: Head = {}
-    if isinstance(answer, Document):
-        content = answer.content
-        head |= {"kind": answer.kind, "name": answer.name}
+    if isinstance(result, Document):
+        content = result.content
+        head |= {"kind": result.kind, "name": result.name}
     else:
         content = json.dumps(
-            answer, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+            result, ensure_ascii=False, allow_nan=False, separators=(",", ":")
         ).encode()
     if zipped and len(content) >= _ZIPPED_FROM:
         content = gzip.compress(content, 1, mtime=0)
@@ -144,28 +145,22 @@ def _content(answer: Any, *, zipped: bool) -> tuple[Head, bytes]:
     return head, content
 
 
-def _told(error: Exception) -> str:
-    """Return what went wrong and where, in one line."""
+def _described(error: Exception) -> str:
+    """Return the exception and where it was raised, in one line."""
     from traceback import extract_tb
 
-    where = [f"{each.filename}:{each.lineno}" for each in extract_tb(error.__traceback__)]
+    where = [f"{frame.filename}:{frame.lineno}" for frame in extract_tb(error.__traceback__)]
     return " ".join(f"{type(error).__name__}: {error} ({' < '.join(where[::-1][:4])})".split())
 
 
 def warm_up(tasks: Sequence[str]) -> None:
-    """Answer the page's first questions, so that nobody waits for modules to be imported."""
+    """Run the page's first tasks, so that no user waits for modules to be imported."""
     from shardcost.web.answers import QUESTIONS
     from shardcost.web.asks import FIRST, field_values
 
     for task in tasks:
-        with suppress(Exception):  # whoever asks is told
+        with suppress(Exception):  # a request will report it
             QUESTIONS[task](field_values(*FIRST[task]))
-
-
-def _step_back() -> None:
-    """Leave the processor to whoever answers questions in the meantime."""
-    with suppress(AttributeError, OSError):
-        os.nice(_NICENESS)
 
 
 def _bound_memory() -> None:
@@ -179,7 +174,7 @@ def _bound_memory() -> None:
 
 
 def _most_memory() -> int:
-    """Return the most memory that this process has had; 0 where that is not known."""
+    """Return the peak memory of this process; 0 where it is not known."""
     try:
         import resource
     except ImportError:

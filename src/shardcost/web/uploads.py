@@ -1,8 +1,7 @@
 """A file that was dropped on the page: what it is, what it means, and how the page can use it.
 
-The file is read by the readers of ``shardcost inspect``, which take a path. It lies under a name of
-our own in a folder of our own for as long as that takes; what it is called by whoever sent it is
-shown and used for nothing else.
+The readers of ``shardcost inspect`` take a path, so the file is written to a temporary folder under
+a fixed name. The name that the browser sent is only shown.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _ANSI: Final = re.compile("\x1b\\[[01]m")
 _PROFILE_NAME: Final = "measured"
 
 
-def dropped(name: str, content: bytes) -> dict[str, Any]:
+def explain(name: str, content: bytes) -> dict[str, Any]:
     """Return what a file is, what it means, and what the page can do with it."""
     from shardcost.inspect.files import inspected
     from shardcost.report.inspect import as_data, as_text
@@ -41,13 +40,13 @@ def dropped(name: str, content: bytes) -> dict[str, Any]:
         path.write_bytes(content)
         try:
             reading = _read(path, shown)
-            found = inspected([reading])[0]
+            inspection = inspected([reading])[0]
         except FormatError as error:
             reason = error.reason if str(path) in error.file else str(error)
             raise FormatError(shown, reason.replace(str(path), shown)) from None
-        use, words = _use(reading, found, content)
-        report = _renamed(as_data(found), str(path), shown)
-        text = _ANSI.sub("", as_text(found)).replace(str(path), shown)
+        use, words = _use(reading, inspection, content)
+        report = _renamed(as_data(inspection), str(path), shown)
+        text = _ANSI.sub("", as_text(inspection)).replace(str(path), shown)
     return {
         "name": shown,
         "kind": reading.kind,
@@ -69,7 +68,7 @@ def shown_name(name: str) -> str:
 
 
 def _read(path: Path, shown: str) -> Reading:
-    """Return what the file holds, under the name that it is shown by."""
+    """Return the file's content under its shown name."""
     from shardcost.formats.detect import ModelFile, ProfileFile, read_file
     from shardcost.formats.hf_config import model_of_file
 
@@ -81,7 +80,7 @@ def _read(path: Path, shown: str) -> Reading:
 
 
 def _named(config: dict[str, Any], file: str) -> dict[str, Any]:
-    """Return a config that knows its name, from its file's where it does not say it itself."""
+    """Return a config with a name: its own, else its file's."""
     name = file.removesuffix(".json").removesuffix("_config").removesuffix("-config")
     if config.get("_name_or_path") or name in {"", "config", "file"}:
         return config
@@ -89,16 +88,18 @@ def _named(config: dict[str, Any], file: str) -> dict[str, Any]:
 
 
 def _renamed(data: Any, path: str, shown: str) -> Any:
-    """Return data in which the file has the name that it is shown by."""
+    """Return data with the shown name in place of the path."""
     if isinstance(data, dict):
         return {key: _renamed(value, path, shown) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_renamed(each, path, shown) for each in data]
+        return [_renamed(item, path, shown) for item in data]
     return data.replace(path, shown) if isinstance(data, str) else data
 
 
-def _use(reading: Reading, found: Inspected, content: bytes) -> tuple[dict[str, Any] | None, str]:
-    """Return the fields of a question that the file stands for, and what that means."""
+def _use(
+    reading: Reading, inspection: Inspected, content: bytes
+) -> tuple[dict[str, Any] | None, str]:
+    """Return the request fields that the file stands for, and what that means."""
     from shardcost.formats.detect import ModelFile, ProfileFile, TableFile
     from shardcost.formats.kineto import Trace
     from shardcost.formats.reading import MeasurementLog
@@ -109,17 +110,17 @@ def _use(reading: Reading, found: Inspected, content: bytes) -> tuple[dict[str, 
         return {"config": config}, f"takes {reading.model.name} as the model"
     if isinstance(reading, ProfileFile):
         profile = content.decode("utf-8-sig")
-        return {"profile": profile}, f"takes {found.findings[0].name} as the cluster"
-    if isinstance(found.findings, TopologyInspection):
-        return _use_of_topology(found.findings)
+        return {"profile": profile}, f"takes {inspection.findings[0].name} as the cluster"
+    if isinstance(inspection.findings, TopologyInspection):
+        return _use_of_topology(inspection.findings)
     if isinstance(reading, MeasurementLog | TableFile | Trace):
         return _use_of_measurements(reading)
-    return None, "says nothing that a layout could be computed with"
+    return None, "has nothing that an estimate could use"
 
 
 def _use_of_topology(findings: Any) -> tuple[dict[str, Any] | None, str]:
     if findings.cluster is None:
-        return None, "is like no cluster of the catalog"
+        return None, "matches no cluster of the catalog"
     joined = "" if findings.network is None else f" with {findings.network}"
     return (
         {"on": findings.cluster, "network": findings.network},
@@ -135,30 +136,30 @@ def _use_of_measurements(reading: Reading) -> tuple[dict[str, Any] | None, str]:
 
     try:
         with _at_most(CALIBRATE_S):
-            found = gathered([reading], Told())
-            results = calibrate(found.curves, lambda _: None)
-        profile = as_profile(_PROFILE_NAME, found.cluster, results)
+            measured = gathered([reading], Told())
+            results = calibrate(measured.curves, lambda _: None)
+        profile = as_profile(_PROFILE_NAME, measured.cluster, results)
     except ShardcostError as error:
         return None, f"cannot be calibrated on: {error}"
-    points = f"{found.points:,} measured point{'s' * (found.points != 1)}"
-    return {"profile": profile}, f"takes {found.cluster.name} as the cluster, fitted to {points}"
+    points = f"{measured.points:,} measured point{'s' * (measured.points != 1)}"
+    return {"profile": profile}, f"takes {measured.cluster.name} as the cluster, fitted to {points}"
 
 
 class _TooLongError(ShardcostError):
-    """A fit that takes longer than somebody waits for."""
+    """A fit took too long."""
 
 
 @contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Give up what takes longer, where the system has such an alarm."""
+    """Raise when the block takes longer, where the system has an alarm signal."""
     if not hasattr(signal, "setitimer") or current_thread() is not main_thread():
         yield
         return
 
-    def ring(*_: object) -> None:
+    def stop(*_: object) -> None:
         raise _TooLongError(f"it takes longer than {seconds:g} s; `shardcost calibrate` has time")
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What is wrong with a request's fields, in the one line that the command line would print."""
+"""Messages about invalid fields of a request: the one line that the command line would print."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from shardcost.request.errors import UsageError
 from shardcost.request.values import flag
 
 _PLAIN = ("model", "config", "profile", "values", "of", "figure", "collective", "algorithm")
-"""Fields that are no options of a command."""
+"""Fields that are not options of a command."""
 
 
 def first_fault(errors: Sequence[Mapping[str, Any]], fields: Iterable[str]) -> ShardcostError:
-    """Return what the first of pydantic's errors means.
+    """Return the first of pydantic's errors as one of ours.
 
     Args:
-        errors: As pydantic has them.
-        fields: The names of all fields that there are.
+        errors: Pydantic's.
+        fields: The names of all fields.
     """
     error = errors[0]
-    where = [str(each) for each in error["loc"] if each != "body"]
+    where = [str(part) for part in error["loc"] if part != "body"]
     if not where:
         if error["type"] == "missing":
             return UsageError("the body of the request is missing: a JSON object")
@@ -30,7 +30,6 @@ def first_fault(errors: Sequence[Mapping[str, Any]], fields: Iterable[str]) -> S
 
 
 def _fault(field: str, error: Mapping[str, Any], fields: Iterable[str]) -> ShardcostError:
-    """Return what is wrong with one field."""
     kind, value, context = error["type"], error.get("input"), error.get("ctx", {})
     name = _option(field)
     rule = getattr(context.get("error"), "rule", None)

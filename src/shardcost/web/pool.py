@@ -1,7 +1,8 @@
-"""The processes that compute, as the server sees them: `Crew`.
+"""`WorkerPool`: the processes that compute, seen from the server.
 
-The server itself only reads and writes; whatever takes time happens in these processes, a few at a
-time, so that cores are shared fairly and whatever takes too long can be ended.
+The server process only reads and writes. Everything that takes time runs in a worker process
+(`shardcost.web.worker`), one task at a time each, so that the cores are shared fairly and a task
+that takes too long can be ended.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from shardcost.web.worker import SIZES, packed
 _ONE_THREAD: Final = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )
-_TRIES: Final = 2
-Told = Callable[[int, int], None]
+_ATTEMPTS: Final = 2
+Progress = Callable[[int, int], None]
 
 
 class BusyError(Exception):
-    """Too many wait already."""
+    """Too many tasks are waiting."""
 
 
 class LateError(Exception):
-    """The answer took too long, or the process that was to give it ended."""
+    """The task took too long, or its process ended."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a process answered."""
+    """The reply of a worker to a task."""
 
     head: dict[str, Any]
     content: bytes
@@ -62,13 +63,13 @@ class _Worker:
         )  # fmt: skip
         return cls(process)
 
-    async def begin(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until the process has imported what it needs."""
         while not self.ready:
-            self.ready = (await self._heard()).state == "ready"
+            self.ready = (await self._received()).state == "ready"
 
-    async def ask(self, message: bytes, told: Told | None) -> Reply:
-        """Send a message and wait for its answer."""
+    async def run(self, message: bytes, progress: Progress | None) -> Reply:
+        """Send a task and wait for its reply."""
         stdin = self.process.stdin
         assert stdin is not None  # noqa: S101  it is a pipe
         if stdin.is_closing():
@@ -76,87 +77,83 @@ class _Worker:
         stdin.write(message)
         await stdin.drain()
         while True:
-            reply = await self._heard()
+            reply = await self._received()
             if reply.state != "progress":
                 return reply
-            if told is not None:
-                told(reply.head["done"], reply.head["cells"])
+            if progress is not None:
+                progress(reply.head["done"], reply.head["cells"])
 
-    async def _heard(self) -> Reply:
+    async def _received(self) -> Reply:
         stdout = self.process.stdout
         assert stdout is not None  # noqa: S101  it is a pipe
         head, body = SIZES.unpack(await stdout.readexactly(SIZES.size))
         return Reply(json.loads(await stdout.readexactly(head)), await stdout.readexactly(body))
 
     async def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         with suppress(ProcessLookupError):
             self.process.kill()
         await self.process.wait()
 
 
-async def _begun(warm: Sequence[str]) -> _Worker:
-    """Return a new process; a machine that has no room for one is late, not broken."""
-    try:
-        return await _Worker.started(warm)
-    except OSError as error:
-        raise LateError("no process can be started to compute this; ask again later") from error
-
-
-class Crew:
-    """A few processes that answer one question at a time each.
+class WorkerPool:
+    """A few processes that run one task at a time each.
 
     Args:
         size: Processes at a time.
-        kept: Of these, how many stay when there is nothing to do.
-        waiting: Questions that may wait for a process.
-        warm: Tasks that a process makes itself ready for while it has nothing to do; or that it
-            is in no hurry.
+        kept: Processes that stay when there is nothing to do.
+        waiting: Tasks that may wait for a process.
+        warm: Tasks that an idle process prepares for; or `shardcost.web.worker.LOW_PRIORITY`.
     """
 
     def __init__(self, size: int, kept: int, waiting: int, warm: Sequence[str] = ()) -> None:
         self.kept, self.most_waiting, self.warm = kept, waiting, warm
-        self.places = asyncio.Semaphore(size)
+        self.slots = asyncio.Semaphore(size)
         self.waiting = 0
         self.idle: list[_Worker] = []
         self.ending: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Have the processes that stay at hand before they are asked."""
+        """Start the processes that stay."""
         self.idle += await asyncio.gather(*(_Worker.started(self.warm) for _ in range(self.kept)))
 
-    async def ask(
-        self, head: dict[str, Any], body: bytes = b"", *, within_s: float, told: Told | None = None
+    async def run(
+        self,
+        head: dict[str, Any],
+        body: bytes = b"",
+        *,
+        within_s: float,
+        progress: Progress | None = None,
     ) -> Reply:
-        """Return the answer of a process.
+        """Return the reply of a worker.
 
         Raises:
-            BusyError: Too many questions wait already.
-            LateError: There is no answer within the time.
+            BusyError: Too many tasks are waiting.
+            LateError: There is no reply within the time.
         """
-        if self.places.locked() and self.waiting >= self.most_waiting:
+        if self.slots.locked() and self.waiting >= self.most_waiting:
             raise BusyError
         self.waiting += 1
         try:
-            await self.places.acquire()
+            await self.slots.acquire()
         finally:
             self.waiting -= 1
         try:
-            return await self._asked(packed(head, body), within_s, told)
+            return await self._attempt(packed(head, body), within_s, progress)
         finally:
-            self.places.release()
+            self.slots.release()
 
-    async def _asked(self, message: bytes, within_s: float, told: Told | None) -> Reply:
-        for attempt in range(_TRIES):
-            worker = self.idle.pop() if self.idle else await _begun(self.warm)
+    async def _attempt(self, message: bytes, within_s: float, progress: Progress | None) -> Reply:
+        for attempt in range(_ATTEMPTS):
+            worker = await self._next_worker()
             try:
                 async with asyncio.timeout(START_S):
-                    await worker.begin()
+                    await worker.wait_until_ready()
                 async with asyncio.timeout(within_s):
-                    reply = await worker.ask(message, told)
+                    reply = await worker.run(message, progress)
             except (EOFError, ConnectionError) as error:  # it ended by itself: out of memory, say
                 self._dismiss(worker)
-                if attempt + 1 == _TRIES:
+                if attempt + 1 == _ATTEMPTS:
                     raise LateError("the process that computed this ended") from error
             except TimeoutError:
                 self._dismiss(worker)
@@ -165,15 +162,19 @@ class Crew:
                 self._dismiss(worker)
                 raise
             else:
-                self._done(worker, retire=bool(reply.head.get("retire")))
+                if reply.head.get("retire") or len(self.idle) >= self.kept:
+                    self._dismiss(worker)
+                else:
+                    self.idle.append(worker)
                 return reply
         raise AssertionError
 
-    def _done(self, worker: _Worker, *, retire: bool) -> None:
-        if retire or len(self.idle) >= self.kept:
-            self._dismiss(worker)
-        else:
-            self.idle.append(worker)
+    async def _next_worker(self) -> _Worker:
+        """Return an idle or new process; a machine without room for one is late, not broken."""
+        try:
+            return self.idle.pop() if self.idle else await _Worker.started(self.warm)
+        except OSError as error:
+            raise LateError("no process can be started to compute this; ask again later") from error
 
     def _dismiss(self, worker: _Worker) -> None:
         task = asyncio.get_running_loop().create_task(worker.end())
