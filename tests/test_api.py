@@ -467,8 +467,7 @@ def test_a_trailer_without_an_end_is_cut_off(page: Client) -> None:
         connection.sendall(f"POST /api/estimate HTTP/1.1\r\n{head}\r\n\r\n".encode())
         connection.sendall(b"2\r\n{}\r\n0\r\nX: ")
         with pytest.raises(ConnectionError):
-            for _ in range(256):
-                connection.sendall(b"a" * limits.HEAD_BYTES)
+            connection.sendall(b"a" * (256 * limits.HEAD_BYTES))
 
 
 def test_a_body_without_an_end_is_refused_while_it_is_sent(page: Client) -> None:
