@@ -25,7 +25,7 @@ from playwright.sync_api import (
 PATIENCE_MS = 20_000
 expect.set_options(timeout=PATIENCE_MS)  # a busy machine is no fault of the page
 
-SIZES = {"wide": (1280, 900), "tablet": (768, 1024), "phone": (390, 844)}
+SIZES = {"wide": (1400, 900), "tablet": (768, 1024), "phone": (390, 844)}
 TABS = ("timeline", "scaling", "collective", "ring", "roofline", "memory", "plan")
 FIRST = {
     "model": "llama3-70b",

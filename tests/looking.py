@@ -68,12 +68,14 @@ PALE = """(least) => {
   for (let node = walk.nextNode(); node; node = walk.nextNode()) {
     const each = node.parentElement;
     if (!node.textContent.trim() || !each.checkVisibility()) continue;
-    if (each.closest("svg, .unseen, .skip, option, :disabled, [data-stale]")) continue;
+    // Texts of most charts stand on coloured bars; those of curves on the panel itself.
+    if (each.closest("svg") && !each.closest("#panel-collective svg.chart")) continue;
+    if (each.closest(".unseen, .skip, option, :disabled, [data-stale]")) continue;
     if (each.closest("[aria-disabled=true]")) continue;
     const behind = ground(each);
     if (!behind) continue;
     const style = getComputedStyle(each);
-    const ink = over(parsed(style.color), behind);
+    const ink = over(parsed(each.closest("svg") ? style.fill : style.color), behind);
     const [a, b] = [light(ink), light(behind)];
     const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     const size = parseFloat(style.fontSize);
@@ -86,6 +88,9 @@ PALE = """(least) => {
   return [...found];
 }"""
 """Texts with less contrast than given to what is behind them."""
+
+REDRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""Ends once charts are drawn in the colours of another theme."""
 
 COVERED = """() => {
   const boxes = (each) => {

@@ -98,8 +98,11 @@ def test_the_page_says_what_the_command_prints(
             unit = figure.replace("_per_", "/").replace("gpu", "GPU")
             assert f" {shown['tiles'][figure]} {unit}" in report
     assert f"MFU {shown['tiles']['mfu']} of" in report
-    low_to_high, sure, rows = re.split(r", (?=\d+ %|\d[\d,]* rows)", shown["interval"])
-    assert f"interval {low_to_high} ({sure}), from {rows}" in report
+    said = re.fullmatch(
+        r"(.+), (90 %) interval from ([\d,]+) similar measure\w+", shown["interval"]
+    )
+    assert said is not None
+    assert "interval {} ({}), from {} ".format(*said.groups()) in report
     rows = re.findall(r"^(\S.*?) +([\d.,]+ \w+) +(-?[\d.]+ %)(?: |$)", printed, re.MULTILINE)
     assert shown["parts"] == [list(each) for each in rows]
     assert f"memory {shown['memory']}" in report
@@ -443,7 +446,7 @@ def test_a_long_search_shows_how_far_it_is_and_can_be_cancelled(visit: Visit) ->
 
 
 def complete_cells(visit: Visit) -> tuple[int, int]:
-    """Return how many virtual_stages are drawn complete, and how many only in part."""
+    """Return how many chunks are drawn complete, and how many only in part."""
     colours = visit.script(
         """() => ["--c3", "--c5"].map((name) =>
              getComputedStyle(document.documentElement).getPropertyValue(name).trim())"""
@@ -499,6 +502,13 @@ def test_every_algorithm_ends_with_the_sum_everywhere(
     if algorithm == "ring":
         assert complete == ranks * ranks
         assert "sent per rank 120 MiB of 120 MiB" in visit.text("#ring-counters")
+
+
+def test_every_click_on_step_counts_while_a_step_is_moving(visits: Visits) -> None:
+    visit = visits(motion="no-preference").open(tab="ring")
+    for _ in range(4):
+        visit.at("#ring-step").click()
+    expect(visit.at("#ring-counter")).to_have_text("4 of 14 steps done")
 
 
 def test_the_ring_plays_and_pauses(visits: Visits) -> None:

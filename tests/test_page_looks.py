@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from browsing import FIRST, SIZES, TABS, Visit, Visits
-from looking import COVERED, CUT, FOCUSABLE, HEADINGS, NOW, PALE, STOPS, TOO_SMALL
+from looking import COVERED, CUT, FOCUSABLE, HEADINGS, NOW, PALE, REDRAWN, STOPS, TOO_SMALL
 from playwright.sync_api import expect
 
 TRAIN = {
@@ -60,6 +60,7 @@ def test_every_tab_stands_on_every_screen_light_and_dark(size: str, visits: Visi
         visit.script("() => scrollTo(0, 0)")
         for theme in ("light", "dark"):
             visit.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            visit.script(REDRAWN)
             assert visit.script(PALE, LEAST_CONTRAST) == [], (tab, theme)
             visit.page.screenshot(path=PICTURES / f"{size}-{theme}-{tab}.png", full_page=True)
 
@@ -80,6 +81,7 @@ def test_dialogs_stand_on_every_screen(size: str, visits: Visits, repository: Pa
         assert visit.script("() => document.documentElement.scrollWidth") <= wide
         for theme in ("light", "dark"):
             visit.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            visit.script(REDRAWN)
             assert visit.script(PALE, LEAST_CONTRAST) == [], (name, theme)
             visit.page.screenshot(path=PICTURES / f"{size}-{theme}-{name}.png")
         visit.page.keyboard.press("Escape")

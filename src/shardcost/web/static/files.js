@@ -36,7 +36,7 @@ export class Files {
       id: "file-text", rows: "9", spellcheck: "false", autocomplete: "off",
       "aria-labelledby": "file-title", "aria-describedby": "file-hint",
     });
-    this.input = h("input", { type: "file", id: "file-input", class: "unseen", tabindex: "-1" });
+    this.input = h("input", { type: "file", id: "file-input", class: "unseen", tabindex: "-1", "aria-label": "File" });
     this.message = h("div", { id: "drop-message", class: "file-message", "aria-live": "polite" });
     this.useButton = h("button", {
       type: "button", class: "primary", id: "file-use", on: { click: () => this.apply() },

@@ -55,7 +55,7 @@ function showTime(found, phase) {
   };
   const { confidence_pct: sure } = found.interval;
   const line = byId("headline-interval");
-  line.textContent = `${format.ends(low, high)}, ${sure} %, ${format.whole(rows)} rows like it`;
+  line.textContent = `${format.ends(low, high)}, ${sure} % interval from ${format.whole(rows)} similar measurements`;
   line.title = like;
   const dot = /** @type {HTMLElement} */ (document.querySelector(".spread span"));
   dot.style.left = `${(100 * (value - low)) / (high - low || 1)}%`;

@@ -10,7 +10,7 @@ import { TABS } from "./state.js";
 
 /** @type {Record<string, string>} */
 const TITLES = {
-  timeline: "Timeline", scaling: "Scaling", collective: "Collective", ring: "Ring",
+  timeline: "Timeline", scaling: "Scaling", collective: "Collective", ring: "Algorithms",
   roofline: "Roofline", memory: "Memory", plan: "Plan",
 };
 

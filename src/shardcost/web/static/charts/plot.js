@@ -122,7 +122,7 @@ function endLabels(frame, ends, named, { x, y, area }) {
     });
     frame.text(start, label.put + 4, fitted(label.text, frame.width - start, 11), {
       "font-size": 11,
-      fill: colour,
+      fill: frame.colour("ink"), // the line that leads to it has the colour; text needs contrast
       "font-weight": label.each.width > 2 ? 700 : 400,
     });
   }

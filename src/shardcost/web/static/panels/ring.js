@@ -1,4 +1,5 @@
-// Ring: a collective step by step, until it is understood; and what it does to the machine's links.
+// Algorithms: a collective step by step, and the bytes on the machine's links. The id is still "ring",
+// which links and saved pages carry.
 
 import { html } from "../charts.js";
 import { choice, field, framed, machine, words } from "./parts.js";
@@ -9,7 +10,7 @@ import { topologyPicture } from "./ring_topology.js";
 import { algorithmName, endInWords, startInWords, stepInWords } from "./ring_words.js";
 
 export const id = "ring";
-export const title = "Ring";
+export const title = "Algorithms";
 
 const FEWEST = 2;
 const MOST = 16;
@@ -82,7 +83,7 @@ export function mount(root, page) {
   root.addEventListener("keydown", onKey, true);
 
   function button(name, text, label, act) {
-    const about = { type: "button", id: `ring-${name}`, title: label, "aria-label": label };
+    const about = { type: "button", id: `ring-${name}`, title: label };
     return html("button", { ...about, on: { click: () => data && act() } }, text);
   }
 
@@ -225,7 +226,7 @@ export function mount(root, page) {
     said.textContent = sentence(at, moving);
     counter.textContent = `${at} of ${total} steps done`;
     play.textContent = playing ? "❚❚ pause" : "▶ play";
-    play.setAttribute("aria-label", playing ? "pause (space)" : "play (space)");
+    play.title = playing ? "pause (space)" : "play (space)";
     back.disabled = at === 0 && !moving;
     next.disabled = at >= total;
     counts.show(data, at);

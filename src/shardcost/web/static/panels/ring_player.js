@@ -75,11 +75,11 @@ export function player({ draw, progress, pace }) {
     },
     back: () => go(state.moving ? state.at : state.at - 1),
     on() {
-      if (state.moving) go(state.at + 1);
-      else if (state.at < state.steps) {
-        stop();
-        advance(() => {});
-      }
+      const at = state.at + Number(state.moving);
+      stop();
+      state.at = at; // a step on its way is finished, and the next one begins
+      if (at < state.steps) advance(() => {});
+      else draw();
     },
     toggle() {
       if (state.playing) {

@@ -178,7 +178,7 @@ export function mount(root, page) {
     ];
     if (event.group) lines.push(["group", event.group]);
     if (batch !== null) lines.push(["micro-batch", String(batch)]);
-    if ((event.chunk ?? null) !== null && event.chunk > 0) lines.push(["chunk", String(event.chunk)]);
+    if ((event.chunk ?? null) !== null && event.chunk > 0) lines.push(["virtual stage", String(event.chunk)]);
     return {
       lane: event.stream,
       start: event.start_s,
