@@ -1,0 +1,146 @@
+"""The receipts of a collective's paths: the functions that price them, run on traced numbers.
+
+No formula stands here. `path_receipts` hands the constants, the size and what the functions ask of
+the group to the functions of `paths` and `engine_kernels` as named numbers (`shardcost.traced`),
+and what comes back is each part of the time with the expression that computed it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any, Final
+
+from shardcost.collectives.calibration import Calibration
+from shardcost.collectives.engine_kernels import DirectLibrary, direct_paths, eager
+from shardcost.collectives.group import Group
+from shardcost.collectives.library_time import TUNER, CollectiveTime
+from shardcost.collectives.paths import NO_WIRE, RingLibrary, Wire, ring_library_paths, total
+from shardcost.collectives.tuner import PathName, tuner_times
+from shardcost.receipt import Receipt, Term
+from shardcost.traced import Traced, receipts
+
+SIZE: Final = "the buffer, as nccl-tests counts it"
+MEANINGS: Final = {
+    "size": SIZE,
+    "ranks": "GPUs",
+    "domains": "nodes or racks inside which GPUs have links of their own",
+    "ranks_per_domain": "GPUs that share one domain",
+    "link": "a GPU's links to the group, nominal, one way",
+    "links": "all links of a GPU, nominal, one way",
+    "pair": "a GPU's links to one other, nominal, one way",
+    "port": "a GPU's share of the network ports, nominal",
+    "ports": "the network ports that a domain sends through, nominal",
+    "estimated_latency_s": "NCCL's estimate for an empty buffer",
+    "estimated_bytes_per_s": "at which NCCL's estimate grows from there",
+    "nvls_small_base_s": "with small chunks, which start sooner and stream slower",
+    "nvls_base_s": "with large chunks, which start later and stream faster",
+    "ll_spread_bytes": "bytes per GPU at which half of ll_spread is paid",
+    "fill": "what the pipeline cannot hide; 0 if it hides all",
+    "ll_latency_s": "one crossing of the network",
+    "ll128_latency_s": "one crossing of the network",
+    "latency_s": "one crossing of the network",
+    "network_ll_bytes_per_s": "what LL gets through the network",
+    "efficiency": "share of the ports' rate that is reached",
+    "ll_crowd": "what is left of the rate when more than two GPUs share the host",
+    "ll_socket": "what is left of that when they sit on both sockets",
+    "crowd": "what is left of the rate when more than two GPUs share the host",
+    "socket": "what is left of that when they sit on both sockets",
+}
+"""What a term is, where its name does not say it."""
+_RATES: Final = frozenset({"link", "links", "pair", "port", "ports"})
+_FALLBACK: Final = "fallback_"
+"""Begins an engine's own name for a constant of the library that it falls back to."""
+_ALMOST_NOTHING: Final = 1e-9
+"""Bytes of a buffer that is as good as empty."""
+
+
+def path_receipts(result: CollectiveTime, path: PathName) -> list[Receipt]:
+    """Return the receipts of a path's parts. For one cell only.
+
+    >>> from shardcost.collectives.library_time import collective_time
+    >>> result = collective_time("all_reduce", 2**30, "h100_sxm", gpus=8)
+    >>> wire = path_receipts(result, ("ring", "Simple"))[2]
+    >>> wire.formula
+    'size / ranks x (2 x (ranks - 1) / simple_rate)'
+    >>> wire.value == float(result.paths["ring", "Simple"]["wire"])
+    True
+    """
+    if result.group.ranks == 1:
+        return []
+    size = _traced("size", result.size_bytes)
+    if result.library == TUNER:
+        return receipts(_estimate(result, path, size), "s")
+    by_kind = {type(each.constants): each for each in result.calibrations}
+    engine = by_kind.get(DirectLibrary)
+    own: Any = None if engine is None else _constants(engine)
+    group = _group(result.group)
+    if path[1] == "direct":
+        parts = direct_paths(own, size, group)[path]
+    else:
+        ring = _constants(by_kind[RingLibrary])
+        for name, constant in vars(own).items() if own else ():
+            if name.startswith(_FALLBACK) and constant is not None:
+                setattr(ring, name.removeprefix(_FALLBACK), constant)
+        network: Any = _constants(by_kind[Wire]) if Wire in by_kind else NO_WIRE
+        parts = ring_library_paths(ring, network, result.collective, size, group)[path]
+    if result.mode == "eager":
+        parts = eager(own, parts, size)
+    return receipts(parts, "s", constants=result.calibrations)
+
+
+def _traced(name: str, value: Any, source: str = "") -> Traced:
+    """Return a named number, with the unit and the symbol that its name tells."""
+    unit, symbol = "", name
+    if name.endswith("_bytes_per_s"):
+        unit, symbol = "bytes/s", name.removesuffix("_bytes_per_s") + "_rate"
+    elif name in _RATES:
+        unit = "bytes/s"
+    elif name == "size" or name.endswith("_bytes"):
+        unit = "bytes"
+    elif name.endswith("_s"):
+        unit, symbol = "s", name.removesuffix("_s")
+    meaning = MEANINGS.get(name.removeprefix(_FALLBACK), "")
+    return Traced.named(Term(name, float(value), unit, meaning, source, symbol))
+
+
+def _constants(calibration: Calibration) -> Any:
+    """Return constants as named numbers; None where a library has no such path."""
+    constants, source = calibration.constants, str(calibration.source())
+    values = {field.name: getattr(constants, field.name) for field in fields(constants)}
+    return SimpleNamespace(
+        **{
+            name: None if value is None else _traced(name, value, source)
+            for name, value in values.items()
+        }
+    )
+
+
+def _group(group: Group) -> Any:
+    """Return what the formulas of paths ask of a group, as named numbers."""
+    inside = group.domains == 1
+    tier = group.tier
+    ranks = _traced("ranks", group.ranks)
+    return SimpleNamespace(
+        ranks=ranks,
+        domains=1 if inside else _traced("domains", group.domains),
+        ranks_per_domain=ranks if inside else _traced("ranks_per_domain", group.ranks_per_domain),
+        link_bytes_per_s=_traced("link", group.link_bytes_per_s),
+        pair_bytes_per_s=_traced("pair", group.pair_bytes_per_s),
+        port_bytes_per_s=_traced("port", group.port_bytes_per_s),
+        domain_port_bytes_per_s=_traced("ports", group.domain_port_bytes_per_s),
+        has_nvlink=group.has_nvlink,
+        tier=SimpleNamespace(
+            bytes_per_s=_traced("links", tier.bytes_per_s),
+            gpus=tier.gpus,
+            in_switch_reduction=tier.in_switch_reduction,
+        ),
+    )
+
+
+def _estimate(result: CollectiveTime, path: PathName, size: Traced) -> dict[str, Any]:
+    """Return NCCL's estimate, where that is the prediction, as a latency and a rate."""
+    latency = float(tuner_times(result.collective, _ALMOST_NOTHING, result.group)[path])
+    rate = size.value / (float(total(result.paths[path])) - latency)
+    parts = _traced("estimated_latency_s", latency), _traced("estimated_bytes_per_s", rate)
+    return {"NCCL's estimate": parts[0] + size / parts[1]}
