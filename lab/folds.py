@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from lab import memory_fit, refit_attention, refit_engines, refit_frameworks
 from lab import refit_gemm as refit_products
-from shardcost import catalog
+from lab.other_constants import inherited_constants
 from shardcost.calibrate.descent import descend
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.constants import KernelShelf
 from shardcost.kernels.gemm import gemm_section
 from shardcost.memory.policy import habits_named
 from shardcost.validate import memory
@@ -93,9 +92,9 @@ def _products(table: Table, say: Say) -> Iterator[Fold]:
             seen.append(rows.error_pct(refit_products.fitted(rows)))
             for what, errors in refit_products.left_out(rows):
                 unseen.setdefault(what, []).append(errors)
-            lent = _lent("gemm", gpu, rows.section)
-            if lent is not None:
-                unseen.setdefault("", []).append(rows.error_pct(lent))
+            inherited = inherited_constants("gemm", gpu, rows.section)
+            if inherited is not None:
+                unseen.setdefault("", []).append(rows.error_pct(inherited))
         for what, errors_of in unseen.items():
             yield Fold(f"products, {gpu}", titles[what], _joined(seen), _joined(errors_of))
 
@@ -107,10 +106,10 @@ def _attention(table: Table, say: Say) -> Iterator[Fold]:
     parted = replace(table, columns={**table.columns, "part": parts})
     yield from _kernels(parted, {"part": "a sixth of the numbers of heads"}, say)
     for rows in refit_attention.sections(table):
-        lent = _lent("attention", rows.system, rows.phase)
-        if lent is not None:
+        inherited = inherited_constants("attention", rows.system, rows.phase)
+        if inherited is not None:
             of = f"attention, {rows.system}, {rows.phase}"
-            yield Fold(of, "the device", rows.error_pct(), rows.error_pct(lent))
+            yield Fold(of, "the device", rows.error_pct(), rows.error_pct(inherited))
 
 
 def _decode(table: Table, say: Say) -> Iterator[Fold]:
@@ -289,29 +288,6 @@ def _thinned(rows: Sequence[Row]) -> list[Row]:
     """Return at most `MOST_ROWS` of some rows, evenly."""
     step = -(-len(rows) // MOST_ROWS)
     return list(rows[::step]) if rows else []
-
-
-def _lent(shelf: KernelShelf, system: str, section: str) -> dict[str, Any] | None:
-    """Return the constants of the nearest other device of the vendor that has such, if one does."""
-    own = device_of(system)
-
-    def distance(name: str) -> tuple[float, float]:
-        other = device_of(name)
-        return (
-            abs(float(other.compute_capability or 0) - float(own.compute_capability or 0)),
-            abs(float(np.log(other.memory_bytes_per_s / own.memory_bytes_per_s))),
-        )
-
-    content = dict(catalog.contents(shelf))
-    kin = [
-        name
-        for name in content
-        if name != system and section in content[name] and device_of(name).vendor == own.vendor
-    ]
-    if not kin:
-        return None
-    constants = content[min(kin, key=distance)][section]
-    return {name: value for name, value in constants.items() if name != "fit"}
 
 
 def _joined(parts: Sequence[Floats]) -> Floats:

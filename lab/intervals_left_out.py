@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from lab import refit_attention
 from lab import refit_gemm as refit_products
 from lab.intervals_groups import Mask, Tried
-from lab.intervals_hidden import never_measured, without_collectives
 from lab.intervals_runs import (
     Say,
     by_usual_engine,
@@ -27,6 +26,7 @@ from lab.intervals_runs import (
     refitted_engines,
     refitted_frameworks,
 )
+from lab.other_constants import without_collectives, without_system
 from lab.refit_collectives import OUTDATED, engines, wire_blank
 from shardcost.calibrate.fit import Key, blank, curves, fitted_library, fitted_wire, inside
 from shardcost.catalog import cluster_named
@@ -104,7 +104,7 @@ def _unmeasured(table: Table, systems: Mapping[str, Mask], say: Say) -> Iterator
     for system, mask in systems.items():
         places = np.flatnonzero(mask)
         say(f"{table.kind}: {system} as if never measured")
-        with never_measured(system):
+        with without_system(system):
             tried = _as_catalogued(_at(table, mask), "a system", [system] * len(places))
         inherited = [each.get("standing") != MEASURED for each in tried.facts]
         facts = tuple(each if new else {} for each, new in zip(tried.facts, inherited, strict=True))

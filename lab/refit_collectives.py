@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from lab.other_constants import by_collectives
 from shardcost import catalog
 from shardcost.calibrate.fit import (
     UNFITTED,
@@ -30,9 +31,9 @@ from shardcost.calibrate.fit import (
     inside,
 )
 from shardcost.calibrate.profile import entry_lines
-from shardcost.collectives import calibration
 from shardcost.collectives.calibration import (
     Calibration,
+    donors_of,
     given,
     wire_start,
 )
@@ -71,8 +72,8 @@ def by_key(known: Iterable[Curve]) -> dict[Key, list[Curve]]:
 def family_of(key: Key, known: Mapping[Key, Calibration]) -> list[Calibration]:
     """Return the calibrations of a system's family among those fitted so far."""
     system, library, since = key
-    with calibration.instead(known.values()):
-        return calibration.donors_of(catalog.cluster_named(system), library, since)
+    with by_collectives(known.values()):
+        return donors_of(catalog.cluster_named(system), library, since)
 
 
 def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
@@ -134,7 +135,7 @@ def as_toml(system: str, found: Sequence[Calibration]) -> str:
 def refitted(known: Sequence[Curve]) -> dict[Key, Calibration]:
     """Return all calibrations: rings, then the engines and networks that rest on them."""
     found = ring_libraries(inside(known))
-    with calibration.instead(found.values()):
+    with by_collectives(found.values()):
         found |= engines(inside(known))
         found |= networks(known)
     return found

@@ -4,7 +4,7 @@
 
 Which kernels an engine has, and what it overlaps, are choices that its documentation states. What
 is left are two constants each, the same on every system: what its host does once a step, for each
-sequence or for each kernel, and what a collective waits for (`lab.descent`). What
+sequence or for each kernel, and what a collective waits for (`shardcost.calibrate.descent`). What
 the fits are worth on rows that they have not seen is told by `lab.folds`.
 
 Kernels of a device that nobody measured by themselves are fitted the same way, to one half of the
@@ -14,24 +14,19 @@ models, and checked on the other.
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from lab.software_files import write_constants
-from shardcost import catalog
+from lab.catalog_files import CATALOG, fit_of, update, update_software
+from lab.command import ended, parser_of
+from lab.other_constants import ConstantPath, with_kernel_constants
 from shardcost.calibrate.descent import descend, errors_pct, in_seconds, loss
 from shardcost.errors import ShardcostError
-from shardcost.files import write_whole
 from shardcost.formats.tables import Row, Table, read_table
-from shardcost.kernels import gemm
-from shardcost.kernels.constants import own_section, section_of
-from shardcost.software import Fit
 from shardcost.validate.inference import Question, answers, engine_of, question_of
 from shardcost.validate.predictions import Floats
 
@@ -60,13 +55,15 @@ _LOADED: Final = ("tpot", "output_throughput_total")
 """What is fitted, and what of it under load, where the first token comes when it may."""
 _COARSE: Final = (0.05, 0.3, 1.0, 3.0, 20.0)
 DEVICE: Final = "mi300x"
-DEVICE_START: Final = {
+_DEVICE_ENGINE: Final = "vllm_2024"
+_LAUNCH: Final = ("gemm", "vllm_2024_bf16", "launch_us")
+DEVICE_START: Final[Mapping[ConstantPath, float]] = {
     ("gemm", "vllm_2024_bf16", "peak_share"): 0.05,
     ("gemm", "vllm_2024_bf16", "memory_share"): 0.5,
-    ("gemm", "vllm_2024_bf16", "launch_us"): 15.0,
+    _LAUNCH: 15.0,
     ("attention", "vllm_2024_decode", "vector", "token_ns"): 60.0,
 }
-"""Where each constant stands, and its start. The launch is that of passes and attention too."""
+"""Where each constant stands, and its start. The launch is that of the other kernels too."""
 _SAME_LAUNCH: Final = (
     ("elementwise", "vllm_2024_elementwise", "latency_us"),
     ("attention", "vllm_2024_decode", "vector", "launch_us"),
@@ -146,100 +143,76 @@ def fitted(
     return descend(lossy, start)
 
 
-@contextmanager
-def device_constants(constants: Mapping[tuple[str, ...], float]) -> Iterator[None]:
-    """Let a device's kernels run by other constants for a while."""
-    before = {}
-    for path, value in _with_launches(constants).items():
-        table = _table(path)
-        before[path] = table[path[-1]]
-        table[path[-1]] = value
-    _forget()
-    try:
-        yield
-    finally:
-        for path, value in before.items():
-            _table(path)[path[-1]] = value
-        _forget()
+def _with_launches(constants: Mapping[ConstantPath, float]) -> dict[ConstantPath, float]:
+    return {**constants, **dict.fromkeys(_SAME_LAUNCH, constants[_LAUNCH])}
 
 
-def write_device(constants: Mapping[tuple[str, ...], float], fit: Mapping[str, Any]) -> None:
-    """Replace the constants in the device's files, and what is said of their fit."""
-    every = _with_launches(constants)
-    for shelf in sorted({path[0] for path in every}):
-        file = Path(catalog.__file__).parent / shelf / f"{DEVICE}.toml"
-        section: tuple[str, ...] = ()
-        lines = []
-        for line in file.read_text(encoding="utf-8").splitlines():
-            key = line.partition(" = ")[0]
-            value = fit.get(key) if section[-1:] == ("fit",) else every.get((shelf, *section, key))
-            if line.startswith("["):
-                section = tuple(line.strip("[]").split("."))
-            lines.append(line if value is None else f"{key} = {_in_toml(value)}")
-        write_whole(file, "\n".join([*lines, ""]))
-
-
-def _in_toml(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def _with_launches(constants: Mapping[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
-    launch = constants["gemm", "bf16", "launch_us"]
-    return {**constants, **dict.fromkeys(_SAME_LAUNCH, launch)}
-
-
-def fit_device(evidence: Evidence) -> dict[tuple[str, ...], float]:
+def fit_device(evidence: Evidence) -> dict[ConstantPath, float]:
     """Return the constants of the device's kernels that suit rows best."""
 
     def lossy(trial: dict[Any, float]) -> float:
-        with device_constants(trial):
+        with with_kernel_constants(DEVICE, _with_launches(trial)):
             return loss(evidence.ratios({}))
 
     return descend(lossy, DEVICE_START)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Fit every engine, and print what the fits are worth."""
-    table = read_table(Path(arguments[0]))
+def write_device(
+    constants: Mapping[ConstantPath, float], fit: Mapping[str, Any], folder: Path
+) -> None:
+    """Replace the constants in the device's files, and what is said of their fit."""
+    values = _with_launches(constants)
+    for table in sorted({path[0] for path in values}):
+        changes: dict[ConstantPath, Any] = {
+            path[1:]: value for path, value in values.items() if path[0] == table
+        }
+        for section in {path[0] for path in changes}:
+            changes |= {(section, "fit", key): value for key, value in fit.items()}
+        file = f"{DEVICE}.toml"
+        update(CATALOG / table / file, changes, folder / table / file)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fit the engines named, or all, and the device; write the constants and print their errors."""
+    parser = parser_of(__doc__)
+    parser.add_argument("table", type=Path, help="measured table of inference (CSV)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"engines, {DEVICE}; all if none")
+    parser.add_argument("--output", type=Path, default=CATALOG, help="folder like the catalog's")
+    options = parser.parse_args(arguments)
+    table = read_table(options.table)
     engines = evidence_of(table, lambda row: row["cluster"] != DEVICE)
     for name in FITTED:
-        if name in engines and (len(arguments) == 1 or name in arguments[1:]):
-            _report(name, engines[name])
-    device = evidence_of(table, lambda row: row["cluster"] == DEVICE)
-    if device and (len(arguments) == 1 or DEVICE in arguments[1:]):
-        _report_device(device["vllm_2024"])
+        if name in engines and (not options.names or name in options.names):
+            _refit(name, engines[name], options.output)
+    device = evidence_of(table, lambda row: row["cluster"] == DEVICE).get(_DEVICE_ENGINE)
+    if device and (not options.names or DEVICE in options.names):
+        _refit_device(device, options.output)
 
 
-def _report(name: str, evidence: Evidence) -> None:
+def _refit(name: str, evidence: Evidence, folder: Path) -> None:
     constants = fitted(name, evidence)
     datasets = ", ".join(sorted({row["dataset"] for row in evidence.rows}))
-    median, p90 = errors_pct(evidence.ratios(constants))
     source = f"fitted by shardcost to measured rows of {datasets}"
-    fit = Fit(source=source, rows=len(evidence.rows), median_pct=median, p90_pct=p90)
-    write_constants(name, constants, fit)
+    fit = fit_of(source, errors_pct(evidence.ratios(constants)), len(evidence.rows))
+    update_software(name, constants, fit, folder)
     print(name, constants, fit)
 
 
-def _report_device(evidence: Evidence) -> None:
+def _refit_device(evidence: Evidence, folder: Path) -> None:
     models = sorted({row["model"] for row in evidence.rows})
     half = models[0::4] + models[1::4]
     seen = evidence.where(lambda row: row["model"] in half)
     unseen = evidence.where(lambda row: row["model"] not in half)
     constants = fit_device(seen)
-    with device_constants(constants):
-        median, p90 = errors_pct(seen.ratios({}))
-        other, _ = errors_pct(unseen.ratios({}))
+    with with_kernel_constants(DEVICE, _with_launches(constants)):
+        errors = errors_pct(seen.ratios({}))
+        other = f"{errors_pct(unseen.ratios({}))[0]:.1f} %" if unseen.groups else "not known"
     source = (
         "fitted by shardcost to whole runs of llm_inference_bench (vLLM of 2024 on ROCm),"
-        f" half of the models; on the other half the median error is {other:.1f} %"
+        f" half of the models; on the other half the median error is {other}"
     )
-    fit = {
-        "source": source,
-        "rows": len(seen.rows),
-        "median_pct": round(median, 1),
-        "p90_pct": round(p90, 1),
-    }
-    write_device(constants, fit)
+    fit = fit_of(source, errors, len(seen.rows))
+    write_device(constants, fit, folder)
     print(DEVICE, {".".join(path): value for path, value in constants.items()}, fit)
 
 
@@ -258,18 +231,5 @@ def _is_fitted(row: Row) -> bool:
     return wanted and (row["weight_dtype"] != "fp8" or engine_of(row).startswith("trtllm"))
 
 
-def _table(path: tuple[str, ...]) -> dict[str, Any]:
-    content: dict[str, Any] = dict(catalog.contents(path[0]))[DEVICE]  # type: ignore[arg-type]
-    for name in path[1:-1]:
-        content = content[name]
-    return content
-
-
-def _forget() -> None:
-    section_of.cache_clear()
-    own_section.cache_clear()
-    gemm._kernel.cache_clear()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    ended(main)

@@ -11,19 +11,18 @@ is told by `lab.folds`.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from lab.software_files import write_constants
+from lab.catalog_files import CATALOG, fit_of, update_software
+from lab.command import ended, parser_of
 from shardcost.calibrate.descent import descend, errors_pct, in_seconds, loss
 from shardcost.formats.tables import Row, Table, read_table
-from shardcost.software import Fit
 from shardcost.validate import training
 from shardcost.validate.predictions import Floats
 
@@ -103,20 +102,23 @@ def _sample(rows: Sequence[Row], dataset: str) -> list[Row]:
     return own[:: max(1, len(own) // _MOST_ROWS)]
 
 
-def main(arguments: Sequence[str], say: Callable[[str], None] = print) -> None:
-    """Fit the frameworks named, or all, and say how well."""
-    known = rows_of(read_table(Path(arguments[0])))
-    for name in arguments[1:] or FITTED:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fit the frameworks named, or all; write their constants and print the errors."""
+    parser = parser_of(__doc__)
+    parser.add_argument("table", type=Path, help="measured table of training (CSV)")
+    parser.add_argument("names", nargs="*", metavar="FRAMEWORK", help="all of them if none")
+    parser.add_argument("--output", type=Path, default=CATALOG, help="folder like the catalog's")
+    options = parser.parse_args(arguments)
+    known = rows_of(read_table(options.table))
+    for name in options.names or FITTED:
         rows = known.get(name, [])
         if not rows:
             continue
         constants = fitted(name, rows)
-        median, p90 = errors_pct(ratios(rows, constants))
-        sets = ", ".join(_values(rows))
-        source = f"fitted by shardcost to measured rows of {sets}"
-        fit = Fit(source=source, rows=len(rows), median_pct=median, p90_pct=p90)
-        write_constants(name, constants, fit)
-        say(f"{name}: {constants}; {fit}")
+        source = f"fitted by shardcost to measured rows of {', '.join(_values(rows))}"
+        fit = fit_of(source, errors_pct(ratios(rows, constants)), len(rows))
+        update_software(name, constants, fit, options.output)
+        print(name, constants, fit)
 
 
 def _values(rows: Sequence[Row]) -> list[str]:
@@ -124,4 +126,4 @@ def _values(rows: Sequence[Row]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    ended(main)

@@ -20,8 +20,8 @@ from lab.intervals_groups import (
     tried_on_others,
     weighted_quantile,
 )
-from lab.intervals_hidden import never_measured
 from lab.intervals_left_out import left_out
+from lab.other_constants import without_system
 from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, catalog, collective_time
 from shardcost import estimate as estimated
 from shardcost.catalog.errors import KIN, MEASURED, STRANGER, residuals_like
@@ -252,7 +252,7 @@ def test_training_across_nodes_is_told_apart() -> None:
 def test_a_system_can_be_hidden_and_comes_back() -> None:
     device = Cluster.named("h100_sxm").device
     before = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8)
-    with never_measured("h100_sxm"):
+    with without_system("h100_sxm"):
         hidden = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8)
         assert hidden.calibrations[0].inherited_from
         assert "h100_sxm" not in hidden.calibrations[0].inherited_from

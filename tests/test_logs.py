@@ -681,7 +681,7 @@ def test_several_tables_and_those_of_other_kinds(tmp_path: Path) -> None:
 
 
 def test_rows_of_nothing(tmp_path: Path) -> None:
-    text = OSU + "0   1.0\n8   0.0\n" + "9" * 29 + "  3.0\n16  1.2.3\n32 4.0 Elementwise\n"
+    text = OSU + "0   1.0\n8   0.0\n" + "9" * 29 + "  3.0\n16  1.2.3\n32 4.0 Pass\n"
     found = read_osu(tmp_path, text)
     assert [each.size_bytes for each in the_run(found).points] == [4, 2**20, 32]
     assert sum(each.count for each in found.unread) == 4

@@ -10,6 +10,7 @@ import pytest
 from shardcost.errors import BadValueError, FormatError
 from shardcost.formats import tables
 from shardcost.formats.tables import number, read_table, write_table
+from shardcost.validate.validation import validate
 
 HEAD = (
     "dataset,cluster,network,nodes,gpus_per_node,num_gpus,library,mode,single_process,collective,"
@@ -121,6 +122,42 @@ def test_every_kind_of_table_is_known(evidence: Path) -> None:
         else:
             with pytest.raises(FormatError, match=f"is a table of {path.stem}, not yet validated"):
                 read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("head", "named"),
+    [
+        ("gpu,dtype,m,n,k,time_us,framework", "framework"),
+        ("gpu,op,tokens,width,bytes,time_us", "tokens, width"),
+        (f"{HEAD},algorithm,concurrent_groups,framework", "concurrent_groups, framework"),
+        (
+            "model,layers,hidden,heads,seq,mbs,gbs,gpus,tp,pp,dp,measured_step_s,experts,top_k",
+            "experts, top_k",
+        ),
+    ],
+)
+def test_columns_that_may_change_the_answer_are_refused(
+    tmp_path: Path, head: str, named: str
+) -> None:
+    row = ",".join("8" for _ in head.split(","))
+    with pytest.raises(FormatError, match=f"columns that are not understood: {named}$"):
+        read_table(written(tmp_path, f"{head}\n{row}\n"))
+    blank = ",".join("" if name in named.split(", ") else "8" for name in head.split(","))
+    assert read_table(written(tmp_path, f"{head}\n{blank}\n")).rows == 1
+
+
+def test_a_header_far_from_any_kind_is_taken_for_none(tmp_path: Path) -> None:
+    head = "gpu,library,kernel,dtype,gated,tokens,hidden,inter,experts,topk,ep,tp,routing,time_us"
+    with pytest.raises(FormatError, match="is not the header of a measured table"):
+        read_table(written(tmp_path, f"{head}\n"))
+
+
+def test_forced_algorithms_are_skipped_with_their_reason(tmp_path: Path) -> None:
+    rows = [f"{ROW},{algorithm}" for algorithm in ("", "default", "ring")]
+    table = read_table(written(tmp_path, "\n".join([f"{HEAD},algorithm", *rows])))
+    found = validate(table)
+    assert found.predicted == 2
+    assert found.skipped == {"algorithm must be blank: the library's own choice": 1}
 
 
 @pytest.mark.parametrize("text", ["8", "8.0", "+8", "8.", "0.8e1", "80E-1"])

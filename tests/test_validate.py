@@ -112,13 +112,6 @@ def test_populations() -> None:
     assert collectives.population(LIKE | {"single_process": "1"}) == "single process"
 
 
-def test_columns_of_the_table_win_over_derived_ones(tmp_path: Path) -> None:
-    path = written(tmp_path, ROWS)
-    own = "\n".join(f"{line},mine" for line in path.read_text().splitlines())
-    path.write_text(own.replace("time_us,mine", "time_us,span"))
-    assert [g.key for g in validate(read_table(path), ["span"]).groups] == [{"span": "mine"}]
-
-
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -16,6 +17,7 @@ from test_validate import LIKE, written
 
 from lab import refit_engines
 from lab.folds import folds
+from lab.other_constants import inherited_constants
 from lab.page import main
 from lab.page_axes import DEGREES, MOST_BINS, SIZES, bins
 from lab.page_plots import pictures
@@ -26,6 +28,7 @@ from shardcost.catalog import Shelf
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, MissingExtraError, UnknownNameError
 from shardcost.formats.tables import VALIDATED, Table, read_table
+from shardcost.kernels.constants import section_of
 from shardcost.software import Software
 from shardcost.validate import training
 from shardcost.validate.shipped import shipped
@@ -333,6 +336,40 @@ def test_folds_of_engines_are_those_of_their_fits(tmp_path: Path) -> None:
         expected.append(100 * (held.ratios(constants)[0] - 1))
     assert found.left_out == "a TP degree"
     assert found.unseen_pct == pytest.approx(expected)
+
+
+def test_engines_and_the_device_are_refitted_by_one_command(tmp_path: Path) -> None:
+    row = {name: RUN[name] for name in ("dataset", "layers", "hidden", "heads")}
+    row |= {name: RUN[name] for name in ("kv_heads", "ffn", "gated", "vocab")}
+    row |= {"gpu": "", "tp": "1", "pp": "1", "weight_dtype": "bf16", "batching": "static"}
+    row |= {"batch": "1", "isl": "128", "osl": "32", "metric": "e2e_latency", "unit": "ms"}
+    rows = [row | {"model": "gpt", "cluster": "h100_sxm", "engine": "FasterTransformer"}]
+    rows += [row | {"model": name, "cluster": "mi300x", "engine": "vLLM 0.5.0"} for name in "abc"]
+    rows = [each | {"value": "55" if each["cluster"] == "h100_sxm" else "230"} for each in rows]
+    for folder in ("software", "gemm", "attention", "elementwise"):
+        (tmp_path / folder).mkdir()
+    path = tabled(tmp_path, rows).path
+    refit_engines.main([str(path), "--output", str(tmp_path)])
+    engine = tomllib.loads((tmp_path / "software" / "fastertransformer.toml").read_text())
+    assert engine["fit"]["rows"] == 1
+    assert engine["fit"]["median_pct"] < 10
+    gemm = tomllib.loads((tmp_path / "gemm" / "mi300x.toml").read_text())["vllm_2024_bf16"]
+    attention = tomllib.loads((tmp_path / "attention" / "mi300x.toml").read_text())
+    assert gemm["fit"]["rows"] == 2
+    assert gemm["fit"]["median_pct"] < 5
+    assert "on the other half the median error is" in gemm["fit"]["source"]
+    assert attention["vllm_2024_prefill"]["launch_us"] == gemm["launch_us"]
+    # What was tried is gone again, and comments of the file are kept.
+    assert dict(catalog.contents("gemm"))["mi300x"]["vllm_2024_bf16"]["launch_us"] == 13.1
+    assert (tmp_path / "gemm" / "mi300x.toml").read_text().startswith("# Constants fitted")
+
+
+def test_a_left_out_device_runs_by_the_constants_that_any_other_would() -> None:
+    """By architecture, vendor, capability and bandwidth: no vendor is out of reach."""
+    constants = inherited_constants("gemm", "mi300x", "bf16")
+    device = Cluster.named("mi300x").device
+    assert constants == section_of("gemm", device, "bf16").constants
+    assert inherited_constants("gemm", "h200_sxm", "sharing") is None
 
 
 # The page of what ships, and its pictures.

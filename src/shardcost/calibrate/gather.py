@@ -23,6 +23,7 @@ from shardcost.formats.detect import TableFile
 from shardcost.formats.kineto import Trace
 from shardcost.formats.kineto_ranks import runs_of
 from shardcost.formats.reading import MeasurementLog, Reading, Run
+from shardcost.formats.tables import check_columns
 from shardcost.validate.collectives import Question, machine
 
 
@@ -143,6 +144,7 @@ def _curves_of_table(reading: TableFile, told: Told, passed: Counter[str]) -> li
     table = reading.table
     if table.kind != "collectives":
         raise FormatError(reading.file, f"is a table of {table.kind}; collectives are calibrated")
+    check_columns(table)
     known = set(names("clusters"))
     if told.cluster is not None:
         system = cluster_named(told.cluster).name

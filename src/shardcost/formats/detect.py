@@ -77,7 +77,7 @@ def read_file(path: Path, tick: Tick = no_tick) -> Reading:
         found: Reading = reader.read(path, tick)
         return found
     if begins_like_a_table(head):
-        return TableFile(file=file, kind="measured-table", table=read_table(path))
+        return TableFile(file=file, kind="measured-table", table=read_table(path, strict=False))
     if _PROFILE.search(head) and not head.lstrip().startswith("{"):
         return ProfileFile(file=file, kind="profile", path=path)
     if head.lstrip().startswith("{"):

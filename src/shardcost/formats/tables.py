@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
@@ -46,7 +46,33 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "published_model_errors": "tool quantity error_pct statistic",
     }.items()
 }
-"""The columns by which each kind of table is known. A table may have more, in any order."""
+"""The columns by which each kind of table is known, in any order."""
+_BESIDE: Final[Mapping[str, frozenset[str]]] = {
+    kind: frozenset(columns.split())
+    for kind, columns in {
+        "collectives": "algorithm iterations min_us p90_us sent_bytes_per_rank",
+        "layers": "model",
+        "decode": "model",
+        "overlap": "copy_gbps_alone copy_gbps_overlapped",
+        "layer_ops": "layers_covered hidden heads kv_heads ffn gated intra_link batch seq dtype"
+        " stat",
+        "training": "params_b kv_heads ffn gated vocab gpus_per_node vp cp ep sp zero_fsdp"
+        " recompute dtype framework cluster network gpu intra_link inter_link tp_overlap"
+        " tokens_per_s_per_gpu tflops_reported flops_kind attn_flops mfu_reported_pct peak_tflops"
+        " ar_GBps_measured ag_GBps_measured rs_GBps_measured ar_intra_GBps mem_alloc_GB mem_res_GB",
+        "memory": "num_params kv_heads vocab tied accumulation tp_mode accumulate_grad_in_fp32"
+        " dtype mem_res_GB",
+        "inference": "kv_heads ffn gated vocab cluster gpu pp n_gpus weight_dtype batching unit"
+        " intra_link inter_link",
+        "comm_fraction": "intra_link tokens_or_seq batch method",
+    }.items()
+}
+"""Further columns that a kind may have: those that its predictions read, and other figures of the
+same run, which no prediction depends on."""
+_PROVENANCE: Final = frozenset(
+    ("dataset", "source", "url", "citation", "licence", "provenance", "note", "notes", "comment")
+)
+"""Columns that change no prediction of any kind: where a row comes from, and remarks."""
 VALIDATED: Final = (
     "collectives",
     "memory",
@@ -62,8 +88,9 @@ VALIDATED: Final = (
     "comm_fraction",
 )
 """The kinds whose rows shardcost predicts so far."""
+_COLUMNS_SHOWN: Final = 12
 _MEANT: Final = 0.5
-"""Share of a kind's columns from which on a header is taken for a misspelt one of that kind."""
+"""Likeness from which on a header is taken for a misspelt one of a kind."""
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
 
 _LINE: Final = re.compile(r"[^\r\n]*+(?:\r\n|[\r\n])|[^\r\n]++")
@@ -92,8 +119,13 @@ class Table:
         return replace(self, columns=columns, rows=len(kept))
 
 
-def read_table(path: Path) -> Table:
-    """Return the measured table that a CSV file holds."""
+def read_table(path: Path, *, strict: bool = True) -> Table:
+    """Return the measured table that a CSV file holds.
+
+    Args:
+        path: The file.
+        strict: Refuse columns that are not understood (`check_columns`).
+    """
     file = str(path)
     text = read_text(path, MOST_BYTES)
     _refuse_nul(text, file)
@@ -106,14 +138,35 @@ def read_table(path: Path) -> Table:
     for record in records:
         for column, cell in zip(columns, record, strict=True):
             column.append(cell)
-    return Table(kind, path, dict(zip(head, columns, strict=True)), len(columns[0]))
+    table = Table(kind, path, dict(zip(head, columns, strict=True)), len(columns[0]))
+    if strict:
+        check_columns(table)
+    return table
+
+
+def check_columns(table: Table) -> None:
+    """Raise where a table has columns, not all blank, that predictions of its kind do not know.
+
+    Such a column may change the answer: a row with experts is not to be priced without them.
+    """
+    unknown = unknown_columns(table)
+    if unknown:
+        named = ", ".join(unknown[:_COLUMNS_SHOWN]) + ", …" * (len(unknown) > _COLUMNS_SHOWN)
+        reason = f"is a table of {table.kind} with columns that are not understood: {named}"
+        raise FormatError(str(table.path), reason)
+
+
+def unknown_columns(table: Table) -> list[str]:
+    """Return the columns, not all blank, that predictions of a table's kind do not know."""
+    known = _known_columns(table.kind)
+    return [name for name, cells in table.columns.items() if name not in known and any(cells)]
 
 
 def begins_like_a_table(head: str) -> bool:
     """Return whether a text begins with the header of a measured table, be it misspelt."""
     first = head.lstrip("\r\n").partition("\n")[0]
     names = {name.strip().strip('"') for name in first.split(",")}
-    return max(_share_present(columns, names) for columns in _COLUMNS.values()) >= _MEANT
+    return max(_likeness(kind, names) for kind in _COLUMNS) >= _MEANT
 
 
 def number(row: Row, column: str, least: float, most: float, rule: str) -> float:
@@ -178,20 +231,26 @@ def _kind(head: list[str], file: str) -> str:
     twice = next((name for name in head if head.count(name) > 1), None)
     if twice is not None:
         raise FormatError(file, f"line 1 names the column {shown(twice)} twice")
-    share = {kind: _share_present(columns, head) for kind, columns in _COLUMNS.items()}
-    whole = [kind for kind in _COLUMNS if share[kind] == 1]
+    whole = [kind for kind, columns in _COLUMNS.items() if set(columns) <= set(head)]
     if whole:
         kind = max(whole, key=lambda each: len(_COLUMNS[each]))
         if kind not in VALIDATED:
             known = ", ".join(VALIDATED)
             raise FormatError(file, f"is a table of {kind}, not yet validated (so far: {known})")
         return kind
-    nearest = max(_COLUMNS, key=lambda each: share[each])
-    if share[nearest] < _MEANT:
+    nearest = max(_COLUMNS, key=lambda each: _likeness(each, head))
+    if _likeness(nearest, head) < _MEANT:
         raise FormatError(file, f"line 1 is not the header of a measured table: {shown(head)}")
     missing = ", ".join(name for name in _COLUMNS[nearest] if name not in head)
     raise FormatError(file, f"line 1 looks like a table of {nearest}, without columns {missing}")
 
 
-def _share_present(columns: Sequence[str], head: Container[str]) -> float:
-    return sum(name in head for name in columns) / len(columns)
+def _known_columns(kind: str) -> set[str]:
+    return {*_COLUMNS[kind], *_BESIDE.get(kind, ()), *_PROVENANCE}
+
+
+def _likeness(kind: str, head: Collection[str]) -> float:
+    """Return the share of a kind's columns, and of foreign ones beside them, that a header has."""
+    columns = _COLUMNS[kind]
+    foreign = sum(name not in _known_columns(kind) for name in head)
+    return sum(name in head for name in columns) / (len(columns) + foreign)

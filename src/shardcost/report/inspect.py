@@ -12,6 +12,7 @@ from shardcost.collectives.calibration import Calibration, in_file_units
 from shardcost.formats.detect import ModelFile, TableFile
 from shardcost.formats.nccl_tuner import TunerFile
 from shardcost.formats.reading import MeasurementLog, Reading
+from shardcost.formats.tables import unknown_columns
 from shardcost.inspect.files import Inspected
 from shardcost.inspect.topology import GraphInspection, TopologyInspection
 from shardcost.inspect.trace import TraceFindings
@@ -121,8 +122,11 @@ def _table_as_text(reading: TableFile) -> str:
         some = ", ".join(value or "(blank)" for value, _ in values.most_common(_MOST_NAMED))
         rows.append((name, str(len(values)), some + ", …" * (len(values) > _MOST_NAMED)))
     file, kind = reading.file, reading.table.kind
+    unknown = unknown_columns(reading.table)
     uses = [f"shardcost validate {file}: predicts every row and says how far off that is."]
-    if kind == "collectives":
+    if unknown:
+        uses = [f"Columns that predictions do not understand yet: {', '.join(unknown)}."]
+    elif kind == "collectives":
         uses.append(f"shardcost calibrate {file} --name NAME: a profile of the machine.")
     return "\n".join(
         [

@@ -152,6 +152,8 @@ def one_process_time_s(time_s: Floats, gpus_per_process: float) -> Floats:
 def _question(row: Row, *, ignore_versions: bool) -> Question:
     if _count(row, "num_gpus") == 1:
         raise BadValueError("num_gpus", row["num_gpus"], "at least 2: one by itself sends nothing")
+    if row.get("algorithm", "") not in {"", "default"}:
+        raise BadValueError("algorithm", row["algorithm"], "blank: the library's own choice")
     return Question(
         collective=row["collective"],
         cluster=row["cluster"],

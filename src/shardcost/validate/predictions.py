@@ -12,7 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost.errors import BadValueError, ShardcostError, UnknownNameError, shown
+from shardcost.errors import (
+    BadTypeError,
+    BadValueError,
+    FormatError,
+    ShardcostError,
+    UnknownNameError,
+    shown,
+)
 from shardcost.formats.tables import Row, Table, number
 
 Floats = NDArray[np.float64]
@@ -55,4 +62,6 @@ def reason_of(error: ShardcostError) -> str:
     """
     if isinstance(error, UnknownNameError):
         return f"{error.argument} unknown: {shown(error.value)}"
-    return str(error).rpartition(", got ")[0] or str(error)
+    if isinstance(error, BadValueError | BadTypeError) and not isinstance(error, FormatError):
+        return f"{error.argument} must be {error.rule}"
+    return str(error)
