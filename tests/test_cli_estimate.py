@@ -232,7 +232,7 @@ BAD = {
         "number format of NVIDIA V100",
     ),
     "zero": ([*TRAIN, "--zero", "4"], "a ZeRO stage from 0 to 3, got 4"),
-    "schedule": ([*TRAIN, "--schedule", "2f2b"], "unknown Layout.schedule '2f2b'"),
+    "schedule": ([*TRAIN, "--schedule", "2f2b"], "unknown --schedule '2f2b'"),
     "degree of 0": ([*SMALL, "--tp", "0"], "--tp must be a whole number of at least 1, got 0"),
     "degree in words": ([*SMALL, "--tp", "two"], "--tp must be a whole number, got 'two'"),
     "gpus of 0": ([*SMALL, "--gpus", "0"], "--gpus must be a whole number of at least 1, got 0"),

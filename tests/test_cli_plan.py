@@ -17,8 +17,8 @@ import shardcost.cli.progress as bars
 from shardcost import Cluster, Decode, Layout, Train, cli, search
 from shardcost.report.plan import as_text, money
 from shardcost.report.plan_data import as_data
-from shardcost.request.values import several, wholes
 from shardcost.search.plan import Plan
+from shardcost.values import several, wholes
 
 TRAIN = (
     "plan llama3-8b --on h100_sxm --gpus 8 --train --batch 64 --sequence-length 4096 --fix cp=1"
@@ -367,10 +367,10 @@ BAD = {
     "range": (["--fix", "pp=8..2"], "from a smaller number to a larger one"),
     "twice": (["--fix", "tp=2", "--fix", "tp=4"], "--fix tp is given twice"),
     "flag": (["--fix", "sequence_parallel=maybe"], "must be true or false, got 'maybe'"),
-    "choice": (["--fix", "recompute=some"], "unknown Layout.recompute 'some'"),
+    "choice": (["--fix", "recompute=some"], "unknown --fix recompute 'some'"),
     "stage": (["--fix", "zero=4"], "a ZeRO stage from 0 to 3, got 4"),
-    "order": (["--fix", "order=tp-dp"], "unknown Layout.order 'tp-dp'"),
-    "overlap": (["--fix", "tp-overlap=much"], "unknown Software.tp_overlap 'much'"),
+    "order": (["--fix", "order=tp-dp"], "unknown --fix order 'tp-dp'"),
+    "overlap": (["--fix", "tp-overlap=much"], "unknown --fix tp_overlap 'much'"),
     "all shards": (["--fix", "shard_degree=all"], "numbers or none"),
     "objective": (["--objective", "speed"], "unknown --objective 'speed'"),
     "no price": (["--objective", "cost"], "--objective cost needs --price"),

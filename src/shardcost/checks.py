@@ -27,7 +27,7 @@ from typing import (
     dataclass_transform,
 )
 
-from shardcost.dtypes import canonical_dtype
+from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.scalars import positive_number, whole_number
 
@@ -100,7 +100,7 @@ def whole(*, default: Any = MISSING, least: int = 1) -> Any:
             return _checked_array(name, value, "iu", text, lambda cells: cells >= least)
         return whole_number(name, value, least)
 
-    return _field(default, rule)
+    return _field(default, rule, least=least)
 
 
 def count_or_array(name: str, value: Any, most: int = 10**9) -> Any:
@@ -159,7 +159,7 @@ def one_of(*choices: str, default: Any = MISSING) -> Any:
             raise UnknownNameError(name, value, choices)
         return value
 
-    return _field(default, rule)
+    return _field(default, rule, choices=choices)
 
 
 def text(*, default: Any = MISSING) -> Any:
@@ -177,7 +177,7 @@ def text(*, default: Any = MISSING) -> Any:
 
 def number_format(*, default: Any = MISSING) -> Any:
     """Return a field for a number format, kept under shardcost's own name."""
-    return _field(default, lambda name, value: canonical_dtype(value, name))
+    return _field(default, lambda name, value: canonical_dtype(value, name), choices=tuple(BITS))
 
 
 def table(check: Rule, *, default_factory: Any = MISSING) -> Any:
@@ -247,13 +247,13 @@ def anywhere(condition: Any) -> bool:
     return bool(condition.any()) if is_array(condition) else bool(condition)
 
 
-def _field(default: Any, rule: Rule) -> Any:
-    """Return a field with its rule; where the default is None, None needs no rule."""
+def _field(default: Any, rule: Rule, **facts: Any) -> Any:
+    """Return a field with its rule and facts; where the default is None, None needs no rule."""
 
     def or_none(name: str, value: Any) -> Any:
         return None if value is None else rule(name, value)
 
-    return field(default=default, metadata={"rule": or_none if default is None else rule})
+    return field(default=default, metadata={"rule": or_none if default is None else rule, **facts})
 
 
 def _checked_array(

@@ -8,6 +8,7 @@ Each error also is the built-in that a caller would catch anyway::
         │   ├── UnknownNameError (LookupError)  a name that no catalog or table holds
         │   └── FormatError                     a file says something that cannot be
         ├── BadTypeError       (TypeError)    a value of the wrong type
+        ├── UsageError         (ValueError)   an unknown option, a missing value
         ├── MissingExtraError  (ImportError)  a library that an extra brings along is missing
         └── LostWorkerError    (RuntimeError) workers of a search died, again and again
 
@@ -21,7 +22,8 @@ from typing import Final
 
 _SHOWN_CHARACTERS: Final = 60
 _FEW_NAMES: Final = 8
-"""So many known names are all named; of more, the nearest."""
+"""Up to so many known names are all listed; of more, the nearest if any is near."""
+_LISTED_NAMES: Final = 20
 
 
 def shown(value: object) -> str:
@@ -98,7 +100,8 @@ class UnknownNameError(BadValueError, LookupError):
         if near and len(self.known) > _FEW_NAMES:
             way_out = "did you mean " + " or ".join(near) + "?"
         else:
-            way_out = "known: " + ", ".join(self.known[:12]) + (", …" * (len(self.known) > 12))
+            more = ", …" * (len(self.known) > _LISTED_NAMES)
+            way_out = "known: " + ", ".join(self.known[:_LISTED_NAMES]) + more
         return f"unknown {self.argument} {shown(self.value)}; {way_out} {self.hint}".rstrip()
 
 
@@ -120,6 +123,10 @@ class FormatError(BadValueError):
 
     def __str__(self) -> str:
         return printable(f"{self.file}: {self.reason}")
+
+
+class UsageError(ShardcostError, ValueError):
+    """A request that is not in order as a whole: an unknown option, a missing value."""
 
 
 class MissingExtraError(ShardcostError, ImportError):

@@ -14,8 +14,7 @@ from typing import Final
 
 import shardcost
 from shardcost.cli.options import join_signed_values
-from shardcost.errors import ShardcostError, UnknownNameError
-from shardcost.request.errors import UsageError
+from shardcost.errors import ShardcostError, UnknownNameError, UsageError
 
 COMMANDS: Final = {
     "allreduce": "the exact cost of tensor-parallel all-reduces",

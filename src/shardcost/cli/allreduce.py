@@ -5,13 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
+from shardcost import values
 from shardcost.allreduce import tensor_parallel_allreduce_cost
 from shardcost.cli import options
 from shardcost.dtypes import BITS, canonical_dtype
-from shardcost.errors import BadValueError
+from shardcost.errors import BadValueError, UsageError
 from shardcost.report.allreduce import BOUND, Input, as_data, as_text
-from shardcost.request import values
-from shardcost.request.errors import UsageError
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster

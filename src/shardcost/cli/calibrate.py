@@ -7,9 +7,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
+from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import BadValueError
-from shardcost.request import values
 
 _EXAMPLES: Final = """\
   shardcost calibrate all_reduce.txt --name my-cluster

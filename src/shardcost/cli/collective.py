@@ -6,10 +6,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from shardcost import values
 from shardcost.cli import options
-from shardcost.request import values
-from shardcost.request.collectives import collective_name, collective_of, size_of, sizes_of
-from shardcost.request.errors import UsageError
+from shardcost.errors import UsageError
+from shardcost.options import COLLECTIVE, NETWORK, ON, SIZE, SWEEP
+from shardcost.request import collective_name, collective_of
 
 if TYPE_CHECKING:
     from shardcost.collectives.library_time import CollectiveTime
@@ -34,30 +35,7 @@ def parser() -> options.Parser:
         _EXAMPLES,
     )
     parser.add_argument("collective", help="all_reduce, all_gather, reduce_scatter, all_to_all, …")
-    parser.add_argument(
-        "--size", metavar="BYTES", help="the whole buffer, as nccl-tests counts: 64MiB, 1GB, 4096"
-    )
-    parser.add_argument("--gpus", metavar="N", required=True, help="GPUs that take part")
-    parser.add_argument(
-        "--on",
-        metavar="CLUSTER",
-        required=True,
-        help="a cluster of the catalog, or a profile (.toml)",
-    )
-    parser.add_argument("--network", help="catalog name: for groups larger than one domain of --on")
-    parser.add_argument(
-        "--nodes", metavar="N", help="nodes that share the GPUs evenly (as few as hold them)"
-    )
-    parser.add_argument(
-        "--library",
-        help="nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14), or"
-        " nccl-tuner: NCCL's own estimate (what the GPUs' vendor brings: nccl, rccl or oneccl)",
-    )
-    parser.add_argument(
-        "--mode",
-        default="graph",
-        help="graph: calls follow each other on the device; eager: the host launches each (graph)",
-    )
+    options.add_options(parser, [ON, NETWORK, *COLLECTIVE])
     parser.add_argument(
         "--explain", action="store_true", help="show the formula with its numbers and their sources"
     )
@@ -66,11 +44,6 @@ def parser() -> options.Parser:
         metavar="FIGURE",
         help="where one number comes from: time_s, busbw, algbw, bound_s or link_share; list shows"
         " the names of all",
-    )
-    parser.add_argument(
-        "--sweep",
-        metavar="A:B[:X]",
-        help="instead of --size: sizes from A to B, each X times the last (2)",
     )
     parser.add_argument(
         "--plot", metavar="FILE", help="draw the sweep (8 B to 8 GiB unless given) as .png or .svg"
@@ -93,6 +66,9 @@ def run(given: Namespace) -> int:
 
 
 def _check_options(given: Namespace) -> None:
+    for name in ("gpus", "on"):
+        if getattr(given, name) is None:
+            raise UsageError(f"missing --{name} (see shardcost collective --help)")
     many = [
         name for name in ("--sweep", "--plot", "--tuner") if getattr(given, name[2:]) is not None
     ]
@@ -105,7 +81,9 @@ def _check_options(given: Namespace) -> None:
             raise UsageError(f"--{name} and {many[0]} exclude each other: it explains one --size")
     if given.tuner is not None and given.plot is not None:
         raise UsageError("--tuner and --plot exclude each other; give one")
-    if given.tuner is not None and (given.library not in {None, "nccl"} or given.mode != "graph"):
+    if given.tuner is not None and (
+        given.library not in {None, "nccl"} or given.mode not in {None, "graph"}
+    ):
         raise UsageError("--tuner is for --library nccl in --mode graph: NCCL's own plugin")
 
 
@@ -117,13 +95,13 @@ def _write_tuner_file(given: Namespace) -> int:
     from shardcost.inspect.tuner_plan import lines, tuner_plan
     from shardcost.report.tuner_plan import as_data, as_text
 
-    sizes = sizes_of(given.sweep or _WHOLE_RANGE)
+    sizes = SWEEP.read(given.sweep or _WHOLE_RANGE)
     every = given.collective.lower() == "all"
     plan = tuner_plan(
         list(COLLECTIVES) if every else [collective_name(given.collective)],
         Cluster.named(given.on, given.network),
         values.wholes("--gpus", given.gpus),
-        None if given.nodes is None else values.whole("--nodes", given.nodes),
+        values.count("--nodes", given.nodes),
         (sizes[0], sizes[-1]),
     )
     write_whole(Path(given.tuner), as_csv(lines(plan)))
@@ -139,14 +117,14 @@ def _one_size(given: Namespace) -> int:
     from shardcost.collectives.sweep import octaves
     from shardcost.report.collective import as_data, as_text
 
-    size = size_of(given.size, "--size")
-    result = collective_of(given, options, size)
+    size = SIZE.read(given.size)
+    result = collective_of(vars(given), options.OnDisk(), size)
     if given.why is not None:
         return _why(result, given)
     if given.json:
         options.print_json(as_data(result))
     else:
-        sweep = collective_of(given, options, octaves(size))
+        sweep = collective_of(vars(given), options.OnDisk(), octaves(size))
         print(as_text(result, explain=given.explain, sweep=sweep))
     return 0
 
@@ -169,8 +147,8 @@ def _why(result: CollectiveTime, given: Namespace) -> int:
 def _sweep(given: Namespace) -> int:
     from shardcost.report.collective import sweep_as_data, sweep_as_text
 
-    sizes = sizes_of(given.sweep or _WHOLE_RANGE)
-    result = collective_of(given, options, _as_array(sizes))
+    sizes = SWEEP.read(given.sweep or _WHOLE_RANGE)
+    result = collective_of(vars(given), options.OnDisk(), _as_array(sizes))
     if given.plot is not None:
         _draw(given, sizes[0], sizes[-1])
     if given.json:
@@ -188,7 +166,7 @@ def _draw(given: Namespace, least: int, most: int) -> None:
     from shardcost.report.plot import write_plot
     from shardcost.validate.shipped_points import points_like
 
-    sweep = collective_of(given, options, curve_sizes(least, most))
+    sweep = collective_of(vars(given), options.OnDisk(), curve_sizes(least, most))
     write_plot(sweep, Path(given.plot), points_like(sweep))
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shardcost.cli import options
-from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.request.errors import UsageError
-from shardcost.request.estimates import estimate_of, scaling_of, varied
+from shardcost.errors import BadValueError, UnknownNameError, UsageError
+from shardcost.options import LAYOUT
+from shardcost.request import estimate_of, scaling_of, varied
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
@@ -66,7 +66,7 @@ def parser() -> options.Parser:
         metavar="NAME",
         help="what --plot draws: timeline (of the step), layer, roofline or memory (timeline)",
     )
-    options.add_layout(parser)
+    options.add_options(parser.add_argument_group("layout"), LAYOUT)
     options.add_workload(parser)
     return parser
 
@@ -80,7 +80,7 @@ def run(given: Namespace) -> int:
         return _vary(given, finder)
     from shardcost.report.estimate import as_data, as_text
 
-    found = estimate_of(given, finder)
+    found = estimate_of(vars(given), finder)
     if given.why is not None:
         return _why(found, given)
     if given.trace is not None:
@@ -149,7 +149,7 @@ def _say_drawn(file: str | None) -> None:
 
 
 def _check_plot(given: Namespace) -> None:
-    """Raise for a picture that there is none of, or a file that none is written to."""
+    """Raise for an unknown picture, or a file of no known format."""
     if given.picture is not None:
         if given.plot is None:
             raise UsageError("--picture is for --plot FILE, which is missing")
@@ -179,7 +179,7 @@ def _vary(given: Namespace, finder: options.OnDisk) -> int:
     for name in ("explain", "why"):
         if getattr(given, name):
             raise UsageError(f"--{name} and --vary exclude each other: it explains one layout")
-    found = scaling_of(given, finder, *varied(given.vary, given.phase))
+    found = scaling_of(vars(given), finder, *varied(given.vary, given.phase))
     plot = given.plot if found.possible else None
     if plot is not None:
         from shardcost.report.scaling_plot import write_scaling

@@ -7,9 +7,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import ShardcostError
-from shardcost.request import values
 
 if TYPE_CHECKING:
     from shardcost.formats.reading import Reading

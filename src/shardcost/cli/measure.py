@@ -7,10 +7,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from shardcost import values
 from shardcost.cli import options
-from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.request import values
-from shardcost.request.errors import UsageError
+from shardcost.errors import BadValueError, UnknownNameError, UsageError
 from shardcost.units import parse_bytes, parse_time
 
 if TYPE_CHECKING:

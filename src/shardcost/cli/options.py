@@ -1,21 +1,21 @@
-"""What the commands share: a parser that fails in one line, and what is found on disk."""
+"""What the commands share: a parser with options of the table, and what is found on disk."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from shardcost.errors import BadValueError
-from shardcost.request import layouts
-from shardcost.request.errors import UsageError
-from shardcost.request.values import flag
-from shardcost.request.workloads import FORMATS, NEEDED, SIZES
+from shardcost import options
+from shardcost.errors import BadValueError, UsageError
+from shardcost.options import Option
+from shardcost.request import names_of
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
     from shardcost.model import Model
+    from shardcost.software import Software
 
 NOTHING_FEASIBLE: Final = 3
 """The exit code when a question in good order has no answer that is possible and fits."""
@@ -85,80 +85,79 @@ def cluster(text: str, network: str | None = None) -> Cluster:
 
 
 class OnDisk:
-    """Finds models and clusters in the catalog or on disk; a model's file is read once."""
+    """Finds models and machines in the catalog or on disk; a model's file is read once."""
 
     def __init__(self) -> None:
         self._models: dict[str, Model] = {}
 
-    def model(self, text: str) -> Model:
+    def model(self, text: str | None) -> Model:
         """Return the model that a text names."""
+        if text is None:
+            raise UsageError("missing MODEL (`shardcost models` lists them)")
         if text not in self._models:
             self._models[text] = model(text)
         return self._models[text]
 
-    def cluster(self, text: str, network: str | None = None) -> Cluster:
+    def cluster(self, text: str | None, network: str | None = None) -> Cluster:
         """Return the cluster that a text names, its nodes joined by a network."""
+        if text is None:
+            raise UsageError("missing --on CLUSTER (`shardcost clusters` lists them)")
         return cluster(text, network)
+
+    def software(self, text: str) -> Software:
+        """Return the framework or engine that a text names."""
+        from shardcost.software import Software
+
+        return Software.named(text)
 
     @property
     def caveats(self) -> list[str]:
-        """What is to mind about the files of models."""
+        """Caveats of the models' files."""
         files = (found for text, found in self._models.items() if is_file(text))
         return [caveat for found in files for caveat in found.caveats]
 
 
-def add_question(parser: Parser, unless: str = "") -> None:
+def add_options(parser: Any, rows: Iterable[Option], *, several: bool = False) -> None:
+    """Add options of the table to a parser or a group of it.
+
+    Args:
+        parser: Where to add them.
+        rows: The options.
+        several: Whether the command takes several values of those that a search does.
+    """
+    for option in rows:
+        text = option.described(names_of(option)) + (option.several if several else "")
+        text = text.replace("%", "%%")
+        if option.kind == "flag":
+            parser.add_argument(option.flag, action="store_true", default=None, help=text)
+        else:
+            parser.add_argument(option.flag, metavar=option.metavar, help=text)
+
+
+def add_question(parser: Parser, unless: str = "", *, several: bool = False) -> None:
     """Add what is run and where; `unless` says when the cluster need not be named."""
-    parser.add_argument("model", metavar="MODEL", help="catalog name, config.json or its folder")
-    parser.add_argument("--on", metavar="CLUSTER", help="catalog name or profile.toml" + unless)
-    parser.add_argument("--network", metavar="NET", help="catalog name: what joins the nodes")
-    parser.add_argument("--gpus", metavar="N", help="GPUs in all (tp x cp x pp x dp)")
-    parser.add_argument("--software", metavar="NAME", help="framework or engine, a catalog name")
+    more = options.MODEL.several if several else ""
+    text = "catalog name, config.json or its folder" + more
+    parser.add_argument("model", metavar="MODEL", help=text)
+    more = options.ON.several if several else unless
+    parser.add_argument("--on", metavar="CLUSTER", help=options.ON.described() + more)
+    add_options(parser, options.MACHINE[2:], several=several)
 
 
-def add_layout(parser: Parser) -> None:
-    """Add the options that say how the model is divided."""
-    layout = parser.add_argument_group("layout")
-    for name, text in layouts.COUNTS.items():
-        layout.add_argument(flag(name), metavar="N", help=text)
-    for name, text in layouts.WORDS.items():
-        layout.add_argument(flag(name), metavar="NAME", help=text)
-    layout.add_argument("--imbalance", metavar="X", help="fullest rank's tokens over the mean (1)")
-    layout.add_argument(
-        "--sequence-parallel",
-        action="store_true",
-        help="spread activations between products over tp as well",
-    )
-
-
-def add_workload(parser: Parser, batches: str = "") -> None:
-    """Add the options that say what is computed; `batches` is what else the batch may be."""
+def add_workload(parser: Parser, *, several: bool = False) -> None:
+    """Add the options that say what is computed."""
     group = parser.add_argument_group("workload")
     kinds = group.add_mutually_exclusive_group(required=True)
-    for phase, text in (
-        ("train", "an optimizer step"),
-        ("prefill", "a pass over prompts"),
-        ("decode", "one step of every sequence"),
-    ):
-        needed = " and ".join(map(flag, NEEDED[phase]))
+    for phase, text in options.ABOUT_PHASES.items():
+        needed = " and ".join(each.flag for each in options.needed(phase))
         kinds.add_argument(
-            flag(phase),
+            options.flag(phase),
             dest="phase",
             action="store_const",
             const=phase,
             help=f"{text}; needs {needed}",
         )
-    for name, text in SIZES.items():
-        more = batches if name == "batch" else ""
-        group.add_argument(flag(name), metavar="N", help=text + more)
-    for name, text in FORMATS.items():
-        group.add_argument(flag(name), metavar="NAME", help=text)
-    group.add_argument(
-        "--adapters",
-        action="store_true",
-        default=None,
-        help="train low-rank adapters only (--train)",
-    )
+    add_options(group, options.WORKLOAD, several=several)
 
 
 def print_names(what: str, names: Sequence[str], *, json: bool) -> None:

@@ -7,12 +7,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import UnknownNameError
-from shardcost.request import values
-from shardcost.request.searches import RATES, TIMES, search_arguments
-from shardcost.request.values import flag
-from shardcost.scalars import whole_number
+from shardcost.options import AXES, OWN_AXES, SEARCH, TOP
+from shardcost.request import search_arguments, value_of
 
 if TYPE_CHECKING:
     from shardcost.search.found import Found
@@ -26,7 +25,6 @@ _EXAMPLES: Final = """\
   shardcost plan llama3-70b --on h100_sxm --network ib_8x400g --gpus 64 \\
       --train --batch 512 --sequence-length 4096 --fix tp=4,8 --fix recompute=none --explain
 """
-_OBJECTIVES: Final = "time (of a step), throughput (per GPU), cost or energy (per token)"
 
 
 def parser() -> options.Parser:
@@ -36,52 +34,33 @@ def parser() -> options.Parser:
         "Which layout to run: prices every layout of a space and says why the others lost.",
         _EXAMPLES,
     )
-    parser.add_argument(
-        "model", metavar="MODEL", help="catalog name, config.json or its folder; or several: A,B"
-    )
-    parser.add_argument("--on", metavar="CLUSTER", required=True, help="catalog name, or several")
-    parser.add_argument(
-        "--network", metavar="NET", help="catalog name, or several: what joins the nodes"
-    )
-    parser.add_argument(
-        "--gpus", metavar="N", help="GPUs in all: 64, or 64,96, or 8..1024 by doubling (one node)"
-    )
-    parser.add_argument("--software", metavar="NAME", help="framework or engine, a catalog name")
+    options.add_question(parser, several=True)
     _add_space(parser)
     _add_output(parser)
     _add_running(parser)
-    options.add_workload(parser, "; or several, like 1..512, of --prefill and --decode")
+    options.add_workload(parser, several=True)
     return parser
 
 
 def _add_space(parser: options.Parser) -> None:
     space = parser.add_argument_group("where to look and for what")
+    axes = [each for each in AXES.values() if each.name not in OWN_AXES]
+    free = ", ".join(each.name for each in axes if each.axis != "fixed")
+    fixed = ", ".join(each.name for each in axes if each.axis == "fixed")
     space.add_argument(
         "--fix",
         metavar="AXIS=A,B,…",
         action="append",
         default=[],
-        help="values of one axis, all if not given: tp, cp, pp, dp, ep, micro_batch,"
-        " virtual_stages, sequence_parallel, recompute,"
-        " schedule, zero, context_scheme; shard_degree; and scheme,"
-        " order, tp_overlap, dp_overlap, which have one value unless they are set to all",
+        help=f"values of one axis, all if not given: {free}; and {fixed}, which have one value"
+        " unless several or all are given",
     )
-    space.add_argument("--objective", metavar="NAME", default="time", help=f"{_OBJECTIVES} (time)")
-    space.add_argument(
-        "--price",
-        metavar="X",
-        help="of a GPU for an hour, in any currency; or by cluster: h100_sxm=2.50,a100_sxm=1.20",
-    )
-    for name, (_, text) in TIMES.items():
-        space.add_argument(flag(name), metavar="TIME", help=text)
-    for name, (_, text) in RATES.items():
-        space.add_argument(flag(name), metavar="X", help=f"the fewest {text}")
-    space.add_argument("--headroom", metavar="P", help="memory to leave free, like 10%% or 0.1 (0)")
+    options.add_options(space, (each for each in SEARCH if each is not TOP))
 
 
 def _add_output(parser: options.Parser) -> None:
     shown = parser.add_argument_group("what to show")
-    shown.add_argument("--top", metavar="K", default="5", help="how many of the best (5)")
+    options.add_options(shown, [TOP])
     shown.add_argument("--pareto", action="store_true", help="the Pareto front as a table as well")
     shown.add_argument("--plot", metavar="FILE", help="draw the front as .png or .svg")
     shown.add_argument("--explain", action="store_true", help="the arithmetic of the best")
@@ -106,7 +85,7 @@ def run(given: Namespace) -> int:
     from shardcost.report.plan_data import as_data
     from shardcost.search.plan import Plan
 
-    top = whole_number("--top", values.whole("--top", given.top), 1)
+    top = value_of(vars(given), TOP)
     _check_plot(given)
     found, caveats = _found(given, top)
     plan = Plan.of(found, top=top, price=found.price, caveats=caveats)
@@ -149,7 +128,7 @@ def _found(given: Namespace, top: int) -> tuple[Found, list[str]]:
     from shardcost.search.run import search
 
     finder = options.OnDisk()
-    asked = search_arguments(given, finder)
+    asked = search_arguments(vars(given), finder)
     with shown_progress(wanted=not given.json) as progress:
         found = search(
             **asked,
@@ -167,9 +146,7 @@ def _engine(given: Namespace) -> dict[str, Any]:
 
     from shardcost.search.engines import ENGINES
 
-    jobs = None
-    if given.jobs is not None:
-        jobs = whole_number("--jobs", values.whole("--jobs", given.jobs), 1)
+    jobs = values.count("--jobs", given.jobs)
     engine = given.engine or ("processes" if jobs is not None and jobs > 1 else "local")
     if engine not in ENGINES:
         raise UnknownNameError("--engine", engine, ENGINES)

@@ -8,7 +8,8 @@ from typing import Final
 
 from shardcost.cli import options
 from shardcost.errors import BadValueError
-from shardcost.request.estimates import estimate_of
+from shardcost.options import LAYOUT
+from shardcost.request import estimate_of
 
 _EXAMPLES: Final = """\
   shardcost report llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096 \\
@@ -34,7 +35,7 @@ def parser() -> options.Parser:
         required=True,
         help=f"the page, {_SUFFIX}: one file that loads nothing else",
     )
-    options.add_layout(parser)
+    options.add_options(parser.add_argument_group("layout"), LAYOUT)
     options.add_workload(parser)
     return parser
 
@@ -45,7 +46,7 @@ def run(given: Namespace) -> int:
     if file.suffix.lower() != _SUFFIX:
         raise BadValueError("--output", given.output, f"a file name that ends in {_SUFFIX}")
     finder = options.OnDisk()
-    found = estimate_of(given, finder)
+    found = estimate_of(vars(given), finder)
     from shardcost.files import write_whole
     from shardcost.report.estimate import title
     from shardcost.report.html import as_html

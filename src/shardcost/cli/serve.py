@@ -8,9 +8,9 @@ import sys
 from argparse import Namespace
 from typing import Final
 
+from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import BadValueError, MissingExtraError
-from shardcost.request import values
 
 _EXAMPLES: Final = """\
   shardcost serve

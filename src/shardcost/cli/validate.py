@@ -10,9 +10,9 @@ from typing import Final
 
 from shardcost.cli import options
 from shardcost.collectives.calibration import by_profile, profile_in
+from shardcost.errors import UsageError
 from shardcost.formats.tables import Table, read_table, write_table
 from shardcost.report.validate import PREDICTIONS_HEAD, as_data, as_text, prediction_rows
-from shardcost.request.errors import UsageError
 from shardcost.validate.shipped import not_in, shipped, tables_in
 from shardcost.validate.validation import validate
 

@@ -7,7 +7,7 @@ a profile as ``profile.toml``.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any, Final
 
@@ -16,9 +16,7 @@ from shardcost.cluster import Cluster
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.totals import software_of
 from shardcost.model import Model
-from shardcost.request.layouts import COUNTS, WORDS
-from shardcost.request.values import flag
-from shardcost.request.workloads import PHASES
+from shardcost.options import LAYOUT, WORKLOAD, Option, flag
 
 MODEL_FILE: Final = "config.json"
 CLUSTER_FILE: Final = "profile.toml"
@@ -44,12 +42,9 @@ def words_of(found: Estimate) -> list[str]:
         words += ["--network", found.cluster.network.name]
     if found.software != software_of(None, found.workload):
         words += ["--software", found.software.name]
-    words += _layout_words(found)
+    words += _options(LAYOUT, found.layout)
     words.append(flag(found.workload.phase))
-    chosen = _chosen(found.workload)
-    for option, field in PHASES[found.workload.phase].items():
-        if field in chosen:
-            words += [flag(option)] if chosen[field] is True else [flag(option), str(chosen[field])]
+    words += _options(WORKLOAD, found.workload)
     return words
 
 
@@ -81,13 +76,13 @@ def _is_named(cluster: Cluster) -> bool:
     return not cluster.silicon
 
 
-def _layout_words(found: Estimate) -> Iterator[str]:
-    chosen = _chosen(found.layout)
-    for name in (*COUNTS, *WORDS, "imbalance"):
-        if name in chosen:
-            yield from (flag(name), str(chosen[name]))
-    if found.layout.sequence_parallel:
-        yield "--sequence-parallel"
+def _options(rows: Iterable[Option], noun: Any) -> Iterator[str]:
+    """Yield the options that set the fields of a noun which are not the default."""
+    chosen = _chosen(noun)
+    for option in rows:
+        if type(noun) in option.nouns and option.field_of(type(noun)).name in chosen:
+            value = chosen[option.field_of(type(noun)).name]
+            yield from [option.flag] if value is True else [option.flag, str(value)]
 
 
 def _called(kind: str, noun: Any) -> str:
@@ -96,9 +91,9 @@ def _called(kind: str, noun: Any) -> str:
 
 def _chosen(noun: Any) -> dict[str, Any]:
     """Return the fields of a noun that are not the default."""
-    found = {}
-    for each in fields(noun):
-        value = getattr(noun, each.name)
-        if each.default is MISSING or value != each.default:
-            found[each.name] = value
-    return found
+    values = {each: getattr(noun, each.name) for each in fields(noun)}
+    return {
+        each.name: value
+        for each, value in values.items()
+        if each.default is MISSING or value != each.default
+    }

@@ -26,7 +26,7 @@ from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price
 from shardcost.search.plan import Plan
 from shardcost.search.question import Question
-from shardcost.units import format_energy, format_percent, format_time, format_tokens
+from shardcost.units import format_percent, format_time, format_tokens
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 _LINES: Final = 45
@@ -140,7 +140,7 @@ def _heading(plan: Plan) -> str:
     return "\n  ".join(
         (
             heading(paragraph(title(found), "  ")),
-            paragraph(f"{wanted} {asked.objective.unit}", "  "),
+            paragraph(f"{wanted} {asked.objective.aim.unit}", "  "),
             f"{counted}; {speed}",
         )
     )
@@ -178,8 +178,9 @@ def _columns(plan: Plan) -> Iterator[_Column]:
     price = plan.price
     if price is not None:
         yield _Column("cost/Mtok", lambda one: f"{money(one, price):.4g}")
-    if asked[0].objective.name == "energy":
-        yield _Column("per token", lambda one: format_energy(one.score))
+    shown = asked[0].objective.aim.shown
+    if shown is not None:
+        yield _Column("per token", lambda one: shown(one.score))
     if len({each.cluster.device.memory_bytes for each in asked}) > 1:
         yield _Column("memory", lambda one: format_percent(one.memory_bytes / capacity(one)))
     else:

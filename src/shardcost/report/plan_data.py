@@ -29,7 +29,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
             "best": [_candidate_as_data(plan, each) for each in plan.best],
             "front": [_short_as_data(plan, each) for each in found.front],
             "objective": found.questions[0].objective.name,
-            "unit": found.questions[0].objective.unit,
+            "unit": found.questions[0].objective.aim.unit,
             "losses": [
                 {
                     "part": each.part,

@@ -72,7 +72,7 @@ def _ring(axes: Axes, found: Found) -> None:
     """Mark the best by the objective."""
     best = found.best[0]
     axes.plot(*_point(best), "o", markersize=13, fillstyle="none", color="black")
-    said = f"ringed: {_name(best)}, the best by {best.question.objective.unit}"
+    said = f"ringed: {_name(best)}, the best by {best.question.objective.aim.unit}"
     axes.set_title(said, loc="left", fontsize=9)
 
 

@@ -11,20 +11,14 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
+from shardcost.options import AXES
 from shardcost.search.found import Candidate, Found
 from shardcost.search.relaxations import Relaxation, relaxations, shortfall
 from shardcost.search.sensitivity import Gain, sensitivity
-from shardcost.search.space import AXES, DEGREES, SIZES
+from shardcost.search.space import DEGREES, SIZES
 from shardcost.search.stability import Stability, stability
 from shardcost.units import format_percentage
 
-_WORSE: Final[Mapping[str, str]] = {
-    "time": "takes {} longer",
-    "throughput": "takes {} more GPU time per token",
-    "cost": "costs {} more per token",
-    "energy": "takes {} more energy per token",
-}
-"""How a layout is worse, by objective."""
 _NUMBERS: Final = (*DEGREES, *SIZES)
 _LISTED: Final = 3
 _EQUAL: Final = 1e-6
@@ -73,7 +67,7 @@ def crossovers(found: Found) -> tuple[Crossover, ...]:
 
 
 def _crossovers(found: Found) -> Iterator[Crossover]:
-    worse = _WORSE[found.questions[0].objective.name] if found.questions else ""
+    worse = found.questions[0].objective.aim.worse if found.questions else ""
     for axis in dict.fromkeys((*AXES, *found.by_axis)):
         scores = _scores(found, axis)
         feasible = {value: score for value, score in scores.items() if score is not None}

@@ -6,22 +6,17 @@ money or joules. A rule is a limit on a figure; layouts beyond it count by its r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.options import LIMITS, PHASES
 from shardcost.scalars import positive_number
-from shardcost.units import format_time
-from shardcost.workload import Decode, Prefill, Workload
+from shardcost.units import format_energy, format_time
+from shardcost.workload import Decode, Workload
 
-OBJECTIVES: Final[Mapping[str, str]] = {
-    "time": "seconds of a step",
-    "throughput": "tokens per second and GPU",
-    "cost": "money per token",
-    "energy": "joules per token",
-}
 _SECONDS_PER_HOUR: Final = 3600.0
 
 
@@ -50,6 +45,51 @@ def by_name(what: str, given: object, kind: Any) -> dict[str, Any]:
         if name not in known:
             raise UnknownNameError(what, name, known)
     return dict(given)
+
+
+class Aim(NamedTuple):
+    """One objective: what is to be small, in words and per device-second."""
+
+    unit: str
+    label: str
+    """On the page."""
+    worse: str
+    """How much worse a layout is than another."""
+    weight: Callable[[Cluster, Price | None], float] | None
+    """What one device-second costs in its unit; None where the time of a step itself counts."""
+    shown: Callable[[float], str] | None = None
+    """The score of a layout in a table, where no other column says it."""
+
+
+def _power_w(cluster: Cluster, _: Price | None) -> float:
+    power = cluster.device.power_w
+    if power is None:
+        raise BadValueError("objective", "energy", f"another ({cluster.name}: power unknown)")
+    return float(power)
+
+
+OBJECTIVES: Final[Mapping[str, Aim]] = {
+    "time": Aim("seconds of a step", "least time", "takes {} longer", None),
+    "throughput": Aim(
+        "tokens per second and GPU",
+        "most tokens/s/GPU",
+        "takes {} more GPU time per token",
+        lambda *_: 1.0,
+    ),
+    "cost": Aim(
+        "money per token",
+        "least cost per token",
+        "costs {} more per token",
+        lambda cluster, price: price_on(cluster, price) / _SECONDS_PER_HOUR,
+    ),
+    "energy": Aim(
+        "joules per token",
+        "least energy per token",
+        "takes {} more energy per token",
+        _power_w,
+        format_energy,
+    ),
+}
 
 
 class Figures(NamedTuple):
@@ -83,7 +123,7 @@ class Figures(NamedTuple):
 class Objective:
     """What to make small.
 
-    >>> Objective.of("cost", price_per_gpu_hour=2.5).unit
+    >>> Objective.of("cost", price_per_gpu_hour=2.5).aim.unit
     'money per token'
     """
 
@@ -109,28 +149,15 @@ class Objective:
         return cls(given, price)
 
     @property
-    def unit(self) -> str:
-        """What the figure is, in words."""
+    def aim(self) -> Aim:
+        """What it is in words, and what a device-second costs."""
         return OBJECTIVES[self.name]
 
     def score(self, figures: Figures, cluster: Cluster) -> Any:
         """Return the figure that is to be small."""
-        if self.name == "time":
+        if self.aim.weight is None:
             return figures.time_s
-        return figures.gpu_s_per_token * self.weight(cluster)
-
-    def weight(self, cluster: Cluster) -> float:
-        """Return what one device-second costs, in the unit of the objective."""
-        if self.name == "cost":
-            return price_on(cluster, self.price_per_gpu_hour) / _SECONDS_PER_HOUR
-        if self.name == "energy":
-            power = cluster.device.power_w
-            if power is None:
-                raise BadValueError(
-                    "objective", "energy", f"another ({cluster.name}: power unknown)"
-                )
-            return float(power)
-        return 1.0
+        return figures.gpu_s_per_token * self.aim.weight(cluster, self.price_per_gpu_hour)
 
 
 @dataclass(frozen=True)
@@ -169,15 +196,11 @@ class Constraints:
 
     def check(self, workload: Workload) -> None:
         """Raise for a limit on something that a workload does not have."""
-        serving = {
-            "max_ttft_s": (Prefill, Decode),
-            "max_tpot_s": (Decode,),
-            "min_tokens_per_s_per_user": (Decode,),
-        }
-        for name, kinds in serving.items():
-            if getattr(self, name) is not None and not isinstance(workload, kinds):
-                words = " or ".join(kind.__name__ for kind in kinds)
-                raise BadValueError(name, getattr(self, name), f"left out but for {words}")
+        for option in LIMITS:
+            value = getattr(self, option.limit)
+            if value is not None and workload.phase not in option.applies_to:
+                words = " or ".join(PHASES[phase].__name__ for phase in option.applies_to)
+                raise BadValueError(option.limit, value, f"left out but for {words}")
 
     def broken(self, figures: Figures, workload: Workload) -> Iterator[tuple[str, Any]]:
         """Yield each limit in words, and where it is broken."""

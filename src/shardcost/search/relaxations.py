@@ -12,11 +12,12 @@ from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
 
 from shardcost.cluster import Cluster, Network
+from shardcost.options import AXES
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Constraints, Figures
 from shardcost.search.question import Question
 from shardcost.search.run import search
-from shardcost.search.space import AXES, Space
+from shardcost.search.space import Space
 from shardcost.units import format_bytes, format_time
 
 _MORE_GPUS: Final = (2, 4, 8, 16, 32, 64)

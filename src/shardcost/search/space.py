@@ -8,8 +8,9 @@ formulas run. Degrees multiply to the number of devices, so the grid's first axi
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from itertools import product
 from typing import Any, Final, NamedTuple
 
@@ -20,66 +21,41 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
 from shardcost.layout import Layout
 from shardcost.model import Experts, Model
-from shardcost.scalars import whole_number
+from shardcost.options import AXES, Option
 from shardcost.search.objectives import by_name
 from shardcost.software import Software
-from shardcost.workload import Decode, Train, Workload
+from shardcost.workload import Train, Workload
 
 Counts = tuple[int, ...]
-DEGREES: Final = ("gpus", "tp", "cp", "pp", "dp", "ep")
+DEGREES: Final = tuple(name for name, each in AXES.items() if each.axis == "degree")
 """Numbers along the grid's first axis."""
-SIZES: Final = ("micro_batch", "batch", "virtual_stages")
+SIZES: Final = tuple(name for name, each in AXES.items() if each.axis == "size")
 """Numbers along its other axes."""
-CHOICES: Final = (
-    "scheme",
-    "context_scheme",
-    "order",
-    "sequence_parallel",
-    "shard_degree",
-    "recompute",
-    "tp_overlap",
-    "zero",
-    "dp_overlap",
-    "schedule",
-)
+CHOICES: Final = tuple(name for name in AXES if name not in {*DEGREES, *SIZES})
 """In the order in which families follow each other: those that change least last."""
-SOFTWARE_CHOICES: Final = ("tp_overlap", "dp_overlap")
-LAYOUT_CHOICES: Final = tuple(name for name in CHOICES if name not in SOFTWARE_CHOICES)
-AXES: Final = DEGREES + SIZES + CHOICES
+SOFTWARE_CHOICES: Final = tuple(name for name in CHOICES if Software in AXES[name].nouns)
+LAYOUT_CHOICES: Final = tuple(name for name in CHOICES if Layout in AXES[name].nouns)
+
+
+def _usual(option: Option) -> Any:
+    """Return the values of an axis that is not given: one where it is fixed to its default."""
+    return (option.default,) if option.axis == "fixed" and Layout in option.nouns else None
+
+
+_Axes: Any = make_dataclass(
+    "_Axes", [(name, Any, field(default=_usual(each))) for name, each in AXES.items()], frozen=True
+)
 
 
 @dataclass(frozen=True)
-class Space:
-    """Values of every axis; None stands for all that are possible.
+class Space(_Axes):  # type: ignore[misc]  # its fields are the axes of the table of options
+    """Values of every axis, each a tuple; None stands for all that are possible.
+
+    Of `gpus` that is one node, of `batch` the workload's own, of the overlaps the software's own.
 
     >>> Space.of({"gpus": 64, "tp": (4, 8)}).tp
     (4, 8)
     """
-
-    gpus: Counts | None = None
-    """Devices; those of one node if None."""
-    tp: Counts | None = None
-    cp: Counts | None = None
-    pp: Counts | None = None
-    dp: Counts | None = None
-    ep: Counts | None = None
-    micro_batch: Counts | None = None
-    """Of training; every divisor of the batch if None."""
-    batch: Counts | None = None
-    """Of prefill and decode; the workload's own if None."""
-    virtual_stages: Counts | None = None
-    """Every divisor of the layers, with embedding and head or without, if None."""
-    sequence_parallel: tuple[bool, ...] | None = None
-    recompute: tuple[str, ...] | None = None
-    schedule: tuple[str, ...] | None = None
-    zero: Counts | None = None
-    scheme: tuple[str, ...] = ("1d",)
-    context_scheme: tuple[str, ...] | None = None
-    order: tuple[str, ...] = ("tp-cp-dp-pp",)
-    shard_degree: tuple[int | None, ...] = (None,)
-    tp_overlap: tuple[str, ...] | None = None
-    """As the software has it if None; likewise the next."""
-    dp_overlap: tuple[bool, ...] | None = None
 
     @classmethod
     def of(cls, given: Space | Mapping[str, Any] | None) -> Space:
@@ -108,15 +84,8 @@ class Space:
             "micro_batch": divisors(batch) if training else (1,),
             "batch": (batch,),
             "virtual_stages": _virtual_stages(int(model.num_layers)) if training else (1,),
-            "sequence_parallel": (False,) if isinstance(workload, Decode) else (False, True),
-            "recompute": ("none", "selective", "full") if training else ("none",),
-            "schedule": ("1f1b", "interleaved", "zero_bubble") if training else ("1f1b",),
-            "zero": (0, 1, 2, 3) if training else (0,),
-            "context_scheme": ("ring",)
-            if isinstance(workload, Decode)
-            else ("ring", "all_gather", "ulysses"),
-            "tp_overlap": (software.tp_overlap,),
-            "dp_overlap": (software.dp_overlap,),
+            **{name: (getattr(software, name),) for name in SOFTWARE_CHOICES},
+            **{name: _choices(AXES[name], workload.phase) for name in LAYOUT_CHOICES},
         }
         if training and self.batch not in {None, (batch,)}:
             raise BadValueError("axis batch", self.batch, "left out in training: micro_batch is it")
@@ -151,32 +120,26 @@ class Space:
                         yield gpus, tp, cp, pp, left // pp
 
 
-class Family(NamedTuple):
+_Choices: Any = namedtuple("_Choices", CHOICES)  # the table knows its fields
+
+
+class Family(_Choices):  # type: ignore[misc]
     """One combination of choices; they decide which formulas run."""
 
-    scheme: str
-    context_scheme: str
-    order: str
-    sequence_parallel: bool
-    shard_degree: int | None
-    recompute: str
-    tp_overlap: str
-    zero: int
-    dp_overlap: bool
-    schedule: str
+    __slots__ = ()
 
     def layout(self, **numbers: Any) -> Layout:
         """Return a layout of the family."""
         return Layout(**{name: getattr(self, name) for name in LAYOUT_CHOICES}, **numbers)
 
     @property
-    def overlap(self) -> tuple[str, bool]:
+    def overlap(self) -> tuple[Any, ...]:
         """The choices that are the software's."""
-        return self.tp_overlap, self.dp_overlap
+        return tuple(getattr(self, name) for name in SOFTWARE_CHOICES)
 
     def software(self, given: Software) -> Software:
         """Return a software with the family's overlap."""
-        chosen = {name: getattr(self, name) for name in SOFTWARE_CHOICES}
+        chosen = dict(zip(SOFTWARE_CHOICES, self.overlap, strict=True))
         if all(getattr(given, name) == value for name, value in chosen.items()):
             return given
         return replace(given, **chosen)
@@ -212,6 +175,12 @@ def divisors(number: int) -> Counts:
     return tuple(sorted({*small, *(number // each for each in small)}))
 
 
+def _choices(option: Option, phase: str) -> tuple[Any, ...]:
+    """Return what a choice of a layout may be in a phase."""
+    free = option.axis == "choice" and phase in (option.free_in or option.applies_to)
+    return option.choices if free else (option.default,)
+
+
 def _virtual_stages(layers: int) -> Counts:
     """Return into how many virtual_stages frameworks divide so many layers evenly."""
     return tuple(sorted({*divisors(layers), *divisors(layers + 2)}))
@@ -234,16 +203,4 @@ def _values(name: str, given: Any) -> tuple[Any, ...] | None:
     values = (given,) if single else tuple(given)
     if not values:
         raise BadValueError(f"axis {name}", given, "at least one value")
-    checked = dict.fromkeys(_value(name, each) for each in values)
-    return tuple(checked)
-
-
-def _value(name: str, value: Any) -> Any:
-    if name in {*DEGREES, *SIZES}:
-        return whole_number(f"axis {name}", value, 1)
-    if name == "shard_degree":
-        return None if value is None else whole_number(f"axis {name}", value, 1)
-    # The nouns know their choices: let them check one.
-    if name in LAYOUT_CHOICES:
-        return getattr(Layout(**{name: value}), name)
-    return getattr(Software(name="asked", title="asked", **{name: value}), name)
+    return tuple(dict.fromkeys(AXES[name].rule(f"axis {name}", each) for each in values))

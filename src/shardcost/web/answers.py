@@ -6,14 +6,13 @@ commands do, and returns what a view of `shardcost.report` makes of the answer.
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.errors import BadValueError
-from shardcost.request.errors import ImpossibleError, UsageError, WorldSizeError
-from shardcost.web.asks import given
+from shardcost.errors import BadValueError, UsageError
+from shardcost.options import AXES, SIZE, SWEEP, TOP
+from shardcost.request import ImpossibleError, WorldSizeError, value_of
 from shardcost.web.finder import Pasted
 from shardcost.web.limits import (
     MOST_CELLS,
@@ -49,9 +48,9 @@ def catalog(_: Fields) -> Any:
 
 def _found(asked: Fields) -> tuple[Estimate, list[str]]:
     """Return the estimate of an ask, and what is to mind about a pasted model."""
-    from shardcost.request.estimates import estimate_of
+    from shardcost.request import estimate_of
 
-    found = estimate_of(given(asked), Pasted(asked))
+    found = estimate_of(asked, Pasted(asked))
     return found, [] if asked.get("config") is None else list(found.model.caveats)
 
 
@@ -70,17 +69,20 @@ def advice(asked: Fields) -> Any:
     multiply to the GPUs, it is of replicas alone on as many GPUs, and says why.
     """
     from shardcost.report.advice import as_data
-    from shardcost.request.estimates import question_of
+    from shardcost.request import question_of
     from shardcost.search.advice import advice as advice_on
 
-    options, finder = given(asked), Pasted(asked)
+    finder = Pasted(asked)
     try:
-        question = question_of(options, finder)
+        question = question_of(asked, finder)
     except ImpossibleError as error:
         if not isinstance(error.reason, WorldSizeError):
             raise
-        alone = dict.fromkeys(("tp", "cp", "pp", "dp", "ep", "virtual_stages", "shard_degree"))
-        question = question_of(Namespace(**{**vars(options), **alone}), finder)
+        degrees = [name for name, option in AXES.items() if option.axis == "degree"]
+        alone = dict.fromkeys([*degrees, "virtual_stages", "shard_degree"]) | {
+            "gpus": asked["gpus"]
+        }
+        question = question_of(asked | alone, finder)
         limit = {"part": "layout", "share": 1.0, "words": f"it is impossible: {error}"}
         return as_data(advice_on(*question)) | {"limit": limit, "change": None}
     return as_data(advice_on(*question))
@@ -107,30 +109,25 @@ def _check_drawable(found: Estimate, most: int) -> None:
 def scaling(asked: Fields) -> Any:
     """Return what ``shardcost estimate --vary --json`` prints."""
     from shardcost.report.scaling import as_data
-    from shardcost.request.estimates import scaling_of, varied_name
+    from shardcost.request import scaling_of, varied_name
 
-    options, finder = given(asked), Pasted(asked)
-    name = varied_name(options.vary or "tp", options.phase)
-    values = _values_of(asked, options, finder, name)
-    found = scaling_of(options, finder, name, values)
-    caveats = [] if asked.get("config") is None else finder.model(options.model).caveats
+    finder = Pasted(asked)
+    name = varied_name(asked["vary"] or "tp", asked["phase"])
+    found = scaling_of(asked, finder, name, _values_of(asked, finder, name))
+    caveats = [] if asked.get("config") is None else finder.model(None).caveats
     return as_data(found, list(caveats))
 
 
-def _values_of(asked: Fields, options: Namespace, finder: Pasted, name: str) -> list[str]:
-    """Return the values that vary: those that are asked for, or those that suit."""
+def _values_of(asked: Fields, finder: Pasted, name: str) -> list[Any]:
+    """Return the values that vary: those that are given, or those that suit."""
     if asked.get("values") is not None:
-        values = [str(each) for each in asked["values"]]
-        if not all(each.strip() for each in values):
+        if any(not str(each).strip() for each in asked["values"]):
             raise BadValueError("values", asked["values"], "without empty values")
-        return list(dict.fromkeys(values))
+        return list(dict.fromkeys(asked["values"]))
     from shardcost.estimate.scaling import degrees_to_vary
-    from shardcost.request.values import whole
 
-    gpus = whole("--gpus", options.gpus) if options.gpus is not None else 8
-    return [
-        str(each) for each in degrees_to_vary(finder.model(options.model), gpus, name)[:MOST_VALUES]
-    ]
+    gpus = value_of(asked, AXES["gpus"]) or 8
+    return degrees_to_vary(finder.model(asked.get("model")), gpus, name)[:MOST_VALUES]
 
 
 def roofline(asked: Fields) -> Any:
@@ -147,15 +144,6 @@ def messages(asked: Fields) -> Any:
     return as_data(_found(asked)[0])
 
 
-def _collective_options(asked: Fields) -> Namespace:
-    options = given(asked)
-    for name in ("collective", "gpus"):
-        if asked.get(name) is None:
-            raise UsageError(f"missing {'COLLECTIVE' if name == 'collective' else '--gpus'}")
-    options.collective = asked["collective"]
-    return options
-
-
 def collective(asked: Fields) -> Any:
     """Return what ``shardcost collective --json`` prints of one size, or the curves of many."""
     if asked["size"] is not None and asked["sweep"] is not None:
@@ -163,45 +151,47 @@ def collective(asked: Fields) -> Any:
     if asked["sweep"] is None:
         from shardcost.report.collective import as_data
 
-        return as_data(_one_collective(asked))
+        return as_data(_collective(asked))
     from shardcost.collectives.sweep import curve_sizes
     from shardcost.report.collective_curves import as_data as curves_as_data
-    from shardcost.request.collectives import collective_of, sizes_of
     from shardcost.validate.shipped_points import points_like
 
-    options = _collective_options(asked)
-    sizes = sizes_of(options.sweep)
-    found = collective_of(options, Pasted(asked), curve_sizes(sizes[0], sizes[-1]))
+    sizes = SWEEP.read(asked["sweep"])
+    found = _collective(asked, curve_sizes(sizes[0], sizes[-1]))
     return curves_as_data(found, points_like(found))
 
 
-def _one_collective(asked: Fields) -> CollectiveTime:
-    from shardcost.request.collectives import collective_of, size_of
+def _collective(asked: Fields, sizes: Any = None) -> CollectiveTime:
+    """Return the time of a collective, of its own size or of several."""
+    from shardcost.request import collective_of
 
-    options = _collective_options(asked)
-    if asked["size"] is None:
+    for name in ("collective", "gpus"):
+        if asked.get(name) is None:
+            raise UsageError(f"missing {'COLLECTIVE' if name == 'collective' else '--gpus'}")
+    if sizes is None and asked["size"] is None:
         raise UsageError("missing --size (or --sweep A:B for many sizes)")
-    return collective_of(options, Pasted(asked), size_of(str(asked["size"]), "--size"))
+    return collective_of(asked, Pasted(asked), SIZE.read(asked["size"]) if sizes is None else sizes)
 
 
 def schedule(asked: Fields) -> Any:
     """Return the steps of a collective by an algorithm."""
     from shardcost.collectives.exact.stepped import stepped
     from shardcost.report.stepped import as_data
-    from shardcost.request.collectives import collective_name, size_of
+    from shardcost.request import collective_name
+    from shardcost.values import size
 
     for name in ("collective", "algorithm", "ranks", "size"):
         if asked[name] is None:
             raise UsageError(f"missing {name}")
-    options, finder = given(asked), Pasted(asked)
-    shape = asked["shape"]
+    finder, shape = Pasted(asked), asked["shape"]
+    placed = asked.get("on") is not None or asked.get("profile") is not None
     return as_data(
         stepped(
             collective_name(asked["collective"]),
             asked["algorithm"],
             asked["ranks"],
-            size_of(str(asked["size"]), "size"),
-            None if options.on is None else finder.cluster(options.on, options.network),
+            size("size", asked["size"]),
+            finder.cluster(asked.get("on"), asked.get("network")) if placed else None,
             pieces=asked["pieces"],
             shape=None if shape is None else tuple(shape),
             nodes=asked["nodes"],
@@ -219,7 +209,7 @@ def why(asked: Fields) -> Any:
     if asked["collective"] is not None:
         from shardcost.report.why import why_collective
 
-        return as_data(why_collective(_one_collective(asked["collective"]), figure))
+        return as_data(why_collective(_collective(asked["collective"]), figure))
     if asked["phase"] is None:
         raise UsageError("one of --train --prefill --decode is required: phase")
     from shardcost.estimate.why import why as why_estimate
@@ -242,7 +232,7 @@ def plan_check(asked: Fields) -> Any:
     from shardcost.search.space import Space
 
     arguments = _search_arguments(asked)
-    top(asked)
+    _top(asked)
     limits = Constraints.of(arguments["constraints"])
     limits.check(arguments["workload"])
     price = arguments.pop("price_per_gpu_hour")
@@ -269,21 +259,14 @@ def plan_check(asked: Fields) -> Any:
 
 
 def _search_arguments(asked: Fields) -> dict[str, Any]:
-    from shardcost.request.searches import search_arguments
+    from shardcost.request import search_arguments
 
-    options = given(asked)
-    finder = Pasted(asked)
-    for name in ("model", "on"):
-        if getattr(options, name) is None:
-            (finder.model if name == "model" else finder.cluster)(None)
-    return search_arguments(options, finder)
+    return search_arguments(asked, Pasted(asked))
 
 
-def top(asked: Fields) -> int:
+def _top(asked: Fields) -> int:
     """Return how many of the best are wanted."""
-    from shardcost.scalars import whole_number
-
-    wanted = whole_number("--top", 5 if asked.get("top") is None else asked["top"], 1)
+    wanted: int = value_of(asked, TOP)
     if wanted > MOST_VALUES:
         raise BadValueError("--top", wanted, f"at most {MOST_VALUES}")
     return wanted
@@ -296,7 +279,7 @@ def plan(asked: Fields, progress: Callable[[int, int], None]) -> Any:
     from shardcost.search.plan import PRICED, Plan
     from shardcost.search.run import search
 
-    wanted = top(asked)
+    wanted = _top(asked)
     arguments = _search_arguments(asked)
     found = search(**arguments, top=max(wanted, PRICED), progress=progress)
     caveats = [] if asked.get("config") is None else arguments["model"][0].caveats

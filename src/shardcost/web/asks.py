@@ -1,19 +1,20 @@
-"""What may be asked: the bodies of requests, field by field.
+"""What may be requested: the bodies of requests, field by field.
 
-Fields have the names of the command line's options, and `given` hands them on as the texts that
-the command line would: what they mean, and what is wrong with them, is said in `shardcost.request`
-alone. Here only types and sizes are checked, so that nothing absurd travels further.
+Fields are the options of `shardcost.options`, with their names and descriptions. Here only types
+and sizes are checked, so that nothing absurd travels further; what values mean, and what is wrong
+with them, is said in `shardcost.request`.
 """
 
 from __future__ import annotations
 
-from argparse import Namespace
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from shardcost.request import layouts, workloads
-from shardcost.request.searches import RATES, TIMES
+from shardcost import options
+from shardcost.options import COLLECTIVE, LAYOUT, MACHINE, SEARCH, WORKLOAD, Option
+from shardcost.request import names_of
 from shardcost.web.fields import (
     Config,
     Fixed,
@@ -27,35 +28,15 @@ from shardcost.web.fields import (
     Word,
 )
 
-PASTED: Final = "(pasted)"
-"""Stands for the name of a model or a cluster whose file came with the question."""
-
-
-class Asked(BaseModel):
-    """Base of all bodies: no field that is not known."""
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
-
-
-class _Place(Asked):
-    """Where: a cluster of the catalog, or the text of a profile."""
-
-    on: Word = Field(None, description="a cluster of the catalog, such as h100_sxm")
-    profile: Text = Field(
-        None, description="instead of `on`: the text of a profile that `shardcost calibrate` wrote"
-    )
-    network: Word = Field(None, description="what joins the nodes, a name of the catalog")
-
-
-class _Model(Asked):
-    """What: a model of the catalog, or a config."""
-
-    model: Word = Field(None, description="a model of the catalog, such as llama3-70b")
-    config: Config = Field(
-        None, description="instead of `model`: the content of a Hugging Face config.json"
-    )
-
-
+_TYPES: Final[dict[str, Any]] = {
+    "whole": Whole,
+    "number": Number,
+    "flag": Truth,
+    "size": Size,
+    "share": OneOrMany,
+    "price": OneOrMany,
+}
+"""By kind of option; others are words."""
 Phase = Literal["train", "prefill", "decode"]
 EXAMPLE: Final[dict[str, Any]] = {
     "model": "llama3-70b",
@@ -66,52 +47,58 @@ EXAMPLE: Final[dict[str, Any]] = {
     "batch": 64,
     "context_tokens": 4096,
 }
-"""What the page asks first."""
+"""The page's first request."""
 
 
-class _Workload(Asked):
-    """What is computed."""
+class Asked(BaseModel):
+    """Base of all bodies: no field that is not known."""
 
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+A = TypeVar("A", bound=Asked)
+
+
+def _with(rows: Iterable[Option], *, search: bool = False) -> Callable[[type[A]], type[A]]:
+    """Return what adds options of the table to a body; a search takes several values of some."""
+
+    def added(body: type[A]) -> type[A]:
+        fields: dict[str, Any] = {}
+        for option in rows:
+            many = search and option.several and option.kind == "whole"
+            text = option.described(names_of(option)) + (option.several if many else "")
+            kind = OneOrMany if many else _TYPES.get(option.kind, Word)
+            fields[option.name] = (kind, Field(None, description=text))
+        return create_model(
+            body.__name__, __base__=body, __module__=__name__, __doc__=body.__doc__, **fields
+        )
+
+    return added
+
+
+@_with([options.ON, options.NETWORK])
+class _Place(Asked):
+    """Where: a cluster of the catalog, or the text of a profile."""
+
+    profile: Text = Field(
+        None, description="instead of `on`: the text of a profile that `shardcost calibrate` wrote"
+    )
+
+
+class _Run(_Place):
+    """What is run: a model of the catalog or a config, and a workload."""
+
+    config: Config = Field(
+        None, description="instead of `model`: the content of a Hugging Face config.json"
+    )
     phase: Phase = Field(description="a training step, a pass over prompts, or a step of decoding")
-    sequence_length: Whole = Field(None, description=workloads.SIZES["sequence_length"])
-    prompt_tokens: Whole = Field(None, description=workloads.SIZES["prompt_tokens"])
-    cached_tokens: Whole = Field(None, description=workloads.SIZES["cached_tokens"])
-    context_tokens: Whole = Field(None, description=workloads.SIZES["context_tokens"])
-    new_tokens: Whole = Field(None, description=workloads.SIZES["new_tokens"])
-    document_tokens: Whole = Field(None, description=workloads.SIZES["document_tokens"])
-    dtype: Word = Field(None, description=workloads.FORMATS["dtype"])
-    cache_dtype: Word = Field(None, description=workloads.FORMATS["cache_dtype"])
-    gradient_dtype: Word = Field(None, description=workloads.FORMATS["gradient_dtype"])
-    optimizer: Word = Field(None, description=workloads.FORMATS["optimizer"])
-    adapters: Truth = Field(None, description="train low-rank adapters only (--train)")
 
 
-class Ask(_Workload, _Place, _Model):
+@_with((*MACHINE, *LAYOUT, *WORKLOAD))
+class Ask(_Run):
     """One layout of one model on one cluster: the options of `shardcost estimate`."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
-
-    gpus: Whole = Field(None, description="GPUs in all (tp x cp x pp x dp)")
-    software: Word = Field(None, description="framework or engine, a name of the catalog")
-    tp: Whole = Field(None, description=layouts.COUNTS["tp"])
-    cp: Whole = Field(None, description=layouts.COUNTS["cp"])
-    pp: Whole = Field(None, description=layouts.COUNTS["pp"])
-    dp: Whole = Field(None, description=layouts.COUNTS["dp"])
-    ep: Whole = Field(None, description=layouts.COUNTS["ep"])
-    virtual_stages: Whole = Field(None, description=layouts.COUNTS["virtual_stages"])
-    micro_batch: Whole = Field(None, description=layouts.COUNTS["micro_batch"])
-    zero: Whole = Field(None, description=layouts.COUNTS["zero"])
-    shard_degree: Whole = Field(None, description=layouts.COUNTS["shard_degree"])
-    recompute: Word = Field(None, description=layouts.WORDS["recompute"])
-    schedule: Word = Field(None, description=layouts.WORDS["schedule"])
-    scheme: Word = Field(None, description=layouts.WORDS["scheme"])
-    context_scheme: Word = Field(None, description=layouts.WORDS["context_scheme"])
-    order: Word = Field(None, description=layouts.WORDS["order"])
-    imbalance: Number = Field(None, description="fullest rank's tokens over the mean (1)")
-    sequence_parallel: Truth = Field(
-        None, description="spread activations between products over tp as well"
-    )
-    batch: Whole = Field(None, description=workloads.SIZES["batch"])
 
 
 class TimelineAsk(Ask):
@@ -127,6 +114,7 @@ class ScalingAsk(Ask):
     values: Values = Field(None, description="its values; those that suit if left out")
 
 
+@_with(COLLECTIVE)
 class CollectiveAsk(_Place):
     """One collective: the options of `shardcost collective`."""
 
@@ -140,12 +128,6 @@ class CollectiveAsk(_Place):
     )
 
     collective: Word = Field(None, description="all_reduce, all_gather, …")
-    size: Size = Field(None, description="the whole buffer: 64MiB, 1GB, or bytes")
-    sweep: Word = Field(None, description="instead of `size`: from A to B, such as 8:8GiB")
-    gpus: Whole = Field(None, description="GPUs that take part")
-    nodes: Whole = Field(None, description="nodes that share the GPUs evenly")
-    library: Word = Field(None, description="nccl, rccl, oneccl, vllm, sglang, trtllm, nccl-tuner")
-    mode: Word = Field(None, description="graph or eager (graph)")
 
 
 class WhyAsk(Ask):
@@ -176,7 +158,8 @@ class ScheduleAsk(_Place):
     nodes: Whole = Field(None, description="nodes that share the ranks evenly")
 
 
-class PlanAsk(_Workload, _Place, _Model):
+@_with((*MACHINE, *WORKLOAD, *SEARCH), search=True)
+class PlanAsk(_Run):
     """A search over layouts: the options of `shardcost plan`."""
 
     model_config = ConfigDict(
@@ -195,55 +178,7 @@ class PlanAsk(_Workload, _Place, _Model):
         }
     )
 
-    gpus: OneOrMany = Field(None, description="GPUs in all: 64, [64, 96] or 8..1024 by doubling")
-    batch: OneOrMany = Field(None, description=workloads.SIZES["batch"] + ", one or several")
-    software: Word = Field(None, description="framework or engine, a name of the catalog")
     fix: Fixed = Field(None, description="values by axis; axes that are left out are free")
-    objective: Word = Field(None, description="time, throughput, cost or energy (time)")
-    price: OneOrMany = Field(None, description="of a GPU for an hour")
-    max_time: Word = Field(None, description=TIMES["max_time"][1])
-    max_ttft: Word = Field(None, description=TIMES["max_ttft"][1])
-    max_tpot: Word = Field(None, description=TIMES["max_tpot"][1])
-    min_tokens_per_user: Number = Field(None, description=RATES["min_tokens_per_user"][1])
-    min_tokens_per_s: Number = Field(None, description=RATES["min_tokens_per_s"][1])
-    headroom: OneOrMany = Field(None, description="memory to leave free, like 10% or 0.1 (0)")
-    top: Whole = Field(None, description="how many of the best (5)")
-
-
-_FLAGS: Final = ("sequence_parallel",)
-_DEFAULTS: Final[dict[str, Any]] = {"mode": "graph", "objective": "time", "top": "5"}
-
-
-def _words_of(value: Any) -> str:
-    """Return a number, a text or a list of them as the command line's ``A,B``."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return ",".join(_words_of(each) for each in value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else str(value)
-
-
-def given(asked: dict[str, Any]) -> Namespace:
-    """Return the fields as the command line would hand them on: texts, True, None."""
-    found: dict[str, Any] = {}
-    for name, value in asked.items():
-        if name in _FLAGS:
-            found[name] = bool(value)
-        elif isinstance(value, bool):
-            found[name] = True if value else None
-        elif value is None:
-            found[name] = _DEFAULTS.get(name)
-        elif name not in {"config", "profile", "fix", "collective"} or isinstance(value, str):
-            found[name] = _words_of(value)
-    if asked.get("config") is not None:
-        found["model"] = PASTED
-    if asked.get("profile") is not None:
-        found["on"] = PASTED
-    fixed = asked.get("fix") or {}
-    found["fix"] = [f"{axis}={_words_of(values)}" for axis, values in fixed.items()]
-    return Namespace(**found)
 
 
 _RING: Final = {"collective": "all_reduce", "size": "64MiB", "gpus": 8, "on": "h100_sxm"}

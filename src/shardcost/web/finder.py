@@ -6,15 +6,16 @@ Never on disk: a text that looks like a path is a name that the catalog does not
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.request.errors import UsageError
-from shardcost.web.asks import PASTED
+from shardcost.errors import UsageError
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
     from shardcost.model import Model
+    from shardcost.software import Software
 
 _KEPT: Final = 16
 """Pasted files whose meaning is kept."""
@@ -25,7 +26,7 @@ _NAMES: Final = 256
 class Pasted:
     """Finds the models and clusters that one request speaks of."""
 
-    def __init__(self, asked: dict[str, Any]) -> None:
+    def __init__(self, asked: Mapping[str, Any]) -> None:
         config, self.profile = asked.get("config"), asked.get("profile")
         for name, other, file in (("model", "config", config), ("on", "profile", self.profile)):
             if file is not None and asked.get(name) is not None:
@@ -33,20 +34,26 @@ class Pasted:
         self.config = None if config is None else json.dumps(config)
 
     def model(self, text: str | None) -> Model:
-        """Return a model of the catalog, or the pasted one."""
-        if self.config is not None and text == PASTED:
+        """Return the pasted model, or one of the catalog."""
+        if self.config is not None:
             return _model_of(self.config)
         if text is None:
             raise UsageError("missing MODEL (`shardcost models` lists them)")
         return _model_named(text)
 
     def cluster(self, text: str | None, network: str | None = None) -> Cluster:
-        """Return a cluster of the catalog, or the pasted one."""
-        if self.profile is not None and text == PASTED:
+        """Return the pasted cluster, or one of the catalog."""
+        if self.profile is not None and text is None:
             return _cluster_of(self.profile, network)
         if text is None:
             raise UsageError("missing --on CLUSTER (`shardcost clusters` lists them)")
         return _cluster_named(text, network)
+
+    def software(self, text: str) -> Software:
+        """Return a framework or engine of the catalog."""
+        from shardcost.software import Software
+
+        return Software.named(text)
 
 
 @lru_cache(maxsize=_NAMES)

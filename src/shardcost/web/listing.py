@@ -6,12 +6,9 @@ from functools import cache
 from typing import Any
 
 from shardcost import __version__, catalog
-from shardcost.dtypes import BITS
 from shardcost.estimate.totals import SERVES_WITH, TRAINS_WITH
-from shardcost.layout import Layout
 from shardcost.model import Model
-from shardcost.request.values import choices_of
-from shardcost.workload import Train
+from shardcost.options import ESTIMATE
 
 
 @cache
@@ -29,12 +26,7 @@ def listing() -> dict[str, Any]:
         "collectives": list(COLLECTIVES),
         "algorithms": algorithms(),
         "choices": {
-            **{
-                name: choices_of(Layout(), name)
-                for name in ("recompute", "schedule", "scheme", "context_scheme", "order")
-            },
-            "dtype": list(BITS),
-            "optimizer": choices_of(Train(global_batch=1, sequence_length=1), "optimizer"),
+            name: list(option.choices) for name, option in ESTIMATE.items() if option.kind == "word"
         },
     }
 

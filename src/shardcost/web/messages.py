@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError, shown
-from shardcost.request.errors import UsageError
-from shardcost.request.values import flag
+from shardcost.errors import (
+    BadTypeError,
+    BadValueError,
+    ShardcostError,
+    UnknownNameError,
+    UsageError,
+    shown,
+)
+from shardcost.options import flag
 
 _PLAIN = ("model", "config", "profile", "values", "of", "figure", "collective", "algorithm")
 """Fields that are not options of a command."""

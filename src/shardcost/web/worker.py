@@ -96,7 +96,7 @@ def _reporter(out: BinaryIO) -> Progress:
 
 def answer(head: Head, body: bytes, progress: Progress) -> tuple[Head, bytes]:
     """Return the reply to a task, whatever goes wrong."""
-    from shardcost.request.errors import ImpossibleError
+    from shardcost.request import ImpossibleError
 
     started = time.perf_counter()
     try:

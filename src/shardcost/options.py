@@ -1,0 +1,442 @@
+"""The one table of options: what each is called, what it sets, what it takes and what it means.
+
+Everything that names an option derives from here: the arguments of the command line and their help,
+the fields of the API, the link and the controls of the page, the axes of a search, the command line
+of an estimate. An option that sets a field of a noun takes default, choices and rule from there, so
+that a new one is a field, a row of this table and the formula that reads the field.
+
+The order of the rows is that of the help and of links. A search goes through choices in this order,
+the last one changing least often: those on which few formulas depend come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from shardcost import values
+from shardcost.layout import Layout
+from shardcost.scalars import whole_number
+from shardcost.software import Software
+from shardcost.workload import Decode, Prefill, Train
+
+Kind = Literal[
+    "whole", "number", "flag", "word", "name", "size", "sweep", "time", "share", "price", "fix"
+]
+Axis = Literal["", "degree", "size", "choice", "fixed"]
+PHASES: Final[Mapping[str, Any]] = {"train": Train, "prefill": Prefill, "decode": Decode}
+"""Each phase with the workload that it is."""
+ABOUT_PHASES: Final = {
+    "train": "one optimizer step",
+    "prefill": "one forward pass over prompts",
+    "decode": "one decoding step of every sequence",
+}
+_READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "whole": values.whole,
+    "number": values.number,
+    "flag": values.truth,
+    "size": values.size,
+    "sweep": values.sizes,
+    "time": values.time,
+    "share": values.share,
+}
+"""How a value of a kind is read; all others are texts."""
+_METAVARS: Final[Mapping[str, str]] = {
+    "whole": "N",
+    "word": "NAME",
+    "name": "NAME",
+    "size": "BYTES",
+    "sweep": "A:B[:X]",
+    "time": "TIME",
+    "share": "P",
+}
+_FEW: Final = 5
+"""Up to so many choices are listed in the help."""
+
+
+def flag(name: str) -> str:
+    """Return a name as the option of the command line."""
+    return "--" + name.replace("_", "-")
+
+
+@dataclass(frozen=True, eq=False)
+class Option:
+    """One option."""
+
+    name: str
+    """In Python, in JSON and in links; ``--name`` with hyphens on the command line."""
+    kind: Kind
+    label: str
+    """On the page."""
+    help: str
+    """What it is; choices, phases and default are added from the fields that it sets."""
+    nouns: tuple[Any, ...] = ()
+    """The nouns of which it sets a field."""
+    renamed: Mapping[Any, str] = field(default_factory=dict)
+    """The field by noun, where it is not called as the option is."""
+    phases: tuple[str, ...] = ()
+    """In which it means something; those of its nouns, or all, if empty."""
+    otherwise: str = ""
+    """What holds where it is left out, in words, if that is not the field's default."""
+    preset: Any = None
+    """The default of an option that sets no field."""
+    allowed: tuple[Any, ...] = ()
+    """All that it may be, where the field does not say so."""
+    limit: str = ""
+    """The field of a search's constraints that it sets."""
+    several: str = ""
+    """What more a search takes: several values of it."""
+    axis: Axis = ""
+    """As an axis of a search: a degree of parallelism, another number, a choice that is free, or
+    one that is fixed unless values are given."""
+    free_in: tuple[str, ...] = ()
+    """Phases in which a search tries every choice; those of the option if empty."""
+    place: Literal["", "slider", "main", "more"] = ""
+    """Where the page has it."""
+    start: Mapping[str, int] = field(default_factory=dict)
+    """Where the page begins, by phase."""
+    example: str = ""
+    """What the page shows where it is empty."""
+
+    @property
+    def flag(self) -> str:
+        """As the command line has it."""
+        return flag(self.name)
+
+    @property
+    def metavar(self) -> str:
+        """What stands for its value in the help."""
+        return _METAVARS.get(self.kind, "X")
+
+    def field_of(self, noun: Any) -> Field[Any]:
+        """Return the field of a noun that it sets."""
+        name = self.renamed.get(noun, self.name)
+        return next(each for each in fields(noun) if each.name == name)
+
+    @cached_property
+    def _fields(self) -> list[Field[Any]]:
+        return [self.field_of(noun) for noun in self.nouns]
+
+    @cached_property
+    def applies_to(self) -> tuple[str, ...]:
+        """Phases in which it means something."""
+        own = tuple(phase for phase, noun in PHASES.items() if noun in self.nouns)
+        return self.phases or own or tuple(PHASES)
+
+    @cached_property
+    def required(self) -> bool:
+        """Whether its nouns cannot do without it."""
+        return any(each.default is MISSING for each in self._fields)
+
+    @cached_property
+    def default(self) -> Any:
+        """What it is where it is left out; None where that is not one value."""
+        if not self._fields:
+            return self.preset
+        return None if self.required else self._fields[0].default
+
+    @cached_property
+    def choices(self) -> tuple[Any, ...]:
+        """All that it may be, the default first; empty where that is no list."""
+        known = self._fields[0].metadata.get("choices", ()) if self._fields else ()
+        flags = (False, True) if self.kind == "flag" else ()
+        return tuple(sorted(self.allowed or known or flags, key=lambda each: each != self.default))
+
+    @cached_property
+    def least(self) -> int:
+        """The least whole number that it may be."""
+        return int(self._fields[0].metadata.get("least", 1)) if self._fields else 1
+
+    def rule(self, name: str, value: Any) -> Any:
+        """Return a value if the field may have it; an error calls it `name`."""
+        if self._fields:
+            return self._fields[0].metadata["rule"](name, value)
+        return whole_number(name, value, 1) if self.kind == "whole" else value
+
+    def read(self, value: Any, name: str = "") -> Any:
+        """Return a value, text or typed, as the field has it; an error names the option."""
+        name = name or self.flag
+        return self.rule(name, _READERS.get(self.kind, values.text)(name, value))
+
+    def read_several(self, value: Any, name: str = "") -> list[Any]:
+        """Return several values, numbers also as ``A..B``."""
+        name = name or self.flag
+        if self.axis in {"degree", "size"}:
+            return values.wholes(name, value)
+        empty = "none" if self.kind == "whole" and self.default is None else None
+        return [
+            None if empty and each == empty else self.read(each, name)
+            for each in values.several(name, value)
+        ]
+
+    def described(self, choices: Iterable[str] = ()) -> str:
+        """Return the help: what it is, its choices, the phases that have it and the default.
+
+        Args:
+            choices: Names that the option takes and that the table does not know.
+        """
+        known = list(map(str, choices or (self.choices if self.kind == "word" else ())))
+        listed = 1 < len(known) <= _FEW or (choices and known)
+        named = f": {', '.join(known[:-1])} or {known[-1]}" if listed else ""
+        usual, notes = self.default, []
+        if len(self.applies_to) < len(PHASES):
+            notes += [flag(each) for each in self.applies_to]
+        if self.otherwise or not (usual is None or usual is False):
+            notes.append(
+                self.otherwise or (f"{usual:g}" if isinstance(usual, float) else str(usual))
+            )
+        return f"{self.help}{named}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+_LAYOUT: Final = (Layout,)
+_TRAIN: Final = ("train",)
+_SERVE: Final = (Prefill, Decode)
+
+MODEL: Final = Option(
+    "model", "name", "Model", "a model of the catalog", several="; or several: A,B"
+)
+ON: Final = Option(
+    "on", "name", "Machine", "a cluster of the catalog or a profile (.toml)", several="; or several"
+)
+NETWORK: Final = Option(
+    "network", "name", "Network", "what joins the nodes: a network of the catalog",
+    several="; or several",
+)  # fmt: skip
+SOFTWARE: Final = Option("software", "name", "Software", "framework or engine")
+GPUS: Final = Option(
+    "gpus", "whole", "GPUs", "GPUs in all (tp x cp x pp x dp)",
+    several="; 64,96 or 8..1024 by doubling (one node)", axis="degree", place="slider",
+    example="8 or 8,16 or 1..64",
+)  # fmt: skip
+MACHINE: Final = (MODEL, ON, NETWORK, GPUS, SOFTWARE)
+
+_CHOSEN: Final = (
+    Option(
+        "tp", "whole", "Tensor", "tensor parallelism: GPUs that share each layer's matrices",
+        _LAYOUT, axis="degree", place="slider",
+    ),
+    Option(
+        "cp", "whole", "Context", "context parallelism: GPUs that share each sequence",
+        _LAYOUT, axis="degree", place="slider",
+    ),
+    Option(
+        "pp", "whole", "Pipeline", "pipeline parallelism: stages of consecutive layers",
+        _LAYOUT, axis="degree", place="slider",
+    ),
+    Option(
+        "dp", "whole", "Data", "data parallelism: replicas that divide the batch",
+        _LAYOUT, otherwise="what --gpus leaves, or 1", axis="degree", place="slider",
+    ),
+    Option(
+        "ep", "whole", "Expert",
+        "expert parallelism: GPUs, among those above, over which experts are spread",
+        _LAYOUT, axis="degree", place="slider",
+    ),
+    Option(
+        "micro_batch", "whole", "Micro-batch", "sequences that a replica works on at a time",
+        _LAYOUT, phases=_TRAIN, axis="size", place="slider",
+    ),
+    Option(
+        "virtual_stages", "whole", "Virtual stages",
+        "virtual stages per pipeline rank (VP), with --schedule interleaved",
+        _LAYOUT, phases=_TRAIN, axis="size", place="slider",
+    ),
+    Option(
+        "scheme", "word", "TP scheme", "how TP partitions a GEMM",
+        _LAYOUT, axis="fixed", place="more",
+    ),
+    Option(
+        "context_scheme", "word", "CP method", "how CP exchanges keys and values",
+        _LAYOUT, axis="choice", free_in=("train", "prefill"), place="more",
+    ),
+    Option(
+        "order", "word", "Rank order (fastest first)",
+        "rank order: which groups are nearest neighbours, fastest links first",
+        _LAYOUT, axis="fixed", place="more",
+    ),
+    Option(
+        "sequence_parallel", "flag", "Sequence parallel",
+        "split activations between tensor-parallel GEMMs along the sequence",
+        _LAYOUT, axis="choice", free_in=("train", "prefill"), place="main",
+    ),
+    Option(
+        "shard_degree", "whole", "ZeRO group size", "ranks that share what ZeRO shards, as in HSDP",
+        _LAYOUT, phases=_TRAIN, otherwise="all of dp x cp", axis="fixed", place="more",
+    ),
+    Option(
+        "recompute", "word", "Recompute", "activations computed again in the backward pass",
+        _LAYOUT, phases=_TRAIN, axis="choice", place="main",
+    ),
+    Option(
+        "tp_overlap", "word", "TP overlap", "what hides tensor-parallel communication",
+        (Software,), axis="fixed",
+    ),
+    Option(
+        "zero", "whole", "ZeRO",
+        "ZeRO stage: dp shards optimizer states (1), gradients (2) and weights (3) as well",
+        _LAYOUT, phases=_TRAIN, allowed=(0, 1, 2, 3), axis="choice", place="slider",
+    ),
+    Option(
+        "dp_overlap", "flag", "DP overlap", "hide data-parallel communication",
+        (Software,), phases=_TRAIN, axis="fixed",
+    ),
+    Option(
+        "schedule", "word", "Schedule", "pipeline schedule",
+        _LAYOUT, phases=_TRAIN, axis="choice", place="main",
+    ),
+    Option(
+        "imbalance", "number", "Expert imbalance",
+        "tokens of the fullest expert-parallel rank over the mean of the ranks, at least 1",
+        _LAYOUT, place="more",
+    ),
+)  # fmt: skip
+LAYOUT: Final = tuple(each for each in _CHOSEN if Layout in each.nouns)
+"""How the model is divided: the fields of `Layout`."""
+
+WORKLOAD: Final = (
+    Option(
+        "batch", "whole", "Batch",
+        "sequences over all replicas: of a training step, or served at once",
+        (Train, Prefill, Decode), renamed={Train: "global_batch"}, place="main",
+        several="; or several, like 1..512, with --prefill and --decode", axis="size",
+        start={"train": 64, "prefill": 1, "decode": 64}, example="64 or 1..512",
+    ),
+    Option(
+        "sequence_length", "whole", "Sequence length", "tokens per sequence",
+        (Train,), place="main", start={"train": 4096},
+    ),
+    Option(
+        "prompt_tokens", "whole", "Prompt tokens", "new tokens per sequence",
+        (Prefill,), place="main", start={"prefill": 4096},
+    ),
+    Option(
+        "context_tokens", "whole", "Context tokens",
+        "tokens per sequence in the KV cache when the step begins",
+        (Decode,), place="main", start={"decode": 4096},
+    ),
+    Option(
+        "cached_tokens", "whole", "Cached tokens", "tokens per sequence already in the KV cache",
+        (Prefill,), place="more",
+    ),
+    Option(
+        "new_tokens", "whole", "New tokens per step", "tokens per sequence and step",
+        (Decode,), place="more",
+    ),
+    Option(
+        "document_tokens", "whole", "Mean document length",
+        "mean length of the documents packed into a sequence",
+        (Train,), place="more",
+    ),
+    Option(
+        "dtype", "word", "Weights and matmul dtype", "number format of weights and GEMMs",
+        (Train, Prefill, Decode), place="more",
+    ),
+    Option(
+        "cache_dtype", "word", "KV-cache dtype", "number format of the KV cache",
+        _SERVE, place="more",
+    ),
+    Option(
+        "gradient_dtype", "word", "Gradient dtype", "number format of gradients",
+        (Train,), place="more",
+    ),
+    Option("optimizer", "word", "Optimizer", "optimizer", (Train,), place="more"),
+    Option(
+        "adapters", "flag", "Low-rank adapters only (LoRA)", "train low-rank adapters (LoRA) only",
+        (Train,), place="more",
+    ),
+)  # fmt: skip
+"""What is computed: the fields of `Train`, `Prefill` and `Decode`."""
+
+LIMITS: Final = (
+    Option(
+        "max_time", "time", "Step at most", "the longest step, like 20s", limit="max_time_s",
+        example="no limit, or 20s",
+    ),
+    Option(
+        "max_ttft", "time", "TTFT at most", "the longest time to the first token, like 500ms",
+        phases=("prefill", "decode"), limit="max_ttft_s", example="no limit, or 500ms",
+    ),
+    Option(
+        "max_tpot", "time", "TPOT at most", "the longest time per output token, like 50ms",
+        phases=("decode",), limit="max_tpot_s", example="no limit, or 50ms",
+    ),
+    Option(
+        "min_tokens_per_user", "number", "Tokens/s/user at least",
+        "the fewest tokens per second of a user",
+        phases=("decode",), limit="min_tokens_per_s_per_user", example="no limit, or 30",
+    ),
+    Option(
+        "min_tokens_per_s", "number", "Tokens/s in all at least",
+        "the fewest tokens per second of all GPUs together",
+        limit="min_tokens_per_s", example="no limit",
+    ),
+    Option(
+        "headroom", "share", "Memory to leave free",
+        "share of the memory to leave free, like 10% or 0.1", otherwise="0",
+        limit="memory_headroom", example="none, or 10%",
+    ),
+)  # fmt: skip
+"""What a layout of a search must keep."""
+OBJECTIVE: Final = Option("objective", "name", "Optimise", "what to optimise", preset="time")
+PRICE: Final = Option(
+    "price", "price", "Price of a GPU hour",
+    "of a GPU for an hour, in any currency; or by cluster: h100_sxm=2.50,a100_sxm=1.20",
+    example="2.50",
+)  # fmt: skip
+TOP: Final = Option("top", "whole", "Layouts to show", "how many of the best", preset=5)
+SEARCH: Final = (OBJECTIVE, PRICE, *LIMITS, TOP)
+"""What a search looks for."""
+
+SIZE: Final = Option(
+    "size", "size", "Size", "the whole buffer, as nccl-tests counts: 64MiB, 1GB, 4096"
+)
+SWEEP: Final = Option(
+    "sweep", "sweep", "Sweep", "instead of the size: sizes from A to B, each X times the last (2)"
+)
+COLLECTIVE: Final = (
+    SIZE,
+    SWEEP,
+    Option("gpus", "whole", "GPUs", "GPUs that take part"),
+    Option(
+        "nodes", "whole", "Nodes", "nodes that share the GPUs evenly",
+        otherwise="as few as hold them",
+    ),
+    Option(
+        "library", "name", "Library",
+        "nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14), or"
+        " nccl-tuner: NCCL's own estimate", otherwise="the GPU vendor's: nccl, rccl or oneccl",
+    ),
+    Option(
+        "mode", "name", "Launch", "CUDA graph (graph), or every call launched by the host (eager)",
+        preset="graph",
+    ),
+)  # fmt: skip
+"""One collective."""
+
+ESTIMATE: Final[Mapping[str, Option]] = {each.name: each for each in (*MACHINE, *LAYOUT, *WORKLOAD)}
+"""What an estimate takes, by name."""
+AXES: Final[Mapping[str, Option]] = {
+    each.name: each
+    for kinds in (("degree",), ("size",), ("choice", "fixed"))
+    for each in (*MACHINE, *_CHOSEN, *WORKLOAD)
+    if each.axis in kinds
+}
+"""What a search may vary: degrees, other numbers, choices."""
+OWN_AXES: Final = ("gpus", "batch")
+"""Axes that options of their own set; all others are set by ``--fix``."""
+
+
+def needed(phase: str) -> list[Option]:
+    """Return the options that a phase cannot do without."""
+    return [each for each in WORKLOAD if each.required and phase in each.applies_to]
+
+
+def varied(phase: str) -> list[str]:
+    """Return the options of an estimate that may vary."""
+    return [
+        each.name
+        for each in ESTIMATE.values()
+        if each is not MODEL and each.kind != "flag" and phase in each.applies_to
+    ]
