@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from shardcost import values
 from shardcost.layout import Layout
@@ -33,7 +33,8 @@ ABOUT_PHASES: Final = {
     "prefill": "one forward pass over prompts",
     "decode": "one decoding step of every sequence",
 }
-_READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+Reader: TypeAlias = Callable[[str, Any], Any]
+_READERS: Final[Mapping[str, Reader]] = {
     "whole": values.whole,
     "number": values.number,
     "flag": values.truth,
@@ -152,13 +153,15 @@ class Option:
     def rule(self, name: str, value: Any) -> Any:
         """Return a value if the field may have it; an error calls it `name`."""
         if self._fields:
-            return self._fields[0].metadata["rule"](name, value)
+            keep: Reader = self._fields[0].metadata["rule"]
+            return keep(name, value)
         return whole_number(name, value, 1) if self.kind == "whole" else value
 
     def read(self, value: Any, name: str = "") -> Any:
         """Return a value, text or typed, as the field has it; an error names the option."""
         name = name or self.flag
-        return self.rule(name, _READERS.get(self.kind, values.text)(name, value))
+        reader: Reader = _READERS.get(self.kind, values.text)
+        return self.rule(name, reader(name, value))
 
     def read_several(self, value: Any, name: str = "") -> list[Any]:
         """Return several values, numbers also as ``A..B``."""

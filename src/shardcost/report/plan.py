@@ -148,7 +148,7 @@ def _heading(plan: Plan) -> str:
 
 def _sizes(asked: Question) -> str:
     """Return what a workload is made of, the batch as the range that is searched."""
-    said, batches = sizes(asked.workload), asked.space.batch or ()
+    said, batches = sizes(asked.workload), tuple(asked.space.batch or ())
     if isinstance(asked.workload, Train) or len(batches) < 2:
         return said
     return said.replace(f"batch {batches[0]:,}", f"batch {_range(batches)}", 1)

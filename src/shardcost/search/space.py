@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import field, make_dataclass, replace
 from itertools import product
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,6 @@ _Axes: Any = make_dataclass(
 )
 
 
-@dataclass(frozen=True)
 class Space(_Axes):  # type: ignore[misc]  # its fields are the axes of the table of options
     """Values of every axis, each a tuple; None stands for all that are possible.
 
@@ -120,7 +119,10 @@ class Space(_Axes):  # type: ignore[misc]  # its fields are the axes of the tabl
                         yield gpus, tp, cp, pp, left // pp
 
 
-_Choices: Any = namedtuple("_Choices", CHOICES)  # the table knows its fields
+if TYPE_CHECKING:
+    _Choices: Any
+else:
+    _Choices = namedtuple("_Choices", CHOICES)
 
 
 class Family(_Choices):  # type: ignore[misc]
