@@ -97,7 +97,7 @@ class Question:
 
     @cached_property
     def _first_choices(self) -> dict[str, Any]:
-        return self.families[0]._asdict()
+        return dict(self.families[0]._asdict())
 
     @cached_property
     def _numbers(self) -> dict[Family, int]:
