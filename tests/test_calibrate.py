@@ -21,7 +21,6 @@ from shardcost.calibrate.calibrate import calibrate
 from shardcost.calibrate.fit import Curve
 from shardcost.calibrate.gather import Told, gathered
 from shardcost.calibrate.profile import as_profile
-from shardcost.catalog.profile import cluster_of_profile
 from shardcost.collectives import calibration
 from shardcost.collectives.calibration import calibration_of, given, of_profile
 from shardcost.errors import FormatError
@@ -143,7 +142,7 @@ def test_what_was_calibrated_is_read_back_equal(tmp_path: Path) -> None:
     found = calibrate([few(slower(NCCL, 1.3))])
     path = tmp_path / "mine.toml"
     path.write_text(as_profile("mine", H100, found))
-    cluster = cluster_of_profile(path)
+    cluster = Cluster.from_file(path)
     (again,) = of_profile(cluster)
     assert again.system == "mine"
     expected = calibration.in_file_units(found[0].calibration.constants)
@@ -254,7 +253,7 @@ def test_no_file_but_a_profile_is_overwritten(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "name is missing"),
+        ("", "no file of the catalog"),
         ("name = 'x'\nbased_on = 'h100_sxm'\n", "library is missing"),
         ("name = 'x'\nbased_on = 'h999'\nlibrary = []\n", "h999"),
         ("name = 'x'\nbased_on = 'h100'\nlibrary = []\nodd = 1\n", "unknown key odd"),

@@ -122,10 +122,10 @@ def test_a_profile_is_a_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert main(["calibrate", str(log), "--name", "profile"]) == 0
     found = estimate(
         "llama3-8b",
-        Cluster.from_profile(CLUSTER_FILE),
+        Cluster.from_file(CLUSTER_FILE),
         Layout(tp=8),
         Prefill(batch=1, prompt_tokens=1024),
     )
     assert f"--on {CLUSTER_FILE}" in command_of(found)
-    assert f"Cluster.from_profile('{CLUSTER_FILE}')" in python_of(found)
+    assert f"Cluster.from_file('{CLUSTER_FILE}')" in python_of(found)
     exec(python_of(found), {})

@@ -9,6 +9,7 @@ arrays of them to study many machines at once. `Cluster.why` says where each num
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -80,10 +81,13 @@ class Device(Noun):
     power_w: Quantity | None = positive(default=None)
 
     def check(self) -> None:
-        """Rates are kept under shardcost's own names of number formats."""
+        """Rates are kept under shardcost's own names of number formats; versions are numbers."""
         for dtype in self.peak_flop_per_s:
             if dtype not in BITS:
                 raise UnknownNameError("Device.peak_flop_per_s", dtype, BITS)
+        capability = self.compute_capability
+        if capability is not None and not re.fullmatch(r"[0-9]{1,3}\.[0-9]", capability):
+            raise BadValueError("Device.compute_capability", capability, "two numbers, like 9.0")
 
     def peak(self, dtype: str) -> Quantity:
         """Return the dense peak for a number format, in FLOP per second."""
@@ -135,6 +139,13 @@ class Tier(Noun):
     peer_access: bool = flag(default=True)
     """Devices reach each other's memory directly, without a copy through the host."""
 
+    def check(self) -> None:
+        """A mesh has peers, and the cube mesh is one of eight."""
+        if self.kind == "full_mesh" and self.gpus < 2:
+            raise BadValueError("Tier.gpus", self.gpus, "at least 2 in a full mesh")
+        if self.kind == "cube_mesh" and self.gpus > len(_CUBE_MESH_RINGS) - 1:
+            raise BadValueError("Tier.gpus", self.gpus, "at most 8 in a cube mesh")
+
     def ring_bytes_per_s(self, num_gpus: Count) -> Quantity:
         """Return the rate at which each of `num_gpus` devices of one group can send to the others.
 
@@ -182,6 +193,13 @@ class Network(Noun):
 
         return network_named(name)
 
+    @classmethod
+    def from_file(cls, path: str | Path) -> Network:
+        """Return the network of a file in the catalog's form."""
+        from shardcost.catalog import network_in_file
+
+        return network_in_file(path)
+
     def node_bytes_per_s(self, gpus_per_node: Count) -> Quantity:
         """Return the rate at which one node of that many devices can send, all ports together."""
         if self.nics_per_gpu is not None:
@@ -228,11 +246,13 @@ class Cluster(Noun):
         return cluster_named(name, network)
 
     @classmethod
-    def from_profile(cls, path: str | Path, network: str | Network | None = None) -> Cluster:
-        """Return the cluster of a profile that ``shardcost calibrate`` wrote."""
-        from shardcost.catalog.profile import cluster_of_profile
+    def from_file(cls, path: str | Path, network: str | Network | None = None) -> Cluster:
+        """Return the cluster of a file in the catalog's form, or of a calibrated profile."""
+        from shardcost.catalog import cluster_in_file
 
-        return cluster_of_profile(path, network)
+        return cluster_in_file(path, network)
+
+    from_profile = from_file
 
     @property
     def system(self) -> str:

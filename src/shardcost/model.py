@@ -400,6 +400,13 @@ class Model(Noun):
         return model_named(name)
 
     @classmethod
+    def from_file(cls, path: str | Path) -> Model:
+        """Return the model of a file in the catalog's form; `from_hf` reads a ``config.json``."""
+        from shardcost.catalog import model_in_file
+
+        return model_in_file(path)
+
+    @classmethod
     def from_hf(cls, config: str | Path | Mapping[str, Any], *, name: str | None = None) -> Model:
         """Return the model of a Hugging Face ``config.json``, given as a path or as its content.
 

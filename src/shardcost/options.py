@@ -201,13 +201,15 @@ MODEL: Final = Option(
     "model", "name", "Model", "a model of the catalog", several="; or several: A,B"
 )
 ON: Final = Option(
-    "on", "name", "Machine", "a cluster of the catalog or a profile (.toml)", several="; or several"
+    "on", "name", "Machine", "a cluster of the catalog or a file (.toml)", several="; or several"
 )
 NETWORK: Final = Option(
-    "network", "name", "Network", "what joins the nodes: a network of the catalog",
+    "network", "name", "Network", "what joins the nodes: of the catalog or a file (.toml)",
     several="; or several",
 )  # fmt: skip
-SOFTWARE: Final = Option("software", "name", "Software", "framework or engine")
+SOFTWARE: Final = Option(
+    "software", "name", "Software", "framework or engine, of the catalog or a file (.toml)"
+)
 GPUS: Final = Option(
     "gpus", "whole", "GPUs", "GPUs in all (tp x cp x pp x dp)",
     several="; 64,96 or 8..1024 by doubling (one node)", axis="degree", place="slider",

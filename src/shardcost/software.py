@@ -9,7 +9,7 @@ the catalog with the error of the fit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardcost.checks import (
     Noun,
@@ -24,6 +24,10 @@ from shardcost.checks import (
     text,
     whole,
 )
+from shardcost.errors import BadTypeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @noun
@@ -40,6 +44,12 @@ class Fit(Noun):
     def __str__(self) -> str:
         errors = f"median error {self.median_pct:.1f} %, p90 {self.p90_pct:.1f} %"
         return f"{self.source}; {self.rows} rows, {errors}"
+
+
+def _memory_constant(name: str, value: object) -> object:
+    if not isinstance(value, bool | int | float | str):
+        raise BadTypeError(name, value, "a number, a flag or a word")
+    return value
 
 
 @noun
@@ -134,7 +144,7 @@ class Software(Noun):
     memory_share: Quantity = positive(default=0.9)
     """Of the device's memory, what an engine uses: most leave a tenth alone unless told otherwise
     (vLLM's gpu_memory_utilization, TensorRT-LLM's free_gpu_memory_fraction)."""
-    memory: Mapping[str, Any] = table(lambda _, value: value, default_factory=dict)
+    memory: Mapping[str, Any] = table(_memory_constant, default_factory=dict)
     """Constants of the memory model that are the framework's own."""
 
     @property
@@ -148,3 +158,10 @@ class Software(Noun):
         from shardcost.catalog import software_named
 
         return software_named(name)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Software:
+        """Return the framework or engine of a file in the catalog's form."""
+        from shardcost.catalog import software_in_file
+
+        return software_in_file(path)

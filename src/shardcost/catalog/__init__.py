@@ -1,21 +1,28 @@
-"""The catalog: models, clusters and networks as data files, each figure beside its source.
+"""The catalog: models, clusters, networks and software as data files, each figure with its source.
 
-One TOML file per preset, in `models/`, `clusters/` and `networks/`. Keys carry their unit
-(``memory_gib``, ``bandwidth_gb_per_s``); unknown keys are errors. `shardcost.catalog.build` turns
-a file's content into a noun.
+One TOML file per preset, in `models/`, `clusters/`, `networks/` and `software/`; the other folders
+hold fitted constants. Keys carry their unit (``memory_gib``, ``bandwidth_gb_per_s``); unknown keys
+are errors. `shardcost.catalog.build` turns a file's content into a noun. Files of a user in the
+same form are read by `shardcost.catalog.user_files`.
+
+A name never becomes a path: ``…_named`` take names, ``…_in_file`` take paths.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
+from shardcost.catalog import user_files
 from shardcost.catalog.build import cluster_from, model_from, network_from, software_from
 from shardcost.cluster import Cluster, Network
-from shardcost.errors import BadTypeError, UnknownNameError
+from shardcost.errors import BadTypeError, FormatError, ShardcostError, UnknownNameError
+from shardcost.files import read_text
 from shardcost.model import Model
 from shardcost.software import Software
 
@@ -31,50 +38,27 @@ Shelf = Literal[
     "software",
     "errors",
 ]
-T = TypeVar("T")
 
 _SINGULAR: Final = {"models": "model", "clusters": "cluster", "networks": "network"}
+_LISTED_BY: Final = {"models": "models", "software": "software"}
 _HERE: Final = Path(__file__).parent
 _SEPARATORS: Final = str.maketrans("", "", "-_ ")
+_FILE: Final = re.compile(r".*\.(toml|json|xml|csv|txt|log)", re.IGNORECASE | re.DOTALL)
 
 
 def names(shelf: Shelf) -> list[str]:
-    """Return the names of all presets of one kind, sorted."""
+    """Return the names of all built-in presets of one kind, sorted."""
     return sorted(path.stem for path in (_HERE / shelf).glob("*.toml"))
 
 
-def model_named(name: str) -> Model:
-    """Return the model preset of that name or alias."""
-    return _named("models", name, model_from)
-
-
-def network_named(name: str) -> Network:
-    """Return the network preset of that name or alias."""
-    return _named("networks", name, network_from)
-
-
-def cluster_named(name: str, network: str | Network | None = None) -> Cluster:
-    """Return the cluster preset of that name or alias, joined by `network` if one is given."""
-
-    def build(content: dict[str, Any], file: str) -> Cluster:
-        if not isinstance(network, str):
-            return cluster_from(content, file, network)
-        architecture = content["device"].get("architecture")
-        joined = _named(
-            "networks", network, lambda found, where: network_from(found, where, architecture)
-        )
-        return cluster_from(content, file, joined)
-
-    return _named("clusters", name, build)
-
-
-def software_named(name: str) -> Software:
-    """Return the framework or engine of that name or alias."""
-    return _named("software", name, software_from)
+def all_names(shelf: Shelf) -> list[str]:
+    """Return the names of all presets of one kind, built-in ones first, then the user's."""
+    built_in = names(shelf)
+    return built_in + sorted(user_files.contents(shelf, built_in))
 
 
 def contents(shelf: Shelf) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and the raw content of every preset of one kind."""
+    """Yield the name and the raw content of every built-in preset of one kind."""
     for name in names(shelf):
         yield name, _content(shelf, name)
 
@@ -84,30 +68,137 @@ def tuner_table(name: str) -> dict[str, Any]:
     return _content("tuner", name)
 
 
-def _named(shelf: Shelf, name: str, build: Callable[[dict[str, Any], str], T]) -> T:
+def is_file(text: str) -> bool:
+    """Return whether a text ends like the name of a file rather than of a preset."""
+    return _FILE.fullmatch(text) is not None
+
+
+def model_named(name: str) -> Model:
+    """Return the model preset of that name or alias."""
+    return model_from(*preset("models", name))
+
+
+def network_named(name: str) -> Network:
+    """Return the network preset of that name or alias."""
+    return network_from(*preset("networks", name))
+
+
+def cluster_named(name: str, network: str | Network | None = None) -> Cluster:
+    """Return the cluster preset of that name or alias, joined by `network` if one is given."""
+    content, file = preset("clusters", name)
+    if isinstance(network, str):
+        network = network_from(*preset("networks", network), _architecture(content))
+    return _cluster(content, file, network)
+
+
+def software_named(name: str) -> Software:
+    """Return the framework or engine of that name or alias."""
+    return software_from(*preset("software", name))
+
+
+def model_in_file(path: str | Path) -> Model:
+    """Return the model of a user's file in the form of the catalog."""
+    return model_from(*_user_file(path, "models"))
+
+
+def network_in_file(path: str | Path, architecture: str | None = None) -> Network:
+    """Return the network of a user's file, beside devices of an architecture."""
+    return network_from(*_user_file(path, "networks"), architecture)
+
+
+def software_in_file(path: str | Path) -> Software:
+    """Return the framework or engine of a user's file."""
+    return software_from(*_user_file(path, "software"))
+
+
+def cluster_in_file(path: str | Path, network: str | Network | None = None) -> Cluster:
+    """Return the cluster of a user's file, or of a profile, joined by `network` if one is given.
+
+    Args:
+        path: A cluster file in the form of the catalog, or what ``shardcost calibrate`` wrote.
+        network: A network, or the name of one in the catalog.
+    """
+    from shardcost.catalog.profile import cluster_of_text
+
+    file, text = str(path), read_text(Path(path), user_files.MOST_BYTES)
+    content = user_files.parsed(text, file)
+    if "based_on" in content:
+        return cluster_of_text(text, network, file=file)
+    user_files.check_kind(content, "clusters", file)
+    _check_name(content, "clusters", file)
+    if isinstance(network, str):
+        network = network_from(*preset("networks", network), _architecture(content))
+    return _cluster(content, file, network)
+
+
+def _architecture(content: Mapping[str, Any]) -> str | None:
+    device = content.get("device")
+    name = device.get("architecture") if isinstance(device, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def _cluster(content: dict[str, Any], file: str, network: Network | None) -> Cluster:
+    """Return a cluster; a user's device that changes figures of a built-in one has another name.
+
+    Fitted constants belong to devices by their names, and those of a changed device are inherited.
+    """
+    cluster = cluster_from(content, file, network)
+    if cluster.name in names("clusters"):
+        return cluster
+    device = cluster.device
+    for name in names("clusters"):
+        built_in = cluster_from(_content("clusters", name), f"clusters/{name}.toml", None).device
+        if built_in.name == device.name and built_in != device:
+            return replace(cluster, device=replace(device, name=f"{device.name} ({cluster.name})"))
+    return cluster
+
+
+def _user_file(path: str | Path, shelf: Shelf) -> tuple[dict[str, Any], str]:
+    content = user_files.content_of(path, shelf)
+    _check_name(content, shelf, str(path))
+    return content, str(path)
+
+
+def _check_name(content: Mapping[str, Any], shelf: Shelf, file: str) -> None:
+    try:
+        user_files.checked_name(content.get("name", ""), _SINGULAR.get(shelf, shelf), names(shelf))
+    except ShardcostError as error:
+        raise FormatError.within(file, error) from None
+
+
+def preset(shelf: Shelf, name: str) -> tuple[dict[str, Any], str]:
+    """Return the content and the file of a preset: by its name, else by an alias.
+
+    What does not matter in a name is case and separators. Built-in presets come before the user's.
+    """
     if not isinstance(name, str):
         raise BadTypeError(_SINGULAR.get(shelf, shelf), name, "a name")
-    stem = _find(shelf, _folded(name))
-    if stem is None:
-        lister = {"models": "models", "software": ""}.get(shelf, "clusters")
-        hint = f"(`shardcost {lister}` lists them)" if lister else ""
-        raise UnknownNameError(_SINGULAR.get(shelf, shelf), name, names(shelf), hint)
-    return build(_content(shelf, stem), f"{shelf}/{stem}.toml")
-
-
-def _find(shelf: Shelf, folded: str) -> str | None:
-    """Return the preset whose name, else one of whose aliases, folds to the same text."""
+    folded = _folded(name)
     for stem in names(shelf):
         if _folded(stem) == folded:
-            return stem
+            return _content(shelf, stem), f"{shelf}/{stem}.toml"
     for stem, content in contents(shelf):
         if folded in map(_folded, content["aliases"]):
-            return stem
-    return None
+            return content, f"{shelf}/{stem}.toml"
+    users = user_files.contents(shelf, names(shelf))
+    for user_name, (file, content) in users.items():
+        if folded in {_folded(user_name), *map(_folded, _aliases(content))}:
+            return content, file
+    noun, lister = _SINGULAR.get(shelf, shelf), _LISTED_BY.get(shelf, "clusters")
+    hint = f"(`shardcost {lister}` lists them)"
+    if is_file(name):
+        hint = f"({user_files.KINDS[shelf][1]})"
+    raise UnknownNameError(noun, name, all_names(shelf), hint)
+
+
+def _aliases(content: Mapping[str, Any]) -> list[str]:
+    aliases = content.get("aliases", [])
+    return (
+        [alias for alias in aliases if isinstance(alias, str)] if isinstance(aliases, list) else []
+    )
 
 
 def _folded(name: str) -> str:
-    """Return a name without what does not matter in it: case and separators."""
     return name.lower().translate(_SEPARATORS)
 
 

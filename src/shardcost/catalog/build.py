@@ -7,12 +7,12 @@ units and remembers who says so under the path of the field that it becomes.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, Final, TypeVar
 
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Device, Network, Source, Tier
-from shardcost.errors import FormatError, ShardcostError
+from shardcost.errors import FormatError, ShardcostError, shown
 from shardcost.model import (
     Attention,
     Block,
@@ -23,6 +23,7 @@ from shardcost.model import (
     Model,
     StateSpace,
 )
+from shardcost.scalars import positive_number
 from shardcost.software import Fit, Software
 
 GB, GIB, MIB, GBIT, TERA, MEGA = 10**9, 2**30, 2**20, 10**9 / 8, 10**12, 10**6
@@ -34,6 +35,8 @@ _ATTENTIONS: Final[dict[str, type[Noun]]] = {
     "state_space": StateSpace,
 }
 
+_MOST_GPUS: Final = 10**6
+"""In one node or scale-up domain."""
 _ENTRY: Final = {"value", "source", "caveat"}
 _CATALOG_ONLY: Final = {
     "aliases",
@@ -48,7 +51,10 @@ N = TypeVar("N", bound=Noun)
 class _Sheet:
     """One table of a catalog file, emptied key by key so that what is left over is an error."""
 
-    def __init__(self, file: str, content: dict[str, Any], cited: dict[str, str]) -> None:
+    def __init__(self, file: str, content: Any, cited: Any, name: str = "the file") -> None:
+        for what, table in ((name, content), ("sources", cited)):
+            if not isinstance(table, dict):
+                raise FormatError(file, f"{what} must be a table, got {shown(table)}")
         self.file = file
         self.rest = dict(content)
         self.cited = cited
@@ -67,15 +73,19 @@ class _Sheet:
             return None
         if not isinstance(entry, dict) or not {"value", "source"} <= set(entry) <= _ENTRY:
             raise FormatError(
-                self.file, f"{key} must be {{ value, source, caveat }}, got {entry!r}"
+                self.file, f"{key} must be {{ value, source, caveat }}, got {shown(entry)}"
             )
-        if entry["source"] not in self.cited:
+        value, source, caveat = entry["value"], entry["source"], entry.get("caveat", "")
+        if not isinstance(source, str) or not isinstance(self.cited.get(source), str):
             raise FormatError(
-                self.file, f"{key} names a source that [sources] lacks: {entry['source']}"
+                self.file, f"{key} names a source that [sources] lacks: {shown(source)}"
             )
-        self.sources[field] = Source(self.cited[entry["source"]], entry.get("caveat", ""))
-        value = entry["value"]
-        return value if isinstance(value, bool) or unit == 1 else _exact(value, unit)
+        if not isinstance(caveat, str):
+            raise FormatError(self.file, f"caveat of {key} must be a text, got {shown(caveat)}")
+        self.sources[field] = Source(self.cited[source], caveat)
+        if isinstance(value, bool) or unit == 1:
+            return value
+        return _exact(positive_number(key, value), unit)
 
     def close(self) -> None:
         """Raise if a key was not used: it is misspelt, or not understood."""
@@ -99,12 +109,12 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
     """Return the cluster that a catalog file describes."""
     cited = content.get("sources", {})
     top = _Sheet(file, content, cited)
-    top.plain("aliases")
+    top.plain("aliases", None)
     top.plain("reported_as", None)
     top.plain("sources")
-    device = _Sheet(file, top.plain("device"), cited)
-    peaks = _Sheet(file, device.plain("peak_dense_tflops"), cited)
-    link = _Sheet(file, top.plain("link"), cited)
+    device = _Sheet(file, top.plain("device"), cited, "device")
+    peaks = _Sheet(file, device.plain("peak_dense_tflops"), cited, "device.peak_dense_tflops")
+    link = _Sheet(file, top.plain("link"), cited, "link")
     try:
         cluster = Cluster(
             name=top.plain("name"),
@@ -140,6 +150,12 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
         raise FormatError.within(file, error) from None
     for sheet in (top, device, peaks, link):
         sheet.close()
+    for figure, count in (
+        ("gpus_per_node", cluster.gpus_per_node),
+        ("domain_gpus", cluster.tiers[0].gpus),
+    ):
+        if count > _MOST_GPUS:
+            raise FormatError(file, f"{figure} must be at most {_MOST_GPUS}, got {shown(count)}")
     return cluster
 
 
@@ -161,14 +177,13 @@ def network_from(content: dict[str, Any], file: str, architecture: str | None = 
 
     A network of unstated rate is taken to be what shipped with that generation.
     """
-    by_architecture = content.get("nic_rate_with_gbit_per_s", {})
-    if architecture in by_architecture:
-        rate = content["nic_rate_gbit_per_s"] | {"value": by_architecture[architecture]}
-        content = content | {"nic_rate_gbit_per_s": rate}
     sheet = _Sheet(file, content, content.get("sources", {}))
-    for key in ("aliases", "sources"):
-        sheet.plain(key)
-    sheet.plain("nic_rate_with_gbit_per_s", None)
+    sheet.plain("aliases", None)
+    sheet.plain("sources")
+    shipped = sheet.plain("nic_rate_with_gbit_per_s", {})
+    rate = sheet.rest.get("nic_rate_gbit_per_s")
+    if isinstance(shipped, dict) and isinstance(rate, dict) and architecture in shipped:
+        sheet.rest["nic_rate_gbit_per_s"] = rate | {"value": shipped[architecture]}
     try:
         network = Network(
             name=sheet.plain("name"),
@@ -189,7 +204,10 @@ def model_from(content: dict[str, Any], file: str) -> Model:
     """Return the model that a catalog file describes. One source stands for its whole shape."""
     rest = {key: value for key, value in content.items() if key not in _CATALOG_ONLY}
     caveat = content.get("caveat")
-    blocks = [_block(dict(block), file) for block in rest.pop("block", [])]
+    stated = rest.pop("block", [])
+    if not isinstance(stated, list):
+        raise FormatError(file, f"block must be a list of tables, got {shown(stated)}")
+    blocks = [_block(_table(block, "block", file), file) for block in stated]
     return _noun(Model, {**rest, "blocks": blocks, "caveats": (caveat,) if caveat else ()}, file)
 
 
@@ -202,12 +220,23 @@ def software_from(content: dict[str, Any], file: str) -> Software:
     unknown = sorted(set(content) - known)
     if unknown:
         raise FormatError(file, f"unknown key {unknown[0]}")
+    for table in ("choices", "constants", "fit", "memory"):
+        if not isinstance(content.get(table, {}), dict):
+            raise FormatError(file, f"{table} must be a table, got {shown(content[table])}")
+    choices, constants = content.get("choices", {}), content.get("constants", {})
+    misplaced = sorted(set(choices) & {"name", "title", "source", "fit", "memory"})
+    if misplaced:
+        raise FormatError(file, f"unknown key {misplaced[0]} in [choices]")
+    unsound = [key for key, value in constants.items() if type(value) not in {int, float}]
+    if unsound:
+        value = shown(constants[unsound[0]])
+        raise FormatError(file, f"{unsound[0]} must be a number, got {value}")
     fields_given = {
         **{key: content[key] for key in ("name", "title", "source") if key in content},
-        **content.get("choices", {}),
+        **choices,
         **{
-            _in_seconds(key): value * _SECONDS.get(key[-3:], 1.0)
-            for key, value in content.get("constants", {}).items()
+            key[:-3] + "_s" if key[-3:] in _SECONDS else key: value * _SECONDS.get(key[-3:], 1.0)
+            for key, value in constants.items()
         },
         "fit": _noun(Fit, content["fit"], file) if "fit" in content else None,
         "memory": {k: v for k, v in content.get("memory", {}).items() if k not in _ABOUT},
@@ -215,23 +244,19 @@ def software_from(content: dict[str, Any], file: str) -> Software:
     return _noun(Software, fields_given, file)
 
 
-def _in_seconds(key: str) -> str:
-    return key[:-3] + "_s" if key[-3:] in _SECONDS else key
-
-
 def _block(content: dict[str, Any], file: str) -> Block:
     """Return one ``[[block]]``: its attention by kind, its feed-forward part or its experts."""
     if "attention" in content:
-        attention = dict(content["attention"])
+        attention = _table(content["attention"], "attention", file)
         kind = attention.pop("kind", None)
-        if kind not in _ATTENTIONS:
+        if not isinstance(kind, str) or kind not in _ATTENTIONS:
             known = ", ".join(_ATTENTIONS)
             raise FormatError(file, f"attention.kind must be one of {known}, got {kind!r}")
         content["attention"] = _noun(_ATTENTIONS[kind], attention, file)
     if "feed_forward" in content and "experts" in content:
         raise FormatError(file, "a block has either feed_forward or experts, not both")
     if "experts" in content:
-        experts = dict(content.pop("experts"))
+        experts = _table(content.pop("experts"), "experts", file)
         for key in {"expert", "shared"} & set(experts):
             experts[key] = _noun(FeedForward, experts[key], file)
         content["feed_forward"] = _noun(Experts, experts, file)
@@ -240,8 +265,16 @@ def _block(content: dict[str, Any], file: str) -> Block:
     return _noun(Block, content, file)
 
 
-def _noun(kind: type[N], content: dict[str, Any], file: str) -> N:
+def _table(value: Any, name: str, file: str) -> dict[str, Any]:
+    """Return a copy of a table."""
+    if not isinstance(value, dict):
+        raise FormatError(file, f"{name} must be a table, got {shown(value)}")
+    return dict(value)
+
+
+def _noun(kind: type[N], content: Any, file: str) -> N:
     """Return a noun whose fields are the keys of a table."""
+    content = _table(content, kind.__name__, file)
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(content) - known)
     if unknown:
@@ -250,5 +283,14 @@ def _noun(kind: type[N], content: dict[str, Any], file: str) -> N:
         return kind(**content)
     except ShardcostError as error:
         raise FormatError.within(file, error) from None
-    except TypeError as error:  # a field without a default is missing
-        raise FormatError(file, str(error)) from None
+    except TypeError:  # a field without a default is missing
+        lacking = [
+            field.name
+            for field in fields(kind)  # type: ignore[arg-type]
+            if field.name not in content
+            and field.default is MISSING
+            and field.default_factory is MISSING
+        ]
+        if not lacking:
+            raise
+        raise FormatError(file, f"{lacking[0]} is missing") from None

@@ -7,39 +7,21 @@ form of the catalog's own files (``catalog/collectives/``). It is a file from ou
 
 from __future__ import annotations
 
-import re
-import tomllib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
-from shardcost.catalog import cluster_named, names
+from shardcost.catalog import cluster_named, names, user_files
 from shardcost.cluster import Cluster, Network
-from shardcost.errors import BadValueError, FormatError, ShardcostError, shown
-from shardcost.files import read_text
+from shardcost.errors import FormatError, ShardcostError, shown
 
 FIRST_LINE: Final = "# A profile of shardcost: the constants of one cluster."
 SUFFIX: Final = ".toml"
-_MOST_BYTES: Final = 2**20
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_STRING: Final = re.compile(r'"(?:[^"\\\n]|\\.)*+"')
-_LONG_KEY: Final = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){8}""")
 _KEYS: Final = {"name": str, "based_on": str, "network": str, "library": list}
 
 
 def checked_name(name: str) -> str:
     """Return the name of a profile, if it may be one."""
-    if not _NAME.fullmatch(name):
-        rule = "up to 64 letters, digits, dots, hyphens and underscores, not beginning with a sign"
-        raise BadValueError("name of a profile", name, rule)
-    if name in names("clusters"):
-        raise BadValueError("name of a profile", name, "one that the catalog does not have")
-    return name
-
-
-def cluster_of_profile(path: str | Path, network: str | Network | None = None) -> Cluster:
-    """Return the cluster that a profile describes, joined by its own network or by another."""
-    return cluster_of_text(read_text(Path(path), _MOST_BYTES), network, file=str(path))
+    return user_files.checked_name(name, "profile", names("clusters"))
 
 
 def cluster_of_text(
@@ -58,15 +40,7 @@ def cluster_of_text(
 
 
 def _content(text: str, file: str) -> dict[str, Any]:
-    long = _LONG_KEY.search(_STRING.sub('""', text))
-    if long:  # reading it would take time and memory by the square of its parts
-        raise FormatError(file, f"is not a profile: a key of many parts, {shown(long[0][:40])}")
-    try:
-        content = tomllib.loads(text)
-    except ValueError as error:  # not TOML, or a number of thousands of digits
-        raise FormatError(file, f"is not TOML: {str(error)[:200]}") from None
-    except RecursionError:
-        raise FormatError(file, "is nested too deeply") from None
+    content = user_files.parsed(text, file)
     unknown = sorted(set(content) - set(_KEYS))
     if unknown:
         raise FormatError(file, f"unknown key {unknown[0][:60]}")

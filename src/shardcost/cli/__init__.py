@@ -8,8 +8,11 @@ Exit codes: 0 done; 1 errors beyond those on record (`validate`), bytes other th
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from types import ModuleType
 from typing import Final
 
 import shardcost
@@ -24,6 +27,7 @@ COMMANDS: Final = {
     "plan": "which layout to run: prices them all, says why the others lost",
     "models": "the models in the catalog, or one of them in full",
     "clusters": "the clusters and networks in the catalog, or one of them in full",
+    "software": "the frameworks and engines in the catalog, or one of them in full",
     "measure": "run real collectives, write a table of times and bytes",
     "validate": "prediction against measurement: errors on measured tables",
     "inspect": "read a file (log, trace, topology, config) and say what it means",
@@ -92,5 +96,16 @@ def _run(words: list[str]) -> int:
         options = parser.parse_args(join_signed_values(words[1:]))
     except SystemExit as done:  # --help was printed
         return int(done.code or 0)
-    code: int = command.run(options)
+    return _run_with_catalog(command, options)
+
+
+def _run_with_catalog(command: ModuleType, options: Namespace) -> int:
+    """Run a command; names of the catalog resolve to files of ``--catalog`` too."""
+    scope: AbstractContextManager[None] = nullcontext()
+    if options.catalog is not None:
+        from shardcost.catalog.user_files import folder_used
+
+        scope = folder_used(options.catalog)
+    with scope:
+        code: int = command.run(options)
     return code

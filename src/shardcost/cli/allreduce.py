@@ -58,8 +58,12 @@ def parser() -> options.Parser:
         "--bandwidth", metavar="RATE", help="the same with its unit: 450GB/s, 400Gb/s"
     )
     parser.add_argument("--model", help="catalog name or config.json: fills sizes and layers")
-    parser.add_argument("--on", metavar="CLUSTER", help="catalog name: fills the bandwidth")
-    parser.add_argument("--network", help="catalog name: for groups larger than one domain of --on")
+    parser.add_argument(
+        "--on", metavar="CLUSTER", help="catalog name or file.toml: fills the bandwidth"
+    )
+    parser.add_argument(
+        "--network", help="catalog name or file.toml: for groups larger than one domain of --on"
+    )
     return parser
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 from typing import Final
 
 from shardcost import catalog
+from shardcost.catalog import user_files
 from shardcost.cli import options
 from shardcost.cluster import Cluster, Network
 from shardcost.errors import UnknownNameError
+from shardcost.files import read_text
 from shardcost.report.describe import as_data, cluster_as_text, network_as_text
 from shardcost.report.text import table
 from shardcost.units import format_bytes, format_rate
@@ -26,7 +29,9 @@ def parser() -> options.Parser:
         "The clusters and networks in the catalog, or one of them with the source of each figure."
     )
     parser = options.Parser("clusters", text, _EXAMPLES)
-    parser.add_argument("name", nargs="?", help="a cluster or network: show every figure's source")
+    parser.add_argument(
+        "name", nargs="?", help="a cluster or network, by name or file.toml: show sources"
+    )
     return parser
 
 
@@ -34,8 +39,8 @@ def run(given: Namespace) -> int:
     """Print one cluster or network, or the list."""
     if given.name is not None:
         return _show_one(_named(given.name), json=given.json)
-    clusters = [catalog.cluster_named(name) for name in catalog.names("clusters")]
-    networks = [catalog.network_named(name) for name in catalog.names("networks")]
+    clusters = [catalog.cluster_named(name) for name in catalog.all_names("clusters")]
+    networks = [catalog.network_named(name) for name in catalog.all_names("networks")]
     if given.json:
         options.print_json(
             {"clusters": as_data(tuple(clusters)), "networks": as_data(tuple(networks))}
@@ -50,14 +55,16 @@ def run(given: Namespace) -> int:
 
 def _named(name: str) -> Cluster | Network:
     """Return the cluster of that name, else the network, else an error that knows both."""
-    if name.endswith(".toml"):
-        return options.cluster(name)
+    if catalog.is_file(name):
+        content = user_files.parsed(read_text(Path(name), user_files.MOST_BYTES), name)
+        is_network = user_files.kind_of(content) == "networks"
+        return Network.from_file(name) if is_network else options.cluster(name)
     for find in (catalog.cluster_named, catalog.network_named):
         try:
             return find(name)
         except UnknownNameError:
             continue
-    both = catalog.names("clusters") + catalog.names("networks")
+    both = catalog.all_names("clusters") + catalog.all_names("networks")
     raise UnknownNameError("cluster or network", name, both, "(`shardcost clusters` lists them)")
 
 

@@ -89,7 +89,6 @@ def _check_options(given: Namespace) -> None:
 
 def _write_tuner_file(given: Namespace) -> int:
     """Write the rules that are predicted to save time, and print what each saves."""
-    from shardcost.cluster import Cluster
     from shardcost.files import write_whole
     from shardcost.formats.nccl_tuner import COLLECTIVES, as_csv
     from shardcost.inspect.tuner_plan import lines, tuner_plan
@@ -99,7 +98,7 @@ def _write_tuner_file(given: Namespace) -> int:
     every = given.collective.lower() == "all"
     plan = tuner_plan(
         list(COLLECTIVES) if every else [collective_name(given.collective)],
-        Cluster.named(given.on, given.network),
+        options.cluster(given.on, given.network),
         values.wholes("--gpus", given.gpus),
         values.count("--nodes", given.nodes),
         (sizes[0], sizes[-1]),

@@ -31,13 +31,13 @@ def parser() -> options.Parser:
 def run(given: Namespace) -> int:
     """Print one model, or the list."""
     if given.name is not None:
-        model = catalog.model_named(given.name)
+        model = options.model(given.name)
         if given.json:
             options.print_json(model_as_data(model))
         else:
             print(model_as_text(model))
         return 0
-    models = [catalog.model_named(name) for name in catalog.names("models")]
+    models = [catalog.model_named(name) for name in catalog.all_names("models")]
     if given.json:
         options.print_json({"models": [model_as_data(model) for model in models]})
         return 0

@@ -35,6 +35,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.command = command
         self.add_argument("--json", action="store_true", help="print one JSON document instead")
+        self.add_argument("--catalog", metavar="DIR", help="folder of your own catalog files")
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
@@ -63,25 +64,45 @@ def model(text: str) -> Model:
 
     if not text:
         raise BadValueError("--model", text, "a name of the catalog or a path")
+    if text.endswith(".toml"):
+        return Model.from_file(text)
     return model_of_file(Path(text)) if is_file(text) else Model.named(text)
 
 
 def is_file(text: str) -> bool:
-    """Return whether ``--model`` means a file or folder rather than a name of the catalog."""
+    """Return whether ``--model`` means a config.json or its folder."""
     from pathlib import Path
 
     return text.endswith(".json") or Path(text).is_dir()
 
 
 def cluster(text: str, network: str | None = None) -> Cluster:
-    """Return the cluster that ``--on`` names: one of the catalog, or a profile on disk."""
+    """Return the cluster that ``--on`` names, a name of the catalog or a file, with a network."""
+    from dataclasses import replace
+
+    from shardcost import catalog
     from shardcost.cluster import Cluster
 
-    if text.endswith(".toml"):
+    network_file = network if network is not None and catalog.is_file(network) else None
+    joined = None if network_file else network
+    if catalog.is_file(text):
         from shardcost.collectives.calibration import profile_in
 
-        return profile_in(text, network)
-    return Cluster.named(text, network)
+        cluster = profile_in(text, joined)
+    else:
+        cluster = Cluster.named(text, joined)
+    if network_file is None:
+        return cluster
+    architecture = cluster.device.architecture
+    return replace(cluster, network=catalog.network_in_file(network_file, architecture))
+
+
+def software(text: str) -> Software:
+    """Return the software that ``--software`` names, a name of the catalog or a file."""
+    from shardcost import catalog
+    from shardcost.software import Software
+
+    return Software.from_file(text) if catalog.is_file(text) else Software.named(text)
 
 
 class OnDisk:
@@ -106,9 +127,7 @@ class OnDisk:
 
     def software(self, text: str) -> Software:
         """Return the framework or engine that a text names."""
-        from shardcost.software import Software
-
-        return Software.named(text)
+        return software(text)
 
     @property
     def caveats(self) -> list[str]:

@@ -263,7 +263,7 @@ def of_profile(cluster: Cluster) -> tuple[Calibration, ...]:
 
 def profile_in(path: str | Path, network: str | Network | None = None) -> Cluster:
     """Return the cluster of a profile whose constants are sound too; errors name the file."""
-    return _sound(Cluster.from_profile(path, network), str(path))
+    return _sound(Cluster.from_file(path, network), str(path))
 
 
 def profile_of_text(text: str, network: str | Network | None = None) -> Cluster:
@@ -281,6 +281,8 @@ def _sound(cluster: Cluster, file: str) -> Cluster:
 
 def by_profile(cluster: Cluster) -> AbstractContextManager[None]:
     """Within this, let predictions on the system of a profile rest on the profile."""
+    if not cluster.silicon:
+        raise BadValueError("--on", cluster.name, "a calibrated profile: it has no constants")
     own = [
         each if isinstance(each.constants, Wire) else replace(each, system=cluster.system)
         for each in of_profile(cluster)

@@ -1,7 +1,7 @@
 """An estimate as what one would type to get it again: a command line, and Python.
 
 What is not in the catalog is on the reader's disk: a pasted model stands there as ``config.json``,
-a profile as ``profile.toml``.
+a cluster file or profile as ``profile.toml``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any, Final
 
-from shardcost.catalog import names
-from shardcost.cluster import Cluster
+from shardcost.catalog import Shelf, all_names
+from shardcost.cluster import Cluster, Network
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.totals import software_of
 from shardcost.model import Model
@@ -20,6 +20,8 @@ from shardcost.options import LAYOUT, WORKLOAD, Option, flag
 
 MODEL_FILE: Final = "config.json"
 CLUSTER_FILE: Final = "profile.toml"
+NETWORK_FILE: Final = "network.toml"
+SOFTWARE_FILE: Final = "software.toml"
 _FIGURES: Final = "print(found.time_s, found.tokens_per_s_per_gpu, found.memory_bytes)"
 
 
@@ -38,10 +40,15 @@ def words_of(found: Estimate) -> list[str]:
     """Return the model and the options that describe an estimate."""
     words = [found.model.name if _is_known(found.model) else MODEL_FILE]
     words += ["--on", found.cluster.name if _is_named(found.cluster) else CLUSTER_FILE]
-    if found.cluster.network is not None:
-        words += ["--network", found.cluster.network.name]
-    if found.software != software_of(None, found.workload):
-        words += ["--software", found.software.name]
+    network, software = found.cluster.network, found.software
+    if network is not None:
+        words += [
+            "--network",
+            network.name if _is_preset("networks", network.name) else NETWORK_FILE,
+        ]
+    if software != software_of(None, found.workload):
+        is_preset = _is_preset("software", software.name)
+        words += ["--software", software.name if is_preset else SOFTWARE_FILE]
     words += _options(LAYOUT, found.layout)
     words.append(flag(found.workload.phase))
     words += _options(WORKLOAD, found.workload)
@@ -52,8 +59,8 @@ def python_of(found: Estimate) -> str:
     """Return Python that prints the main figures of an estimate."""
     model, cluster, work = found.model, found.cluster, found.workload
     kind = type(work).__name__
-    where = repr(cluster.name) if _is_named(cluster) else f"Cluster.from_profile({CLUSTER_FILE!r}"
-    network = "" if cluster.network is None else f", network={cluster.network.name!r}"
+    where = repr(cluster.name) if _is_named(cluster) else f"Cluster.from_file({CLUSTER_FILE!r}"
+    network = "" if cluster.network is None else f", network={_network(cluster.network)}"
     if not _is_named(cluster):
         where += f"{network})"
     elif network:
@@ -61,19 +68,33 @@ def python_of(found: Estimate) -> str:
     what = repr(model.name) if _is_known(model) else f"Model.from_hf({MODEL_FILE!r})"
     arguments = [what, where, _called("Layout", found.layout), _called(kind, work)]
     if found.software != software_of(None, work):
-        arguments.append(f"software={found.software.name!r}")
-    needed = {name for name in ("Cluster", "Model") if any(name in each for each in arguments)}
+        software = found.software.name
+        from_file = f"Software.from_file({SOFTWARE_FILE!r})"
+        is_preset = _is_preset("software", software)
+        arguments.append(f"software={software!r}" if is_preset else f"software={from_file}")
+    nouns = ("Cluster", "Model", "Network", "Software")
+    needed = {name for name in nouns if any(name in each for each in arguments)}
     imported = ", ".join(sorted({*needed, "Layout", kind, "estimate"}, key=str.swapcase))
     lines = [f"from shardcost import {imported}", "", "found = estimate("]
     return "\n".join([*lines, *(f"    {each}," for each in arguments), ")", _FIGURES, ""])
 
 
 def _is_known(model: Model) -> bool:
-    return model.name in names("models") and Model.named(model.name) == model
+    return model.name in all_names("models") and Model.named(model.name) == model
 
 
 def _is_named(cluster: Cluster) -> bool:
-    return not cluster.silicon
+    return not cluster.silicon and _is_preset("clusters", cluster.name)
+
+
+def _is_preset(shelf: Shelf, name: str) -> bool:
+    return name in all_names(shelf)
+
+
+def _network(network: Network) -> str:
+    if _is_preset("networks", network.name):
+        return repr(network.name)
+    return f"Network.from_file({NETWORK_FILE!r})"
 
 
 def _options(rows: Iterable[Option], noun: Any) -> Iterator[str]:

@@ -19,10 +19,10 @@ def listing() -> dict[str, Any]:
 
     return {
         "version": __version__,
-        "models": [_model(catalog.model_named(name)) for name in catalog.names("models")],
-        "clusters": [_cluster(name) for name in catalog.names("clusters")],
-        "networks": [_network(name) for name in catalog.names("networks")],
-        "software": [_software(name) for name in catalog.names("software")],
+        "models": [_model(catalog.model_named(name)) for name in catalog.all_names("models")],
+        "clusters": [_cluster(name) for name in catalog.all_names("clusters")],
+        "networks": [_network(name) for name in catalog.all_names("networks")],
+        "software": [_software(name) for name in catalog.all_names("software")],
         "collectives": list(COLLECTIVES),
         "algorithms": algorithms(),
         "choices": {
@@ -79,8 +79,8 @@ def _network(name: str) -> dict[str, Any]:
 
 def _software(name: str) -> dict[str, Any]:
     """Return a framework or engine; who trains says what hides the sums of gradients."""
-    content = dict(catalog.contents("software"))[name]
-    trains = "dp_overlap" in content["choices"]
+    content, _ = catalog.preset("software", name)
+    trains = "dp_overlap" in content.get("choices", {})
     return {
         "name": name,
         "title": content["title"],
