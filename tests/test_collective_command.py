@@ -6,17 +6,13 @@ units and widths are held, and every formula is evaluated and compared with the 
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields
 from itertools import pairwise, product
-from math import isclose, sqrt
-from typing import Any
 
 import pytest
 from running import run_error, run_json, run_text
@@ -26,57 +22,26 @@ from shardcost.collectives.calibration import Calibration, calibration_of, libra
 from shardcost.collectives.engine_kernels import ENGINES
 from shardcost.collectives.library_time import COLLECTIVES, TUNER, CollectiveTime, collective_time
 from shardcost.collectives.paths import Wire, total
+from shardcost.collectives.receipts import MEANINGS, path_receipts
 from shardcost.collectives.tuner import PathName
 from shardcost.errors import ShardcostError
-from shardcost.report.collective import title
-from shardcost.report.formulas import (
-    ACROSS,
-    ALGORITHMS,
-    FACTS,
-    FITTED,
-    FORMULAS,
-    OF_ANY_PATH,
-    PROTOCOLS,
-    crosses,
-    formulas,
-    parts,
-    symbols_used,
-)
+from shardcost.receipt import evaluate
+from shardcost.report.collective import ALGORITHMS, PROTOCOLS, title
 
 ASK = ("collective", "all_reduce", "--gpus", "8", "--on", "h100_sxm")
-UNITS = {"us": 1e-6, "GB/s": 1e9, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-QUANTITY = re.compile(r"([0-9.]+) (us|GB/s|B|KiB|MiB|GiB|TiB)\b")
-OPERATORS: Mapping[type[ast.operator], Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
+UNITS = {
+    **{f"{prefix}s": scale for prefix, scale in (("n", 1e-9), ("u", 1e-6), ("m", 1e-3), ("", 1))},
+    **{f"{prefix}B/s": 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T"))},
+    **{f"{prefix}B": 1024**power for power, prefix in enumerate(("", "Ki", "Mi", "Gi", "Ti"))},
 }
-FUNCTIONS: Mapping[str, Any] = {"min": min, "max": max, "sqrt": sqrt}
-
-
-def evaluated(expression: str, names: Mapping[str, float]) -> float:
-    """Return what an expression comes to; it may hold numbers, names, + - * / and few functions."""
-
-    def value(node: ast.expr) -> float:
-        match node:
-            case ast.Constant(value=int() | float() as number):
-                return float(number)
-            case ast.Name(id=name):
-                return names[name]
-            case ast.BinOp(left=left, op=kind, right=right):
-                return float(OPERATORS[type(kind)](value(left), value(right)))
-            case ast.Call(func=ast.Name(id=name), args=arguments):
-                return float(FUNCTIONS[name](*map(value, arguments)))
-        raise AssertionError(f"not allowed in a formula: {ast.dump(node)}")
-
-    return value(ast.parse(expression, mode="eval").body)
+QUANTITY = re.compile(r"([0-9.]+) ([numkKMGT]?i?(?:B/s|B|s))\b")
 
 
 def printed_value(text: str) -> float:
     """Return what a printed formula comes to: ``64 MiB / 450 GB/s`` in seconds."""
-    numbers = QUANTITY.sub(lambda found: f"({found[1]} * {UNITS[found[2]]})", text)
-    return evaluated(numbers.replace(" x ", " * "), {})
+    plain = re.sub(r"(?<=[0-9]),(?=[0-9])", "", text)
+    numbers = QUANTITY.sub(lambda found: f"({found[1]} * {UNITS[found[2]]})", plain)
+    return float(evaluate(numbers.replace(" x ", " * ").replace("^", "**"), {}))
 
 
 def some_network() -> Calibration:
@@ -120,36 +85,30 @@ def predictions() -> Iterator[CollectiveTime]:
                     )
 
 
-def test_every_part_of_every_path_is_explained_and_adds_up() -> None:
-    seen: set[tuple[bool, PathName, str]] = set()
-    symbols: set[str] = set()
+def test_every_part_of_every_path_is_explained_by_the_formula_that_computed_it() -> None:
+    seen: set[PathName] = set()
+    terms: set[str] = set()
     for result in predictions():
         for path in result.paths:
-            check_parts(result, path)
-            seen |= {(crosses(result.group), path, part) for part in result.paths[path]}
-            symbols |= symbols_used(result, path).keys()
-    for across, stated in ((False, FORMULAS), (True, ACROSS)):
-        texts = {(across, path, part) for path, named in stated.items() for part in named}
-        assert texts <= seen, f"formulas that nothing uses: {texts - seen}"
-    assert set(OF_ANY_PATH) <= {part for *_, part in seen}
-    assert {path[0] for _, path, _ in seen} == set(ALGORITHMS)
-    assert {path[1] for _, path, _ in seen} == set(PROTOCOLS)
-    assert FACTS.keys() | FITTED.keys() <= symbols
+            terms |= checked_terms(result, path)
+            seen.add(path)
+    assert {algorithm for algorithm, _ in seen} == set(ALGORITHMS)
+    assert {protocol for _, protocol in seen} == set(PROTOCOLS)
+    assert MEANINGS.keys() <= terms
 
 
-def check_parts(result: CollectiveTime, path: PathName) -> None:
-    """Hold every part of a path to its formula, in symbols and as printed with its numbers."""
-    texts = formulas(result, path)
-    assert list(texts) == list(result.paths[path])
-    names = symbols_used(result, path)
+def checked_terms(result: CollectiveTime, path: PathName) -> set[str]:
+    """Return the terms of a path, checked to come to what the model computes, as printed too."""
     scale = float(total(result.paths[path]))
-    for part in parts(result, path):
-        where = f"{part} of {path}, {title(result, '?')}"
-        value = evaluated(texts[part.name], names)
-        assert isclose(value, part.time_s, rel_tol=1e-9, abs_tol=1e-15), where
+    parts = path_receipts(result, path)
+    assert [part.name for part in parts] == list(result.paths[path])
+    for part in parts:
+        where = f"{part.name} of {path}, {title(result, '?')}"
+        assert part.value == pytest.approx(float(result.paths[path][part.name]), rel=1e-9), where
+        assert part.evaluate() == pytest.approx(part.value, rel=1e-9, abs=1e-15), where
         printed = printed_value(part.numbers)
-        assert isclose(printed, part.time_s, rel_tol=3e-4, abs_tol=3e-4 * scale), where
-        names[part.name.replace(" ", "_")] = part.time_s
+        assert printed == pytest.approx(part.value, rel=2e-3, abs=2e-3 * scale), where
+    return {term.name for part in parts for term in part.terms}
 
 
 def test_the_default_view_has_the_answer_with_units(capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,11 +188,11 @@ def test_the_explanation_is_the_answer_taken_apart(
     flat = " ".join(text.split())
     assert f"Why {found['algorithm']} {found['protocol']}: {found['why']}." in flat
     for part in found["formulas"]:
-        assert re.search(rf"^{part['name']} +[0-9.]+ us  \S", text, re.MULTILINE), part
+        assert re.search(rf"^{part['name']} +[0-9.,]+ [num]?s  \S", text, re.MULTILINE), part
         assert part["formula"].split()[0] in flat
-    assert re.search(r"^sum +[0-9.]+ us  of ", text, re.MULTILINE)
+    assert re.search(r"^sum +[0-9.,]+ [num]?s  of ", text, re.MULTILINE)
     near_a_switch = sum(each["weight"] > 1e-3 for each in found["alternatives"]) > 1
-    assert bool(re.search(r"^time +[0-9.]+ us  = 0\.", text, re.MULTILINE)) == near_a_switch
+    assert bool(re.search(r"^time +[0-9.,]+ [num]?s  = 0\.", text, re.MULTILINE)) == near_a_switch
     if found["calibrations"]:
         assert "\n[1] " in text
         assert found["calibrations"][0]["stated_by"] in flat

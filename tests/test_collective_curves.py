@@ -13,7 +13,7 @@ from shardcost import Cluster
 from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.collectives.sweep import curve_sizes, octaves, switches
 from shardcost.errors import BadValueError
-from shardcost.report.collective_curves import as_data
+from shardcost.report.collective import curves_as_data as as_data
 from shardcost.report.plot import write_plot
 from shardcost.validate.shipped_points import points_like, points_of
 

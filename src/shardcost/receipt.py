@@ -34,7 +34,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final
 
 from shardcost.errors import BadValueError
@@ -224,7 +224,7 @@ def evaluate(
     return computed(_parsed(expression))
 
 
-@cache  # a closed form is evaluated for many group sizes
+@lru_cache(maxsize=1024)  # a closed form is evaluated for many group sizes
 def _parsed(expression: str) -> ast.expr:
     try:
         return ast.parse(expression, mode="eval").body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,34 +14,39 @@ from shardcost.collectives import engine_kernels
 from shardcost.collectives.bounds import nominal_rate
 from shardcost.collectives.calibration import Calibration, given
 from shardcost.collectives.interval import interval_of
-from shardcost.collectives.library_time import (
-    TUNER,
-    CollectiveTime,
-    name_and_version,
-)
-from shardcost.collectives.paths import Wire, total
+from shardcost.collectives.library_time import TUNER, CollectiveTime, name_and_version
+from shardcost.collectives.paths import total
+from shardcost.collectives.receipts import path_receipts, subject
 from shardcost.collectives.sweep import switches
 from shardcost.collectives.tuner import PathName, tables
+from shardcost.errors import BadValueError
+from shardcost.receipt import Receipt, identifiers, in_unit
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.formulas import (
-    ALGORITHMS,
-    PROTOCOLS,
-    crosses,
-    digits,
-    exact_bytes,
-    meaning,
-    number,
-    parts,
-    symbol,
-    symbols_used,
-    with_unit,
-)
 from shardcost.report.spark import bar, sparkline
 from shardcost.report.text import heading, paragraph, table, width
 from shardcost.units import format_bytes, format_rate, format_time
+from shardcost.validate.shipped_points import Point
 
-_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:us|GB/s|B|KiB|MiB|GiB|TiB)\b)")
+ALGORITHMS: Final = {
+    "ring": "each GPU passes blocks on to the next",
+    "tree": "two binary trees over the domains, a chain inside each",
+    "nvls": "the switch adds up and multicasts (NVLink SHARP)",
+    "nvls_tree": "the switches add up, and a tree joins the domains",
+    "p2p": "each GPU sends to each other one directly",
+    "send": "each GPU sends to the next",
+    "chain": "from GPU to GPU along a chain, in chunks",
+    "one_shot": "each GPU reads all other buffers and adds them up itself",
+    "two_shot": "each GPU adds up one share, then gathers the others'",
+    "multicast": "each GPU has the switch add up one share and multicast it",
+}
+PROTOCOLS: Final = {
+    "LL": "a flag in every 8 bytes: low latency, half of the rate",
+    "LL128": "a flag in every 128 bytes: low latency, most of the rate",
+    "Simple": "whole chunks behind a fence: high latency, full rate",
+    "direct": "a kernel of the engine, reading and writing peers' memory",
+}
+_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:[mun]?s|[kMGT]?B(?:/s)?|[KMGT]iB)\b)")
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 _NOTHING_TO_SEND: Final = "one GPU by itself sends nothing"
 _FASTER_THAN_A_RING: Final = (
@@ -73,7 +78,7 @@ def title(result: CollectiveTime, subject: str) -> str:
     """Return what was asked, such as ``all_reduce of 64 MiB over 8 x h100_sxm, nccl``."""
     group = result.group
     nodes = f" on {group.nodes} nodes" if group.nodes > 1 else ""
-    network = f" ({group.cluster.network.name})" if crosses(group) else ""  # type: ignore[union-attr]
+    network = f" ({group.cluster.network.name})" if group.domains > 1 else ""  # type: ignore[union-attr]
     mode = ", eager" if result.mode == "eager" else ""
     place = f"{group.ranks} x {group.cluster.name}{nodes}{network}"
     return f"{result.collective} of {subject} over {place}, {result.library}{mode}"
@@ -107,11 +112,24 @@ def as_data(result: CollectiveTime) -> dict[str, Any]:
         **_answer(result),
         "link": {**link(result)._asdict(), "source": link(result).source._asdict()},
         "alternatives": [_alternative_as_data(each) for each in alternatives(result)],
-        "parts": {each.name: each.time_s for each in parts(result)},
-        "formulas": [each._asdict() for each in parts(result)],
+        "parts": {part.name: part.value for part in parts(result)},
+        "formulas": [
+            {
+                "name": part.name,
+                "formula": part.formula,
+                "numbers": part.numbers,
+                "time_s": part.value,
+            }
+            for part in parts(result)
+        ],
         "why": why(result),
         **_foundation(result),
     }
+
+
+def parts(result: CollectiveTime) -> list[Receipt]:
+    """Return the parts of the path that runs. For one cell only."""
+    return path_receipts(result, (result.algorithm, result.protocol))
 
 
 def sweep_as_text(result: CollectiveTime) -> str:
@@ -169,6 +187,46 @@ def sweep_as_data(result: CollectiveTime) -> dict[str, Any]:
         "interval": interval.about(interval_of(result)),
         **_foundation(result),
     }
+
+
+def curves_as_data(sweep: CollectiveTime, points: Iterable[Point] = ()) -> dict[str, Any]:
+    """Return a sweep over sizes as columns, one entry per size, and measured points beside it."""
+    if sweep.group.ranks == 1:
+        raise BadValueError("gpus", 1, "at least 2 for a curve: one by itself sends nothing")
+    found, nominal = interval_of(sweep), link(sweep)
+    return {
+        **question_as_data(sweep),
+        "size_bytes": [number(size) for size in sweep.size_bytes],
+        "time_s": sweep.time_s.tolist(),
+        "low_s": found.low_s.tolist(),
+        "high_s": found.high_s.tolist(),
+        "interval": interval.about(found),
+        "bound_s": np.broadcast_to(sweep.bound_s, sweep.time_s.shape).tolist(),
+        "busbw_bytes_per_s": sweep.busbw_bytes_per_s.tolist(),
+        "algorithm": sweep.algorithm.tolist(),
+        "protocol": sweep.protocol.tolist(),
+        "paths": [
+            {"algorithm": path[0], "protocol": path[1], "time_s": _path_column(total(parts), sweep)}
+            for path, parts in sweep.paths.items()
+        ],
+        "switches": [
+            {
+                "size_bytes": number(each.size_bytes),
+                "algorithm": each.algorithm,
+                "protocol": each.protocol,
+            }
+            for each in switches(sweep)
+        ],
+        "link": {"bytes_per_s": nominal.bytes_per_s, "name": nominal.name},
+        "points": [each._asdict() | {"size_bytes": number(each.size_bytes)} for each in points],
+        "notes": notes(sweep),
+    }
+
+
+def _path_column(times: Any, sweep: CollectiveTime) -> list[float | None]:
+    """Return the seconds of a path at each size; None where it cannot run."""
+    cells = np.broadcast_to(times, sweep.time_s.shape)
+    return [float(each) if np.isfinite(each) else None for each in cells]
 
 
 def link(result: CollectiveTime) -> Link:
@@ -413,48 +471,38 @@ def _explanation(result: CollectiveTime) -> list[str]:
 def _parts_table(result: CollectiveTime) -> str:
     rows = []
     for part in parts(result):
-        rows.append((part.name, with_unit("_s", part.time_s), part.formula))
-        if part.numbers != with_unit("_s", part.time_s):
+        rows.append((part.name, part.text, part.formula))
+        if part.numbers != part.text:
             rows.append(("", "", f"= {part.numbers}"))
     own = float(total(result.paths[result.algorithm, result.protocol]))
-    rows.append(("sum", with_unit("_s", own), f"of {result.algorithm} {result.protocol}"))
+    rows.append(("sum", format_time(own), f"of {result.algorithm} {result.protocol}"))
     counted = _counted_paths(result)
     if len(counted) > 1:
         mean = " + ".join(
-            f"{digits(each.weight)} x {with_unit('_s', each.time_s)}" for each in counted
+            f"{in_unit(path.weight, '')} x {format_time(path.time_s)}" for path in counted
         )
-        rows.append(("time", with_unit("_s", float(result.time_s)), f"= {mean}"))
+        rows.append(("time", format_time(result.time_s), f"= {mean}"))
     return _table(("part", "time", "formula, and with its numbers"), rows)
 
 
 def _symbols_table(result: CollectiveTime) -> list[str]:
     """Return the table of what stands in the formulas, and the sources it refers to."""
-    used = symbols_used(result, (result.algorithm, result.protocol))
-    sources = {name: each for each in result.calibrations for name in given(each.constants)}
+    names = set(identifiers([part.name for part in parts(result)]))
+    terms = {term.name: term for part in parts(result) for term in part.terms}
     places: dict[str, int] = {}
     rows = []
-    for name, value in used.items():
-        origin = ""
-        if name in sources:
-            place = places.setdefault(_cited(sources[name]), len(places) + 1)
-            origin = f"[{place}] "
-        rows.append((symbol(name), with_unit(name, value), origin + meaning(name)))
-    cited = [paragraph(f"[{place}] {citation}", "    ") for citation, place in places.items()]
+    for term in terms.values():
+        if term.name not in names:  # a part has its own line above
+            origin = ""
+            if term.source:
+                origin = f"[{places.setdefault(term.source, len(places) + 1)}] "
+            rows.append((term.symbol, term.text, origin + term.meaning))
+    cited = [paragraph(f"[{place}] {source}", "    ") for source, place in places.items()]
     nominal = paragraph(f"Link: {link(result).source}", "  ")
     return [
         _table(("symbol", "value", "meaning or source"), rows),
         "\n".join([*cited, nominal]),
     ]
-
-
-def _cited(calibration: Calibration) -> str:
-    return f"{_measured(calibration)}: {calibration.source()}"
-
-
-def _measured(calibration: Calibration) -> str:
-    """Return what constants are of: ``nccl on h100_sxm``, ``network ib_8x400g``."""
-    network = isinstance(calibration.constants, Wire)
-    return f"{calibration.library}{' ' if network else ' on '}{calibration.system}"
 
 
 def _remarks(result: CollectiveTime, *, cited: bool = False) -> list[str]:
@@ -471,4 +519,18 @@ def _remarks(result: CollectiveTime, *, cited: bool = False) -> list[str]:
 def _fit(calibration: Calibration) -> str:
     fit = calibration.fit
     errors = f"median error {fit.median_pct:.1f} %, p90 {fit.p90_pct:.1f} %"
-    return f"{_measured(calibration)}: {fit.rows:,} rows, {errors}"
+    return f"{subject(calibration)}: {fit.rows:,} rows, {errors}"
+
+
+def exact_bytes(size_bytes: float) -> str:
+    """Return a size in the largest binary unit that holds it in whole numbers."""
+    size = number(size_bytes)
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor} {unit}"
+    return f"{size} B"
+
+
+def number(value: Any) -> int | float:
+    """Return a whole number as int."""
+    return int(value) if float(value).is_integer() else float(value)

@@ -7,7 +7,7 @@ from typing import Any
 
 from shardcost.estimate.messages import Message, messages
 from shardcost.estimate.result import Estimate
-from shardcost.report.formulas import number
+from shardcost.report.collective import number
 
 
 def as_data(found: Estimate) -> dict[str, Any]:

@@ -7,19 +7,24 @@ formulas, symbols and sources are those of its report.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any, Final
 
 from shardcost.collectives.bounds import bus_factor
-from shardcost.collectives.calibration import given
 from shardcost.collectives.interval import interval_of
 from shardcost.collectives.library_time import CollectiveTime
+from shardcost.collectives.receipts import SIZE
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.why.operation import path_formula
 from shardcost.estimate.why.reason import Error, Part, Why, reason, spread
 from shardcost.receipt import Term, in_unit
-from shardcost.report import formulas
-from shardcost.report.collective import link, title
+from shardcost.report.collective import (
+    ALGORITHMS,
+    PROTOCOLS,
+    exact_bytes,
+    link,
+    parts,
+    title,
+)
 from shardcost.report.collective import why as rule_of_choice
 from shardcost.report.text import heading, paragraph, table
 
@@ -29,7 +34,6 @@ _ROOM: Final = "collective."
 _PART: Final = "collective.part."
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 _BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:[kMGTPE]?(?:FLOP|B|J)|[KMGT]iB|[nmu]?s)\b)")
-_NAME: Final = re.compile(r"[a-z_][a-z_0-9]*")
 
 
 def as_data(answer: Why) -> dict[str, Any]:
@@ -124,8 +128,10 @@ def collective_figures(result: CollectiveTime) -> list[str]:
     >>> collective_figures(collective_time("all_reduce", 2**30, "h100_sxm", 8))[:2]
     ['collective.time_s', 'collective.busbw']
     """
-    parts = (each.name for each in formulas.parts(result))
-    return [*(_ROOM + name for name in FIGURES), *(_PART + name for name in parts)]
+    return [
+        *(_ROOM + name for name in FIGURES),
+        *(_PART + part.name for part in parts(result)),
+    ]
 
 
 def why_collective(result: CollectiveTime, figure: str) -> Why:
@@ -160,16 +166,14 @@ def why_collective(result: CollectiveTime, figure: str) -> Why:
 
 
 def _subject(result: CollectiveTime) -> str:
-    return title(result, formulas.exact_bytes(float(result.size_bytes)))
+    return title(result, exact_bytes(float(result.size_bytes)))
 
 
 def _time(result: CollectiveTime) -> Why:
     """Return the time: the parts of the path that runs, or near a switch a mean over paths."""
     figure, seconds = "collective.time_s", float(result.time_s)
     name = f"Time of {_subject(result)}"
-    parts = [
-        Part(_PART + each.name, each.name, each.time_s, "s") for each in formulas.parts(result)
-    ]
+    made_of = [Part(_PART + part.name, part.name, part.value, "s") for part in parts(result)]
     others: dict[str, Any] = {
         "error": _error(result, "s"),
         "sources": [str(each.source()) for each in result.calibrations],
@@ -177,59 +181,28 @@ def _time(result: CollectiveTime) -> Why:
     }
     if result.group.ranks == 1:
         return reason(figure, name, seconds, "s", "0", [], words="one GPU sends nothing")
-    meanings = {each.name: each.formula for each in formulas.parts(result)}
+    meanings = {part.name: part.formula for part in parts(result)}
     expression, terms = path_formula(result, meanings)
-    return reason(figure, name, seconds, "s", expression, terms, parts=parts, **others)
+    return reason(figure, name, seconds, "s", expression, terms, parts=made_of, **others)
 
 
 def _part(result: CollectiveTime, figure: str) -> Why:
     """Return one part of the path that runs, with the symbols in its formula."""
     path = (result.algorithm, result.protocol)
-    part = next(each for each in formulas.parts(result) if _PART + each.name == figure)
-    expression = formulas.formulas(result, path)[part.name]
-    names = set(_NAME.findall(expression))
-    own = {each.name.replace(" ", "_"): each.time_s for each in formulas.parts(result)}
-    sources = {name: each for each in result.calibrations for name in given(each.constants)}
-    used = formulas.symbols_used(result, path)
-    terms = [
-        Term(
-            name,
-            value,
-            _unit(name),
-            formulas.meaning(name),
-            str(sources[name].source()) if name in sources else "",
-            formulas.symbol(name),
-        )
-        for name, value in used.items()
-        if name in names
-    ]
-    terms += [
-        Term(name, seconds, "s", "the part of that name")
-        for name, seconds in own.items()
-        if name in names
-    ]
-    answer = reason(
+    part = next(each for each in parts(result) if _PART + each.name == figure)
+    return reason(
         figure,
         f"{part.name.capitalize()} of {' '.join(path)}, {_subject(result)}",
-        part.time_s,
+        part.value,
         "s",
-        expression,
-        terms,
-        words=f"{formulas.ALGORITHMS[path[0]]}; {formulas.PROTOCOLS[path[1]]}",
+        part.expression,
+        part.terms,
+        words=f"{ALGORITHMS[path[0]]}; {PROTOCOLS[path[1]]}",
     )
-    return replace(answer, formula=part.formula, numbers=part.numbers)
-
-
-def _unit(name: str) -> str:
-    if name.endswith("_bytes_per_s") or name in {"link", "pair", "port", "ports"}:
-        return "bytes/s"
-    if name == "size" or name.endswith("_bytes"):
-        return "bytes"
-    return "s" if name.endswith("_s") else ""
 
 
 def _size(result: CollectiveTime) -> Term:
-    return Term("size", float(result.size_bytes), "bytes", formulas.FACTS["size"])
+    return Term("size", float(result.size_bytes), "bytes", SIZE)
 
 
 def _seconds(result: CollectiveTime) -> Term:

@@ -153,7 +153,7 @@ def collective(asked: Fields) -> Any:
 
         return as_data(_collective(asked))
     from shardcost.collectives.sweep import curve_sizes
-    from shardcost.report.collective_curves import as_data as curves_as_data
+    from shardcost.report.collective import curves_as_data
     from shardcost.validate.shipped_points import points_like
 
     sizes = SWEEP.read(asked["sweep"])
