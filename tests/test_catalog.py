@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ qwen2.5-32b qwen2.5-72b qwen3-8b qwen3-32b qwen3-235b-a22b deepseek-v3 deepseek-
 minimax-m2.5 gpt-oss-120b llama4-scout gpt-neox-20b falcon-40b""".split()
 CLUSTERS = """a100_sxm arc_b60 b200_sxm b300_sxm gb200_nvl72 gb300_nvl72 gh200_quad h100_sxm
 h200_sxm l40s mi300x mi355x rtx4090 rtx_pro_6000 v100_cube v100_dgx2""".split()
+KERNELS: tuple[catalog.Shelf, ...] = ("gemm", "attention", "elementwise")
 NETWORKS = """efa_1x100g efa_8x400g ib ib_1x400g_per_gpu ib_1x800g_per_gpu ib_8x100g ib_8x200g
 ib_8x400g opa_4x100g roce_16x100g roce_8x400g slingshot_1x200g slingshot_4x200g tcp tcpx_4x200g
 tcpxo_8x200g""".split()
@@ -187,3 +190,32 @@ def test_network_files_are_held_to_their_form() -> None:
 def test_model_files_are_held_to_their_form(change: dict[str, Any], message: str) -> None:
     with pytest.raises(FormatError, match=message):
         build.model_from(content_of("models", "llama3-8b") | change, "x.toml")
+
+
+def test_every_fitted_constant_is_explained() -> None:
+    text = (Path(__file__).parents[1] / "docs/catalog.md").read_text(encoding="utf-8")
+    generic = re.compile(
+        r"(ll|ll128|simple|p2p|p2p_ll|nvls|nvls_small|one_shot|two_shot|multicast)"
+        r"_(base_us|hop_us|gb_per_s)"
+    )
+
+    def keys(table: Any) -> Iterator[str]:
+        for key, value in table.items():
+            if isinstance(value, dict):
+                yield from keys(value)
+            else:
+                yield key
+
+    used = {key for shelf in KERNELS for _, file in catalog.contents(shelf) for key in keys(file)}
+    for _, file in catalog.contents("collectives"):
+        used |= {key for library in file["library"] for key in library["constants"]}
+    known = {key for key in used if f"`{key}`" in text or generic.fullmatch(key)}
+    of_the_fit = {"source", "measured_with", "rows", "median_pct", "p90_pct", "system"}
+    assert used - known - of_the_fit == set()
+
+
+@pytest.mark.parametrize("shelf", KERNELS)
+def test_every_fit_says_what_was_timed(shelf: catalog.Shelf) -> None:
+    for name, file in catalog.contents(shelf):
+        for section in (table for table in file.values() if isinstance(table, dict)):
+            assert section["fit"]["measured_with"], name
