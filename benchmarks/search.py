@@ -42,7 +42,7 @@ OVERLAPS: Final = ("none", "async", "chunked")
 LEAST_DENSE: Final = 1_000_000
 LEAST_EXPERTS: Final = 300_000
 """Layouts a second on one core that a search should consider."""
-NO_ROOM: Final = "does not fit memory"
+NO_ROOM: Final = "does_not_fit_memory"
 COMPARED: Final = 200
 """Cells of which `estimate` is asked again."""
 
@@ -150,7 +150,7 @@ def measured(case: Case, jobs: int = 1, repeat: int = 1) -> dict[str, Any]:
         found = search(**asked, **engine)
         runs.append((time.perf_counter() - start, time.process_time() - idle, found))
     seconds, worked, found = min(runs, key=lambda run: run[0])
-    no_room = sum(count for why, count in found.rejected.items() if why.startswith(NO_ROOM))
+    no_room = sum(count for why, count in found.rejected.items() if why.code.startswith(NO_ROOM))
     ruled_out = sum(found.rejected.values()) - no_room
     peak = peak_mb() + (jobs * peak_mb(resource.RUSAGE_CHILDREN) if jobs > 1 else 0.0)
     return {
@@ -167,7 +167,7 @@ def measured(case: Case, jobs: int = 1, repeat: int = 1) -> dict[str, Any]:
         "feasible_per_s": round(found.feasible / seconds),
         "ruled_out": ruled_out,
         "no_room": no_room,
-        "rejected": dict(found.rejected),
+        "rejected": {why.message: count for why, count in found.rejected.items()},
         "runs_s": [round(run[0], 4) for run in runs],
     }
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from shardcost import Cluster, Decode, Layout, Model, Prefill, Software, Train, estimate, search
 from shardcost.errors import BadTypeError, BadValueError, ShardcostError
 from shardcost.estimate.result import Estimate
+from shardcost.layout import EP_DIVIDES
 from shardcost.report.advice import as_data, as_lines
 from shardcost.search.advice import WORTHWHILE_PCT, Advice, advice
-from shardcost.search.steps import KEEP_GPUS, Asked, Step, changed
+from shardcost.search.steps import KEEP_GPUS, Setup, Step, changed
 from shardcost.workload import Workload
 
 TRAIN = Train(global_batch=256, sequence_length=4096)
@@ -82,13 +83,14 @@ def test_every_step_is_what_the_estimate_says(name: str, found: dict[str, Advice
             assert not step.outcome.possible, step
             assert not step.outcome.fits
             assert step.outcome.reason is not None
-            assert step.outcome.reason in str(alone)
+            assert step.outcome.reason.message in str(alone)
             continue
         assert step.outcome.time_s == pytest.approx(alone.time_s, rel=1e-12)
         assert step.outcome.memory_bytes == pytest.approx(alone.memory_bytes, rel=1e-12)
         assert step.tokens_per_s_per_gpu == pytest.approx(alone.tokens_per_s_per_gpu, rel=1e-12)
         assert step.outcome.fits == alone.memory.fits()
-        assert step.outcome.reason == alone.memory.reason()
+        reason = step.outcome.reason
+        assert (reason and reason.message) == alone.memory.reason()
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -223,9 +225,12 @@ def test_values_are_those_that_make_sense(found: dict[str, Advice]) -> None:
 
 def test_degrees_that_do_not_divide_the_gpus_say_so(found: dict[str, Advice]) -> None:
     step = next(each for each in found["decoding"].steps["cp"] if each.value == 4)
-    assert step.outcome.reason == "gpus must be a multiple of tp x cp x pp = 8 x 4 x 1 = 32, got 8"
+    assert (
+        str(step.outcome.reason)
+        == "gpus must be a multiple of tp x cp x pp = 8 x 4 x 1 = 32, got 8"
+    )
     step = next(each for each in found["decoding experts"].steps["ep"] if each.value == 64)
-    assert step.outcome.reason == "ep must divide tp x cp x dp"
+    assert step.outcome.reason == EP_DIVIDES.reason()
 
 
 def test_chunks_and_their_schedule_go_together(found: dict[str, Advice]) -> None:
@@ -324,7 +329,7 @@ def test_two_fields_where_one_does_not_help() -> None:
     before, after = vars(question[2]), vars(change.layout)
     assert sum(before[name] != after[name] for name in KEEP_GPUS) == 2
     assert change.time_s == outcome(question, change.layout).time_s
-    asks = Asked(Model.named(question[0]), *question[1:], Software.named("megatron_core"))
+    asks = Setup(Model.named(question[0]), *question[1:], Software.named("megatron_core"))
     pairs = (
         changed(asks, {one: first, two: second}).layout
         for one, two in combinations(others, 2)
@@ -413,6 +418,7 @@ def test_data_is_plain_and_says_the_same(name: str, found: dict[str, Advice]) ->
         "possible",
         "fits",
         "reason",
+        "code",
         "time_s",
         "tokens_per_s_per_gpu",
         "current",

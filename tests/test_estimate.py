@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, estimate
-from shardcost.errors import BadValueError
+from shardcost.errors import BadValueError, InfeasibleError
 from shardcost.estimate import Estimate, price
+from shardcost.program.feasibility import reasons
 from shardcost.program.operations import Gemm
 from shardcost.workload import Workload
 
@@ -270,3 +272,44 @@ def test_devices_make_more_flops_than_sparse_or_frozen_models_need(
 ) -> None:
     found = estimate(model, H100, layout, work)
     assert 0 < found.mfu <= found.hfu < 1
+
+
+def test_an_estimate_refuses_what_a_search_calls_infeasible() -> None:
+    """Both ask the same rules: one layout is refused for the first reason that masks name."""
+    rng = random.Random(7)
+    refused: set[str] = set()
+    for _ in range(300):
+        model = Model.named(rng.choice(MODELS))
+        virtual_stages = rng.choice([1, 1, 2, 3])
+        degrees = {name: rng.choice([1, 2, 3, 4, 8]) for name in ("tp", "cp", "pp", "dp")}
+        layout: dict[str, Any] = {
+            **degrees,
+            "micro_batch": rng.choice([1, 2]),
+            "virtual_stages": virtual_stages if degrees["pp"] > 1 else 1,
+            "schedule": rng.choice(["1f1b", "interleaved"]),
+            "sequence_parallel": rng.choice([False, True]),
+        }
+        work = Train(global_batch=rng.choice([96, 128]), sequence_length=rng.choice([1024, 4098]))
+        cells = Layout(**{**layout, "dp": np.array([degrees["dp"], 5])})
+        masks = {
+            reason: bool(np.broadcast_to(where, (2,))[0])
+            for reason, where in reasons(model, cells, work).items()
+        }
+        expected = next((reason for reason, holds in masks.items() if holds), None)
+        if expected is None:
+            estimate(model, H100, Layout(**layout), work)
+            continue
+        with pytest.raises(InfeasibleError) as error:
+            estimate(model, H100, Layout(**layout), work)
+        assert error.value.reason == expected
+        refused.add(expected.code)
+    assert len(refused) >= 6
+    assert "layers_not_divisible_by_virtual_stages" in refused
+
+
+def test_virtual_stages_share_the_layers_evenly() -> None:
+    layout = Layout(tp=8, pp=4, virtual_stages=3, schedule="interleaved")
+    work = Train(global_batch=64, sequence_length=4096)
+    with pytest.raises(InfeasibleError, match="does not divide 80 layers") as error:
+        estimate("llama3-70b", H100, layout, work)
+    assert error.value.reason.values == (80,)

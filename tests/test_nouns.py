@@ -27,6 +27,7 @@ from shardcost import (
     UnknownNameError,
 )
 from shardcost.cluster import Source
+from shardcost.errors import InfeasibleError
 from shardcost.model import Attention, Block, Experts, FeedForward, LatentAttention
 
 
@@ -113,11 +114,14 @@ def test_sizes_may_be_arrays() -> None:
 
 def test_a_mask_says_which_layouts_are_impossible() -> None:
     layouts = Layout(ep=np.array([1, 2, 3]), dp=4, virtual_stages=np.array([[1], [2]]))
-    problems = layouts.problems()
-    assert problems["ep must divide tp x cp x dp"].tolist() == [False, False, True]
-    assert problems["virtual stages need pp above 1"].tolist() == [[False], [True]]
-    with pytest.raises(BadValueError, match="ep must divide tp x cp x dp"):
+    broken = {rule.text: where.tolist() for rule, _, where in layouts.broken_rules()}
+    assert broken["ep must divide tp x cp x dp"] == [False, False, True]
+    assert broken["virtual stages need pp above 1"] == [[False], [True]]
+    with pytest.raises(InfeasibleError, match="ep must divide tp x cp x dp") as error:
         Layout(ep=3, dp=4)
+    again = pickle.loads(pickle.dumps(error.value))
+    assert again.reason == error.value.reason
+    assert str(again) == str(error.value)
 
 
 def test_workloads_count_their_tokens() -> None:

@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardcost import BadValueError, Layout, Model, Train
+from shardcost import Layout, Model, Train
 from shardcost.collectives.exact.algorithms import COLLECTIVES
+from shardcost.errors import InfeasibleError
 from shardcost.model import Attention, Block, Experts, FeedForward, LatentAttention
+from shardcost.program.assemble import program_of
+from shardcost.program.feasibility import check_feasible, reasons, scheme_rules
 from shardcost.program.layer import layer
 from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Passes
 from shardcost.program.partitions import (
     grid_of,
     layer_otherwise,
-    scheme_problems,
     weight_copies,
 )
 from shardcost.program.setting import Setting, setting_of
@@ -249,8 +251,9 @@ def test_a_grid_has_tp_ranks_or_a_reason(tp: int) -> None:
     for scheme in SCHEMES:
         layout = Layout(tp=tp, scheme=scheme)
         grid = grid_of(layout)
-        found = scheme_problems(layout, block, 1024, 1 << 20)
-        misshapen = any(holds for reason, holds in found.items() if reason.startswith("tp is not"))
+        shapes = {"tp_not_a_square", "tp_not_a_box", "tp_not_a_cube"}
+        rules = scheme_rules(layout, block, 1024, 1 << 20)
+        misshapen = any(broken for rule, _, broken in rules if rule.code in shapes)
         whole = grid.rows * grid.columns == tp
         if scheme == "2.5d":  # any number is 1 x 1 x r, which is no grid
             whole = tp == 1 or grid.side > 1
@@ -281,18 +284,19 @@ def test_the_depth_is_the_least_above_one() -> None:
 )
 def test_what_cannot_be_split_so_is_told(layout: Layout, reason: str) -> None:
     model = gpt()
-    s = setting(layout, model)
-    found = scheme_problems(layout, model.blocks[0], s.hidden, s.sequences)
-    assert any(holds for why, holds in found.items() if reason in why)
-    with pytest.raises(BadValueError, match="must be possible as"):
-        layer_otherwise(s, model.blocks[0])
+    work = Train(global_batch=layout.micro_batch, sequence_length=1024)
+    against = reasons(model, layout, work)
+    assert any(broken for why, broken in against.items() if reason in why.message)
+    with pytest.raises(InfeasibleError, match="must be possible for"):
+        program_of(model, layout, work, Software(name="plain", title="plain"))
 
 
-def test_problems_of_arrays_are_masks() -> None:
+def test_rules_on_arrays_are_masks() -> None:
     layout = Layout(tp=np.array([1, 2, 4, 9]), scheme="2d", micro_batch=36)
-    found = scheme_problems(layout, gpt().blocks[0], 1024, 36)
-    assert found["tp is not a square"].tolist() == [False, True, False, False]
-    assert found["the grid's columns do not divide 16 heads"].tolist() == [False] * 3 + [True]
+    rules = scheme_rules(layout, gpt().blocks[0], 1024, 36)
+    found = {rule.code: where for rule, _, where in rules}
+    assert found["tp_not_a_square"].tolist() == [False, True, False, False]
+    assert found["heads_not_divisible_by_columns"].tolist() == [False] * 3 + [True]
 
 
 def test_parts_without_a_form_are_refused() -> None:
@@ -306,6 +310,6 @@ def test_parts_without_a_form_are_refused() -> None:
     ):
         model = Model(name="m", hidden_size=1024, vocab_size=1024, blocks=(part,))
         for tp in (4, np.array([4, 16])):
-            s = setting(Layout(tp=tp, scheme="2d", micro_batch=4), model)
-            with pytest.raises(BadValueError, match=f"{kind} is split by 1d alone"):
-                layer_otherwise(s, part)
+            layout = Layout(tp=tp, scheme="2d", micro_batch=4)
+            with pytest.raises(InfeasibleError, match=f"{kind} is split by 1d alone"):
+                check_feasible(model, layout, Train(global_batch=4, sequence_length=64))

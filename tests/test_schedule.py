@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.errors import InfeasibleError, UnknownNameError
+from shardcost.program.feasibility import schedule_rules
 from shardcost.schedule import overlap
 from shardcost.schedule.orders import order
 from shardcost.schedule.step import StepTime, step_s, step_time
@@ -25,7 +26,6 @@ from shardcost.schedule.work import (
     Sends,
     Stage,
     StepWork,
-    problems,
 )
 
 EXACT = 1e-9
@@ -252,16 +252,16 @@ def timed(work: StepWork) -> float:
 # What cannot run.
 
 
-def test_problems_are_masks_and_reasons() -> None:
-    found = problems("interleaved", np.array([4, 4, 1]), np.array([8, 6, 8]), np.array([2, 2, 2]))
-    masks = {reason: mask.tolist() for reason, mask in found.items()}
+def test_rules_of_a_schedule_are_masks() -> None:
+    shape = (np.array([4, 4, 1]), np.array([8, 6, 8]), np.array([2, 2, 2]))
+    masks = {rule.code: mask.tolist() for rule, _, mask in schedule_rules("interleaved", *shape)}
     assert masks == {
-        "virtual stages need pp above 1": [False, False, True],
-        "interleaving needs a multiple of the stages in micro-batches": [False, True, False],
+        "virtual_stages_without_pp": [False, False, True],
+        "micro_batches_not_divisible_by_pp": [False, True, False],
     }
-    with pytest.raises(BadValueError, match="multiple of the stages"):
+    with pytest.raises(InfeasibleError, match="multiples of pp"):
         step_time(even(4, 6, 2), "interleaved")
-    with pytest.raises(BadValueError, match="one virtual stage"):
+    with pytest.raises(InfeasibleError, match="one virtual stage"):
         timeline_of(even(4, 8, 2), "zero_bubble")
     with pytest.raises(UnknownNameError, match="known: 1f1b"):
         step_time(even(4, 8), "gpipe")

@@ -6,6 +6,7 @@ Each error also is the built-in that a caller would catch anyway::
     └── ShardcostError
         ├── BadValueError      (ValueError)   a value of the right type breaks its rule
         │   ├── UnknownNameError (LookupError)  a name that no catalog or table holds
+        │   ├── InfeasibleError                 a layout that cannot be, with its `Reason`
         │   └── FormatError                     a file says something that cannot be
         ├── BadTypeError       (TypeError)    a value of the wrong type
         ├── UsageError         (ValueError)   an unknown option, a missing value
@@ -18,7 +19,7 @@ Every message is one line that names the value and the rule it breaks.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 _SHOWN_CHARACTERS: Final = 60
 _FEW_NAMES: Final = 8
@@ -103,6 +104,47 @@ class UnknownNameError(BadValueError, LookupError):
             more = ", …" * (len(self.known) > _LISTED_NAMES)
             way_out = "known: " + ", ".join(self.known[:_LISTED_NAMES]) + more
         return f"unknown {self.argument} {shown(self.value)}; {way_out} {self.hint}".rstrip()
+
+
+class Reason(NamedTuple):
+    """Why a layout is infeasible; shown as its message."""
+
+    code: str
+    """Names the rule, whatever the values: stable, for programs."""
+    message: str
+    values: tuple[Any, ...] = ()
+    """What the message states, in its order."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Rule(NamedTuple):
+    """A rule of feasibility, and what is said where it is broken.
+
+    >>> Rule("heads_not_divisible_by_tp", "tp does not divide {} heads").reason(32).message
+    'tp does not divide 32 heads'
+    """
+
+    code: str
+    text: str
+
+    def reason(self, *values: Any) -> Reason:
+        """Return the reason that the rule gives for some values."""
+        return Reason(self.code, self.text.format(*values), values)
+
+
+class InfeasibleError(BadValueError):
+    """A layout that cannot be, by itself or for a model, with the `Reason`."""
+
+    def __init__(self, argument: str, value: object, reason: Reason, model: str = "") -> None:
+        rule = f"possible for {model}: {reason}" if model else f"possible ({reason})"
+        super().__init__(argument, value, rule)
+        self.reason = reason
+        self.model = model
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.argument, self.value, self.reason, self.model)
 
 
 class FormatError(BadValueError):

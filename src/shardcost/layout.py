@@ -7,15 +7,14 @@ NumPy arrays that broadcast, so that one `Layout` stands for millions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from itertools import permutations
-from typing import Any
+from typing import Any, Final
 
 from shardcost.checks import (
     Count,
     Noun,
     Quantity,
-    anywhere,
     at_least_one,
     flag,
     is_array,
@@ -23,7 +22,13 @@ from shardcost.checks import (
     one_of,
     whole,
 )
-from shardcost.errors import BadValueError
+from shardcost.errors import BadValueError, InfeasibleError, Rule
+
+EP_DIVIDES: Final = Rule("ep_not_a_divisor_of_ranks", "ep must divide tp x cp x dp")
+VIRTUAL_STAGES_NEED_PP: Final = Rule("virtual_stages_without_pp", "virtual stages need pp above 1")
+SHARD_DEGREE_DIVIDES: Final = Rule(
+    "shard_degree_not_a_divisor_of_replicas", "shard_degree must divide dp x cp"
+)
 
 _SHORT = {"virtual_stages": "vp"}
 _ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
@@ -73,24 +78,20 @@ class Layout(Noun):
         """Devices that the layout occupies."""
         return self.tp * self.cp * self.pp * self.dp
 
-    def problems(self) -> Mapping[str, Any]:
-        """Return, for each reason why degrees do not go together, where it holds (a mask)."""
-        found = {
-            "ep must divide tp x cp x dp": (self.tp * self.cp * self.dp) % self.ep != 0,
-            "virtual stages need pp above 1": (self.virtual_stages > 1) & (self.pp == 1),
-        }
+    def broken_rules(self) -> Iterator[tuple[Rule, tuple[Any, ...], Any]]:
+        """Yield the rules between degrees, with values to state and where each is broken."""
+        yield EP_DIVIDES, (), (self.tp * self.cp * self.dp) % self.ep != 0
+        yield VIRTUAL_STAGES_NEED_PP, (), (self.virtual_stages > 1) & (self.pp == 1)
         if self.shard_degree is not None:
-            rest = (self.dp * self.cp) % self.shard_degree
-            found["shard_degree must divide dp x cp"] = rest != 0
-        return found
+            yield SHARD_DEGREE_DIVIDES, (), (self.dp * self.cp) % self.shard_degree != 0
 
     def check(self) -> None:
         """One layout asked for by itself must be possible; an array of them is masked instead."""
         if self.zero > 3:
             raise BadValueError("Layout.zero", self.zero, "a ZeRO stage from 0 to 3")
-        for reason, where in self.problems().items():
-            if not is_array(where) and anywhere(where):
-                raise BadValueError("Layout", self.short(), f"possible ({reason})")
+        for rule, values, where in self.broken_rules():
+            if not is_array(where) and where:
+                raise InfeasibleError("Layout", self.short(), rule.reason(*values))
 
     def short(self) -> str:
         """Return the degrees above 1 in the field's compact form.

@@ -14,7 +14,7 @@ long anything takes::
     partitions   matrix products split otherwise: 2-D, 2.5-D, 3-D, weight-gathered
     step         once a step: gradients, weights, optimizer
     flops        operations as papers count them
-    problems     why a model cannot be divided so
+    feasibility  the rules that a layout must keep, with typed reasons
     assemble     the program of a layout
 """
 

@@ -7,8 +7,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
-from shardcost.checks import anywhere, is_array
-from shardcost.errors import BadValueError
 from shardcost.layout import Layout
 from shardcost.memory.parameters import (
     Parameters,
@@ -19,11 +17,11 @@ from shardcost.memory.parameters import (
 from shardcost.memory.stages import stage_by_cost, stage_evenly
 from shardcost.model import Block, Model
 from shardcost.program.edges import embedding, head
+from shardcost.program.feasibility import check_feasible
 from shardcost.program.layer import layer
 from shardcost.program.operations import Elementwise, Passes
 from shardcost.program.partitions import layer_otherwise, weight_copies
-from shardcost.program.problems import problems
-from shardcost.program.setting import Setting, setting_of
+from shardcost.program.setting import Setting, micro_batches, setting_of
 from shardcost.program.step import (
     NO_GATHERS,
     NO_STEP,
@@ -87,18 +85,10 @@ class Program:
         return max(self.layers, key=lambda each: float(each.count))
 
 
-def check(model: Model, s: Setting, workload: Workload) -> None:
-    """Raise for the first reason why one layout is impossible; arrays are masked instead."""
-    for reason, where in problems(model, s, workload).items():
-        if not is_array(where) and anywhere(where):
-            rule = f"possible for {model.name}: {reason}"
-            raise BadValueError("layout", s.layout.short(), rule)
-
-
 def program_of(model: Model, layout: Layout, workload: Workload, software: Software) -> Program:
     """Return what one rank does. Degrees and counts may be arrays that broadcast."""
     s = setting_of(model, layout, workload, _as_run(software, layout))
-    check(model, s, workload)
+    check_feasible(model, layout, workload)
     layers = tuple(_layers(s, model, block, workload) for block in model.blocks)
     stages = stages_of(model, s, layers)
     most = Parameters(
@@ -140,13 +130,6 @@ def _step(s: Setting, workload: Workload, weights: Parameters) -> Step | None:
     if not isinstance(workload, Train):
         return None
     return NO_STEP if workload.adapters else step(s.layout, workload, weights, s.software)
-
-
-def micro_batches(layout: Layout, workload: Workload) -> Any:
-    """Return how many micro-batches one replica has in a step."""
-    if isinstance(workload, Train):
-        return workload.global_batch // (layout.dp * layout.micro_batch)
-    return 1
 
 
 def stages_of(model: Model, s: Setting, layers: tuple[Layers, ...]) -> Stages:

@@ -24,16 +24,14 @@ al. 2021 (arXiv:2105.14450); Pope et al. 2022 (arXiv:2211.05102).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt
 from typing import Any, Final, NamedTuple
 
-from shardcost.arrays import cell_by_cell, largest, smallest
-from shardcost.checks import anywhere, is_array
-from shardcost.errors import BadValueError
+from shardcost.arrays import cell_by_cell
+from shardcost.checks import is_array
 from shardcost.layout import Layout
-from shardcost.model import Attention, Block, FeedForward
+from shardcost.model import Block
 from shardcost.program.attention import attention_part
 from shardcost.program.edges import norm, residual
 from shardcost.program.feed_forward import feed_forward_part
@@ -96,74 +94,12 @@ def weight_copies(layout: Layout) -> Any:
 def layer_otherwise(s: Setting, block: Block) -> Passes:
     """Return one layer of a block under a scheme other than Megatron's.
 
-    Where tp is an array, cells that `scheme_problems` names hold no meaning.
-
-    Raises:
-        BadValueError: if one layout asked for by itself is impossible, or a part of the layer has
-            no form under these schemes.
+    Layouts must be feasible; cells of an array that are not hold no meaning.
     """
-    for reason, where in scheme_problems(s.layout, block, s.hidden, s.sequences).items():
-        if not is_array(where) and anywhere(where):
-            raise BadValueError(
-                "Layout", s.layout.short(), f"possible as {s.layout.scheme}: {reason}"
-            )
     whole = together(*_pieces(s, block))
     if s.layout.recompute == "full" and s.training:
         return whole._replace(recompute=whole.forward)
     return whole
-
-
-def scheme_problems(layout: Layout, block: Block, hidden: Any, sequences: Any) -> Mapping[str, Any]:
-    """Return, for each reason why a block cannot be split by the layout's scheme, where it holds.
-
-    Args:
-        layout: Its scheme is any but 1d, and tp may be an array.
-        block: Layers of one kind.
-        hidden: The hidden size.
-        sequences: Sequences that a tensor group works on in one pass.
-
-    >>> block = Block(count=1, feed_forward=FeedForward(width=64, gated=False))
-    >>> found = scheme_problems(Layout(tp=8, scheme="2d"), block, hidden=64, sequences=4)
-    >>> [reason for reason, holds in found.items() if holds]
-    ['tp is not a square']
-    """
-    grid = grid_of(layout)
-    found = dict(_shape_problems(layout, grid))
-    for part in (block.attention, block.feed_forward):
-        if part is not None and not isinstance(part, Attention | FeedForward):
-            found[f"{part.kind} is split by 1d alone"] = True
-    found["the grid's rows do not divide the sequences of a pass"] = sequences % grid.rows != 0
-    if layout.scheme == "weight_gathered":
-        return found
-    # A cube splits each matrix into q x q² blocks.
-    finest = grid.side**2 if layout.scheme == "3d" else grid.side
-    found[f"the grid does not divide the hidden size {hidden}"] = hidden % finest != 0
-    if isinstance(block.feed_forward, FeedForward):
-        width = block.feed_forward.width
-        found[f"the grid does not divide the feed-forward width {width}"] = width % finest != 0
-    if isinstance(block.attention, Attention):
-        found.update(_head_problems(block.attention, grid.columns))
-    return found
-
-
-def _shape_problems(layout: Layout, grid: Grid) -> Mapping[str, Any]:
-    tp, q = layout.tp, grid.side
-    if layout.scheme == "2d":
-        return {"tp is not a square": q * q != tp}
-    if layout.scheme == "2.5d":
-        return {"tp is not q x q x r with q and r above 1": (q == 1) & (tp > 1)}
-    if layout.scheme == "3d":
-        return {"tp is not a cube": q**3 != tp}
-    return {}
-
-
-def _head_problems(part: Attention, columns: Any) -> Mapping[str, Any]:
-    kv = part.kv_heads
-    uneven = largest(kv, columns) % smallest(kv, columns) != 0
-    return {
-        f"the grid's columns do not divide {part.heads} heads": part.heads % columns != 0,
-        f"the grid's columns and {kv} key-value heads do not divide each other": uneven,
-    }
 
 
 def _pieces(s: Setting, block: Block) -> list[Passes]:

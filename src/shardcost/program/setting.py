@@ -68,25 +68,36 @@ class Setting:
         return not isinstance(self.layout.tp, int) or self.layout.tp > 1
 
 
+def sequences_per_pass(layout: Layout, workload: Workload) -> Any:
+    """Return the sequences of one pass: a micro-batch in training, a replica's batch otherwise."""
+    if isinstance(workload, Train):
+        return layout.micro_batch
+    return cast("Prefill | Decode", workload).batch / layout.dp
+
+
+def micro_batches(layout: Layout, workload: Workload) -> Any:
+    """Return how many micro-batches one replica has in a step."""
+    if isinstance(workload, Train):
+        return workload.global_batch // (layout.dp * layout.micro_batch)
+    return 1
+
+
 def setting_of(model: Model, layout: Layout, workload: Workload, software: Software) -> Setting:
-    """Return the setting of one pass: a micro-batch in training, a replica's batch otherwise."""
-    sequences: Any = layout.micro_batch
+    """Return the setting of one pass over a rank's sequences."""
     before: Any = 0
     if isinstance(workload, Train):
         new = workload.sequence_length
     elif isinstance(workload, Decode):
-        sequences, new = workload.batch / layout.dp, workload.new_tokens
-        before = workload.context_tokens
+        new, before = workload.new_tokens, workload.context_tokens
     else:
         prefill = cast("Prefill", workload)
-        sequences, new = prefill.batch / layout.dp, prefill.prompt_tokens
-        before = prefill.cached_tokens
+        new, before = prefill.prompt_tokens, prefill.cached_tokens
     return Setting(
         layout=layout,
         software=software,
         hidden=model.hidden_size,
         dtype=workload.dtype,
-        sequences=sequences,
+        sequences=sequences_per_pass(layout, workload),
         sequence_tokens=new,
         context_tokens=before + new,
         training=isinstance(workload, Train),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from shardcost.errors import Reason
 from shardcost.estimate.interval import interval_of
 from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST
 from shardcost.layout import Layout
@@ -423,9 +424,9 @@ def _reasons(found: Found, room: int) -> str:
     return "\n".join(("Left out, by the first reason against each:", *lines)) if lines else ""
 
 
-def _counted(rejected: Mapping[str, int], most: int) -> Iterator[str]:
+def _counted(rejected: Mapping[Reason, int], most: int) -> Iterator[str]:
     """Yield the most frequent reasons with their counts, and the rest as one."""
-    listed = list(rejected.items())
+    listed = [(reason.message, count) for reason, count in rejected.items()]
     if len(listed) > most:
         rest = listed[most - 1 :]
         others = f"{len(rest)} other reasons (--json has them)"

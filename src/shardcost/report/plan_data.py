@@ -24,7 +24,8 @@ def as_data(plan: Plan) -> dict[str, Any]:
             "feasible": found.feasible,
             "seconds": found.seconds,
             "rejected": [
-                {"reason": reason, "count": count} for reason, count in found.rejected.items()
+                {"code": reason.code, "reason": reason.message, "count": count}
+                for reason, count in found.rejected.items()
             ],
             "best": [_candidate_as_data(plan, each) for each in plan.best],
             "front": [_short_as_data(plan, each) for each in found.front],

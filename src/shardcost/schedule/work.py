@@ -8,12 +8,12 @@ work of both ``first`` and ``last``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
-from shardcost.checks import anywhere, is_array
-from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.checks import is_array
+from shardcost.errors import InfeasibleError, UnknownNameError
+from shardcost.program.feasibility import schedule_rules
 
 Seconds: TypeAlias = Any
 """A number of seconds, or an array of them."""
@@ -126,34 +126,12 @@ def at_cells(tree: Any, rows: Any, columns: Any) -> Any:
     return type(tree)(**{name: at_cells(part, rows, columns) for name, part in parts})
 
 
-def problems(
-    schedule: str, stages: Any, micro_batches: Any, virtual_stages: Any = 1
-) -> Mapping[str, Any]:
-    """Return, for each reason why a schedule cannot run, where it holds (a mask).
-
-    >>> problems("zero_bubble", 4, 6, 2)
-    {'schedule zero_bubble has one virtual stage per rank': True}
-    """
+def check(schedule: str, work: StepWork) -> None:
+    """Raise if one step asked for by itself cannot run; arrays are masked instead."""
     if schedule not in SCHEDULES:
         raise UnknownNameError("schedule", schedule, SCHEDULES)
-    if schedule == "interleaved":
-        # Megatron's order walks through p micro-batches of one chunk before it turns to the next
-        # (Narayanan et al., 2021, arXiv:2104.04473, section 2.2).
-        return {
-            "virtual stages need pp above 1": (virtual_stages > 1) & (stages == 1),
-            "interleaving needs a multiple of the stages in micro-batches": (
-                (virtual_stages > 1) & (micro_batches % stages != 0)
-            ),
-        }
-    return {f"schedule {schedule} has one virtual stage per rank": virtual_stages != 1}
-
-
-def check(schedule: str, work: StepWork) -> None:
-    """Raise if one step asked for by itself cannot run; arrays are masked with `problems`."""
-    found = problems(schedule, work.stages, work.micro_batches, work.virtual_stages)
-    for reason, where in found.items():
-        if not is_array(where) and anywhere(where):
-            shape = (work.stages, work.micro_batches, work.virtual_stages)
-            raise BadValueError(
-                "(stages, micro_batches, virtual_stages)", shape, f"possible ({reason})"
-            )
+    shape = (work.stages, work.micro_batches, work.virtual_stages)
+    for rule, values, where in schedule_rules(schedule, *shape):
+        if not is_array(where) and where:
+            name = "(stages, micro_batches, virtual_stages)"
+            raise InfeasibleError(name, shape, rule.reason(*values))

@@ -24,16 +24,15 @@ from shardcost.model import Model
 from shardcost.search.limit import Limit, is_plural, limit_of, plain_part
 from shardcost.search.steps import (
     KEEP_GPUS,
-    Asked,
     Change,
+    Setup,
     Step,
     changed,
     current_value,
     fitting,
     offered,
     outcomes,
-    rule_of,
-    runs,
+    reason_of,
     steps_of,
 )
 from shardcost.software import Software
@@ -99,55 +98,55 @@ def advice(
     """
     if is_array(layout.devices * layout.ep * layout.micro_batch * layout.virtual_stages):
         raise BadTypeError("layout", layout, "one layout, not an array of them")
-    asked = Asked(
+    setup = Setup(
         Model.named(model) if isinstance(model, str) else model,
         Cluster.named(cluster) if isinstance(cluster, str) else cluster,
         layout,
         workload,
         software_of(software, workload),
     )
-    steps = steps_of(asked)
+    steps = steps_of(setup)
     try:
-        now = _estimate(asked, layout)
+        now = _estimate(setup, layout)
     except ShardcostError as error:
-        limit = Limit("layout", 1.0, f"it is impossible: {rule_of(error)}")
-        return Advice(steps, limit, _remedy(asked, None, steps))
+        limit = Limit("layout", 1.0, f"it is impossible: {reason_of(error)}")
+        return Advice(steps, limit, _remedy(setup, None, steps))
     if not now.memory.fits(now.cluster.device):
-        return Advice(steps, limit_of(now), _remedy(asked, now, steps))
-    return Advice(steps, limit_of(now), _improvement(asked, now, steps))
+        return Advice(steps, limit_of(now), _remedy(setup, now, steps))
+    return Advice(steps, limit_of(now), _improvement(setup, now, steps))
 
 
-def _estimate(asked: Asked, layout: Layout) -> Estimate:
-    return estimate(asked.model, asked.cluster, layout, asked.workload, software=asked.software)
+def _estimate(setup: Setup, layout: Layout) -> Estimate:
+    return estimate(setup.model, setup.cluster, layout, setup.workload, software=setup.software)
 
 
-def _improvement(asked: Asked, now: Estimate, steps: Steps) -> BestChange | None:
+def _improvement(setup: Setup, now: Estimate, steps: Steps) -> BestChange | None:
     """Return the single step that makes a layout fastest; None where none is worth while."""
-    best = _best_single(asked, steps)
+    best = _best_single(steps)
     if best is None or best.layout is None:
         return None
-    then = _estimate(asked, best.layout)
+    then = _estimate(setup, best.layout)
     faster_pct = 100 * float(now.time_s / then.time_s - 1)
     if faster_pct < WORTHWHILE_PCT:
         return None
     times = f"{format_time(now.time_s)} to {format_time(then.time_s)}"
-    words = f"{_renamed(asked, best)}: {_faster(faster_pct)} ({times}), because "
+    words = f"{_renamed(setup, best)}: {_faster(faster_pct)} ({times}), because "
     return _told(best, then, words + _fallen(now, then), faster_pct)
 
 
-def _remedy(asked: Asked, now: Estimate | None, steps: Steps) -> BestChange | None:
+def _remedy(setup: Setup, now: Estimate | None, steps: Steps) -> BestChange | None:
     """Return the smallest change that makes a layout possible and lets it fit, the fastest such."""
-    best = _best_single(asked, steps)
-    for changes in () if best else _larger_changes(asked, steps):
-        best = _fastest(asked, fitting(asked, changes))
+    best = _best_single(steps)
+    for changes in () if best else _larger_changes(setup, steps):
+        best = _fastest(setup, fitting(setup, changes))
         if best is not None:
             break
     if best is None or best.layout is None:
         return None
-    then = _estimate(asked, best.layout)
+    then = _estimate(setup, best.layout)
     room = then.cluster.device.memory_bytes
     held = f"{format_bytes(then.memory_bytes)} of {format_bytes(room)}"
-    words = f"{_renamed(asked, best)}: fits ({held}), {format_time(then.time_s)} a step"
+    words = f"{_renamed(setup, best)}: fits ({held}), {format_time(then.time_s)} a step"
     faster_pct = None if now is None else 100 * float(now.time_s / then.time_s - 1)
     return _told(best, then, words, faster_pct)
 
@@ -163,13 +162,13 @@ def _told(change: Change, then: Estimate, words: str, faster_pct: float | None) 
     return BestChange(change.patch, then.layout, words, float(then.time_s), rate, faster_pct)
 
 
-def _best_single(asked: Asked, steps: Steps) -> Change | None:
+def _best_single(steps: Steps) -> Change | None:
     """Return the fastest step that fits and keeps the devices; of equal ones, what holds least."""
     fit = [
         step
         for axis in KEEP_GPUS
         for step in steps.get(axis, ())
-        if step.outcome.fits and not step.current and runs(asked, step.layout)
+        if step.outcome.fits and not step.current
     ]
     if not fit:
         return None
@@ -177,10 +176,10 @@ def _best_single(asked: Asked, steps: Steps) -> Change | None:
     return Change(best.patch, best.layout)
 
 
-def _fastest(asked: Asked, changes: list[Change]) -> Change | None:
+def _fastest(setup: Setup, changes: list[Change]) -> Change | None:
     """Return the change to the shortest step; of equal ones, what holds least."""
-    found = outcomes(asked, changes)
-    fit = [each for each in changes if found[id(each)].fits and runs(asked, each.layout)]
+    found = outcomes(setup, changes)
+    fit = [each for each in changes if found[id(each)].fits]
     return min(
         fit,
         key=lambda each: (found[id(each)].time_s, found[id(each)].memory_bytes),
@@ -188,29 +187,29 @@ def _fastest(asked: Asked, changes: list[Change]) -> Change | None:
     )
 
 
-def _larger_changes(asked: Asked, steps: Steps) -> Iterator[Iterator[Change]]:
+def _larger_changes(setup: Setup, steps: Steps) -> Iterator[Iterator[Change]]:
     """Yield all changes of two axes at the same devices, then those to ever more devices."""
-    others = _others(asked, asked.gpus)
+    others = _others(setup, setup.gpus)
     yield (
-        changed(asked, {one: first, two: second})
+        changed(setup, {one: first, two: second})
         for one, two in combinations(others, 2)
         for first, second in product(others[one], others[two])
         if {one, two} != {"virtual_stages", "schedule"}  # they go together already
     )
-    for gpus in (step.value for step in steps["gpus"] if step.value > asked.gpus):
-        yield iter((changed(asked, {"gpus": gpus}),))
+    for gpus in (step.value for step in steps["gpus"] if step.value > setup.gpus):
+        yield iter((changed(setup, {"gpus": gpus}),))
         yield (
-            changed(asked, {"gpus": gpus, axis: value})
-            for axis, values in _others(asked, gpus).items()
+            changed(setup, {"gpus": gpus, axis: value})
+            for axis, values in _others(setup, gpus).items()
             for value in values
         )
 
 
-def _others(asked: Asked, gpus: int) -> dict[str, list[Any]]:
+def _others(setup: Setup, gpus: int) -> dict[str, list[Any]]:
     """Return the values that are not the layout's own, of the axes that keep the devices."""
     return {
-        axis: [value for value in values if value != current_value(asked, axis)]
-        for axis, values in offered(asked, gpus).items()
+        axis: [value for value in values if value != current_value(setup, axis)]
+        for axis, values in offered(setup, gpus).items()
         if axis in KEEP_GPUS
     }
 
@@ -227,9 +226,9 @@ def _fallen(now: Estimate, then: Estimate) -> str:
     return f"{plain_part(part)} {verb} from {was} to {format_time(left)}"
 
 
-def _renamed(asked: Asked, change: Change) -> str:
+def _renamed(setup: Setup, change: Change) -> str:
     """Return what a change changes: from which values to which, and what goes along."""
-    before, after = asked.layout, change.layout
+    before, after = setup.layout, change.layout
     if after is None:
         return ""
     both = (before, after)

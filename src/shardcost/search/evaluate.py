@@ -24,20 +24,26 @@ from numpy.typing import NDArray
 
 from shardcost.backends import to_backend, to_numpy
 from shardcost.checks import is_array
+from shardcost.errors import Reason, Rule
 from shardcost.estimate.totals import held, priced, total_s
 from shardcost.estimate.work import RankWork
 from shardcost.layout import Layout
 from shardcost.program.assemble import Program
+from shardcost.program.feasibility import reasons
 from shardcost.schedule.work import at_cells
+from shardcost.search.duplicates import duplicates
 from shardcost.search.grid import Cells, Grid, Indices, by_axis
 from shardcost.search.parts import KEPT, Part
 from shardcost.search.question import Block, Question
-from shardcost.search.rules import impossible, twice
 from shardcost.workload import Decode, Prefill, Workload
 
 STRETCH: Final = 1.1
 """Cells beyond the memory by no more than this are priced too: what more memory would bring."""
 _FAR: Final = 2.0
+_BEYOND_MEMORY: Final = Rule("does_not_fit_memory", "does not fit memory")
+_FAR_BEYOND_MEMORY: Final = Rule(
+    "does_not_fit_memory_by_far", "does not fit memory by more than {:g}x"
+)
 _CHANGE_PAIRS: Final = ("sequence_parallel", "scheme", "context_scheme", "shard_degree")
 """Choices that change which layouts are possible before any schedule."""
 _CHANGE_MEMORY: Final = (*_CHANGE_PAIRS, "recompute", "zero", "interleaved")
@@ -59,7 +65,7 @@ def part_of(question: Question, block: Block, most: int = KEPT, *, table: bool =
         table: Keep all feasible cells.
     """
     grid = Grid(question, block)
-    rejected: Counter[str] = Counter()
+    rejected: Counter[Reason] = Counter()
     possible = _possible(grid, rejected)
     found = Part(considered=possible.size, rejected=rejected)
     if not possible.any():
@@ -83,42 +89,45 @@ def part_of(question: Question, block: Block, most: int = KEPT, *, table: bool =
     )
 
 
-def _possible(grid: Grid, rejected: Counter[str]) -> Mask:
+def _possible(grid: Grid, rejected: Counter[Reason]) -> Mask:
     """Return the possible cells; the others are counted by the first reason against them."""
     like = grid.question.like(grid.block, (*_CHANGE_PAIRS, "schedule"))
     before, counted = _ruled(grid.question, like)
     rejected.update(counted)
     left = before.copy()
-    _strike(left, twice(grid.open_layout, grid.question.space, grid.family), rejected)
+    _strike(left, duplicates(grid.open_layout, grid.question.space, grid.family), rejected)
     return left
 
 
 @lru_cache(maxsize=4)
-def _ruled(question: Question, block: Block) -> tuple[Mask, Counter[str]]:
+def _ruled(question: Question, block: Block) -> tuple[Mask, Counter[Reason]]:
     """Return what rules leave of a block before layouts that are alike, and their counts."""
-    grid, counted = Grid(question, block), Counter[str]()
+    grid, counted = Grid(question, block), Counter[Reason]()
     left = np.ones(grid.shape, dtype=bool)
     _strike(left, _impossible(grid, grid.open_layout, grid.open_sequences), counted)
     return left, counted
 
 
-def _strike(left: Mask, reasons: dict[str, Any], counted: Counter[str]) -> None:
+def _strike(left: Mask, against: dict[Reason, Any], counted: Counter[Reason]) -> None:
     """Take cells out of those left, and count them by the first reason against them."""
-    for reason, where in reasons.items():
+    for reason, where in against.items():
         if np.any(where):
             struck = left & where
             counted[reason] += int(np.count_nonzero(struck))
             left ^= struck
 
 
-def _impossible(grid: Grid, layout: Layout, sequences: Any) -> dict[str, Any]:
+def _impossible(grid: Grid, layout: Layout, sequences: Any) -> dict[Reason, Any]:
     question = grid.question
-    given = (question.model, question.cluster, layout)
-    found = impossible(*given, grid.question.workload_of(sequences), grid.software)
+    model, cluster = question.model, question.cluster
+    against = reasons(model, layout, question.workload_of(sequences), cluster)
     if question.prompts:
-        also = impossible(*given, _prompt(question.workload, layout), grid.software)
-        found |= {f"one prompt: {reason}": where for reason, where in also.items()}
-    return found
+        prompt = reasons(model, layout, _prompt(question.workload, layout), cluster)
+        against |= {
+            reason._replace(message=f"one prompt: {reason}"): where
+            for reason, where in prompt.items()
+        }
+    return against
 
 
 @lru_cache(maxsize=4)
@@ -221,13 +230,13 @@ class _AtPairs:
         row, column = np.unravel_index([least], self.possible.shape)
         return self.cells(row, column)
 
-    def priced(self, rejected: Counter[str]) -> Cells:
+    def priced(self, rejected: Counter[Reason]) -> Cells:
         """Return the cells that fit, or nearly, with their times."""
         limit = self.grid.limit_bytes
         over = self.possible & (self.memory > limit)
         far = int(np.count_nonzero(over & (self.memory > _FAR * limit)))
-        rejected[f"does not fit memory by more than {_FAR:g}x"] += far
-        rejected["does not fit memory"] += int(np.count_nonzero(over)) - far
+        rejected[_FAR_BEYOND_MEMORY.reason(_FAR)] += far
+        rejected[_BEYOND_MEMORY.reason()] += int(np.count_nonzero(over)) - far
         rows, columns = np.nonzero(self.possible & (self.memory <= STRETCH * limit))
         cells = self.cells(rows, columns)
         if not len(rows):
@@ -251,7 +260,7 @@ class _AtPairs:
         return to_numpy(total_s(own, work, take))
 
 
-def _keeping(grid: Grid, cells: Cells, rejected: Counter[str]) -> Cells:
+def _keeping(grid: Grid, cells: Cells, rejected: Counter[Reason]) -> Cells:
     """Return the cells that keep all limits; of the others those that fit memory are counted."""
     if not len(cells.mesh):
         return cells

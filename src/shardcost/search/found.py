@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from shardcost.errors import Reason
 from shardcost.estimate.join import estimate
 from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
@@ -104,7 +105,7 @@ class Found:
     feasible: int
     """Of those, that are possible, fit and keep all limits."""
     seconds: float
-    rejected: Mapping[str, int]
+    rejected: Mapping[Reason, int]
     """The others, by the first reason against each; most frequent first."""
     best: tuple[Candidate, ...]
     """By score, best first."""
@@ -136,7 +137,7 @@ class Found:
         def candidates(table: Columns) -> tuple[Candidate, ...]:
             return tuple(Candidate(questions[row["question"]], row) for row in rows_as_dicts(table))
 
-        contradictions = sum((each.contradictions for each in questions), Counter[str]())
+        contradictions = sum((each.contradictions for each in questions), Counter[Reason]())
         rejected = part.rejected + contradictions
         by_axis: dict[str, dict[Any, float]] = {}
         for (axis, value), score in sorted(part.by_axis.items(), key=lambda item: str(item[0])):
@@ -146,7 +147,7 @@ class Found:
             considered=part.considered + contradictions.total(),
             feasible=part.feasible,
             seconds=seconds,
-            rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
+            rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0].message))),
             best=candidates(part.best)[:top],
             front=candidates(part.front),
             beyond=next(iter(candidates(part.beyond)), None),

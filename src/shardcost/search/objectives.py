@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardcost.cluster import Cluster
-from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.errors import BadTypeError, BadValueError, Reason, UnknownNameError
 from shardcost.options import LIMITS, PHASES
 from shardcost.scalars import positive_number
 from shardcost.units import format_energy, format_time
@@ -202,24 +202,28 @@ class Constraints:
                 words = " or ".join(PHASES[phase].__name__ for phase in option.applies_to)
                 raise BadValueError(option.limit, value, f"left out but for {words}")
 
-    def broken(self, figures: Figures, workload: Workload) -> Iterator[tuple[str, Any]]:
-        """Yield each limit in words, and where it is broken."""
+    def broken(self, figures: Figures, workload: Workload) -> Iterator[tuple[Reason, Any]]:
+        """Yield each limit as a reason, coded by its name, and where it is broken."""
         time_s = figures.time_s
         if self.max_time_s is not None:
-            yield f"a step above {format_time(self.max_time_s)}", time_s > self.max_time_s
+            words = f"a step above {format_time(self.max_time_s)}"
+            yield Reason("max_time_s", words, (self.max_time_s,)), time_s > self.max_time_s
         if self.max_ttft_s is not None:
             first = time_s if figures.ttft_s is None else figures.ttft_s
-            yield f"first token after {format_time(self.max_ttft_s)}", first > self.max_ttft_s
+            words = f"first token after {format_time(self.max_ttft_s)}"
+            yield Reason("max_ttft_s", words, (self.max_ttft_s,)), first > self.max_ttft_s
         if self.min_tokens_per_s is not None:
-            words = f"fewer than {self.min_tokens_per_s:g} tokens/s"
-            yield words, figures.tokens_per_s < self.min_tokens_per_s
+            rate = self.min_tokens_per_s
+            words = f"fewer than {rate:g} tokens/s"
+            yield Reason("min_tokens_per_s", words, (rate,)), figures.tokens_per_s < rate
         if isinstance(workload, Decode):
             yield from self._of_a_user(time_s / workload.new_tokens)
 
-    def _of_a_user(self, token_s: Any) -> Iterator[tuple[str, Any]]:
+    def _of_a_user(self, token_s: Any) -> Iterator[tuple[Reason, Any]]:
         if self.max_tpot_s is not None:
-            yield f"a token above {format_time(self.max_tpot_s)}", token_s > self.max_tpot_s
+            words = f"a token above {format_time(self.max_tpot_s)}"
+            yield Reason("max_tpot_s", words, (self.max_tpot_s,)), token_s > self.max_tpot_s
         if self.min_tokens_per_s_per_user is not None:
-            slowest = 1 / self.min_tokens_per_s_per_user
-            words = f"fewer than {self.min_tokens_per_s_per_user:g} tokens/s per user"
-            yield words, token_s > slowest
+            rate = self.min_tokens_per_s_per_user
+            words = f"fewer than {rate:g} tokens/s per user"
+            yield Reason("min_tokens_per_s_per_user", words, (rate,)), token_s > 1 / rate

@@ -14,6 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardcost.errors import Reason
+
 Columns = dict[str, NDArray[Any]]
 """A table: columns of one length by name."""
 KEPT: Final = 64
@@ -26,7 +28,7 @@ class Part:
 
     considered: int = 0
     feasible: int = 0
-    rejected: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[Reason] = field(default_factory=Counter)
     best: Columns = field(default_factory=dict)
     """By score, best first."""
     front: Columns = field(default_factory=dict)
@@ -43,7 +45,7 @@ class Part:
 
 def joined(parts: Sequence[Part], most: int = KEPT) -> Part:
     """Return some parts as one; their tables are left out."""
-    rejected: Counter[str] = Counter()
+    rejected: Counter[Reason] = Counter()
     by_axis: dict[tuple[str, Any], float] = {}
     for part in parts:
         rejected.update(part.rejected)

@@ -16,12 +16,15 @@ import numpy as np
 
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration
+from shardcost.errors import Reason, Rule
 from shardcost.model import Model
 from shardcost.search.objectives import Constraints, Figures, Objective
 from shardcost.search.space import Family, Meshes, Space
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
+_DEGREE: Final = Rule("degree_not_a_divisor_of_gpus", "{}={} does not divide the GPUs")
+_NO_MESH: Final = Rule("degrees_never_make_gpus", "tp x cp x pp x dp never makes {} GPUs")
 _MIXER: Final = 2654435761
 """Knuth's multiplier for 32 bits (The Art of Computer Programming, vol. 3, section 6.4)."""
 
@@ -126,19 +129,19 @@ class Question:
         return found.some(np.lexsort((mixed, found.cp > 1)))
 
     @cached_property
-    def contradictions(self) -> Counter[str]:
+    def contradictions(self) -> Counter[Reason]:
         """Degrees asked for that no mesh has, by reason: they are no cells of the grid."""
-        space, found = self.space, Counter[str]()
+        space, found = self.space, Counter[Reason]()
         gpus = space.gpus or ()
         left = 1
         for name in ("tp", "cp", "pp", "dp"):
             values: tuple[int, ...] = getattr(space, name) or ()
             lost = [each for each in values if all(count % each for count in gpus)]
-            found.update(f"{name}={each} does not divide the GPUs" for each in lost)
+            found.update(_DEGREE.reason(name, each) for each in lost)
             left *= len(values) - len(lost)
         if left and not self.meshes.number:
             counts = ", ".join(map(str, gpus))
-            found[f"tp x cp x pp x dp never makes {counts} GPUs"] += left
+            found[_NO_MESH.reason(counts)] += left
         return found
 
     @property

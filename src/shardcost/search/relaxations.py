@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from shardcost.cluster import Cluster, Network
 from shardcost.options import AXES
 from shardcost.search.found import Candidate, Found
-from shardcost.search.objectives import Constraints, Figures
+from shardcost.search.objectives import Constraints
 from shardcost.search.question import Question
 from shardcost.search.run import search
 from shardcost.search.space import Space
@@ -28,6 +28,8 @@ _MOST_SEARCHES: Final = 3
 _MOST_FOUND: Final = 4
 _FREED_FIRST: Final = ("recompute", "zero", "micro_batch", "pp", "tp", "dp", "cp", "ep", "batch")
 """Axes in the order in which they are freed: what saves most memory comes first."""
+_LIMITS: Final = frozenset(field.name for field in fields(Constraints)) - {"memory_headroom"}
+"""Codes of the reasons that limits on time and rate give."""
 _DEGREES: Final = ("tp", "cp", "pp", "dp")
 _LEANEST: Final[Mapping[str, tuple[Any, ...]]] = {
     "recompute": ("full", "selective", "none"),
@@ -58,15 +60,14 @@ def shortfall(found: Found) -> str:
         return ""
     least = found.smallest
     if least is None:
-        most = next(iter(found.rejected.items()), None)
-        reason = f": {most[0]}" if most else ""
-        return f"no layout is possible{reason}"
+        most = next(iter(found.rejected), None)
+        return f"no layout is possible{f': {most}' if most else ''}"
     room = _room_bytes(least.question)
     if least.memory_bytes > room:
         need = f"{format_bytes(least.memory_bytes)} of {format_bytes(room)}"
         return f"memory: the smallest layout needs {need}: {least.layout.short()}"
-    limits = [words for words in found.rejected if words in _limits(least.question).values()]
-    return f"limits: {limits[0]}" if limits else "no layout is possible"
+    limit = next((reason for reason in found.rejected if reason.code in _LIMITS), None)
+    return f"limits: {limit}" if limit else "no layout is possible"
 
 
 def relaxations(questions: Sequence[Question], found: Found) -> tuple[Relaxation, ...]:
@@ -139,29 +140,15 @@ def _without_limits(question: Question, found: Found) -> Iterator[_Try]:
     if limits.memory_headroom > 0:
         words = f"memory headroom dropped (was {100 * limits.memory_headroom:g} %)"
         yield _Try(replace(question, constraints=replace(limits, memory_headroom=0.0)), words)
-    known = _limits(question)
-    broken = [name for name, words in known.items() if words in found.rejected]
+    broken = [reason.code for reason in found.rejected if reason.code in _LIMITS]
     if broken:
-        most = max(broken, key=lambda name: found.rejected[known[name]])
+        most = broken[0]
         words = f"{most} dropped (was {_quantity(most, getattr(limits, most))})"
         dropped: dict[str, Any] = {most: None}
         yield _Try(replace(question, constraints=replace(limits, **dropped)), words)
     if len(broken) > 1:
         none = Constraints(memory_headroom=limits.memory_headroom)
         yield _Try(replace(question, constraints=none), "all limits dropped")
-
-
-def _limits(question: Question) -> dict[str, str]:
-    """Return the question's limits on time and rate, with the reason that each gives."""
-    figures = Figures(time_s=1.0, memory_bytes=1.0, gpus=1, tokens=1, ttft_s=1.0)
-    found = {}
-    for each in fields(Constraints)[1:]:
-        value = getattr(question.constraints, each.name)
-        if value is not None:
-            alone = Constraints(**{each.name: value})
-            for words, _ in alone.broken(figures, question.workload):
-                found[each.name] = words
-    return found
 
 
 def _quantity(name: str, value: float) -> str:

@@ -1,11 +1,11 @@
 """The layouts one step away from another: what a slider offers, and what each value comes to.
 
 A step changes one axis and keeps the rest. Degrees multiply to the devices, so data parallelism
-takes up what `tp`, `cp` and `pp` leave; only `gpus` and `dp` themselves change the devices. Model
-virtual_stages go with their schedule: more than one are interleaved, and other schedules have one.
+takes up what `tp`, `cp` and `pp` leave; only `gpus` and `dp` themselves change the devices. Virtual
+stages go with their schedule: more than one are interleaved, and other schedules have one.
 
-Layouts that differ in numbers only are priced as arrays in one call of the formulas that
-`estimate` runs on one; what the array cannot say (a reason in words) is asked for one by one.
+Layouts that differ in numbers only are priced as arrays, in one call of the formulas that
+`estimate` runs on one layout. Reasons against a layout are looked for one by one.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardcost.cluster import Cluster
-from shardcost.errors import BadValueError, ShardcostError
+from shardcost.errors import InfeasibleError, Reason, Rule, ShardcostError
 from shardcost.estimate.totals import held, priced, total_s
 from shardcost.layout import Layout
 from shardcost.memory import Memory
 from shardcost.model import Model
-from shardcost.program.problems import problems
-from shardcost.program.setting import setting_of
-from shardcost.schedule.work import problems as schedule_problems
-from shardcost.search.rules import uneven_chunks
+from shardcost.program.feasibility import LAYER_PLACES, first_reason
 from shardcost.search.space import divisors
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
@@ -47,11 +44,12 @@ KEEP_GPUS: Final = (
 )
 """Axes along which a step leaves the devices as many as they are."""
 _INNER: Final = ("tp", "cp", "pp")
+_GPUS: Final = Rule("gpus_not_a_multiple_of_degrees", "gpus must be a multiple of {}, got {}")
 _NUMBERS: Final = ("tp", "cp", "ep", "pp", "dp", "virtual_stages", "micro_batch")
 """Fields of a layout that formulas take as arrays; the others say which formulas run."""
 _MOST_GPUS: Final = 1024
 _TIMES_GPUS: Final = 64
-"""Devices are offered up to so many, or so many times those that there are, if that is less."""
+"""Devices are offered up to so many, or so many times the present ones if that is less."""
 _MOST_DIVIDED: Final = 2**32
 """Of more devices no divisors but powers of two are looked for."""
 _MOST_SEQUENCES: Final = 64
@@ -59,7 +57,7 @@ _MOST_SEQUENCES: Final = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class Setup:
     """A layout and all that decides what it costs."""
 
     model: Model
@@ -80,8 +78,8 @@ class Outcome(NamedTuple):
     time_s: float | None = None
     memory_bytes: float | None = None
     fits: bool = False
-    reason: str | None = None
-    """Why it is impossible, or what it needs beyond the memory."""
+    reason: Reason | None = None
+    """Why it is infeasible, or what it needs beyond the memory."""
 
     @property
     def possible(self) -> bool:
@@ -95,7 +93,7 @@ class Change(NamedTuple):
     patch: Mapping[str, Any]
     """Options of a question and their new values; None for one that others decide."""
     layout: Layout | None
-    reason: str | None = None
+    reason: Reason | None = None
     """Why there is no such layout."""
 
 
@@ -105,7 +103,7 @@ class Step(NamedTuple):
     axis: str
     value: Any
     current: bool
-    """Whether it is the value that there is."""
+    """Whether it is the present value."""
     patch: Mapping[str, Any]
     """As in `Change`."""
     layout: Layout | None
@@ -113,36 +111,36 @@ class Step(NamedTuple):
     tokens_per_s_per_gpu: float | None
 
 
-def steps_of(asked: Asked) -> dict[str, tuple[Step, ...]]:
+def steps_of(setup: Setup) -> dict[str, tuple[Step, ...]]:
     """Return, for each axis that applies, the values to choose from and what they come to."""
     changes = {
-        axis: [(value, changed(asked, {axis: value})) for value in values]
-        for axis, values in offered(asked).items()
+        axis: [(value, changed(setup, {axis: value})) for value in values]
+        for axis, values in offered(setup).items()
     }
     every = [change for pairs in changes.values() for _, change in pairs]
-    found = outcomes(asked, every)
+    found = outcomes(setup, every)
     return {
-        axis: tuple(_step(asked, axis, value, change, found[id(change)]) for value, change in pairs)
+        axis: tuple(_step(setup, axis, value, change, found[id(change)]) for value, change in pairs)
         for axis, pairs in changes.items()
     }
 
 
-def _step(asked: Asked, axis: str, value: Any, change: Change, outcome: Outcome) -> Step:
+def _step(setup: Setup, axis: str, value: Any, change: Change, outcome: Outcome) -> Step:
     rate = None
     if change.layout is not None and outcome.time_s is not None:
-        rate = float(asked.workload.tokens / outcome.time_s / change.layout.devices)
-    current = value == current_value(asked, axis)
+        rate = float(setup.workload.tokens / outcome.time_s / change.layout.devices)
+    current = value == current_value(setup, axis)
     return Step(axis, value, current, change.patch, change.layout, outcome, rate)
 
 
-def current_value(asked: Asked, axis: str) -> Any:
-    """Return the value of an axis that there is."""
-    return asked.gpus if axis == "gpus" else getattr(asked.layout, axis)
+def current_value(setup: Setup, axis: str) -> Any:
+    """Return the present value of an axis."""
+    return setup.gpus if axis == "gpus" else getattr(setup.layout, axis)
 
 
-def changed(asked: Asked, values: Mapping[str, Any]) -> Change:
+def changed(setup: Setup, values: Mapping[str, Any]) -> Change:
     """Return a layout with some axes changed: the devices kept, unless they are among these."""
-    layout, own = asked.layout, dict(_with_company(asked.layout, values))
+    layout, own = setup.layout, dict(_with_company(setup.layout, values))
     gpus = own.pop("gpus", None)
     inner = {name: own.get(name, getattr(layout, name)) for name in _INNER}
     size = inner["tp"] * inner["cp"] * inner["pp"]
@@ -150,15 +148,14 @@ def changed(asked: Asked, values: Mapping[str, Any]) -> Change:
     if "dp" in own:
         gpus = size * own["dp"]
     elif degrees or gpus is not None:
-        gpus = gpus or asked.gpus
+        gpus = gpus or setup.gpus
     patch = {name: value for name, value in own.items() if name != "dp"}
     if gpus is None:
         return _made(layout, patch, own)
     patch |= {"gpus": gpus, "dp": None}
     if gpus % size:
-        written = f"{' x '.join(_INNER)} = {' x '.join(map(str, inner.values()))} = {size}"
-        reason = str(BadValueError("gpus", gpus, f"a multiple of {written}"))
-        return Change(patch, None, reason)
+        product = f"{' x '.join(_INNER)} = {' x '.join(map(str, inner.values()))} = {size}"
+        return Change(patch, None, _GPUS.reason(product, gpus))
     return _made(layout, patch, {**own, "dp": gpus // size})
 
 
@@ -173,21 +170,16 @@ def _with_company(layout: Layout, values: Mapping[str, Any]) -> Mapping[str, Any
 def _made(layout: Layout, patch: Mapping[str, Any], own: Mapping[str, Any]) -> Change:
     try:
         return Change(patch, replace(layout, **own))
-    except BadValueError as error:
-        return Change(patch, None, rule_of(error))
+    except InfeasibleError as error:
+        return Change(patch, None, error.reason)
 
 
-def rule_of(error: ShardcostError) -> str:
-    """Return the rule that a layout breaks in the words of the error, without the layout itself."""
-    rule = getattr(error, "rule", "")
-    if rule.startswith("possible for "):
-        return str(rule.partition(": ")[2])
-    if rule.startswith("possible (") and rule.endswith(")"):
-        return str(rule[len("possible (") : -1])
-    return str(error)
+def reason_of(error: ShardcostError) -> Reason:
+    """Return why there is no estimate of a layout: a broken rule, or what cannot be priced."""
+    return error.reason if isinstance(error, InfeasibleError) else Reason("no_price", str(error))
 
 
-def outcomes(asked: Asked, changes: Iterable[Change]) -> dict[int, Outcome]:
+def outcomes(setup: Setup, changes: Iterable[Change]) -> dict[int, Outcome]:
     """Return what some changes come to, by the identity of each."""
     found: dict[int, Outcome] = {}
     alike: dict[Layout, list[int]] = defaultdict(list)
@@ -196,46 +188,35 @@ def outcomes(asked: Asked, changes: Iterable[Change]) -> dict[int, Outcome]:
             found[id(change)] = Outcome(reason=change.reason)
         else:
             alike[change.layout].append(id(change))
-    for layout, outcome in zip(alike, _priced(asked, list(alike)), strict=True):
+    for layout, outcome in zip(alike, _priced(setup, list(alike)), strict=True):
         found.update(dict.fromkeys(alike[layout], outcome))
     return found
 
 
-def forbidden(asked: Asked, layout: Layout) -> str | None:
-    """Return the first rule of the model, the workload and the schedule against a layout."""
-    workload = asked.workload
-    setting = setting_of(asked.model, layout, workload, asked.software)
-    found = dict(problems(asked.model, setting, workload))
-    if isinstance(workload, Train):
-        runs = workload.global_batch // (layout.dp * layout.micro_batch)
-        found |= schedule_problems(layout.schedule, layout.pp, runs, layout.virtual_stages)
-    return next((reason for reason, where in found.items() if where), None)
-
-
-def _priced(asked: Asked, layouts: Sequence[Layout]) -> list[Outcome]:
+def _priced(setup: Setup, layouts: Sequence[Layout]) -> list[Outcome]:
     """Return what layouts come to, those that run the same formulas together."""
     found: dict[int, Outcome] = {}
     families: dict[Any, list[int]] = defaultdict(list)
     for number, layout in enumerate(layouts):
-        reason = forbidden(asked, layout)
+        reason = first_reason(setup.model, layout, setup.workload)
         if reason is not None:
             found[number] = Outcome(reason=reason)
         else:
-            families[_family(asked, layout)].append(number)
+            families[_family(setup, layout)].append(number)
     for numbers in families.values():
         some = [layouts[number] for number in numbers]
-        found.update(zip(numbers, _family_priced(asked, some), strict=True))
+        found.update(zip(numbers, _family_priced(setup, some), strict=True))
     return [found[number] for number in range(len(layouts))]
 
 
-def _family(asked: Asked, layout: Layout) -> tuple[Any, ...]:
+def _family(setup: Setup, layout: Layout) -> tuple[Any, ...]:
     """Return what layouts must share to be priced as arrays.
 
     Whole sequences attend in another way than parts of them. A group beyond the last domain has no
     price without a network, and none of an array would have one.
     """
     chosen = tuple(getattr(layout, each.name) for each in fields(layout) if each.name in _CHOICES)
-    apart = asked.cluster.network is None and layout.devices > asked.cluster.tiers[-1].gpus
+    apart = setup.cluster.network is None and layout.devices > setup.cluster.tiers[-1].gpus
     return *chosen, layout.cp > 1, _degrees(layout) if apart else ()
 
 
@@ -246,13 +227,13 @@ def _degrees(layout: Layout) -> tuple[Any, ...]:
     return tuple(getattr(layout, name) for name in _NUMBERS)
 
 
-def _family_priced(asked: Asked, layouts: Sequence[Layout]) -> list[Outcome]:
+def _family_priced(setup: Setup, layouts: Sequence[Layout]) -> list[Outcome]:
     try:
-        times, peaks = _figures(asked, _together(layouts))
+        times, peaks = _figures(setup, _together(layouts))
     except ShardcostError as error:
         if len(layouts) == 1:
-            return [Outcome(reason=rule_of(error))]
-        return [each for layout in layouts for each in _family_priced(asked, [layout])]
+            return [Outcome(reason=reason_of(error))]
+        return [each for layout in layouts for each in _family_priced(setup, [layout])]
     shape = (len(layouts),)
     rows = zip(
         layouts,
@@ -260,7 +241,7 @@ def _family_priced(asked: Asked, layouts: Sequence[Layout]) -> list[Outcome]:
         np.broadcast_to(peaks, shape).tolist(),
         strict=True,
     )
-    return [_outcome(asked, *row) for row in rows]
+    return [_outcome(setup, *row) for row in rows]
 
 
 def _together(layouts: Sequence[Layout]) -> Layout:
@@ -272,77 +253,73 @@ def _together(layouts: Sequence[Layout]) -> Layout:
     return replace(layouts[0], **arrays) if arrays else layouts[0]
 
 
-def _figures(asked: Asked, layout: Layout) -> tuple[Any, Any]:
-    given = (asked.model, asked.cluster, layout, asked.workload, asked.software)
+def _figures(setup: Setup, layout: Layout) -> tuple[Any, Any]:
+    given = (setup.model, setup.cluster, layout, setup.workload, setup.software)
     program, _, work = priced(*given)
-    return total_s(program, work), _held(asked, layout).peak_bytes
+    return total_s(program, work), _held(setup, layout).peak_bytes
 
 
-def _held(asked: Asked, layout: Layout) -> Memory:
-    return held(asked.model, asked.cluster.device, layout, asked.workload, asked.software)
+def _held(setup: Setup, layout: Layout) -> Memory:
+    return held(setup.model, setup.cluster.device, layout, setup.workload, setup.software)
 
 
-def _outcome(asked: Asked, layout: Layout, time_s: float, peak_bytes: float) -> Outcome:
-    if peak_bytes <= asked.cluster.device.memory_bytes:
+def _outcome(setup: Setup, layout: Layout, time_s: float, peak_bytes: float) -> Outcome:
+    if peak_bytes <= setup.cluster.device.memory_bytes:
         return Outcome(time_s, peak_bytes, fits=True)
-    return Outcome(time_s, peak_bytes, reason=_held(asked, layout).reason())
+    words = _held(setup, layout).reason() or ""
+    return Outcome(time_s, peak_bytes, reason=Reason("does_not_fit_memory", words))
 
 
-def runs(asked: Asked, layout: Layout | None) -> bool:
-    """Return whether frameworks run a layout: virtual stages must have equal layers."""
-    return layout is not None and not any(uneven_chunks(asked.model, layout).values())
-
-
-def fitting(asked: Asked, changes: Iterable[Change]) -> list[Change]:
+def fitting(setup: Setup, changes: Iterable[Change]) -> list[Change]:
     """Return the changes that are possible by every rule and fit the memory."""
-    device = asked.cluster.device
+    device = setup.cluster.device
     return [
         each
         for each in changes
         if each.layout is not None
-        and forbidden(asked, each.layout) is None
-        and _held(asked, each.layout).peak_bytes <= device.memory_bytes
+        and first_reason(setup.model, each.layout, setup.workload) is None
+        and _held(setup, each.layout).peak_bytes <= device.memory_bytes
     ]
 
 
-def offered(asked: Asked, gpus: int | None = None) -> dict[str, list[Any]]:
-    """Return the axes that apply, each with its values; the one that there is is among them.
+def offered(setup: Setup, gpus: int | None = None) -> dict[str, list[Any]]:
+    """Return the axes that apply, each with its values, the present one included.
 
     Args:
-        asked: The layout that there is.
-        gpus: Devices to divide; as many as there are if None.
+        setup: The present layout.
+        gpus: Devices to divide; the present ones if None.
     """
-    return {**dict(_degrees_offered(asked, gpus or asked.gpus)), **dict(_choices_offered(asked))}
+    return {**dict(_degrees_offered(setup, gpus or setup.gpus)), **dict(_choices_offered(setup))}
 
 
-def _degrees_offered(asked: Asked, gpus: int) -> Iterator[tuple[str, list[int]]]:
-    layout, model = asked.layout, asked.model
-    node, domain = int(asked.cluster.gpus_per_node), int(asked.cluster.tiers[-1].gpus)
+def _degrees_offered(setup: Setup, gpus: int) -> Iterator[tuple[str, list[int]]]:
+    layout, model = setup.layout, setup.model
+    node, domain = int(setup.cluster.gpus_per_node), int(setup.cluster.tiers[-1].gpus)
     most = max(2 * gpus, min(_TIMES_GPUS * max(gpus, node), _MOST_GPUS))
     wholes = (each for size in (1, node, domain) for each in _doubled(size, most))
-    yield "gpus", sorted({*wholes, asked.gpus})
-    heads, tokens, layers = _heads(asked), _tokens(asked.workload), int(model.num_layers)
-    whole = not isinstance(asked.workload, Decode)  # a cache may be spread unevenly
+    yield "gpus", sorted({*wholes, setup.gpus})
+    heads, tokens, layers = _heads(setup), _tokens(setup.workload), int(model.num_layers)
+    whole = not isinstance(setup.workload, Decode)  # a cache may be spread unevenly
     yield "tp", _divisions(gpus, heads or gpus, int(layout.tp), even=heads is not None)
     yield (
         "cp",
         _divisions(gpus, tokens, int(layout.cp), even=whole),
     )
     yield "pp", _divisions(gpus, layers, int(layout.pp), even=False)
-    dp, inner = int(layout.dp), asked.gpus // int(layout.dp)
-    replicas = min(most // inner, _sequences(asked.workload) // int(layout.micro_batch))
+    dp, inner = int(layout.dp), setup.gpus // int(layout.dp)
+    replicas = min(most // inner, _sequences(setup.workload) // int(layout.micro_batch))
     yield "dp", sorted({*_doubled(1, replicas), *_doubled(dp, replicas), *_halved(dp)})
     experts = model.most_experts
     if experts:
         yield "ep", sorted({*divisors(experts), int(layout.ep)})
 
 
-def _choices_offered(asked: Asked) -> Iterator[tuple[str, list[Any]]]:
-    layout, workload = asked.layout, asked.workload
+def _choices_offered(setup: Setup) -> Iterator[tuple[str, list[Any]]]:
+    layout, workload = setup.layout, setup.workload
     if isinstance(workload, Train):
-        pp, layers = int(layout.pp), int(asked.model.num_layers)
-        even = {*divisors(layers), *divisors(layers + 2)}
-        virtual_stages = {each for each in even if pp * each in even} if pp > 1 else {1, 2}
+        pp, layers = int(layout.pp), int(setup.model.num_layers)
+        even = {stages for places in LAYER_PLACES for stages in divisors(layers + places)}
+        virtual_stages = {stages for stages in even if pp * stages in even} if pp > 1 else {1, 2}
         yield "virtual_stages", sorted({*virtual_stages, 1, int(layout.virtual_stages)})
         sequences = divisors(max(1, int(workload.global_batch) // int(layout.dp)))
         few = takewhile(lambda each: each <= _MOST_SEQUENCES, sequences)
@@ -380,12 +357,12 @@ def _divisions(gpus: int, parts: int, current: int, *, even: bool) -> list[int]:
     return sorted({*_doubled(1, most), *whole, current})
 
 
-def _heads(asked: Asked) -> int | None:
+def _heads(setup: Setup) -> int | None:
     """Return how many heads tensor parallelism divides, at most; None where there are none."""
-    if asked.layout.scheme != "1d":
+    if setup.layout.scheme != "1d":
         return None
     names = ("heads", "key_heads")
-    parts = [block.attention for block in asked.model.blocks]
+    parts = [block.attention for block in setup.model.blocks]
     return max((int(getattr(part, name, 0)) for part in parts for name in names), default=0) or None
 
 

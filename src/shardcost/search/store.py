@@ -26,7 +26,7 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from shardcost.errors import BadTypeError, BadValueError, FormatError
+from shardcost.errors import BadTypeError, BadValueError, FormatError, Reason
 from shardcost.files import write_whole
 from shardcost.search.parts import Columns, Part
 from shardcost.search.question import Question
@@ -149,7 +149,7 @@ class Store:
 def summary_of(part: Part) -> dict[str, Any]:
     """Return a part without its table as plain values."""
     found: dict[str, Any] = {name: getattr(part, name) for name in _COUNTS}
-    found["rejected"] = dict(part.rejected)
+    found["rejected"] = [[*reason, count] for reason, count in part.rejected.items()]
     for name in _TABLES:
         table: Columns = getattr(part, name)
         found[name] = {column: values.tolist() for column, values in table.items()}
@@ -169,7 +169,13 @@ def part_of_summary(summary: dict[str, Any]) -> Part:
     for name in _TABLES:
         values[name] = {column: np.array(each) for column, each in summary[name].items()}
     by_axis = {(axis, value): score for axis, value, score in summary["by_axis"]}
-    return Part(rejected=Counter(summary["rejected"]), by_axis=by_axis, **values)
+    rejected = Counter(
+        {
+            Reason(code, message, tuple(stated)): count
+            for code, message, stated, count in summary["rejected"]
+        }
+    )
+    return Part(rejected=rejected, by_axis=by_axis, **values)
 
 
 def _target(out: str | Path) -> Path:

@@ -21,7 +21,7 @@ from shardcost.estimate.price import Prices
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.model import Attention, Block, FeedForward, Model
-from shardcost.program.assemble import check
+from shardcost.program.feasibility import check_feasible
 from shardcost.program.layer import layer
 from shardcost.program.operations import Collective, Operations, Passes
 from shardcost.program.setting import setting_of
@@ -63,7 +63,7 @@ def passes_of(row: Row, workload: Workload, micro_batch: int = 1) -> Passes:
     layout = Layout(tp=whole_cell(row, "tp"), micro_batch=micro_batch)
     model = model_of(row)
     setting = setting_of(model, layout, workload, torch())
-    check(model, setting, workload)
+    check_feasible(model, layout, workload)
     return layer(setting, model.blocks[0])
 
 
