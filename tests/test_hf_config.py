@@ -15,7 +15,7 @@ from shardcost import BadTypeError, FormatError, Model
 from shardcost.files import read_text
 from shardcost.formats.hf_config import looks_like_hf_config
 from shardcost.formats.hf_fields import UnknownFamilyWarning, families
-from shardcost.formats.safe_json import MOST_BYTES, parse_object
+from shardcost.formats.opened import MOST_JSON_BYTES, parse_object
 from shardcost.model import Attention, Experts, LatentAttention, LinearAttention
 
 TINY = json.loads((Path(__file__).parent / "data" / "hf_tiny.json").read_text())["models"]
@@ -306,7 +306,7 @@ def test_hostile_files(tmp_path: Path, content: bytes, message: str) -> None:
 def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text("\ufeff" + json.dumps(LLAMA))
-    assert parse_object(read_text(file, MOST_BYTES), "x") == LLAMA
+    assert parse_object(read_text(file, MOST_JSON_BYTES), "x") == LLAMA
 
 
 json_values = st.recursive(

@@ -18,10 +18,8 @@ from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.exact.algorithms import COLLECTIVES
 from shardcost.errors import FormatError, ShardcostError
 from shardcost.formats import bus_ratio, nccl_inspector, nccl_tests, nccl_tests_json, osu
-from shardcost.formats.collective_names import canonical_collective
-from shardcost.formats.log_lines import text_of_log
-from shardcost.formats.opened import chunks_of, head_of
-from shardcost.formats.reading import MeasurementLog, PassedOver, Run
+from shardcost.formats.opened import chunks_of, head_of, text_of_log
+from shardcost.formats.reading import MeasurementLog, PassedOver, Run, canonical_collective
 
 READERS: tuple[ModuleType, ...] = (nccl_tests, nccl_tests_json, nccl_inspector, osu)
 HEADER = (

@@ -18,9 +18,8 @@ from shardcost.errors import FormatError, shown
 from shardcost.files import is_folder, read_text
 from shardcost.formats import osu
 from shardcost.formats.hf_config import looks_like_hf_config, model_of_file
-from shardcost.formats.opened import head_of
+from shardcost.formats.opened import MOST_JSON_BYTES, head_of, parse_object
 from shardcost.formats.reading import MeasurementLog, Reading, Tick, no_tick
-from shardcost.formats.safe_json import MOST_BYTES, parse_object
 from shardcost.formats.tables import Table, begins_like_a_table, read_table
 from shardcost.model import Model
 
@@ -96,7 +95,7 @@ def _reader(head: str) -> ModuleType | None:
 
 
 def _refuse_other_json(path: Path) -> None:
-    if not looks_like_hf_config(parse_object(read_text(path, MOST_BYTES), str(path))):
+    if not looks_like_hf_config(parse_object(read_text(path, MOST_JSON_BYTES), str(path))):
         raise FormatError(str(path), f"is JSON, but not of a kind that is read: {KINDS}")
 
 

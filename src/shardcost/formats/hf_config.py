@@ -20,7 +20,7 @@ from shardcost.errors import BadTypeError, FormatError, ShardcostError, shown
 from shardcost.files import is_folder, read_text
 from shardcost.formats.hf_fields import ALIASES, Config, UnknownFamilyWarning
 from shardcost.formats.hf_layers import blocks
-from shardcost.formats.safe_json import MOST_BYTES, parse_object
+from shardcost.formats.opened import MOST_JSON_BYTES, parse_object
 from shardcost.model import Model
 
 _TOWERS: Final = ("vision_config", "audio_config")
@@ -38,13 +38,15 @@ def read_hf_config(config: str | Path | Mapping[str, Any], *, name: str | None =
     path = Path(config)
     if is_folder(path):
         path = path / "config.json"
-    text = read_text(path, MOST_BYTES)
+    text = read_text(path, MOST_JSON_BYTES)
     from hashlib import sha256
 
     digest = sha256(text.encode()).hexdigest()
     source = f"Hugging Face config {path.name}, sha256 {digest[:16]}…"
     beside = path.with_name("hf_quant_config.json")
-    quantized = parse_object(read_text(beside, MOST_BYTES), str(beside)) if beside.is_file() else {}
+    quantized = (
+        parse_object(read_text(beside, MOST_JSON_BYTES), str(beside)) if beside.is_file() else {}
+    )
     return _model(
         parse_object(text, str(path)), str(path), name or _file_name(path), source, quantized
     )

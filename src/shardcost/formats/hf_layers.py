@@ -155,7 +155,7 @@ def _layer_types(config: Config, layers: int) -> list[str]:
 
 
 def _every(key: str) -> _Pattern:
-    """Full attention in every so-manieth layer."""
+    """Return the pattern of full attention in every n-th layer, where `key` states n."""
 
     def pattern(config: Config) -> _IsFull:
         every = config.whole(key) or config.whole(f"_{key}") or 1

@@ -36,9 +36,8 @@ from shardcost.formats.kineto_names import (
     plain,
     whole,
 )
-from shardcost.formats.opened import chunks_of
+from shardcost.formats.opened import chunks_of, members_of
 from shardcost.formats.reading import MOST_US, PassedOver, Reading, Tick, library_on, no_tick
-from shardcost.formats.safe_json import members_of
 from shardcost.formats.time_sets import Floats, Intervals, Union
 
 KIND: Final = "kineto"

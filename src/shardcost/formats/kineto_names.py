@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from shardcost.formats.collective_names import canonical_collective
+from shardcost.formats.reading import canonical_collective
 
 UNKNOWN: Final = "unknown"
 _MOST_ELEMENTS: Final = 2**50

@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from shardcost.errors import FormatError
 from shardcost.formats.bus_ratio import ONCE
-from shardcost.formats.collective_names import canonical_collective
-from shardcost.formats.log_lines import lines_of
+from shardcost.formats.opened import finite, lines_of, members_of
 from shardcost.formats.reading import (
     LEAST_US,
     MOST_RUNS,
@@ -29,9 +28,9 @@ from shardcost.formats.reading import (
     Point,
     Run,
     Tick,
+    canonical_collective,
     no_tick,
 )
-from shardcost.formats.safe_json import finite, members_of
 from shardcost.units import GIGA
 
 KIND: Final = "nccl-inspector"

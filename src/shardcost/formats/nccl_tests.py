@@ -24,8 +24,6 @@ from shardcost.formats.bus_ratio import (
     ranks_allowed,
     ratio_of,
 )
-from shardcost.formats.collective_names import canonical_collective
-from shardcost.formats.log_lines import lines_of, processes_in
 from shardcost.formats.nccl_tests_rows import (
     ROW_ENDS,
     Half,
@@ -37,6 +35,7 @@ from shardcost.formats.nccl_tests_rows import (
     parsed_row,
     row_in,
 )
+from shardcost.formats.opened import lines_of, processes_in
 from shardcost.formats.reading import (
     MOST_RUNS,
     MOST_SIZE_BYTES,
@@ -45,6 +44,7 @@ from shardcost.formats.reading import (
     Point,
     Run,
     Tick,
+    canonical_collective,
     library_on,
     no_tick,
 )

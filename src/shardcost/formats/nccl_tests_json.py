@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from shardcost.errors import FormatError
 from shardcost.formats.bus_ratio import Interval, likeliest_ranks, ranks_allowed, ratio_of
-from shardcost.formats.collective_names import canonical_collective
-from shardcost.formats.log_lines import text_of_log
 from shardcost.formats.nccl_tests import KIND, dtype_of, version_of
+from shardcost.formats.opened import MOST_JSON_BYTES, finite, members_of, parse_object, text_of_log
 from shardcost.formats.reading import (
     LEAST_US,
     MOST_SIZE_BYTES,
@@ -29,11 +28,11 @@ from shardcost.formats.reading import (
     Point,
     Run,
     Tick,
+    canonical_collective,
     first_runs,
     library_on,
     no_tick,
 )
-from shardcost.formats.safe_json import MOST_BYTES, finite, members_of, parse_object
 from shardcost.units import GIGA
 
 _MOST_RANKS: Final = 10**7
@@ -54,7 +53,7 @@ def looks_like(head: str) -> bool:
 def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
     """Return the runs that a report holds."""
     passed_over = PassedOver()
-    report = _report(text_of_log(path, passed_over, MOST_BYTES, tick), str(path), passed_over)
+    report = _report(text_of_log(path, passed_over, MOST_JSON_BYTES, tick), str(path), passed_over)
     machine = _Machine.of(report)
     results = list(_results(report, passed_over))
     runs, beyond = first_runs(

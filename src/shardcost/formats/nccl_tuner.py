@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from shardcost.errors import BadValueError, FormatError
-from shardcost.formats.collective_names import canonical_collective
 from shardcost.formats.opened import text_of
 from shardcost.formats.reading import (
     LEAST_US,
@@ -29,6 +28,7 @@ from shardcost.formats.reading import (
     Run,
     Tick,
     Unread,
+    canonical_collective,
     counted,
     first_runs,
     no_tick,

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from shardcost.errors import FormatError
-from shardcost.formats.collective_names import canonical_collective
-from shardcost.formats.log_lines import lines_of, processes_in
+from shardcost.formats.opened import lines_of, processes_in
 from shardcost.formats.reading import (
     LEAST_US,
     MOST_SIZE_BYTES,
@@ -25,6 +24,7 @@ from shardcost.formats.reading import (
     Point,
     Run,
     Tick,
+    canonical_collective,
     first_runs,
     no_tick,
 )
