@@ -302,7 +302,7 @@ def _add_files(app: FastAPI, dispatcher: Dispatcher) -> None:
 
 
 def _add_pages(app: FastAPI) -> None:
-    assets = Assets()
+    assets = Assets({"options.js": asks.page_module()})
     pages = {"/": "index.html", "/api": "api.html", "/favicon.ico": "favicon.svg"}
 
     async def page(request: Request) -> Response:

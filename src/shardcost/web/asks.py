@@ -205,3 +205,45 @@ FIRST: Final[dict[str, tuple[type[Asked], dict[str, Any]]]] = {
 def field_values(kind: type[Asked], fields: dict[str, Any]) -> dict[str, Any]:
     """Return all fields of a question, those that were left out too."""
     return kind.model_validate(fields).model_dump()
+
+
+def page_module() -> bytes:
+    """Return the table of options as the module that the page's controls are made from."""
+    from json import dumps
+
+    from shardcost.search.objectives import OBJECTIVES
+
+    groups = {"machine": MACHINE, "layout": LAYOUT, "workload": WORKLOAD}
+    table = {
+        "first": EXAMPLE,
+        "options": [
+            _on_page(option) | {"group": group} for group, rows in groups.items() for option in rows
+        ],
+        "search": [_on_page(option) for option in SEARCH],
+        "axes": [
+            _on_page(option) | {"fixed": option.axis == "fixed"}
+            for name, option in options.AXES.items()
+            if name not in options.OWN_AXES
+        ],
+        "objectives": {name: aim.label for name, aim in OBJECTIVES.items()},
+    }
+    return f"export const TABLE = {dumps(table, ensure_ascii=False)};\n".encode()
+
+
+def _on_page(option: Option) -> dict[str, Any]:
+    """Return what the page has to know of an option."""
+    return {
+        "name": option.name,
+        "kind": option.kind,
+        "label": option.label,
+        "hint": option.help,
+        "phases": option.applies_to,
+        "choices": option.choices,
+        "default": option.default,
+        "least": option.least,
+        "required": option.required,
+        "axis": option.axis,
+        "place": option.place,
+        "start": dict(option.start),
+        "example": option.example,
+    }

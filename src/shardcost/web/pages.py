@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -33,8 +34,7 @@ class Asset:
     tag: str
 
 
-def _asset(path: Path) -> Asset:
-    content = path.read_bytes()
+def _asset(path: Path, content: bytes) -> Asset:
     tag = f'"{sha256(content).hexdigest()[:20]}"'
     zipped = gzip.compress(content, 6, mtime=0)
     return Asset(content, zipped, TYPES[path.suffix], tag)
@@ -43,10 +43,12 @@ def _asset(path: Path) -> Asset:
 class Assets:
     """The files of the folder by name, such as ``panels/ring.js``.
 
-    A file that changes while the server runs is read again; added files are not seen.
+    A file that changes while the server runs is read again; added files are not seen. Some are
+    `made` from content rather than read from the folder.
     """
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, made: Mapping[str, bytes], folder: Path = FOLDER) -> None:
+        self.made = {name: _asset(Path(name), content) for name, content in made.items()}
         files = sorted(path for path in folder.rglob("*") if path.suffix in TYPES)
         self.paths = {path.relative_to(folder).as_posix(): path for path in files}
         self.loaded: dict[str, tuple[int, Asset]] = {}
@@ -55,12 +57,12 @@ class Assets:
         """Return a file of the listing; None for any other name."""
         path = self.paths.get(name)
         if path is None:
-            return None
+            return self.made.get(name)
         try:
             changed = path.stat().st_mtime_ns
             known = self.loaded.get(name)
             if known is None or known[0] != changed:
-                self.loaded[name] = known = changed, _asset(path)
+                self.loaded[name] = known = changed, _asset(path, path.read_bytes())
         except OSError:
             return None
         return known[1]

@@ -5,60 +5,20 @@
 import { byId, h } from "./dom.js";
 import * as format from "./format.js";
 import { Slider } from "./slider.js";
-import { applies } from "./state.js";
+import { applies, OPTIONS } from "./state.js";
 
 /** @typedef {import("./state.js").Ask} Ask */
+/** @typedef {import("./state.js").Option} Option */
 /** @typedef {import("./slider.js").Step} Step */
 /** @typedef {{set: (patch: Ask, how?: {push?: boolean}) => void, ask: () => Ask}} Owner */
 
-/** Axes that are sliders: name and what it is. @type {Record<string, [string, string]>} */
-const AXES = {
-  gpus: ["GPUs", "in all: tp x cp x pp x dp"],
-  tp: ["Tensor", "GPUs that share each layer's matrices"],
-  cp: ["Context", "GPUs that share each sequence"],
-  pp: ["Pipeline", "stages of consecutive layers"],
-  dp: ["Data", "replicas that divide the batch"],
-  ep: ["Expert", "GPUs that the experts of a layer are spread over"],
-  virtual_stages: ["Virtual stages", "virtual pipeline stages of each rank (VP), interleaved"],
-  micro_batch: ["Micro-batch", "sequences that a replica works on at a time"],
-  zero: ["ZeRO", "what dp shards: 1 optimizer, 2 gradients too, 3 weights too"],
-};
-
-/** Until the server has said which axes there are. @type {Record<string, string[]>} */
-const USUAL_AXES = {
-  train: ["gpus", "tp", "cp", "pp", "dp", "virtual_stages", "micro_batch", "zero"],
-  prefill: ["gpus", "tp", "cp", "pp", "dp"],
-  decode: ["gpus", "tp", "cp", "pp", "dp"],
-};
-
-/** Choices of a layout that change with a list. @type {Record<string, string>} */
-const CHOICES = { recompute: "Recompute", schedule: "Schedule" };
-/** @type {Record<string, string>} */
-const MORE_CHOICES = {
-  scheme: "TP scheme",
-  context_scheme: "Context by",
-  order: "Nearest first",
-};
-
-/** Sizes of the work: label, least, what it is. @type {Record<string, [string, number, string]>} */
-const SIZES = {
-  batch: ["Batch", 1, "sequences over all replicas: of a training step, or at work at once"],
-  sequence_length: ["Sequence", 1, "tokens of a sequence"],
-  prompt_tokens: ["Prompt tokens", 1, "new tokens of each sequence"],
-  context_tokens: ["Context tokens", 1, "tokens of each sequence in the cache when the step begins"],
-};
-/** @type {Record<string, [string, number, string]>} */
-const MORE_SIZES = {
-  cached_tokens: ["Cached tokens", 0, "tokens of each sequence that are in the cache already"],
-  new_tokens: ["New tokens", 1, "tokens of each sequence in a step"],
-  document_tokens: ["Document", 1, "mean tokens of the documents packed into a sequence"],
-};
-/** @type {Record<string, [string, string]>} */
-const FORMATS = {
-  dtype: ["Products in", "dtype"],
-  cache_dtype: ["KV cache in", "dtype"],
-  gradient_dtype: ["Gradients in", "dtype"],
-  optimizer: ["Optimizer", "optimizer"],
+const SLIDERS = Object.values(OPTIONS).filter((each) => each.place === "slider");
+/** Options with a field of their own. */
+const PLACED = Object.values(OPTIONS).filter((each) => ["main", "more"].includes(each.place));
+/** Where fields stand, by group and place. @type {Record<string, string>} */
+const PLACES = {
+  "workload main": "work-fields", "workload more": "more-work-fields",
+  "layout main": "layout-choices", "layout more": "more-layout-fields",
 };
 
 const PASTED = "\u0000pasted";
@@ -69,7 +29,7 @@ export class Controls {
   constructor(owner) {
     this.owner = owner;
     /** @type {any} */
-    this.catalog = { models: [], clusters: [], networks: [], software: [], choices: {} };
+    this.catalog = { models: [], clusters: [], networks: [], software: [] };
     /** @type {any} */
     this.estimate = null;
     /** @type {Record<string, Step[]>} */
@@ -79,15 +39,14 @@ export class Controls {
     /** @type {Record<string, HTMLElement & Record<string, any>>} */
     this.inputs = {};
     this.buildSliders();
-    this.buildWork();
-    this.buildChoices();
+    for (const option of PLACED) byId(PLACES[`${option.group} ${option.place}`]).append(this.field(option));
     this.listen();
   }
 
   // ---------------------------------------------------------------------------- building
 
   buildSliders() {
-    for (const [axis, [name, hint]] of Object.entries(AXES)) {
+    for (const { name: axis, label: name, hint } of SLIDERS) {
       this.sliders[axis] = new Slider({
         axis, name, hint,
         text: (step) => stepText(axis, step),
@@ -97,43 +56,23 @@ export class Controls {
     }
   }
 
-  buildWork() {
-    for (const [field, [label, least, hint]] of Object.entries(SIZES)) {
-      byId("work-fields").append(this.sizeField(field, label, least, hint));
-    }
-    const more = byId("more-work-fields");
-    for (const [field, [label, least, hint]] of Object.entries(MORE_SIZES)) {
-      more.append(this.sizeField(field, label, least, hint));
-    }
-    for (const [field, [label]] of Object.entries(FORMATS)) more.append(this.list(field, label));
-    more.append(this.flag("adapters", "Train low-rank adapters only"));
+  /** @param {Option} option */
+  field(option) {
+    if (option.kind === "flag") return this.flag(option);
+    return option.kind === "word" ? this.list(option) : this.sizeField(option);
   }
 
-  buildChoices() {
-    const choices = byId("layout-choices");
-    choices.append(this.flag("sequence_parallel", "Sequence parallel"));
-    for (const [field, label] of Object.entries(CHOICES)) choices.append(this.list(field, label));
-    const more = byId("more-layout-fields");
-    for (const [field, label] of Object.entries(MORE_CHOICES)) more.append(this.list(field, label));
-    more.append(this.sizeField("shard_degree", "ZeRO over", 1, "ranks that share what ZeRO shards"));
-    more.append(this.sizeField("imbalance", "Imbalance", 1,
-      "tokens of the fullest rank's experts, over the mean of the ranks", "any"));
-  }
-
-  /**
-   * A number with buttons for its half and its double.
-   * @param {string} field @param {string} label @param {number} least @param {string} hint
-   * @param {string} [step]
-   */
-  sizeField(field, label, least, hint, step = "1") {
+  /** A number with buttons for its half and its double. @param {Option} option */
+  sizeField(option) {
+    const { name: field, label, hint } = option;
     const id = `field-${field}`;
     const input = h("input", {
-      type: "number", id, min: least, max: 1e9, step, inputmode: "numeric",
-      autocomplete: "off", title: hint, data: { field },
+      type: "number", id, min: option.least, max: 1e9, step: option.kind === "number" ? "any" : "1",
+      inputmode: "numeric", autocomplete: "off", title: hint, data: { field },
     });
-    input.addEventListener("input", () => this.typed(field, input, least));
+    input.addEventListener("input", () => this.typed(option, input));
     this.inputs[field] = input;
-    const by = (/** @type {number} */ factor) => () => this.scaled(field, input, factor, least);
+    const by = (/** @type {number} */ factor) => () => this.scaled(option, input, factor);
     return h(
       "div",
       { class: "field size", data: { row: field } },
@@ -154,21 +93,21 @@ export class Controls {
     );
   }
 
-  /** @param {string} field @param {string} label */
-  list(field, label) {
+  /** @param {Option} option */
+  list({ name: field, label, hint }) {
     const id = `field-${field}`;
-    const select = h("select", { id, data: { field } });
+    const select = h("select", { id, title: hint, data: { field } });
     select.addEventListener("change", () => {
       const step = this.steps[field]?.find((each) => each.value === select.value);
       this.owner.set(step?.set ?? { [field]: select.value || null });
     });
     this.inputs[field] = select;
     const row = { class: "field inline", data: { row: field } };
-    return h("div", row, h("label", { for: id }, label), select);
+    return h("div", row, h("label", { for: id, title: hint }, label), select);
   }
 
-  /** @param {string} field @param {string} label */
-  flag(field, label) {
+  /** @param {Option} option */
+  flag({ name: field, label, hint }) {
     const id = `field-${field}`;
     const box = h("input", { type: "checkbox", id, data: { field } });
     box.addEventListener("change", () => this.owner.set({ [field]: box.checked || null }));
@@ -176,7 +115,7 @@ export class Controls {
     return h(
       "div",
       { class: "field check", data: { row: field } },
-      box, h("label", { for: id }, label), h("span", { class: "effect", id: `${id}-effect` }),
+      box, h("label", { for: id, title: hint }, label), h("span", { class: "effect", id: `${id}-effect` }),
     );
   }
 
@@ -231,21 +170,21 @@ export class Controls {
     return { [axis]: step.value };
   }
 
-  /** @param {string} field @param {any} input @param {number} least */
-  typed(field, input, least) {
+  /** @param {Option} option @param {any} input */
+  typed({ name: field, least, required }, input) {
     const text = input.value.trim();
     const value = text === "" ? null : Number(text);
     const bad =
       !input.validity.valid || (value !== null && !(value >= least)) ||
-      (value === null && field in SIZES);
+      (value === null && required);
     input.setAttribute("aria-invalid", String(bad));
     if (!bad) this.owner.set({ [field]: value });
   }
 
-  /** @param {string} field @param {any} input @param {number} factor @param {number} least */
-  scaled(field, input, factor, least) {
-    const value = Number(input.value) || least || 1;
-    const next = Math.max(least, field === "imbalance" ? value * factor : Math.floor(value * factor));
+  /** @param {Option} option @param {any} input @param {number} factor */
+  scaled({ name: field, least, kind }, input, factor) {
+    const value = (Number(input.value) || least || 1) * factor;
+    const next = Math.max(least, kind === "number" ? value : Math.floor(value));
     input.value = String(next);
     input.setAttribute("aria-invalid", "false");
     this.owner.set({ [field]: next });
@@ -270,16 +209,11 @@ export class Controls {
       const each = /** @type {HTMLInputElement} */ (radio);
       each.checked = each.value === ask.phase;
     }
-    for (const field of Object.keys({ ...SIZES, ...MORE_SIZES, shard_degree: 0, imbalance: 0 })) {
-      this.showSize(field, ask);
-    }
-    for (const [field, [, choices]] of Object.entries(FORMATS)) this.showChoice(field, choices, ask);
-    for (const field of Object.keys({ ...CHOICES, ...MORE_CHOICES })) {
-      this.showChoice(field, field, ask);
-    }
-    for (const field of ["sequence_parallel", "adapters"]) {
-      this.inputs[field].checked = Boolean(ask[field]);
-      this.showRow(field, ask);
+    for (const { name, kind } of PLACED) {
+      if (kind === "flag") this.inputs[name].checked = Boolean(ask[name]);
+      else if (kind === "word") this.showChoice(name, ask);
+      else this.showSize(name, ask);
+      this.showRow(name, ask);
     }
     this.showAxes(ask);
   }
@@ -298,12 +232,12 @@ export class Controls {
     const cluster = named(clusters, (each) => [each.name, each.title]);
     fillList("on", cluster, ask.profile ? PASTED : ask.on, pasted(ask.profile, estimate?.cluster));
     const chosen = ask.network ?? estimate?.network;
-    const usual = !ask.network && chosen ? `${chosen} · usual` : "none";
+    const usual = !ask.network && chosen ? `${chosen} · default` : "none";
     fillList("network", [["", usual], ...named(networks, (each) => [each.name, each.title])],
       ask.network ?? "", null);
     const able = software.filter((/** @type {any} */ each) =>
       !each.phases || each.phases.includes(ask.phase));
-    const default_ = !ask.software && estimate?.software ? `${estimate.software} · usual` : "the usual";
+    const default_ = !ask.software && estimate?.software ? `${estimate.software} · default` : "default";
     fillList("software", [["", default_], ...named(able, (each) => [each.name, each.title])],
       ask.software ?? "", null);
   }
@@ -321,17 +255,15 @@ export class Controls {
     }
     const known = this.estimate?.workload?.[field] ?? this.estimate?.layout?.[field];
     input.placeholder = known === null || known === undefined ? "–" : String(known);
-    this.showRow(field, ask);
   }
 
-  /** @param {string} field @param {string} choices @param {Ask} ask */
-  showChoice(field, choices, ask) {
+  /** @param {string} field @param {Ask} ask */
+  showChoice(field, ask) {
     const select = this.inputs[field];
     const steps = this.steps[field];
-    const values = this.catalog.choices?.[choices] ?? (steps ?? []).map((each) => each.value);
     const now = this.estimate?.layout?.[field] ?? this.estimate?.workload?.[field];
-    const options = [["", now && !ask[field] ? `${format.words(now)} · usual` : "the usual"]];
-    for (const value of values) options.push([value, format.words(value)]);
+    const options = [["", now && !ask[field] ? `${format.words(now)} · default` : "default"]];
+    for (const value of OPTIONS[field].choices) options.push([value, format.words(value)]);
     fillSelect(select, options, ask[field] ?? "");
     for (const option of select.options) {
       const step = steps?.find((each) => each.value === option.value);
@@ -339,7 +271,6 @@ export class Controls {
       option.title = step ? stepText(field, step) : "";
       if (step?.time_s) option.textContent = `${format.words(step.value)}: ${format.time(step.time_s)}`;
     }
-    this.showRow(field, ask);
   }
 
   /** @param {string} field @param {Ask} ask */
@@ -357,12 +288,11 @@ export class Controls {
 
   /** @param {Ask} ask */
   showAxes(ask) {
-    const known = Object.keys(this.steps).filter((axis) => axis in AXES);
-    const shown = known.length ? known : USUAL_AXES[ask.phase];
+    const known = Object.keys(this.steps).length > 0; // which axes there are, once the server says so
     for (const [axis, slider] of Object.entries(this.sliders)) {
       const now = this.now(axis, ask);
       slider.element.hidden =
-        !shown.includes(axis) || !applies(axis, ask.phase) || (axis === "ep" && !this.mixes(ask));
+        (known && !(axis in this.steps)) || !applies(axis, ask.phase) || (axis === "ep" && !this.mixes(ask));
       slider.show(stepsAt(this.steps[axis], now));
     }
     const flags = this.steps.sequence_parallel;
@@ -379,7 +309,7 @@ export class Controls {
     const found = this.estimate;
     if (axis === "dp") return ask.dp ?? replicas(ask) ?? found?.layout.dp ?? 1;
     if (axis === "gpus") return ask.gpus ?? found?.gpus ?? 1;
-    return ask[axis] ?? found?.layout[axis] ?? (axis === "zero" ? 0 : 1);
+    return ask[axis] ?? found?.layout[axis] ?? OPTIONS[axis].default;
   }
 }
 

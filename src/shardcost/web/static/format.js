@@ -2,6 +2,8 @@
 // Numbers as people read them: the same text as shardcost.units and the reports write, digit for
 // digit, so that a figure on the page is found again in a terminal. Nothing is computed here.
 
+import { LAYOUT, OPTIONS } from "./state.js";
+
 /**
  * Return a value with a fixed count of decimals, ties to even as Python rounds them.
  * @param {number} value
@@ -137,29 +139,14 @@ export function layoutShort(layout) {
   return said.join("") || "tp1";
 }
 
-const USUAL = /** @type {const} */ ({
-  recompute: ["none", "recompute {}"],
-  schedule: ["1f1b", "{} schedule"],
-  zero: [0, "ZeRO {}"],
-  micro_batch: [1, "micro-batch {}"],
-  scheme: ["1d", "{} scheme"],
-  context_scheme: ["ring", "context by {}"],
-  order: ["tp-cp-dp-pp", "placed {}"],
-});
-
 /**
  * Return what of a layout is not the default, beside its degrees.
  * @param {Record<string, any>} layout
  */
 export function layoutExtras(layout) {
-  const said = layout.sequence_parallel ? ["sequence parallel"] : [];
-  for (const [name, [usual, form]] of Object.entries(USUAL)) {
-    const value = layout[name];
-    if (value !== undefined && value !== null && value !== usual) {
-      said.push(form.replace("{}", String(value).replace(/_/g, " ")));
-    }
-  }
-  return said.join(", ");
+  return LAYOUT.map((name) => OPTIONS[name]).filter(({ name, axis, default: usual }) =>
+    axis !== "degree" && !DEGREES.includes(name) && ![undefined, null, usual].includes(layout[name]),
+  ).map(({ name, label, kind }) => (kind === "flag" ? label : `${label} ${words(String(layout[name]))}`)).join(", ");
 }
 
 /** Return names as people write them. @param {string} name */

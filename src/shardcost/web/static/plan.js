@@ -5,7 +5,7 @@
 import { get, isAbort, post, remove } from "./api.js";
 import { announce, h, number } from "./dom.js";
 import * as format from "./format.js";
-import { applies, FREE, NEEDED } from "./state.js";
+import { AXES, LAYOUT, NEEDED, OBJECTIVES, OPTIONS, PLAN } from "./state.js";
 
 export const id = "plan";
 export const title = "Plan";
@@ -13,28 +13,6 @@ export const title = "Plan";
 const POLL_MS = [60, 120, 200, 300];
 const TRIFLE = 1e-9; // of the time: rounding, not a loss
 const WAITING = ["waiting", "running"];
-
-/** Fields of the search: label, placeholder, phases. @type {Record<string, [string, string, string[]?]>} */
-const LIMITS = {
-  max_tpot: ["TPOT at most", "50ms", ["decode"]],
-  max_ttft: ["TTFT at most", "500ms", ["prefill"]],
-  max_time: ["Step at most", "20s", ["train"]],
-  min_tokens_per_user: ["Tokens/s/user at least", "30", ["decode"]],
-  min_tokens_per_s: ["Tokens/s in all at least", "none"],
-  headroom: ["Memory to leave free", "10%"],
-};
-
-const OBJECTIVES = {
-  time: "least time", throughput: "most tokens/s/GPU", cost: "least cost of a token",
-  energy: "least energy of a token",
-};
-
-/** Fields of a layout that a row loads, with what they are when nothing is said. */
-const USUAL = /** @type {Record<string, any>} */ ({
-  tp: 1, cp: 1, pp: 1, ep: 1, virtual_stages: 1, micro_batch: 1, zero: 0, sequence_parallel: false,
-  recompute: "none", schedule: "1f1b", scheme: "1d", context_scheme: "ring", order: "tp-cp-dp-pp",
-  imbalance: 1, shard_degree: null,
-});
 
 /** @param {HTMLElement} root @param {any} page */
 export function mount(root, page) {
@@ -84,25 +62,20 @@ class Plan {
       this.showPrice();
       this.keep();
     });
-    this.form.append(h("div", { class: "field" }, h("label", { for: "plan-objective" }, "Look for"), objective));
-    this.form.append(
-      this.text("price", "Price of a GPU hour", "2.50"),
-      this.text("gpus", "GPUs in all", "8 or 8,16 or 1..64"),
-      this.text("batch", "Batch", "64 or 1..512"),
-      ...Object.entries(LIMITS).map(([name, [label, example]]) => this.text(name, label, example)),
-      this.text("top", "Layouts to show", "5"),
-    );
-    const more = h("details", { class: "more wide", id: "plan-fix" },
-      h("summary", {}, "What may vary: everything, unless it is fixed here"));
+    const [{ label: wanted }, ...fields] = PLAN;
+    this.form.append(h("div", { class: "field" }, h("label", { for: "plan-objective" }, wanted), objective));
+    this.form.append(...fields.map(({ name, label, example, default: usual, hint }) =>
+      this.text(name, label, example || String(usual ?? ""), hint)));
+    const more = h("details", { class: "more wide", id: "plan-fix" }, h("summary", {}, "Fix some axes"));
     const grid = h("div", { class: "plan-form" });
-    for (const axis of FREE) grid.append(this.text(`fix-${axis}`, format.words(axis), fixHint(axis)));
+    for (const axis of AXES) grid.append(this.text(`fix-${axis.name}`, axis.label, fixHint(axis), axis.hint));
     more.append(grid);
     this.form.append(more);
     this.showPrice();
   }
 
-  /** @param {string} name @param {string} label @param {string} example */
-  text(name, label, example) {
+  /** @param {string} name @param {string} label @param {string} example @param {string} hint */
+  text(name, label, example, hint) {
     const input = h("input", {
       type: "text", id: `plan-${name}`, placeholder: example, autocomplete: "off", maxlength: "80",
       spellcheck: "false",
@@ -112,7 +85,8 @@ class Plan {
     input.addEventListener("keydown", (event) => {
       if (/** @type {KeyboardEvent} */ (event).key === "Enter") this.search();
     });
-    return h("div", { class: "field", data: { plan: name } }, h("label", { for: `plan-${name}` }, label), input);
+    return h("div", { class: "field", data: { plan: name } },
+      h("label", { for: `plan-${name}`, title: hint }, label), input);
   }
 
   showPrice() {
@@ -153,12 +127,11 @@ class Plan {
     [this.ask, this.estimate] = [ask, estimate];
     const { phase } = ask;
     this.showKept();
-    for (const [name, [, , phases]] of Object.entries(LIMITS)) {
-      this.inputs[name].closest(".field").hidden = Boolean(phases && !phases.includes(phase));
+    for (const { name, phases } of PLAN) this.inputs[name].closest(".field").hidden = !phases.includes(phase);
+    for (const { name, phases } of AXES) {
+      this.inputs[`fix-${name}`].closest(".field").hidden = !phases.includes(phase);
     }
-    for (const axis of FREE) {
-      this.inputs[`fix-${axis}`].closest(".field").hidden = !applies(axis, phase);
-    }
+    this.showPrice();
     this.inputs.gpus.placeholder = String(estimate.gpus);
     this.inputs.batch.placeholder = String(ask.batch ?? NEEDED[phase].batch);
     this.markNow();
@@ -173,11 +146,9 @@ class Plan {
 
   /** What a result stands for: a question without its layout. */
   sameness() {
-    const { model, config, on, profile, network, software, phase, batch } = this.ask;
-    const { sequence_length, prompt_tokens, cached_tokens, context_tokens, new_tokens, dtype } = this.ask;
-    const own = this.inputs.batch.value ? null : batch;
-    return JSON.stringify([model, config, on, profile, network, software, phase, own,
-      sequence_length, prompt_tokens, cached_tokens, context_tokens, new_tokens, dtype]);
+    const asked = { ...this.ask, gpus: null, ...(this.inputs.batch.value ? { batch: null } : {}) };
+    for (const field of LAYOUT) delete asked[field];
+    return JSON.stringify(asked);
   }
 
   // ------------------------------------------------------------------------------ searching
@@ -186,14 +157,12 @@ class Plan {
   question() {
     /** @type {Record<string, any>} */
     const sent = { ...this.ask, gpus: this.estimate.gpus };
-    for (const field of [...FREE, "shard_degree", "imbalance"]) delete sent[field];
-    sent.objective = this.inputs.objective.value;
-    for (const name of ["gpus", "batch", "top", ...Object.keys(LIMITS)]) {
+    for (const field of LAYOUT) delete sent[field];
+    for (const { name, kind } of PLAN) {
       const text = this.inputs[name].value.trim();
-      const row = this.inputs[name].closest(".field");
-      if (text && !row.hidden) sent[name] = name === "top" ? Number(text) || text : text;
+      if (!text || this.inputs[name].closest(".field").hidden) continue;
+      sent[name] = ["whole", "number"].includes(kind) ? valueOf(text) : text;
     }
-    if (sent.objective === "cost") sent.price = this.inputs.price.value.trim() || null;
     const fixed = this.fixed();
     if (Object.keys(fixed).length) sent.fix = fixed;
     return sent;
@@ -202,11 +171,11 @@ class Plan {
   fixed() {
     /** @type {Record<string, any>} */
     const fix = {};
-    for (const axis of FREE) {
-      const input = this.inputs[`fix-${axis}`];
+    for (const { name } of AXES) {
+      const input = this.inputs[`fix-${name}`];
       const text = input.value.trim();
       if (!text || input.closest(".field").hidden) continue;
-      fix[axis] = text === "all" ? "all" : text.split(/[,\s]+/).filter(Boolean).map(valueOf);
+      fix[name] = text === "all" ? "all" : text.split(/[,\s]+/).filter(Boolean).map(valueOf);
     }
     return fix;
   }
@@ -323,7 +292,7 @@ class Plan {
   async drawFront(root, result) {
     try {
       const { frontChart } = await import("./charts.js");
-      root.append(h("h2", {}, "What cannot be had without giving something up"));
+      root.append(h("h2", {}, "Pareto front"));
       const place = h("div", {});
       root.append(place);
       frontChart(place, this.page, result, (/** @type {any} */ each) => this.load(each));
@@ -357,9 +326,9 @@ class Plan {
   patchOf(row) {
     /** @type {Record<string, any>} */
     const patch = { gpus: row.gpus, dp: null };
-    for (const [field, usual] of Object.entries(USUAL)) {
+    for (const field of LAYOUT) {
       const value = row.layout[field];
-      patch[field] = value === usual || value === undefined ? null : value;
+      if (field !== "dp") patch[field] = value === OPTIONS[field].default || value === undefined ? null : value;
     }
     if (!patch.tp) patch.tp = 1;
     if (row.cluster && !this.ask?.profile && row.cluster !== this.ask?.on) patch.on = row.cluster;
@@ -391,8 +360,7 @@ class Plan {
   /** @returns {any[][]} */
   rows() {
     if (!this.result) throw new Error("nothing has been searched yet");
-    const fields = Object.keys(USUAL).filter((each) => each !== "shard_degree");
-    const head = ["rank", "model", "cluster", "network", "gpus", "batch", "dp", ...fields, "time_s", "low_s",
+    const head = ["rank", "model", "cluster", "network", "gpus", "batch", ...LAYOUT, "time_s", "low_s",
       "high_s", "tokens_per_s", "tokens_per_s_per_gpu", "memory_bytes", "mfu", "comm_share", "score"];
     return [head, ...this.result.best.map((/** @type {any} */ row, /** @type {number} */ i) =>
       head.map((name) => (name === "rank" ? i + 1 : row[name] ?? row.layout[name])))];
@@ -402,17 +370,15 @@ class Plan {
 /** Return what a field is called in the link. @param {string} name */
 const inLink = (name) => (name.startsWith("fix-") ? name.replace("-", "_") : `plan_${name}`);
 
-/** @param {string} axis */
-function fixHint(axis) {
-  return /** @type {Record<string, string>} */ ({
-    scheme: "1d; all", order: "tp-cp-dp-pp; all", sequence_parallel: "true, false",
-    recompute: "none, full", schedule: "1f1b", context_scheme: "ring",
-  })[axis] ?? "all";
+/** What an empty field of an axis shows. @param {import("./state.js").Option} axis */
+function fixHint({ fixed, default: usual, choices }) {
+  if (fixed) return `${usual ?? "none"}; all`;
+  return choices.length ? choices.slice(0, 2).join(", ") : "all";
 }
 
 /** @param {string} word */
 function valueOf(word) {
-  if (/^\d+$/.test(word)) return Number(word);
+  if (/^\d+(\.\d+)?$/.test(word)) return Number(word);
   return word === "true" ? true : word === "false" ? false : word;
 }
 
@@ -464,8 +430,8 @@ function sentences(result) {
   const { stability, crossovers = [], relaxations = [], notes = [] } = result;
   const lines = crossovers.map((/** @type {any} */ each) => each.words);
   if (stability) {
-    lines.push(`The first stays first in ${format.significant(stability.first_stays_pct, 3)} % of `
-      + `${stability.draws} draws of the model's errors; ${format.fixed(stability.changed, 1)} of the `
+    lines.push(`Robustness: stays first in ${format.significant(stability.first_stays_pct, 2)} % of `
+      + `${stability.draws} Monte Carlo draws of the model error; ${format.fixed(stability.changed, 1)} of the `
       + `${stability.shown} shown leave the top on average.`);
   }
   if (result.best.length) {
@@ -500,7 +466,7 @@ function table(caption, heads, rows, name, left = 0) {
 
 /** @param {any[]} reasons */
 function reasonsTable(reasons) {
-  return table("Left out, by the first reason against each", ["reason", "layouts"],
+  return table("Rejected, by first reason", ["reason", "layouts"],
     reasons.map((each) => [each.reason, format.whole(each.count)]), "plan-reasons");
 }
 

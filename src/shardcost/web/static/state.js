@@ -3,22 +3,29 @@
 // the same page) and the body of a request. A pasted config or profile travels deflated in the
 // fragment, which never reaches the server's log.
 
+import { TABLE } from "./options.js";
+
 /** @typedef {Record<string, any>} Ask */
+/**
+ * @typedef {{name: string, kind: keyof KINDS, label: string, hint: string, phases: string[],
+ *   choices: any[], default: any, least: number, required: boolean, axis: string, place: string,
+ *   start: Record<string, number>, example: string, group?: string, fixed?: boolean}} Option
+ */
 
 export const TABS = ["timeline", "scaling", "collective", "ring", "roofline", "memory", "plan"];
 export const PHASES = ["train", "prefill", "decode"];
 
-/** What a search is asked, beside the question; in a URL each begins with plan_. */
-export const PLAN = [
-  "objective", "price", "gpus", "batch", "max_tpot", "max_ttft", "max_time", "min_tokens_per_user",
-  "min_tokens_per_s", "headroom", "top",
-];
-/** What a search may fix; in a URL each begins with fix_. */
-export const FREE = [
-  "tp", "cp", "pp", "dp", "ep", "micro_batch", "virtual_stages", "zero", "sequence_parallel", "recompute",
-  "schedule", "context_scheme", "scheme", "order",
-];
-const SEARCHED = [...PLAN.map((name) => `plan_${name}`), ...FREE.map((name) => `fix_${name}`)];
+/** The options of an estimate, in the order that a URL shows them. @type {Record<string, Option>} */
+export const OPTIONS = Object.fromEntries(TABLE.options.map((each) => [each.name, each]));
+/** Fields of a layout. @type {string[]} */
+export const LAYOUT = TABLE.options.filter((each) => each.group === "layout").map((each) => each.name);
+/** What a search takes beside the question; in a URL each begins with plan_. @type {Option[]} */
+export const PLAN = [TABLE.search[0], TABLE.search[1], OPTIONS.gpus, OPTIONS.batch, ...TABLE.search.slice(2)];
+/** What a search may fix; in a URL each begins with fix_. @type {Option[]} */
+export const AXES = TABLE.axes;
+/** What a search optimises: label by name. @type {Record<string, string>} */
+export const OBJECTIVES = TABLE.objectives;
+const SEARCHED = [...PLAN.map(({ name }) => `plan_${name}`), ...AXES.map(({ name }) => `fix_${name}`)];
 /** What is looked at in the tabs, where it is not what they begin with. */
 export const VIEW = [
   "timeline_of", "scaling_vary", "ring_collective", "ring_algorithm", "ring_n", "ring_size",
@@ -35,6 +42,8 @@ const KINDS = {
   /** @param {string} text */
   name: (text) => (NAME.test(text) ? text : undefined),
   /** @param {string} text */
+  word: (text) => (NAME.test(text) ? text : undefined),
+  /** @param {string} text */
   whole: (text) => (/^\d{1,12}$/.test(text) && Number(text) <= MOST ? Number(text) : undefined),
   /** @param {string} text */
   number: (text) =>
@@ -45,68 +54,22 @@ const KINDS = {
   phase: (text) => (PHASES.includes(text) ? text : undefined),
 };
 
-const EVERY = PHASES;
-const TRAIN = ["train"];
-const SERVE = ["prefill", "decode"];
-
 /**
- * The fields, in the order that a URL shows them: kind of value, phases that have it.
- * @type {Record<string, [keyof KINDS, string[]]>}
+ * The fields of a question, in the order that a URL shows them.
+ * @type {Record<string, {kind: keyof KINDS, phases: string[]}>}
  */
-export const FIELDS = {
-  model: ["name", EVERY],
-  on: ["name", EVERY],
-  network: ["name", EVERY],
-  software: ["name", EVERY],
-  gpus: ["whole", EVERY],
-  tp: ["whole", EVERY],
-  cp: ["whole", EVERY],
-  pp: ["whole", EVERY],
-  dp: ["whole", EVERY],
-  ep: ["whole", EVERY],
-  virtual_stages: ["whole", TRAIN],
-  micro_batch: ["whole", TRAIN],
-  zero: ["whole", TRAIN],
-  shard_degree: ["whole", TRAIN],
-  sequence_parallel: ["flag", EVERY],
-  recompute: ["name", TRAIN],
-  schedule: ["name", TRAIN],
-  scheme: ["name", EVERY],
-  context_scheme: ["name", EVERY],
-  order: ["name", EVERY],
-  imbalance: ["number", EVERY],
-  phase: ["phase", EVERY],
-  batch: ["whole", EVERY],
-  sequence_length: ["whole", TRAIN],
-  prompt_tokens: ["whole", ["prefill"]],
-  cached_tokens: ["whole", ["prefill"]],
-  context_tokens: ["whole", ["decode"]],
-  new_tokens: ["whole", ["decode"]],
-  document_tokens: ["whole", TRAIN],
-  dtype: ["name", EVERY],
-  cache_dtype: ["name", SERVE],
-  gradient_dtype: ["name", TRAIN],
-  optimizer: ["name", TRAIN],
-  adapters: ["flag", TRAIN],
-};
+const FIELDS = { ...OPTIONS, phase: { kind: "phase", phases: PHASES } };
 
 /** What a phase needs, with where the page begins. @type {Record<string, Ask>} */
-export const NEEDED = {
-  train: { batch: 64, sequence_length: 4096 },
-  prefill: { batch: 1, prompt_tokens: 4096 },
-  decode: { batch: 64, context_tokens: 4096 },
-};
+export const NEEDED = Object.fromEntries(PHASES.map((phase) => [phase, Object.fromEntries(
+  TABLE.options.filter(({ start }) => phase in start).map(({ name, start }) => [name, start[phase]]))]));
 
 /** @returns {Ask} what the page asks when nobody has asked anything else */
-export function initial() {
-  return {
-    model: "llama3-70b", on: "h100_sxm", gpus: 8, tp: 8, phase: "decode", ...NEEDED.decode,
-  };
-}
+export const initial = () => ({ ...TABLE.first });
 
 /** Does a field belong to a phase? @param {string} field @param {string} phase */
 export function applies(field, phase) {
-  return field in FIELDS && FIELDS[field][1].includes(phase);
+  return Object.hasOwn(FIELDS, field) && FIELDS[field].phases.includes(phase);
 }
 
 /**
@@ -119,7 +82,7 @@ export function body(ask) {
   const sent = {};
   if (ask.config) sent.config = ask.config;
   if (ask.profile) sent.profile = ask.profile;
-  for (const [field, [kind]] of Object.entries(FIELDS)) {
+  for (const [field, { kind }] of Object.entries(FIELDS)) {
     const value = ask[field];
     if (value === null || value === undefined || value === "") continue;
     if (!applies(field, ask.phase) || (kind === "flag" && value === false)) continue;
@@ -249,7 +212,7 @@ function fieldsIn(query, remarks) {
       remarks.push(`the link's ${shown(field)} is not known, and was left out`);
       continue;
     }
-    const value = KINDS[FIELDS[field][0]](text);
+    const value = KINDS[FIELDS[field].kind](text);
     if (value === undefined) {
       remarks.push(`${field} in the link cannot be ${shown(text)}, and was left out`);
     } else {

@@ -1,38 +1,18 @@
 // Scaling: what more of one option brings, and from where on it brings less.
 
 import { bars, html, number, plot } from "../charts.js";
+import { OPTIONS } from "../state.js";
 import { choice, empty, framed, table } from "./parts.js";
 
 export const id = "scaling";
 export const title = "Scaling";
 
-const AXES = {
-  tp: "tensor parallelism (tp)",
-  cp: "context parallelism (cp)",
-  ep: "expert parallelism (ep)",
-  pp: "pipeline stages (pp)",
-  dp: "data parallelism (dp)",
-  gpus: "GPUs",
-  batch: "batch",
-  micro_batch: "micro-batch",
-  sequence_length: "sequence length",
-  prompt_tokens: "tokens of the prompt",
-  context_tokens: "tokens of context",
-};
-const ONLY = {
-  micro_batch: "train",
-  sequence_length: "train",
-  prompt_tokens: "prefill",
-  context_tokens: "decode",
-};
+/** Options that may vary: degrees, and sizes of the work. */
+const VARIED = Object.values(OPTIONS).filter(({ name, kind, axis, required }) =>
+  kind === "whole" && (axis === "degree" || required || name === "micro_batch"));
+const AXES = Object.fromEntries(VARIED.map(({ name, label, hint, axis }) =>
+  [name, axis === "degree" && name !== "gpus" ? `${hint.split(":")[0]} (${name})` : label]));
 const DEGREES = new Set(["gpus", "tp", "cp", "pp"]);
-const DEFAULTS = {
-  batch: 64,
-  micro_batch: 1,
-  sequence_length: 4096,
-  prompt_tokens: 4096,
-  context_tokens: 4096,
-};
 const PARTS = [
   ["compute_s", "computing", "c1", {}],
   ["exposed_s", "communication, exposed", "c2", { edge: true }],
@@ -299,7 +279,7 @@ export function mount(root, page) {
       asked = ask;
       const { workload = {}, layout = {}, gpus = ask.gpus } = estimate ?? {};
       now = { ...workload, batch: workload.batch ?? workload.global_batch, ...layout, gpus };
-      const names = Object.entries(AXES).filter(([name]) => !ONLY[name] || ONLY[name] === ask.phase);
+      const names = Object.entries(AXES).filter(([name]) => OPTIONS[name].phases.includes(ask.phase));
       vary.set(names, vary.value);
       return load(signal);
     },
@@ -332,8 +312,8 @@ export function mount(root, page) {
 function valuesOf(name, now) {
   const doublings = (from, powers) => powers.map((power) => from * 2 ** power).filter(Number.isInteger);
   if (name === "gpus") return doublings((now.tp || 1) * (now.cp || 1) * (now.pp || 1), [0, 1, 2, 3, 4, 5, 6]);
-  if (name in DEFAULTS) return doublings(now[name] || DEFAULTS[name], [-4, -3, -2, -1, 0, 1, 2, 3]);
-  return null;
+  if (OPTIONS[name].axis === "degree") return null;
+  return doublings(now[name] || OPTIONS[name].default || 1, [-4, -3, -2, -1, 0, 1, 2, 3]);
 }
 
 /** Return what must give way when an option varies: replicas to a given count of GPUs, or it to them. */
