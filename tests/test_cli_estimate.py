@@ -134,7 +134,7 @@ def test_options_reach_the_nouns(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["workload"]["document_tokens"] == 512
     assert data["software"] == "torchtitan"
     text = " ".join(run_text(capsys, *words).split())
-    for said in ("sequence parallel", "ZeRO 3", "context by ulysses", "imbalance 1.5", "shards"):
+    for said in ("sequence parallel", "ZeRO 3", "CP by ulysses", "imbalance 1.5", "ZeRO over"):
         assert said in text
     served = run_json(capsys, *PREFILL, "--cached-tokens", "512", "--cache-dtype", "fp8")
     assert served["workload"]["cached_tokens"] == 512

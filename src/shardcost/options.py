@@ -94,6 +94,8 @@ class Option:
     one that is fixed unless values are given."""
     free_in: tuple[str, ...] = ()
     """Phases in which a search tries every choice; those of the option if empty."""
+    said: str = ""
+    """How a value that is not the default is said of a layout."""
     place: Literal["", "slider", "main", "more"] = ""
     """Where the page has it."""
     start: Mapping[str, int] = field(default_factory=dict)
@@ -200,16 +202,12 @@ _SERVE: Final = (Prefill, Decode)
 MODEL: Final = Option(
     "model", "name", "Model", "a model of the catalog", several="; or several: A,B"
 )
-ON: Final = Option(
-    "on", "name", "Machine", "a cluster of the catalog or a file (.toml)", several="; or several"
-)
+ON: Final = Option("on", "name", "Machine", "a cluster of the catalog", several="; or several")
 NETWORK: Final = Option(
-    "network", "name", "Network", "what joins the nodes: of the catalog or a file (.toml)",
+    "network", "name", "Network", "what joins the nodes, a network of the catalog",
     several="; or several",
 )  # fmt: skip
-SOFTWARE: Final = Option(
-    "software", "name", "Software", "framework or engine, of the catalog or a file (.toml)"
-)
+SOFTWARE: Final = Option("software", "name", "Software", "framework or engine")
 GPUS: Final = Option(
     "gpus", "whole", "GPUs", "GPUs in all (tp x cp x pp x dp)",
     several="; 64,96 or 8..1024 by doubling (one node)", axis="degree", place="slider",
@@ -241,7 +239,7 @@ _CHOSEN: Final = (
     ),
     Option(
         "micro_batch", "whole", "Micro-batch", "sequences that a replica works on at a time",
-        _LAYOUT, phases=_TRAIN, axis="size", place="slider",
+        _LAYOUT, phases=_TRAIN, axis="size", said="micro-batch {}", place="slider",
     ),
     Option(
         "virtual_stages", "whole", "Virtual stages",
@@ -250,29 +248,31 @@ _CHOSEN: Final = (
     ),
     Option(
         "scheme", "word", "TP scheme", "how TP partitions a GEMM",
-        _LAYOUT, axis="fixed", place="more",
+        _LAYOUT, axis="fixed", said="{} TP scheme", place="more",
     ),
     Option(
         "context_scheme", "word", "CP method", "how CP exchanges keys and values",
-        _LAYOUT, axis="choice", free_in=("train", "prefill"), place="more",
+        _LAYOUT, axis="choice", free_in=("train", "prefill"), said="CP by {}", place="more",
     ),
     Option(
         "order", "word", "Rank order (fastest first)",
         "rank order: which groups are nearest neighbours, fastest links first",
-        _LAYOUT, axis="fixed", place="more",
+        _LAYOUT, axis="fixed", said="rank order {}", place="more",
     ),
     Option(
         "sequence_parallel", "flag", "Sequence parallel",
         "split activations between tensor-parallel GEMMs along the sequence",
-        _LAYOUT, axis="choice", free_in=("train", "prefill"), place="main",
+        _LAYOUT, axis="choice", free_in=("train", "prefill"), said="sequence parallel",
+        place="main",
     ),
     Option(
         "shard_degree", "whole", "ZeRO group size", "ranks that share what ZeRO shards, as in HSDP",
-        _LAYOUT, phases=_TRAIN, otherwise="all of dp x cp", axis="fixed", place="more",
+        _LAYOUT, phases=_TRAIN, otherwise="all of dp x cp", axis="fixed",
+        said="ZeRO over {} ranks", place="more",
     ),
     Option(
         "recompute", "word", "Recompute", "activations computed again in the backward pass",
-        _LAYOUT, phases=_TRAIN, axis="choice", place="main",
+        _LAYOUT, phases=_TRAIN, axis="choice", said="{} recompute", place="main",
     ),
     Option(
         "tp_overlap", "word", "TP overlap", "what hides tensor-parallel communication",
@@ -281,7 +281,7 @@ _CHOSEN: Final = (
     Option(
         "zero", "whole", "ZeRO",
         "ZeRO stage: dp shards optimizer states (1), gradients (2) and weights (3) as well",
-        _LAYOUT, phases=_TRAIN, allowed=(0, 1, 2, 3), axis="choice", place="slider",
+        _LAYOUT, phases=_TRAIN, allowed=(0, 1, 2, 3), axis="choice", said="ZeRO {}", place="slider",
     ),
     Option(
         "dp_overlap", "flag", "DP overlap", "hide data-parallel communication",
@@ -289,12 +289,12 @@ _CHOSEN: Final = (
     ),
     Option(
         "schedule", "word", "Schedule", "pipeline schedule",
-        _LAYOUT, phases=_TRAIN, axis="choice", place="main",
+        _LAYOUT, phases=_TRAIN, axis="choice", said="{} schedule", place="main",
     ),
     Option(
         "imbalance", "number", "Expert imbalance",
         "tokens of the fullest expert-parallel rank over the mean of the ranks, at least 1",
-        _LAYOUT, place="more",
+        _LAYOUT, said="imbalance {:g}", place="more",
     ),
 )  # fmt: skip
 LAYOUT: Final = tuple(each for each in _CHOSEN if Layout in each.nouns)
@@ -414,8 +414,9 @@ COLLECTIVE: Final = (
         " nccl-tuner: NCCL's own estimate", otherwise="the GPU vendor's: nccl, rccl or oneccl",
     ),
     Option(
-        "mode", "name", "Launch", "CUDA graph (graph), or every call launched by the host (eager)",
-        preset="graph",
+        "mode", "word", "Launch",
+        "launch of calls, recorded as a CUDA graph or one by one by the host",
+        preset="graph", allowed=("graph", "eager"),
     ),
 )  # fmt: skip
 """One collective."""
@@ -445,3 +446,12 @@ def varied(phase: str) -> list[str]:
         for each in ESTIMATE.values()
         if each is not MODEL and each.kind != "flag" and phase in each.applies_to
     ]
+
+
+def departures(layout: Layout) -> dict[str, str]:
+    """Return, by option, the choices of a layout that are not the default, in words."""
+    return {
+        each.name: each.said.format(getattr(layout, each.name))
+        for each in LAYOUT
+        if each.axis not in {"degree", "size"} and getattr(layout, each.name) != each.default
+    }

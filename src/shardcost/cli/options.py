@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NOTHING_FEASIBLE: Final = 3
 """The exit code when a question in good order has no answer that is possible and fits."""
+_FILE: Final = ", or a .toml file"
 _SIGNED: Final = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
 
 
@@ -145,7 +146,9 @@ def add_options(parser: Any, rows: Iterable[Option], *, several: bool = False) -
         several: Whether the command takes several values of those that a search does.
     """
     for option in rows:
-        text = option.described(names_of(option)) + (option.several if several else "")
+        text = option.described(names_of(option))
+        text += _FILE if option in options.MACHINE and option.kind == "name" else ""
+        text += option.several if several else ""
         text = text.replace("%", "%%")
         if option.kind == "flag":
             parser.add_argument(option.flag, action="store_true", default=None, help=text)
@@ -156,10 +159,10 @@ def add_options(parser: Any, rows: Iterable[Option], *, several: bool = False) -
 def add_question(parser: Parser, unless: str = "", *, several: bool = False) -> None:
     """Add what is run and where; `unless` says when the cluster need not be named."""
     more = options.MODEL.several if several else ""
-    text = "catalog name, config.json or its folder" + more
+    text = f"{options.MODEL.help}, a config.json or its folder{_FILE}{more}"
     parser.add_argument("model", metavar="MODEL", help=text)
     more = options.ON.several if several else unless
-    parser.add_argument("--on", metavar="CLUSTER", help=options.ON.described() + more)
+    parser.add_argument("--on", metavar="CLUSTER", help=options.ON.help + _FILE + more)
     add_options(parser, options.MACHINE[2:], several=several)
 
 

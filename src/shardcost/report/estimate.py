@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.result import COMMUNICATION, FLOP_CONVENTION, Estimate
-from shardcost.layout import Layout
 from shardcost.memory import Memory
 from shardcost.memory.footprint import KINDS
+from shardcost.options import departures
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.spark import SHADES, bar, stack
@@ -39,17 +39,6 @@ _GLUE: Final = "\N{NO-BREAK SPACE}"
 """Between a number and its unit, which stay on one line."""
 _BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=[%A-Za-z])")
 PHASES: Final = {"train": "Training", "prefill": "Prefill of", "decode": "Decoding with"}
-_EXTRAS: Final = {
-    "recompute": "{} recompute",
-    "schedule": "{} schedule",
-    "zero": "ZeRO {}",
-    "shard_degree": "shards over {}",
-    "scheme": "{} products",
-    "context_scheme": "context by {}",
-    "imbalance": "imbalance {:g}",
-    "order": "placed {}",
-}
-"""How choices of a layout are shown where they are not the default."""
 
 
 def title(found: Estimate) -> str:
@@ -68,7 +57,7 @@ def details(found: Estimate) -> str:
     if isinstance(work, Train):
         said.append(f"micro-batch {layout.micro_batch}")
         said += ["adapters"] * work.adapters
-    return ", ".join([*said, *_extras(layout)])
+    return ", ".join([*said, *departures(layout).values()])
 
 
 def as_text(
@@ -234,16 +223,6 @@ def sizes(work: Workload) -> str:
         raise TypeError(type(work).__name__)
     new = f", {work.new_tokens} tokens a step" if work.new_tokens != 1 else ""
     return f"batch {work.batch:,}, {work.context_tokens:,} tokens of context each{new}"
-
-
-def _extras(layout: Layout) -> Iterator[str]:
-    usual = Layout()
-    if layout.sequence_parallel:
-        yield "sequence parallel"
-    for name, form in _EXTRAS.items():
-        value = getattr(layout, name)
-        if value != getattr(usual, name):
-            yield form.format(value)
 
 
 def figures(found: Estimate) -> Iterator[tuple[str, str]]:

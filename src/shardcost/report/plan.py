@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from shardcost.errors import Reason
 from shardcost.estimate.interval import interval_of
 from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST
-from shardcost.layout import Layout
+from shardcost.options import departures
 from shardcost.report import interval
 from shardcost.report.estimate import LABEL, PHASES, as_remarks, labelled, sizes
 from shardcost.report.spark import sparkline
@@ -281,16 +281,9 @@ def _choices(candidate: Candidate, asked: Sequence[Question] = ()) -> dict[str, 
         virtual_stages = f" x{layout.virtual_stages}" if layout.virtual_stages > 1 else ""
         found["schedule"] = layout.schedule + virtual_stages
     if layout.cp > 1 and len(own.space.context_scheme or ()) > 1:
-        found["context_scheme"] = f"cp by {layout.context_scheme}"
-    words = {
-        "sequence_parallel": "sequence parallel" * layout.sequence_parallel,
-        "recompute": f"{layout.recompute} recompute" * (layout.recompute != "none"),
-        "zero": f"ZeRO {layout.zero}" * (layout.zero > 0),
-        "scheme": f"{layout.scheme} products" * (layout.scheme != "1d"),
-        "order": f"placed {layout.order}" * (layout.order != Layout().order),
-        "shard_degree": f"shards over {layout.shard_degree}" * bool(layout.shard_degree),
-    }
-    found |= {name: word for name, word in words.items() if word}
+        found["context_scheme"] = f"CP by {layout.context_scheme}"
+    own_rules = ("schedule", "context_scheme")
+    found |= {name: said for name, said in departures(layout).items() if name not in own_rules}
     return found | _overlap(candidate)
 
 

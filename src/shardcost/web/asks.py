@@ -243,6 +243,7 @@ def _on_page(option: Option) -> dict[str, Any]:
         "least": option.least,
         "required": option.required,
         "axis": option.axis,
+        "said": option.said.replace("{:g}", "{}"),
         "place": option.place,
         "start": dict(option.start),
         "example": option.example,

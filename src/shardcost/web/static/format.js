@@ -144,9 +144,9 @@ export function layoutShort(layout) {
  * @param {Record<string, any>} layout
  */
 export function layoutExtras(layout) {
-  return LAYOUT.map((name) => OPTIONS[name]).filter(({ name, axis, default: usual }) =>
-    axis !== "degree" && !DEGREES.includes(name) && ![undefined, null, usual].includes(layout[name]),
-  ).map(({ name, label, kind }) => (kind === "flag" ? label : `${label} ${words(String(layout[name]))}`)).join(", ");
+  return LAYOUT.map((name) => OPTIONS[name])
+    .filter(({ name, said, default: usual }) => said && ![undefined, null, usual].includes(layout[name]))
+    .map(({ name, said }) => said.replace("{}", words(String(layout[name])))).join(", ");
 }
 
 /** Return names as people write them. @param {string} name */
