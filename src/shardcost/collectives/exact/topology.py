@@ -21,7 +21,7 @@ Providing Non-Blocking Traffic for Shift Permutations on Real Life Fat Trees", T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, combinations, product
@@ -29,7 +29,7 @@ from math import inf, prod
 from numbers import Real
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from shardcost.cluster import CUBE_MESH, CUBE_MESH_CABLES, Cluster, Network, Tier
+from shardcost.cluster import CUBE_MESH, CUBE_MESH_CABLES, Cluster, Tier
 from shardcost.errors import BadTypeError, BadValueError, MissingExtraError
 from shardcost.scalars import positive_number, whole_number
 
@@ -161,7 +161,7 @@ def nvswitch(
         in_switch_reduction: The switch can add up and replicate (NVLink SHARP).
     """
     plan = _Plan()
-    _wire_nvswitch(plan, plan.server(gpus), bytes_per_s, latency_s, reduces=in_switch_reduction)
+    plan.join_by_switch(plan.server(gpus), bytes_per_s, latency_s, reduces=in_switch_reduction)
     return plan.topology(f"nvswitch of {gpus}")
 
 
@@ -175,14 +175,14 @@ def nvl72(
     """
     plan = _Plan()
     servers = [plan.server(gpus_per_tray) for _ in range(whole_number("trays", trays, 1))]
-    _wire_nvswitch(plan, list(chain(*servers)), bytes_per_s, latency_s, reduces=True)
+    plan.join_by_switch(list(chain(*servers)), bytes_per_s, latency_s, reduces=True)
     return plan.topology(f"nvl{trays * gpus_per_tray}")
 
 
 def full_mesh(gpus: int, link_bytes_per_s: float, *, latency_s: float = 0.0) -> Topology:
     """Return devices with one link between each two (AMD's xGMI, Intel's Gaudi)."""
     plan = _Plan()
-    _wire_full_mesh(plan, plan.server(gpus), link_bytes_per_s, latency_s)
+    plan.join_pairs(plan.server(gpus), link_bytes_per_s, latency_s)
     return plan.topology(f"full mesh of {gpus}")
 
 
@@ -194,7 +194,7 @@ def cube_mesh(link_bytes_per_s: float, *, latency_s: float = 0.0) -> Topology:
     (NVIDIA DGX-1 with Tesla V100 System Architecture white paper, NVIDIA, 2017.)
     """
     plan = _Plan()
-    _wire_cube_mesh(plan, plan.server(8), link_bytes_per_s, latency_s)
+    plan.join_cube(plan.server(8), link_bytes_per_s, latency_s)
     return plan.topology("cube mesh")
 
 
@@ -252,9 +252,14 @@ def pcie_tree(
         latency_s: From device to device.
     """
     plan = _Plan()
-    devices = plan.server(gpus)
-    pcie = _Pcie(bytes_per_s, gpus_per_switch, host_bytes_per_s, peer_access=peer_access)
-    _wire_pcie(plan, devices, pcie, latency_s)
+    plan.join_by_pcie(
+        plan.server(gpus),
+        bytes_per_s,
+        latency_s,
+        gpus_per_switch=gpus_per_switch,
+        host_bytes_per_s=host_bytes_per_s,
+        peer_access=peer_access,
+    )
     return plan.topology(f"pcie tree of {gpus}")
 
 
@@ -293,10 +298,17 @@ def rail_fat_tree(
     plan = _Plan()
     servers = [plan.server(gpus_per_node) for _ in range(whole_number("nodes", nodes, 1))]
     for devices in servers:
-        _wire_nvswitch(plan, devices, bytes_per_s, latency_s, reduces=True)
-    ports = gpus_per_node if nics_per_node is None else nics_per_node
-    rails = _Rails(nic_bytes_per_s, ports, gpus_per_node, oversubscription, spines, pxn=pxn)
-    _wire_rails(plan, servers, rails, network_latency_s)
+        plan.join_by_switch(devices, bytes_per_s, latency_s, reduces=True)
+    plan.join_by_rails(
+        servers,
+        nic_bytes_per_s,
+        gpus_per_node if nics_per_node is None else nics_per_node,
+        network_latency_s,
+        gpus_per_node=gpus_per_node,
+        oversubscription=oversubscription,
+        spines=spines,
+        pxn=pxn,
+    )
     return plan.topology(f"rail fat tree of {nodes} x {gpus_per_node}")
 
 
@@ -333,16 +345,26 @@ def of_cluster(
     together = tier.gpus // per_node
     domains = [list(chain(*servers[i : i + together])) for i in range(0, count, together)]
     for devices in domains:
-        _WIRED[tier.kind](plan, devices, tier, latency_s)
+        plan.join_by_tier(devices, tier, latency_s)
     name = f"{count} x {used} {cluster.name}"
     if len(domains) == 1:
         return plan.topology(name)
     if cluster.network is None:
         rule = f"at most {together}, one domain of {cluster.name} (name a network for more)"
         raise BadValueError("nodes", count, rule)
-    rails = _rails_of(cluster.network, per_node, oversubscription)
-    _wire_rails(plan, servers, rails, network_latency_s)
-    return plan.topology(f"{name} on {cluster.network.name}")
+    network = cluster.network
+    ports = network.nics_per_node
+    if network.nics_per_gpu is not None:
+        ports = network.nics_per_gpu * per_node
+    plan.join_by_rails(
+        servers,
+        positive_number("Network.nic_bytes_per_s", network.nic_bytes_per_s),
+        whole_number("Network.nics_per_node", ports, 1),
+        network_latency_s,
+        gpus_per_node=per_node,
+        oversubscription=oversubscription,
+    )
+    return plan.topology(f"{name} on {network.name}")
 
 
 def _devices_per_node(gpus: int, nodes: int | None, per_node: int) -> tuple[int, int]:
@@ -353,31 +375,6 @@ def _devices_per_node(gpus: int, nodes: int | None, per_node: int) -> tuple[int,
         rule = f"the same on each of {count} nodes, at most {per_node}"
         raise BadValueError("gpus", gpus, rule)
     return gpus // count, count
-
-
-class _Pcie(NamedTuple):
-    bytes_per_s: float
-    gpus_per_switch: int = 4
-    host_bytes_per_s: float | None = None
-    peer_access: bool = True
-
-
-class _Rails(NamedTuple):
-    nic_bytes_per_s: float
-    nics_per_node: int
-    gpus_per_node: int
-    oversubscription: float = 1.0
-    spines: int = 1
-    pxn: bool = False
-
-
-def _rails_of(network: Network, gpus_per_node: int, oversubscription: float) -> _Rails:
-    ports = network.nics_per_node
-    if network.nics_per_gpu is not None:
-        ports = network.nics_per_gpu * gpus_per_node
-    rate = positive_number("Network.nic_bytes_per_s", network.nic_bytes_per_s)
-    ports = whole_number("Network.nics_per_node", ports, 1)
-    return _Rails(rate, ports, gpus_per_node, oversubscription)
 
 
 class _Plan:
@@ -413,119 +410,109 @@ class _Plan:
         servers = sorted({self.places[device].server for device in devices})
         return name if self.servers == len(servers) else f"{name} {servers[0]}"
 
+    def join_by_switch(
+        self, devices: Sequence[int], bytes_per_s: float, latency_s: float, *, reduces: bool
+    ) -> None:
+        """Join devices by one switch that never blocks."""
+        rate, latency = _rate("bytes_per_s", bytes_per_s), _latency("latency_s", latency_s)
+        server = self.places[devices[0]].server
+        switch = self.place(self.within("nvswitch", devices), "switch", server, reduces=reduces)
+        for device in devices:
+            self.join(device, switch, rate, latency / 2)
 
-def _wire_nvswitch(
-    plan: _Plan, devices: Sequence[int], bytes_per_s: float, latency_s: float, *, reduces: bool
-) -> None:
-    rate, latency = _rate("bytes_per_s", bytes_per_s), _latency("latency_s", latency_s)
-    server = plan.places[devices[0]].server
-    switch = plan.place(plan.within("nvswitch", devices), "switch", server, reduces=reduces)
-    for device in devices:
-        plan.join(device, switch, rate, latency / 2)
+    def join_pairs(self, devices: Sequence[int], link_bytes_per_s: float, latency_s: float) -> None:
+        """Join each two devices by a link of their own."""
+        rate = _rate("link_bytes_per_s", link_bytes_per_s)
+        for a, b in combinations(devices, 2):
+            self.join(a, b, rate, _latency("latency_s", latency_s))
 
+    def join_cube(self, devices: Sequence[int], link_bytes_per_s: float, latency_s: float) -> None:
+        """Join devices like the first of a DGX-1 with V100."""
+        rate = _rate("link_bytes_per_s", link_bytes_per_s)
+        for (a, b), cables in CUBE_MESH.items():
+            if b < len(devices):
+                latency = _latency("latency_s", latency_s)
+                self.join(devices[a], devices[b], rate * cables, latency)
 
-def _wire_full_mesh(
-    plan: _Plan, devices: Sequence[int], link_bytes_per_s: float, latency_s: float
-) -> None:
-    rate, latency = _rate("link_bytes_per_s", link_bytes_per_s), _latency("latency_s", latency_s)
-    for a, b in combinations(devices, 2):
-        plan.join(a, b, rate, latency)
+    def join_by_pcie(
+        self,
+        devices: Sequence[int],
+        bytes_per_s: float,
+        latency_s: float,
+        *,
+        gpus_per_switch: int = 4,
+        host_bytes_per_s: float | None = None,
+        peer_access: bool,
+    ) -> None:
+        """Join devices by PCIe switches below one host bridge; see `pcie_tree`."""
+        rate, latency = _rate("bytes_per_s", bytes_per_s), _latency("latency_s", latency_s)
+        width = whole_number("gpus_per_switch", gpus_per_switch, 1)
+        server = self.places[devices[0]].server
+        groups = [devices[i : i + width] for i in range(0, len(devices), width)]
+        bridge = top = self.place(self.within("host bridge", devices), "host", server)
+        if not peer_access:
+            staged = len(groups) * rate if host_bytes_per_s is None else host_bytes_per_s
+            top = self.place(self.within("host memory", devices), "host", server)
+            self.links.append(Link(bridge, top, _rate("host_bytes_per_s", staged)))
+        for number, group in enumerate(groups):
+            name = f"{self.within('pcie switch', devices)}.{number}"
+            up = down = self.place(name, "switch", server)
+            if not peer_access:  # what goes up must not turn round: the way down is another place
+                down = self.place(f"{name} down", "switch", server)
+            self.links += [Link(up, bridge, rate), Link(top, down, rate)]
+            for device in group:
+                self.links.append(Link(device, up, rate, latency / 2))
+                self.links.append(Link(down, device, rate, latency / 2))
 
+    def join_by_tier(self, devices: Sequence[int], tier: Tier, latency_s: float) -> None:
+        """Join devices as a tier of a cluster does, at its nominal rate."""
+        rate = _rate("Tier.bytes_per_s", tier.bytes_per_s)
+        if tier.kind == "nvswitch":
+            self.join_by_switch(devices, rate, latency_s, reduces=tier.in_switch_reduction)
+        elif tier.kind == "full_mesh":
+            self.join_pairs(devices, rate / max(1, tier.gpus - 1), latency_s)
+        elif tier.kind == "cube_mesh":
+            self.join_cube(devices, rate / CUBE_MESH_CABLES, latency_s)
+        else:
+            self.join_by_pcie(devices, rate, latency_s, peer_access=tier.peer_access)
 
-def _wire_cube_mesh(
-    plan: _Plan, devices: Sequence[int], link_bytes_per_s: float, latency_s: float
-) -> None:
-    rate, latency = _rate("link_bytes_per_s", link_bytes_per_s), _latency("latency_s", latency_s)
-    for (a, b), cables in CUBE_MESH.items():
-        if b < len(devices):
-            plan.join(devices[a], devices[b], rate * cables, latency)
-
-
-def _wire_pcie(plan: _Plan, devices: Sequence[int], pcie: _Pcie, latency_s: float) -> None:
-    rate, latency = _rate("bytes_per_s", pcie.bytes_per_s), _latency("latency_s", latency_s)
-    width = whole_number("gpus_per_switch", pcie.gpus_per_switch, 1)
-    server = plan.places[devices[0]].server
-    groups = [devices[i : i + width] for i in range(0, len(devices), width)]
-    bridge = top = plan.place(plan.within("host bridge", devices), "host", server)
-    if not pcie.peer_access:
-        staged = len(groups) * rate if pcie.host_bytes_per_s is None else pcie.host_bytes_per_s
-        top = plan.place(plan.within("host memory", devices), "host", server)
-        plan.links.append(Link(bridge, top, _rate("host_bytes_per_s", staged)))
-    for number, group in enumerate(groups):
-        name = f"{plan.within('pcie switch', devices)}.{number}"
-        up = down = plan.place(name, "switch", server)
-        if not pcie.peer_access:  # what goes up must not turn round: the way down is another place
-            down = plan.place(f"{name} down", "switch", server)
-        plan.links += [Link(up, bridge, rate), Link(top, down, rate)]
-        for device in group:
-            plan.links += [
-                Link(device, up, rate, latency / 2),
-                Link(down, device, rate, latency / 2),
-            ]
-
-
-def _wire_rails(
-    plan: _Plan, servers: Sequence[Sequence[int]], rails: _Rails, latency_s: float
-) -> None:
-    latency = _latency("network_latency_s", latency_s)
-    ports = whole_number("nics_per_node", rails.nics_per_node, 1)
-    per_node = rails.gpus_per_node
-    bundle = max(1.0, ports / per_node)
-    rate = _rate("nic_bytes_per_s", rails.nic_bytes_per_s) * bundle
-    ports = min(ports, per_node)
-    leaves: dict[int, int] = {}
-    for server, devices in enumerate(servers):
-        nics: dict[int, int] = {}
-        for position, device in enumerate(devices):
-            rail = position * ports // per_node
-            if rail not in nics:
-                nics[rail] = plan.place(f"nic {server}.{rail}", "nic", server)
-                if rail not in leaves:
-                    leaves[rail] = plan.place(f"leaf {rail}", "switch")
-                plan.join(nics[rail], leaves[rail], rate)
-            plan.join(device, nics[rail], rate, latency / 2, _NETWORK_HOP)
-    if len(leaves) > 1:
-        _wire_spines(plan, leaves, len(servers) * rate, rails)
-
-
-def _wire_spines(
-    plan: _Plan, leaves: Mapping[int, int], leaf_bytes_per_s: float, rails: _Rails
-) -> None:
-    up = leaf_bytes_per_s / positive_number("oversubscription", rails.oversubscription)
-    count = whole_number("spines", rails.spines, 1)
-    cost = _AVOIDED_SPINE_HOP if rails.pxn else _SPINE_HOP
-    for number in range(count):
-        spine = plan.place("spine" if count == 1 else f"spine {number}", "switch")
-        for leaf in leaves.values():
-            plan.join(leaf, spine, up / count, cost=cost)
-
-
-def _wire_tier_nvswitch(plan: _Plan, devices: Sequence[int], tier: Tier, latency_s: float) -> None:
-    rate = _rate("Tier.bytes_per_s", tier.bytes_per_s)
-    _wire_nvswitch(plan, devices, rate, latency_s, reduces=tier.in_switch_reduction)
-
-
-def _wire_tier_mesh(plan: _Plan, devices: Sequence[int], tier: Tier, latency_s: float) -> None:
-    rate = _rate("Tier.bytes_per_s", tier.bytes_per_s) / max(1, tier.gpus - 1)
-    _wire_full_mesh(plan, devices, rate, latency_s)
-
-
-def _wire_tier_cube(plan: _Plan, devices: Sequence[int], tier: Tier, latency_s: float) -> None:
-    rate = _rate("Tier.bytes_per_s", tier.bytes_per_s) / CUBE_MESH_CABLES
-    _wire_cube_mesh(plan, devices, rate, latency_s)
-
-
-def _wire_tier_pcie(plan: _Plan, devices: Sequence[int], tier: Tier, latency_s: float) -> None:
-    rate = _rate("Tier.bytes_per_s", tier.bytes_per_s)
-    _wire_pcie(plan, devices, _Pcie(rate, peer_access=tier.peer_access), latency_s)
-
-
-_WIRED: Final[Mapping[str, Callable[[_Plan, Sequence[int], Tier, float], None]]] = {
-    "nvswitch": _wire_tier_nvswitch,
-    "full_mesh": _wire_tier_mesh,
-    "cube_mesh": _wire_tier_cube,
-    "pcie": _wire_tier_pcie,
-}
+    def join_by_rails(
+        self,
+        servers: Sequence[Sequence[int]],
+        nic_bytes_per_s: float,
+        nics_per_node: int,
+        latency_s: float,
+        *,
+        gpus_per_node: int,
+        oversubscription: float,
+        spines: int = 1,
+        pxn: bool = False,
+    ) -> None:
+        """Join servers by one leaf switch per network port, and leaves by spines."""
+        latency = _latency("network_latency_s", latency_s)
+        ports = whole_number("nics_per_node", nics_per_node, 1)
+        rate = _rate("nic_bytes_per_s", nic_bytes_per_s) * max(1.0, ports / gpus_per_node)
+        ports = min(ports, gpus_per_node)
+        leaves: dict[int, int] = {}
+        for server, devices in enumerate(servers):
+            nics: dict[int, int] = {}
+            for position, device in enumerate(devices):
+                rail = position * ports // gpus_per_node
+                if rail not in nics:
+                    nics[rail] = self.place(f"nic {server}.{rail}", "nic", server)
+                    if rail not in leaves:
+                        leaves[rail] = self.place(f"leaf {rail}", "switch")
+                    self.join(nics[rail], leaves[rail], rate)
+                self.join(device, nics[rail], rate, latency / 2, _NETWORK_HOP)
+        if len(leaves) == 1:
+            return
+        up = len(servers) * rate / positive_number("oversubscription", oversubscription)
+        count = whole_number("spines", spines, 1)
+        cost = _AVOIDED_SPINE_HOP if pxn else _SPINE_HOP
+        for number in range(count):
+            spine = self.place("spine" if count == 1 else f"spine {number}", "switch")
+            for leaf in leaves.values():
+                self.join(leaf, spine, up / count, cost=cost)
 
 
 def _rate(name: str, value: object) -> float:
