@@ -31,14 +31,22 @@ from shardcost.collectives.exact.algorithms.plan import Plan
 from shardcost.collectives.exact.schedule import Schedule, executed
 from shardcost.errors import MissingExtraError, UnknownNameError
 from shardcost.formats.tables import read_table
-from shardcost.measure import launch, sockets, torch_rank, verify
-from shardcost.measure.job import Answer, Job, elements_of
-from shardcost.measure.launch import Program, RanksFailedError, answers_of, mpi_programs
-from shardcost.measure.open_mpi import ON_THE_WIRE, algorithms_of, forced, messages, wire
-from shardcost.measure.rank import CALLS_IN_A_ROW, Prepared, WrongResultError, answers
+from shardcost.measure import launch, open_mpi, sockets, torch_rank
+from shardcost.measure.job import Job, Measurement, elements_of
+from shardcost.measure.launch import Program, RanksFailedError, measurements_of, mpi_programs
+from shardcost.measure.open_mpi import (
+    VERIFIABLE,
+    Difference,
+    Totals,
+    algorithms_of,
+    forced,
+    messages,
+    rank_traffic,
+    verified,
+)
+from shardcost.measure.rank import CALLS_IN_A_ROW, Prepared, WrongResultError, measurements
 from shardcost.measure.session import Session
 from shardcost.measure.table import HEADER
-from shardcost.measure.verify import Count, Difference, Totals, exact_ranks, verified
 from shardcost.report.measure import checks_as_text, times_as_text
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "measure.md"
@@ -56,8 +64,8 @@ def job(collectives: Sequence[str], sizes: Sequence[int], *, iterations: int = 0
     return Job(tuple(collectives), tuple(sizes), "float", iterations, 0, counts_bytes=True)
 
 
-def on_ranks(work: Job, ranks: int, algorithm: str) -> list[Answer]:
-    return list(answers_of(mpi_programs(work, ranks, algorithm, "tcp"), PATIENCE_S))
+def on_ranks(work: Job, ranks: int, algorithm: str) -> list[Measurement]:
+    return list(measurements_of(mpi_programs(work, ranks, algorithm, "tcp"), PATIENCE_S))
 
 
 # Schedules as Open MPI has them.
@@ -100,11 +108,11 @@ def test_cuts_hold_every_element(elements: int, chunks: int) -> None:
 
 def test_rabenseifner_is_halving_and_doubling_but_for_the_ranks_in_excess() -> None:
     for ranks in (4, 8, 16):
-        mine = wire("all_reduce", "rabenseifner", ranks, 16 * ranks, 4)
+        mine = rank_traffic("all_reduce", "rabenseifner", ranks, 16 * ranks, 4)
         known = schedule("all_reduce", "halving_doubling", ranks)
         assert len(plans.rabenseifner_all_reduce(ranks).steps) == len(known.steps)
         assert (mine.payload_bytes == 2 * 64 * (ranks - 1)).all()
-    assert wire("all_reduce", "rabenseifner", 3, 4, 1).payload_bytes.tolist() == [10, 4, 4]
+    assert rank_traffic("all_reduce", "rabenseifner", 3, 4, 1).payload_bytes.tolist() == [10, 4, 4]
 
 
 # What goes over the wire, by hand.
@@ -121,16 +129,16 @@ def test_messages_of_a_ring_of_two_with_three_elements() -> None:
 
 
 def test_headers_by_hand() -> None:
-    short = wire("broadcast", "linear", 3, EAGER // 4, 4)
+    short = rank_traffic("broadcast", "linear", 3, EAGER // 4, 4)
     assert short.header_bytes.tolist() == [2 * 22, 0, 0]
-    long = wire("broadcast", "linear", 3, EAGER // 4 + 1, 4)
+    long = rank_traffic("broadcast", "linear", 3, EAGER // 4 + 1, 4)
     assert long.header_bytes.tolist() == [2 * 96, 64, 64]
     assert long.messages.tolist() == [2, 0, 0]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 def test_every_ring_sends_the_least_that_an_all_reduce_can(ranks: int) -> None:
-    sent = wire("all_reduce", "ring", ranks, 10 * ranks, 4)
+    sent = rank_traffic("all_reduce", "ring", ranks, 10 * ranks, 4)
     assert (sent.payload_bytes == 2 * (ranks - 1) * 40).all()
     assert (sent.messages == 2 * (ranks - 1)).all()
 
@@ -151,14 +159,14 @@ def test_what_is_not_known_is_named() -> None:
         messages("all_reduce", "segmented_ring", 4, 100, 4)
     with pytest.raises(UnknownNameError, match="algorithm of all_to_all 'ring'"):
         forced("all_to_all", "ring")
-    for collective, algorithm in ON_THE_WIRE:
+    for collective, algorithm in VERIFIABLE:
         assert algorithm in algorithms_of(collective)
 
 
 def test_the_page_has_the_figures_of_the_code() -> None:
     page = " ".join(PAGE.read_text().split())
     eager, rendezvous = (
-        wire("broadcast", "linear", 2, length, 1).header_bytes.tolist()
+        rank_traffic("broadcast", "linear", 2, length, 1).header_bytes.tolist()
         for length in (EAGER, EAGER + 1)
     )
     (there, back), (there_long, back_long) = eager, rendezvous
@@ -182,25 +190,26 @@ def test_elements_come_in_whole_blocks() -> None:
     assert elements_of("all_to_all", 1, "double", 8) == 8
 
 
-def answer_of(sent_bytes: list[int] | None, time_us: float | None = None) -> Answer:
-    """Return what three ranks answer to a linear all-reduce of 256 floats."""
+def measurement_of(sent_bytes: list[int] | None, time_us: float | None = None) -> Measurement:
+    """Return what three ranks measure of a linear all-reduce of 256 floats."""
     times = (time_us, time_us, time_us)
-    return Answer("all_reduce", "float", 3, 1, 256, 1024, "openmpi", "5", 1, *times, sent_bytes)
+    return Measurement(
+        "all_reduce", "float", 3, 1, 256, 1024, "openmpi", "5", 1, *times, sent_bytes
+    )
 
 
 def test_what_ranks_sent_is_held_to_the_schedule_rank_by_rank() -> None:
     """Rank 0 broadcasts to two after both have sent to it: four sends, 22 bytes ahead of each."""
-    right = verified(answer_of([2092, 1046, 1046]), "linear")
+    right = verified(measurement_of([2092, 1046, 1046]), "linear")
     assert right.ok
     assert right.totals == Totals(4 * 1024, 4, 4 * 22, 4 * 1046)
-    swapped = verified(answer_of([1046, 2092, 1046]), "linear")
+    swapped = verified(measurement_of([1046, 2092, 1046]), "linear")
     assert swapped.totals == right.totals
     assert swapped.differing == [Difference(0, 1046, 2092), Difference(1, 2092, 1046)]
-    unheard = verified(answer_of([2092, 1046]), "linear")
+    unheard = verified(measurement_of([2092, 1046]), "linear")
     assert unheard.differing == [Difference(2, 0, 1046)]
-    uncounted = verified(answer_of(None), "linear")
+    uncounted = verified(measurement_of(None), "linear")
     assert [each.rank for each in uncounted.differing] == [0, 1, 2]
-    assert exact_ranks([right, swapped, unheard]) == Count(6, 9)
     text = checks_as_text([right, swapped])
     assert "rank 1 sent 2,092, its schedule has 1,046" in text
     assert text.endswith("4 of 6 ranks sent exactly the bytes of their schedule.")
@@ -208,7 +217,7 @@ def test_what_ranks_sent_is_held_to_the_schedule_rank_by_rank() -> None:
 
 def test_what_was_not_measured_is_blank() -> None:
     head, timed, untimed = times_as_text(
-        [("ring", answer_of([7, 9, 8], 250.0)), ("ring", answer_of(None))]
+        [("ring", measurement_of([7, 9, 8], 250.0)), ("ring", measurement_of(None))]
     ).splitlines()
     assert head.endswith("most sent")
     assert timed.split()[4:] == ["KiB", *["250", "us"] * 3, "9", "B"]
@@ -225,24 +234,24 @@ def test_every_rank_sends_exactly_the_bytes_of_its_schedule(algorithm: str, rank
     """Sizes: fewer elements than ranks; in one piece, uneven; mixed; in several, uneven."""
     found = on_ranks(job(["all_reduce"], [4, 1028, 100_000, 2**20 + 44]), ranks, algorithm)
     assert len(found) == 4
-    for answer in found:
-        check = verified(answer, algorithm)
-        assert answer.sent_bytes == check.predicted.sent_bytes.tolist()
+    for measurement in found:
+        check = verified(measurement, algorithm)
+        assert measurement.sent_bytes == check.predicted.sent_bytes.tolist()
         assert check.ok
 
 
 @needs_mpi
 @pytest.mark.parametrize(
-    "algorithm", sorted({name for of, name in ON_THE_WIRE if of != "all_reduce"})
+    "algorithm", sorted({name for of, name in VERIFIABLE if of != "all_reduce"})
 )
 def test_other_collectives_too(algorithm: str) -> None:
     """Sizes around the longest message in one piece, among ranks that are no power of two."""
-    collectives = [of for of, name in ON_THE_WIRE if name == algorithm and of != "all_reduce"]
+    collectives = [of for of, name in VERIFIABLE if name == algorithm and of != "all_reduce"]
     sizes = [40, EAGER, EAGER + 4, 6 * EAGER, 6 * EAGER + 24]
     found = on_ranks(job(collectives, sizes), 6, algorithm)
     assert len(found) == len(sizes) * len(collectives)
-    for answer in found:
-        assert verified(answer, algorithm).ok, answer
+    for measurement in found:
+        assert verified(measurement, algorithm).ok, measurement
 
 
 @needs_mpi
@@ -289,11 +298,11 @@ def test_a_rank_that_sent_something_else_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(*arguments: Any) -> Any:
-        found = wire(*arguments)
+        found = rank_traffic(*arguments)
         found.payload_bytes[1] += 1
         return found
 
-    monkeypatch.setattr(verify, "wire", wrong)
+    monkeypatch.setattr(open_mpi, "rank_traffic", wrong)
     words = ["measure", "--verify-bytes", "--ranks", "2", "--algorithm", "ring", "--sizes", "1KiB"]
     assert cli.main(words) == 1
     out = capsys.readouterr().out
@@ -354,7 +363,7 @@ def test_ranks_that_say_nothing_are_ended() -> None:
     silent = Program([sys.executable, "-c", "import time; time.sleep(600)"], {})
     began = time.monotonic()
     with pytest.raises(RanksFailedError, match=r"not heard of for 0\.3 s"):
-        list(answers_of([silent, silent], 0.3))
+        list(measurements_of([silent, silent], 0.3))
     assert time.monotonic() - began < 30
 
 
@@ -363,14 +372,14 @@ def test_a_rank_that_fails_ends_those_that_wait_for_it() -> None:
     fails = Program([sys.executable, "-c", "raise ValueError('alone')"], {})
     began = time.monotonic()
     with pytest.raises(RanksFailedError, match=r"^the ranks failed: ValueError: alone$"):
-        list(answers_of([waits, fails], 600))
+        list(measurements_of([waits, fails], 600))
     assert time.monotonic() - began < 60
 
 
-def test_lines_that_are_no_answers_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_are_no_measurements_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = "a warning of a library\nshardcost-measured {cut short\nshardcost-measured []"
     chatty = Program([sys.executable, "-c", f"print({lines!r})"], {})
-    assert list(answers_of([chatty], 60)) == []
+    assert list(measurements_of([chatty], 60)) == []
     monkeypatch.setattr(Session, "_programs", lambda *_: [chatty])
     session = Session("mpi", (2,), ("default",), "tcp", job(["all_reduce"], [64, 128]), 60.0)
     with pytest.raises(RanksFailedError, match="the ranks ended after 0 of 2 measurements"):
@@ -382,7 +391,7 @@ def test_a_failure_is_told_by_its_error() -> None:
         "import sys; print('-----', 'noise', file=sys.stderr, sep='\\n'); raise ValueError('why')"
     )
     with pytest.raises(RanksFailedError, match=r"^the ranks failed: ValueError: why$"):
-        list(answers_of([Program([sys.executable, "-c", code], {})], 60))
+        list(measurements_of([Program([sys.executable, "-c", code], {})], 60))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux counts bytes")
@@ -436,7 +445,7 @@ class OneRank:
 
 def test_a_wrong_result_names_the_rank() -> None:
     with pytest.raises(WrongResultError, match="rank 0 has a wrong result at element 7"):
-        list(answers(OneRank(7), job(["all_reduce"], [64])))
+        list(measurements(OneRank(7), job(["all_reduce"], [64])))
 
 
 def test_calls_in_a_row_are_one_iteration() -> None:
@@ -452,26 +461,28 @@ def test_calls_in_a_row_are_one_iteration() -> None:
             return super().prepared(collective, given, elements, dtype)._replace(in_a_row=in_a_row)
 
     ranks = Queue()
-    (answer,) = answers(ranks, Job(("all_reduce",), (64,), "float", 3, 2, counts_bytes=False))
+    (measurement,) = measurements(
+        ranks, Job(("all_reduce",), (64,), "float", 3, 2, counts_bytes=False)
+    )
     assert len(naps) == 3
     assert ranks.runs == 1 + 2  # the check and the warm-up
-    assert answer.time_us is not None
-    assert 0.9 < answer.time_us / (1e6 * 0.02 / CALLS_IN_A_ROW) < CALLS_IN_A_ROW
+    assert measurement.time_us is not None
+    assert 0.9 < measurement.time_us / (1e6 * 0.02 / CALLS_IN_A_ROW) < CALLS_IN_A_ROW
 
 
 def test_every_iteration_runs_and_time_is_their_median() -> None:
     ranks = OneRank()
     work = Job(("all_reduce", "broadcast"), (64, 128), "float", 5, 2, counts_bytes=True)
-    found = list(answers(ranks, work))
+    found = list(measurements(ranks, work))
     assert ranks.runs == 4 * (1 + 2 + 5)
     assert len(found) == work.points == 4
-    for answer in found:
-        assert answer.time_us is not None
-        assert answer.min_us is not None
-        assert answer.p90_us is not None
-        assert 0 <= answer.min_us <= answer.time_us <= answer.p90_us
-        assert answer.sent_bytes is None
-        assert Answer.from_line(answer.as_line()) == answer
+    for measurement in found:
+        assert measurement.time_us is not None
+        assert measurement.min_us is not None
+        assert measurement.p90_us is not None
+        assert 0 <= measurement.min_us <= measurement.time_us <= measurement.p90_us
+        assert measurement.sent_bytes is None
+        assert Measurement.from_line(measurement.as_line()) == measurement
     assert Job.from_text(work.as_text()) == work
 
 

@@ -13,7 +13,7 @@ from shardcost.errors import BadValueError, UnknownNameError, UsageError
 from shardcost.units import parse_bytes, parse_time
 
 if TYPE_CHECKING:
-    from shardcost.measure.job import Answer
+    from shardcost.measure.job import Measurement
     from shardcost.measure.session import Session
     from shardcost.measure.table import Measured
 
@@ -79,7 +79,7 @@ def parser() -> options.Parser:
 
 
 def run(given: Namespace) -> int:
-    """Measure, write each row as it comes, print what was found."""
+    """Measure, write each row as it comes, print the results."""
     from contextlib import nullcontext
 
     from shardcost.measure.launch import ended_by_signals
@@ -90,20 +90,22 @@ def run(given: Namespace) -> int:
         _check_verifiable(session)
     session.check_installed()
     table = _table(given) if session.writes else None
-    found: list[tuple[str, Answer]] = []
+    measured: list[tuple[str, Measurement]] = []
     try:
         with nullcontext() if session.joins else ended_by_signals():
-            _measure(session, table, found)
+            _measure(session, table, measured)
     except KeyboardInterrupt:
         print(f"shardcost: interrupted{_kept(table)}", file=sys.stderr)
         return 130
     finally:
         if table is not None:
             table.close()
-    return _report(given, session, table, found) if session.writes else 0
+    return _report(given, session, table, measured) if session.writes else 0
 
 
-def _measure(session: Session, table: Measured | None, found: list[tuple[str, Answer]]) -> None:
+def _measure(
+    session: Session, table: Measured | None, measured: list[tuple[str, Measurement]]
+) -> None:
     """Run everything; what was measured so far is in the table at any time."""
     from contextlib import closing
 
@@ -115,12 +117,12 @@ def _measure(session: Session, table: Measured | None, found: list[tuple[str, An
         closing(session.measurements()) as all_,
     ):
         try:
-            for algorithm, answer in all_:
-                found.append((algorithm, answer))
+            for algorithm, measurement in all_:
+                measured.append((algorithm, measurement))
                 if table is not None:
-                    table.add(answer, algorithm)
+                    table.add(measurement, algorithm)
                 if progress is not None:
-                    progress(len(found), session.points)
+                    progress(len(measured), session.points)
         except RanksFailedError as error:
             raise RanksFailedError(f"{error}{_kept(table)}") from None
 
@@ -133,20 +135,27 @@ def _kept(table: Measured | None) -> str:
 
 
 def _report(
-    given: Namespace, session: Session, table: Measured | None, found: list[tuple[str, Answer]]
+    given: Namespace,
+    session: Session,
+    table: Measured | None,
+    measured: list[tuple[str, Measurement]],
 ) -> int:
-    from shardcost.measure.verify import verified
+    from shardcost.measure.open_mpi import verified
     from shardcost.report.measure import as_data, checks_as_text, times_as_text
 
-    checks = [verified(answer, name) for name, answer in found] if given.verify_bytes else []
+    checks = (
+        [verified(measurement, name) for name, measurement in measured]
+        if given.verify_bytes
+        else []
+    )
     failed = not all(check.ok for check in checks)
     if given.json:
         output = None if table is None else table.path
-        options.print_json(as_data(found, checks, output, session.uncounted))
+        options.print_json(as_data(measured, checks, output, session.uncounted))
     elif given.verify_bytes:
         print(checks_as_text(checks))
     else:
-        print(times_as_text(found))
+        print(times_as_text(measured))
     if not given.json:
         if table is not None:
             print(f"{table.rows} row{'s' * (table.rows != 1)} in {table.path}")
@@ -183,8 +192,8 @@ def _check_verifiable(session: Session) -> None:
 
 
 def _algorithms(given: Namespace, collectives: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those asked for; if none are, all that can be verified, or Open MPI's own choice."""
-    from shardcost.measure.open_mpi import DEFAULT, ON_THE_WIRE
+    """Return those named; if none are, all that can be verified, or Open MPI's own choice."""
+    from shardcost.measure.open_mpi import DEFAULT, VERIFIABLE
 
     if given.algorithm is not None:
         return tuple(values.several("--algorithm", given.algorithm))
@@ -193,8 +202,8 @@ def _algorithms(given: Namespace, collectives: tuple[str, ...]) -> tuple[str, ..
     return tuple(
         dict.fromkeys(
             name
-            for _, name in ON_THE_WIRE
-            if all((collective, name) in ON_THE_WIRE for collective in collectives)
+            for _, name in VERIFIABLE
+            if all((collective, name) in VERIFIABLE for collective in collectives)
         )
     )
 
@@ -221,10 +230,10 @@ def _session(given: Namespace) -> Session:
         counts_bytes=True,
     )
     started = ranks_of_torchrun() if given.backend in BACKENDS else None
-    asked = (str(started) if started else "2,4") if given.ranks is None else given.ranks
+    ranks = (str(started) if started else "2,4") if given.ranks is None else given.ranks
     return Session(
         backend=given.backend,
-        ranks=tuple(values.wholes("--ranks", asked)),
+        ranks=tuple(values.wholes("--ranks", ranks)),
         algorithms=_algorithms(given, job.collectives),
         transport=given.transport,
         job=job,
@@ -274,7 +283,7 @@ def _timeout(text: str) -> float:
 
 def _sizes(text: str) -> list[int]:
     """Return the sizes of ``A,B,…``, of which any may be a range ``A:B`` or ``A:B:factor``."""
-    found: list[int] = []
+    sizes: list[int] = []
     for part in values.several("--sizes", text):
         words = part.split(":")
         if len(words) > 3:
@@ -286,7 +295,7 @@ def _sizes(text: str) -> list[int]:
             rule = "from at least 1 byte up to a larger size, by a factor of 2 or more"
             raise BadValueError("--sizes", part, rule)
         while least < most:
-            found.append(least)
+            sizes.append(least)
             least *= factor
-        found.append(most)
-    return list(dict.fromkeys(found))
+        sizes.append(most)
+    return list(dict.fromkeys(sizes))

@@ -2,6 +2,6 @@
 
 What flows: a `job.Job` says what to run; `launch` starts the ranks (`mpi_rank`, `torch_rank`), all
 of which run the loop of `rank`; rank 0 sends back one line per measurement, and `table` appends it
-to a CSV file that `shardcost validate` and `calibrate` read. `verify` holds the bytes of each rank
-to what the schedule of the algorithm sends, by the rules of `open_mpi`.
+to a CSV file that `shardcost validate` and `calibrate` read. `open_mpi` holds the bytes of each
+rank to what the schedule of the algorithm sends.
 """

@@ -1,4 +1,4 @@
-"""What the ranks are asked to measure, and what they answer; both travel as one line of JSON."""
+"""What the ranks are to measure, and what they measured; both travel as one line of JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ITEM_BYTES: Final = {
 }
 """Bytes of an element, by the names that nccl-tests gives to number formats."""
 _MARK: Final = "shardcost-measured "
-"""Begins each line that is an answer; whatever else a library prints is not."""
+"""Begins each line that is a measurement; whatever else a library prints is not."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Job:
     sizes_bytes: tuple[int, ...]
     dtype: str
     iterations: int
-    """Timed runs; 0 where only bytes are asked for."""
+    """Timed runs; 0 where only bytes are counted."""
     warmup: int
     counts_bytes: bool
 
     @property
     def points(self) -> int:
-        """Measurements, hence answers."""
+        """The number of measurements."""
         return len(self.collectives) * len(self.sizes_bytes)
 
     def as_text(self) -> str:
@@ -60,7 +60,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Measurement:
     """One measurement: a collective of one size among all ranks."""
 
     collective: str
@@ -85,12 +85,12 @@ class Answer:
         return None if self.sent_bytes is None else max(self.sent_bytes)
 
     def as_line(self) -> str:
-        """Return the answer as one line that is told from others."""
+        """Return the measurement as one line, marked as such."""
         return _MARK + json.dumps(asdict(self))
 
     @classmethod
-    def from_line(cls, line: str) -> Answer | None:
-        """Return the answer of a line, None of a line that is none."""
+    def from_line(cls, line: str) -> Measurement | None:
+        """Return the measurement of a line, None of a line that is none."""
         _, mark, text = line.partition(_MARK)
         if not mark:
             return None

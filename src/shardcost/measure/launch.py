@@ -1,4 +1,4 @@
-"""Starts the ranks, hands on what rank 0 answers, and leaves none of them behind.
+"""Starts the ranks, hands on what rank 0 measured, and leaves none of them behind.
 
 With MPI, mpirun starts the ranks; with torch, they are processes of this host. Either way this
 process reads what rank 0 prints. It ends all of them when one fails, when nothing is heard for too
@@ -28,7 +28,7 @@ from typing import IO, Any, Final, Literal, TypeAlias
 
 from shardcost.errors import MissingExtraError, ShardcostError
 from shardcost.measure import mpi_rank, open_mpi, rank, torch_rank
-from shardcost.measure.job import Answer, Job
+from shardcost.measure.job import Job, Measurement
 
 Transport: TypeAlias = Literal["tcp", "shared"]
 
@@ -39,7 +39,7 @@ _LOOKS_EVERY_S: Final = 1.0
 _LOOPBACK: Final = "127.0.0.0/8"
 _COMPONENTS: Final = "self,basic,libnbc,tuned"
 """Open MPI's implementations of collectives: of these only tuned has more than one algorithm, so
-that the one asked for is the one that runs."""
+that the one named is the one that runs."""
 _REASON: Final = re.compile(r"^\w*(Error|Exception)\b")
 SHOWN_REASON: Final = 200
 
@@ -63,10 +63,10 @@ def mpirun() -> Path:
         for file in wheel.files or ():
             if file.name == "mpirun":
                 return Path(str(wheel.locate_file(file))).resolve()
-    found = shutil.which("mpirun")
-    if found is None:
+    installed = shutil.which("mpirun")
+    if installed is None:
         raise MissingExtraError("--backend mpi", "Open MPI", "mpi")
-    return Path(found)
+    return Path(installed)
 
 
 def check_mpi() -> None:
@@ -90,11 +90,11 @@ def mpi_programs(job: Job, ranks: int, algorithm: str, transport: Transport) -> 
         parameters |= open_mpi.forced(collective, algorithm)
     settings = [word for name, value in parameters.items() for word in ("--mca", name, value)]
     place = ["--host", f"localhost:{ranks}", "--bind-to", "none", "-n", str(ranks)]
-    each = [sys.executable, "-m", mpi_rank.__name__]
+    command = [sys.executable, "-m", mpi_rank.__name__]
     own = {rank.JOB: job.as_text(), mpi_rank.OVER_TCP: str(int(transport == "tcp"))}
     if hasattr(os, "geteuid") and os.geteuid() == 0:  # as in a container; mpirun wants it confirmed
         own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return [Program([str(mpirun()), *place, *settings, *each], own)]
+    return [Program([str(mpirun()), *place, *settings, *command], own)]
 
 
 def torch_programs(job: Job, ranks: int, backend: str, timeout_s: float) -> list[Program]:
@@ -117,20 +117,20 @@ def torch_programs(job: Job, ranks: int, backend: str, timeout_s: float) -> list
     ]
 
 
-def answers_of(programs: Sequence[Program], timeout_s: float) -> Iterator[Answer]:
-    """Start the programs and yield what the first of them answers.
+def measurements_of(programs: Sequence[Program], timeout_s: float) -> Iterator[Measurement]:
+    """Start the programs and yield what the first of them reports.
 
     Args:
-        programs: All processes; the first one prints the answers.
+        programs: All processes; the first one prints the measurements.
         timeout_s: So long nothing may be heard.
     """
-    with tempfile.TemporaryFile() as complaints, _started(programs, complaints) as running:
-        for line in _lines(running, timeout_s, complaints):
-            answer = Answer.from_line(line)
-            if answer is not None:
-                yield answer
+    with tempfile.TemporaryFile() as stderr, _started(programs, stderr) as running:
+        for line in _lines(running, timeout_s, stderr):
+            measurement = Measurement.from_line(line)
+            if measurement is not None:
+                yield measurement
         for process in running:
-            _await(process, timeout_s, complaints)
+            _await(process, timeout_s, stderr)
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def _started(
-    programs: Sequence[Program], complaints: IO[bytes]
+    programs: Sequence[Program], stderr: IO[bytes]
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     running: list[subprocess.Popen[bytes]] = []
     own = {"OMP_NUM_THREADS": "1", rank.PARENT: str(os.getpid())}
@@ -159,7 +159,7 @@ def _started(
                 env={**os.environ, **own, **program.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL if running else subprocess.PIPE,
-                stderr=complaints,
+                stderr=stderr,
                 start_new_session=True,  # an interrupt reaches them through us alone
             )
             running.append(process)
@@ -185,7 +185,7 @@ def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _lines(
-    running: Sequence[subprocess.Popen[bytes]], timeout_s: float, complaints: IO[bytes]
+    running: Sequence[subprocess.Popen[bytes]], timeout_s: float, stderr: IO[bytes]
 ) -> Iterator[str]:
     """Yield what the first process prints, line by line, while none of them fails."""
     heard: queue.Queue[bytes | None] = queue.Queue()
@@ -204,9 +204,9 @@ def _lines(
         except queue.Empty:
             for process in running:
                 if process.poll():
-                    _await(process, timeout_s, complaints)
+                    _await(process, timeout_s, stderr)
             if time.monotonic() > end:
-                raise RanksFailedError(_silent(timeout_s, complaints)) from None
+                raise RanksFailedError(_silent(timeout_s, stderr)) from None
             continue
         end = time.monotonic() + timeout_s
         if line is None:
@@ -214,28 +214,28 @@ def _lines(
         yield line.decode(errors="replace")
 
 
-def _await(process: subprocess.Popen[bytes], timeout_s: float, complaints: IO[bytes]) -> None:
+def _await(process: subprocess.Popen[bytes], timeout_s: float, stderr: IO[bytes]) -> None:
     try:
         code = process.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        raise RanksFailedError(_silent(timeout_s, complaints)) from None
+        raise RanksFailedError(_silent(timeout_s, stderr)) from None
     if code:
-        reason = _reason(complaints) or f"exit code {code}"
+        reason = _reason(stderr) or f"exit code {code}"
         raise RanksFailedError(f"the ranks failed: {reason}")
 
 
-def _silent(timeout_s: float, complaints: IO[bytes]) -> str:
-    reason = _reason(complaints)
+def _silent(timeout_s: float, stderr: IO[bytes]) -> str:
+    reason = _reason(stderr)
     return f"the ranks were not heard of for {timeout_s:g} s" + (f": {reason}" if reason else "")
 
 
-def _reason(complaints: IO[bytes]) -> str:
-    """Return the one line, of all that the processes complained of, that says most."""
-    complaints.seek(0)
-    lines = complaints.read().decode(errors="replace").splitlines()
-    told = [line.strip() for line in lines if line.strip(" -=*")]
-    errors = [line for line in told if _REASON.match(line)]
-    first = (errors or told or [""])[0].removeprefix("WrongResultError: ")
+def _reason(stderr: IO[bytes]) -> str:
+    """Return the most telling line of what the processes wrote to standard error."""
+    stderr.seek(0)
+    lines = stderr.read().decode(errors="replace").splitlines()
+    text = [line.strip() for line in lines if line.strip(" -=*")]
+    errors = [line for line in text if _REASON.match(line)]
+    first = (errors or text or [""])[0].removeprefix("WrongResultError: ")
     return " ".join(first.split())[:SHOWN_REASON]
 
 

@@ -15,8 +15,8 @@ from shardcost.measure.rank import (
     Prepared,
     Values,
     WrongResultError,
-    answers,
     ends_with_parent,
+    measurements,
 )
 
 OVER_TCP: Final = "SHARDCOST_MEASURE_TCP"
@@ -90,9 +90,9 @@ def main() -> int:
     ends_with_parent()
     ranks = MpiRanks(over_tcp=os.environ[OVER_TCP] == "1")
     try:
-        for answer in answers(ranks, Job.from_text(os.environ[JOB])):
+        for measurement in measurements(ranks, Job.from_text(os.environ[JOB])):
             if ranks.rank == 0:
-                print(answer.as_line(), flush=True)
+                print(measurement.as_line(), flush=True)
     except WrongResultError as error:
         if ranks.rank == 0:
             print(f"WrongResultError: {error}", file=sys.stderr, flush=True)

@@ -8,6 +8,9 @@ done (over TCP the writing is a fragment like any other). All header sizes are i
 Which messages there are is counted from the schedules of `collectives.exact.algorithms`: in
 each step, all chunks from one rank to another are one message. Chunks are whole elements, cut as
 Open MPI cuts them, and where a buffer is too short for its algorithm another one runs.
+
+`verified` holds the bytes that each rank was measured to send to these. Equality is exact: payload
+and headers are whole numbers of bytes, and TCP counts them.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from shardcost.collectives.exact.algorithms import direct, open_mpi, recursive, 
 from shardcost.collectives.exact.algorithms.plan import Plan
 from shardcost.collectives.exact.schedule import Ints
 from shardcost.errors import UnknownNameError
+from shardcost.measure.job import ITEM_BYTES, Measurement
 
 DEFAULT: Final = "default"
 """The algorithm that Open MPI chooses by itself."""
@@ -39,7 +43,7 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Wire:
+class RankTraffic:
     """What each rank sends for one collective."""
 
     payload_bytes: Ints
@@ -99,7 +103,7 @@ _KNOWN: Final[Mapping[tuple[str, str], _Known]] = {
     ("reduce", "binary_tree"): _Known(_whole(tree.binary_reduce)),
     ("reduce", "pipeline"): _Known(_whole(tree.chain_reduce)),
 }
-ON_THE_WIRE: Final = tuple(_KNOWN)
+VERIFIABLE: Final = tuple(_KNOWN)
 """The collectives and algorithms whose bytes can be told beforehand."""
 
 
@@ -165,10 +169,12 @@ def messages(
     return found
 
 
-def wire(collective: str, algorithm: str, ranks: int, elements: int, item_bytes: int) -> Wire:
+def rank_traffic(
+    collective: str, algorithm: str, ranks: int, elements: int, item_bytes: int
+) -> RankTraffic:
     """Return what each rank sends for one collective: payload, messages, headers.
 
-    >>> wire("all_reduce", "linear", 3, 256, 4).sent_bytes.tolist()
+    >>> rank_traffic("all_reduce", "linear", 3, 256, 4).sent_bytes.tolist()
     [2092, 1046, 1046]
     """
     payload, count, headers = (np.zeros(ranks, dtype=np.int64) for _ in range(3))
@@ -181,7 +187,7 @@ def wire(collective: str, algorithm: str, ranks: int, elements: int, item_bytes:
         count[source] += 1
         headers[source] += there
         headers[target] += back
-    return Wire(payload, count, headers)
+    return RankTraffic(payload, count, headers)
 
 
 @cache
@@ -198,3 +204,68 @@ def _overhead(protocol: str) -> tuple[int, int]:
         for side in ("sender", "receiver")
     )
     return there, back
+
+
+class Totals(NamedTuple):
+    """Of all ranks together: what they were to send, and what they sent."""
+
+    payload_bytes: int
+    messages: int
+    header_bytes: int
+    measured_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Verified:
+    """One collective: what each rank was to send, and what it sent."""
+
+    measurement: Measurement
+    algorithm: str
+    predicted: RankTraffic
+
+    @property
+    def measured_bytes(self) -> list[int]:
+        """By rank."""
+        return self.measurement.sent_bytes or []
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over ranks."""
+        wanted = self.predicted
+        columns = wanted.payload_bytes, wanted.messages, wanted.header_bytes, self.measured_bytes
+        return Totals(*(int(sum(by_rank)) for by_rank in columns))
+
+    @property
+    def differing(self) -> list[Difference]:
+        """Every rank that sent something else than the schedule says."""
+        sent = dict(enumerate(self.measured_bytes))
+        return [
+            Difference(rank, sent.get(rank, 0), wanted)
+            for rank, wanted in enumerate(self.predicted.sent_bytes.tolist())
+            if sent.get(rank) != wanted
+        ]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank sent exactly what the schedule says."""
+        return not self.differing
+
+
+class Difference(NamedTuple):
+    """A rank that sent something else; 0 where nothing is known of it."""
+
+    rank: int
+    measured_bytes: int
+    predicted_bytes: int
+
+
+def verified(measurement: Measurement, algorithm: str) -> Verified:
+    """Return a measurement beside what the schedule says."""
+    predicted = rank_traffic(
+        measurement.collective,
+        algorithm,
+        measurement.ranks,
+        measurement.elements,
+        ITEM_BYTES[measurement.dtype],
+    )
+    return Verified(measurement, algorithm, predicted)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from shardcost.errors import ShardcostError
 from shardcost.measure import sockets
-from shardcost.measure.job import ITEM_BYTES, Answer, Job, elements_of
+from shardcost.measure.job import ITEM_BYTES, Job, Measurement, elements_of
 
 Values = NDArray[np.uint8]
 
@@ -103,15 +103,15 @@ def ends_with_parent() -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
-def answers(ranks: Ranks, job: Job) -> Iterator[Answer]:
-    """Run a job; every rank yields the same answers."""
+def measurements(ranks: Ranks, job: Job) -> Iterator[Measurement]:
+    """Run a job; every rank yields the same measurements."""
     for collective in job.collectives:
         for size_bytes in job.sizes_bytes:
             elements = elements_of(collective, size_bytes, job.dtype, ranks.size)
             yield _measured(ranks, job, collective, elements)
 
 
-def _measured(ranks: Ranks, job: Job, collective: str, elements: int) -> Answer:
+def _measured(ranks: Ranks, job: Job, collective: str, elements: int) -> Measurement:
     given = _given(collective, ranks.rank, ranks.size, elements)
     prepared = ranks.prepared(collective, given, elements, job.dtype)
     _check(ranks, prepared, collective, elements)
@@ -122,7 +122,7 @@ def _measured(ranks: Ranks, job: Job, collective: str, elements: int) -> Answer:
     counts = job.counts_bytes and ranks.over_tcp and sockets.why_not() is None
     sent = ranks.gathered([float(_sent_by_one(ranks, prepared))]) if counts else None
     timed = job.iterations > 0
-    return Answer(
+    return Measurement(
         collective=collective,
         dtype=job.dtype,
         ranks=ranks.size,

@@ -9,7 +9,7 @@ from typing import Final
 
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.measure import launch, mpi_rank, open_mpi, sockets, torch_rank
-from shardcost.measure.job import COLLECTIVES, ITEM_BYTES, Answer, Job
+from shardcost.measure.job import COLLECTIVES, ITEM_BYTES, Job, Measurement
 from shardcost.scalars import whole_number
 
 BACKENDS: Final = ("mpi", *torch_rank.BACKENDS)
@@ -89,8 +89,8 @@ class Session:
             rule = f"at most {there}, the GPUs of this host"
             raise BadValueError("--ranks", max(self.ranks), rule)
 
-    def measurements(self) -> Generator[tuple[str, Answer], None, None]:
-        """Run it all; yield each algorithm's name with each answer."""
+    def measurements(self) -> Generator[tuple[str, Measurement], None, None]:
+        """Run it all; yield each algorithm's name with each measurement."""
         if self.joins:
             yield from self._as_one_of_them()
             return
@@ -98,17 +98,17 @@ class Session:
             for algorithm in self.algorithms:
                 heard = 0
                 programs = self._programs(ranks, algorithm)
-                for answer in launch.answers_of(programs, self.timeout_s):
+                for measurement in launch.measurements_of(programs, self.timeout_s):
                     heard += 1
-                    yield algorithm, answer
+                    yield algorithm, measurement
                 if heard != self.job.points:
-                    told = f"{heard} of {self.job.points} measurements"
-                    raise launch.RanksFailedError(f"the ranks ended after {told}")
+                    count = f"{heard} of {self.job.points} measurements"
+                    raise launch.RanksFailedError(f"the ranks ended after {count}")
 
-    def _as_one_of_them(self) -> Generator[tuple[str, Answer], None, None]:
+    def _as_one_of_them(self) -> Generator[tuple[str, Measurement], None, None]:
         try:
-            for _, answer in torch_rank.measured(self.backend, self.job, self.timeout_s):
-                yield open_mpi.DEFAULT, answer
+            for _, measurement in torch_rank.measured(self.backend, self.job, self.timeout_s):
+                yield open_mpi.DEFAULT, measurement
         except ShardcostError:
             raise
         except RuntimeError as error:  # torch's own, of several lines

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from shardcost.errors import BadValueError, FormatError, shown
-from shardcost.measure.job import Answer
+from shardcost.measure.job import Measurement
 
 HEADER: Final = (
     "dataset",
@@ -56,13 +56,13 @@ class Measured:
         except UnicodeError:
             raise FormatError(shown(str(path)), "is not a file name") from None
 
-    def add(self, answer: Answer, algorithm: str) -> None:
+    def add(self, measurement: Measurement, algorithm: str) -> None:
         """Append a measurement; the first one opens the file."""
         line = io.StringIO()
         writer = csv.writer(line, lineterminator="\n")
         if self._file is None and not self._adds:
             writer.writerow(HEADER)
-        writer.writerow(row_of(answer, algorithm, self.cluster, self.network))
+        writer.writerow(row_of(measurement, algorithm, self.cluster, self.network))
         try:
             file = self._file = self._file or self._opened()
             file.write(line.getvalue())
@@ -85,27 +85,27 @@ class Measured:
         return FormatError(str(self.path), f"cannot be written: {error.strerror or error}")
 
 
-def row_of(answer: Answer, algorithm: str, cluster: str, network: str) -> tuple[Any, ...]:
+def row_of(measurement: Measurement, algorithm: str, cluster: str, network: str) -> tuple[Any, ...]:
     """Return a measurement as the cells of its row."""
-    sent = answer.sent_bytes
+    sent = measurement.sent_bytes
     return (
-        f"measured_{answer.library}_{answer.version}",
+        f"measured_{measurement.library}_{measurement.version}",
         cluster,
         network,
-        answer.nodes,
-        answer.ranks // answer.nodes,
-        answer.ranks,
-        answer.library,
+        measurement.nodes,
+        measurement.ranks // measurement.nodes,
+        measurement.ranks,
+        measurement.library,
         "",  # calls follow each other, as in nccl-tests
         0,
-        answer.collective,
-        answer.dtype,
-        answer.size_bytes,
-        _microseconds(answer.time_us),
+        measurement.collective,
+        measurement.dtype,
+        measurement.size_bytes,
+        _microseconds(measurement.time_us),
         algorithm,
-        answer.iterations,
-        _microseconds(answer.min_us),
-        _microseconds(answer.p90_us),
+        measurement.iterations,
+        _microseconds(measurement.min_us),
+        _microseconds(measurement.p90_us),
         "" if sent is None else " ".join(map(str, sent)),
     )
 

@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError, MissingExtraError
-from shardcost.measure.job import Answer, Job
+from shardcost.measure.job import Job, Measurement
 from shardcost.measure.rank import (
     CALLS_IN_A_ROW,
     JOB,
     Prepared,
     Values,
     WrongResultError,
-    answers,
     ends_with_parent,
+    measurements,
 )
 
 BACKEND: Final = "SHARDCOST_MEASURE_BACKEND"
@@ -171,12 +171,12 @@ class TorchRanks:
             self.torch.cuda.synchronize()
 
 
-def measured(backend: str, job: Job, timeout_s: float) -> Iterator[tuple[int, Answer]]:
-    """Yield this rank's number with each answer."""
+def measured(backend: str, job: Job, timeout_s: float) -> Iterator[tuple[int, Measurement]]:
+    """Yield this rank's number with each measurement."""
     ranks = TorchRanks(backend, timeout_s)
     try:
-        for answer in answers(ranks, job):
-            yield ranks.rank, answer
+        for measurement in measurements(ranks, job):
+            yield ranks.rank, measurement
     finally:
         ranks.leave()
 
@@ -186,9 +186,9 @@ def main() -> int:
     ends_with_parent()
     try:
         work, timeout_s = Job.from_text(os.environ[JOB]), float(os.environ[TIMEOUT])
-        for rank, answer in measured(os.environ[BACKEND], work, timeout_s):
+        for rank, measurement in measured(os.environ[BACKEND], work, timeout_s):
             if rank == 0:
-                print(answer.as_line(), flush=True)
+                print(measurement.as_line(), flush=True)
     except WrongResultError as error:
         print(f"WrongResultError: {error}", file=sys.stderr, flush=True)
         return 1
