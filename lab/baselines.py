@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost.calibrate.fit import Curve, least_squares
+from shardcost.calibrate.fit import Curve, fit_robustly
 from shardcost.collectives.bounds import bus_factor, nominal_rate
 from shardcost.collectives.calibration import libraries
 from shardcost.collectives.engine_kernels import ENGINES
@@ -57,8 +57,15 @@ def alpha_beta(curve: Curve) -> Floats:
 
     largest = int(np.argmax(curve.size_bytes))
     begin = np.log([curve.time_s.min(), curve.size_bytes[largest] / curve.time_s[largest]])
-    found = least_squares()(lambda logs: np.log(line(logs)) - measured, begin, loss="soft_l1")
-    return line(found.x)
+    found = fit_robustly(
+        begin,
+        (begin - 60, begin + 60),
+        lambda logs: np.log(line(logs)) - measured,
+        lambda _: np.empty(0),
+        outliers=(1.0,),
+        evaluations=200,
+    )
+    return line(found.at)
 
 
 def tuner(curve: Curve) -> Floats | None:

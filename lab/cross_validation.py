@@ -109,7 +109,7 @@ def family_without(key: Key, known: tuple[Curve, ...]) -> list[Calibration]:
         curve
         for curve in inside(known)
         if curve.question.cluster != system
-        and key_of(curve)[1] == library
+        and key_of(curve.question)[1] == library
         and link_family(curve.cluster) == link_family(own)
     ]
     same = [c for c in kin if c.cluster.device.architecture == own.device.architecture]

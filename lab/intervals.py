@@ -12,14 +12,15 @@ out; the whole takes ten minutes and needs SciPy.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from lab import catalog_files
+from lab.catalog_files import inline
+from lab.command import ended, parser_of, say
 from lab.intervals_groups import (
     INSIDE,
     Group,
@@ -27,19 +28,20 @@ from lab.intervals_groups import (
     Plan,
     Pool,
     Trial,
-    Tried,
     groups,
     tried_on_others,
     weighted_quantile,
 )
-from lab.intervals_left_out import left_out
-from shardcost import catalog
+from lab.left_out import Tried, left_out
 from shardcost.catalog.errors import CONFIDENCE_PCT, KIN, MEASURED, STRANGER, in_words
-from shardcost.errors import ShardcostError
-from shardcost.files import quoted, write_whole
+from shardcost.files import write_whole
 from shardcost.formats.tables import read_table
 
-FOLDER: Final = Path(catalog.__file__).parent / "errors"
+FOLDER: Final = catalog_files.CATALOG / "errors"
+_HEAD: Final = (
+    "Residuals, logarithms of measured over predicted, of rows left out of the fit, by",
+    "`python -m lab.intervals`: not by hand.",
+)
 
 
 def _plan(finest: Level, *coarser: Level, factors: Sequence[Level] = (), **given: Any) -> Plan:
@@ -198,31 +200,25 @@ def written(trial: Trial, longer: Mapping[str, float]) -> list[Group]:
 
 def as_toml(kind: str, trial: Trial, longer: Mapping[str, float], datasets: Iterable[str]) -> str:
     """Return the file of a kind."""
-    splits = ", ".join(sorted(set(trial.pool.splits)))
-    names = ", ".join(sorted(set(datasets)))
-    levels = ", ".join(f"[{', '.join(map(quoted, level))}]" for level in trial.pool.plan.levels)
-    lines = [
-        "# Residuals, logarithms of measured over predicted, of rows left out of the fit, by",
-        "# `python -m lab.intervals`: not by hand.",
-        f"kind = {quoted(kind)}",
-        f"left_out = {quoted(splits)}",
-        f"source = {quoted('rows of ' + names)}",
-        f"confidence_pct = {CONFIDENCE_PCT}",
-        f"levels = [{levels}]",
-    ]
-    for each in written(trial, longer):
-        key = ", ".join(f"{name} = {quoted(value)}" for name, value in each.key.items())
-        lines += [
-            "",
-            "[[group]]",
-            f"key = {{{' ' + key + ' ' if key else ''}}}",
-            f"rows = {each.rows}",
-            f"parts = {each.parts}",
-            f"low = {-each.reach:.4f}",
-            f"high = {each.reach:.4f}",
-            f"median_pct = {each.median_pct:.1f}",
-        ]
-    return "\n".join(lines) + "\n"
+    content = {
+        "kind": kind,
+        "left_out": ", ".join(sorted(set(trial.pool.splits))),
+        "source": "rows of " + ", ".join(sorted(set(datasets))),
+        "confidence_pct": CONFIDENCE_PCT,
+        "levels": [list(level) for level in trial.pool.plan.levels],
+        "group": [
+            {
+                "key": inline(each.key),
+                "rows": each.rows,
+                "parts": each.parts,
+                "low": round(-each.reach, 4),
+                "high": round(each.reach, 4),
+                "median_pct": round(each.median_pct, 1),
+            }
+            for each in written(trial, longer)
+        ],
+    }
+    return catalog_files.as_toml(_HEAD, content)
 
 
 def as_lines(found: Iterable[Coverage]) -> Iterator[str]:
@@ -237,15 +233,15 @@ def as_lines(found: Iterable[Coverage]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Leave out, group, check and write, for every table given."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, help="measured tables (CSV)")
     parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
     given = parser.parse_args(arguments)
     tables = [read_table(path) for path in given.tables]
     absent = _KERNELS - {table.kind for table in tables}
     if absent:
-        _say(f"reaches of what nobody measured rest on all kernels but {', '.join(sorted(absent))}")
-    trials = {table.kind: trial_of(table.kind, left_out(table, _say)) for table in tables}
+        say(f"reaches of what nobody measured rest on all kernels but {', '.join(sorted(absent))}")
+    trials = {table.kind: trial_of(table.kind, left_out(table, say)) for table in tables}
     longer = lengthening(trials)
     for table in tables:
         text = as_toml(table.kind, trials[table.kind], longer, table.columns.get("dataset", ()))
@@ -254,12 +250,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("\n".join(as_lines(found)))
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except ShardcostError as error:
-        sys.exit(f"intervals: {error}")
+    ended(main)

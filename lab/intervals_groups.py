@@ -22,11 +22,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.left_out import Tried
+from lab.parts import Mask
 from shardcost.catalog.errors import CONFIDENCE_PCT, MEASURED, REPEATS, Facts
 from shardcost.validate.predictions import Floats
 
 Level = tuple[str, ...]
-Mask = NDArray[np.bool_]
 INSIDE: Final = CONFIDENCE_PCT / 100
 _ENOUGH_OTHERS: Final = 20
 """Residuals that must be left for a part to be tried by them."""
@@ -36,20 +37,6 @@ _ENOUGH_TO_LENGTHEN: Final = 100
 """Residuals whose scores make a factor of their own."""
 _ENOUGH_OF_A_PART: Final = 10
 """Residuals of a part that tell how far it reaches."""
-
-
-class Tried(NamedTuple):
-    """Rows that were predicted by constants which had not seen them, by one way to leave out."""
-
-    split: str
-    """What was left out, such as ``a GPU count``."""
-    rows: NDArray[np.intp]
-    """Where in the table they stand."""
-    parts: tuple[str, ...]
-    """Which part each was left out with: ``8``, or ``h100_sxm``."""
-    residuals: Floats
-    """Logarithms of measured over predicted."""
-    facts: tuple[Facts, ...]
 
 
 class Plan(NamedTuple):

@@ -18,7 +18,8 @@ import numpy as np
 from lab import markdown
 from lab import page_collectives as validation_collectives
 from lab.command import Say, add_tables, ended, parser_of, say, tables_of
-from lab.folds import MOST_ROWS, Fold, folds
+from lab.folds import Fold, folds
+from lab.left_out import MOST_ROWS
 from lab.page_plots import Picture, pictures
 from lab.page_tables import KINDS, section
 from lab.peers import Compared, Peer, compared, elsewhere
@@ -84,10 +85,11 @@ Others state their errors on rows that are not public, so that nothing can be pu
 _FOLDS: Final = """\
 {title}
 
-Constants are fitted without one value of a column at a time, and tried on the rows that have it.
-*In sample* is the error of the same fit to all rows, *left out* that on rows which it had not seen.
-A device that is left out is predicted by its datasheet and the constants of its nearest kin. Of a
-framework or an engine, {most} rows at most are taken, evenly, to fit and to try."""
+Constants are fitted without a part of the rows at a time (a model, a degree, a data set, a fifth of
+the shapes), and tried on that part. *In sample* is the error of the catalog's constants on the same
+rows, *left out* that of constants which had not seen them. *A system* is predicted by its datasheet
+and the constants of its fallback device, as if nobody had measured it; *a framework* or *an engine*
+by those of another. Of a data set of whole runs, {most} rows at most are taken, evenly, to fit."""
 
 _CANNOT: Final = """\
 ### What this cannot show

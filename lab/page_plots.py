@@ -18,8 +18,7 @@ from lab.page_tables import KINDS
 from lab.peers import Compared, Peer, compared, elsewhere
 from shardcost.report.sketch import COLOURS, GREY, Sketch, drawn
 from shardcost.validate.predictions import Floats
-from shardcost.validate.splits import errors_pct
-from shardcost.validate.validation import Validation
+from shardcost.validate.validation import Validation, errors_pct
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,8 +12,7 @@ import numpy as np
 
 from lab import markdown
 from lab import page_collectives as validation_collectives
-from shardcost.validate.splits import split
-from shardcost.validate.validation import Validation, columns_of, rank, validate
+from shardcost.validate.validation import Validation, columns_of, rank, split, validate
 
 
 class Kind(NamedTuple):

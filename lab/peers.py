@@ -16,8 +16,7 @@ import numpy as np
 
 from shardcost.formats.tables import Row
 from shardcost.validate.predictions import Floats
-from shardcost.validate.splits import errors_pct
-from shardcost.validate.validation import Validation
+from shardcost.validate.validation import Validation, errors_pct
 
 _STATISTICS: Final[Mapping[str, Callable[[Floats], Any]]] = {
     "mean": np.mean,

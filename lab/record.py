@@ -15,12 +15,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from lab import catalog_files
+from lab.catalog_files import inline
 from lab.command import ended, parser_of, say
 from shardcost.errors import FormatError, printable
-from shardcost.files import quoted, read_text, write_whole
+from shardcost.files import read_text, write_whole
 from shardcost.validate.shipped import shipped
-from shardcost.validate.splits import errors_pct
-from shardcost.validate.validation import Validation, stats, validate
+from shardcost.validate.validation import Validation, errors_pct, stats, validate
 
 _MOST_BYTES: Final = 2**20
 _COUNTS: Final = ("rows", "predicted")
@@ -29,11 +30,11 @@ _SHARE: Final = 0.1
 """How much of a recorded error may be added before it has grown."""
 _POINTS: Final = 0.1
 """How many percentage points may be added, whatever the error."""
-_HEAD: Final = """\
-# Errors of the evidence that ships with shardcost, by table and data set, in percent of the
-# measurement. Written by `python -m lab.record FILE`; a figure that grows by more than a tenth
-# fails `python -m lab.record FILE --check`.
-"""
+_HEAD: Final = (
+    "Errors of the measurements that ship with shardcost, by table and data set, in percent of the",
+    "measurement. Written by `python -m lab.record FILE`; a figure that grows by more than a tenth",
+    "fails `python -m lab.record FILE --check`.",
+)
 
 
 class Figures(NamedTuple):
@@ -69,10 +70,12 @@ def _figures(found: Validation, members: Any) -> Figures:
     return Figures(
         rows=int(members.sum()),
         predicted=int((members & ~skipped).sum()),
-        median_pct=errors.median_pct,
-        mean_pct=errors.mean_pct,
-        p90_pct=errors.p90_pct,
+        **{name: _rounded(getattr(errors, name)) for name in _ERRORS},
     )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
 
 
 def worsened(now: Record, recorded: Record) -> list[str]:
@@ -109,21 +112,15 @@ def limit(recorded_pct: float) -> float:
 
 def as_toml(record: Record) -> str:
     """Return a record as the content of its file."""
-    parts = [_HEAD]
-    for kind in dict.fromkeys(kind for kind, _ in record):
-        parts.append(f"\n[{kind}]\nall = {_as_inline(record[kind, ''])}\n")
-        named = [(name, value) for (of, name), value in record.items() if of == kind and name]
-        if named:
-            lines = [f"{quoted(printable(name))} = {_as_inline(value)}\n" for name, value in named]
-            parts.append(f"\n[{kind}.datasets]\n{''.join(lines)}")
-    return "".join(parts)
-
-
-def _as_inline(value: Figures) -> str:
-    cells = [f"{name} = {getattr(value, name)}" for name in _COUNTS]
-    errors = [(name, getattr(value, name)) for name in _ERRORS]
-    cells += [f"{name} = {error:.2f}" for name, error in errors if error is not None]
-    return f"{{ {', '.join(cells)} }}"
+    content: dict[str, Any] = {}
+    for (kind, name), value in record.items():
+        entry = inline({k: v for k, v in value._asdict().items() if v is not None})
+        part = content.setdefault(kind, {})
+        if name:
+            part.setdefault("datasets", {})[printable(name)] = entry
+        else:
+            part["all"] = entry
+    return catalog_files.as_toml(_HEAD, content)
 
 
 def read_record(path: Path) -> Record:

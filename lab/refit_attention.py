@@ -18,8 +18,6 @@ Needs SciPy: ``pip install 'shardcost[fit]'``.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +28,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost import catalog
-from shardcost.calibrate.fit import least_squares
-from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
+from lab import catalog_files
+from lab.command import ended, parser_of
+from lab.parts import Mask, leave_out
+from shardcost.calibrate.fit import fit_robustly
+from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, read_table
 from shardcost.validate.attention import FLASH_DECODE, MEASURED, Asked, Question, asked
@@ -43,14 +43,12 @@ from shardcost.validate.validation import measurements
 Floats = NDArray[np.float64]
 Constants = dict[str, Any]
 
-FOLDER: Final = Path(catalog.__file__).parent / "attention"
-_OUTLIER: Final = 0.05
-"""Relative error beyond which a row counts by its size and no longer by its square."""
+FOLDER: Final = catalog_files.CATALOG / "attention"
 _PULL: Final = 0.03
 """Weight of a constant's distance (in logarithms) from where it started: settles what no row
 speaks of."""
 _DIGITS: Final = 4
-_HEAD: Final = "# Constants fitted by `python -m lab.refit_attention`: not by hand."
+_HEAD: Final = "Constants fitted by `python -m lab.refit_attention`: not by hand."
 
 _PREFILL: Final[Mapping[str, tuple[float, float, float]]] = {
     "launch_us": (10, 1, 40),
@@ -150,7 +148,7 @@ class Rows:
         return 100 * (self.predicted_s(constants) / self.time_s - 1)
 
 
-def sections(table: Table, keep: Sequence[bool] | None = None) -> Iterator[Rows]:
+def sections(table: Table, keep: Mask | None = None) -> Iterator[Rows]:
     """Yield the rows of every system and section of a table; of those to `keep` only, if given."""
     rows, shapes, _ = _asked_of_layers(table) if table.kind == "decode" else asked(table)
     times, _ = measurements(table, MEASURED)
@@ -207,14 +205,14 @@ def _fitted_quantities(known: Rows, choice: Mapping[str, float]) -> tuple[float,
         values = np.exp(logs).tolist()
         return _nested(dict(choice) | dict(zip(quantities, values, strict=True)))
 
-    def residuals(logs: Floats) -> Floats:
-        error = np.log(known.predicted_s(exact(logs))) - measured
-        return np.concatenate([error, _PULL * (logs - start)])
-
-    found = least_squares()(
-        residuals, start, bounds=(least, most), loss="soft_l1", f_scale=_OUTLIER, max_nfev=100
+    found = fit_robustly(
+        start,
+        (least, most),
+        lambda logs: np.log(known.predicted_s(exact(logs))) - measured,
+        lambda logs: _PULL * (logs - start),
+        evaluations=100,
     )
-    return float(found.cost), constants(found.x)
+    return found.cost, constants(found.at)
 
 
 def _nested(flat: Mapping[str, float]) -> Constants:
@@ -226,39 +224,23 @@ def _nested(flat: Mapping[str, float]) -> Constants:
     return found
 
 
-def left_out_error_pct(table: Table, column: str) -> Floats:
-    """Return the error of each row under constants fitted without the rows that share its value."""
-    if column not in table.columns:
-        raise UnknownNameError("--leave-out", column, table.columns)
-    cells = table.columns[column]
-    errors = np.full(table.rows, np.nan)
-    for value in sorted(set(cells)):
-        held_out = [cell == value for cell in cells]
-        rest = [not each for each in held_out]
-        known = {(rows.system, rows.phase): fitted(rows) for rows in sections(table, rest)}
-        for rows in sections(table, held_out):
+def left_out_error_pct(table: Table, parts: NDArray[Any]) -> Floats:
+    """Return the error of each row under constants fitted without the rows of its part."""
+
+    def tried(out: Mask) -> Floats:
+        errors = np.full(table.rows, np.nan)
+        known = {(rows.system, rows.phase): fitted(rows) for rows in sections(table, ~out)}
+        for rows in sections(table, out):
             if (rows.system, rows.phase) in known:
                 errors[rows.places] = rows.error_pct(known[rows.system, rows.phase])
-    return errors
+        return errors[out]
+
+    return leave_out(parts, tried)
 
 
 def as_toml(system: str, content: Mapping[str, Constants]) -> str:
     """Return the file of a system, from its sections."""
-    lines = [_HEAD, f'system = "{system}"']
-    for section in sorted(content):
-        lines += _table(section, content[section])
-    return "\n".join(lines) + "\n"
-
-
-def _table(name: str, table: Constants) -> Iterator[str]:
-    """Yield the lines of a table and of those inside it."""
-    inner = {key: each for key, each in table.items() if isinstance(each, dict)}
-    yield from ("", f"[{name}]")
-    for key, value in table.items():
-        if key not in inner:
-            yield f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value!r}"
-    for key, each in inner.items():
-        yield from _table(f"{name}.{key}", each)
+    return catalog_files.as_toml((_HEAD,), {"system": system} | dict(sorted(content.items())))
 
 
 def _with_fit(rows: Rows, constants: Constants) -> Constants:
@@ -285,7 +267,7 @@ def _present(path: Path) -> dict[str, Constants]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit everything that a table speaks of, and write it into the catalog of this installation."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument(
         "table", type=Path, help="table of attention kernels or of decoded layers (CSV)"
     )
@@ -294,7 +276,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     table = read_table(given.table)
     if given.leave_out:
-        errors = left_out_error_pct(table, given.leave_out)
+        if given.leave_out not in table.columns:
+            raise UnknownNameError("--leave-out", given.leave_out, table.columns)
+        errors = left_out_error_pct(table, np.array(table.columns[given.leave_out]))
         for rows in sections(table):
             _show(rows, errors[rows.places])
         return
@@ -317,7 +301,4 @@ def _show(rows: Rows, error_pct: Floats) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ShardcostError as error:
-        sys.exit(f"refit_attention: {error}")
+    ended(main)

@@ -11,13 +11,13 @@ launches, and data sets of a library too old to be the one meant (`OUTDATED`) ar
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from lab.catalog_files import CATALOG
+from lab.command import ended, parser_of
 from lab.other_constants import by_collectives
 from shardcost import catalog
 from shardcost.calibrate.fit import (
@@ -38,14 +38,15 @@ from shardcost.collectives.calibration import (
     wire_start,
 )
 from shardcost.collectives.engine_kernels import ENGINES, DirectLibrary, generation
-from shardcost.errors import BadValueError, ShardcostError
+from shardcost.errors import BadValueError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, read_table
+from shardcost.validate.collectives import Question
 
 OUTDATED: Final = frozenset({"vtrain_a100"})
 """Data sets of an NCCL years older than the others of their system."""
 _ROUNDS: Final = 3
-FOLDER: Final = Path(catalog.__file__).parent / "collectives"
+FOLDER: Final = CATALOG / "collectives"
 
 
 def usable(tables: Iterable[Table]) -> list[Curve]:
@@ -54,18 +55,18 @@ def usable(tables: Iterable[Table]) -> list[Curve]:
     return [curve for curve in known if not curve.question.single_process]
 
 
-def key_of(curve: Curve) -> Key:
-    """Return which constants a curve speaks of."""
-    name, _, version = curve.question.library.partition("==")
+def key_of(question: Question) -> Key:
+    """Return which constants a row speaks of."""
+    name, _, version = question.library.partition("==")
     since = generation(name, version or None) if name in ENGINES else "0"
-    return curve.question.cluster, name, since
+    return question.cluster, name, since
 
 
 def by_key(known: Iterable[Curve]) -> dict[Key, list[Curve]]:
     """Return curves by the constants that they speak of."""
     found: dict[Key, list[Curve]] = {}
     for curve in known:
-        found.setdefault(key_of(curve), []).append(curve)
+        found.setdefault(key_of(curve.question), []).append(curve)
     return found
 
 
@@ -143,7 +144,7 @@ def refitted(known: Sequence[Curve]) -> dict[Key, Calibration]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit everything that tables speak of, and write it into the catalog of this installation."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, help="measured tables of collectives (CSV)")
     parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
     given = parser.parse_args(arguments)
@@ -159,7 +160,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ShardcostError as error:
-        sys.exit(f"refit: {error}")
+    ended(main)

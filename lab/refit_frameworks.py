@@ -21,6 +21,7 @@ import numpy as np
 
 from lab.catalog_files import CATALOG, fit_of, update_software
 from lab.command import ended, parser_of
+from lab.parts import Mask
 from shardcost.calibrate.descent import descend, errors_pct, in_seconds, loss
 from shardcost.formats.tables import Row, Table, read_table
 from shardcost.validate import training
@@ -75,25 +76,46 @@ def _time_s(row: Row, constants: Mapping[str, float]) -> float:
     return float(training.estimate_of(row, replace(software, **given)).time_s)
 
 
+class Trials:
+    """Runs of one framework, and what each trial of constants made of them: fits share most."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._sets = np.array([row.get("dataset", "") for row in rows])
+        self._known: dict[tuple[float, ...], Floats] = {}
+
+    def fitted(
+        self, start: Mapping[str, float], kept: Mask, counts: Mapping[str, int] | None = None
+    ) -> dict[str, float]:
+        """Return the constants that suit some of the rows best.
+
+        Args:
+            start: Where to begin.
+            kept: Which rows.
+            counts: By how many rows each data set counts; by those kept if left out.
+        """
+        sets = self._sets[kept]
+        weights = {n: count**_WEIGHT for n, count in (counts or Counter(sets.tolist())).items()}
+
+        def lossy(trial: dict[str, float]) -> float:
+            tried = self._ratios(trial)[kept]
+            losses = [loss(tried[sets == name]) for name in weights]
+            return float(np.average(losses, weights=list(weights.values())))
+
+        return descend(lossy, start, PULL)
+
+    def _ratios(self, trial: Mapping[str, float]) -> Floats:
+        key = tuple(float(f"{value:.9g}") for value in trial.values())
+        if key not in self._known:
+            self._known[key] = ratios(self._rows, trial)
+        return self._known[key]
+
+
 def fitted(name: str, rows: Sequence[Row]) -> dict[str, float]:
     """Return the constants of a framework that suit rows best."""
-    used = [row for each in _values(rows) for row in _sample(rows, each)]
-    sets = np.array([row["dataset"] for row in used])
-    weights = weights_of([row["dataset"] for row in rows])
-    return descend(
-        lambda trial: loss_of_sets(ratios(used, trial), sets, weights), FITTED[name], PULL
-    )
-
-
-def weights_of(sets: Sequence[str]) -> dict[str, float]:
-    """Return by how much each data set counts: by a power of its rows."""
-    return {name: count**_WEIGHT for name, count in Counter(sets).items()}
-
-
-def loss_of_sets(found: Floats, sets: Any, weights: Mapping[str, float]) -> float:
-    """Return the mean loss of data sets, by their weights."""
-    losses = [loss(found[sets == name]) for name in weights]
-    return float(np.average(losses, weights=list(weights.values())))
+    used = [row for dataset in _values(rows) for row in _sample(rows, dataset)]
+    counts = Counter(row["dataset"] for row in rows)
+    return Trials(used).fitted(FITTED[name], np.ones(len(used), dtype=bool), counts)
 
 
 def _sample(rows: Sequence[Row], dataset: str) -> list[Row]:

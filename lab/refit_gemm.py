@@ -16,9 +16,6 @@ Needs SciPy: ``pip install 'shardcost[fit]'``.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,10 +23,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lab import catalog_files
+from lab.command import ended, parser_of
+from lab.parts import Mask, leave_out, shape_parts
 from shardcost import catalog
-from shardcost.calibrate.fit import least_squares
+from shardcost.calibrate.fit import fit_robustly
 from shardcost.catalog import tuner_table
-from shardcost.errors import BadValueError, ShardcostError
+from shardcost.errors import BadValueError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, number, read_table
 from shardcost.kernels.constants import Fit
@@ -47,16 +47,17 @@ from shardcost.validate.validation import measurements
 Floats = NDArray[np.float64]
 Constants = Mapping[str, Any]
 
-FOLDER: Final = Path(catalog.__file__).parent / "gemm"
+FOLDER: Final = catalog_files.CATALOG / "gemm"
+_HEAD: Final = (
+    "Constants fitted to measurements by `python -m lab.refit_gemm`: not by hand.",
+    "Shares of the datasheet; tiles are rows, columns, most splits of k.",
+)
 _OUTLIERS: Final = (1.0, 0.05)
 """Relative error beyond which a row counts by its size and no longer by its square: first no row,
 so that a search far from its end is not content with half of them, then few."""
 _PULL: Final = 0.3
 """Weight of a constant's distance (in logarithms) from where it started."""
 _ROUNDS: Final = 60
-_INSIDE: Final = 1e-6
-"""How far from its bounds a search starts."""
-_FOLDS: Final = 5
 _COPY: Final = "copy_gbps_alone"
 """Column with the rate of the copying kernel by itself, where a table has one."""
 
@@ -72,23 +73,27 @@ class Fitted(NamedTuple):
     fit: Fit
 
 
-class Products(NamedTuple):
-    """Measured products of one device and number format."""
+class Gemms(NamedTuple):
+    """Measured GEMMs of one device and number format."""
 
     question: Question
     shapes: Floats
     """Rows m, n, k; and how many multiprocessors were taken, where some were."""
     time_s: Floats
     datasets: frozenset[str]
+    places: NDArray[np.intp]
+    """Where in the table they stand."""
 
     @property
     def section(self) -> str:
         """The section that these rows speak of."""
         return section_names(self.question.dtype)[0]
 
-    def where(self, keep: NDArray[np.bool_]) -> Products:
+    def where(self, keep: NDArray[np.bool_]) -> Gemms:
         """Return some of the rows."""
-        return self._replace(shapes=self.shapes[:, keep], time_s=self.time_s[keep])
+        return self._replace(
+            shapes=self.shapes[:, keep], time_s=self.time_s[keep], places=self.places[keep]
+        )
 
     def predicted_s(self, constants: Constants) -> Floats:
         """Return the model's times under given constants."""
@@ -102,12 +107,12 @@ class Products(NamedTuple):
         return 100 * (self.predicted_s(constants) / self.time_s - 1)
 
 
-def measured_products(table: Table) -> list[Products]:
+def measured_gemms(table: Table) -> list[Gemms]:
     """Return the usable rows of a table of products, by device and format."""
     return _measured(table, gemm.asked(table), gemm.MEASURED)
 
 
-def _measured(table: Table, found: gemm.Asked, column: str) -> list[Products]:
+def _measured(table: Table, found: gemm.Asked, column: str) -> list[Gemms]:
     times, _ = measurements(table, column)
     names = table.columns.get("dataset", ["unnamed"] * table.rows)
     every = []
@@ -115,11 +120,13 @@ def _measured(table: Table, found: gemm.Asked, column: str) -> list[Products]:
         kept = [i for i in places if times[i] > 0]
         if kept:
             sets = frozenset(names[i] for i in kept)
-            every.append(Products(question, found.shapes[:, kept], 1e-6 * times[kept], sets))
+            every.append(
+                Gemms(question, found.shapes[:, kept], 1e-6 * times[kept], sets, np.array(kept))
+            )
     return every
 
 
-def fitted(rows: Products) -> dict[str, Any]:
+def fitted(rows: Gemms) -> dict[str, Any]:
     """Return the constants that fit measured products best."""
     start = tuner_table("gemm")[rows.section]
 
@@ -133,7 +140,7 @@ def fitted(rows: Products) -> dict[str, Any]:
 class Overlapped(NamedTuple):
     """Measured products beside another kernel, and that kernel by itself."""
 
-    products: Products
+    gemms: Gemms
     """Its shapes have a fourth row: the multiprocessors taken."""
     copy_units: Floats
     copy_bytes_per_s: Floats
@@ -145,7 +152,7 @@ class Overlapped(NamedTuple):
             alone: The constants of the product by itself.
             constants: Those of the section ``sharing``.
         """
-        question, (m, n, k, taken), time_s, _ = self.products
+        question, (m, n, k, taken), time_s, *_ = self.gemms
         device = device_of(question.gpu)
         lost = copy_rate(device, constants, taken)
         kernel = kernel_of(device, question.dtype, alone, constants)
@@ -188,27 +195,23 @@ def fitted_sharing(rows: Overlapped, alone: Constants) -> dict[str, Any]:
 
 def _solved(start: Constants, residuals: Callable[[Constants], Floats]) -> dict[str, Any]:
     """Return constants like `start`, with those that are numbers above 0 fitted."""
-    solve = least_squares()
     names = [name for name, value in start.items() if not isinstance(value, list) and value > 0]
     origin = np.log([start[name] for name in names])
     most = tuner_table("gemm")["most"]
-    highest = np.log([most.get(name, np.inf) for name in names])
+    bounds = np.full(len(names), -60.0), np.log([most.get(name, np.inf) for name in names])
 
     def constants(logs: Floats) -> dict[str, Any]:
         return dict(start) | dict(zip(names, np.exp(logs).tolist(), strict=True))
 
-    def pulled(logs: Floats) -> Floats:
-        return np.concatenate([residuals(constants(logs)), _PULL * (logs - origin)])
-
-    bounds = (np.full(len(names), -60.0), highest)
-    place = origin
-    for outlier in _OUTLIERS:
-        inside = np.clip(place, bounds[0] + _INSIDE, highest - _INSIDE)
-        found = solve(
-            pulled, inside, bounds=bounds, loss="soft_l1", f_scale=outlier, max_nfev=_ROUNDS
-        )
-        place = found.x
-    return {name: _shortened(value) for name, value in constants(place).items()}
+    found = fit_robustly(
+        origin,
+        bounds,
+        lambda logs: residuals(constants(logs)),
+        lambda logs: _PULL * (logs - origin),
+        outliers=_OUTLIERS,
+        evaluations=_ROUNDS,
+    )
+    return {name: _shortened(value) for name, value in constants(found.at).items()}
 
 
 def _shortened(value: Any) -> Any:
@@ -216,22 +219,16 @@ def _shortened(value: Any) -> Any:
     return value if isinstance(value, list) else float(f"{value:.4g}")
 
 
-def left_out(rows: Products) -> Iterator[tuple[str, Floats]]:
+def left_out(rows: Gemms) -> Iterator[tuple[str, Floats]]:
     """Yield what was left out of a fit, and the errors on it, in percent."""
     m, n, k = rows.shapes
-    pairs = [zlib.crc32(f"{int(a)}x{int(b)}".encode()) % _FOLDS for a, b in zip(n, k, strict=True)]
-    for fold in range(_FOLDS):
-        yield "weights", _tried(rows, np.array(pairs) == fold)
-    inner = np.unique(m)[1:-1]
-    for each in inner:
-        yield "m", _tried(rows, m == each)
 
+    def tried(out: Mask) -> Floats:
+        return rows.where(out).error_pct(fitted(rows.where(~out)))
 
-def _tried(rows: Products, out: NDArray[np.bool_]) -> Floats:
-    """Return the errors on some rows of constants fitted to the others."""
-    if out.all() or not out.any():
-        return np.empty(0)
-    return rows.where(out).error_pct(fitted(rows.where(~out)))
+    yield "weights", leave_out(shape_parts(n, k), tried)
+    inner = (m > m.min()) & (m < m.max())  # the ends would be extrapolated
+    yield "m", np.where(inner, leave_out(m, tried), np.nan)
 
 
 def refitted(tables: Iterable[Table]) -> dict[Key, Fitted]:
@@ -239,7 +236,7 @@ def refitted(tables: Iterable[Table]) -> dict[Key, Fitted]:
     found: dict[Key, Fitted] = {}
     for table in sorted(tables, key=lambda each: each.kind):
         if table.kind == "gemm":
-            found |= _refitted_products(table)
+            found |= _refitted_gemms(table)
         elif table.kind == "overlap":
             found |= _refitted_sharing(table, found)
         else:
@@ -247,9 +244,9 @@ def refitted(tables: Iterable[Table]) -> dict[Key, Fitted]:
     return found
 
 
-def _refitted_products(table: Table) -> dict[Key, Fitted]:
+def _refitted_gemms(table: Table) -> dict[Key, Fitted]:
     found = {}
-    for rows in measured_products(table):
+    for rows in measured_gemms(table):
         constants = fitted(rows)
         fit = _fit(rows, rows.error_pct(constants))
         found[rows.question.gpu, rows.section] = Fitted(constants, fit)
@@ -259,46 +256,33 @@ def _refitted_products(table: Table) -> dict[Key, Fitted]:
 def _refitted_sharing(table: Table, products: Mapping[Key, Fitted]) -> dict[Key, Fitted]:
     found = {}
     for rows in measured_overlaps(table):
-        gpu, dtype, _ = rows.products.question
-        own = products.get((gpu, rows.products.section))
+        gpu, dtype, _ = rows.gemms.question
+        own = products.get((gpu, rows.gemms.section))
         alone = own.constants if own else gemm_section(device_of(gpu), dtype).constants
         constants = fitted_sharing(rows, alone)
         error_pct = 100 * np.expm1(rows.residuals(alone, constants)[0])
-        found[gpu, "sharing"] = Fitted(constants, _fit(rows.products, error_pct))
+        found[gpu, "sharing"] = Fitted(constants, _fit(rows.gemms, error_pct))
     return found
 
 
-def _fit(rows: Products, error_pct: Floats) -> Fit:
+def _fit(rows: Gemms, error_pct: Floats) -> Fit:
     sizes = np.abs(error_pct)
     return Fit(
         source="fitted by shardcost to measured rows of " + ", ".join(sorted(rows.datasets)),
         rows=len(sizes),
-        median_pct=float(np.median(sizes)),
-        p90_pct=float(np.quantile(sizes, 0.9)),
+        median_pct=round(float(np.median(sizes)), 2),
+        p90_pct=round(float(np.quantile(sizes, 0.9)), 2),
         measured_with=measured_with(rows.datasets),
     )
 
 
 def as_toml(sections: Mapping[str, Fitted]) -> str:
     """Return the file of a system."""
-    lines = [
-        "# Constants fitted to measurements by `python -m lab.refit_gemm`: not",
-        "# by hand. Shares of the datasheet; tiles are rows, columns, most splits of k.",
-    ]
-    for name, (constants, fit) in sorted(sections.items()):
-        lines += [
-            "",
-            f"[{name}]",
-            *(f"{key} = {value!r}" for key, value in constants.items()),
-            "",
-            f"[{name}.fit]",
-            f'source = "{fit.source}"',
-            f'measured_with = "{fit.measured_with}"',
-            f"rows = {fit.rows}",
-            f"median_pct = {fit.median_pct:.2f}",
-            f"p90_pct = {fit.p90_pct:.2f}",
-        ]
-    return "\n".join(lines) + "\n"
+    content = {
+        name: {**constants, "fit": fit._asdict()}
+        for name, (constants, fit) in sorted(sections.items())
+    }
+    return catalog_files.as_toml(_HEAD, content)
 
 
 def kept(system: str) -> dict[str, Fitted]:
@@ -316,17 +300,16 @@ def _show(name: str, errors_pct: Floats) -> None:
 
 
 def _show_left_out(table: Table) -> None:
-    for rows in measured_products(table):
-        found: dict[str, list[Floats]] = {}
+    for rows in measured_gemms(table):
         for what, errors_pct in left_out(rows):
-            found.setdefault(what, []).append(errors_pct)
-        for what, each in found.items():
-            _show(f"{' '.join(rows.question)}, {what} left out", np.concatenate(each))
+            known = errors_pct[np.isfinite(errors_pct)]
+            if known.size:
+                _show(f"{' '.join(rows.question)}, {what} left out", known)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit everything that tables speak of, and write it into the catalog of this installation."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, help="measured tables (CSV)")
     parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
     parser.add_argument("--left-out", action="store_true", help="show errors on rows left out")
@@ -348,7 +331,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ShardcostError as error:
-        sys.exit(f"refit_products: {error}")
+    ended(main)

@@ -17,8 +17,7 @@ from lab.peers import compared
 from lab.refit_collectives import usable
 from shardcost.calibrate.fit import Curve
 from shardcost.formats.tables import VALIDATED, Table, read_table
-from shardcost.validate.splits import split
-from shardcost.validate.validation import Stats, Validation, stats, validate
+from shardcost.validate.validation import Stats, Validation, split, stats, validate
 
 NUMBER = re.compile(r"[+-]?[0-9][0-9,]*(?:\.[0-9]+)?")
 Validated = Callable[[str], Validation]

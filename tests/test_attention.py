@@ -303,7 +303,7 @@ def test_errors_on_batches_that_were_left_out(evidence: Path) -> None:
     table = read_table(evidence / "measured" / "attention.csv").where(
         lambda row: row["gpu"] == "h100_sxm" and row["phase"] == "prefill"
     )
-    found = stats(refit_attention.left_out_error_pct(table, "batch"))
+    found = stats(refit_attention.left_out_error_pct(table, np.array(table.columns["batch"])))
     assert found.rows == table.rows
     assert found.median_pct is not None
     assert found.median_pct < 5

@@ -49,6 +49,8 @@ _OUTLIER: Final = 0.05
 HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
 """What host bridges leave of a rate: a matter of the machine, which no family shares."""
 _LEAST_PCT: Final = 1e-3
+_INSIDE: Final = 1e-6
+"""How far from its bounds a search starts."""
 UNFITTED: Final = Fit(
     source="not fitted",
     rows=1,
@@ -126,6 +128,54 @@ class Solution:
     """What is left of the sum of squares."""
 
 
+class Minimum(NamedTuple):
+    """Where a fit ended."""
+
+    at: Floats
+    cost: float
+    """Half the sum of squares, with the pull."""
+    jacobian: Floats
+
+
+def fit_robustly(
+    start: Floats,
+    bounds: tuple[Floats, Floats],
+    residuals: Callable[[Floats], Floats],
+    pull: Callable[[Floats], Floats],
+    *,
+    outliers: Sequence[float] = (_OUTLIER,),
+    evaluations: int = 80,
+) -> Minimum:
+    """Return the logarithms of constants that make residuals least.
+
+    Args:
+        start: Where to begin, in logarithms.
+        bounds: The least and the most that they may be.
+        residuals: Relative errors under given logarithms.
+        pull: What is added for being far from where the constants should stay.
+        outliers: Error beyond which a row counts by its size and no longer by its square; of
+            several, the search goes on from one to the next.
+        evaluations: Of the model, at most, for each of them.
+    """
+    try:
+        from scipy import optimize
+    except ImportError:
+        raise MissingExtraError("fitting constants", "SciPy", "fit") from None
+
+    def both(logs: Floats) -> Floats:
+        return np.concatenate([residuals(logs), pull(logs)])
+
+    least, most = bounds
+    end = Minimum(start, np.inf, np.empty((0, len(start))))
+    for outlier in outliers:
+        begin = np.clip(end.at, least + _INSIDE, most - _INSIDE)
+        found = optimize.least_squares(
+            both, begin, bounds=bounds, loss="soft_l1", f_scale=outlier, max_nfev=evaluations
+        )
+        end = Minimum(found.x, float(found.cost), np.asarray(found.jac))
+    return end
+
+
 def even_hold(start: Constants) -> Hold:
     """Return the hold for fits to many rows: every constant alike, by itself."""
     return Hold(dict.fromkeys(given(start), _PULL[type(start)]), {}, {})
@@ -160,7 +210,6 @@ def solved(
         begin_at: Constants that the way down begins elsewhere for: where a constant does not matter
             at `start`, because something else is slower, no slope leads to where it does.
     """
-    solve = least_squares()
     names = [name for name in given(start) if free(name)]
     kinds = sorted({hold.kinds[name] for name in names if name in hold.kinds})
     moved = np.array([[hold.kinds.get(name) == kind for kind in kinds] for name in names], float)
@@ -176,19 +225,23 @@ def solved(
         return replace(start, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
     def residuals(point: Floats) -> Floats:
-        logs, ways = point[:count], point[count:]
-        table = constants(logs)
+        table = constants(point[:count])
         predicted = np.concatenate([predict(curve, table) for curve in known])
+        errors: Floats = np.log(predicted) - measured
+        return errors
+
+    def pull(point: Floats) -> Floats:
+        logs, ways = point[:count], point[count:]
         stray = own * (logs - origin - moved.reshape(count, -1) @ ways)
-        return np.concatenate([np.log(predicted) - measured, stray, together * ways])
+        return np.concatenate([stray, together * ways])
 
     first = np.log([(given(start) | dict(begin_at or {}))[name] for name in names])
-    begin = np.concatenate([np.minimum(first, most - 1e-6), np.zeros(len(kinds))])
+    begin = np.concatenate([first, np.zeros(len(kinds))])
     free_ways = np.full(len(kinds), np.inf)
-    bounds = (np.full(len(begin), -60.0), np.concatenate([most, free_ways]))
-    found = solve(residuals, begin, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, max_nfev=80)
-    curvature = _curvature(found.jac, count)
-    return Solution(constants(found.x[:count]), names, curvature, float(found.cost))
+    bounds = np.full(len(begin), -60.0), np.concatenate([most, free_ways])
+    found = fit_robustly(begin, bounds, residuals, pull)
+    curvature = _curvature(found.jacobian, count)
+    return Solution(constants(found.at[:count]), names, curvature, found.cost)
 
 
 def _curvature(jacobian: Floats, count: int) -> Floats:
@@ -290,15 +343,6 @@ def _applies(name: str, cluster: Cluster) -> bool:
     if name.removeprefix("fallback_") in HOST:
         return cluster.tiers[0].kind == "pcie"
     return True
-
-
-def least_squares() -> Any:
-    """Return SciPy's solver, or say how to get it."""
-    try:
-        from scipy import optimize
-    except ImportError:
-        raise MissingExtraError("fitting constants", "SciPy", "fit") from None
-    return optimize.least_squares
 
 
 def inside(known: Iterable[Curve]) -> list[Curve]:

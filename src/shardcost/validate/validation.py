@@ -115,12 +115,12 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
     measured, complaints = measurements(table, kind.MEASURED)
     reasons = [first or second for first, second in zip(found.reasons, complaints, strict=True)]
     values = np.where([bool(reason) for reason in reasons], np.nan, found.values)
-    errors_pct = 100 * (values / measured - 1)
+    errors = 100 * (values / measured - 1)
     factors = factors_of_rows(table, np.isfinite(values), ignore_versions=ignore_versions)
     low, high = (values * each for each in factors)
     inside = (low <= measured) & (measured <= high)
     skipped = Counter(reason for reason in reasons if reason)
-    compared = int(np.isfinite(errors_pct).sum())
+    compared = int(np.isfinite(errors).sum())
     return Validation(
         table=table,
         predictions=Predictions(values, reasons),
@@ -130,8 +130,8 @@ def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = Fa
         inside=inside,
         skipped=dict(skipped.most_common()),
         unmeasured=table.rows - skipped.total() - compared,
-        overall=stats(errors_pct, inside),
-        groups=grouped(table, by, errors_pct, inside) if by else (),
+        overall=stats(errors, inside),
+        groups=grouped(table, by, errors, inside) if by else (),
         extra=kind.extra(table, values, measured) if hasattr(kind, "extra") else {},  # noqa: S610
     )
 
@@ -207,6 +207,17 @@ def grouped(
         )
         for key in sorted(members, key=lambda key: [rank(value) for value in key])
     )
+
+
+def errors_pct(validation: Validation) -> Floats:
+    """Return the signed error of every row of a validation; NaN where there is none."""
+    errors: Floats = 100 * (validation.predictions.values / validation.measured - 1)
+    return errors
+
+
+def split(validation: Validation, by: Sequence[str]) -> tuple[GroupStats, ...]:
+    """Return the errors of the rows that share the values of some columns, own or derived."""
+    return grouped(validation.table, by, errors_pct(validation), validation.inside)
 
 
 def rank(value: str) -> tuple[float, bool, str]:

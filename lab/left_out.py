@@ -1,66 +1,76 @@
-"""Residuals of rows that the constants had not seen: the stuff that intervals are made of.
+"""Rows predicted by constants that have not seen them: what intervals and the page rest on.
 
-For each kind of table, parts are left out one at a time (a system, a GPU count, a site, shapes, a
-data set, a model), constants are fitted to the rest as the catalog's are, and the part is
-predicted. A device or system that nobody measured is predicted as such (`intervals_hidden`). Where
-nothing was fitted to the rows of a kind, the catalog's own predictions are left out already.
+Constants are fitted without a part of the rows (a model, a degree, a data set, a shape) as the
+catalog's were, and tried on that part; a system is predicted as if nobody had ever measured it; and
+whole runs as if nobody knew what ran them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
-from zlib import crc32
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lab import refit_attention
-from lab import refit_gemm as refit_products
-from lab.intervals_groups import Mask, Tried
-from lab.intervals_runs import (
-    Say,
-    by_usual_engine,
-    by_usual_framework,
-    refitted_engines,
-    refitted_frameworks,
-)
+from lab import refit_attention, refit_engines, refit_frameworks, refit_gemm
+from lab.command import Say
 from lab.other_constants import without_collectives, without_system
-from lab.refit_collectives import OUTDATED, engines, wire_blank
+from lab.parts import Mask, evenly, leave_out, shape_parts
+from lab.refit_collectives import OUTDATED, engines, key_of, wire_blank
+from shardcost.calibrate.descent import in_seconds
 from shardcost.calibrate.fit import Key, blank, curves, fitted_library, fitted_wire, inside
 from shardcost.catalog import cluster_named
 from shardcost.catalog.errors import MEASURED, Facts
 from shardcost.collectives.calibration import Calibration, donors_of
-from shardcost.collectives.engine_kernels import ENGINES, generation
+from shardcost.collectives.engine_kernels import ENGINES
 from shardcost.errors import ShardcostError
 from shardcost.estimate.interval import OTHER_SOFTWARE
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.gemm import gemm_section
 from shardcost.memory.policy import habits_named
-from shardcost.validate import collectives, gemm, memory, overlap
+from shardcost.software import Software
+from shardcost.validate import collectives, gemm, inference, layer_ops, memory, training
 from shardcost.validate.intervals import facts_of_question, facts_of_rows
 from shardcost.validate.predictions import Floats
 from shardcost.validate.sources import grouped
 from shardcost.validate.validation import kind_of, measurements
 
-_PARTS: Final = 5
-"""Into how many shapes and numbers of heads are parted."""
 _ENOUGH: Final = 50
 """Rows of a library on a system that must be left where a site is left out."""
 _FEW: Final = 6
 """Rows of a site that publishes few."""
+MOST_ROWS: Final = 40
+"""Of a data set, taken evenly, in a fit of a framework or an engine."""
+_TRAINS_WITH, _SERVES_WITH = "megatron_core", "vllm"
+"""What tables' frameworks and engines are taken for where the catalog does not have them."""
+_OF_MEMORY: Final = {"num_params": "a model", "tp": "a TP degree", "pp": "a PP degree"}
+
+
+class Tried(NamedTuple):
+    """Rows that were predicted by constants which had not seen them, by one way to leave out."""
+
+    split: str
+    """What was left out, such as ``a GPU count``."""
+    rows: NDArray[np.intp]
+    """Where in the table they stand."""
+    parts: tuple[str, ...]
+    """Which part each was left out with: ``8``, or ``h100_sxm``."""
+    residuals: Floats
+    """Logarithms of measured over predicted."""
+    facts: tuple[Facts, ...]
 
 
 def left_out(table: Table, say: Say = lambda _: None) -> list[Tried]:
     """Return all that was tried on the rows of a table."""
-    found = [_sound(each) for each in _TRIED[table.kind](table, say) if len(each.rows)]
-    known = {int(row) for each in found for row in each.rows}
+    results = [_sound(each) for each in _TRIED[table.kind](table, say) if len(each.rows)]
+    known = {int(row) for each in results for row in each.rows}
     if len(known) < table.rows:
         count = f"{table.rows - len(known):,} of {table.rows:,} rows"
         why = "they have no measurement or no prediction, or cannot be left out"
         say(f"{table.kind}: {count} have no residual: {why}")
-    return found
+    return results
 
 
 def _sound(tried: Tried) -> Tried:
@@ -93,10 +103,10 @@ def _as_catalogued(table: Table, split: str, parts: Iterable[str]) -> Tried:
 
 
 def _logarithms(measured: Floats, predicted: Floats) -> Floats:
-    found = np.full(len(measured), np.nan)
+    residuals = np.full(len(measured), np.nan)
     good = np.isfinite(measured) & (predicted > 0)
-    found[good] = np.log(measured[good] / predicted[good])
-    return found
+    residuals[good] = np.log(measured[good] / predicted[good])
+    return residuals
 
 
 def _unmeasured(table: Table, systems: Mapping[str, Mask], say: Say) -> Iterator[Tried]:
@@ -275,12 +285,6 @@ def _if_inherited(facts: Facts) -> Facts:
     return {} if known else facts
 
 
-def key_of(question: collectives.Question) -> Key:
-    """Return which constants a question is about: a system, a library, and since which version."""
-    name, _, version = question.library.partition("==")
-    return question.cluster, name, generation(name, version or None) if name in ENGINES else "0"
-
-
 def _at(table: Table, kept: Mask) -> Table:
     places = np.flatnonzero(kept)
     columns = {name: [cells[i] for i in places] for name, cells in table.columns.items()}
@@ -290,34 +294,20 @@ def _at(table: Table, kept: Mask) -> Table:
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def _products(table: Table, say: Say) -> Iterator[Tried]:
-    found = gemm.asked(table)
+def _gemms(table: Table, say: Say) -> Iterator[Tried]:
     facts = facts_of_rows(table)
-    m, n, k = found.shapes
-    weights = [str(crc32(f"{a:g}x{b:g}".encode()) % _PARTS) for a, b in zip(n, k, strict=True)]
-    splits = {"shapes": np.array(weights), "numbers of rows": _bands(m)}
-    times = 1e-6 * _measured(table)
-    for split, parts in splits.items():
-        for question, every in found.rows.items():
-            say(f"gemm: {split} left out, {question.gpu} {question.dtype}")
-            places = np.array([i for i in every if times[i] > 0])
-            rows = refit_products.Products(
-                question, found.shapes[:, places], times[places], frozenset()
-            )
-            residuals = np.full(len(places), np.nan)
-            for part in np.unique(parts[places]):
-                out = parts[places] == part
-                if not out.all():
-                    constants = refit_products.fitted(rows.where(~out))
-                    held = rows.where(out)
-                    residuals[out] = np.log(held.time_s / held.predicted_s(constants))
-            yield Tried(
-                split,
-                places,
-                tuple(parts[places]),
-                residuals,
-                tuple(facts[i] for i in places),
-            )
+    for split in ("shapes", "numbers of rows"):
+        for rows in refit_gemm.measured_gemms(table):
+            say(f"gemm: {split} left out, {rows.question.gpu} {rows.question.dtype}")
+            m, n, k = rows.shapes
+            parts = shape_parts(n, k) if split == "shapes" else _bands(m)
+
+            def tried(out: Mask, rows: refit_gemm.Gemms = rows) -> Floats:
+                return rows.where(out).predicted_s(refit_gemm.fitted(rows.where(~out)))
+
+            residuals = -np.log(leave_out(parts, tried) / rows.time_s)
+            own = tuple(facts[i] for i in rows.places)
+            yield Tried(split, rows.places, tuple(parts), residuals, own)
     yield from _unmeasured(table, _by_column(table, "gpu"), say)
 
 
@@ -328,51 +318,44 @@ def _bands(m: Floats) -> NDArray[Any]:
 
 def _attention(table: Table, say: Say) -> Iterator[Tried]:
     heads = _column(table, "heads")
-    order = {value: str(i % _PARTS) for i, value in enumerate(sorted(set(heads), key=float))}
-    parts = [order[each] for each in heads]
+    order = {value: str(i % 5) for i, value in enumerate(sorted(set(heads), key=float))}
+    parts = np.array([order[value] for value in heads])
     yield _refitted_attention(table, "numbers of heads", parts, say)
     yield from _unmeasured(table, _by_column(table, "gpu"), say)
 
 
-def _refitted_attention(table: Table, split: str, parts: Sequence[str], say: Say) -> Tried:
+def _refitted_attention(table: Table, split: str, parts: NDArray[Any], say: Say) -> Tried:
     say(f"{table.kind}: {split} left out")
-    parted = replace(table, columns={**table.columns, "part of the fit": list(parts)})
-    errors = refit_attention.left_out_error_pct(parted, "part of the fit")
+    errors = refit_attention.left_out_error_pct(table, parts)
     facts = tuple(facts_of_rows(table))
-    residuals = -np.log1p(errors / 100)
-    return Tried(split, np.arange(table.rows), tuple(parts), residuals, facts)
+    return Tried(split, np.arange(table.rows), tuple(parts), -np.log1p(errors / 100), facts)
 
 
 def _decode(table: Table, say: Say) -> Iterator[Tried]:
-    models, degrees = _column(table, "model"), _column(table, "tp")
-    for split, parts in {"a model": models, "a TP degree": degrees}.items():
-        known = _as_catalogued(table, split, parts)
-        fitted = _refitted_attention(table, split, list(parts), say)
-        attention = np.array([cell == "attention" for cell in table.columns["part"]])
+    attention = _column(table, "part") == "attention"
+    for column, split in {"model": "a model", "tp": "a TP degree"}.items():
+        known = _as_catalogued(table, split, _column(table, column))
+        fitted = _refitted_attention(table, split, _column(table, column), say)
         yield known._replace(residuals=np.where(attention, fitted.residuals, known.residuals))
     yield from _unmeasured(table, _by_column(table, "gpu"), say)
 
 
 def _overlap(table: Table, say: Say) -> Iterator[Tried]:
     say("overlap: shapes and multiprocessors left out")
-    facts = tuple(facts_of_rows(table))
-    found = gemm.asked(table, overlap.COLUMNS, overlap.question)
-    for rows, places in zip(
-        refit_products.measured_overlaps(table), map(np.array, found.rows.values()), strict=True
-    ):
-        alone = gemm_section(gemm.device_of(rows.products.question.gpu), "bf16").constants
-        shapes = rows.products.shapes
+    facts = facts_of_rows(table)
+    for rows in refit_gemm.measured_overlaps(table):
+        question, shapes, _, _, places = rows.gemms
+        alone = gemm_section(gemm.device_of(question.gpu), question.dtype).constants
+
+        def tried(out: Mask, rows: refit_gemm.Overlapped = rows, alone: Any = alone) -> Floats:
+            rest = rows._replace(gemms=rows.gemms.where(~out))
+            own = rows._replace(gemms=rows.gemms.where(out))
+            return own.residuals(alone, refit_gemm.fitted_sharing(rest, alone))[0]
+
         for split, keys in {"shapes": shapes[:3], "multiprocessors": shapes[3:]}.items():
-            parts = np.array([" ".join(f"{each:g}" for each in key) for key in keys.T])
-            residuals = np.full(len(places), np.nan)
-            for part in np.unique(parts):
-                out = parts == part
-                constants = refit_products.fitted_sharing(
-                    rows._replace(products=rows.products.where(~out)), alone
-                )
-                held = rows._replace(products=rows.products.where(out))
-                residuals[out] = -held.residuals(alone, constants)[0]
-            yield Tried(split, places, tuple(parts), residuals, tuple(facts[i] for i in places))
+            parts = np.array([" ".join(f"{value:g}" for value in key) for key in keys.T])
+            own = tuple(facts[i] for i in places)
+            yield Tried(split, places, tuple(parts), -leave_out(parts, tried), own)
     yield from _unmeasured(table, _by_column(table, "gpu"), say)
 
 
@@ -390,10 +373,8 @@ def _unfitted(column: str) -> Callable[[Table, Say], Iterator[Tried]]:
 
 def _system(gpu: str) -> str:
     """Return the cluster that a table means by a device's name; nothing where there is none."""
-    from shardcost.validate.layer_ops import cluster_of
-
     try:
-        return cluster_of(gpu).name
+        return layer_ops.cluster_of(gpu).name
     except ShardcostError:
         return ""
 
@@ -407,54 +388,163 @@ def _memory(table: Table, say: Say) -> Iterator[Tried]:
     policy = replace(habits_named("nanotron"), workspace_bytes=0.0)
     bare, measured = memory.predictions(table, policy=policy).values, _measured(table)
     facts = tuple(facts_of_rows(table))
-    titles = {"num_params": "a model", "tp": "a TP degree", "pp": "a PP degree"}
-    for column, title in titles.items():
+
+    def tried(out: Mask) -> Floats:
+        missing = measured[~out] - bare[~out]
+        if not np.isfinite(missing).any():
+            return np.full(int(out.sum()), np.nan)
+        return bare[out] + max(0.0, float(np.nanmedian(missing)))
+
+    for column, title in _OF_MEMORY.items():
         parts = _column(table, column)
-        predicted = np.full(table.rows, np.nan)
-        for part in np.unique(parts):
-            out = parts == part
-            missing = measured[~out] - bare[~out]
-            if np.isfinite(missing).any():
-                predicted[out] = bare[out] + max(0.0, float(np.nanmedian(missing)))
-        residuals = _logarithms(measured, np.nan_to_num(predicted))
+        residuals = _logarithms(measured, np.nan_to_num(leave_out(parts, tried)))
         yield Tried(title, np.arange(table.rows), tuple(parts), residuals, facts)
 
 
-def _training(table: Table, say: Say) -> Iterator[Tried]:
-    yield from _runs(table, refitted_frameworks, say)
-    yield _unknown(table, "a framework", by_usual_framework, say)
-
-
-def _inference(table: Table, say: Say) -> Iterator[Tried]:
-    yield from _runs(table, refitted_engines, say)
-    yield _unknown(table, "an engine", by_usual_engine, say)
-
-
-def _unknown(table: Table, split: str, predict: Callable[[Table], Floats], say: Say) -> Tried:
-    """Return runs as they are predicted if nobody knew what ran them."""
+def _runs(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield whole runs: without their data set or model, on an unmeasured system, by others."""
+    for column, split in {"dataset": "a data set", "model": "a model"}.items():
+        yield runs_without(table, column, split, say)
+    yield from _unmeasured(table, _by_column(table, "cluster"), say)
     say(f"{table.kind}: as if nobody knew what ran them")
-    known = facts_of_rows(table)
-    parts = tuple(facts.get("of", "") for facts in known)
+    of_training = table.kind == "training"
+    values = _by_usual_framework(table) if of_training else _by_usual_engine(table)
+    facts = facts_of_rows(table)
     unknown = {"software": OTHER_SOFTWARE, "of": "any"}
-    facts = tuple({**facts, **unknown} if facts else facts for facts in known)
-    residuals = _logarithms(_measured(table), np.nan_to_num(predict(table)))
+    yield Tried(
+        "a framework" if of_training else "an engine",
+        np.arange(table.rows),
+        tuple(own.get("of", "") for own in facts),
+        _logarithms(_measured(table), np.nan_to_num(values)),
+        tuple({**own, **unknown} if own else own for own in facts),
+    )
+
+
+def runs_without(table: Table, column: str, split: str, say: Say) -> Tried:
+    """Return whole runs as they are predicted without the runs that are alike in a column."""
+    refitted = _refitted_frameworks if table.kind == "training" else _refitted_engines
+    residuals = _logarithms(_measured(table), refitted(table, column, say))
+    parts, facts = tuple(_column(table, column)), tuple(facts_of_rows(table))
     return Tried(split, np.arange(table.rows), parts, residuals, facts)
 
 
-def _runs(table: Table, refitted: Any, say: Say) -> Iterator[Tried]:
-    facts = tuple(facts_of_rows(table))
-    measured = _measured(table)
-    for split, column in {"a data set": "dataset", "a model": "model"}.items():
-        values = refitted(table, column, say)
-        parts = tuple(_column(table, column))
-        residuals = _logarithms(measured, values)
-        yield Tried(split, np.arange(table.rows), parts, residuals, facts)
-    yield from _unmeasured(table, _by_column(table, "cluster"), say)
+def _refitted_frameworks(table: Table, column: str, say: Say) -> Floats:
+    """Return the step time of every run, its framework fitted without the runs alike in a column.
+
+    Where no other run of the framework is left, there is nothing to fit: NaN.
+    """
+    rows = list(table.records())
+    names = np.array([training.software_of(row).name for row in rows])
+    values = np.full(len(rows), np.nan)
+    for name in refit_frameworks.FITTED:
+        places = np.flatnonzero(names == name)
+        own = [rows[i] for i in places]
+        chosen = _sample(own)
+        trials = refit_frameworks.Trials([own[i] for i in chosen])
+        say(f"training: {name} without each {column}, {len(own)} rows")
+
+        def tried(out: Mask, name: str = name, own: Any = own, trials: Any = trials,
+                  chosen: Any = chosen) -> Floats:  # fmt: skip
+            kept = ~out[chosen]
+            if not kept.any():
+                return np.full(int(out.sum()), np.nan)
+            constants = trials.fitted(refit_frameworks.FITTED[name], kept)
+            return np.array([_step_s(own[i], constants) for i in np.flatnonzero(out)])
+
+        values[places] = leave_out(np.array([row.get(column, "") for row in own]), tried)
+    return values
+
+
+def _step_s(row: Row, constants: Mapping[str, float]) -> float:
+    measured = row[training.MEASURED]
+    if not measured:
+        return np.nan
+    return float(refit_frameworks.ratios([row], constants)[0]) * float(measured)
+
+
+def _sample(rows: Sequence[Row]) -> list[int]:
+    """Return places of rows of each data set, evenly, at most `MOST_ROWS` of each."""
+    sets: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        sets.setdefault(row.get("dataset", ""), []).append(i)
+    return [i for own in sets.values() for i in evenly(own, MOST_ROWS)]
+
+
+def _refitted_engines(table: Table, column: str, say: Say) -> Floats:
+    """Return the figure of every run, its engine fitted without the runs alike in a column."""
+    rows = list(table.records())
+    values = np.full(len(rows), np.nan)
+    asked = _asked(rows)
+    evidence = refit_engines.evidence_of(table, lambda row: row["cluster"] != refit_engines.DEVICE)
+    for name in refit_engines.FITTED:
+        own = {q: places for q, places in asked.items() if q.software.name == name}
+        places = [i for each in own.values() for i in each]
+        known = evidence.get(name)
+        for cell in sorted({rows[i].get(column, "") for i in places}):
+            rest = None if known is None else _thinned(known.where(_differs(column, cell)))
+            if rest is None or not rest.rows:
+                continue
+            say(f"inference: {name} without {cell}")
+            given: Any = in_seconds(refit_engines.fitted(name, rest))
+            for question, members in own.items():
+                out = [i for i in members if rows[i].get(column, "") == cell]
+                if out:
+                    software = replace(question.software, **given)
+                    values[out] = inference.answers(
+                        question._replace(software=software), [rows[i] for i in out]
+                    )
+    return values
+
+
+def _asked(rows: Sequence[Row]) -> dict[inference.Question, list[int]]:
+    asked: dict[inference.Question, list[int]] = {}
+    for i, row in enumerate(rows):
+        try:
+            asked.setdefault(inference.question_of(row), []).append(i)
+        except ShardcostError:
+            continue
+    return asked
+
+
+def _differs(column: str, cell: str) -> Callable[[Row], bool]:
+    return lambda row: row.get(column, "") != cell
+
+
+def _thinned(evidence: refit_engines.Evidence) -> refit_engines.Evidence:
+    rows = evidence.rows
+    kept = {id(rows[i]) for i in _sample(rows)}
+    return evidence.where(lambda row: id(row) in kept)
+
+
+def _by_usual_framework(table: Table) -> Floats:
+    """Return the step time of other frameworks' runs by the one that unknown ones are taken for."""
+    usual = Software.named(_TRAINS_WITH)
+    return np.array(
+        [
+            np.nan
+            if training.software_of(row).name == usual.name
+            else float(training.estimate_of(row, usual).time_s)
+            for row in table.records()
+        ]
+    )
+
+
+def _by_usual_engine(table: Table) -> Floats:
+    """Return the figures of other engines' runs by the one that unknown ones are taken for."""
+    usual = Software.named(_SERVES_WITH)
+    rows = list(table.records())
+    values = np.full(len(rows), np.nan)
+    for question, members in _asked(rows).items():
+        if not question.software.name.startswith((usual.name, "tokenweave")):
+            values[members] = inference.answers(
+                question._replace(software=usual), [rows[i] for i in members]
+            )
+    return values
 
 
 _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "collectives": _collectives,
-    "gemm": _products,
+    "gemm": _gemms,
     "attention": _attention,
     "elementwise": _unfitted("bytes"),
     "layers": _unfitted("model"),
@@ -462,7 +552,7 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "overlap": _overlap,
     "layer_ops": _unfitted("model"),
     "memory": _memory,
-    "training": _training,
-    "inference": _inference,
+    "training": _runs,
+    "inference": _runs,
     "comm_fraction": _unfitted("dataset"),
 }
