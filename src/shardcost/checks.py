@@ -55,11 +55,11 @@ class Noun:
 
     def __post_init__(self) -> None:
         """Apply each field's rule, then the rules between fields."""
-        for each in fields(self):  # type: ignore[arg-type]
-            rule = each.metadata.get("rule")
+        for field_ in fields(self):  # type: ignore[arg-type]
+            rule = field_.metadata.get("rule")
             if rule:
-                name = f"{type(self).__name__}.{each.name}"
-                object.__setattr__(self, each.name, rule(name, getattr(self, each.name)))
+                name = f"{type(self).__name__}.{field_.name}"
+                object.__setattr__(self, field_.name, rule(name, getattr(self, field_.name)))
         self.check()
 
     def check(self) -> None:
@@ -68,7 +68,7 @@ class Noun:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        names = [each.name for each in fields(self)]  # type: ignore[arg-type]
+        names = [field_.name for field_ in fields(self)]  # type: ignore[arg-type]
         return all(_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     def __hash__(self) -> int:
@@ -77,12 +77,12 @@ class Noun:
         return cast("int", self._hash)
 
     def _hash_of_fields(self) -> int:
-        values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
+        values = (getattr(self, field_.name) for field_ in fields(self))  # type: ignore[arg-type]
         return hash(tuple(tuple(v.items()) if isinstance(v, Mapping) else v for v in values))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: plain tables, and no hash, which is this one's."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        values = {field_.name: getattr(self, field_.name) for field_ in fields(self)}  # type: ignore[arg-type]
         return {n: dict(v) if isinstance(v, MappingProxyType) else v for n, v in values.items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -207,7 +207,7 @@ def instances(kind: type) -> Any:
     """Return a field for one or more nouns of class `kind`, kept as a tuple."""
 
     def rule(name: str, value: Any) -> Any:
-        if not isinstance(value, tuple | list) or not all(isinstance(each, kind) for each in value):
+        if not isinstance(value, tuple | list) or not all(isinstance(item, kind) for item in value):
             raise BadTypeError(name, value, f"a tuple of {kind.__name__}")
         if not value:
             raise BadValueError(name, value, f"at least one {kind.__name__}")

@@ -39,8 +39,8 @@ class Residuals(NamedTuple):
 def residuals_like(kind: str, /, **facts: str) -> Residuals:
     """Return the residuals of rows like a prediction's, the finest group of them that there is.
 
-    >>> found = residuals_like("memory")
-    >>> found.low < found.high
+    >>> residuals = residuals_like("memory")
+    >>> residuals.low < residuals.high
     True
 
     Args:
@@ -55,9 +55,9 @@ def _like(kind: str, known: frozenset[tuple[str, str]]) -> Residuals:
     facts = dict(known)
     levels, groups = _groups(kind)
     for level in levels:
-        found = groups.get((level, tuple(facts.get(name, "") for name in level)))
-        if found is not None:
-            return found
+        group = groups.get((level, tuple(facts.get(name, "") for name in level)))
+        if group is not None:
+            return group
     raise UnknownNameError("kind", kind, catalog.names("errors"))
 
 
@@ -73,12 +73,12 @@ def _groups(
         raise UnknownNameError("kind", kind, catalog.names("errors"))
     levels = tuple(tuple(level) for level in content["levels"])
     groups = {}
-    for each in content["group"]:
-        key = each["key"]
+    for entry in content["group"]:
+        key = entry["key"]
         alike = in_words(key)
-        words = f"{each['rows']:,} rows left out" + (f" ({alike})" if alike else "")
-        found = Residuals(each["low"], each["high"], each["rows"], words)
-        groups[tuple(key), tuple(key.values())] = found
+        words = f"{entry['rows']:,} rows left out" + (f" ({alike})" if alike else "")
+        residuals = Residuals(entry["low"], entry["high"], entry["rows"], words)
+        groups[tuple(key), tuple(key.values())] = residuals
     return levels, groups
 
 
@@ -88,7 +88,8 @@ def in_words(key: Mapping[str, str]) -> str:
     >>> in_words({"standing": "the same architecture", "span": "one domain", "input": "any"})
     'constants of the same architecture, one domain'
     """
-    named = {MEASURED: "own constants"} | {each: f"constants of {each}" for each in (KIN, STRANGER)}
+    named = {MEASURED: "own constants"}
+    named |= {standing: f"constants of {standing}" for standing in (KIN, STRANGER)}
     return ", ".join(named.get(value, value) for value in key.values() if value != "any")
 
 

@@ -37,9 +37,9 @@ def cluster_reporting(device_name: str) -> str | None:
     if not words:
         return None
     known = _reported_words()
-    alike = {name for name, each in known if "".join(each) == "".join(words)}
+    alike = {name for name, board in known if "".join(board) == "".join(words)}
     if not alike:
-        alike = {name for name, each in known if _same_board(words, each)}
+        alike = {name for name, board in known if _same_board(words, board)}
     return alike.pop() if len(alike) == 1 else None
 
 

@@ -58,12 +58,12 @@ def ratio_of(rows: Iterable[tuple[Interval, Interval]]) -> Interval | None:
 
     Rows that contradict the sharper ones are left out, unless they are the majority.
     """
-    found = sorted((_quotient(*row) for row in rows), key=lambda each: each.high - each.low)
+    quotients = sorted((_quotient(*row) for row in rows), key=lambda ratio: ratio.high - ratio.low)
     ratio, agreeing = Interval(0.0, inf), 0
-    for each in found:
-        if ratio.meets(each):
-            ratio, agreeing = ratio.within(each), agreeing + 1
-    return ratio if ratio.high < inf and 2 * agreeing >= len(found) else None
+    for quotient in quotients:
+        if ratio.meets(quotient):
+            ratio, agreeing = ratio.within(quotient), agreeing + 1
+    return ratio if ratio.high < inf and 2 * agreeing >= len(quotients) else None
 
 
 def _quotient(busbw: Interval, algbw: Interval) -> Interval:
@@ -134,4 +134,4 @@ def likeliest_ranks(allowed: tuple[int, int], stated: int = 0) -> int:
     powers = [2**k for k in range(1, 21) if fewest <= 2**k <= most]
     eights = [first for first in (8 * -(-fewest // 8),) if first <= most < first + 8]
     choices: tuple[list[int], ...] = ([fewest] if fewest == most else [], powers, eights)
-    return next((each[0] for each in choices if len(each) == 1), 0)
+    return next((ranks[0] for ranks in choices if len(ranks) == 1), 0)

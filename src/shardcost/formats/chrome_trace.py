@@ -69,9 +69,9 @@ def write_trace(path: Path, events: Sequence[Event], names: Names) -> None:
 
 def trace_text(events: Sequence[Event], names: Names) -> str:
     """Return events as one JSON document, an event a line."""
-    ordered = sorted(events, key=lambda each: (each.rank, each.stream, each.start_s))
+    ordered = sorted(events, key=lambda event: (event.rank, event.stream, event.start_s))
     _check(ordered)
-    calls = [each.call.kind.group for each in ordered if each.call is not None]
+    calls = [event.call.kind.group for event in ordered if event.call is not None]
     head = {
         "schemaVersion": 1,
         "displayTimeUnit": "ns",
@@ -79,19 +79,19 @@ def trace_text(events: Sequence[Event], names: Names) -> str:
             "backend": names.backend,
             "rank": ordered[0].rank if ordered else 0,
             "world_size": names.world_size,
-            "pg_config": [_group_as_data(each) for each in dict.fromkeys(calls)],
+            "pg_config": [_group_as_data(group) for group in dict.fromkeys(calls)],
         },
     }
     lines = [*_metadata(ordered, names), *map(_as_data, ordered)]
-    written = ",\n".join(json.dumps(each, ensure_ascii=False, allow_nan=False) for each in lines)
+    written = ",\n".join(json.dumps(line, ensure_ascii=False, allow_nan=False) for line in lines)
     return f'{json.dumps(head)[:-1]}, "{EVENTS}": [\n{written}\n]}}\n'
 
 
 def _check(ordered: Sequence[Event]) -> None:
     """Raise where an event ends before it begins, or begins before the one before it ends."""
-    for each in ordered:
-        if not each.end_s >= each.start_s:
-            raise BadValueError("end of an event", each.end_s, f"at least {each.start_s}")
+    for event in ordered:
+        if not event.end_s >= event.start_s:
+            raise BadValueError("end of an event", event.end_s, f"at least {event.start_s}")
     for before, after in pairwise(ordered):
         same = (before.rank, before.stream) == (after.rank, after.stream)
         if same and _ns(after.start_s) < _ns(before.end_s):
@@ -100,7 +100,7 @@ def _check(ordered: Sequence[Event]) -> None:
 
 def _metadata(ordered: Iterable[Event], names: Names) -> Iterator[dict[str, Any]]:
     """Yield the names of processes and threads."""
-    lanes = dict.fromkeys((each.rank, each.stream) for each in ordered)
+    lanes = dict.fromkeys((event.rank, event.stream) for event in ordered)
     for rank in dict.fromkeys(rank for rank, _ in lanes):
         yield _named("process_name", rank, 0, names.ranks.get(rank, f"rank {rank}"))
     for rank, stream in lanes:
@@ -113,7 +113,7 @@ def _named(what: str, rank: int, stream: int, name: str) -> dict[str, Any]:
 
 def _as_data(event: Event) -> dict[str, Any]:
     start, end = _ns(event.start_s), _ns(event.end_s)
-    asked = {} if event.call is None else _arguments(event.call, event.rank)
+    arguments = {} if event.call is None else _arguments(event.call, event.rank)
     return {
         "ph": "X",
         "cat": "kernel",
@@ -122,7 +122,7 @@ def _as_data(event: Event) -> dict[str, Any]:
         "tid": event.stream,
         "ts": start / 1000,
         "dur": (end - start) / 1000,
-        "args": {"stream": event.stream, **asked, **event.more},
+        "args": {"stream": event.stream, **arguments, **event.more},
     }
 
 
@@ -139,22 +139,22 @@ def _kernel_name(event: Event) -> str:
 def _arguments(call: Call, rank: int) -> dict[str, Any]:
     """Return what the profiler notes about a call; sizes in elements."""
     collective, group, dtype = call.kind
-    asked: dict[str, Any] = {"Collective name": _CALLS.get(collective, collective)}
+    arguments: dict[str, Any] = {"Collective name": _CALLS.get(collective, collective)}
     if call.size_bytes:
         whole = 8 * call.size_bytes // _bits(dtype)
         part = whole // max(group.size, 1)
-        asked["In msg nelems"] = part if collective == "all_gather" else whole
-        asked["Out msg nelems"] = part if collective == "reduce_scatter" else whole
+        arguments["In msg nelems"] = part if collective == "all_gather" else whole
+        arguments["Out msg nelems"] = part if collective == "reduce_scatter" else whole
     if dtype in DTYPES:  # the profiler has no names for formats of fewer than 8 bits
-        asked["dtype"] = DTYPES[dtype]
-    asked |= {
+        arguments["dtype"] = DTYPES[dtype]
+    arguments |= {
         "Group size": group.size,
         "Process Group Name": group.name,
         "Process Group Description": group.description,
         "Process Group Ranks": group.ranks,
         "Rank": rank,
     }
-    return asked | ({"Seq": call.seq} if call.seq >= 0 else {})
+    return arguments | ({"Seq": call.seq} if call.seq >= 0 else {})
 
 
 def _bits(dtype: str) -> int:

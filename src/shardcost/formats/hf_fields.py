@@ -156,7 +156,7 @@ class Config:
         value = self.content.get(key)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(type(each) is int for each in value):
+        if not isinstance(value, list) or not all(type(item) is int for item in value):
             raise FormatError(self.file, f"{key} must be a list of numbers, got {shown(value)}")
         return value
 

@@ -167,23 +167,23 @@ class JsonStream:
     def _singly(self, until: int) -> list[Any]:
         """Return elements up to a place in the text, decoded one by one, and at least one."""
         window = self._window
-        found: list[Any] = []
+        values: list[Any] = []
         while True:
             try:
-                found.append(window.value())
+                values.append(window.value())
             except _UnsoundError as error:
                 self.passed_over.add(self.line, f"an element {error}")
                 self._unsound += 1
-                if self._unsound > _MOST_UNSOUND and not found:
+                if self._unsound > _MOST_UNSOUND and not values:
                     raise _BrokenError("too many elements of this kind") from None
             except (_BrokenError, _CutError) as error:
-                if found:  # they are handed over first; the error comes back
-                    return found
+                if values:  # they are handed over first; the error comes back
+                    return values
                 self._skip(error)
             if window.peek() == ",":
                 window.at += 1
             if window.peek() in {"]", ""} or window.dropped + window.at >= until:
-                return found
+                return values
 
     def _skip(self, error: _BrokenError | _CutError) -> None:
         """Go to where the next element seems to begin."""
@@ -277,8 +277,8 @@ class _Window:
         until = min(len(self.text), self.at + 2 * _WINDOW)
         start = max(self.at, until - _SEARCHED)
         last = max(self.at, self.text.rfind(",", start, until))
-        for found in _BOUNDARY.finditer(self.text, start, until):
-            last = found.start() + 1
+        for boundary in _BOUNDARY.finditer(self.text, start, until):
+            last = boundary.start() + 1
         return last
 
     def batch(self, until: int, thinned: Callable[[str], str]) -> list[Any] | None:
@@ -311,9 +311,9 @@ class _Window:
         """Go to the next place that looks like a pattern; return whether there is one."""
         self.at += 1
         while True:
-            found = pattern.search(self.text, self.at)
-            if found:
-                self.at = found.start()
+            match = pattern.search(self.text, self.at)
+            if match:
+                self.at = match.start()
                 return True
             self.at = max(self.at, len(self.text) - _NEAR_END * _NEAR_END)
             if not self._more():

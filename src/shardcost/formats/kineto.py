@@ -133,8 +133,8 @@ def looks_like(head: str) -> bool:
     start = head.lstrip()[:1]
     if start == "[":
         return '"ph"' in head and '"ts"' in head
-    told = '"schemaVersion"' in head and '"deviceProperties"' in head
-    return start == "{" and (f'"{EVENTS}"' in head or told)
+    has_devices = '"schemaVersion"' in head and '"deviceProperties"' in head
+    return start == "{" and (f'"{EVENTS}"' in head or has_devices)
 
 
 def read(path: Path, tick: Tick = no_tick) -> Trace:
@@ -182,30 +182,30 @@ class _Device:
         kind, seq, size, start, duration, stream = self.calls.arrays()
         calls, external, correlation = self.orphans.arrays()
         if len(calls):
-            found = joined.found(external, correlation)
-            known = found >= 0
+            operation = joined.operation_of(external, correlation)
+            known = operation >= 0
             for column, said in zip((kind, seq, size), joined.said, strict=True):
-                column[calls[known]] = said[found[known]]
+                column[calls[known]] = said[operation[known]]
         order = np.argsort(start, kind="stable")
         columns: list[NDArray[Any]] = [kind, seq, size, start, duration * 1e-6, stream]
-        heaviest = sorted(self.kernels.items(), key=lambda each: -each[1][0])[:HEAVIEST]
+        heaviest = sorted(self.kernels.items(), key=lambda item: -item[1][0])[:HEAVIEST]
         return RankTrace(
             rank=rank,
-            calls=Calls(kinds, *(each[order] for each in columns)),
+            calls=Calls(kinds, *(column[order] for column in columns)),
             compute=self.compute.intervals(),
             communication=self.communication.intervals(),
             copies=self.copies.intervals(),
             span_s=0.0,
             kernels=tuple(
-                Kernel(plain(name, _LONGEST_NAME), each[0] * 1e-6, int(each[1]))
-                for name, each in heaviest
+                Kernel(plain(name, _LONGEST_NAME), totals[0] * 1e-6, int(totals[1]))
+                for name, totals in heaviest
             ),
-            launches=int(sum(each[1] for each in self.kernels.values())),
+            launches=int(sum(totals[1] for totals in self.kernels.values())),
         )
 
     def settle(self) -> None:
-        for each in self.busy:
-            each.settle()
+        for intervals in self.busy:
+            intervals.settle()
 
     @property
     def busy(self) -> tuple[Union, ...]:
@@ -251,7 +251,7 @@ class _Reader:
             return text
         unused, ends = _UNUSED.match, _ENDS_LIST.search
         pieces = _BETWEEN.split(text[1:-1])
-        kept = [each for each in pieces if not unused(each) or ends(each)]
+        kept = [piece for piece in pieces if not unused(piece) or ends(piece)]
         self.events += len(pieces) - len(kept)
         return f"{{{'},{'.join(kept)}}}" if kept else ""
 
@@ -303,12 +303,12 @@ class _Reader:
         union.ends.append(start + duration)
 
     def _communicates(self, name: str) -> bool:
-        found = self._names.get(name)
-        if found is None:
-            found = communicates(name)
+        is_communication = self._names.get(name)
+        if is_communication is None:
+            is_communication = communicates(name)
             if len(self._names) < _MOST_NAMES and len(name) < 1024:
-                self._names[name] = found
-        return found
+                self._names[name] = is_communication
+        return is_communication
 
     def _called(
         self,
@@ -397,7 +397,7 @@ class _Reader:
         """Return all that was found."""
         about = members_of(self.about.get("distributedInfo"))
         groups = listed_groups(about.get("pg_config"))
-        kinds = tuple(each._replace(group=completed(each.group, groups)) for each in self.kinds)
+        kinds = tuple(kind._replace(group=completed(kind.group, groups)) for kind in self.kinds)
         joined = Launched(self.operations, self.launches)
         stated = whole(about.get("rank"))
         several = len(self.devices) > 1
@@ -406,7 +406,9 @@ class _Reader:
             for number, device in sorted(self.devices.items())
         )
         ranks = _from_the_first(ranks)
-        closed = sum(each.closed for device in self.devices.values() for each in device.busy)
+        closed = sum(
+            intervals.closed for device in self.devices.values() for intervals in device.busy
+        )
         if closed:
             self.passed_over.add(
                 0, "short gaps between kernels, of which there are too many", count=closed
@@ -426,8 +428,18 @@ class _Reader:
 
 def _from_the_first(ranks: tuple[RankTrace, ...]) -> tuple[RankTrace, ...]:
     """Return ranks with times in seconds that count from the first kernel of all."""
-    starts = [float(each.starts[0]) for rank in ranks for each in rank.busy if len(each.starts)]
-    ends = [float(each.ends[-1]) for rank in ranks for each in rank.busy if len(each.ends)]
+    starts = [
+        float(intervals.starts[0])
+        for rank in ranks
+        for intervals in rank.busy
+        if len(intervals.starts)
+    ]
+    ends = [
+        float(intervals.ends[-1])
+        for rank in ranks
+        for intervals in rank.busy
+        if len(intervals.ends)
+    ]
     origin, end = min(starts, default=0.0), max(ends, default=0.0)
     return tuple(
         replace(
@@ -445,10 +457,10 @@ def _from_the_first(ranks: tuple[RankTrace, ...]) -> tuple[RankTrace, ...]:
 def _notes(ranks: tuple[RankTrace, ...]) -> tuple[str, ...]:
     if not ranks:
         return ("no GPU kernels: the profiler was not told to record them",)
-    calls = sum(len(each.calls.kind) for each in ranks)
+    calls = sum(len(rank.calls.kind) for rank in ranks)
     if not calls:
         return ("no collective is in it",)
-    blind = sum(int(np.count_nonzero(each.calls.size_bytes == 0)) for each in ranks)
+    blind = sum(int(np.count_nonzero(rank.calls.size_bytes == 0)) for rank in ranks)
     said = f"{blind:,} of {calls:,} collectives do not say their size"
     return (said,) if blind else ()
 

@@ -21,7 +21,7 @@ class Columns:
     """Whole numbers and floats in columns, added row by row."""
 
     def __init__(self, types: str) -> None:
-        self.columns = [array(each) for each in types]
+        self.columns = [array(code) for code in types]
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -35,8 +35,10 @@ class Columns:
         """Return the columns, which nothing can be added to any more."""
         types = {"q": np.int64, "d": np.float64}
         return [
-            np.frombuffer(each, types[each.typecode]) if each else np.zeros(0, types[each.typecode])
-            for each in self.columns
+            np.frombuffer(column, types[column.typecode])
+            if column
+            else np.zeros(0, types[column.typecode])
+            for column in self.columns
         ]
 
 
@@ -52,9 +54,9 @@ class Launched:
         launched = launches.arrays()
         self._by_external = np.argsort(self.external, kind="stable")
         order = np.argsort(launched[0], kind="stable")
-        self.launch, self.launch_thread, self.launch_start = (each[order] for each in launched)
+        self.launch, self.launch_thread, self.launch_start = (column[order] for column in launched)
 
-    def found(self, external: Whole, correlation: Whole) -> Whole:
+    def operation_of(self, external: Whole, correlation: Whole) -> Whole:
         """Return the number of each kernel's operation, -1 where there is none.
 
         Where both ids are the same number, the external one is not that of an operation.
@@ -79,8 +81,8 @@ class Launched:
         order = np.lexsort((late, times, threads))
         last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
         candidate = np.empty(len(when), dtype=np.int64)
-        asked = order >= count
-        candidate[order[asked] - count] = np.where(last < 0, -1, order[last])[asked]
+        is_launch = order >= count
+        candidate[order[is_launch] - count] = np.where(last < 0, -1, order[last])[is_launch]
         inside = (self.thread[candidate] == where) & (when <= self.end[candidate])
         sound = launched & (correlation > 0) & (candidate >= 0) & inside
         return np.where(sound, candidate, -1)

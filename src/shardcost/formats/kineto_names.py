@@ -83,8 +83,8 @@ class CommGroup(NamedTuple):
         >>> CommGroup("3", "dp", 4, "[0, 8, 16, 24]").stride
         8
         """
-        found = [int(each) for each in _NUMBER.findall(self.ranks.partition("...")[0])]
-        steps = {after - before for before, after in itertools.pairwise(found)}
+        numbers = [int(number) for number in _NUMBER.findall(self.ranks.partition("...")[0])]
+        steps = {after - before for before, after in itertools.pairwise(numbers)}
         return steps.pop() if len(steps) == 1 and min(steps) > 0 else 0
 
     @property
@@ -121,13 +121,13 @@ def communicates(name: str) -> bool:
     True
     """
     bare = name[:_LONGEST_NAME].lower()
-    return bare.startswith("nccl") or any(each in bare for each in (*_COMMUNICATES, *_ALL_REDUCES))
+    return bare.startswith("nccl") or any(word in bare for word in (*_COMMUNICATES, *_ALL_REDUCES))
 
 
 def collective_of_kernel(name: str) -> str:
     """Return the collective that a kernel's name tells, ``unknown`` where it tells none."""
     bare = name[:_LONGEST_NAME]
-    if any(each in bare for each in _ALL_REDUCES):
+    if any(word in bare for word in _ALL_REDUCES):
         return "all_reduce"
     return canonical_collective(bare) or UNKNOWN
 
@@ -158,12 +158,12 @@ def call_of(args: Mapping[str, Any]) -> Call | None:
 def _size(args: Mapping[str, Any], width: int) -> tuple[int, str]:
     """Return the bytes of the larger of what goes in and what comes out."""
     counts = [args[name] for name in ("In msg nelems", "Out msg nelems") if name in args]
-    elements = [whole(each) for each in counts]
+    elements = [whole(count) for count in counts]
     if not counts:
         return 0, ""
-    if None in elements or max(each or 0 for each in elements) > _MOST_ELEMENTS:
+    if None in elements or max(count or 0 for count in elements) > _MOST_ELEMENTS:
         return 0, "collectives whose number of elements makes no sense"
-    most = max(each or 0 for each in elements)
+    most = max(count or 0 for count in elements)
     if most and not width:
         return 0, "collectives of an unknown number format"
     return most * width, ""
@@ -190,8 +190,8 @@ def _elements(shape: Sequence[Any]) -> int:
     if not shape or isinstance(shape[0], list):
         return 0
     product = 1
-    for each in shape[:16]:
-        product *= whole(each) or 0
+    for side in shape[:16]:
+        product *= whole(side) or 0
         if product > _MOST_ELEMENTS:
             return 0
     return product
@@ -210,13 +210,13 @@ def group_of(name: Any, description: Any, size: Any, ranks: Any) -> CommGroup:
 
 def listed_groups(listed: Any) -> dict[str, CommGroup]:
     """Return the process groups that a trace lists, by name."""
-    found = {}
-    for each in listed if isinstance(listed, list) else []:
-        if isinstance(each, dict):
+    groups = {}
+    for entry in listed if isinstance(listed, list) else []:
+        if isinstance(entry, dict):
             names = ("pg_name", "pg_desc", "pg_size", "ranks")
-            group = group_of(*(each.get(name) for name in names))
-            found[group.name] = group
-    return found
+            group = group_of(*(entry.get(name) for name in names))
+            groups[group.name] = group
+    return groups
 
 
 def completed(group: CommGroup, listed: Mapping[str, CommGroup]) -> CommGroup:
@@ -258,13 +258,15 @@ def _text(value: Any) -> str:
 
 def plain(text: str, longest: int) -> str:
     """Return a text from outside as one line that a terminal shows as it is."""
-    words = "".join(each if each.isprintable() else " " for each in text[:longest]).split()
+    words = "".join(
+        character if character.isprintable() else " " for character in text[:longest]
+    ).split()
     return " ".join(words)
 
 
 def _ranks(value: Any) -> str:
     if isinstance(value, list):
-        shown = [str(each) for each in value[:_RANKS_SHOWN] if isinstance(each, int)]
+        shown = [str(rank) for rank in value[:_RANKS_SHOWN] if isinstance(rank, int)]
         value = f"[{', '.join(shown)}{', ...' if len(value) > _RANKS_SHOWN else ''}]"
     if not isinstance(value, str):
         return ""

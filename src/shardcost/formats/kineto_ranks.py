@@ -59,8 +59,8 @@ class Merged(NamedTuple):
         order = np.argsort(label, kind="stable")
         ends = np.searchsorted(label[order], np.arange(len(numbers) + 1))
         return {
-            each: order[ends[number] : ends[number + 1]]
-            for each, number in numbers.items()
+            key: order[ends[number] : ends[number + 1]]
+            for key, number in numbers.items()
             if number in longest and ends[number] < ends[number + 1]
         }
 
@@ -75,7 +75,7 @@ def merged(traces: Sequence[Trace]) -> Merged:
     ranks = tuple(rank for trace in traces for rank in trace.ranks)
     kinds: dict[Kind, int] = {}
     columns = [_columns(number, rank, kinds) for number, rank in enumerate(ranks)]
-    joined = [np.concatenate(each) for each in zip(*columns, _EMPTY, strict=True)]
+    joined = [np.concatenate(parts) for parts in zip(*columns, _EMPTY, strict=True)]
     kind, matched, seq, rank_of, size, start, duration = joined
     call = _numbered(matched, seq, rank_of, start)
     own = _least(call, duration)
@@ -88,8 +88,8 @@ def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArr
     if not len(calls.kind):
         return [*_EMPTY]
     used, which = np.unique(calls.kind, return_inverse=True)  # a file's kinds are of all its ranks
-    here = [calls.kinds[each] for each in used]
-    own = np.array([kinds.setdefault(each, len(kinds)) for each in here], dtype=np.int64)
+    here = [calls.kinds[number] for number in used]
+    own = np.array([kinds.setdefault(kind, len(kinds)) for kind in here], dtype=np.int64)
     matched = _matches(here, number)[which]
     return [
         own[which],
@@ -105,7 +105,7 @@ def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArr
 def _matches(kinds: Sequence[Kind], rank: int) -> Whole:
     """Return a number for each kind that is the same on other ranks only if calls may match."""
     return np.array(
-        [hash((each.collective, each.group, -1 if _matchable(each) else rank)) for each in kinds],
+        [hash((kind.collective, kind.group, -1 if _matchable(kind) else rank)) for kind in kinds],
         dtype=np.int64,
     )
 
@@ -132,9 +132,9 @@ def _numbered(matched: Whole, seq: Whole, rank: Whole, start: Floats) -> Whole:
     again = np.empty(len(order), dtype=np.int64)
     again[order] = _place_in_run(matched[order], seq[order], rank[order])
     order = np.lexsort((again, seq, matched))
-    found = np.empty(len(order), dtype=np.int64)
-    found[order] = np.cumsum(_begins(matched[order], seq[order], again[order])) - 1
-    return found
+    numbers = np.empty(len(order), dtype=np.int64)
+    numbers[order] = np.cumsum(_begins(matched[order], seq[order], again[order])) - 1
+    return numbers
 
 
 def _begins(*keys: Whole) -> NDArray[np.bool_]:
@@ -167,16 +167,16 @@ def runs_of(traces: Sequence[Trace]) -> tuple[Run, ...]:
     The time of a size is the median over the calls. Groups of one size whose ranks lie differently
     far apart are runs of their own.
     """
-    found = merged(traces)
-    library = next((each.library for each in traces if each.library), "")
-    device = next((each.device for each in traces if each.device), "")
-    shapes = [(each.collective, each.group.size, each.group.stride) for each in found.kinds]
+    calls = merged(traces)
+    library = next((trace.library for trace in traces if trace.library), "")
+    device = next((trace.device for trace in traces if trace.device), "")
+    shapes = [(kind.collective, kind.group.size, kind.group.stride) for kind in calls.kinds]
     runs = []
-    for (collective, ranks, stride), members in sorted(found.by(shapes).items()):
-        sized = members[found.size_bytes[members] > 0]
+    for (collective, ranks, stride), members in sorted(calls.by(shapes).items()):
+        sized = members[calls.size_bytes[members] > 0]
         if len(sized):
-            first = sized[np.unique(found.call[sized], return_index=True)[1]]
-            kind = found.kinds[found.kind[sized[0]]]
+            first = sized[np.unique(calls.call[sized], return_index=True)[1]]
+            kind = calls.kinds[calls.kind[sized[0]]]
             runs.append(
                 Run(
                     collective=collective,
@@ -184,8 +184,8 @@ def runs_of(traces: Sequence[Trace]) -> tuple[Run, ...]:
                     library=library,
                     device=device,
                     stride=max(1, stride),
-                    points=_points(found.size_bytes[first], found.own_s[first]),
-                    notes=_notes(kind, len(np.unique(found.rank[sized]))),
+                    points=_points(calls.size_bytes[first], calls.own_s[first]),
+                    notes=_notes(kind, len(np.unique(calls.rank[sized]))),
                 )
             )
     return tuple(runs)
@@ -195,10 +195,10 @@ def _points(sizes: Whole, times: Floats) -> tuple[Point, ...]:
     """Return the median time of each size, of the most frequent ones where there are too many."""
     order = np.lexsort((times, sizes))
     sizes, times = sizes[order], times[order]
-    found, first, count = np.unique(sizes, return_index=True, return_counts=True)
+    distinct, first, count = np.unique(sizes, return_index=True, return_counts=True)
     median = (times[first + (count - 1) // 2] + times[first + count // 2]) / 2
     kept = np.sort(np.argsort(-count, kind="stable")[:_MOST_SIZES])
-    return tuple(Point(int(found[k]), float(median[k])) for k in kept if median[k] >= _LEAST_S)
+    return tuple(Point(int(distinct[k]), float(median[k])) for k in kept if median[k] >= _LEAST_S)
 
 
 def _notes(kind: Kind, ranks: int) -> tuple[str, ...]:

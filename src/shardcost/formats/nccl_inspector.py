@@ -75,11 +75,11 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
         if len(calls) >= _MOST_CALLS:
             passed_over.add(number, f"all after {_MOST_CALLS:,} calls")
             break
-        found = _call(line)
-        if isinstance(found, str):
-            passed_over.add(number, found)
+        parsed = _call(line)
+        if isinstance(parsed, str):
+            passed_over.add(number, parsed)
             continue
-        call, time_us, by_host = found
+        call, time_us, by_host = parsed
         if call.kind not in kinds and len(kinds) >= MOST_RUNS:
             passed_over.add(number, f"calls of runs beyond the first {MOST_RUNS:,}")
             continue
@@ -145,8 +145,8 @@ def _runs(calls: Mapping[_Call, tuple[float, int, int]]) -> tuple[Run, ...]:
     runs = []
     for kind, by_size in sorted(times.items()):
         points = tuple(
-            Point(size, median(found) * 1e-6, line=lines[kind, size])
-            for size, found in sorted(by_size.items())
+            Point(size, median(times_us) * 1e-6, line=lines[kind, size])
+            for size, times_us in sorted(by_size.items())
         )
         runs.append(
             Run(
@@ -163,7 +163,7 @@ def _runs(calls: Mapping[_Call, tuple[float, int, int]]) -> tuple[Run, ...]:
 
 def _support(by_size: Mapping[int, list[float]]) -> str:
     """Return on how many calls the points rest."""
-    counts = [len(found) for found in by_size.values()]
+    counts = [len(times_us) for times_us in by_size.values()]
     few = sum(count < _FEW for count in counts)
     text = f"each point is the median of {min(counts)} to {max(counts)} calls"
     if min(counts) == max(counts):

@@ -120,15 +120,15 @@ class _Listed(NamedTuple):
     def of(cls, ranks: Sequence[_RankLine]) -> _Listed:
         if not ranks:
             return cls(0, 0, 0, shared=False, groups=0, device="")
-        group = min(ranks, key=lambda each: each.rank).group
-        own = [each for each in ranks if each.group == group]
-        numbers = len({each.rank for each in own})
+        group = min(ranks, key=lambda rank: rank.rank).group
+        own = [rank for rank in ranks if rank.group == group]
+        numbers = len({rank.rank for rank in own})
         return cls(
             ranks=numbers,
-            hosts=len({each.host for each in own}),
-            processes=len({(each.host, each.pid) for each in ranks if each.rank < numbers}),
-            shared=len({(each.host, each.pid) for each in own}) < len(own),
-            groups=len({each.group for each in ranks}),
+            hosts=len({rank.host for rank in own}),
+            processes=len({(rank.host, rank.pid) for rank in ranks if rank.rank < numbers}),
+            shared=len({(rank.host, rank.pid) for rank in own}) < len(own),
+            groups=len({rank.group for rank in ranks}),
             device=ranks[0].device,
         )
 
@@ -193,8 +193,8 @@ class _Log:
         if row is None and not telling:
             self.passed_over.add(number, "lines of other output")
             return
-        found = _SOURCE.match(line)
-        source = (found[1] or found[2]) if found else ""
+        match = _SOURCE.match(line)
+        source = (match[1] or match[2]) if match else ""
         if row is not None and "#" not in line[: row.start()]:
             self._take_row(number, row, source)
         elif telling:
@@ -324,9 +324,9 @@ def _run(draft: _Draft, log: _Log) -> Run:
         single_process=listed.shared or (not draft.ranks and draft.per_process > 1),
         points=tuple(
             Point(
-                each.size_bytes, each.time_us * 1e-6, each.in_place, dtype_of(each.dtype), each.line
+                half.size_bytes, half.time_us * 1e-6, half.in_place, dtype_of(half.dtype), half.line
             )
-            for each in draft.halves
+            for half in draft.halves
         ),
         notes=(*notes, *_remarks(draft, listed.groups)),
     )
@@ -362,13 +362,13 @@ def _ranks_stated(draft: _Draft, log: _Log) -> tuple[int, int]:
 
     Long lists are cut off, so that processes times the GPUs of each may be more.
     """
-    found = log.listed(draft)
-    if found.groups > 1:
-        return found.ranks, found.ranks
+    listed = log.listed(draft)
+    if listed.groups > 1:
+        return listed.ranks, listed.ranks
     if draft.ranks:
-        return found.ranks, max(found.ranks, draft.per_process * found.processes)
-    each = draft.per_process or log.per_process
-    return 0, each * (log.processes or (each > 1))
+        return listed.ranks, max(listed.ranks, draft.per_process * listed.processes)
+    per_process = draft.per_process or log.per_process
+    return 0, per_process * (log.processes or (per_process > 1))
 
 
 def _named(draft: _Draft, notes: list[str]) -> str:

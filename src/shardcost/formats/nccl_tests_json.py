@@ -57,7 +57,8 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
     machine = _Machine.of(report)
     results = list(_results(report, passed_over))
     runs, beyond = first_runs(
-        _run(list(members), machine) for _, members in groupby(results, key=lambda each: each.test)
+        _run(list(members), machine)
+        for _, members in groupby(results, key=lambda result: result.test)
     )
     if not runs:
         raise FormatError(str(path), "is a report of nccl-tests without a result that can be read")
@@ -89,11 +90,11 @@ class _Machine(NamedTuple):
         """Return what a report says of the machine, the environment left aside."""
         config = members_of(report.get("config"))
         listed = config.get("devices")
-        devices = [members_of(each) for each in listed] if isinstance(listed, list) else []
+        devices = [members_of(device) for device in listed] if isinstance(listed, list) else []
         per_process = _whole(config.get("nthreads")) * _whole(config.get("ngpus"))
-        groups = {_whole(each.get("group")) for each in devices}
+        groups = {_whole(device.get("group")) for device in devices}
         first = _whole(devices[0].get("group")) if devices else 0
-        own = [each for each in devices if _whole(each.get("group")) == first]
+        own = [device for device in devices if _whole(device.get("group")) == first]
         args = report.get("args")
         name = args[0] if isinstance(args, list) and args and isinstance(args[0], str) else ""
         notes = [f"{len(groups)} groups ran side by side; bandwidths are of one of them"]
@@ -102,7 +103,7 @@ class _Machine(NamedTuple):
         return cls(
             test=name,
             num_gpus=ranks if ranks <= _MOST_RANKS else 0,
-            nodes=len({str(each.get("hostname")) for each in own}),
+            nodes=len({str(device.get("hostname")) for device in own}),
             device=str(own[0].get("device_info") or "").strip()[:100] if own else "",
             version=version_of(code) if 1000 <= code < 10**6 else "",
             single_process=per_process > 1,
@@ -129,16 +130,16 @@ def _report(text: str, file: str, passed_over: PassedOver) -> dict[str, Any]:
 def _whole_results(text: str, place: int) -> tuple[list[Any], int]:
     """Return the results from a place on that are whole, and where the last of them ends."""
     decoder = json.JSONDecoder(parse_int=_bounded, parse_constant=lambda _: None)
-    found: list[Any] = []
-    while len(found) < _MOST_RESULTS:
+    results: list[Any] = []
+    while len(results) < _MOST_RESULTS:
         gap = re.compile(r"[\s,]{0,1000}").match(text, place)
         place = gap.end() if gap else place
         try:
             result, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError):
             break
-        found.append(result)
-    return found, place
+        results.append(result)
+    return results, place
 
 
 def _bounded(digits: str) -> int | None:
@@ -147,11 +148,11 @@ def _bounded(digits: str) -> int | None:
 
 def _results(report: Mapping[str, Any], passed_over: PassedOver) -> Iterator[_Result]:
     listed = report.get("results")
-    for number, each in enumerate(listed if isinstance(listed, list) else [], 1):
+    for number, entry in enumerate(listed if isinstance(listed, list) else [], 1):
         if number > _MOST_RESULTS:
             passed_over.add(0, f"results after the first {_MOST_RESULTS:,}")
             return
-        result = members_of(each)
+        result = members_of(entry)
         size = _whole(result.get("size"))
         if not 0 < size <= MOST_SIZE_BYTES:
             passed_over.add(0, "results of 0 bytes" if size == 0 else "sizes beyond 4 EiB")
@@ -207,7 +208,7 @@ def _run(results: list[_Result], machine: _Machine) -> Run:
     notes = list(machine.notes)
     if known is None and bare:
         notes.append(f"{bare} is not a collective that shardcost predicts")
-    wrong = sum(each.wrong for each in results)
+    wrong = sum(result.wrong for result in results)
     if wrong:
         notes.append(f"{wrong} times are of wrong results")
     num_gpus = _ranks(known, results, machine, notes)
@@ -219,7 +220,7 @@ def _run(results: list[_Result], machine: _Machine) -> Run:
         version=machine.version,
         device=machine.device,
         single_process=machine.single_process,
-        points=tuple(point for each in results for point in each.points),
+        points=tuple(point for result in results for point in result.points),
         notes=tuple(notes),
     )
 
@@ -228,7 +229,7 @@ def _ranks(
     collective: str | None, results: list[_Result], machine: _Machine, notes: list[str]
 ) -> int:
     """Return the ranks that a report states, unless its bandwidths tell others."""
-    ratio = ratio_of(rates for each in results for rates in each.rates if rates[1].low > 0)
+    ratio = ratio_of(rates for result in results for rates in result.rates if rates[1].low > 0)
     allowed = ranks_allowed(collective or "", ratio) if ratio else None
     if allowed is None or allowed[0] <= machine.num_gpus <= allowed[1]:
         return machine.num_gpus

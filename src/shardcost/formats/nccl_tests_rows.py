@@ -102,12 +102,12 @@ def parsed_row(rest: str, size: int, layout: tuple[tuple[str, ...], ...]) -> Row
     for parameters, columns in _readings(rest.split()):
         for halves in [layout] if layout else _USUAL_LAYOUTS:
             blank = bool(_BLANK_HALF.search(rest)) and len(columns) < sum(map(len, halves))
-            found = _halves(columns, halves[1:] if blank else halves, size, in_place=blank)
-            if isinstance(found, str):
-                refused = refused or found
+            parsed = _halves(columns, halves[1:] if blank else halves, size, in_place=blank)
+            if isinstance(parsed, str):
+                refused = refused or parsed
             else:
                 expected = len(halves) - blank
-                return Row(parameters, found, len(found) < expected)
+                return Row(parameters, parsed, len(parsed) < expected)
     return refused or "rows without a time"
 
 
@@ -134,7 +134,7 @@ def _halves(
     columns: list[str], layout: Sequence[tuple[str, ...]], size: int, *, in_place: bool
 ) -> list[Half] | str:
     """Return the halves of a row that are whole, all of them sound, or why not."""
-    found: list[Half] = []
+    parsed: list[Half] = []
     for names in layout:
         cells = dict(zip(names, columns, strict=False))
         if not {"algbw", "busbw"} <= cells.keys():
@@ -142,9 +142,9 @@ def _halves(
         half = _half(cells, size, in_place=in_place)
         if isinstance(half, str):
             return half
-        found.append(half)
+        parsed.append(half)
         columns, in_place = columns[len(names) :], True
-    return found or "rows whose end is missing"
+    return parsed or "rows whose end is missing"
 
 
 def _half(cells: dict[str, str], size: int, *, in_place: bool) -> Half | str:

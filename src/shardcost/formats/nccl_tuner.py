@@ -204,16 +204,16 @@ def _never_matching(rules: Sequence[TunerRule]) -> tuple[str, ...]:
     Only rules for the same collective and group are compared, and each with the first few.
     """
     ranges: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-    found = 0
+    count = 0
     for rule in rules:
         group = (rule.collective, rule.nodes, rule.ranks, rule.pipe_ops, rule.reg_buff)
         before = ranges.setdefault(group, [])
         if any(least <= rule.min_bytes and rule.max_bytes <= most for least, most in before):
-            found += 1
+            count += 1
         elif len(before) < _MOST_COMPARED:
             before.append((rule.min_bytes, rule.max_bytes))
-    words = f"{found} of the rules never match: one before them covers the same groups and sizes"
-    return (words,) if found else ()
+    words = f"{count} of the rules never match: one before them covers the same groups and sizes"
+    return (words,) if count else ()
 
 
 def _rule(cells: Sequence[str]) -> TunerRule:
@@ -262,13 +262,13 @@ def _measurements(text: str, file: str) -> MeasurementLog:
         if odd
         else []
     )
-    found, beyond = first_runs(_run(key, points) for key, points in runs.items())
+    first, beyond = first_runs(_run(key, points) for key, points in runs.items())
     return MeasurementLog(
         file=file,
         kind=MEASUREMENTS,
         unread=(*counted(passed_over), *_too_long(text), *beyond),
         notes=tuple(notes),
-        runs=found,
+        runs=first,
     )
 
 
@@ -285,7 +285,7 @@ def _measured(row: Mapping[str, str], line: int) -> tuple[tuple[str, ...], Point
         raise BadValueError("latency_us", row["latency_us"], "above 0")
     ranks, nodes = (str(_count(name, row.get(name, "-1"))) for name in ("ranks", "nodes"))
     how = (row.get("algorithm", ""), row.get("protocol", ""), row.get("channels", "-1"))
-    shown = tuple("".join(c for c in each[:40] if c.isprintable()) for each in how)
+    shown = tuple("".join(c for c in word[:40] if c.isprintable()) for word in how)
     return (collective, ranks, nodes, *shown), Point(size, seconds, line=line)
 
 

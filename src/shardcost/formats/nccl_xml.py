@@ -152,7 +152,7 @@ class _Element:
 
 
 @dataclass
-class _Found:
+class _Parts:
     """Devices met on the way down, and what was passed over."""
 
     passed_over: list[tuple[int, str]] = field(default_factory=list)
@@ -277,126 +277,126 @@ class _Builder:
 
 
 def _topology(root: _Element, file: str) -> NcclTopology:
-    found = _Found()
+    parts = _Parts()
     for element in root.all("cpu"):
-        found.cpus.append(TopologyCpu(_word(element, "host_hash")))
-        _descend(element, Place(len(found.cpus) - 1, ()), found)
-    if not found.gpus and not found.nics:
+        parts.cpus.append(TopologyCpu(_word(element, "host_hash")))
+        _descend(element, Place(len(parts.cpus) - 1, ()), parts)
+    if not parts.gpus and not parts.nics:
         raise FormatError(
             file, f"line {root.line}: <system> holds neither a GPU nor a network card"
         )
-    if len(found.gpus) > _MOST_GPUS or len(found.nics) > _MOST_CARDS:
+    if len(parts.gpus) > _MOST_GPUS or len(parts.nics) > _MOST_CARDS:
         raise FormatError(file, f"holds over {_MOST_GPUS} GPUs or {_MOST_CARDS} network cards")
     hidden = (
-        [f"{found.widthless} PCI links have width 0, as in virtual machines: rates are not known"]
-        if found.widthless
+        [f"{parts.widthless} PCI links have width 0, as in virtual machines: rates are not known"]
+        if parts.widthless
         else []
     )
     return NcclTopology(
         file=file,
         kind=TOPOLOGY,
-        unread=counted(found.passed_over),
+        unread=counted(parts.passed_over),
         notes=tuple(hidden),
-        cpus=tuple(found.cpus),
-        switches=tuple(dict.fromkeys(found.switches)),
-        gpus=tuple(found.gpus),
-        nics=tuple(found.nics),
+        cpus=tuple(parts.cpus),
+        switches=tuple(dict.fromkeys(parts.switches)),
+        gpus=tuple(parts.gpus),
+        nics=tuple(parts.nics),
     )
 
 
 def _word(element: _Element, name: str) -> str:
     """Return a short attribute that is shown; one with odd characters is shown without them."""
     text = element.attributes.get(name, "")[:60]
-    return "".join(each for each in text if each.isprintable())
+    return "".join(character for character in text if character.isprintable())
 
 
-def _descend(above: _Element, place: Place, found: _Found) -> None:
+def _descend(above: _Element, place: Place, parts: _Parts) -> None:
     """Take the devices below a CPU or a PCI switch. As deep as the file, which is bounded."""
     for element in above.children:
         if element.tag == "pci":
-            _pci(element, place, found)
+            _pci(element, place, parts)
         elif element.tag == "nic":
-            _nic(element, above, place, found)
+            _nic(element, above, place, parts)
         elif element.tag == "gpu":
-            found.gpus.append(_gpu(element, above, place, found))
+            parts.gpus.append(_gpu(element, above, place, parts))
         else:
-            found.passed_over.append((element.line, f"<{element.tag[:40]}> is not known"))
+            parts.passed_over.append((element.line, f"<{element.tag[:40]}> is not known"))
 
 
-def _pci(element: _Element, place: Place, found: _Found) -> None:
+def _pci(element: _Element, place: Place, parts: _Parts) -> None:
     pci_class = _word(element, "class").lower()
     inside = {child.tag for child in element.children}
     if element.attributes.get("link_width") == "0":
-        found.widthless += 1
+        parts.widthless += 1
     if "pci" in inside or pci_class.startswith(_BRIDGE_CLASS):
         busid = _word(element, "busid")
-        found.switches.append(busid)
+        parts.switches.append(busid)
         place = Place(place.cpu, (*place.switches, busid))
     elif pci_class.startswith(_GPU_CLASS) and "gpu" not in inside:
-        found.gpus.append(_gpu(element, element, place, found))
+        parts.gpus.append(_gpu(element, element, place, parts))
     elif pci_class.startswith(_NIC_CLASS) and "nic" not in inside:
-        found.nics.append(_port(element, element, place, found))
-    _descend(element, place, found)
+        parts.nics.append(_port(element, element, place, parts))
+    _descend(element, place, parts)
 
 
-def _gpu(element: _Element, pci: _Element, place: Place, found: _Found) -> TopologyGpu:
+def _gpu(element: _Element, pci: _Element, place: Place, parts: _Parts) -> TopologyGpu:
     """Return a GPU: of a ``<gpu>``, or of its PCI entry alone, as in the files of clouds."""
-    dev = found.whole(element, "dev", 0, 4096) if element.tag == "gpu" else None
+    dev = parts.whole(element, "dev", 0, 4096) if element.tag == "gpu" else None
     ids = [_word(pci, name).lower().removeprefix("0x") for name in ("vendor", "device")]
     return TopologyGpu(
-        dev=len(found.gpus) if dev is None else dev,
+        dev=len(parts.gpus) if dev is None else dev,
         busid=_word(pci, "busid"),
         place=place,
-        sm=found.whole(element, "sm", 10, 999),
-        rank=found.whole(element, "rank", 0, 10**7),
+        sm=parts.whole(element, "sm", 10, 999),
+        rank=parts.whole(element, "rank", 0, 10**7),
         gdr=_flag(element, "gdr"),
         pci_id=":".join(ids) if all(ids) else "",
-        pci_bytes_per_s=_pci_rate(pci, found),
-        nvlinks=tuple(_nvlinks(element, found)),
+        pci_bytes_per_s=_pci_rate(pci, parts),
+        nvlinks=tuple(_nvlinks(element, parts)),
     )
 
 
-def _nvlinks(gpu: _Element, found: _Found) -> Iterator[NvLinks]:
+def _nvlinks(gpu: _Element, parts: _Parts) -> Iterator[NvLinks]:
     for element in gpu.all("nvlink"):
-        count = found.whole(element, "count", 0, _MOST_LINKS)
+        count = parts.whole(element, "count", 0, _MOST_LINKS)
         if count is not None:
             yield NvLinks(_word(element, "target").lower(), count, _word(element, "tclass").lower())
         elif "count" not in element.attributes:
-            found.passed_over.append((element.line, "<nvlink> without a count"))
+            parts.passed_over.append((element.line, "<nvlink> without a count"))
 
 
 def _flag(element: _Element, name: str) -> bool | None:
     return {"0": False, "1": True}.get(element.attributes.get(name, ""))
 
 
-def _pci_rate(pci: _Element, found: _Found) -> float | None:
+def _pci_rate(pci: _Element, parts: _Parts) -> float | None:
     """Return the line rate of a PCI link in bytes per second, one way, after its encoding.
 
     Links of 8 GT/s and more send 130 bits for 128, slower ones 10 for 8 (PCI Express Base
     Specification 3.0, PCI-SIG, 2010).
     """
-    transfers = found.decimal(pci, "link_speed", 1000)
-    width = found.whole(pci, "link_width", 0, 64)
+    transfers = parts.decimal(pci, "link_speed", 1000)
+    width = parts.whole(pci, "link_width", 0, 64)
     if not transfers or not width:
         return None
     encoded = 128 / 130 if transfers >= 8 else 8 / 10
     return transfers * GIGA * width * encoded / 8
 
 
-def _nic(element: _Element, pci: _Element, place: Place, found: _Found) -> None:
+def _nic(element: _Element, pci: _Element, place: Place, parts: _Parts) -> None:
     for net in element.children:
         if net.tag in {"net", "gin"}:
             if net.tag == "net":
-                found.nics.append(_port(net, pci, place, found))
+                parts.nics.append(_port(net, pci, place, parts))
         else:
-            found.passed_over.append((net.line, f"<{net.tag[:40]}> is not known"))
+            parts.passed_over.append((net.line, f"<{net.tag[:40]}> is not known"))
 
 
-def _port(net: _Element, pci: _Element, place: Place, found: _Found) -> TopologyNic:
+def _port(net: _Element, pci: _Element, place: Place, parts: _Parts) -> TopologyNic:
     """Return a port: of a ``<net>``, or of its PCI entry alone. Speeds are in Mbit/s."""
-    megabits = found.decimal(net, "speed", 10**8) if net.tag == "net" else None
+    megabits = parts.decimal(net, "speed", 10**8) if net.tag == "net" else None
     return TopologyNic(
-        name=_word(net, "name") or _word(pci, "busid") or f"net {len(found.nics)}",
+        name=_word(net, "name") or _word(pci, "busid") or f"net {len(parts.nics)}",
         place=place,
         gbit_per_s=megabits / 1000 if megabits else None,
         gdr=_flag(net, "gdr"),
@@ -406,23 +406,23 @@ def _port(net: _Element, pci: _Element, place: Place, found: _Found) -> Topology
 
 
 def _graphs(root: _Element, file: str) -> NcclGraphs:
-    found = _Found()
+    parts = _Parts()
     graphs = tuple(
-        graph for element in root.all("graph") if (graph := _graph(element, found)) is not None
+        graph for element in root.all("graph") if (graph := _graph(element, parts)) is not None
     )
     if not graphs:
         raise FormatError(file, f"line {root.line}: <graphs> holds no graph")
-    return NcclGraphs(file=file, kind=GRAPH, unread=counted(found.passed_over), graphs=graphs)
+    return NcclGraphs(file=file, kind=GRAPH, unread=counted(parts.passed_over), graphs=graphs)
 
 
-def _graph(element: _Element, found: _Found) -> NcclGraph | None:
-    wholes = [found.whole(element, name, 0, 4096) for name in ("pattern", "nchannels")]
-    speeds = [found.decimal(element, name, 10**6) for name in ("speedintra", "speedinter")]
+def _graph(element: _Element, parts: _Parts) -> NcclGraph | None:
+    wholes = [parts.whole(element, name, 0, 4096) for name in ("pattern", "nchannels")]
+    speeds = [parts.decimal(element, name, 10**6) for name in ("speedintra", "speedinter")]
     if None in wholes or None in speeds:
-        found.passed_over.append((element.line, "<graph> without its sizes"))
+        parts.passed_over.append((element.line, "<graph> without its sizes"))
         return None
-    pattern, channels = (each or 0 for each in wholes)
-    intra, inter = (each or 0.0 for each in speeds)
+    pattern, channels = (count or 0 for count in wholes)
+    intra, inter = (speed or 0.0 for speed in speeds)
     return NcclGraph(
         pattern,
         channels,
@@ -435,5 +435,5 @@ def _graph(element: _Element, found: _Found) -> NcclGraph | None:
 
 
 def _route(channel: _Element) -> tuple[str, ...]:
-    stops = (each for each in channel.children if each.tag in {"gpu", "net"})
-    return tuple(f"{each.tag} {_word(each, 'dev')}" for each in stops)
+    stops = (stop for stop in channel.children if stop.tag in {"gpu", "net"})
+    return tuple(f"{stop.tag} {_word(stop, 'dev')}" for stop in stops)

@@ -113,13 +113,13 @@ def text_of(path: Path, tick: Tick = no_tick) -> str:
 
 def text_of_log(path: Path, passed_over: PassedOver, most_bytes: int, tick: Tick = no_tick) -> str:
     """Return the text of a file of at most `most_bytes`, of a damaged one what is sound of it."""
-    found: list[bytes] = []
+    sound: list[bytes] = []
     with chunks_of(path, tick, most_bytes) as chunks:
         try:
-            found.extend(chunks)
+            sound.extend(chunks)
         except CutOffError as error:
             passed_over.add(0, "damaged", error.reason)
-    return b"".join(found).decode("utf-8-sig", errors="replace")
+    return b"".join(sound).decode("utf-8-sig", errors="replace")
 
 
 def lines_of(
@@ -164,8 +164,8 @@ def processes_in(command: str) -> int:
     >>> processes_in("mpirun -np 16 -x NCCL_DEBUG"), processes_in("srun")
     (16, 0)
     """
-    found = _PROCESSES.search(command)
-    return int(found[1]) if found else 0
+    match = _PROCESSES.search(command)
+    return int(match[1]) if match else 0
 
 
 def parse_object(text: str, file: str) -> dict[str, Any]:

@@ -59,11 +59,11 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
     """Return the runs that a log holds, one for each table of a collective."""
     passed_over = PassedOver()
     drafts = list(_drafts(path, passed_over, tick))
-    every = (_run(each, passed_over) for each in drafts if each.points and each.collective)
+    every = (_run(draft, passed_over) for draft in drafts if draft.points and draft.collective)
     runs, beyond = first_runs(run for run in every if run.points)
-    for each in drafts:
-        if each.points and not each.collective:
-            passed_over.add(each.points[0].line, f"tables of {each.title[:40]}")
+    for draft in drafts:
+        if draft.points and not draft.collective:
+            passed_over.add(draft.points[0].line, f"tables of {draft.title[:40]}")
     if not runs:
         raise FormatError(str(path), "holds no table of a collective by the OSU micro-benchmarks")
     return MeasurementLog(
@@ -116,9 +116,9 @@ def _drafts(path: Path, passed_over: PassedOver, tick: Tick) -> Iterator[_Draft]
 
 def _ranks_in(line: str) -> int:
     """Return the number of ranks that a command line or a launcher states; 0 if none."""
-    found = _PROCESSES_PRINTED.search(line) if "ro" in line or "ank" in line else None
-    if found:
-        return int(found[1])
+    match = _PROCESSES_PRINTED.search(line) if "ro" in line or "ank" in line else None
+    if match:
+        return int(match[1])
     return processes_in(line[: line.find("osu_")]) if "osu_" in line else 0
 
 
@@ -146,7 +146,7 @@ def with_ranks(run: Run, ranks: int) -> Run:
     if run.num_gpus:
         return run
     per_rank = run.collective in _PER_RANK
-    points = tuple(_of_all(each, ranks) if per_rank else each for each in run.points)
+    points = tuple(_of_all(point, ranks) if per_rank else point for point in run.points)
     notes = tuple(note for note in run.notes if note not in {_UNKNOWN_RANKS, _PARTS})
     return replace(run, num_gpus=ranks, points=points, notes=notes)
 
@@ -160,10 +160,10 @@ def _run(draft: _Draft, passed_over: PassedOver) -> Run:
     points = tuple(draft.points)
     if draft.collective in _PER_RANK:
         if draft.ranks:
-            points = tuple(_of_all(each, draft.ranks) for each in points)
+            points = tuple(_of_all(point, draft.ranks) for point in points)
         else:
             notes.append(_PARTS)
-    kept = tuple(each for each in points if each.size_bytes <= MOST_SIZE_BYTES)
+    kept = tuple(point for point in points if point.size_bytes <= MOST_SIZE_BYTES)
     if len(kept) < len(points):
         passed_over.add(points[0].line, "sizes beyond 4 EiB")
     return Run(

@@ -44,7 +44,7 @@ class PassedOver:
 
     def unread(self) -> tuple[Unread, ...]:
         """Return all that was counted."""
-        return tuple(Unread(*found) for found in self._found.values())
+        return tuple(Unread(*entry) for entry in self._found.values())
 
 
 def counted(passed_over: Iterable[tuple[int, str]]) -> tuple[Unread, ...]:
@@ -53,10 +53,10 @@ def counted(passed_over: Iterable[tuple[int, str]]) -> tuple[Unread, ...]:
     >>> counted([(3, "no number"), (9, "no number")])
     (Unread(reason='no number', count=2, first_line=3),)
     """
-    found = PassedOver()
+    passed = PassedOver()
     for line, reason in passed_over:
-        found.add(line, reason)
-    return found.unread()
+        passed.add(line, reason)
+    return passed.unread()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +132,9 @@ def library_on(device: str, otherwise: str) -> str:
 def first_runs(runs: Iterable[Run]) -> tuple[tuple[Run, ...], tuple[Unread, ...]]:
     """Return as many runs as are sensible, and the others counted."""
     left = iter(runs)
-    found = tuple(islice(left, MOST_RUNS))
+    kept = tuple(islice(left, MOST_RUNS))
     beyond = sum(1 for _ in left)
-    return found, (Unread(f"runs beyond the first {MOST_RUNS:,}", beyond, 0),) if beyond else ()
+    return kept, (Unread(f"runs beyond the first {MOST_RUNS:,}", beyond, 0),) if beyond else ()
 
 
 @dataclass(frozen=True, kw_only=True)
