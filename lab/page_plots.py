@@ -16,7 +16,7 @@ import numpy as np
 from lab.page_axes import DEGREES, MICROSECONDS, SIZES, UNITS, Axis, bins
 from lab.page_tables import KINDS
 from lab.peers import Compared, Peer, compared, elsewhere
-from shardcost.report.sketch import COLOURS, GREY, Sketch, drawn
+from shardcost.report.pictures import COLOURS, GREY, Sketch, drawn
 from shardcost.validate.predictions import Floats
 from shardcost.validate.validation import Validation, errors_pct
 

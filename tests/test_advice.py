@@ -16,7 +16,8 @@ from shardcost import Cluster, Decode, Layout, Model, Prefill, Software, Train, 
 from shardcost.errors import BadTypeError, BadValueError, ShardcostError
 from shardcost.estimate.result import Estimate
 from shardcost.layout import EP_DIVIDES
-from shardcost.report.advice import as_data, as_lines
+from shardcost.report.estimate import sentences
+from shardcost.report.estimate_data import advice_as_data
 from shardcost.search.advice import WORTHWHILE_PCT, Advice, advice
 from shardcost.search.steps import KEEP_GPUS, Setup, Step, changed
 from shardcost.workload import Workload
@@ -245,8 +246,8 @@ def test_chunks_and_their_schedule_go_together(found: dict[str, Advice]) -> None
 @pytest.mark.parametrize(
     ("name", "part", "words"),
     [
-        ("decoding", "gemm", "memory bandwidth"),
-        ("dense training", "gemm", "arithmetic"),
+        ("decoding", "gemm", "memory-bound"),
+        ("dense training", "gemm", "compute-bound"),
         ("too large", "memory", "optimizer"),
     ],
 )
@@ -267,20 +268,20 @@ def test_the_limit_is_the_largest_part(
 def test_a_slow_link_limits_by_its_bandwidth() -> None:
     found = advice("llama3-8b", "l40s", Layout(tp=8), PREFILL)
     assert found.limit.part == "tp communication"
-    assert "waits mostly for bandwidth inside a node" in found.limit.words
+    assert "bandwidth-bound (+10 % bandwidth inside a node: " in found.limit.words
     assert found.change is not None
     assert found.change.patch["tp"] < 8
-    assert "times as fast" in found.change.words
-    assert "because tp communication" in found.change.words
+    assert "x as fast" in found.change.words
+    assert "mostly TP communication" in found.change.words
 
 
 def test_few_tokens_on_many_devices_wait_for_latency() -> None:
     question = asked("llama3-8b", Layout(tp=16), Decode(batch=1, context_tokens=64))
     found = advice(*question)
     assert found.limit.part == "tp communication"
-    assert "waits mostly for latency" in found.limit.words
+    assert "latency-bound" in found.limit.words
     inside = asked("llama3-8b", Layout(tp=8), Decode(batch=1, context_tokens=64), on="b200_sxm")
-    assert "too small to fill a device" in advice(*inside).limit.words
+    assert "too small to fill the GPU" in advice(*inside).limit.words
     started = advice(*question[:2], Layout(tp=8), question[3], software="vllm")
     assert started.limit.part == "host and overhead"
     assert "wait for the host" in started.limit.words
@@ -292,7 +293,7 @@ def test_a_bubble_limits_by_its_stages() -> None:
     assert found.limit.part == "bubble"
     assert "16 stages fill and drain over 4 micro-batches" in found.limit.words
     assert found.change is not None
-    assert "the bubble falls" in found.change.words
+    assert "mostly bubble" in found.change.words
 
 
 @pytest.mark.parametrize("workload", [DECODE, PREFILL, replace(TRAIN, global_batch=8)])
@@ -352,16 +353,16 @@ def test_nothing_to_advise_where_nothing_fits() -> None:
     found = advice("deepseek-v3", "l4", Layout(), Decode(batch=1, context_tokens=4096))
     assert found.limit.part == "memory"
     assert found.change is None
-    assert "makes it fit" in as_lines(found)[1]
+    assert "nor of the GPUs, fits" in sentences(found)[1][1]
 
 
 def test_an_impossible_layout_is_told_a_possible_one() -> None:
     found = advice("llama3-70b", "h100_sxm", Layout(tp=3, dp=2), DECODE)
-    assert found.limit == ("layout", 1.0, "it is impossible: tp does not divide 64 heads")
+    assert found.limit == ("layout", 1.0, "impossible: tp does not divide 64 heads")
     assert found.change is not None
     assert found.change.faster_pct is None
     assert estimate("llama3-70b", "h100_sxm", found.change.layout, DECODE).memory.fits()
-    assert as_data(found)["change"]["faster_pct"] is None
+    assert advice_as_data(found)["change"]["faster_pct"] is None
 
 
 def test_an_array_of_layouts_is_refused() -> None:
@@ -410,7 +411,7 @@ def test_following_advice_never_makes_a_layout_slower(
 def test_data_is_plain_and_says_the_same(name: str, found: dict[str, Advice]) -> None:
     import json
 
-    data = as_data(found[name])
+    data = advice_as_data(found[name])
     assert json.loads(json.dumps(data)) == data
     assert set(data) == {"steps", "limit", "change"}
     keys = (
@@ -431,8 +432,7 @@ def test_data_is_plain_and_says_the_same(name: str, found: dict[str, Advice]) ->
         assert (told["reason"] is None) == told["fits"]
         assert (told["time_s"] is None) == (not told["possible"])
     assert set(data["limit"]) == {"part", "share", "words"}
-    lines = as_lines(found[name])
-    assert [line.split()[0] for line in lines] == ["limit", "change"]
+    assert [label for label, _ in sentences(found[name])] == ["limit", "change"]
 
 
 # What watches a search can end it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from shardcost import BadTypeError, Decode, Layout, Prefill, Train, cli, estimat
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.scaling import Row, Scaling
 from shardcost.memory.footprint import KINDS
-from shardcost.report.advice import as_lines
-from shardcost.report.estimate import as_data, as_text, plain
+from shardcost.report.describe import plain
+from shardcost.report.estimate import as_text
+from shardcost.report.estimate_data import as_data
 from shardcost.report.scaling import as_data as scaling_as_data
 from shardcost.search.advice import advice
 from shardcost.units import format_energy
@@ -110,7 +112,7 @@ def test_the_command_line_is_the_function(capsys: pytest.CaptureFixture[str]) ->
     found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), Decode(batch=64, context_tokens=4096))
     assert json.loads(json.dumps(as_data(found))) == run_json(capsys, *DECODE)
     advised = advice(found.model, found.cluster, found.layout, found.workload)
-    told = as_text(found, advised=as_lines(advised))
+    told = as_text(found, advice=advised)
     assert told + "\n" == run_text(capsys, *DECODE)
 
 
@@ -160,8 +162,8 @@ def test_text_fits_the_terminal(
 ) -> None:
     lines = run_text(capsys, *words, *further).splitlines()
     assert max(map(len, lines)) <= 80
-    report = "\n".join(lines).split("\n\nWarning", maxsplit=1)[0]
-    assert len(report.splitlines()) <= 32
+    report = re.split("\n\n(?:Warning|Note): ", "\n".join(lines), maxsplit=1)[0]
+    assert len(report.splitlines()) <= 34
     assert further or len(lines) <= 42
 
 
@@ -172,9 +174,9 @@ def test_a_report_names_the_main_figures(capsys: pytest.CaptureFixture[str]) -> 
         "tokens/s/GPU",
         "MFU",
         "HFU",
-        "causal pairs",
+        "counting full attention",
         "bubble",
-        "tp communication",
+        "TP communication",
         "host and overhead",
         "network",
         "first stage",
@@ -285,7 +287,7 @@ def test_a_table_over_tensor_parallelism(capsys: pytest.CaptureFixture[str]) -> 
     text = run_text(capsys, *words)
     assert max(map(len, text.splitlines())) <= 80
     assert "impossible" in text
-    assert "Crossover: " in text
+    assert "Summary: " in text
 
 
 def test_data_parallelism_follows_where_gpus_are_fixed(

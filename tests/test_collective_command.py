@@ -350,17 +350,17 @@ def test_one_gpu_by_itself_sends_nothing(capsys: pytest.CaptureFixture[str]) -> 
     assert "sends nothing" in run_error(capsys, *words, "--plot", "never.png")
 
 
-def test_carried_over_constants_are_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inherited_constants_are_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     known = {each.system for each in measured() if each.library == "nccl"}
     clusters = (Cluster.named(name) for name in catalog.names("clusters"))
     unmeasured = next(c.name for c in clusters if c.name not in known and "nccl" in libraries(c))
     text = run_text(capsys, *ASK, "--on", unmeasured, "--gpus", "2", "--size", "1MiB")
-    assert f"nccl on {unmeasured} was not measured" in " ".join(text.split())
+    assert f"no measurements for nccl on {unmeasured}" in " ".join(text.split())
 
 
-def test_beyond_the_rows_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+def test_extrapolation_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     notes = run_json(capsys, *ASK, "--size", "1TiB")["notes"]
-    assert any("beyond the rows of" in note for note in notes)
+    assert any(note.endswith("; extrapolated") for note in notes)
 
 
 def test_beyond_a_domain_the_network_is_the_link(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,9 @@ from shardcost import Cluster
 from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.collectives.sweep import curve_sizes, octaves, switches
 from shardcost.errors import BadValueError
+from shardcost.report import collective_plot
 from shardcost.report.collective import curves_as_data as as_data
-from shardcost.report.plot import write_plot
+from shardcost.report.pictures import write_picture
 from shardcost.validate.shipped_points import points_like, points_of
 
 
@@ -89,7 +90,7 @@ def test_one_gpu_has_no_curve() -> None:
 
 def test_measured_points_are_in_the_picture(sweep: CollectiveTime, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    write_plot(sweep, tmp_path / "with.svg", points_like(sweep))
-    write_plot(sweep, tmp_path / "without.svg")
+    write_picture(collective_plot.sketch(sweep, points_like(sweep)), tmp_path / "with.svg")
+    write_picture(collective_plot.sketch(sweep), tmp_path / "without.svg")
     assert "measured: aws_p5_2n" in (tmp_path / "with.svg").read_text()
     assert "measured" not in (tmp_path / "without.svg").read_text()

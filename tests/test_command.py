@@ -15,8 +15,7 @@ from running import run_json
 
 from shardcost import Cluster, Decode, Estimate, Layout, Model, Prefill, Train, estimate
 from shardcost.report.command import CLUSTER_FILE, MODEL_FILE, command_of, python_of
-from shardcost.report.estimate import as_data
-from shardcost.report.figures_csv import HEAD, as_csv
+from shardcost.report.estimate_data import CSV_HEAD, as_csv, as_data
 
 QUESTIONS: dict[str, dict[str, Any]] = {
     "decode": {
@@ -70,7 +69,7 @@ def test_python_gives_the_same_numbers(found: Estimate, capsys: pytest.CaptureFi
 
 def test_a_csv_has_every_figure_with_unit_and_interval(found: Estimate) -> None:
     head, *lines = csv.reader(StringIO(as_csv(found)))
-    assert tuple(head) == HEAD
+    assert tuple(head) == CSV_HEAD
     table = {line[0]: line[1:] for line in lines}
     assert len(table) == len(lines)
     time_s, unit, low, high = table["time_s"]

@@ -12,7 +12,7 @@ from shardcost import Cluster, Decode, Estimate, Layout, Prefill, Train, estimat
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadTypeError
 from shardcost.estimate.messages import messages
-from shardcost.report.messages import as_data
+from shardcost.report.estimate_data import messages_as_data
 
 DECODE = Decode(batch=64, context_tokens=4096)
 TRAIN = Train(global_batch=64, sequence_length=4096)
@@ -111,7 +111,7 @@ def test_arrays_of_layouts_are_refused() -> None:
 
 
 def test_the_data_is_plain(found: Estimate) -> None:
-    data = as_data(found)
+    data = messages_as_data(found)
     assert json.loads(json.dumps(data, allow_nan=False)) == data
     assert set(data["messages"][0]) >= {
         *("name", "group", "collective", "size_bytes", "ranks", "nodes", "count"),

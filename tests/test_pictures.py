@@ -23,9 +23,10 @@ from shardcost.estimate.scaling import Row, Scaling, degrees_to_vary, split_of
 from shardcost.estimate.work import PieceWork, piece_work
 from shardcost.program.operations import AttentionCore
 from shardcost.report import memory_plot, roofline_plot, scaling_plot
-from shardcost.report import roofline as roofline_report
 from shardcost.report import scaling as scaling_report
-from shardcost.report.meanings import GROUPS, MEMORY
+from shardcost.report.estimate_data import roofline_as_data
+from shardcost.report.pictures import GROUPS, MEMORY, write_picture
+from shardcost.report.text import name_of
 
 ASK = (
     *("estimate", "llama3-70b", "--on", "h100_sxm", "--tp", "8"),
@@ -175,7 +176,7 @@ def test_a_roofline_is_of_one_layout() -> None:
 
 def test_the_roofline_as_data() -> None:
     found = found_in("train")
-    data = json.loads(json.dumps(roofline_report.as_data(found)))
+    data = json.loads(json.dumps(roofline_as_data(found)))
     assert {"device", "dtype", "peak_flop_per_s", "memory_bytes_per_s", "operations"} <= set(data)
     assert data["ridge_flop_per_byte"] == data["peak_flop_per_s"] / data["memory_bytes_per_s"]
     assert data["layers"] == 80
@@ -249,11 +250,11 @@ def texts_of(file: Path) -> list[str]:
 @pytest.mark.parametrize("case", CASES)
 def test_the_picture_of_a_roofline_names_every_kernel(tmp_path: Path, case: str) -> None:
     found, file = found_in(case), tmp_path / "roof.svg"
-    roofline_plot.write_roofline(found, file)
+    write_picture(roofline_plot.sketch(found), file)
     said = " ".join(texts_of(file))
     roof = roofline(found)
     assert all(each.name in said for each in roof.kernels)
-    assert "of memory" in said
+    assert "memory" in said
     assert "FLOP per byte" in said
     assert all(dtype in said for dtype in roof.peaks)
     assert ("weight" in said) == isinstance(found.workload, Train)
@@ -262,24 +263,24 @@ def test_the_picture_of_a_roofline_names_every_kernel(tmp_path: Path, case: str)
 @pytest.mark.parametrize("case", CASES)
 def test_the_picture_of_memory_names_every_kind(tmp_path: Path, case: str) -> None:
     found, file = found_in(case), tmp_path / "memory.svg"
-    memory_plot.write_memory(found, file)
+    write_picture(memory_plot.sketch(found), file)
     said = " ".join(texts_of(file))
     held = found.memory.by_kind()
     assert set(held) == set(MEMORY)
-    assert all(kind.replace("_", " ") in said for kind, size in held.items() if size)
-    assert ("too much" in said) == (not found.memory.fits(found.cluster.device))
+    assert all(name_of(kind) in said for kind, size in held.items() if size)
+    assert ("does not fit" in said) == (not found.memory.fits(found.cluster.device))
     assert all(f"{name} stage" in said for name in found.memory.stages if found.layout.pp > 1)
 
 
 def test_the_picture_of_a_curve_says_what_cannot_be_had(tmp_path: Path) -> None:
     file = tmp_path / "curve.svg"
-    scaling_plot.write_scaling(tensor_curve(), file)
+    write_picture(scaling_plot.sketch(tensor_curve()), file)
     texts = texts_of(file)
     said = " ".join(texts)
-    assert {"1", "4", "8", "3", "tp", "compute", "tp communication", "time of a step"} <= set(texts)
+    assert {"1", "4", "8", "3", "tp", "compute", "TP communication", "step time"} <= set(texts)
     assert "tp does not divide 64 heads" in said
     assert "needs 213 GiB of 80 GiB" in said
-    assert "the step is shortest at tp 8" in said
+    assert "fastest that fits: tp 8" in said
     assert "efficiency" in said
 
 
@@ -289,17 +290,17 @@ def test_groups_of_a_layout_all_have_a_colour() -> None:
 
 def test_a_curve_of_one_value_is_drawn(tmp_path: Path) -> None:
     one = Scaling("tp", (curve("tp", at8=Layout(tp=8)).rows[0],), "decode")
-    scaling_plot.write_scaling(one, tmp_path / "curve.png")
+    write_picture(scaling_plot.sketch(one), tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("kind", ["roofline", "memory"])
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_same_estimate_gives_the_same_file(tmp_path: Path, kind: str, suffix: str) -> None:
-    write = {"roofline": roofline_plot.write_roofline, "memory": memory_plot.write_memory}[kind]
+    sketch = {"roofline": roofline_plot.sketch, "memory": memory_plot.sketch}[kind]
     files = [tmp_path / f"{number}.{suffix}" for number in range(2)]
     for file in files:
-        write(found_in("decode"), file)
+        write_picture(sketch(found_in("decode")), file)
     assert files[0].read_bytes() == files[1].read_bytes()
     assert len(list(tmp_path.iterdir())) == 2
 

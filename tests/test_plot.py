@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from shardcost import cli
 from shardcost.collectives.library_time import collective_time
-from shardcost.report.plot import spread, write_plot
+from shardcost.report.collective_plot import sketch
+from shardcost.report.pictures import spread, write_picture
 
 ASK = ("collective", "all_reduce", "--gpus", "8", "--on", "h100_sxm")
 
@@ -51,7 +52,7 @@ def test_an_svg_names_every_curve_and_unit(tmp_path: Path) -> None:
     sweep = collective_time(
         "all_reduce", np.geomspace(2**10, 2**30, 200), "h100_sxm", 8, library="vllm"
     )
-    write_plot(sweep, file)
+    write_picture(sketch(sweep), file)
     root = ET.fromstring(file.read_text())
     texts = ["".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "all_reduce of 1 KiB to 1 GiB over 8 x h100_sxm, vllm" in texts
@@ -71,7 +72,7 @@ def test_the_same_sweep_gives_the_same_file(tmp_path: Path, suffix: str) -> None
     )
     files = [tmp_path / f"{number}.{suffix}" for number in range(2)]
     for file in files:
-        write_plot(sweep, file)
+        write_picture(sketch(sweep), file)
     assert files[0].read_bytes() == files[1].read_bytes()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -33,13 +34,22 @@ from shardcost.estimate.explain import explanation
 from shardcost.estimate.messages import messages
 from shardcost.estimate.scaled import tensor_scaling
 from shardcost.report.command import command_of, python_of
-from shardcost.report.estimate import as_remarks, details, figures, foundations, parts, title
+from shardcost.report.estimate import (
+    as_remarks,
+    details,
+    figures,
+    foundations,
+    minor_warnings,
+    parts,
+    title,
+)
 from shardcost.report.html import as_html
 from shardcost.report.markup import element, escaped, linked, visible
-from shardcost.report.sketch import Sketch
-from shardcost.report.svg import inline
+from shardcost.report.pictures import Sketch, inline
 from shardcost.search.advice import advice
+from shardcost.search.review import review
 from shardcost.units import format_bytes, format_time
+from shardcost.validate.shipped_points import points_like
 
 NODES = Cluster.named("h100_sxm", "ib_8x400g")
 QUESTIONS: dict[str, tuple[Any, ...]] = {
@@ -113,10 +123,17 @@ class Page(HTMLParser):
         return [found for _, each in self.tags if (found := each.get(attribute)) is not None]
 
 
+def page_of(found: Estimate, caveats: Sequence[str] = ()) -> str:
+    """Return the page of an estimate as the command writes it."""
+    whole = review(found)
+    points = points_like(whole.heaviest.curve) if whole.heaviest else ()
+    return as_html(whole, points, caveats)
+
+
 @pytest.fixture(scope="module", params=QUESTIONS)
 def made(request: pytest.FixtureRequest) -> tuple[Estimate, str]:
     found = estimate(*QUESTIONS[request.param])
-    return found, as_html(found, ["a note on a file"])
+    return found, page_of(found, ["a note on a file"])
 
 
 def test_the_page_is_valid_and_stands_alone(made: tuple[Estimate, str]) -> None:
@@ -178,7 +195,7 @@ def test_the_texts_are_those_of_the_command(made: tuple[Estimate, str]) -> None:
     assert all(line in said for line in (*told.values(), *dict(foundations(found)).values()))
     for part in parts(found):
         assert " ".join(filter(None, part.cells)) in said
-    for remark in as_remarks(found.warnings, ["a note on a file"]):
+    for remark in as_remarks(found.warnings, ["a note on a file"], minor_warnings(found)):
         assert remark in said
     assert "Note: a note on a file" in said
     for line in explanation(found, 10**9).splitlines():
@@ -199,11 +216,13 @@ def test_groups_messages_stages_and_sources_are_listed(made: tuple[Estimate, str
     for group, seconds in found.comm_s.items():
         if seconds > 0:
             line = (seconds, found.exposed_s[group], found.hidden_s[group])
-            assert f"{group} {' '.join(map(format_time, line))}" in said
+            assert f"{group.upper()} {' '.join(map(format_time, line))}" in said
     for each in messages(found):
-        assert f"{each.collective} {each.name} {each.group} {format_bytes(each.size_bytes)}" in said
+        group, size = each.group.upper(), format_bytes(each.size_bytes)
+        assert f"{each.collective} {each.name} {group} {size}" in said
     for held in found.memory.stages.values():
-        assert f"{format_bytes(held.total)} {held.moment}" in said
+        moment = f" {held.moment}" * isinstance(found.workload, Train)
+        assert f"{format_bytes(held.total)}{moment}" in said
     assert found.model.source in said
     assert "median error" in said
     assert found.cluster.device.memory_bytes
@@ -225,48 +244,48 @@ def test_what_a_library_does_not_run_is_said_to_stand_off_its_curve() -> None:
     work = Prefill(batch=8, prompt_tokens=4096)
     found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), work, software="tokenweave")
     assert messages(found)[0].library == MULTIMEM
-    assert f"{MULTIMEM}, not the curve's library" in Page(as_html(found)).text
+    assert f"{MULTIMEM}; the curve is of another library" in Page(page_of(found)).text
 
 
 def test_several_tokens_a_step_have_both_times() -> None:
     work = Decode(batch=8, context_tokens=1024, new_tokens=4)
     found = estimate("llama3-8b", "h100_sxm", Layout(), work)
-    said = Page(as_html(found)).text
+    said = Page(page_of(found)).text
     assert f"TPOT {format_time(found.tpot_s)}" in said
     assert f"step {format_time(found.time_s)}" in said
 
 
 def test_the_same_estimate_gives_the_same_page() -> None:
     found = estimate(*QUESTIONS["one GPU"])
-    assert as_html(found) == as_html(found)
+    assert page_of(found) == page_of(found)
 
 
 def test_measured_points_are_drawn_where_they_ship() -> None:
     work = Decode(batch=64, context_tokens=4096)
-    page = as_html(estimate("llama3-70b", "b300_sxm", Layout(tp=8), work, software="megatron_core"))
+    page = page_of(estimate("llama3-70b", "b300_sxm", Layout(tp=8), work, software="megatron_core"))
     assert "measured: oci_b300_all_reduce_8" in page
-    assert "measured points that ship with shardcost are circles" in page
+    assert "measurements that ship with shardcost" in page
 
 
 def test_a_timeline_that_is_cut_says_so() -> None:
     layout = Layout(tp=8, pp=8, dp=1, virtual_stages=2, schedule="interleaved", zero=1)
     work = Train(global_batch=2048, sequence_length=1024)
     found = estimate("llama3-70b", NODES, layout, work)
-    said = Page(as_html(found)).text
-    assert "Not all of it is drawn: " in said
+    said = Page(page_of(found)).text
+    assert "Not drawn completely: " in said
 
 
 def test_many_layouts_are_refused_in_one_line() -> None:
     work = Decode(batch=8, context_tokens=1024)
     found = estimate("llama3-8b", "h100_sxm", Layout(tp=np.array([1, 2])), work)
     with pytest.raises(BadTypeError, match="one layout, not an array of them"):
-        as_html(found)
+        page_of(found)
 
 
 def test_no_text_of_a_file_becomes_markup() -> None:
     model = replace(Model.named("llama3-8b"), name=HOSTILE, source=f"{HOSTILE} https://x.org/<b>")
     found = estimate(model, "h100_sxm", Layout(tp=2), Decode(batch=8, context_tokens=1024))
-    content = as_html(found, [HOSTILE])
+    content = page_of(found, [HOSTILE])
     page = Page(content)
     assert page.wrong == []
     assert not {"script", "b"} & {tag for tag, _ in page.tags}
@@ -309,7 +328,7 @@ def test_the_command_writes_the_page_and_says_so(
     file = tmp_path / "report.html"
     assert run_text(capsys, *ASK, "-o", str(file)) == f"Report: {file}\n"
     found = estimate("llama3-8b", "h100_sxm", Layout(tp=2), Decode(batch=8, context_tokens=1024))
-    assert file.read_text() == as_html(found)
+    assert file.read_text() == page_of(found)
     document = run_json(capsys, *ASK, "--output", str(file))
     assert document == {
         "file": str(file),

@@ -282,7 +282,7 @@ def test_limits_of_serving_hold_and_are_counted() -> None:
     tied = search("llama3-70b", H100, work, space=space, objective="throughput", constraints=limits)
     assert tied.feasible < free.feasible
     assert tied.best[0].score > free.best[0].score
-    assert any("a token above 20 ms" in reason.message for reason in tied.rejected)
+    assert any("TPOT above 20 ms" in reason.message for reason in tied.rejected)
     for each in tied.front:
         assert each.estimate.tpot_s <= 0.02
         prompt = Prefill(batch=each.layout.dp, prompt_tokens=4096)

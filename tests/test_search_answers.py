@@ -214,15 +214,14 @@ def test_crossovers_name_the_best_value_of_each_axis(found: Found) -> None:
 def test_crossovers_say_where_an_axis_stops_to_pay(trained: Found) -> None:
     every = {each.axis: each for each in crossovers(trained)}
     assert every["gpus"].value == 32
-    assert every["gpus"].words.startswith("GPUs pay up to 32, the most that is feasible: 16 takes")
+    assert every["gpus"].words.startswith("more GPUs help up to 32 (the largest feasible); 16: +")
     assert "cp" not in every
     assert "order" not in every
     tensor = every["tp"]
     scores = dict(tensor.best)
     behind = 100 * (scores[2 * tensor.value] / scores[tensor.value] - 1)
-    assert f"{2 * tensor.value} takes" in tensor.words
-    assert f"{behind:.2g} % longer" in tensor.words or f"{behind:.0f} % longer" in tensor.words
-    assert every["recompute"].words.startswith(f"recompute {every['recompute'].value} is best: ")
+    assert f"{2 * tensor.value}: +{behind:.2g} % time" in tensor.words
+    assert every["recompute"].words.startswith(f"recompute {every['recompute'].value} is best; ")
 
 
 def test_crossovers_say_what_nothing_fits_with() -> None:
@@ -236,9 +235,9 @@ def test_crossovers_say_what_nothing_fits_with() -> None:
 
 def test_crossovers_speak_of_the_objective(decoded: Found, prefilled: Found) -> None:
     words = " ".join(each.words for each in crossovers(decoded))
-    assert "more GPU time per token" in words
-    assert "longer" not in words
-    assert "more energy per token" in " ".join(each.words for each in crossovers(prefilled))
+    assert "% GPU time per token" in words
+    assert "% time" not in words
+    assert " energy per token" in " ".join(each.words for each in crossovers(prefilled))
 
 
 # Stability

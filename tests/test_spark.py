@@ -8,7 +8,7 @@ from io import BytesIO, TextIOWrapper
 import pytest
 
 from shardcost import cli
-from shardcost.report.spark import bar, sparkline, stack
+from shardcost.report.text import bar, sparkline, stack
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:

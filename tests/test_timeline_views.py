@@ -27,8 +27,9 @@ from shardcost.estimate.training_timeline import MOST_EVENTS
 from shardcost.estimate.work import all_passes, piece_work
 from shardcost.formats.kineto import read
 from shardcost.report.estimate import title
-from shardcost.report.timeline import as_data, drawing_of
-from shardcost.report.timeline_plot import write_timeline_plot
+from shardcost.report.estimate_data import drawing_of, timeline_as_data
+from shardcost.report.pictures import write_picture
+from shardcost.report.timeline_plot import sketch
 from shardcost.report.trace import events_of, write_timeline
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
@@ -297,7 +298,7 @@ def test_communication_of_replicas_is_drawn_whole_and_exposed_where_a_stage_wait
 def test_a_very_long_step_is_cut_and_says_so() -> None:
     train = Train(global_batch=2048, sequence_length=2048)
     layout = Layout(tp=8, pp=64, dp=4, micro_batch=1)
-    data = as_data(estimate("megatron-1t", H100, layout, train))
+    data = timeline_as_data(estimate("megatron-1t", H100, layout, train))
     assert data["cut"].startswith("left out: stages 8 to 55 of 64 and micro-batches ")
     assert data["cut"].endswith("of 512, numbered from 0")
     assert 2000 < len(data["events"]) <= MOST_EVENTS
@@ -334,7 +335,7 @@ def test_very_many_buckets_are_not_too_many_events() -> None:
     software = replace(Software.named("megatron_core"), bucket_bytes=2e6)
     train = Train(global_batch=64, sequence_length=2048)
     found = estimate("llama3-70b", H100, Layout(pp=8, dp=4), train, software=software)
-    data = as_data(found)
+    data = timeline_as_data(found)
     assert data["cut"] == "left out: stages 1 to 6 of 8, numbered from 0"
     assert len(data["events"]) <= MOST_EVENTS
 
@@ -363,7 +364,7 @@ ASKS = (
 def test_the_data_have_the_shape_that_the_page_reads(
     model: str, layout: Layout, work: Workload, of: str
 ) -> None:
-    data = as_data(estimate(model, H100, layout, work), of)
+    data = timeline_as_data(estimate(model, H100, layout, work), of)
     assert data == json.loads(json.dumps(data))
     assert set(data) == {"of", "title", "span_s", "cut", "streams", "events", "totals"}
     assert (data["of"], data["cut"]) == (of, False)
@@ -392,17 +393,19 @@ def test_pictures_are_real_and_name_streams_and_kinds(
     tmp_path: Path, model: str, layout: Layout, work: Workload, of: str
 ) -> None:
     found = estimate(model, H100, layout, work)
-    write_timeline_plot(found, tmp_path / "a.svg", of)
+    write_picture(sketch(found, of), tmp_path / "a.svg")
     root = ET.fromstring((tmp_path / "a.svg").read_text())
     texts = {"".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")}
     drawn = drawing_of(found, of)
     assert title(found) in texts
     assert {each.name for each in drawn.streams} <= texts
-    comm = {f"{each.group} exposed" for each in drawn.events if each.group and each.exposed}
-    hidden = {f"{each.group} hidden" for each in drawn.events if each.group and not each.exposed}
+    comm = {f"{each.group.upper()} exposed" for each in drawn.events if each.group and each.exposed}
+    hidden = {
+        f"{each.group.upper()} hidden" for each in drawn.events if each.group and not each.exposed
+    }
     assert comm | hidden <= texts
     assert ("bubble" in texts) == any(each.kind == "idle" for each in drawn.events)
-    write_timeline_plot(found, tmp_path / "a.png", of)
+    write_picture(sketch(found, of), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
@@ -411,11 +414,11 @@ def test_what_cannot_be_drawn_is_refused_with_one_line(tmp_path: Path) -> None:
     many = estimate("llama3-8b", H100, Layout(tp=np.array([1, 2])), train)
     for of in ("step", "layer"):
         with pytest.raises(BadTypeError, match="one layout, not an array of them") as told:
-            as_data(many, of)
+            timeline_as_data(many, of)
         assert "\n" not in str(told.value)
     one = estimate("llama3-8b", H100, Layout(tp=2), train)
     with pytest.raises(UnknownNameError, match="of 'day'"):
-        as_data(one, "day")
+        timeline_as_data(one, "day")
     with pytest.raises(BadValueError, match=r"ends in \.png or \.svg"):
-        write_timeline_plot(one, tmp_path / "a.pdf")
+        write_picture(sketch(one), tmp_path / "a.pdf")
     assert list(tmp_path.iterdir()) == []

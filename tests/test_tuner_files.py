@@ -28,7 +28,7 @@ from shardcost.formats.nccl_tuner import (
 )
 from shardcost.formats.reading import MeasurementLog
 from shardcost.inspect.tuner_plan import TunerPlan, lines, tuner_plan
-from shardcost.report.tuner_plan import as_text
+from shardcost.report.tuner import plan_as_text
 
 _RULES = """\
 # what runs where
@@ -208,7 +208,7 @@ def test_only_sound_rules_are_in_force_and_the_others_are_comments(
     tried = rules_of(tmp_path, text.replace("# measure first: ", ""))
     assert tried.rules == tuple(each.rule for each in plan.rules)
     assert nccl_tuner.kind_of(text) == "nccl-tuner"
-    assert max(map(len, as_text(plan).splitlines())) <= 80
+    assert max(map(len, plan_as_text(plan).splitlines())) <= 80
 
 
 def test_a_choice_that_is_the_fastest_already_needs_no_rule() -> None:

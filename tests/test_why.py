@@ -18,7 +18,7 @@ from shardcost.estimate.why import figures, why
 from shardcost.estimate.why.reason import Why
 from shardcost.receipt import evaluate
 from shardcost.report.collective import as_data as collective_as_data
-from shardcost.report.estimate import as_data as estimate_as_data
+from shardcost.report.estimate_data import as_data as estimate_as_data
 from shardcost.report.why import as_data, as_text, collective_figures, why_collective
 
 CASES: dict[str, tuple[str, str, str | None, Layout, Any, str | None]] = {

@@ -25,6 +25,25 @@ REPEATS: Final = log(1.015)
 MEASURED, KIN, STRANGER = "measured", "the same architecture", "another architecture"
 """Whose constants a prediction rests on: the system's own, its architecture's, or others'."""
 
+_WORDS: Final = {
+    MEASURED: "this GPU's own fit",
+    KIN: f"constants inherited from {KIN}",
+    STRANGER: f"constants inherited from {STRANGER}",
+    "first token": "TTFT",
+    "first token under load": "TTFT under load",
+    "further tokens": "TPOT",
+    "whole answers": "end-to-end latency",
+    "GPU links": "NVLink or the like",
+    "one domain": "within a node",
+    "within the fit": "inside the fitted range",
+    "beyond the fit": "outside the fitted range",
+    "a fit of few rows": "fitted to few measurements",
+    "engines": "engine kernels",
+    "vendors' libraries": "vendor library",
+    "gather or scatter": "all-gather or reduce-scatter",
+}
+"""Values of the keys of groups, as a reader knows them."""
+
 
 class Residuals(NamedTuple):
     """Nine of ten residuals of some rows lie between these."""
@@ -76,21 +95,20 @@ def _groups(
     for entry in content["group"]:
         key = entry["key"]
         alike = in_words(key)
-        words = f"{entry['rows']:,} rows left out" + (f" ({alike})" if alike else "")
+        held_out = f" (held out: {alike})" if alike else " (held out)"
+        words = f"{entry['rows']:,} similar measurements{held_out}"
         residuals = Residuals(entry["low"], entry["high"], entry["rows"], words)
         groups[tuple(key), tuple(key.values())] = residuals
     return levels, groups
 
 
 def in_words(key: Mapping[str, str]) -> str:
-    """Return what the rows of a group have in common.
+    """Return what the measurements of a group have in common.
 
     >>> in_words({"standing": "the same architecture", "span": "one domain", "input": "any"})
-    'constants of the same architecture, one domain'
+    'constants inherited from the same architecture, within a node'
     """
-    named = {MEASURED: "own constants"}
-    named |= {standing: f"constants of {standing}" for standing in (KIN, STRANGER)}
-    return ", ".join(named.get(value, value) for value in key.values() if value != "any")
+    return ", ".join(_WORDS.get(value, value) for value in key.values() if value != "any")
 
 
 def architectures_apart(own: str | None, lenders: Iterable[str]) -> str:

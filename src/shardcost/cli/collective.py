@@ -92,7 +92,7 @@ def _write_tuner_file(given: Namespace) -> int:
     from shardcost.files import write_whole
     from shardcost.formats.nccl_tuner import COLLECTIVES, as_csv
     from shardcost.inspect.tuner_plan import lines, tuner_plan
-    from shardcost.report.tuner_plan import as_data, as_text
+    from shardcost.report.tuner import plan_as_data, plan_as_text
 
     sizes = SWEEP.read(given.sweep or _WHOLE_RANGE)
     every = given.collective.lower() == "all"
@@ -105,9 +105,9 @@ def _write_tuner_file(given: Namespace) -> int:
     )
     write_whole(Path(given.tuner), as_csv(lines(plan)))
     if given.json:
-        options.print_json(as_data(plan) | {"tuner": given.tuner})
+        options.print_json(plan_as_data(plan) | {"tuner": given.tuner})
     else:
-        print(as_text(plan))
+        print(plan_as_text(plan))
         print(f"File: {given.tuner}")
     return 0
 
@@ -162,11 +162,12 @@ def _sweep(given: Namespace) -> int:
 def _draw(given: Namespace, least: int, most: int) -> None:
     """Write the plot of a sweep, at sizes so dense that its curves are smooth."""
     from shardcost.collectives.sweep import curve_sizes
-    from shardcost.report.plot import write_plot
+    from shardcost.report.collective_plot import sketch
+    from shardcost.report.pictures import write_picture
     from shardcost.validate.shipped_points import points_like
 
     sweep = collective_of(vars(given), options.OnDisk(), curve_sizes(least, most))
-    write_plot(sweep, Path(given.plot), points_like(sweep))
+    write_picture(sketch(sweep, points_like(sweep)), Path(given.plot))
 
 
 def _as_array(sizes: list[int]) -> Any:

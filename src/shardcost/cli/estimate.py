@@ -78,7 +78,8 @@ def run(given: Namespace) -> int:
     finder = options.OnDisk()
     if given.vary is not None:
         return _vary(given, finder)
-    from shardcost.report.estimate import as_data, as_text
+    from shardcost.report.estimate import as_text
+    from shardcost.report.estimate_data import as_data
 
     found = estimate_of(vars(given), finder)
     if given.why is not None:
@@ -93,7 +94,11 @@ def run(given: Namespace) -> int:
         explained = {"explanation": found.explain().splitlines()} if given.explain else {}
         options.print_json(as_data(found, finder.caveats) | explained | _drawn(given.plot))
     else:
-        print(as_text(found, finder.caveats, advised=_advised(found), explain=given.explain))
+        from shardcost.search.advice import advice
+
+        place = (found.model, found.cluster, found.layout)
+        advised = advice(*place, found.workload, found.software)
+        print(as_text(found, finder.caveats, advice=advised, explain=given.explain))
         _say_drawn(given.plot)
     return 0
 
@@ -114,29 +119,17 @@ def _why(found: Estimate, given: Namespace) -> int:
     return 0
 
 
-def _advised(found: Estimate) -> list[str]:
-    """Return what limits a layout and what would help it most."""
-    from shardcost.report.advice import as_lines
-    from shardcost.search.advice import advice
-
-    layout, work = found.layout, found.workload
-    return as_lines(advice(found.model, found.cluster, layout, work, found.software))
-
-
 def _draw(found: Estimate, file: Path, picture: str) -> None:
     """Write one picture of an estimate."""
+    from shardcost.report import memory_plot, pictures, roofline_plot, timeline_plot
+
     if picture == "roofline":
-        from shardcost.report.roofline_plot import write_roofline
-
-        write_roofline(found, file)
+        sketch = roofline_plot.sketch(found)
     elif picture == "memory":
-        from shardcost.report.memory_plot import write_memory
-
-        write_memory(found, file)
+        sketch = memory_plot.sketch(found)
     else:
-        from shardcost.report.timeline_plot import write_timeline_plot
-
-        write_timeline_plot(found, file, "layer" if picture == "layer" else "step")
+        sketch = timeline_plot.sketch(found, "layer" if picture == "layer" else "step")
+    pictures.write_picture(sketch, file)
 
 
 def _drawn(file: str | None) -> dict[str, str]:
@@ -158,7 +151,7 @@ def _check_plot(given: Namespace) -> None:
         if given.picture not in _PICTURES:
             raise UnknownNameError("--picture", given.picture, _PICTURES)
     if given.plot is not None:
-        from shardcost.report.sketch import check_name
+        from shardcost.report.pictures import check_name
 
         check_name(Path(given.plot))
 
@@ -182,9 +175,10 @@ def _vary(given: Namespace, finder: options.OnDisk) -> int:
     found = scaling_of(vars(given), finder, *varied(given.vary, given.phase))
     plot = given.plot if found.possible else None
     if plot is not None:
-        from shardcost.report.scaling_plot import write_scaling
+        from shardcost.report.pictures import write_picture
+        from shardcost.report.scaling_plot import sketch
 
-        write_scaling(found, Path(plot))
+        write_picture(sketch(found), Path(plot))
     if given.json:
         options.print_json(as_data(found, finder.caveats) | _drawn(plot))
     else:

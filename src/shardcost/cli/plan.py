@@ -90,9 +90,10 @@ def run(given: Namespace) -> int:
     found, caveats = _found(given, top)
     plan = Plan.of(found, top=top, price=found.price, caveats=caveats)
     if given.plot is not None and plan.best:
-        from shardcost.report.plan_plot import write_front
+        from shardcost.report.pictures import write_picture
+        from shardcost.report.plan_plot import sketch
 
-        write_front(found, Path(given.plot))
+        write_picture(sketch(found), Path(given.plot))
     if given.json:
         explained = {"explanation": _explained(plan)} if given.explain and plan.best else {}
         options.print_json(as_data(plan) | explained)
@@ -112,7 +113,7 @@ def run(given: Namespace) -> int:
 def _check_plot(given: Namespace) -> None:
     """Refuse a bad name before the search, not after it."""
     if given.plot is not None:
-        from shardcost.report.sketch import check_name
+        from shardcost.report.pictures import check_name
 
         check_name(Path(given.plot))
 

@@ -50,8 +50,12 @@ def run(given: Namespace) -> int:
     from shardcost.files import write_whole
     from shardcost.report.estimate import title
     from shardcost.report.html import as_html
+    from shardcost.search.review import review
+    from shardcost.validate.shipped_points import points_like
 
-    content = as_html(found, finder.caveats).encode()
+    whole = review(found)
+    points = points_like(whole.heaviest.curve) if whole.heaviest else ()
+    content = as_html(whole, points, finder.caveats).encode()
     write_whole(file, content)
     if given.json:
         document = {"file": given.output, "bytes": len(content), "title": title(found)}

@@ -60,17 +60,19 @@ class Fit(Noun):
     high_pct: float | None = None
     """… and by at most so many."""
 
-    def outside(self, collective: str, size_bytes: Any, ranks: Any, where: str = "") -> list[str]:
-        """Return in which ways a question lies outside of the rows, in words."""
+    def outside(
+        self, collective: str, size_bytes: Any, ranks: Any, what: str = "", where: str = ""
+    ) -> list[str]:
+        """Return in which ways a question lies outside of the measurements, in words."""
         said = []
         if collective not in self.collectives:
-            said.append(f"none is of {collective}")
+            said.append(f"no {collective} measurements for {what}")
         if np.min(size_bytes) < self.least_bytes / 2 or np.max(size_bytes) > self.most_bytes * 2:
             ends = f"{format_bytes(self.least_bytes)} to {format_bytes(self.most_bytes)}"
-            said.append(f"they have {ends}")
+            said.append(f"{what} measured only from {ends}")
         if np.min(ranks) < self.least_gpus or np.max(ranks) > self.most_gpus:
             some = "" if self.least_gpus == self.most_gpus else f"{self.least_gpus} to "
-            said.append(f"they have {some}{self.most_gpus} GPUs{where}")
+            said.append(f"{what} measured only on {some}{self.most_gpus} GPUs{where}")
         return said
 
 
@@ -96,7 +98,7 @@ class Calibration(Noun):
         if self.inherited_from:
             carried = ", ".join(self.inherited_from)
             return Source(
-                f"carried over from {carried} by datasheet", f"{self.system} was not measured"
+                f"inherited from {carried}, scaled by datasheet", f"{self.system} was not measured"
             )
         return Source(f"{self.fit.source}; {on}")
 

@@ -33,7 +33,7 @@ BANDS: Final = {"up to 64 KiB": 2.0**16, "up to 16 MiB": 2.0**24, "above 16 MiB"
 FEW_ROWS: Final = 40
 """A fit to fewer says little of what else a library does."""
 _ALIKE: Final = {"reduce_scatter": "gather or scatter", "all_gather": "gather or scatter"}
-_OWN_ROWS: Final = "left-out rows of your own profile"
+_OWN_ROWS: Final = "held-out measurements of your own profile"
 
 
 class Interval(NamedTuple):

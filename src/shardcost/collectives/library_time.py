@@ -366,14 +366,14 @@ def _notes(
             donors = ", ".join(each.inherited_from)
             network = isinstance(each.constants, Wire)
             what = f"network {each.system}" if network else f"{each.library} on {each.system}"
-            said.append(f"{what} was not measured: carried over from {donors}")
+            said.append(f"no measurements for {what}; constants inherited from {donors}")
     for each in used:
         network = isinstance(each.constants, Wire)
         ranks = group.ranks if network else group.ranks_per_domain
         where = "" if network or np.all(group.domains == 1) else " per domain"
-        beyond = each.fit.outside(collective, size, ranks, where)
         what = f"network {each.system}" if network else f"{each.library} on {each.system}"
-        said += [f"beyond the rows of {what}: {words}" for words in beyond]
+        beyond = each.fit.outside(collective, size, ranks, what, where)
+        said += [f"{words}; extrapolated" for words in beyond]
     return tuple(dict.fromkeys(said))
 
 

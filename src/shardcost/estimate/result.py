@@ -34,6 +34,17 @@ BUBBLE = "bubble"
 HOST = "host and overhead"
 
 
+def part_name(key: str) -> str:
+    """Return the name of a part of the time for a reader.
+
+    >>> part_name("gemm"), part_name("tp communication"), part_name("bubble")
+    ('GEMM', 'TP communication', 'bubble')
+    """
+    if key.endswith(COMMUNICATION):
+        return key.removesuffix(COMMUNICATION).upper() + COMMUNICATION
+    return {"gemm": "GEMM"}.get(key, key)
+
+
 @dataclass(frozen=True, eq=False)
 class Estimate:
     """What a layout costs. Figures are numbers, or arrays where the layout has arrays."""

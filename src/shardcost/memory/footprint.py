@@ -128,7 +128,10 @@ class Memory:
         if peak <= on.memory_bytes:
             return None
         kinds = sorted(self.by_kind().items(), key=lambda item: -item[1])[:_SHOWN]
-        sizes = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in kinds)
+        sizes = ", ".join(
+            f"{'KV cache' if kind == 'kv_cache' else kind} {format_bytes(size)}"
+            for kind, size in kinds
+        )
         place = f"{self.worst_stage} stage " if len(self.stages) > 1 else ""
         ways_out = _SHRINK if self.by_kind()["gradients"] else _SHRINK_SERVED
         return (

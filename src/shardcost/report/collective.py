@@ -23,8 +23,7 @@ from shardcost.errors import BadValueError
 from shardcost.receipt import Receipt, identifiers, in_unit
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.spark import bar, sparkline
-from shardcost.report.text import heading, paragraph, table, width
+from shardcost.report.text import bar, heading, paragraph, sparkline, table, width
 from shardcost.units import format_bytes, format_rate, format_time
 from shardcost.validate.shipped_points import Point
 

@@ -24,6 +24,19 @@ def as_data(noun: Any) -> Any:
     return {k: as_data(v) for k, v in noun.items()} if isinstance(noun, Mapping) else noun
 
 
+def plain(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return data with NumPy's numbers turned into Python's, all the way down."""
+    return {str(key): _plain(value) for key, value in data.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return plain(value)
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value.item() if hasattr(value, "item") else value
+
+
 def model_as_data(model: Model) -> dict[str, Any]:
     """Return a model as plain data, with what is counted from its shape."""
     return {

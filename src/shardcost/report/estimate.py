@@ -1,20 +1,29 @@
-"""The report on an estimate: where the time goes, what is sent, what is held, what to mind."""
+"""The report on one layout for a terminal: time by part, traffic, memory, limit, warnings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from shardcost.estimate.interval import interval_of, ranges_of
-from shardcost.estimate.result import COMMUNICATION, FLOP_CONVENTION, Estimate
+from shardcost.estimate.interval import interval_of
+from shardcost.estimate.messages import messages
+from shardcost.estimate.result import COMMUNICATION, Estimate, part_name
 from shardcost.memory import Memory
-from shardcost.memory.footprint import KINDS
 from shardcost.options import departures
 from shardcost.report import interval
-from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.spark import SHADES, bar, stack
-from shardcost.report.text import heading, paragraph, table, width, wrapped
+from shardcost.report.text import (
+    SHADES,
+    bar,
+    heading,
+    labelled,
+    name_of,
+    paragraph,
+    paragraphs,
+    stack,
+    table,
+    width,
+)
 from shardcost.units import (
     format_bytes,
     format_bytes_decimal,
@@ -25,195 +34,49 @@ from shardcost.units import (
 )
 from shardcost.workload import Decode, Prefill, Train, Workload
 
+if TYPE_CHECKING:
+    from shardcost.search.advice import Advice
+
 _BAR: Final = 16
 """Characters of the longest bar."""
 _MEMORY_BAR: Final = 24
 """Characters that stand for all memory of a device."""
-LABEL: Final = 10
-"""Characters of the labels of lines."""
-_NOTHING: Final = 1e-9
-"""Parts below this share of the time are rounding and not shown."""
-_TRIFLE: Final = 0.01
+_ROUNDING: Final = 1e-9
+"""Parts below this share of the time are not shown."""
+_SMALL: Final = 0.01
 """Kinds of memory below this share of the peak are shown together."""
+_MINOR: Final = 0.05
+"""A warning about operations below this share of the time is a note."""
 _GLUE: Final = "\N{NO-BREAK SPACE}"
-"""Between a number and its unit, which stay on one line."""
-_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=[%A-Za-z])")
+"""Keeps a mark of the memory bar with its name."""
+_EXTRAPOLATED: Final = "; extrapolated"
+_NO_MEASUREMENTS: Final = re.compile(r"no ((?:\w+ )?\w+) measurements ")
+"""Begins a warning about a kind of kernel or a collective."""
 PHASES: Final = {"train": "Training", "prefill": "Prefill of", "decode": "Decoding with"}
+PARTS_HEAD: Final = ("part", "time", "share", "hidden", "sent")
 
 
-def title(found: Estimate) -> str:
-    """Return what was asked: phase, model, place and degrees."""
-    network = found.cluster.network
+def title(estimate: Estimate) -> str:
+    """Return phase, model, machine and degrees in one line."""
+    network = estimate.cluster.network
     joined = f" ({network.name})" if network is not None else ""
-    place = f"{found.devices:,} x {found.cluster.name}{joined}"
-    asked = f"{PHASES[found.workload.phase]} {found.model.name} on {place}"
-    return f"{asked}, {found.layout.short()}"
+    place = f"{estimate.devices:,} x {estimate.cluster.name}{joined}"
+    what = f"{PHASES[estimate.workload.phase]} {estimate.model.name}"
+    return f"{what} on {place}, {estimate.layout.short()}"
 
 
-def details(found: Estimate) -> str:
-    """Return software, the workload's sizes and what of the layout is not the default."""
-    layout, work = found.layout, found.workload
-    said = [found.software.name, sizes(work), work.dtype]
+def details(estimate: Estimate) -> str:
+    """Return software, sizes of the workload, and the layout's choices beyond the defaults."""
+    layout, work = estimate.layout, estimate.workload
+    words = [estimate.software.name, sizes(work), work.dtype]
     if isinstance(work, Train):
-        said.append(f"micro-batch {layout.micro_batch}")
-        said += ["adapters"] * work.adapters
-    return ", ".join([*said, *departures(layout).values()])
-
-
-def as_text(
-    found: Estimate,
-    caveats: Sequence[str] = (),
-    *,
-    advised: Sequence[str] = (),
-    explain: bool = False,
-) -> str:
-    """Return the report for a terminal, with the arithmetic if asked.
-
-    Args:
-        found: What is reported.
-        caveats: What is to mind about a model's file.
-        advised: Lines on what would help (`shardcost.report.advice.as_lines`).
-        explain: Whether to show formulas, values and sources.
-    """
-    remarks = as_remarks(found.warnings, caveats)
-    sections = [
-        heading(paragraph(title(found), "  ")) + "\n  " + paragraph(details(found), "  "),
-        "\n".join(labelled(label, text) for label, text in figures(found)),
-        _parts_table(found),
-        "\n".join((*_foundation_lines(found), *advised)),
-    ]
-    if remarks:
-        sections.append("\n".join(paragraph(remark, "  ") for remark in remarks))
-    if explain:
-        from shardcost.estimate.explain import explanation
-
-        sections.append(explanation(found, width()))
-        sections.append(paragraph(interval.explained(interval_of(found)), "  "))
-    return "\n\n".join(sections)
-
-
-def as_remarks(warnings: Iterable[str], caveats: Sequence[str]) -> list[str]:
-    """Return warnings, those on one subject together, and what is to mind about a model's file."""
-    subjects: dict[str, list[str]] = {}
-    for warning in dict.fromkeys(warnings):
-        subject, _, rest = warning.partition(": ")
-        subjects.setdefault(subject, []).append(rest)
-    said = [": ".join(filter(None, (name, "; ".join(each)))) for name, each in subjects.items()]
-    return [*(f"Warning: {each}" for each in said), *(f"Note: {each}" for each in caveats)]
-
-
-def as_data(found: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the report as plain data."""
-    network = found.cluster.network
-    data = {
-        "model": found.model.name,
-        "parameters": found.model.parameters,
-        "cluster": found.cluster.name,
-        "network": None if network is None else network.name,
-        "software": found.software.name,
-        "gpus": found.devices,
-        "layout": noun_as_data(found.layout),
-        "workload": {"phase": found.workload.phase, **noun_as_data(found.workload)},
-        "time_s": found.time_s,
-        **interval.as_data(interval_of(found)),
-        "memory_bytes": found.memory_bytes,
-        **_rates_as_data(found),
-        "parts": dict(found.parts_s),
-        "compute": {
-            "total_s": sum(found.compute_s.values()),
-            "by_kind": dict(found.compute_s),
-            "model_flops": found.flops,
-            "model_flops_full_attention": found.flops_full_attention,
-            "hardware_flops": found.hardware_flops,
-        },
-        "comm": _comm_as_data(found),
-        "memory": _memory_as_data(found),
-        "intervals": {name: each._asdict() for name, each in ranges_of(found).items()},
-        "warnings": list(found.warnings),
-        "notes": list(caveats),
-    }
-    return plain(data)  # type: ignore[no-any-return]
-
-
-def plain(value: Any) -> Any:
-    """Return data with NumPy's numbers turned into Python's, all the way down."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return value.item() if hasattr(value, "item") else value
-
-
-def _rates_as_data(found: Estimate) -> dict[str, Any]:
-    return {
-        "tokens_per_s": found.tokens_per_s,
-        "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
-        "mfu": found.mfu,
-        "mfu_full_attention": found.mfu_full_attention,
-        "hfu": found.hfu,
-        "flop_convention": FLOP_CONVENTION,
-        "ttft_s": found.ttft_s,
-        "tpot_s": found.tpot_s,
-        "tokens_per_s_per_user": found.tokens_per_s_per_user,
-        "energy_j": found.energy_j,
-    }
-
-
-def _comm_as_data(found: Estimate) -> dict[str, Any]:
-    sent = found.traffic.by_group
-    return {
-        "total_s": sum(found.comm_s.values()),
-        "exposed_s": sum(found.exposed_s.values()),
-        "hidden_s": sum(found.hidden_s.values()),
-        "share": found.comm_share,
-        "bytes": sum(sent.values()),
-        "by_group": {
-            group: {
-                "total_s": found.comm_s.get(group, 0.0),
-                "exposed_s": found.exposed_s.get(group, 0.0),
-                "hidden_s": found.hidden_s.get(group, 0.0),
-                "bytes": sent.get(group, 0.0),
-            }
-            for group in {**found.comm_s, **sent}
-        },
-        "by_link": {
-            name: {"bytes": size, "utilisation": found.link_utilisation[name]}
-            for name, size in _bytes_by_link(found).items()
-        },
-        "ratios_per_layer": dict(found.ratios),
-    }
-
-
-def _bytes_by_link(found: Estimate) -> dict[str, Any]:
-    inside, *outside = found.link_utilisation
-    sizes = {inside: found.traffic.inside_bytes}
-    return sizes | dict.fromkeys(outside, found.traffic.network_bytes)
-
-
-def _memory_as_data(found: Estimate) -> dict[str, Any]:
-    memory, device = found.memory, found.cluster.device
-    worst = str(memory.worst_stage)
-    return {
-        "peak_bytes": memory.peak_bytes,
-        "capacity_bytes": device.memory_bytes,
-        "fits": memory.fits(device),
-        "reason": memory.reason(device),
-        "fullest_stage": worst,
-        "moment": str(memory.stages[worst].moment),
-        "by_kind": memory.by_kind(),
-        "stages": {
-            name: {**_kinds(held), "total": held.total, "moment": str(held.moment)}
-            for name, held in memory.stages.items()
-        },
-    }
-
-
-def _kinds(held: Any) -> dict[str, Any]:
-    return {kind: getattr(held, kind) for kind in KINDS}
+        words.append(f"micro-batch {layout.micro_batch}")
+        words += ["adapters"] * work.adapters
+    return ", ".join([*words, *departures(layout).values()])
 
 
 def sizes(work: Workload) -> str:
-    """Return what a workload is made of: sequences and tokens."""
+    """Return the sequences and tokens of a workload."""
     if isinstance(work, Train):
         return f"batch {work.global_batch:,} x {work.sequence_length:,} tokens"
     if isinstance(work, Prefill):
@@ -221,55 +84,143 @@ def sizes(work: Workload) -> str:
         return f"batch {work.batch:,} x {work.prompt_tokens:,} tokens{cached}"
     if not isinstance(work, Decode):
         raise TypeError(type(work).__name__)
-    new = f", {work.new_tokens} tokens a step" if work.new_tokens != 1 else ""
+    new = f", {work.new_tokens} tokens per step" if work.new_tokens != 1 else ""
     return f"batch {work.batch:,}, {work.context_tokens:,} tokens of context each{new}"
 
 
-def figures(found: Estimate) -> Iterator[tuple[str, str]]:
-    """Yield the figures that the whole is judged by."""
-    per_gpu = f"{format_tokens(found.tokens_per_s_per_gpu)} tokens/s/GPU"
-    work = found.workload
-    name = {Train: "step", Prefill: "TTFT", Decode: "TPOT"}[type(work)]
-    said = [format_time(found.time_s), f"{format_tokens(found.tokens_per_s)} tokens/s", per_gpu]
-    if isinstance(work, Decode):
-        said[0] = format_time(found.tpot_s)
-        said.append(f"{format_tokens(found.tokens_per_s_per_user)} tokens/s/user")
-        if work.new_tokens != 1:
-            said.insert(1, f"step {format_time(found.time_s)}")
-    yield name, ", ".join(said)
-    yield "interval", interval.in_short(interval_of(found))
-    yield (
-        "MFU",
-        (
-            f"{format_percent(found.mfu)} of dense {work.dtype} peak, causal pairs"
-            f" ({format_percent(found.mfu_full_attention)} all pairs),"
-            f" HFU {format_percent(found.hfu)}"
+def as_text(
+    estimate: Estimate,
+    caveats: Sequence[str] = (),
+    *,
+    advice: Advice | None = None,
+    explain: bool = False,
+) -> str:
+    """Return the report for a terminal.
+
+    Args:
+        estimate: One layout.
+        caveats: Of the model's file.
+        advice: What limits the layout and which change would help most.
+        explain: Whether to show formulas, values and sources.
+    """
+    shown = parts(estimate)
+    longest = max(each.seconds for each in shown)
+    rows = [(*each.cells, bar(each.seconds / longest, _BAR)) for each in shown]
+    lines = [*foundations(estimate), *([] if advice is None else sentences(advice, short=True))]
+    remarks = as_remarks(estimate.warnings, caveats, minor_warnings(estimate))
+    sections = [
+        heading(paragraph(title(estimate), "  ")) + "\n  " + paragraph(details(estimate), "  "),
+        "\n".join(labelled(label, text) for label, text in figures(estimate)),
+        table((*PARTS_HEAD, ""), rows, right="1234"),
+        "\n".join(
+            labelled(label, text) + (_memory_bar(estimate) if label == "memory" else "")
+            for label, text in lines
         ),
+    ]
+    if remarks:
+        sections.append(paragraphs(remarks))
+    if explain:
+        from shardcost.estimate.explain import explanation
+
+        sections.append(explanation(estimate, width()))
+        sections.append(paragraph(interval.explained(interval_of(estimate)), "  "))
+    return "\n\n".join(sections)
+
+
+def summary(estimate: Estimate) -> str:
+    """Return the figures of one layout in a few lines: time, interval, rates, memory."""
+    memory = next(text for label, text in foundations(estimate) if label == "memory")
+    lines = [*figures(estimate), ("memory", memory.partition(":")[0])]
+    return "\n".join(
+        (title(estimate), details(estimate), *(labelled(label, text) for label, text in lines))
     )
-    if found.energy_j is not None:
-        watts = f"{found.cluster.device.power_w:g} W"
-        yield (
-            "energy",
-            f"at most {format_energy(found.energy_j)}, all boards at their rated {watts}",
+
+
+def as_remarks(
+    warnings: Iterable[str], caveats: Sequence[str] = (), minor: Collection[str] = ()
+) -> list[str]:
+    """Return warnings, then notes: minor warnings and caveats of the model's file.
+
+    Warnings about extrapolation are merged into one line.
+    """
+    distinct = list(dict.fromkeys(warnings))
+    return [
+        *_merged("Warning", [each for each in distinct if each not in minor]),
+        *_merged("Note", [each for each in distinct if each in minor]),
+        *(f"Note: {caveat}" for caveat in caveats),
+    ]
+
+
+def _merged(label: str, texts: Sequence[str]) -> Iterator[str]:
+    """Yield warnings, those that name kinds of one thing as one, extrapolations as the last."""
+    named: dict[str, list[str]] = {}
+    for text in texts:
+        about = _NO_MEASUREMENTS.match(text)
+        named.setdefault(text[about.end() :] if about else text, []).extend(
+            [about[1]] if about else []
         )
+    whole = [
+        f"no {', '.join(names)} measurements {rest}" if names else rest
+        for rest, names in named.items()
+    ]
+    beyond = [each.removesuffix(_EXTRAPOLATED) for each in whole if each.endswith(_EXTRAPOLATED)]
+    yield from (f"{label}: {each}" for each in whole if not each.endswith(_EXTRAPOLATED))
+    if beyond:
+        yield f"{label}: extrapolated: {'; '.join(beyond)}"
+
+
+def minor_warnings(estimate: Estimate) -> set[str]:
+    """Return the warnings about operations that take a negligible share of the time."""
+    spent = {kind: float(seconds) for kind, seconds in estimate.compute_s.items()}
+    for message in messages(estimate):
+        spent[message.collective] = spent.get(message.collective, 0.0) + message.total_s
+    minor = set()
+    for warning in estimate.warnings:
+        about = _NO_MEASUREMENTS.match(warning)
+        if about and spent.get(about[1].lower().split()[-1], 0.0) < _MINOR * estimate.time_s:
+            minor.add(warning)
+    return minor
+
+
+def figures(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """Yield the headline figures, each under its label."""
+    work = estimate.workload
+    words = [
+        format_time(estimate.time_s),
+        f"{format_tokens(estimate.tokens_per_s)} tokens/s",
+        f"{format_tokens(estimate.tokens_per_s_per_gpu)} tokens/s/GPU",
+    ]
+    if isinstance(work, Decode):
+        words[0] = format_time(estimate.tpot_s)
+        words.append(f"{format_tokens(estimate.tokens_per_s_per_user)} tokens/s/user")
+        if work.new_tokens != 1:
+            words.insert(1, f"step {format_time(estimate.time_s)}")
+    yield {Train: "step", Prefill: "TTFT", Decode: "TPOT"}[type(work)], ", ".join(words)
+    yield "interval", interval.in_full(interval_of(estimate))
+    full = f"({format_percent(estimate.mfu_full_attention)} counting full attention)"
+    mfu = f"{format_percent(estimate.mfu)} of dense {work.dtype} peak {full}"
+    yield "MFU", f"{mfu}, HFU {format_percent(estimate.hfu)}"
+    if estimate.energy_j is not None:
+        rated = f"every GPU at its rated {estimate.cluster.device.power_w:g} W"
+        yield "energy", f"at most {format_energy(estimate.energy_j)}, {rated}"
 
 
 class PartOfTime(NamedTuple):
     """A part of the time, as it is shown."""
 
-    name: str
+    key: str
     seconds: float
     share: float
     """Of the time."""
     hidden_s: float
-    """Of its communication, what something hides."""
+    """Of its communication, what is hidden behind compute."""
     sent_bytes: float
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
-        """Name, time, share, what is hidden and what is sent; empty where there is nothing."""
+        """Name, time, share, hidden time and bytes sent; empty where there is nothing."""
         return (
-            self.name,
+            part_name(self.key),
             format_time(self.seconds),
             format_percent(self.share),
             format_time(self.hidden_s) if self.hidden_s else "",
@@ -277,85 +228,80 @@ class PartOfTime(NamedTuple):
         )
 
 
-PARTS_HEAD: Final = ("part", "time", "share", "hidden", "sent")
-
-
-def parts(found: Estimate) -> list[PartOfTime]:
+def parts(estimate: Estimate) -> list[PartOfTime]:
     """Return the parts of the time that are more than rounding."""
-    sent = found.traffic.by_group
+    sent = estimate.traffic.by_group
     shown = []
-    for name, seconds in found.parts_s.items():
-        group = name.removesuffix(COMMUNICATION) if name.endswith(COMMUNICATION) else None
-        hidden = 0.0 if group is None else found.hidden_s.get(group, 0.0)
-        size = 0.0 if group is None else sent.get(group, 0.0)
-        if max(abs(seconds), hidden) >= _NOTHING * found.time_s or size:
-            share = float(seconds / found.time_s)
+    for name, seconds in estimate.parts_s.items():
+        group = name.removesuffix(COMMUNICATION) if name.endswith(COMMUNICATION) else ""
+        hidden, size = estimate.hidden_s.get(group, 0.0), sent.get(group, 0.0)
+        if max(abs(seconds), hidden) >= _ROUNDING * estimate.time_s or size:
+            share = float(seconds / estimate.time_s)
             shown.append(PartOfTime(name, float(seconds), share, float(hidden), float(size)))
     return shown
 
 
-def _parts_table(found: Estimate) -> str:
-    shown = parts(found)
-    most = max(each.seconds for each in shown)
-    rows = [(*each.cells, bar(each.seconds / most, _BAR)) for each in shown]
-    return table((*PARTS_HEAD, ""), rows, right="1234")
+def bytes_by_link(estimate: Estimate) -> dict[str, float]:
+    """Return what a rank sends over each kind of link in a step."""
+    inside, *outside = estimate.link_utilisation
+    return {inside: estimate.traffic.inside_bytes} | dict.fromkeys(
+        outside, estimate.traffic.network_bytes
+    )
 
 
-def _foundation_lines(found: Estimate) -> Iterator[str]:
-    """Yield what stands behind the time, and a bar of the memory below its line."""
-    for label, text in foundations(found):
-        yield labelled(label, text)
-    yield from _memory_bar(found)
+def foundations(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """Yield use of the links, ratio of communication to compute, and memory."""
+    if estimate.devices > 1:
+        sizes = bytes_by_link(estimate)
+        shares = (
+            f"{name} {format_bytes_decimal(sizes[name])} ({format_percent(share)} used)"
+            for name, share in estimate.link_utilisation.items()
+        )
+        yield "links", ", ".join(shares)
+        ratios = ", ".join(f"{phase} {ratio:.3g}" for phase, ratio in estimate.ratios.items())
+        yield "comm/comp", f"{ratios} in one layer, hidden communication included"
+    memory, device = estimate.memory, estimate.cluster.device
+    worst = str(memory.worst_stage)
+    where = f", {worst} stage" if len(memory.stages) > 1 else ""
+    when = f", {memory.stages[worst].moment}" if isinstance(estimate.workload, Train) else ""
+    share = format_percent(memory.peak_bytes / device.memory_bytes)
+    kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in _kinds(memory))
+    used = f"{format_bytes(memory.peak_bytes)} of {format_bytes(device.memory_bytes)} ({share})"
+    yield "memory", f"{used}{where}{when}: {kinds}"
 
 
-def _memory_bar(found: Estimate) -> Iterator[str]:
-    """Yield what the fullest rank holds as a bar as long as the device has memory, by kind."""
-    capacity = float(found.cluster.device.memory_bytes)
-    kinds = held(found.memory)
+def _kinds(memory: Memory) -> list[tuple[str, float]]:
+    """Return what fills the fullest rank, largest first, the small kinds together."""
+    kinds = sorted(memory.by_kind().items(), key=lambda item: -item[1])
+    large = [(kind, size) for kind, size in kinds if size > _SMALL * memory.peak_bytes]
+    rest = memory.peak_bytes - sum(size for _, size in large)
+    named = [(name_of(kind), size) for kind, size in large]
+    return [*named, *([("other", rest)] if rest > 0 else [])]
+
+
+def _memory_bar(estimate: Estimate) -> str:
+    """Return the memory of the fullest rank as a bar as long as the device has memory, by kind."""
+    capacity = float(estimate.cluster.device.memory_bytes)
+    kinds = _kinds(estimate.memory)
     if len(kinds) > len(SHADES):
         last = len(SHADES) - 1
         kinds = [*kinds[:last], ("rest", sum(size for _, size in kinds[last:]))]
     drawn = stack([float(size) / capacity for _, size in kinds], _MEMORY_BAR)
     names = (f"{mark} {kind}" for mark, (kind, _) in zip(drawn.marks, kinds, strict=True))
-    yield labelled("", " ".join((drawn.text, *(name.replace(" ", _GLUE) for name in names))))
+    words = " ".join((drawn.text, *(name.replace(" ", _GLUE) for name in names)))
+    return "\n" + labelled("", words).replace(_GLUE, " ")
 
 
-def foundations(found: Estimate) -> Iterator[tuple[str, str]]:
-    """Yield what stands behind the time: links, ratios, memory."""
-    if found.devices > 1:
-        sizes = _bytes_by_link(found)
-        used = (
-            f"{name} {format_bytes_decimal(sizes[name])} ({format_percent(share)} used)"
-            for name, share in found.link_utilisation.items()
-        )
-        yield "links", ", ".join(used)
-        ratios = ", ".join(f"{phase} {ratio:.3g}" for phase, ratio in found.ratios.items())
-        yield "comm/comp", f"{ratios} s/s in one layer, hidden or not"
-    memory, device = found.memory, found.cluster.device
-    worst = str(memory.worst_stage)
-    kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in held(memory))
-    where = f", {worst} stage" if len(memory.stages) > 1 else ""
-    when = f", {memory.stages[worst].moment}" if isinstance(found.workload, Train) else ""
-    share = format_percent(memory.peak_bytes / device.memory_bytes)
-    yield (
-        "memory",
-        (
-            f"{format_bytes(memory.peak_bytes)} of {format_bytes(device.memory_bytes)} ({share})"
-            f"{where}{when}: {kinds}"
-        ),
-    )
+def sentences(advice: Advice, *, short: bool = False) -> list[tuple[str, str]]:
+    """Return what limits a layout and what would help it most, each under its label.
 
-
-def held(memory: Memory) -> list[tuple[str, float]]:
-    """Return what fills the fullest rank, largest first; trifles together."""
-    kinds = sorted(memory.by_kind().items(), key=lambda item: -item[1])
-    counted = {kind: size for kind, size in kinds if size > _TRIFLE * memory.peak_bytes}
-    rest = memory.peak_bytes - sum(counted.values())
-    listed = [(kind.replace("_", " "), size) for kind, size in counted.items()]
-    return [*listed, *([("other", rest)] if rest > 0 else [])]
-
-
-def labelled(label: str, text: str) -> str:
-    """Return a text beside its label, wrapped, no number apart from its unit."""
-    lines = wrapped(_BEFORE_UNIT.sub(_GLUE, text), width() - LABEL)
-    return f"{label:<{LABEL}}" + ("\n" + " " * LABEL).join(lines).replace(_GLUE, " ")
+    In `short`, a reason that is also the first of the warnings is left to them.
+    """
+    limit, change = advice.limit.words, "no single change of the layout on these GPUs is faster"
+    if short and advice.limit.part == "memory":
+        limit = "memory: does not fit, see the warning"
+    if advice.limit.part in {"memory", "layout"}:
+        change = "no change of one or two fields, nor of the GPUs, fits; try shardcost plan"
+    if advice.change is not None:
+        change = advice.change.words
+    return [("limit", limit), ("change", change)]

@@ -1,34 +1,28 @@
-"""An estimate as one page to hand on: everything in one file, which loads nothing and runs nothing.
+"""An estimate as one self-contained HTML page, which loads nothing and runs nothing.
 
-The texts of figures are those of the command line's report, the pictures those of its ``--plot``;
-what is said besides comes from the same rooms: advice, messages, curves, explanation, sources.
+The texts are those of the command line's report, the pictures those of its ``--plot``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import shardcost
 from shardcost.catalog.errors import CONFIDENCE_PCT
-from shardcost.checks import is_array
-from shardcost.collectives.library_time import collective_time, default_library
-from shardcost.collectives.multimem import MULTIMEM
-from shardcost.collectives.sweep import LEAST_BYTES, MOST_BYTES, curve_sizes
-from shardcost.errors import BadTypeError
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.messages import Message, messages
 from shardcost.estimate.result import BUBBLE, COMMUNICATION, Estimate
 from shardcost.estimate.result import HOST as HOST_PART
 from shardcost.estimate.roofline import roofline
-from shardcost.estimate.scaled import tensor_scaling
+from shardcost.estimate.why import figures, why
 from shardcost.memory.footprint import KINDS
 from shardcost.report import (
-    advice,
+    collective_plot,
     interval,
     memory_plot,
-    plot,
     roofline_plot,
     scaling,
     scaling_plot,
@@ -36,15 +30,12 @@ from shardcost.report import (
 )
 from shardcost.report import estimate as text
 from shardcost.report.command import command_of, python_of
-from shardcost.report.html_style import STYLE
+from shardcost.report.estimate_data import ROOFLINE_CONVENTION, drawing_of
 from shardcost.report.markup import Markup, element, linked, scrolling, table
-from shardcost.report.meanings import COMPUTE, GROUPS, HOST, IDLE
-from shardcost.report.meanings import KINDS as COMPUTE_KINDS
-from shardcost.report.sketch import Sketch
-from shardcost.report.sources import Stated, sources_of
-from shardcost.report.svg import inline
-from shardcost.report.timeline import drawing_of
-from shardcost.search.advice import advice as advice_on
+from shardcost.report.pictures import COMPUTE, GROUPS, HOST, IDLE, Sketch, inline
+from shardcost.report.pictures import KINDS as COMPUTE_KINDS
+from shardcost.report.text import name_of
+from shardcost.search.review import Review
 from shardcost.units import (
     format_bytes,
     format_bytes_decimal,
@@ -53,82 +44,69 @@ from shardcost.units import (
     format_time,
     format_tokens,
 )
-from shardcost.validate.shipped_points import points_like
-from shardcost.workload import Decode, Prefill
+from shardcost.validate.shipped_points import Point
+from shardcost.workload import Decode, Prefill, Train
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """What a browser may load or run for the page: nothing but its own style."""
-_SECTIONS: Final = {
-    "figures": "Figures",
-    "limit": "What limits it",
-    "mind": "What to mind",
-    "time": "Where the time goes",
-    "communication": "Communication",
-    "memory": "Memory",
-    "timeline": "Timeline",
-    "scaling": "Scaling",
-    "collective": "The heaviest collective",
-    "roofline": "Roofline",
-    "why": "Where the numbers come from",
-    "again": "The same again",
-}
-"""Of the page, in order."""
 _SEVERAL: Final = 5
 """Figures named as resting on a source."""
 _PIXELS_PER_INCH: Final = (62, 96)
-"""Of pictures, from so many to so many: where there is less room, they scroll in their boxes."""
+"""Least and most of pictures: where there is less room, they scroll in their boxes."""
+_WITHOUT_BREAKS: Final = 10**9
 _WIDEST_BAR: Final = 100
 _PART_COLOURS: Final = {
-    "gemm": COMPUTE_KINDS["gemm"],
-    "attention": COMPUTE_KINDS["attention"],
-    "elementwise": COMPUTE_KINDS["elementwise"],
+    **COMPUTE_KINDS,
     "optimizer": "#444444",
     BUBBLE: IDLE,
     HOST_PART: HOST,
     **{f"{group}{COMMUNICATION}": colour for group, colour in GROUPS.items()},
 }
+_RATES: Final = {
+    "tokens/s": "tokens_per_s",
+    "tokens/s/GPU": "tokens_per_s_per_gpu",
+    "tokens/s/user": "tokens_per_s_per_user",
+}
 
 
-def as_html(found: Estimate, caveats: Sequence[str] = ()) -> str:
-    """Return an estimate of one layout as a self-contained HTML document.
+class _Page(NamedTuple):
+    """What the sections show."""
+
+    review: Review
+    points: Sequence[Point]
+    caveats: Sequence[str]
+
+    @property
+    def estimate(self) -> Estimate:
+        return self.review.estimate
+
+
+def as_html(review: Review, points: Sequence[Point] = (), caveats: Sequence[str] = ()) -> str:
+    """Return a review of one layout as a self-contained HTML document.
 
     Args:
-        found: What is reported.
-        caveats: What is to mind about a model's file.
+        review: The estimate, and what it is compared with.
+        points: Measurements of the heaviest collective.
+        caveats: Of the model's file.
 
     Raises:
-        BadTypeError: The estimate is of an array of layouts.
         MissingExtraError: matplotlib is not installed.
     """
-    if is_array(found.time_s):
-        raise BadTypeError("layout", found.layout, "one layout, not an array of them, to report")
-    makers: dict[str, Callable[[], Iterator[str]]] = {
-        "figures": lambda: _figures(found),
-        "limit": lambda: _limit(found),
-        "mind": lambda: _to_mind(found, caveats),
-        "time": lambda: _time(found),
-        "communication": lambda: _communication(found),
-        "memory": lambda: _memory(found),
-        "timeline": lambda: _timelines(found),
-        "scaling": lambda: _scaling(found),
-        "collective": lambda: _heaviest(found),
-        "roofline": lambda: _roofline(found),
-        "why": lambda: _why(found),
-        "again": lambda: _again(found),
-    }
-    made = {name: list(makers[name]()) for name in _SECTIONS}
+    page = _Page(review, points, caveats)
+    made = {name: list(make(page)) for name, (_, make) in _SECTIONS.items()}
     shown = {name: inside for name, inside in made.items() if inside}
     body = element(
         "body",
-        _header(found, list(shown)),
+        _header(review.estimate, list(shown)),
         element("main", *(_section(name, inside) for name, inside in shown.items())),
         _footer(),
     )
-    whole = element("html", _head(text.title(found)), body, lang="en")
+    whole = element("html", _head(text.title(review.estimate)), body, lang="en")
     return f"<!DOCTYPE html>\n{whole}\n"
 
 
 def _head(title: str) -> Markup:
+    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     return element(
         "head",
         element("meta", charset="utf-8"),
@@ -136,86 +114,75 @@ def _head(title: str) -> Markup:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="generator", content=f"shardcost {shardcost.__version__}"),
         element("title", title),
-        element("style", Markup(STYLE)),
+        element("style", Markup(style)),
     )
 
 
-def _header(found: Estimate, sections: Sequence[str]) -> Markup:
-    links = (element("li", element("a", _SECTIONS[name], href=f"#{name}")) for name in sections)
+def _header(estimate: Estimate, sections: Sequence[str]) -> Markup:
+    links = (element("li", element("a", _SECTIONS[name][0], href=f"#{name}")) for name in sections)
     return element(
         "header",
-        element("h1", text.title(found)),
-        element("p", text.details(found), class_="details"),
+        element("h1", text.title(estimate)),
+        element("p", text.details(estimate), class_="details"),
         element("nav", element("ul", *links), aria_label="Sections"),
     )
 
 
 def _section(name: str, inside: Sequence[str]) -> Markup:
-    heading = element("h2", _SECTIONS[name], id=f"{name}-heading")
+    heading = element("h2", _SECTIONS[name][0], id=f"{name}-heading")
     return element("section", heading, *inside, id=name, aria_labelledby=f"{name}-heading")
 
 
 def _footer() -> Markup:
-    said = (
-        f"Made by shardcost {shardcost.__version__}. Times are predictions; each interval holds"
-        " nine of ten measured runs like it."
+    words = (
+        f"Made by shardcost {shardcost.__version__}. Times are predictions; each interval covers"
+        f" {CONFIDENCE_PCT} % of similar measurements."
     )
-    return element("footer", element("p", said))
+    return element("footer", element("p", words))
 
 
-# The sections.
+def _figures(page: _Page) -> Iterator[str]:
+    estimate = page.estimate
+    ranges = ranges_of(estimate)
 
+    def between(name: str, form: Callable[[Any], str]) -> str:
+        return f"{form(ranges[name].low)} to {form(ranges[name].high)}"
 
-def _figures(found: Estimate) -> Iterator[str]:
-    ranges = ranges_of(found)
-
-    def between(name: str, said: Callable[[Any], str]) -> str:
-        return f"{said(ranges[name].low)} to {said(ranges[name].high)}"
-
+    shares = {"MFU": "mfu", "HFU": "hfu", "exposed communication": "comm_share"}
     shown = [
         *(
-            (label, format_time(getattr(found, figure)), interval.ends(*ranges[figure][:2]))
-            for label, figure in _times(found).items()
+            (label, format_time(getattr(estimate, name)), interval.ends(*ranges[name][:2]))
+            for label, name in _times(estimate).items()
         ),
         *(
-            (label, format_tokens(getattr(found, figure)), between(figure, format_tokens))
-            for label, figure in _RATES.items()
-            if getattr(found, figure) is not None
+            (label, format_tokens(getattr(estimate, name)), between(name, format_tokens))
+            for label, name in _RATES.items()
+            if getattr(estimate, name) is not None
         ),
-        ("MFU", format_percent(found.mfu), between("mfu", format_percent)),
-        ("HFU", format_percent(found.hfu), between("hfu", format_percent)),
-        (
-            "communication, exposed",
-            format_percent(found.comm_share),
-            between("comm_share", format_percent),
+        *(
+            (label, format_percent(getattr(estimate, name)), between(name, format_percent))
+            for label, name in shares.items()
         ),
         (
-            f"memory, of {format_bytes(found.cluster.device.memory_bytes)}",
-            format_bytes(found.memory_bytes),
+            f"memory, of {format_bytes(estimate.cluster.device.memory_bytes)}",
+            format_bytes(estimate.memory_bytes),
             between("memory_bytes", format_bytes),
         ),
     ]
     yield element("dl", *(_figure(*each) for each in shown), class_="figures")
-    said = f"Below each figure is its {CONFIDENCE_PCT} % interval."
-    yield element("p", f"{said} {interval.explained(interval_of(found))}", class_="muted")
-    yield _said([pair for pair in text.figures(found) if pair[0] in {"MFU", "energy"}])
+    below = f"Below each figure is its {CONFIDENCE_PCT} % interval."
+    yield element("p", f"{below} {interval.explained(interval_of(estimate))}", class_="muted")
+    yield _labelled([pair for pair in text.figures(estimate) if pair[0] in {"MFU", "energy"}])
 
 
-def _times(found: Estimate) -> dict[str, str]:
+def _times(estimate: Estimate) -> dict[str, str]:
     """Return the names of the times that a workload is judged by."""
-    work = found.workload
+    work = estimate.workload
     if isinstance(work, Prefill):
         return {"TTFT": "ttft_s"}
     if isinstance(work, Decode):
         return {"TPOT": "tpot_s", **({} if work.new_tokens == 1 else {"step": "time_s"})}
     return {"step": "time_s"}
-
-
-_RATES: Final = {
-    "tokens/s": "tokens_per_s",
-    "tokens/s/GPU": "tokens_per_s_per_gpu",
-    "tokens/s/user": "tokens_per_s_per_user",
-}
 
 
 def _figure(label: str, value: str, between: str) -> Markup:
@@ -227,37 +194,37 @@ def _figure(label: str, value: str, between: str) -> Markup:
     )
 
 
-def _said(pairs: Sequence[tuple[str, str]]) -> Markup:
+def _labelled(pairs: Sequence[tuple[str, str]]) -> Markup:
     """Return texts under their labels."""
-    pieces = (piece for label, said in pairs for piece in (("dt", label), ("dd", said)))
-    return element("dl", *(element(tag, said) for tag, said in pieces), class_="said")
+    pieces = (piece for label, words in pairs for piece in (("dt", label), ("dd", words)))
+    return element("dl", *(element(tag, words) for tag, words in pieces), class_="said")
 
 
-def _limit(found: Estimate) -> Iterator[str]:
-    known = advice_on(found.model, found.cluster, found.layout, found.workload, found.software)
-    yield _said(advice.sentences(known))
+def _limit(page: _Page) -> Iterator[str]:
+    yield _labelled(text.sentences(page.review.advice))
 
 
-def _to_mind(found: Estimate, caveats: Sequence[str]) -> Iterator[str]:
-    remarks = text.as_remarks(found.warnings, caveats)
+def _warnings(page: _Page) -> Iterator[str]:
+    minor = text.minor_warnings(page.estimate)
+    remarks = text.as_remarks(page.estimate.warnings, page.caveats, minor)
     if remarks:
         yield element("ul", *(element("li", each) for each in remarks), class_="warnings")
 
 
-def _time(found: Estimate) -> Iterator[str]:
-    shown = text.parts(found)
+def _time(page: _Page) -> Iterator[str]:
+    shown = text.parts(page.estimate)
     longest = max(each.seconds + each.hidden_s for each in shown)
     rows = [
         (*each.cells, _bars(each, _WIDEST_BAR / longest) if longest else Markup(""))
         for each in shown
     ]
-    caption = "Parts of the time; they add up to it. Hatched: communication that something hides."
+    caption = "Parts of the time; they add up to it. Hatched: communication hidden behind compute."
     yield table(caption, (*text.PARTS_HEAD, ""), rows, right="1234")
 
 
 def _bars(part: text.PartOfTime, percent_per_s: float) -> Markup:
     """Return a bar of a part, and beside it what is hidden of its communication."""
-    colour = _PART_COLOURS.get(part.name, COMPUTE)
+    colour = _PART_COLOURS.get(part.key, COMPUTE)
     shown = percent_per_s * max(0.0, part.seconds)
     hidden = percent_per_s * part.hidden_s
     solid = element("span", class_="bar", style=f"width:{shown:.2f}%;background:{colour}")
@@ -265,33 +232,34 @@ def _bars(part: text.PartOfTime, percent_per_s: float) -> Markup:
     return element("div", *([solid, hatched] if hidden else [solid]), class_="bars")
 
 
-def _communication(found: Estimate) -> Iterator[str]:
-    if found.devices == 1:
-        yield element("p", "One GPU by itself sends nothing.")
+def _communication(page: _Page) -> Iterator[str]:
+    estimate = page.estimate
+    if estimate.devices == 1:
+        yield element("p", "A single GPU does not communicate.")
         return
-    sent = found.traffic.by_group
+    sent = estimate.traffic.by_group
     rows = [
         (
-            group,
-            format_time(found.comm_s.get(group, 0.0)),
-            format_time(found.exposed_s.get(group, 0.0)),
-            format_time(found.hidden_s.get(group, 0.0)),
+            group.upper(),
+            format_time(estimate.comm_s.get(group, 0.0)),
+            format_time(estimate.exposed_s.get(group, 0.0)),
+            format_time(estimate.hidden_s.get(group, 0.0)),
             format_bytes_decimal(sent.get(group, 0.0)),
         )
-        for group in {**found.comm_s, **sent}
-        if found.comm_s.get(group) or sent.get(group)
+        for group in {**estimate.comm_s, **sent}
+        if estimate.comm_s.get(group) or sent.get(group)
     ]
     head = ("group", "total", "exposed", "hidden", "sent")
     yield table("Communication of a rank in a step, by group", head, rows, right="1234")
-    yield _said([pair for pair in text.foundations(found) if pair[0] != "memory"])
-    every = messages(found)
+    yield _labelled([pair for pair in text.foundations(estimate) if pair[0] != "memory"])
+    every = messages(estimate)
     if every:
         caption = "Every collective of a step"
         yield table(caption, _MESSAGE, [_message(each) for each in every], right="34567")
 
 
 _MESSAGE: Final = (
-    *("collective", "after or before", "group", "size", "ranks", "times", "each", "in all"),
+    *("collective", "operation", "group", "size", "ranks", "count", "time", "total"),
     *("path", "library"),
 )
 
@@ -300,7 +268,7 @@ def _message(each: Message) -> tuple[str, ...]:
     return (
         each.collective,
         each.name,
-        each.group,
+        each.group.upper(),
         format_bytes(each.size_bytes),
         f"{each.ranks:,}",
         f"{each.count:,.6g}",
@@ -311,101 +279,91 @@ def _message(each: Message) -> tuple[str, ...]:
     )
 
 
-def _memory(found: Estimate) -> Iterator[str]:
-    yield from (element("p", said) for label, said in text.foundations(found) if label == "memory")
-    stages = found.memory.stages
-    used = [kind for kind in KINDS if any(getattr(held, kind) for held in stages.values())]
+def _memory(page: _Page) -> Iterator[str]:
+    estimate = page.estimate
+    words = next(words for label, words in text.foundations(estimate) if label == "memory")
+    yield element("p", words)
+    stages, trains = estimate.memory.stages, isinstance(estimate.workload, Train)
+    used = [kind for kind in KINDS if any(getattr(stage, kind) for stage in stages.values())]
     rows = [
         (
             f"{name} stage" if len(stages) > 1 else "every rank",
-            *(format_bytes(getattr(held, kind)) for kind in used),
-            format_bytes(held.total),
-            str(held.moment),
+            *(format_bytes(getattr(stage, kind)) for kind in used),
+            format_bytes(stage.total),
+            *([str(stage.moment)] if trains else []),
         )
-        for name, held in stages.items()
+        for name, stage in stages.items()
     ]
-    head = ("where", *(kind.replace("_", " ") for kind in used), "total", "fullest moment")
+    head = ("rank", *(name_of(kind) for kind in used), "total")
     right = "".join(str(index) for index in range(1, len(used) + 2))
-    yield table("What the fullest rank of each stage holds", head, rows, right=right)
-    label = f"Bars of memory by kind against the {format_bytes(_capacity(found))} of a device"
-    yield _picture("memory", memory_plot.sketch(found), label)
+    caption = "Memory of the fullest rank of each stage"
+    yield table(caption, (*head, *(["at its peak"] if trains else [])), rows, right=right)
+    capacity = format_bytes(estimate.cluster.device.memory_bytes)
+    label = f"Memory by kind against the {capacity} of a GPU"
+    yield _picture("memory", memory_plot.sketch(estimate), label)
 
 
-def _capacity(found: Estimate) -> Any:
-    return found.cluster.device.memory_bytes
-
-
-def _timelines(found: Estimate) -> Iterator[str]:
+def _timelines(page: _Page) -> Iterator[str]:
     for of, heading in (("layer", "One layer"), ("step", "The step")):
-        line = drawing_of(found, of)
+        line = drawing_of(page.estimate, of)
         label = (
             f"Timeline: {line.title}, {format_time(line.span_s)}, on {len(line.streams)} streams"
         )
-        left_out = f" Not all of it is drawn: {line.cut}." if line.cut else ""
+        left_out = f" Not drawn completely: {line.cut}." if line.cut else ""
         yield element("h3", heading)
-        yield _picture(
-            f"timeline-{of}", timeline_plot.sketch(found, line), label, f"{label}.{left_out}"
-        )
+        sketch = timeline_plot.sketch(page.estimate, of)
+        yield _picture(f"timeline-{of}", sketch, label, f"{label}.{left_out}")
 
 
-def _scaling(found: Estimate) -> Iterator[str]:
-    curve = tensor_scaling(found)
+def _scaling(page: _Page) -> Iterator[str]:
+    curve = page.review.scaling
     if len(curve.rows) == 1:
         return
-    said = "Tensor parallelism at the same GPUs; data parallelism takes what is left"
-    yield table(f"{said}.", scaling.HEAD, scaling.lines(curve), right="0123456")
+    what = "Tensor parallelism on the same GPUs; data parallelism uses the rest"
+    yield table(f"{what}.", scaling.HEAD, scaling.lines(curve), right="0123456")
     reasons = [f"{curve.name} {row.value}: {row.reason}" for row in curve.rows if row.reason]
     if reasons:
         yield element("ul", *(element("li", reason) for reason in reasons), class_="reasons")
-    closing = "; ".join(scaling.sentences(curve))
-    label = f"{said}: {closing}"
+    label = f"{what}: {'; '.join(scaling.sentences(curve))}"
     yield _picture("scaling", scaling_plot.sketch(curve), label, f"{label}.")
 
 
-def _heaviest(found: Estimate) -> Iterator[str]:
-    every = messages(found)
-    if not every:
+def _heaviest(page: _Page) -> Iterator[str]:
+    if page.review.heaviest is None:
         return
-    most = every[0]
-    by_hand = most.library == MULTIMEM
-    sweep = collective_time(
-        most.collective,
-        curve_sizes(LEAST_BYTES, MOST_BYTES),
-        found.cluster,
-        most.ranks,
-        most.nodes,
-        library=default_library(found.cluster) if by_hand else most.library,
-    )
-    points = points_like(sweep)
-    size, took = format_bytes(most.size_bytes), format_time(most.time_s)
-    others = ", not the curve's library" if by_hand else ""
+    most, curve = page.review.heaviest
+    size, time = format_bytes(most.size_bytes), format_time(most.time_s)
+    other = "; the curve is of another library" if page.review.heaviest.of_other_library else ""
     nodes = f" on {most.nodes} nodes" if most.nodes > 1 else ""
-    said = (
-        f"{most.name}: {most.collective} of {size} over {most.ranks} GPUs{nodes} in {took}"
-        f" ({most.algorithm} {most.protocol}, {most.library}{others}), {most.count:,.6g} times a"
-        f" step, {format_time(most.total_s)} in all, hidden or not"
+    yield element(
+        "p",
+        f"{most.name}: {most.collective} of {size} over {most.ranks} GPUs{nodes} in {time}"
+        f" ({most.algorithm} {most.protocol}, {most.library}{other}), {most.count:,.6g} per step,"
+        f" {format_time(most.total_s)} in total, hidden time included.",
     )
-    yield element("p", f"{said}.")
-    measured = f"{len(points)} measured points that ship with shardcost are circles"
-    none = "of this system and count no measured points ship with shardcost"
-    label = f"Time and bus bandwidth of {most.collective} over sizes, every path beside it"
-    mark = plot.Mark(most.size_bytes, most.time_s, f"this layout: {size}, {took}")
-    caption = f"{label}; {measured if points else none}. The diamond is this layout's message."
-    yield _picture("collective", plot.sketch(sweep, points, mark), label, caption)
+    label = f"Time and bus bandwidth of {most.collective} over sizes, with every path"
+    measured = "no measurements of this system and GPU count ship with shardcost"
+    if page.points:
+        measured = f"circles are {len(page.points)} measurements that ship with shardcost"
+    mark = collective_plot.Mark(most.size_bytes, most.time_s, f"this layout: {size}, {time}")
+    caption = f"{label}; {measured}. The diamond is this layout's message."
+    sketch = collective_plot.sketch(curve, page.points, mark)
+    yield _picture("collective", sketch, label, caption)
 
 
-def _roofline(found: Estimate) -> Iterator[str]:
-    roof = roofline(found)
+def _roofline(page: _Page) -> Iterator[str]:
+    roof = roofline(page.estimate)
     label = (
         f"Roofline of a layer's kernels on {roof.device}: at the roof they would take"
         f" {format_percent(roof.share_of_roof)} of their {format_time(roof.time_s)}"
     )
-    yield _picture("roofline", roofline_plot.sketch(found), label, f"{label}.")
+    caption = f"{label}. {ROOFLINE_CONVENTION}"
+    yield _picture("roofline", roofline_plot.sketch(page.estimate), label, caption)
     rows = [
         (
             each.name,
             each.during,
-            each.kind,
+            name_of(each.kind),
             f"{each.count:g}",
             format_time(each.time_s),
             format_rate(each.bytes_per_s),
@@ -414,42 +372,67 @@ def _roofline(found: Estimate) -> Iterator[str]:
         )
         for each in roof.kernels
     ]
-    head = ("kernel", "pass", "kind", "times", "time", "memory traffic", "of the roof", "limit")
+    head = ("kernel", "pass", "kind", "count", "time", "memory traffic", "of the roof", "limit")
     yield table("The kernels of a layer", head, rows, right="3456")
 
 
-def _why(found: Estimate) -> Iterator[str]:
-    lines = explanation(found, _WITHOUT_BREAKS).splitlines()
-    pairs = [(label, said) for label, _, said in (line.partition(": ") for line in lines)]
-    yield _said(pairs)
+def _explanation(page: _Page) -> Iterator[str]:
+    lines = explanation(page.estimate, _WITHOUT_BREAKS).splitlines()
+    yield _labelled(
+        [(label, words) for label, _, words in (line.partition(": ") for line in lines)]
+    )
     yield element("h3", "Sources")
-    yield element("ol", *map(_source, sources_of(found)), class_="sources")
+    yield element("ol", *(_source(*item) for item in _sources(page.estimate)), class_="sources")
 
 
-_WITHOUT_BREAKS: Final = 10**9
+def _sources(estimate: Estimate) -> Iterator[tuple[str, list[str]]]:
+    """Yield every source behind the figures of an estimate, and the names of those figures."""
+    behind: dict[str, list[str]] = {str(estimate.model.source): ["the model's shape"]}
+    for figure in figures(estimate):
+        answer = why(estimate, figure)
+        room, _, name = figure.partition(".")
+        title = name if room == "op" else answer.title.partition(",")[0].partition(":")[0]
+        title = title if title[:2].isupper() else title[:1].lower() + title[1:]
+        for source in answer.sources:
+            if not source.endswith("; extrapolated"):
+                behind.setdefault(source, []).append(title)
+    yield from ((source, list(dict.fromkeys(names))) for source, names in behind.items())
 
 
-def _source(stated: Stated) -> Markup:
-    names = stated.behind
+def _source(source: str, names: list[str]) -> Markup:
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
-    behind = f"Behind: {', '.join(names[:_SEVERAL])}{more}."
-    return element("li", linked(stated.source), ". ", element("span", behind, class_="muted"))
+    behind = f"Used for: {', '.join(names[:_SEVERAL])}{more}."
+    return element("li", linked(source), ". ", element("span", behind, class_="muted"))
 
 
-def _again(found: Estimate) -> Iterator[str]:
-    yield element("p", f"shardcost {shardcost.__version__}, on the command line:")
-    yield _code(command_of(found), "The command line")
-    yield element("p", "In Python:")
-    yield _code(python_of(found), "Python")
-
-
-def _code(said: str, label: str) -> Markup:
-    return scrolling(element("pre", element("code", said)), label)
+def _reproduce(page: _Page) -> Iterator[str]:
+    for where, code in (
+        ("On the command line", command_of(page.estimate)),
+        ("In Python", python_of(page.estimate)),
+    ):
+        yield element("p", f"{where}, with shardcost {shardcost.__version__}:")
+        yield scrolling(element("pre", element("code", code)), where)
 
 
 def _picture(name: str, sketch: Sketch, label: str, caption: str = "") -> Markup:
-    """Return a picture on a white card, with what it shows in words."""
+    """Return a picture on a white card, with its caption."""
     least, most = (round(pixels * sketch.inches[0]) for pixels in _PIXELS_PER_INCH)
     drawn = inline(sketch, name, label, style=f"min-width:{least}px;max-width:{most}px")
-    said = element("figcaption", caption or f"{label}.")
-    return element("figure", scrolling(drawn, label), said)
+    return element("figure", scrolling(drawn, label), element("figcaption", caption or f"{label}."))
+
+
+_SECTIONS: Final[dict[str, tuple[str, Callable[[_Page], Iterator[str]]]]] = {
+    "figures": ("Figures", _figures),
+    "limit": ("What limits it", _limit),
+    "warnings": ("Warnings and notes", _warnings),
+    "time": ("Where the time goes", _time),
+    "communication": ("Communication", _communication),
+    "memory": ("Memory", _memory),
+    "timeline": ("Timeline", _timelines),
+    "scaling": ("Scaling", _scaling),
+    "collective": ("The heaviest collective", _heaviest),
+    "roofline": ("Roofline", _roofline),
+    "why": ("Where the numbers come from", _explanation),
+    "again": ("Reproduce", _reproduce),
+}
+"""Of the page, in order: heading and content."""

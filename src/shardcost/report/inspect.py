@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.cluster import Cluster
 from shardcost.collectives.calibration import Calibration, in_file_units
@@ -16,14 +15,14 @@ from shardcost.formats.tables import unknown_columns
 from shardcost.inspect.files import Inspected
 from shardcost.inspect.topology import GraphInspection, TopologyInspection
 from shardcost.inspect.trace import TraceFindings
-from shardcost.report import inspect_log, inspect_topology, inspect_trace, inspect_tuner
+from shardcost.report import inspect_log, inspect_topology, inspect_trace, tuner
 from shardcost.report.describe import model_as_data, model_as_text
 from shardcost.report.text import paragraph, table
 from shardcost.units import format_bytes
 
 _MOST_NAMED: Final = 6
 """Values of a column that are named; of more, the first."""
-_TOLD: Final = ("dataset", "cluster", "gpu", "library", "collective", "model", "engine")
+_TELLING: Final = ("dataset", "cluster", "gpu", "library", "collective", "model", "engine")
 """Columns whose values say what a table is about."""
 _UNSEEN: Final = re.compile(
     "\x1b(?!\\[[01]m)|[\0-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e"
@@ -32,43 +31,26 @@ _UNSEEN: Final = re.compile(
 """Characters that a terminal would obey, but for those that begin and end bold print."""
 
 
-def as_data(found: Inspected) -> dict[str, Any]:
-    """Return what a file means as JSON has it."""
-    view = _view_of(found)
-    if view is not None:
-        data: dict[str, Any] = view.module.as_data(*view.shown)
-        return data
-    reading = found.reading
-    return {"file": reading.file, "kind": reading.kind} | _rest_as_data(reading, found.findings)
-
-
-class _View(NamedTuple):
-    """A module with `as_data` and `as_text`, and what they show."""
-
-    module: ModuleType
-    shown: tuple[Any, ...]
-
-
-def _view_of(found: Inspected) -> _View | None:
-    """Return who shows a file; None for the kinds that are shown here."""
-    reading, findings = found.reading, found.findings
+def as_data(inspected: Inspected) -> dict[str, Any]:
+    """Return what a file means as plain data."""
+    reading, findings = inspected.reading, inspected.findings
     if isinstance(findings, TopologyInspection | GraphInspection):
-        return _View(inspect_topology, (findings,))
+        return inspect_topology.as_data(findings)
     if isinstance(findings, TraceFindings):
-        return _View(inspect_trace, (findings,))
+        return inspect_trace.as_data(findings)
     if isinstance(reading, MeasurementLog):
-        return _View(inspect_log, (reading, findings))
+        return inspect_log.as_data(reading, findings)
     if isinstance(reading, TunerFile):
-        return _View(inspect_tuner, (reading,))
-    return None
+        return tuner.file_as_data(reading)
+    return {"file": reading.file, "kind": reading.kind} | _rest_as_data(reading, findings)
 
 
 def _rest_as_data(reading: Reading, findings: Any) -> dict[str, Any]:
     if isinstance(reading, ModelFile):
         return {"model": model_as_data(reading.model)}
     if isinstance(reading, TableFile):
-        told = {name: sorted(values) for name, values in _values(reading).items()}
-        return {"table": reading.table.kind, "rows": reading.table.rows, "values": told}
+        values = {name: sorted(values) for name, values in _values(reading).items()}
+        return {"table": reading.table.kind, "rows": reading.table.rows, "values": values}
     cluster, calibrations = findings
     return {
         "name": cluster.name,
@@ -89,17 +71,21 @@ def _calibration_as_data(each: Calibration) -> dict[str, Any]:
     }
 
 
-def as_text(found: Inspected) -> str:
-    """Return what a file means, for a terminal: of what stands in it, only what can be seen."""
-    return _UNSEEN.sub("?", _as_text(found))
+def as_text(inspected: Inspected) -> str:
+    """Return what a file means for a terminal, without characters that would control it."""
+    return _UNSEEN.sub("?", _as_text(inspected.reading, inspected.findings))
 
 
-def _as_text(found: Inspected) -> str:
-    view = _view_of(found)
-    if view is None:
-        return _rest_as_text(found.reading, found.findings)
-    text: str = view.module.as_text(*view.shown)
-    return text
+def _as_text(reading: Reading, findings: Any) -> str:
+    if isinstance(findings, TopologyInspection | GraphInspection):
+        return inspect_topology.as_text(findings)
+    if isinstance(findings, TraceFindings):
+        return inspect_trace.as_text(findings)
+    if isinstance(reading, MeasurementLog):
+        return inspect_log.as_text(reading, findings)
+    if isinstance(reading, TunerFile):
+        return tuner.file_as_text(reading)
+    return _rest_as_text(reading, findings)
 
 
 def _rest_as_text(reading: Reading, findings: Any) -> str:
@@ -113,7 +99,7 @@ def _rest_as_text(reading: Reading, findings: Any) -> str:
 def _values(reading: TableFile) -> dict[str, Counter[str]]:
     """Return how often each value of the telling columns occurs."""
     columns = reading.table.columns
-    return {name: Counter(columns[name]) for name in _TOLD if name in columns}
+    return {name: Counter(columns[name]) for name in _TELLING if name in columns}
 
 
 def _table_as_text(reading: TableFile) -> str:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
 
-from shardcost.formats.reading import MeasurementLog, Point, Run
+from shardcost.formats.reading import MeasurementLog, Point, Run, Unread
 from shardcost.inspect.log import NEAR_PEAK, Doubt, RatedPoint, RunFindings
-from shardcost.report.text import heading, paragraph, table
-from shardcost.report.unread import unread_as_data, unread_in_words
+from shardcost.report.text import heading, paragraph, paragraphs, sparse_table
 from shardcost.units import GIGA, format_bytes, format_rate, format_time
 
-_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:ns|us|ms|s|GB/s|MB/s|B|KiB|MiB|GiB|GPUs?)\b)")
-_GLUE: Final = "\N{NO-BREAK SPACE}"
 _MOST_ROWS: Final = 12
 _MOST_RUNS: Final = 6
 _MOST_LINES_NAMED: Final = 6
 _MOST_REMARKS: Final = 4
+_MOST_UNREAD: Final = 4
+"""Reasons for unread lines that are named; others are counted together."""
 
 
 def as_data(log: MeasurementLog, findings: Sequence[RunFindings]) -> dict[str, Any]:
@@ -41,21 +40,37 @@ def as_text(log: MeasurementLog, findings: Sequence[RunFindings]) -> str:
     """Return the report for a terminal, about one screen of it."""
     first = findings[0]
     sections = [
-        heading(_wrapped(f"{log.file}: {_summary(first)}")),
+        heading(paragraph(f"{log.file}: {_summary(first)}", "  ")),
         _points_table(first),
-        "\n".join(_wrapped(each) for each in _remarks(log, first)),
+        paragraphs(_remarks(log, first)),
     ]
     if len(findings) > 1:
         others = [f"Also: {_summary(each)}" for each in findings[1:_MOST_RUNS]]
         beyond = len(findings) - _MOST_RUNS
         others += [f"And {beyond} more runs (--json lists them)."] if beyond > 0 else []
-        sections.append("\n".join(_wrapped(each) for each in others))
+        sections.append(paragraphs(others))
     return "\n\n".join(each for each in sections if each)
 
 
-def _wrapped(text: str) -> str:
-    """Return a text wrapped to the terminal, no line of which begins with a unit."""
-    return paragraph(_BEFORE_UNIT.sub(_GLUE, text), "  ").replace(_GLUE, " ")
+def unread_as_data(unread: Sequence[Unread]) -> list[dict[str, Any]]:
+    """Return the skipped lines of a file as plain data."""
+    return [asdict(each) for each in unread]
+
+
+def unread_in_words(unread: Sequence[Unread]) -> list[str]:
+    """Return the skipped lines of a file as one sentence; nothing where all was read.
+
+    >>> unread_in_words([Unread("a time of 0", 2, 7)])
+    ['Not read: 2 x a time of 0 (from line 7).']
+    """
+    named = [
+        f"{each.count:,} x {each.reason}"
+        + f" (from line {each.first_line})" * (each.first_line > 0)
+        for each in unread[:_MOST_UNREAD]
+    ]
+    beyond = sum(each.count for each in unread[_MOST_UNREAD:])
+    named += [f"{beyond:,} for other reasons"] if beyond else []
+    return [f"Not read: {'; '.join(named)}."] if named else []
 
 
 def _run_as_data(found: RunFindings) -> dict[str, Any]:
@@ -166,15 +181,13 @@ def _what_ran(run: Run) -> str:
 
 def _points_table(found: RunFindings) -> str:
     others = _in_place_of(found)
-    cells = [_cells(each, others.get(_key(each.point))) for each in _picked(found.main)]
-    columns = [name for name in cells[0] if any(row[name] for row in cells)]
-    rows = [[*(row[name] for name in columns), ""] for row in cells]
-    right = "".join(str(i) for i in range(len(columns)))
-    return table([*columns, ""], rows, right=right, narrowest=1)
+    return sparse_table(
+        [_cells(each, others.get(_key(each.point))) for each in _picked(found.main)]
+    )
 
 
 def _cells(each: RatedPoint, other: RatedPoint | None) -> dict[str, str]:
-    """Return a row by column; a column that is empty in all rows is not shown."""
+    """Return a row by column."""
     beside = other is not None and other is not each
     return {
         "size": format_bytes(each.point.size_bytes),
@@ -209,7 +222,7 @@ def _remarks(log: MeasurementLog, found: RunFindings) -> list[str]:
         said.append(f"Shown are {_MOST_ROWS} of {len(found.main)} rows (--json has all).")
     said += [_ramp(found)] if _ramp(found) else []
     said += list(_doubts_in_words(found.suspicious))
-    said += [unread_in_words(log.unread)] if log.unread else []
+    said += unread_in_words(log.unread)
     if found.not_predicted and found.system:
         said.append(f"Not predicted: {found.not_predicted}")
     notes = [*log.notes, *found.run.notes]

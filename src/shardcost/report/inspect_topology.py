@@ -12,8 +12,8 @@ from shardcost.inspect.topology import (
     LinkTier,
     TopologyInspection,
 )
-from shardcost.report.text import heading, paragraph, table
-from shardcost.report.unread import unread_as_data, unread_in_words
+from shardcost.report.inspect_log import unread_as_data, unread_in_words
+from shardcost.report.text import heading, paragraph, paragraphs, table
 from shardcost.units import GIGA, format_rate
 
 _KINDS: Final = {
@@ -219,5 +219,5 @@ def _sets_table(inspection: GraphInspection) -> str:
 def _remarks(reading: Reading, faults: tuple[str, ...], notes: tuple[str, ...]) -> list[str]:
     said = [f"Fault: {fault}." for fault in faults]
     said += [f"Note: {note}." for note in notes]
-    said += [unread_in_words(reading.unread)] if reading.unread else []
-    return ["\n".join(paragraph(each, "  ") for each in said)] if said else []
+    said += unread_in_words(reading.unread)
+    return [paragraphs(said)] if said else []

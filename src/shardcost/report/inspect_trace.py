@@ -7,9 +7,8 @@ from typing import Any, Final
 from shardcost.formats.reading import Unread
 from shardcost.inspect.log import RunFindings
 from shardcost.inspect.trace import GroupFindings, TraceFindings, name_of
-from shardcost.report.inspect_log import gb_per_s
-from shardcost.report.text import heading, paragraph, table
-from shardcost.report.unread import unread_as_data, unread_in_words
+from shardcost.report.inspect_log import gb_per_s, unread_as_data, unread_in_words
+from shardcost.report.text import heading, paragraph, paragraphs, sparse_table, table
 from shardcost.units import format_rate, format_time
 
 _MOST_GROUPS: Final = 8
@@ -57,7 +56,7 @@ def as_text(found: TraceFindings) -> str:
         sections.append("\n".join([heading("What costs most"), *_top_in_words(found)]))
     if found.kernels:
         sections.append("\n".join([heading("Heaviest compute kernels"), *_kernels(found)]))
-    sections.append("\n".join(paragraph(each, "  ") for each in _remarks(found)))
+    sections.append(paragraphs(_remarks(found)))
     return "\n\n".join(each for each in sections if each)
 
 
@@ -137,14 +136,11 @@ def _parts_table(found: TraceFindings) -> str:
 
 def _groups_table(found: TraceFindings) -> str:
     rows = [_group_cells(each) for each in found.groups[:_MOST_GROUPS]]
-    columns = [name for name in rows[0] if any(row[name] for row in rows)]
-    right = "".join(str(i) for i, name in enumerate(columns) if name not in {"collective", "group"})
-    lines = [[*(row[name] for name in columns), ""] for row in rows]
-    return table([*columns, ""], lines, right=right, narrowest=1)
+    return sparse_table(rows, left={"collective", "group"})
 
 
 def _group_cells(each: GroupFindings) -> dict[str, str]:
-    """Return a row by column; a column that is empty in all rows is not shown."""
+    """Return a row by column."""
     shape = each.shape
     busbw = each.busbw_bytes_per_s
     return {
@@ -189,7 +185,6 @@ def _remarks(found: TraceFindings) -> list[str]:
     beyond = found.groups[_MOST_GROUPS:]
     if beyond:
         said.append(f"And {len(beyond)} more, from {name_of(beyond[0].shape)} on (--json).")
-    unread = _unread(found)
-    said += [unread_in_words(unread)] if unread else []
+    said += unread_in_words(_unread(found))
     said += [f"Note: {note}." for note in found.notes[:_MOST_REMARKS]]
     return said

@@ -10,7 +10,7 @@ from shardcost.units import format_time
 
 
 def ends(low_s: float, high_s: float) -> str:
-    """Return from when to when, the unit once where it is the same.
+    """Return both ends of an interval, the unit once where it is the same.
 
     >>> ends(290e-6, 360e-6), ends(0.9e-3, 1.2e-3)
     ('290 to 360 us', '900 us to 1.2 ms')
@@ -20,45 +20,49 @@ def ends(low_s: float, high_s: float) -> str:
     return f"{low.removesuffix(f' {unit}')} to {high}"
 
 
-def rows_in_words(found: Interval) -> str:
-    """Return which rows an interval is from."""
-    return f"{CONFIDENCE_PCT} %, from {found.like}"
+def rows_in_words(interval: Interval) -> str:
+    """Return the measurements that an interval rests on."""
+    return f"{CONFIDENCE_PCT} %, from {interval.like}"
 
 
-def in_short(found: Interval) -> str:
+def in_short(interval: Interval) -> str:
     """Return an interval in less than a line.
 
-    >>> in_short(Interval(290e-6, 360e-6, "all rows", 4000))
-    '290 to 360 us (90 %), from 4,000 rows like it'
+    >>> in_short(Interval(290e-6, 360e-6, "all", 4000))
+    '290 to 360 us (90 %), from 4,000 similar measurements'
     """
-    known = f"{found.rows:,} rows like it"
-    return f"{ends(found.low_s, found.high_s)} ({CONFIDENCE_PCT} %), from {known}"
+    known = f"{interval.rows:,} similar measurements"
+    return f"{ends(interval.low_s, interval.high_s)} ({CONFIDENCE_PCT} %), from {known}"
 
 
-def explained(found: Interval) -> str:
-    """Return which rows an interval is from, as a sentence."""
-    return f"Interval: of {found.like}, nine of ten were within it (docs/intervals.md)."
+def in_full(interval: Interval) -> str:
+    """Return an interval with what its measurements have in common."""
+    return f"{ends(interval.low_s, interval.high_s)} ({CONFIDENCE_PCT} %), from {interval.like}"
 
 
-def shares(found: Interval, time_s: float) -> str:
-    """Return both ends in percent of the prediction.
+def explained(interval: Interval) -> str:
+    """Return which measurements an interval rests on, as a sentence."""
+    return (
+        f"Interval: it covers {CONFIDENCE_PCT} % of {interval.like}, each predicted by constants"
+        " fitted without it (docs/intervals.md)."
+    )
 
-    >>> shares(Interval(0.9, 1.25, "all rows", 40), 1.0)
+
+def shares(interval: Interval, time_s: float) -> str:
+    """Return both ends relative to the prediction.
+
+    >>> shares(Interval(0.9, 1.25, "all", 40), 1.0)
     '-10 % to +25 %'
     """
-    low, high = (100 * (each / time_s - 1) for each in (found.low_s, found.high_s))
+    low, high = (100 * (each / time_s - 1) for each in (interval.low_s, interval.high_s))
     return f"{low:+.0f} % to {high:+.0f} %"
 
 
-def as_data(found: Interval) -> dict[str, Any]:
+def as_data(interval: Interval) -> dict[str, Any]:
     """Return the ends in seconds, and what they rest on."""
-    return {
-        "low_s": found.low_s,
-        "high_s": found.high_s,
-        "interval": about(found),
-    }
+    return {"low_s": interval.low_s, "high_s": interval.high_s, "interval": about(interval)}
 
 
-def about(found: Interval) -> dict[str, Any]:
+def about(interval: Interval) -> dict[str, Any]:
     """Return what an interval rests on."""
-    return {"confidence_pct": CONFIDENCE_PCT, "like": found.like, "rows": found.rows}
+    return {"confidence_pct": CONFIDENCE_PCT, "like": interval.like, "rows": interval.rows}

@@ -1,15 +1,14 @@
-"""What the ranks hold drawn: one bar for each stage, by kind, against what the device has."""
+"""Memory as a picture: a bar for each pipeline stage, by kind, against the device's capacity."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shardcost.estimate.result import Estimate
 from shardcost.memory.footprint import KINDS, Held, Memory
 from shardcost.report.estimate import details, title
-from shardcost.report.meanings import GRID, MEMORY
-from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
+from shardcost.report.pictures import COLOURS, GREY, GRID, MEMORY, Sketch, note
+from shardcost.report.text import name_of
 from shardcost.units import format_bytes, format_percent
 from shardcost.workload import Train
 
@@ -29,48 +28,36 @@ _COLUMNS: Final = 4
 _GIB: Final = 2**30
 
 
-def write_memory(found: Estimate, file: Path) -> None:
-    """Draw what ranks hold into a PNG or SVG file, which appears whole or not at all."""
-    check_name(file)
-    write_sketch(sketch(found), file)
+def sketch(estimate: Estimate) -> Sketch:
+    """Return the picture of the memory of each stage's fullest rank."""
+    height = 2.3 + _ROW * len(estimate.memory.stages)
+    heading = f"{title(estimate)}\n{details(estimate)}"
+    return Sketch(lambda figure: _fill(figure, estimate), (_WIDTH, height), heading)
 
 
-def sketch(found: Estimate) -> Sketch:
-    """Return the picture of what ranks hold."""
-    height = 2.3 + _ROW * len(found.memory.stages)
-    said = f"{title(found)}\n{details(found)}"
-    return Sketch(lambda figure: _fill(figure, found), (_WIDTH, height), said)
-
-
-def _fill(figure: Figure, found: Estimate) -> None:
+def _fill(figure: Figure, estimate: Estimate) -> None:
     axes = figure.subplots()
-    capacity = float(found.cluster.device.memory_bytes)
-    stages = found.memory.stages
-    across = 1.16 * max(capacity, float(found.memory_bytes))
+    capacity = float(estimate.cluster.device.memory_bytes)
+    stages = estimate.memory.stages
+    across = 1.16 * max(capacity, float(estimate.memory_bytes))
     for row, held in enumerate(stages.values()):
         _draw_stage(axes, row, held, capacity, across)
     axes.axvline(capacity / _GIB, color="black", linestyle="--", linewidth=1.2)
-    axes.annotate(
-        f"{format_bytes(capacity)} of a device",
-        (capacity / _GIB, 0),
-        xycoords=("data", "axes fraction"),
-        xytext=(-4, 3),
-        textcoords="offset points",
-        ha="right",
-    )
+    label, place = f"capacity {format_bytes(capacity)}", (capacity / _GIB, 0)
+    note(axes, label, place, (-4, 3), xycoords=("data", "axes fraction"), ha="right")
     axes.set_xlim(0, across / _GIB)
     axes.set_ylim(len(stages) - 0.2, -0.5)
-    axes.set_yticks(range(len(stages)), [_place(found, *each) for each in stages.items()])
+    axes.set_yticks(range(len(stages)), [_place(estimate, *each) for each in stages.items()])
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("memory of the stage's fullest rank in its fullest moment, GiB")
+    axes.set_xlabel("peak memory of the stage's fullest rank, GiB")
     axes.grid(axis="x", **GRID)
     axes.set_axisbelow(True)
-    _name_kinds(axes, found.memory)
+    _name_kinds(axes, estimate.memory)
 
 
-def _place(found: Estimate, name: str, held: Held) -> str:
-    place = f"{name} stage" if len(found.memory.stages) > 1 else "every rank"
-    return f"{place}\n{held.moment}" if isinstance(found.workload, Train) else place
+def _place(estimate: Estimate, name: str, held: Held) -> str:
+    place = f"{name} stage" if len(estimate.memory.stages) > 1 else "every rank"
+    return f"{place}\n{held.moment}" if isinstance(estimate.workload, Train) else place
 
 
 def _draw_stage(axes: Axes, row: int, held: Held, capacity: float, across: float) -> None:
@@ -90,11 +77,11 @@ def _draw_stage(axes: Axes, row: int, held: Held, capacity: float, across: float
             )
         left += size
     full = left > capacity
-    axes.annotate(
-        f"{format_bytes(left)} ({format_percent(left / capacity)}){', too much' if full else ''}",
+    note(
+        axes,
+        f"{format_bytes(left)} ({format_percent(left / capacity)}{', does not fit' * full})",
         (left / _GIB, row - 0.3),
-        xytext=(0, 4),
-        textcoords="offset points",
+        (0, 4),
         ha="right" if left > across / 4 else "left",
         fontweight="bold",
         color=COLOURS[1] if full else GREY,
@@ -113,10 +100,10 @@ def _name_kinds(axes: Axes, memory: Memory) -> None:
     where = f"the {memory.worst_stage} stage" if len(stages) > 1 else "every rank"
     axes.legend(
         handles=[
-            Patch(color=MEMORY[kind], label=f"{kind.replace('_', ' ')} {format_bytes(held[kind])}")
+            Patch(color=MEMORY[kind], label=f"{name_of(kind)} {format_bytes(held[kind])}")
             for kind in used
         ],
-        title=f"{where} holds {format_bytes(memory.peak_bytes)}:",
+        title=f"{where}, {format_bytes(memory.peak_bytes)}:",
         alignment="left",
         frameon=False,
         fontsize=8,

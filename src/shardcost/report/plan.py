@@ -1,7 +1,4 @@
-"""The report on a search: the best layouts, why the others lost, what would change the answer.
-
-Everything here was computed by the search and its answers; this room only says it, on one screen.
-"""
+"""The report on a search on one screen: the best layouts, why others lost, what would change."""
 
 from __future__ import annotations
 
@@ -11,12 +8,11 @@ from typing import Final, NamedTuple
 
 from shardcost.errors import Reason
 from shardcost.estimate.interval import interval_of
-from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, part_name
 from shardcost.options import departures
 from shardcost.report import interval
-from shardcost.report.estimate import LABEL, PHASES, as_remarks, labelled, sizes
-from shardcost.report.spark import sparkline
-from shardcost.report.text import heading, paragraph, table, width
+from shardcost.report.estimate import PHASES, as_remarks, minor_warnings, sizes
+from shardcost.report.text import LABEL, heading, labelled, paragraph, sparkline, table, width
 from shardcost.search.answers import (
     Crossover,
     Gain,
@@ -66,7 +62,8 @@ _TELLING: Final = (
 
 def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False) -> str:
     """Return the report for a terminal."""
-    remarks = as_remarks(plan.best[0].estimate.warnings, plan.caveats)
+    best = plan.best[0].estimate
+    remarks = as_remarks(best.warnings, plan.caveats, minor_warnings(best))
     closing = "\n".join(_few([paragraph(remark, "  ") for remark in remarks]))
     first = [_heading(plan), _best(plan)]
     room = _LINES - sum(part.count("\n") + 2 for part in (*first, closing) if part)
@@ -81,7 +78,6 @@ def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False) -> str:
     if explain:
         from shardcost.estimate.explain import explanation
 
-        best = plan.best[0].estimate
         sections.append(explanation(best, width()))
         sections.append(paragraph(interval.explained(interval_of(best)), "  "))
     return "\n\n".join(filter(None, sections))
@@ -93,7 +89,7 @@ def _few(remarks: Sequence[str]) -> Iterator[str]:
     for number, remark in enumerate(remarks):
         used += remark.count("\n") + 1
         if used > _REMARK_LINES:
-            yield f"Warning: {len(remarks) - number} more (--json has them)"
+            yield f"Note: {len(remarks) - number} more (--json lists them)"
             return
         yield remark
 
@@ -105,7 +101,7 @@ def failure_as_text(plan: Plan) -> str:
     lines += _counted(found.rejected, _MOST_REASONS)
     lines.append(paragraph(shortfall(found), "  "))
     for each in plan.relaxations:
-        said = f"feasible: {each.words}: {format_time(each.candidate.time_s)} a step"
+        said = f"feasible: {each.words}: {format_time(each.candidate.time_s)} per step"
         lines.append(paragraph(f"{said}, {in_words(each.candidate)}", "  "))
     return "\n".join(lines)
 
@@ -305,7 +301,7 @@ def _answers(plan: Plan) -> list[str]:
     if plan.losses:
         said.append(labelled("runner-up", _runner_up(plan)))
     if plan.gains:
-        said.append(labelled("10 % more", _gains(plan.gains)))
+        said.append(labelled("+10 %", _gains(plan.gains)))
     for number, each in enumerate(_most_telling(plan.crossovers)):
         said.append(labelled("" if number else "axes", _with_curve(each)))
     if plan.stability is not None and plan.stability.layouts > 1:
@@ -349,23 +345,23 @@ def _bounds(candidate: Candidate) -> str:
     groups: dict[str, list[tuple[str, float]]] = {}
     for part, seconds in found.parts_s.items():
         share = float(seconds / found.time_s)
-        group, name = "compute", part
+        group, name = "compute", part_name(part)
         if part.endswith(COMMUNICATION):
-            group, name = "communication", part.removesuffix(COMMUNICATION)
+            group, name = "communication", part.removesuffix(COMMUNICATION).upper()
         elif part in {BUBBLE, HOST}:
             group, name = part, ""
         if share >= 5e-4:
             groups.setdefault(group, []).append((name, share))
+
+    def total(parts: list[tuple[str, float]]) -> float:
+        return sum(share for _, share in parts)
+
     said = []
-    for group, parts in sorted(groups.items(), key=lambda item: -_sum(item[1])):
+    for group, parts in sorted(groups.items(), key=lambda item: -total(item[1])):
         inside = sorted(parts, key=lambda item: -item[1])
         listed = ", ".join(f"{name} {100 * share:.1f}" for name, share in inside if name)
-        said.append(f"{group} {format_percent(_sum(parts))}" + (f" ({listed})" if listed else ""))
+        said.append(f"{group} {format_percent(total(parts))}" + (f" ({listed})" if listed else ""))
     return ", ".join(said)
-
-
-def _sum(parts: list[tuple[str, float]]) -> float:
-    return sum(share for _, share in parts)
 
 
 def _runner_up(plan: Plan) -> str:
@@ -375,8 +371,8 @@ def _runner_up(plan: Plan) -> str:
     parts = [each for each in plan.losses if abs(each.lost_s) > least][:_LOSSES]
     said = f"{format_percent(second.behind(first))} behind{_other_sizes(first, second)}"
     if not parts:
-        return f"{said}; its step is made of the same parts"
-    listed = ", ".join(f"{each.part} {_signed(each.lost_s)}" for each in parts)
+        return f"{said}; same parts of the step"
+    listed = ", ".join(f"{part_name(each.part)} {_signed(each.lost_s)}" for each in parts)
     return f"{said}; its step differs by {_signed(longer)}: {listed}"
 
 
@@ -402,19 +398,18 @@ def _gains(gains: Sequence[Gain]) -> str:
 
 
 def _steady(found: Stability) -> str:
-    stays = f"{found.first_stays_pct:.0f} % of {found.draws} draws of the model's errors"
-    behind = f", and is at most {found.worst_loss_pct:.1f} % behind in nine of ten"
-    changed = f"; {found.changed:.1f} of the {found.shown} shown leave the top on average"
-    return (
-        f"the first stays first in {stays}{behind if found.first_stays_pct < 100 else ''}{changed}"
-    )
+    stays = f"{found.first_stays_pct:.0f} % of {found.draws} Monte-Carlo draws of the model error"
+    behind = f", at most {found.worst_loss_pct:.1f} % behind in 90 % of them"
+    changed = f"; on average {found.changed:.1f} of the {found.shown} shown leave the top"
+    said = [behind if found.first_stays_pct < 100 else "", changed if found.changed >= 0.05 else ""]
+    return f"stays first in {stays}{''.join(said)}"
 
 
 def _reasons(found: Found, room: int) -> str:
     """Return why the other layouts are not feasible, as many reasons as there is room for."""
     most = min(_MOST_REASONS, max(_FEWEST_REASONS, room))
     lines = list(_counted(found.rejected, most))
-    return "\n".join(("Left out, by the first reason against each:", *lines)) if lines else ""
+    return "\n".join(("Rejected, by first reason:", *lines)) if lines else ""
 
 
 def _counted(rejected: Mapping[Reason, int], most: int) -> Iterator[str]:
@@ -422,7 +417,7 @@ def _counted(rejected: Mapping[Reason, int], most: int) -> Iterator[str]:
     listed = [(reason.message, count) for reason, count in rejected.items()]
     if len(listed) > most:
         rest = listed[most - 1 :]
-        others = f"{len(rest)} other reasons (--json has them)"
+        others = f"{len(rest)} other reasons (--json lists them)"
         listed = [*listed[: most - 1], (others, sum(count for _, count in rest))]
     wide = max((len(f"{count:,}") for _, count in listed), default=0)
     for reason, count in listed:
@@ -432,10 +427,11 @@ def _counted(rejected: Mapping[Reason, int], most: int) -> Iterator[str]:
 def _front(plan: Plan) -> str:
     work = plan.found.questions[0].workload
     axes = {
-        "train": "time of a step and GPUs, or memory where GPUs are given",
-        "prefill": "tokens/s/GPU and TTFT",
-        "decode": "tokens/s/GPU and tokens/s/user",
+        "train": "step time against GPUs, or against memory where GPUs are given",
+        "prefill": "tokens/s/GPU against TTFT",
+        "decode": "tokens/s/GPU against tokens/s/user",
     }[work.phase]
     shown, common = _table(plan, plan.found.front)
-    title = heading(f"Pareto front, {len(plan.found.front)} layouts: {axes}")
+    count = f"{len(plan.found.front)} layout{'s' * (len(plan.found.front) != 1)}"
+    title = heading(f"Pareto front, {count}: {axes}")
     return "\n".join(filter(None, (title, shown, labelled("all", common) if common else "")))

@@ -7,7 +7,7 @@ from typing import Any
 from shardcost.estimate.interval import interval_of
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.estimate import plain
+from shardcost.report.describe import plain
 from shardcost.report.plan import capacity, money
 from shardcost.search.answers import Crossover
 from shardcost.search.found import Candidate, Found
@@ -18,7 +18,7 @@ from shardcost.workload import Decode, Prefill, Train
 def as_data(plan: Plan) -> dict[str, Any]:
     """Return the report as plain data."""
     found, steady = plan.found, plan.stability
-    return plain(  # type: ignore[no-any-return]
+    return plain(
         {
             "considered": found.considered,
             "feasible": found.feasible,

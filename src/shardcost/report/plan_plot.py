@@ -1,16 +1,15 @@
-"""The Pareto front of a search drawn: what one gives up for the other, and which layout does it.
+"""The Pareto front of a search as a picture.
 
-Each question (model, cluster) has a colour and a mark of its own; the best by the objective is
-ringed. Points are labelled with their degrees as far as there is room.
+Every pair of model and cluster has a colour and a mark of its own; the best by the objective is
+ringed. Points are labelled with their degrees where there is room.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from shardcost.report.pictures import COLOURS, GREY, GRID, Sketch, label_ticks, note
 from shardcost.report.plan import degrees, title
-from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
 from shardcost.search.found import Candidate, Found
 from shardcost.units import format_time, format_tokens
 from shardcost.workload import Decode, Prefill
@@ -23,12 +22,6 @@ _INCHES: Final = (9, 6)
 _MARKS: Final = "os^Dv<>PX"
 _LABEL: Final = (0.11, 0.035)
 """Room of a label, as shares of the picture."""
-
-
-def write_front(found: Found, file: Path) -> None:
-    """Draw a search's Pareto front into a PNG or SVG file, which appears whole or not at all."""
-    check_name(file)
-    write_sketch(sketch(found), file)
 
 
 def sketch(found: Found) -> Sketch:
@@ -46,13 +39,13 @@ def _fill(figure: Figure, found: Found) -> None:
     _ring(axes, found)
     _label_points(axes, found.front)
     _label_axes(axes, found)
-    axes.grid(visible=True, color="#dddddd", linewidth=0.5)
+    axes.grid(**GRID)
     if len(found.questions) > 1:
         axes.legend(frameon=False)
 
 
 def _point(each: Candidate) -> tuple[float, float]:
-    """Return where a candidate stands: the figures that people read, not those to be small."""
+    """Return the two figures of a candidate that the axes show."""
     work, found = each.workload, each.estimate
     if isinstance(work, Decode):
         return float(found.tokens_per_s_per_user), float(found.tokens_per_s_per_gpu)
@@ -89,14 +82,8 @@ def _label_points(axes: Axes, front: tuple[Candidate, ...]) -> None:
         if any(abs(across - x) < _LABEL[0] and abs(up - y) < _LABEL[1] for x, y in labelled):
             continue
         labelled.append((across, up))
-        axes.annotate(
-            _name(each),
-            _point(each),
-            xytext=(6, 3 if falls else -9),
-            textcoords="offset points",
-            color=GREY,
-            fontsize=7,
-        )
+        shift = (6, 3 if falls else -9)
+        note(axes, _name(each), _point(each), shift, color=GREY, fontsize=7)
 
 
 def _name(each: Candidate) -> str:
@@ -105,23 +92,18 @@ def _name(each: Candidate) -> str:
 
 
 def _label_axes(axes: Axes, found: Found) -> None:
-    from matplotlib.ticker import FuncFormatter
-
     asked = found.questions[0]
     work = asked.workload
 
-    def seconds(value: float, _: Any) -> str:
-        return format_time(value) if value > 0 else ""
-
     if isinstance(work, Decode):
-        axes.set_xlabel("tokens/s of one user")
+        axes.set_xlabel("tokens/s/user")
     else:
-        axes.set_xlabel("TTFT" if isinstance(work, Prefill) else "time of a step")
-        axes.xaxis.set_major_formatter(FuncFormatter(seconds))
+        axes.set_xlabel("TTFT" if isinstance(work, Prefill) else "step time")
+        label_ticks(axes.xaxis, lambda value: format_time(value) if value > 0 else "")
     if isinstance(work, Decode | Prefill):
         axes.set_ylabel("tokens/s/GPU")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_tokens(value)))
+        label_ticks(axes.yaxis, format_tokens)
     elif len(asked.space.gpus or ()) > 1:
         axes.set_ylabel("GPUs")
     else:
-        axes.set_ylabel("memory of the fullest GPU, GiB")
+        axes.set_ylabel("peak memory of the fullest GPU, GiB")

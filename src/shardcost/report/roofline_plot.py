@@ -1,22 +1,21 @@
-"""The roofline of a layer drawn: what each kernel reaches, and what the device would allow.
+"""The roofline of a layer as a picture.
 
-To the left the kernels that compute stand under the roof, by intensity; to the right every kernel
-has a bar of its seconds, solid as far as the device itself needs them. Passes over memory, whose
-few operations are not counted, are there only.
+Left: kernels under the roof of the device, by intensity. Right: the time of every kernel, solid as
+far as it would take at the roof. Elementwise kernels, whose few FLOP are not counted, are on the
+right only.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
 from math import atan2, degrees, hypot
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.roofline import Kernel, Roofline, roofline
 from shardcost.report.estimate import details, title
-from shardcost.report.meanings import GRID, KINDS
-from shardcost.report.sketch import GREY, Sketch, check_name, write_sketch
+from shardcost.report.pictures import GREY, GRID, KINDS, Sketch, label_ticks, note
+from shardcost.report.text import name_of
 from shardcost.units import format_flops, format_percent, format_rate, format_time
 
 if TYPE_CHECKING:
@@ -44,18 +43,12 @@ _LONGEST: Final = 26
 """Characters of a label that names its kernels; longer ones have their numbers."""
 
 
-def write_roofline(found: Estimate, file: Path) -> None:
-    """Draw the roofline of a layer into a PNG or SVG file, which appears whole or not at all."""
-    check_name(file)
-    write_sketch(sketch(found), file)
-
-
-def sketch(found: Estimate) -> Sketch:
+def sketch(estimate: Estimate) -> Sketch:
     """Return the picture of a layer's roofline."""
-    roof = roofline(found)
+    roof = roofline(estimate)
     height = max(_LEAST_HEIGHT, 1.6 + _ROW * len(roof.kernels))
-    said = f"{title(found)}\n{details(found)}: one of {roof.layers} layers"
-    return Sketch(lambda figure: _fill(figure, roof), (_WIDTH, height), said)
+    heading = f"{title(estimate)}\n{details(estimate)}: one of {roof.layers} layers"
+    return Sketch(lambda figure: _fill(figure, roof), (_WIDTH, height), heading)
 
 
 def _fill(figure: Figure, roof: Roofline) -> None:
@@ -71,7 +64,7 @@ def _fill(figure: Figure, roof: Roofline) -> None:
 
 def _draw_roofs(axes: Axes, roof: Roofline, computing: list[Kernel]) -> None:
     """Draw the slope of the memory and one ceiling for each number format."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import NullFormatter
 
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -89,22 +82,16 @@ def _draw_roofs(axes: Axes, roof: Roofline, computing: list[Kernel]) -> None:
         ceilings.setdefault(peak, []).append(dtype)
     for peak, dtypes in ceilings.items():
         axes.plot([peak / rate, right], [peak, peak], color="black", linewidth=1.6)
-        axes.annotate(
-            f"{' and '.join(dtypes)}\n{format_flops(peak)}",
-            (right, peak),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            annotation_clip=False,
-        )
-    axes.set_xlabel("intensity, FLOP per byte of memory traffic")
-    axes.set_ylabel("rate of computation")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_flops(value)))
+        label = f"{' and '.join(dtypes)}\n{format_flops(peak)}"
+        look = {"va": "center", "fontsize": 8, "annotation_clip": False}
+        note(axes, label, (right, peak), (4, 0), **look)
+    axes.set_xlabel("arithmetic intensity, FLOP per byte of memory traffic")
+    axes.set_ylabel("achieved FLOP/s")
+    label_ticks(axes.xaxis, "{:,g}".format)
+    label_ticks(axes.yaxis, format_flops)
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_title(f"under the roof of the {roof.device}", loc="left", fontsize=9)
+    axes.set_title(f"roof of the {roof.device}", loc="left", fontsize=9)
     axes.grid(**GRID)
 
 
@@ -158,11 +145,11 @@ def _name_slope(axes: Axes, rate: float) -> None:
     left = axes.get_xlim()[0]
     ends = [(left, left * rate), (10 * left, 10 * left * rate)]
     (x0, y0), (x1, y1) = axes.transData.transform(ends)
-    axes.annotate(
-        f"{format_rate(rate)} of memory",
+    note(
+        axes,
+        f"memory {format_rate(rate)}",
         (1.3 * left, 1.3 * left * rate),
-        xytext=(-3, 5),
-        textcoords="offset points",
+        (-3, 5),
         rotation=degrees(atan2(y1 - y0, x1 - x0)),
         rotation_mode="anchor",
         va="bottom",
@@ -261,23 +248,16 @@ def _name_marks(axes: Axes, computing: list[Kernel]) -> None:
 
 
 def _draw_bars(axes: Axes, roof: Roofline, numbers: dict[int, int]) -> None:
-    """Draw the seconds of every kernel, and how many of them the device itself needs."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    """Draw the time of every kernel, and its time at the roof."""
+    from matplotlib.ticker import MaxNLocator
 
     longest = max(each.time_s for each in roof.kernels)
     for row, each in enumerate(roof.kernels):
         colour = KINDS[each.kind]
         axes.barh(row, each.time_s, color=colour, alpha=_PALE, height=0.72)
         axes.barh(row, each.roof_s, color=colour, height=0.72)
-        axes.annotate(
-            f"{format_time(each.time_s)}, {format_percent(each.share_of_roof)}",
-            (each.time_s, row),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7.5,
-            color=GREY,
-        )
+        label = f"{format_time(each.time_s)}, {format_percent(each.share_of_roof)}"
+        note(axes, label, (each.time_s, row), (3, 0), va="center", fontsize=7.5, color=GREY)
     axes.set_yticks(range(len(roof.kernels)), [_name(each, numbers) for each in roof.kernels])
     axes.tick_params(axis="y", length=0, labelsize=8)
     axes.invert_yaxis()
@@ -285,15 +265,11 @@ def _draw_bars(axes: Axes, roof: Roofline, numbers: dict[int, int]) -> None:
     several = len({each.during for each in roof.kernels}) > 1
     axes.set_xlim(0, (1.65 if several else 1.38) * longest)
     axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
-    axes.set_xlabel(_total(roof))
+    label_ticks(axes.xaxis, format_time)
+    whole = f"{format_percent(roof.share_of_roof)} of {format_time(roof.time_s)}"
+    axes.set_xlabel(f"time; solid: at the roof, {whole}")
     _separate(axes, roof)
     _name_kinds(axes, roof)
-
-
-def _total(roof: Roofline) -> str:
-    whole = f"{format_percent(roof.share_of_roof)} of {format_time(roof.time_s)}"
-    return f"time; solid: at the roof, {whole}"
 
 
 def _name(each: Kernel, numbers: dict[int, int]) -> str:
@@ -327,7 +303,7 @@ def _name_kinds(axes: Axes, roof: Roofline) -> None:
     from matplotlib.patches import Patch
 
     used: dict[str, Any] = {
-        kind: Patch(color=colour, label=kind)
+        kind: Patch(color=colour, label=name_of(kind))
         for kind, colour in KINDS.items()
         if any(each.kind == kind for each in roof.kernels)
     }

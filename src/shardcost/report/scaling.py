@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.scaling import Row, Scaling
-from shardcost.report.estimate import as_remarks, details, plain, title
-from shardcost.report.text import heading, paragraph, table
+from shardcost.report.describe import plain
+from shardcost.report.estimate import as_remarks, details, minor_warnings, title
+from shardcost.report.text import heading, paragraph, paragraphs, table
 from shardcost.units import format_bytes, format_percent, format_time, format_tokens
 
 _DIVIDES: Final = ("gpus", "tp", "cp", "ep", "pp", "dp", "virtual_stages")
@@ -20,21 +21,25 @@ def as_text(scaling: Scaling, caveats: Sequence[str] = ()) -> str:
     sections = [table(HEAD, lines(scaling), right="0123456")]
     reasons = [f"{scaling.name} {row.value}: {row.reason}" for row in scaling.rows if row.reason]
     if reasons:
-        sections.append("\n".join(paragraph(reason, "  ") for reason in reasons))
+        sections.append(paragraphs(reasons))
     if scaling.possible:
         found = scaling.possible[0][1]
         first = f"{scaling.name} varies; first: {title(found)}, {details(found)}"
-        sections = [heading(paragraph(first, "  ")), *sections, _closing(scaling)]
-        warnings = (warning for _, each in scaling.possible for warning in _beyond_memory(each))
-        remarks = as_remarks(warnings, caveats)
+        closing = paragraph(f"Summary: {'; '.join(sentences(scaling))}.", "  ")
+        sections = [heading(paragraph(first, "  ")), *sections, closing]
+        warnings = [warning for _, each in scaling.possible for warning in _beyond_memory(each)]
+        minor = set(warnings).difference(
+            *({*each.warnings} - minor_warnings(each) for _, each in scaling.possible)
+        )
+        remarks = as_remarks(warnings, caveats, minor)
         if remarks:
-            sections.append("\n".join(paragraph(remark, "  ") for remark in remarks))
+            sections.append(paragraphs(remarks))
     return "\n\n".join(sections)
 
 
 def as_data(scaling: Scaling, caveats: Sequence[str] = ()) -> dict[str, Any]:
     """Return the report as plain data."""
-    return plain(  # type: ignore[no-any-return]
+    return plain(
         {
             "vary": scaling.name,
             "phase": scaling.phase,
@@ -98,33 +103,25 @@ def _row_as_data(scaling: Scaling, row: Row) -> dict[str, Any]:
     }
 
 
-def _closing(scaling: Scaling) -> str:
-    """Return what the table comes to in one sentence."""
-    return paragraph("Crossover: " + "; ".join(sentences(scaling)) + ".", "  ")
-
-
 def sentences(scaling: Scaling) -> Iterator[str]:
-    """Yield what the curve comes to: where it changes its nature, and where it is best."""
+    """Yield what the curve shows: where it is best, and where it crosses a threshold."""
     name, found = scaling.name, scaling.crossover()
     half, low = found["communication_above_half"], found["efficiency_below_80_pct"]
     fit = 0 < len(scaling.feasible) < len(scaling.possible)
-    among = " among those that fit" if fit else ""
-    yield (
-        f"from {name} {half} on communication is more than half of the step"
-        if half
-        else "communication stays below half of the step"
-    )
-    if low:
-        yield f"from {name} {low} on throughput per GPU is below 80 % of the first"
+    among = " that fits" if fit else ""
     if name in _DIVIDES:
         fastest, last = found["fastest"], (scaling.feasible or scaling.possible)[-1][0]
-        beyond = ", the last" if fastest == last else " and no shorter beyond"
-        yield f"the step is shortest at {name} {fastest}{among}{beyond}"
+        largest = f" (largest{among or ' tried'})" if fastest == last else ""
+        yield f"fastest{among}: {name} {fastest}{largest}"
     else:
-        yield f"throughput per GPU is highest at {name} {found['most_tokens_per_s_per_gpu']}{among}"
+        best = found["most_tokens_per_s_per_gpu"]
+        yield f"most throughput per GPU{among}: {name} {best}"
+    yield f"communication above 50 % from {name} {half}" if half else "communication below 50 %"
+    if low:
+        yield f"throughput per GPU below 80 % of the first from {name} {low}"
 
 
 def _beyond_memory(found: Estimate) -> Iterator[str]:
-    """Yield the warnings that the column of memory does not say already."""
+    """Yield the warnings but for the one that the column of memory states."""
     full = found.memory.reason(found.cluster.device)
     yield from (warning for warning in found.warnings if warning != full)

@@ -1,15 +1,13 @@
-"""A curve over one option drawn: what the step is made of at each value, and what it is worth.
+"""Scaling over one option as a picture: the parts of the step at each value, and the efficiency.
 
-Bars add up to the step; communication that computation hides stands hatched beside them. Below are
-efficiency and the share of communication with the lines at which a curve changes its nature.
-Values that cannot be had are slots with the reason.
+Bars add up to the step; hidden communication is hatched beside them. Below are efficiency and the
+share of communication, with their thresholds. Infeasible values are slots with the reason.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,10 +15,22 @@ from shardcost.errors import BadValueError
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.scaling import HALF, WORTHWHILE, Row, Scaling
 from shardcost.report.estimate import details, title
-from shardcost.report.meanings import COMPUTE, GRID, GROUPS, HATCH, HOST, IDLE, SLOT
-from shardcost.report.plot import spread
+from shardcost.report.pictures import (
+    COLOURS,
+    COMPUTE,
+    GREY,
+    GRID,
+    GROUPS,
+    HATCH,
+    HOST,
+    IDLE,
+    SLOT,
+    Sketch,
+    label_ticks,
+    note,
+    spread,
+)
 from shardcost.report.scaling import sentences
-from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
 from shardcost.units import format_bytes, format_percent, format_time
 
 if TYPE_CHECKING:
@@ -38,9 +48,9 @@ _LEAST_GAP: Final = 0.14
 _ORDER: Final = (
     "host and overhead",
     "bubble",
-    *(f"{group} communication" for group in reversed(GROUPS)),
+    *(f"{group.upper()} communication" for group in reversed(GROUPS)),
     "compute",
-    *(f"{group} communication, hidden" for group in GROUPS),
+    *(f"{group.upper()} communication, hidden" for group in GROUPS),
 )
 """Of the legend: a bar from the top down, then what is beside it."""
 _PALE: Final = 0.35
@@ -52,23 +62,16 @@ _REASON: Final = (30, 75)
 """Characters of a line of a reason, and of all of it."""
 
 
-def write_scaling(scaling: Scaling, file: Path) -> None:
-    """Draw a curve into a PNG or SVG file, which appears whole or not at all."""
-    check_name(file)
-    write_sketch(sketch(scaling), file)
-
-
 def sketch(scaling: Scaling) -> Sketch:
     """Return the picture of a curve."""
     if not scaling.possible:
         values = ", ".join(row.value for row in scaling.rows)
-        raise BadValueError(scaling.name, values, "possible for a value at least, to be drawn")
+        raise BadValueError(scaling.name, values, "possible for at least one value, to be drawn")
     first = scaling.possible[0][1]
     width = min(_MOST_WIDTH, max(_LEAST_WIDTH, 3 + _SLOT * len(scaling.rows)))
-    said = fill(
-        f"{scaling.name} varies; first: {title(first)}, {details(first)}", _characters(width)
-    )
-    return Sketch(lambda figure: _fill(figure, scaling), (width, _HEIGHT), said, 10.5)
+    heading = f"{scaling.name} varies; first: {title(first)}, {details(first)}"
+    heading = fill(heading, _characters(width))
+    return Sketch(lambda figure: _fill(figure, scaling), (width, _HEIGHT), heading, 10.5)
 
 
 def _characters(inches: float) -> int:
@@ -89,8 +92,6 @@ def _fill(figure: Figure, scaling: Scaling) -> None:
 
 def _draw_steps(axes: Axes, scaling: Scaling) -> None:
     """Draw a bar for each value, stacked of its parts."""
-    from matplotlib.ticker import FuncFormatter
-
     longest = max(float(found.time_s) for _, found in scaling.possible)
     fastest = scaling.crossover()["fastest"]
     used: dict[str, Any] = {}
@@ -104,8 +105,8 @@ def _draw_steps(axes: Axes, scaling: Scaling) -> None:
         if row.found is None:
             _say_why_not(axes, place, row)
     axes.set_ylim(0, 1.25 * longest)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
-    axes.set_ylabel("TTFT" if scaling.phase == "prefill" else "time of a step")
+    label_ticks(axes.yaxis, format_time)
+    axes.set_ylabel("TTFT" if scaling.phase == "prefill" else "step time")
     axes.grid(axis="y", **GRID)
     axes.set_axisbelow(True)
     axes.tick_params(axis="x", length=0)
@@ -124,7 +125,7 @@ def _parts(row: Row) -> list[tuple[str, float, dict[str, Any]]]:
     if found is None or split is None:
         return []
     waits = [
-        (f"{group} communication", float(each), {"color": GROUPS[group]})
+        (f"{group.upper()} communication", float(each), {"color": GROUPS[group]})
         for group, each in found.exposed_s.items()
     ]
     return [
@@ -163,7 +164,7 @@ def _draw_hidden(
         if seconds < _NOTHING * longest:
             continue
         look: dict[str, Any] = {"facecolor": "white", "edgecolor": GROUPS[group], "hatch": HATCH}
-        name = f"{group} communication, hidden"
+        name = f"{group.upper()} communication, hidden"
         used.setdefault(name, Patch(label=name, **look))
         left = place + _BAR / 2 + _HIDDEN / 2 + 0.02
         axes.bar(left, seconds, _HIDDEN, bottom, linewidth=0.6, zorder=2, **look)
@@ -176,11 +177,11 @@ def _label_bar(axes: Axes, place: int, row: Row, found: Estimate, *, fastest: bo
     if not row.fits:
         capacity = format_bytes(found.cluster.device.memory_bytes)
         lines += [f"needs {format_bytes(found.memory_bytes)}", f"of {capacity}"]
-    axes.annotate(
+    note(
+        axes,
         "\n".join(lines),
         (place, float(found.time_s)),
-        xytext=(0, 3),
-        textcoords="offset points",
+        (0, 3),
         ha="center",
         fontsize=8,
         fontweight="bold" if fastest else "normal",

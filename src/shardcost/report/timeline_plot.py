@@ -1,23 +1,27 @@
-"""The timeline of a step or of one layer drawn: a row for each stream, time from left to right.
-
-Colours mean the same in every picture: one for each kind of compute and for each group that
-communicates. Exposed communication is solid, hidden communication hatched, a bubble hatched grey.
-"""
+"""The timeline of a step or of one layer as a picture: a row for each stream."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from itertools import pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.estimate.events import COMMUNICATION, Drawing, Event
 from shardcost.estimate.result import Estimate
 from shardcost.report.estimate import title
-from shardcost.report.meanings import COMPUTE, GROUPS, KINDS
-from shardcost.report.sketch import GREY, Sketch, check_name, write_sketch
-from shardcost.report.text import wrapped
-from shardcost.report.timeline import drawing_of
+from shardcost.report.estimate_data import drawing_of
+from shardcost.report.pictures import (
+    COMPUTE,
+    GREY,
+    GRID,
+    GROUPS,
+    KINDS,
+    Sketch,
+    label_ticks,
+    note,
+)
+from shardcost.report.text import name_of, wrapped
 from shardcost.units import format_time
 
 if TYPE_CHECKING:
@@ -34,12 +38,7 @@ _KINDS: Final = {
     "optimizer": "#444444",
     "host": "#aaaaaa",
 }
-_SAID: Final = {
-    "gemm": "gemm",
-    "elementwise": "elementwise",
-    "weight": "weight gradient",
-    "idle": "bubble",
-}
+_NAMES: Final = {"weight": "weight gradient", "idle": "bubble"}
 _PALE: Final = "#f4f4f4"
 _ROW: Final = {"step": 0.36, "layer": 0.7}
 """Inches of a row."""
@@ -59,17 +58,12 @@ Look = tuple[str, str, str | None]
 """What the legend says, the colour, and the hatch."""
 
 
-def write_timeline_plot(found: Estimate, file: Path, of: str = "step") -> None:
-    """Draw a step or a layer into a PNG or SVG file, which appears whole or not at all."""
-    check_name(file)
-    write_sketch(sketch(found, drawing_of(found, of)), file)
-
-
-def sketch(found: Estimate, line: Drawing) -> Sketch:
-    """Return the picture of a timeline of an estimate."""
+def sketch(estimate: Estimate, of: str = "step") -> Sketch:
+    """Return the picture of the timeline of a step or of a layer."""
+    line = drawing_of(estimate, of)
     height = min(_MOST_INCHES, 2.0 + _ROW[line.of] * len(line.streams))
-    said = "\n".join(wrapped(title(found), _LINE))
-    return Sketch(lambda figure: _fill(figure, line), (_WIDE, height), said, 12)
+    heading = "\n".join(wrapped(title(estimate), _LINE))
+    return Sketch(lambda figure: _fill(figure, line), (_WIDE, height), heading, 12)
 
 
 def _fill(figure: Figure, line: Drawing) -> None:
@@ -82,7 +76,9 @@ def _fill(figure: Figure, line: Drawing) -> None:
     ]
     _label_events(axes, line, rows)
     _label_axes(axes, line)
-    _separate_stages(axes, line)
+    for index, (above, below) in enumerate(pairwise(line.streams), 1):
+        if above.stage != below.stage:
+            axes.axhline(0.5 - index, color=GREY, linewidth=0.6)
     _name_passes(axes, line)
     axes.legend(
         handles=handles,
@@ -122,20 +118,20 @@ def _look(event: Event) -> Look:
         group = event.group or ""
         shown = "exposed" if event.exposed else "hidden"
         colour = GROUPS.get(group, GROUPS["ep"])
-        return f"{group} {shown}", colour, None if event.exposed else "/////"
+        return f"{group.upper()} {shown}", colour, None if event.exposed else "/////"
     if event.kind == "idle":
-        return _SAID["idle"], GREY, "....."
-    return _SAID.get(event.kind, event.kind), _KINDS[event.kind], None
+        return _NAMES["idle"], GREY, "....."
+    return _NAMES.get(event.kind) or name_of(event.kind), _KINDS[event.kind], None
 
 
 def _by_look(events: Sequence[Event]) -> dict[Look, list[Event]]:
     """Return events by how they are drawn, in the order of the legend: compute first."""
-    found: dict[Look, list[Event]] = {}
+    looks: dict[Look, list[Event]] = {}
     for event in events:
-        found.setdefault(_look(event), []).append(event)
+        looks.setdefault(_look(event), []).append(event)
     ranks = [*_KINDS, "comm", "send", "idle"]
-    ordered = sorted(found, key=lambda look: (ranks.index(found[look][0].kind), look))
-    return {look: found[look] for look in ordered}
+    ordered = sorted(looks, key=lambda look: (ranks.index(looks[look][0].kind), look))
+    return {look: looks[look] for look in ordered}
 
 
 def _draw(
@@ -207,7 +203,7 @@ def _label(event: Event) -> str:
 
 
 def _label_axes(axes: Axes, line: Drawing) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     axes.set_xlim(0, line.span_s)
     axes.set_ylim(0.4 - len(line.streams), 0.6)
@@ -215,25 +211,9 @@ def _label_axes(axes: Axes, line: Drawing) -> None:
     axes.set_yticklabels([each.name for each in line.streams])
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(9))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _time(value)))
+    label_ticks(axes.xaxis, lambda value: format_time(value) if value > 0 else "0")
     axes.set_axisbelow(True)
-    axes.grid(visible=True, axis="x", color="#dddddd", linewidth=0.5)
-
-
-def _time(value: float) -> str:
-    return format_time(value) if value > 0 else "0"
-
-
-def _separate_stages(axes: Axes, line: Drawing) -> None:
-    for row in _first_rows(line):
-        axes.axhline(0.5 - row, color=GREY, linewidth=0.6)
-
-
-def _first_rows(line: Drawing) -> Iterator[int]:
-    """Yield the rows on which another stage begins."""
-    for index in range(1, len(line.streams)):
-        if line.streams[index].stage != line.streams[index - 1].stage:
-            yield index
+    axes.grid(axis="x", **GRID)
 
 
 def _name_passes(axes: Axes, line: Drawing) -> None:
@@ -245,13 +225,5 @@ def _name_passes(axes: Axes, line: Drawing) -> None:
         return
     axes.axvline(forward, color="black", linewidth=0.8, linestyle="--")
     for place, text in ((0.0, "forward"), (forward, "backward")):
-        axes.annotate(
-            text,
-            (place, 0.75),
-            xytext=(3, -2),
-            textcoords="offset points",
-            va="top",
-            fontsize=8,
-            color=GREY,
-        )
+        note(axes, text, (place, 0.75), (3, -2), va="top", fontsize=8, color=GREY)
     axes.set_ylim(top=0.75)

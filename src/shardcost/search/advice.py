@@ -17,11 +17,11 @@ from shardcost.checks import is_array
 from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError, ShardcostError
 from shardcost.estimate.join import estimate
-from shardcost.estimate.result import Estimate
+from shardcost.estimate.result import Estimate, part_name
 from shardcost.estimate.totals import software_of
 from shardcost.layout import Layout
 from shardcost.model import Model
-from shardcost.search.limit import Limit, is_plural, limit_of, plain_part
+from shardcost.search.limit import Limit, limit_of
 from shardcost.search.steps import (
     KEEP_GPUS,
     Change,
@@ -87,7 +87,7 @@ def advice(
     >>> [step.value for step in found.steps["tp"] if step.outcome.fits]
     [2, 4, 8]
     >>> found.limit.part
-    'products'
+    'gemm'
 
     Args:
         model: A `Model` or the name of one in the catalog.
@@ -109,7 +109,7 @@ def advice(
     try:
         now = _estimate(setup, layout)
     except ShardcostError as error:
-        limit = Limit("layout", 1.0, f"it is impossible: {reason_of(error)}")
+        limit = Limit("layout", 1.0, f"impossible: {reason_of(error)}")
         return Advice(steps, limit, _remedy(setup, None, steps))
     if not now.memory.fits(now.cluster.device):
         return Advice(steps, limit_of(now), _remedy(setup, now, steps))
@@ -130,7 +130,7 @@ def _improvement(setup: Setup, now: Estimate, steps: Steps) -> BestChange | None
     if faster_pct < WORTHWHILE_PCT:
         return None
     times = f"{format_time(now.time_s)} to {format_time(then.time_s)}"
-    words = f"{_renamed(setup, best)}: {_faster(faster_pct)} ({times}), because "
+    words = f"{_renamed(setup, best)}: {_faster(faster_pct)} ({times}), mostly "
     return _told(best, then, words + _fallen(now, then), faster_pct)
 
 
@@ -146,7 +146,7 @@ def _remedy(setup: Setup, now: Estimate | None, steps: Steps) -> BestChange | No
     then = _estimate(setup, best.layout)
     room = then.cluster.device.memory_bytes
     held = f"{format_bytes(then.memory_bytes)} of {format_bytes(room)}"
-    words = f"{_renamed(setup, best)}: fits ({held}), {format_time(then.time_s)} a step"
+    words = f"{_renamed(setup, best)}: fits ({held}), {format_time(then.time_s)} per step"
     faster_pct = None if now is None else 100 * float(now.time_s / then.time_s - 1)
     return _told(best, then, words, faster_pct)
 
@@ -154,7 +154,7 @@ def _remedy(setup: Setup, now: Estimate | None, steps: Steps) -> BestChange | No
 def _faster(faster_pct: float) -> str:
     if faster_pct < _TIMES_FROM_PCT:
         return f"{format_percentage(faster_pct)} faster"
-    return f"{1 + faster_pct / 100:.3g} times as fast"
+    return f"{1 + faster_pct / 100:.3g}x as fast"
 
 
 def _told(change: Change, then: Estimate, words: str, faster_pct: float | None) -> BestChange:
@@ -219,11 +219,8 @@ def _fallen(now: Estimate, then: Estimate) -> str:
     before, after = now.parts_s, then.parts_s
     part = max(before, key=lambda each: float(before[each] - after.get(each, 0.0)))
     left = after.get(part, 0.0)
-    verb = "fall" if is_plural(part) else "falls"
-    was = format_time(before[part])
-    if left < _GONE * before[part]:
-        return f"{plain_part(part)} ({was}) {'go' if is_plural(part) else 'goes'}"
-    return f"{plain_part(part)} {verb} from {was} to {format_time(left)}"
+    then_s = "none" if left < _GONE * before[part] else format_time(left)
+    return f"{part_name(part)} ({format_time(before[part])} to {then_s})"
 
 
 def _renamed(setup: Setup, change: Change) -> str:

@@ -101,31 +101,30 @@ def _words(axis: str, value: Any, scores: Mapping[Any, float | None], worse: str
 
 
 def _in_order(axis: str, value: Any, feasible: Mapping[Any, float], worse: str) -> str:
-    """Return what a number pays until."""
+    """Return up to which value a number helps."""
     values = list(feasible)
     place = values.index(value)
-    pays = "pay" if axis.endswith("s") else "pays"
+    helps = f"more {_named(axis)} {'help' if axis.endswith('s') else 'helps'} up to {value}"
     if place + 1 == len(values):
         before = _compared(values[place - 1], feasible, value, worse)
-        return f"{_named(axis)} {pays} up to {value}, the most that is feasible: {before}"
+        return f"{helps} (the largest feasible); {before}"
     after = _compared(values[place + 1], feasible, value, worse)
-    if not place:
-        return f"{_named(axis)} {value} is best: {after}"
-    return f"{_named(axis)} {pays} until {value}: {after}"
+    return f"{_named(axis)} {value} is best; {after}" if not place else f"{helps}; {after}"
 
 
 def _one_by_one(axis: str, value: Any, feasible: Mapping[Any, float], worse: str) -> str:
     """Return how far behind every other choice is."""
     others = sorted((each for each in feasible if each != value), key=lambda each: feasible[each])
     behind = ", ".join(_compared(each, feasible, value, worse) for each in others)
-    return f"{_named(axis)} {_said(value)} is best: {behind}"
+    return f"{_named(axis)} {_said(value)} is best; {behind}"
 
 
 def _compared(value: Any, feasible: Mapping[Any, float], best: Any, worse: str) -> str:
     behind = feasible[value] / feasible[best] - 1
     if behind < _EQUAL:
-        return f"{_said(value)} does the same"
-    return f"{_said(value)} {worse.format(format_percentage(100 * behind))}"
+        return f"{_said(value)}: the same"
+    more = f"+{format_percentage(100 * behind)}" if behind < 1 else f"{1 + behind:.2g}x the"
+    return f"{_said(value)}: {more} {worse}"
 
 
 def _named(axis: str) -> str:

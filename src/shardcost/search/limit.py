@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from shardcost.estimate.result import BUBBLE, COMMUNICATION, Estimate
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, Estimate, part_name
 from shardcost.search.sensitivity import Gain, gains_of
 from shardcost.units import format_percentage
 
@@ -36,70 +36,50 @@ def limit_of(now: Estimate) -> Limit:
     reason = memory.reason(now.cluster.device)
     if reason is not None:
         largest = max(memory.by_kind().values())
-        return Limit("memory", float(largest / memory.peak_bytes), f"it does not fit: {reason}")
+        return Limit("memory", float(largest / memory.peak_bytes), f"does not fit: {reason}")
     shares = {part: float(each / now.time_s) for part, each in now.parts_s.items()}
     part, second, *_ = sorted(shares, key=lambda each: -shares[each])
-    why = _waits_for(now, part, shares)
-    words = f"{_taken(part)} {format_percentage(100 * shares[part])} of the time{why}"
+    exposed = " (exposed)" if part.endswith(COMMUNICATION) else ""
+    words = f"{part_name(part)}{exposed} {format_percentage(100 * shares[part])} of the time"
+    words += _bound(now, part, shares)
     if shares[second] > 0:
-        words += f"; next {plain_part(second)}, {format_percentage(100 * shares[second])}"
+        words += f"; then {part_name(second)}, {format_percentage(100 * shares[second])}"
     return Limit(part, shares[part], words)
 
 
-def plain_part(part: str) -> str:
-    """Return the name of a part of the time as a sentence has it."""
-    return "the bubble" if part == BUBBLE else part
-
-
-def is_plural(part: str) -> bool:
-    """Return whether the name of a part of the time is of several things."""
-    return part in {"gemm", "elementwise"} or " and " in part
-
-
-def _taken(part: str) -> str:
-    exposed = " that nothing hides" if part.endswith(COMMUNICATION) else ""
-    return f"{plain_part(part)}{exposed} {'take' if is_plural(part) else 'takes'}"
-
-
-def _waits_for(now: Estimate, part: str, shares: Mapping[str, float]) -> str:
-    """Return what the largest part waits for."""
+def _bound(now: Estimate, part: str, shares: Mapping[str, float]) -> str:
+    """Return what bounds the largest part."""
     if part == BUBBLE:
         runs = int(now.program.micro_batches)
         return f": {now.layout.pp} stages fill and drain over {runs} micro-batches"
     if part in _COMPUTE:
-        return _on_device(part, gains_of(now, _MORE)[:2], shares)
+        return _on_device(gains_of(now, _MORE)[:2], shares)
     if part.endswith(COMMUNICATION):
         return _on_links(gains_of(now, _MORE)[2:], shares)
-    return ": the devices wait for the host"
+    return ": the GPUs wait for the host"
 
 
-def _on_device(part: str, gains: Sequence[Gain], shares: Mapping[str, float]) -> str:
-    """Return whether compute waits for arithmetic, for memory, or for kernels to start and end."""
+def _on_device(gains: Sequence[Gain], shares: Mapping[str, float]) -> str:
+    """Return whether compute is bound by FLOP/s, by memory, or by kernels that are too small."""
     first, second = sorted(gains, key=lambda gain: -gain.elasticity)
-    wait = "wait" if is_plural(part) else "waits"
-    taken = sum(shares.get(kind, 0.0) for kind in _COMPUTE)
-    brought = f"{_brings(first)}, of {_named(second)} {format_percentage(second.faster_pct)}"
-    if first.elasticity + second.elasticity < taken / 2:
-        return f", in kernels too small to fill a device: {brought}"
-    return f" and {wait} mostly for {_named(first)}: {brought}"
+    bound = "compute-bound" if first.what == _ARITHMETIC else "memory-bound"
+    if first.elasticity + second.elasticity < sum(shares.get(kind, 0.0) for kind in _COMPUTE) / 2:
+        bound = "in kernels too small to fill the GPU"
+    return f", {bound} ({_brings(first)} faster; {_brings(second)})"
 
 
 def _on_links(links: Sequence[Gain], shares: Mapping[str, float]) -> str:
-    """Return whether communication waits for a link's bandwidth or for its latency.
+    """Return whether communication is bound by a link's bandwidth or by latency.
 
     What all links' bandwidth moves is set against what all communication takes.
     """
     first = max(links, key=lambda gain: gain.elasticity)
     moved = sum(max(0.0, each.elasticity) for each in links)
     exposed = sum(share for part, share in shares.items() if part.endswith(COMMUNICATION))
-    waits = first.what if moved >= exposed / 2 else "latency"
-    return f" and waits mostly for {waits}: {_brings(first)}"
+    bound = "bandwidth-bound" if moved >= exposed / 2 else "latency-bound"
+    return f", {bound} ({_brings(first)} faster)"
 
 
 def _brings(gain: Gain) -> str:
-    more = f"{format_percentage(100 * _MORE)} more {_named(gain)}"
-    return f"{more} makes the step {format_percentage(gain.faster_pct)} faster"
-
-
-def _named(gain: Gain) -> str:
-    return "arithmetic" if gain.what == _ARITHMETIC else gain.what
+    more = format_percentage(100 * _MORE)
+    return f"+{more} {gain.what}: {format_percentage(gain.faster_pct)}"

@@ -54,7 +54,7 @@ class Aim(NamedTuple):
     label: str
     """On the page."""
     worse: str
-    """How much worse a layout is than another."""
+    """What a worse layout takes more of."""
     weight: Callable[[Cluster, Price | None], float] | None
     """What one device-second costs in its unit; None where the time of a step itself counts."""
     shown: Callable[[float], str] | None = None
@@ -69,23 +69,23 @@ def _power_w(cluster: Cluster, _: Price | None) -> float:
 
 
 OBJECTIVES: Final[Mapping[str, Aim]] = {
-    "time": Aim("seconds of a step", "least time", "takes {} longer", None),
+    "time": Aim("step time", "least time", "time", None),
     "throughput": Aim(
-        "tokens per second and GPU",
+        "tokens/s/GPU",
         "most tokens/s/GPU",
-        "takes {} more GPU time per token",
+        "GPU time per token",
         lambda *_: 1.0,
     ),
     "cost": Aim(
-        "money per token",
+        "cost per token",
         "least cost per token",
-        "costs {} more per token",
+        "cost per token",
         lambda cluster, price: price_on(cluster, price) / _SECONDS_PER_HOUR,
     ),
     "energy": Aim(
-        "joules per token",
+        "energy per token",
         "least energy per token",
-        "takes {} more energy per token",
+        "energy per token",
         _power_w,
         format_energy,
     ),
@@ -124,7 +124,7 @@ class Objective:
     """What to make small.
 
     >>> Objective.of("cost", price_per_gpu_hour=2.5).aim.unit
-    'money per token'
+    'cost per token'
     """
 
     name: str = "time"
@@ -206,24 +206,24 @@ class Constraints:
         """Yield each limit as a reason, coded by its name, and where it is broken."""
         time_s = figures.time_s
         if self.max_time_s is not None:
-            words = f"a step above {format_time(self.max_time_s)}"
+            words = f"step above {format_time(self.max_time_s)}"
             yield Reason("max_time_s", words, (self.max_time_s,)), time_s > self.max_time_s
         if self.max_ttft_s is not None:
             first = time_s if figures.ttft_s is None else figures.ttft_s
-            words = f"first token after {format_time(self.max_ttft_s)}"
+            words = f"TTFT above {format_time(self.max_ttft_s)}"
             yield Reason("max_ttft_s", words, (self.max_ttft_s,)), first > self.max_ttft_s
         if self.min_tokens_per_s is not None:
             rate = self.min_tokens_per_s
-            words = f"fewer than {rate:g} tokens/s"
+            words = f"below {rate:g} tokens/s"
             yield Reason("min_tokens_per_s", words, (rate,)), figures.tokens_per_s < rate
         if isinstance(workload, Decode):
             yield from self._of_a_user(time_s / workload.new_tokens)
 
     def _of_a_user(self, token_s: Any) -> Iterator[tuple[Reason, Any]]:
         if self.max_tpot_s is not None:
-            words = f"a token above {format_time(self.max_tpot_s)}"
+            words = f"TPOT above {format_time(self.max_tpot_s)}"
             yield Reason("max_tpot_s", words, (self.max_tpot_s,)), token_s > self.max_tpot_s
         if self.min_tokens_per_s_per_user is not None:
             rate = self.min_tokens_per_s_per_user
-            words = f"fewer than {rate:g} tokens/s per user"
+            words = f"below {rate:g} tokens/s/user"
             yield Reason("min_tokens_per_s_per_user", words, (rate,)), token_s > 1 / rate

@@ -56,7 +56,8 @@ def _found(asked: Fields) -> tuple[Estimate, list[str]]:
 
 def estimate(asked: Fields) -> Any:
     """Return what ``shardcost estimate --json`` prints, and its two lines of heading."""
-    from shardcost.report.estimate import as_data, details, title
+    from shardcost.report.estimate import details, title
+    from shardcost.report.estimate_data import as_data
 
     found, caveats = _found(asked)
     return as_data(found, caveats) | {"title": title(found), "details": details(found)}
@@ -68,7 +69,7 @@ def advice(asked: Fields) -> Any:
     Of a layout that is impossible as well: that is where advice is needed. Where degrees do not
     multiply to the GPUs, it is of replicas alone on as many GPUs, and says why.
     """
-    from shardcost.report.advice import as_data
+    from shardcost.report.estimate_data import advice_as_data
     from shardcost.request import question_of
     from shardcost.search.advice import advice as advice_on
 
@@ -84,17 +85,17 @@ def advice(asked: Fields) -> Any:
         }
         question = question_of(asked | alone, finder)
         limit = {"part": "layout", "share": 1.0, "words": f"it is impossible: {error}"}
-        return as_data(advice_on(*question)) | {"limit": limit, "change": None}
-    return as_data(advice_on(*question))
+        return advice_as_data(advice_on(*question)) | {"limit": limit, "change": None}
+    return advice_as_data(advice_on(*question))
 
 
 def timeline(asked: Fields) -> Any:
     """Return the events of one layer or of one step."""
-    from shardcost.report.timeline import as_data
+    from shardcost.report.estimate_data import timeline_as_data
 
     found, _ = _found(asked)
     _check_drawable(found, MOST_PASSES)
-    return as_data(found, asked["of"])
+    return timeline_as_data(found, asked["of"])
 
 
 def _check_drawable(found: Estimate, most: int) -> None:
@@ -132,16 +133,16 @@ def _values_of(asked: Fields, finder: Pasted, name: str) -> list[Any]:
 
 def roofline(asked: Fields) -> Any:
     """Return the kernels of a layer under the device's roof."""
-    from shardcost.report.roofline import as_data
+    from shardcost.report.estimate_data import roofline_as_data
 
-    return as_data(_found(asked)[0])
+    return roofline_as_data(_found(asked)[0])
 
 
 def messages(asked: Fields) -> Any:
     """Return every collective of a step."""
-    from shardcost.report.messages import as_data
+    from shardcost.report.estimate_data import messages_as_data
 
-    return as_data(_found(asked)[0])
+    return messages_as_data(_found(asked)[0])
 
 
 def collective(asked: Fields) -> Any:
@@ -305,7 +306,7 @@ def trace(asked: Fields) -> Document:
 
 def csv(asked: Fields) -> Document:
     """Return the figures of an estimate as a table."""
-    from shardcost.report.figures_csv import as_csv
+    from shardcost.report.estimate_data import as_csv
 
     found, _ = _found(asked)
     return Document(as_csv(found).encode(), "text/csv; charset=utf-8", "estimate.csv")
@@ -314,10 +315,15 @@ def csv(asked: Fields) -> Document:
 def html(asked: Fields) -> Document:
     """Return the report of an estimate as one page by itself."""
     from shardcost.report.html import as_html
+    from shardcost.search.review import review
+    from shardcost.validate.shipped_points import points_like
 
     found, caveats = _found(asked)
     _check_drawable(found, MOST_PASSES)
-    return Document(as_html(found, caveats).encode(), "text/html; charset=utf-8", "estimate.html")
+    whole = review(found)
+    points = points_like(whole.heaviest.curve) if whole.heaviest else ()
+    content = as_html(whole, points, caveats).encode()
+    return Document(content, "text/html; charset=utf-8", "estimate.html")
 
 
 QUESTIONS: Final[dict[str, Callable[[Fields], Any]]] = {

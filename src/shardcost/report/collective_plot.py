@@ -1,14 +1,12 @@
-"""A sweep over sizes drawn: time and bandwidth of the prediction, and of every path beside it.
+"""A collective over sizes as a picture: predicted time and bandwidth, and the time of every path.
 
-Measurements of the same that ship with the package are open circles, with the name of their set.
-
-Each curve is labelled at its end, in its own colour, so that nobody looks up a legend.
+Measurements that ship with the package are open circles, with the name of their dataset. Every
+curve is labelled at its end, in its own colour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +16,7 @@ from shardcost.collectives.paths import total
 from shardcost.collectives.sweep import switches
 from shardcost.errors import BadValueError
 from shardcost.report.collective import link, title
-from shardcost.report.sketch import COLOURS, GREY, Sketch, check_name, write_sketch
+from shardcost.report.pictures import COLOURS, GREY, GRID, Sketch, label_ticks, note, spread
 from shardcost.units import format_bytes, format_rate, format_time
 from shardcost.validate.shipped_points import Point
 
@@ -34,15 +32,6 @@ _LEAST_GAP_ACROSS: Final = 0.02
 _MOST_TICKS: Final = 11
 
 
-def write_plot(sweep: CollectiveTime, file: Path, points: Sequence[Point] = ()) -> None:
-    """Draw a sweep over sizes, and measured points, into a PNG or SVG file.
-
-    The file appears whole or not at all.
-    """
-    check_name(file)
-    write_sketch(sketch(sweep, points), file)
-
-
 class Mark(NamedTuple):
     """A size to point out on a curve."""
 
@@ -54,15 +43,17 @@ class Mark(NamedTuple):
 def sketch(sweep: CollectiveTime, points: Sequence[Point] = (), mark: Mark | None = None) -> Sketch:
     """Return the picture of a sweep over sizes, and of measured points."""
     if sweep.group.ranks == 1:
-        raise BadValueError("gpus", 1, "at least 2 for a plot: one by itself sends nothing")
-    said = title(sweep, _range(sweep.size_bytes))
-    return Sketch(lambda figure: _fill(figure, sweep, points, mark), (9, 7.5), said, 12)
+        raise BadValueError("gpus", 1, "at least 2 for a plot: a single GPU sends nothing")
+    sizes = sweep.size_bytes
+    heading = title(sweep, f"{format_bytes(sizes[0])} to {format_bytes(sizes[-1])}")
+    return Sketch(lambda figure: _fill(figure, sweep, points, mark), (9, 7.5), heading, 12)
 
 
 def _fill(
     figure: Figure, sweep: CollectiveTime, points: Sequence[Point], mark: Mark | None
 ) -> None:
-    shown = [each for each in points if _is_within(sweep, each)]
+    first, last = sweep.size_bytes[0], sweep.size_bytes[-1]
+    shown = [each for each in points if first <= each.size_bytes <= last]
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     _draw_points(above, shown, [each.time_s for each in shown])
     _draw_points(below, shown, [each.busbw_bytes_per_s for each in shown])
@@ -70,7 +61,7 @@ def _fill(
     _draw_rates(below, sweep, shown)
     for axes in (above, below):
         _mark_switches(axes, sweep)
-        axes.grid(visible=True, color="#dddddd", linewidth=0.5)
+        axes.grid(**GRID)
     _name_switches(above, sweep)
     if mark is not None:
         _draw_mark(above, mark)
@@ -81,7 +72,7 @@ def _fill(
 
 def _draw_times(axes: Axes, sweep: CollectiveTime) -> None:
     """Draw every path thin and the prediction bold, on logarithmic axes, labelled at the end."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     sizes = sweep.size_bytes
     axes.set_xscale("log", base=2)
@@ -97,14 +88,10 @@ def _draw_times(axes: Axes, sweep: CollectiveTime) -> None:
     ends.append(("prediction", float(sweep.time_s[-1]), "black"))
     few_decades = np.log10(axes.get_ylim()[1] / axes.get_ylim()[0]) < 3.5
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few_decades else (1,)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
+    label_ticks(axes.yaxis, format_time)
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("time")
     _label_ends(axes, sizes[-1], ends)
-
-
-def _is_within(sweep: CollectiveTime, point: Point) -> bool:
-    return bool(sweep.size_bytes[0] <= point.size_bytes <= sweep.size_bytes[-1])
 
 
 def _draw_points(axes: Axes, points: Sequence[Point], heights: Sequence[float]) -> None:
@@ -142,24 +129,16 @@ def _draw_mark(axes: Axes, mark: Mark) -> None:
 
 def _draw_rates(axes: Axes, sweep: CollectiveTime, points: Sequence[Point]) -> None:
     """Draw the bus bandwidth of the prediction under the nominal rate of the link."""
-    from matplotlib.ticker import FuncFormatter
-
     nominal = link(sweep)
     rate = float(nominal.bytes_per_s)
     rates = sweep.busbw_bytes_per_s
     axes.plot(sweep.size_bytes, rates, color="black", linewidth=2.6)
     axes.axhline(rate, color=GREY, linestyle="--", linewidth=1)
-    axes.annotate(
-        f"{format_rate(rate)}: {nominal.name}, nominal",
-        (0.01, rate),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 4),
-        textcoords="offset points",
-        color=GREY,
-    )
+    label = f"{format_rate(rate)}: {nominal.name}, nominal"
+    note(axes, label, (0.01, rate), (0, 4), xycoords=("axes fraction", "data"), color=GREY)
     measured = [each.busbw_bytes_per_s for each in points]
     axes.set_ylim(0, 1.15 * max(rate, float(rates.max()), *measured))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_rate(value)))
+    label_ticks(axes.yaxis, format_rate)
     axes.set_ylabel("bus bandwidth")
 
 
@@ -181,36 +160,6 @@ def _label_ends(axes: Axes, size: float, ends: list[tuple[str, float, str]]) -> 
         )
 
 
-def spread(heights: list[float], gap: float) -> list[float]:
-    """Return heights moved as little as needs be so that any two are at least `gap` apart.
-
-    >>> spread([0.5, 0.1, 0.5], gap=0.2)
-    [0.4, 0.1, 0.6]
-    """
-    order = sorted(range(len(heights)), key=lambda index: heights[index])
-    clusters: list[list[int]] = []
-    for index in order:
-        clusters.append([index])
-        while len(clusters) > 1 and _overlap(clusters[-2], clusters[-1], heights, gap):
-            clusters[-2:] = [clusters[-2] + clusters[-1]]
-    moved = list(heights)
-    for cluster in clusters:
-        for index, height in zip(cluster, _stacked(cluster, heights, gap), strict=True):
-            moved[index] = round(height, 6)
-    return moved
-
-
-def _overlap(lower: list[int], upper: list[int], heights: list[float], gap: float) -> bool:
-    highest, lowest = _stacked(lower, heights, gap)[-1], _stacked(upper, heights, gap)[0]
-    return lowest - highest < gap
-
-
-def _stacked(cluster: list[int], heights: list[float], gap: float) -> list[float]:
-    """Return a cluster's heights one gap apart, around the mean of what they were."""
-    middle = sum(heights[index] for index in cluster) / len(cluster)
-    return [middle + gap * (place - (len(cluster) - 1) / 2) for place in range(len(cluster))]
-
-
 def _mark_switches(axes: Axes, sweep: CollectiveTime) -> None:
     """Draw a line where another path takes over, and a dot on the prediction."""
     values = sweep.time_s if axes.get_yscale() == "log" else sweep.busbw_bytes_per_s
@@ -225,12 +174,12 @@ def _name_switches(axes: Axes, sweep: CollectiveTime) -> None:
     to_axes = axes.transData + axes.transAxes.inverted()
     places = [float(to_axes.transform((each.size_bytes, 1))[0]) for each in found]
     for each, place in zip(found, spread(places, _LEAST_GAP_ACROSS), strict=True):
-        axes.annotate(
+        note(
+            axes,
             f"{each.algorithm} {each.protocol} from {_about(each.size_bytes)}",
             (place, 1),
+            (-3, -3),
             xycoords="axes fraction",
-            xytext=(-3, -3),
-            textcoords="offset points",
             rotation=90,
             ha="right",
             va="top",
@@ -247,13 +196,9 @@ def _about(size_bytes: float) -> str:
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
 
 
-def _range(sizes: Any) -> str:
-    return f"{format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
-
-
 def _label_sizes(axes: Axes, sizes: Any) -> None:
     """Put ticks at powers of two, few enough to be read."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, NullLocator
 
     first, last = int(np.ceil(np.log2(sizes[0]))), int(np.floor(np.log2(sizes[-1])))
     step = max(1, -(-(last - first + 1) // _MOST_TICKS))
@@ -261,5 +206,5 @@ def _label_sizes(axes: Axes, sizes: Any) -> None:
         FixedLocator([2.0**power for power in range(first, last + 1, step)])
     )
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
-    axes.set_xlabel("size of the buffer")
+    label_ticks(axes.xaxis, format_bytes)
+    axes.set_xlabel("buffer size")

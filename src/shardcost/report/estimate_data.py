@@ -1,0 +1,291 @@
+"""The views of one estimate as plain data: JSON of the command line and the page, and CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final
+
+from shardcost.estimate.events import Drawing, Event, check
+from shardcost.estimate.interval import interval_of, ranges_of
+from shardcost.estimate.layer_timeline import layer_timeline
+from shardcost.estimate.messages import messages
+from shardcost.estimate.result import FLOP_CONVENTION, Estimate
+from shardcost.estimate.roofline import Kernel, roofline
+from shardcost.estimate.step_timeline import step_timeline
+from shardcost.memory.footprint import KINDS
+from shardcost.report import interval
+from shardcost.report.describe import as_data as noun_as_data
+from shardcost.report.describe import plain
+from shardcost.report.estimate import bytes_by_link
+
+if TYPE_CHECKING:
+    from shardcost.search.advice import Advice
+    from shardcost.search.steps import Step
+
+CSV_HEAD: Final = ("figure", "value", "unit", "low", "high")
+_UNITS: Final = (
+    ("tokens_per_s_per_gpu", "tokens/s/GPU"),
+    ("tokens_per_s_per_user", "tokens/s"),
+    ("tokens_per_s", "tokens/s"),
+    ("_s", "s"),
+    ("bytes", "bytes"),
+    ("_j", "J"),
+    ("flops", "FLOP"),
+    ("flops_full_attention", "FLOP"),
+)
+"""How the name of a figure ends, and its unit; shares and counts have none."""
+_SECONDS: Final = ("parts.", "compute.by_kind.")
+_BYTES: Final = ("memory.by_kind.", "memory.stages.")
+_LEFT_OUT: Final = ("intervals", "interval", "low_s", "high_s")
+"""Data that have columns of their own."""
+ROOFLINE_CONVENTION: Final = (
+    "Bytes: each operand and the result once, and the KV cache as far as it is read. Elementwise"
+    " kernels count no FLOP; their share is that of the memory bandwidth."
+)
+
+
+def as_data(estimate: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the report as plain data."""
+    network = estimate.cluster.network
+    data = {
+        "model": estimate.model.name,
+        "parameters": estimate.model.parameters,
+        "cluster": estimate.cluster.name,
+        "network": None if network is None else network.name,
+        "software": estimate.software.name,
+        "gpus": estimate.devices,
+        "layout": noun_as_data(estimate.layout),
+        "workload": {"phase": estimate.workload.phase, **noun_as_data(estimate.workload)},
+        "time_s": estimate.time_s,
+        **interval.as_data(interval_of(estimate)),
+        "memory_bytes": estimate.memory_bytes,
+        **_rates_as_data(estimate),
+        "parts": dict(estimate.parts_s),
+        "compute": {
+            "total_s": sum(estimate.compute_s.values()),
+            "by_kind": dict(estimate.compute_s),
+            "model_flops": estimate.flops,
+            "model_flops_full_attention": estimate.flops_full_attention,
+            "hardware_flops": estimate.hardware_flops,
+        },
+        "comm": _comm_as_data(estimate),
+        "memory": _memory_as_data(estimate),
+        "intervals": {name: each._asdict() for name, each in ranges_of(estimate).items()},
+        "warnings": list(estimate.warnings),
+        "notes": list(caveats),
+    }
+    return plain(data)
+
+
+def _rates_as_data(estimate: Estimate) -> dict[str, Any]:
+    return {
+        "tokens_per_s": estimate.tokens_per_s,
+        "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
+        "mfu": estimate.mfu,
+        "mfu_full_attention": estimate.mfu_full_attention,
+        "hfu": estimate.hfu,
+        "flop_convention": FLOP_CONVENTION,
+        "ttft_s": estimate.ttft_s,
+        "tpot_s": estimate.tpot_s,
+        "tokens_per_s_per_user": estimate.tokens_per_s_per_user,
+        "energy_j": estimate.energy_j,
+    }
+
+
+def _comm_as_data(estimate: Estimate) -> dict[str, Any]:
+    sent = estimate.traffic.by_group
+    return {
+        "total_s": sum(estimate.comm_s.values()),
+        "exposed_s": sum(estimate.exposed_s.values()),
+        "hidden_s": sum(estimate.hidden_s.values()),
+        "share": estimate.comm_share,
+        "bytes": sum(sent.values()),
+        "by_group": {
+            group: {
+                "total_s": estimate.comm_s.get(group, 0.0),
+                "exposed_s": estimate.exposed_s.get(group, 0.0),
+                "hidden_s": estimate.hidden_s.get(group, 0.0),
+                "bytes": sent.get(group, 0.0),
+            }
+            for group in {**estimate.comm_s, **sent}
+        },
+        "by_link": {
+            name: {"bytes": size, "utilisation": estimate.link_utilisation[name]}
+            for name, size in bytes_by_link(estimate).items()
+        },
+        "ratios_per_layer": dict(estimate.ratios),
+    }
+
+
+def _memory_as_data(estimate: Estimate) -> dict[str, Any]:
+    memory, device = estimate.memory, estimate.cluster.device
+    worst = str(memory.worst_stage)
+    return {
+        "peak_bytes": memory.peak_bytes,
+        "capacity_bytes": device.memory_bytes,
+        "fits": memory.fits(device),
+        "reason": memory.reason(device),
+        "fullest_stage": worst,
+        "moment": str(memory.stages[worst].moment),
+        "by_kind": memory.by_kind(),
+        "stages": {
+            name: {kind: getattr(stage, kind) for kind in KINDS}
+            | {"total": stage.total, "moment": str(stage.moment)}
+            for name, stage in memory.stages.items()
+        },
+    }
+
+
+def as_csv(estimate: Estimate) -> str:
+    """Return every figure of an estimate as a line: name, value, unit and interval."""
+    data = as_data(estimate)
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(CSV_HEAD)
+    for name, value in _flat({k: v for k, v in data.items() if k not in _LEFT_OUT}):
+        known = data["intervals"].get(name, {})
+        shown = _harmless(value) if isinstance(value, str) else value
+        lines.writerow((name, shown, _unit(name, value), known.get("low"), known.get("high")))
+    return text.getvalue()
+
+
+def _harmless(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula: a model's name may be anything."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
+
+
+def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested data with their paths, without those that are None."""
+    if isinstance(data, Mapping | list):
+        items = data.items() if isinstance(data, Mapping) else enumerate(data)
+        for key, value in items:
+            yield from _flat(value, f"{path}.{key}" if path else f"{key}")
+    elif data is not None:
+        yield path, data
+
+
+def _unit(name: str, value: Any) -> str:
+    if isinstance(value, str | bool):
+        return ""
+    if name.startswith(_SECONDS):
+        return "s"
+    if name.startswith(_BYTES):
+        return "bytes"
+    return next((unit for end, unit in _UNITS if name.endswith(end)), "")
+
+
+def messages_as_data(estimate: Estimate) -> dict[str, Any]:
+    """Return every collective of one step, the one that takes most time first."""
+
+    def number(value: float) -> float:
+        return int(value) if float(value).is_integer() else value
+
+    return {
+        "messages": [
+            asdict(each) | {"size_bytes": number(each.size_bytes), "count": number(each.count)}
+            for each in messages(estimate)
+        ]
+    }
+
+
+def roofline_as_data(estimate: Estimate) -> dict[str, Any]:
+    """Return the roof of the device and every kernel of a layer under it."""
+    roof = roofline(estimate)
+    return {
+        "device": roof.device,
+        "dtype": roof.dtype,
+        "peak_flop_per_s": roof.peak_flop_per_s,
+        "peaks_flop_per_s": roof.peaks,
+        "memory_bytes_per_s": roof.memory_bytes_per_s,
+        "ridge_flop_per_byte": roof.ridge_flop_per_byte,
+        "layers": roof.layers,
+        "time_s": roof.time_s,
+        "share_of_roof": roof.share_of_roof,
+        "convention": ROOFLINE_CONVENTION,
+        "operations": [_kernel_as_data(each) for each in roof.kernels],
+    }
+
+
+_KERNEL: Final = (
+    *("name", "kind", "pass:during", "count", "dtype", "flops", "bytes:moved_bytes", "time_s"),
+    *("roof_s", "intensity", "flop_per_s", "bytes_per_s", "roof_flop_per_s", "share_of_roof"),
+    "limit",
+)
+"""Keys of a kernel, each with its attribute where that is named otherwise."""
+
+
+def _kernel_as_data(kernel: Kernel) -> dict[str, Any]:
+    pairs = (each.partition(":") for each in _KERNEL)
+    return {key: getattr(kernel, attribute or key) for key, _, attribute in pairs}
+
+
+def drawing_of(estimate: Estimate, of: str = "step") -> Drawing:
+    """Return the timeline of one step, or of one layer.
+
+    Raises:
+        UnknownNameError: `of` is neither ``step`` nor ``layer``.
+        BadTypeError: The estimate is of an array of layouts.
+    """
+    check(estimate, of)
+    return step_timeline(estimate) if of == "step" else layer_timeline(estimate)
+
+
+def timeline_as_data(estimate: Estimate, of: str = "step") -> dict[str, Any]:
+    """Return a timeline; an event's stream is the index of one."""
+    drawing = drawing_of(estimate, of)
+    places = {(each.stage, each.stream): index for index, each in enumerate(drawing.streams)}
+    return {
+        "of": drawing.of,
+        "title": drawing.title,
+        "span_s": drawing.span_s,
+        "cut": drawing.cut or False,
+        "streams": [each._asdict() for each in drawing.streams],
+        "events": [_event(each, places[each.stage, each.stream]) for each in drawing.events],
+        "totals": dict(drawing.totals),
+    }
+
+
+def _event(event: Event, stream: int) -> dict[str, Any]:
+    data = event._asdict() | {"stream": stream, "pass": event.passing}
+    return {key: value for key, value in data.items() if key not in {"stage", "passing"}}
+
+
+def advice_as_data(advice: Advice) -> dict[str, Any]:
+    """Return what each single step of each axis would bring, the limit, and the best change."""
+    change = advice.change
+    return plain(
+        {
+            "steps": {
+                axis: [_step_as_data(step) for step in steps]
+                for axis, steps in advice.steps.items()
+            },
+            "limit": advice.limit._asdict(),
+            "change": None
+            if change is None
+            else {
+                "set": dict(change.patch),
+                "words": change.words,
+                "time_s": change.time_s,
+                "tokens_per_s_per_gpu": change.tokens_per_s_per_gpu,
+                "faster_pct": change.faster_pct,
+            },
+        }
+    )
+
+
+def _step_as_data(step: Step) -> dict[str, Any]:
+    outcome = step.outcome
+    return {
+        "value": step.value,
+        "possible": outcome.possible,
+        "fits": outcome.fits,
+        "reason": outcome.reason and outcome.reason.message,
+        "code": outcome.reason and outcome.reason.code,
+        "time_s": outcome.time_s,
+        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+        "current": step.current,
+        "set": dict(step.patch),
+    }
