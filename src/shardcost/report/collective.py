@@ -12,7 +12,7 @@ from shardcost.catalog import tuner_table
 from shardcost.cluster import Link, Source
 from shardcost.collectives import engine_kernels
 from shardcost.collectives.bounds import nominal_rate
-from shardcost.collectives.calibration import Calibration, given
+from shardcost.collectives.calibration import given
 from shardcost.collectives.interval import interval_of
 from shardcost.collectives.library_time import TUNER, CollectiveTime, name_and_version
 from shardcost.collectives.paths import total
@@ -61,7 +61,7 @@ _NEGLIGIBLE: Final = 1e-3
 
 
 class Alternative(NamedTuple):
-    """A path that can run, what it takes, and what the library knows of it."""
+    """A path that can run, its time, and the library's own rule on it."""
 
     path: PathName
     time_s: float
@@ -74,7 +74,7 @@ class Alternative(NamedTuple):
 
 
 def title(result: CollectiveTime, subject: str) -> str:
-    """Return what was asked, such as ``all_reduce of 64 MiB over 8 x h100_sxm, nccl``."""
+    """Return the request, such as ``all_reduce of 64 MiB over 8 x h100_sxm, nccl``."""
     group = result.group
     nodes = f" on {group.nodes} nodes" if group.nodes > 1 else ""
     network = f" ({group.cluster.network.name})" if group.domains > 1 else ""  # type: ignore[union-attr]
@@ -110,7 +110,7 @@ def as_data(result: CollectiveTime) -> dict[str, Any]:
         "size_bytes": number(result.size_bytes),
         **_answer(result),
         "link": {**link(result)._asdict(), "source": link(result).source._asdict()},
-        "alternatives": [_alternative_as_data(each) for each in alternatives(result)],
+        "alternatives": [_alternative_as_data(path) for path in alternatives(result)],
         "parts": {part.name: part.value for part in parts(result)},
         "formulas": [
             {
@@ -133,24 +133,26 @@ def parts(result: CollectiveTime) -> list[Receipt]:
 
 def sweep_as_text(result: CollectiveTime) -> str:
     """Return the report on many sizes for a terminal; says where the library switches paths."""
-    found = _rows(result)
+    sizes = _rows(result)
     cells = [
         (
-            exact_bytes(each["size_bytes"]),
-            format_time(each["time_s"]),
-            f"{each['algorithm']} {each['protocol']}",
-            *_rates_as_text(each),
+            exact_bytes(row["size_bytes"]),
+            format_time(row["time_s"]),
+            f"{row['algorithm']} {row['protocol']}",
+            *_rates_as_text(row),
         )
-        for each in found
+        for row in sizes
     ]
     room = width() - sum(max(map(len, column)) + 2 for column in zip(_HEAD, *cells, strict=True))
-    most = max(1.0, *(each["link_share"] for each in found))
-    bars = _bars([each["link_share"] / most for each in found], room - len(_SWITCH) - 1)
-    switched = {each.place for each in switches(result)}
-    rows = [
-        (*row, _marked(drawn) if place in switched else drawn.rstrip())
-        for place, (row, drawn) in enumerate(zip(cells, bars, strict=True))
-    ]
+    most = max(1.0, *(row["link_share"] for row in sizes))
+    wide = min(room - len(_SWITCH) - 1, _WIDEST_BAR)
+    switched = {switch.place for switch in switches(result)}
+    rows = []
+    for place, (row, cell) in enumerate(zip(sizes, cells, strict=True)):
+        drawn = bar(row["link_share"] / most, wide) if wide >= _NARROWEST_BAR else ""
+        if place in switched:
+            drawn = f"{drawn.ljust(wide)} {_SWITCH}" if wide >= _NARROWEST_BAR else _SWITCH
+        rows.append((*cell, drawn))
     return "\n\n".join(
         [
             heading(paragraph(title(result, f"{rows[0][0]} to {rows[-1][0]}"), "  ")),
@@ -160,18 +162,8 @@ def sweep_as_text(result: CollectiveTime) -> str:
     )
 
 
-def _bars(shares: list[float], room: int) -> list[str]:
-    """Return a bar for each share, all as wide as there is room for; none where that is little."""
-    wide = min(room, _WIDEST_BAR)
-    return [bar(share, wide).ljust(wide) if wide >= _NARROWEST_BAR else "" for share in shares]
-
-
-def _marked(drawn: str) -> str:
-    return f"{drawn} {_SWITCH}" if drawn else _SWITCH
-
-
 def _curve(result: CollectiveTime, sweep: CollectiveTime) -> str:
-    """Return the bus bandwidth over sizes as a line, the size that was asked in brackets."""
+    """Return the bus bandwidth over sizes as a line, the requested size in brackets."""
     sizes = sweep.size_bytes
     place = int(np.argmin(np.abs(np.log(sizes / result.size_bytes))))
     drawn = sparkline(sweep.busbw_bytes_per_s.tolist(), mark=place)
@@ -192,32 +184,26 @@ def curves_as_data(sweep: CollectiveTime, points: Iterable[Point] = ()) -> dict[
     """Return a sweep over sizes as columns, one entry per size, and measured points beside it."""
     if sweep.group.ranks == 1:
         raise BadValueError("gpus", 1, "at least 2 for a curve: one by itself sends nothing")
-    found, nominal = interval_of(sweep), link(sweep)
+    nominal = link(sweep)
     return {
         **question_as_data(sweep),
-        "size_bytes": [number(size) for size in sweep.size_bytes],
-        "time_s": sweep.time_s.tolist(),
-        "low_s": found.low_s.tolist(),
-        "high_s": found.high_s.tolist(),
-        "interval": interval.about(found),
+        **_columns(sweep),
+        "interval": interval.about(interval_of(sweep)),
         "bound_s": np.broadcast_to(sweep.bound_s, sweep.time_s.shape).tolist(),
-        "busbw_bytes_per_s": sweep.busbw_bytes_per_s.tolist(),
-        "algorithm": sweep.algorithm.tolist(),
-        "protocol": sweep.protocol.tolist(),
         "paths": [
             {"algorithm": path[0], "protocol": path[1], "time_s": _path_column(total(parts), sweep)}
             for path, parts in sweep.paths.items()
         ],
         "switches": [
             {
-                "size_bytes": number(each.size_bytes),
-                "algorithm": each.algorithm,
-                "protocol": each.protocol,
+                "size_bytes": number(switch.size_bytes),
+                "algorithm": switch.algorithm,
+                "protocol": switch.protocol,
             }
-            for each in switches(sweep)
+            for switch in switches(sweep)
         ],
         "link": {"bytes_per_s": nominal.bytes_per_s, "name": nominal.name},
-        "points": [each._asdict() | {"size_bytes": number(each.size_bytes)} for each in points],
+        "points": [point._asdict() | {"size_bytes": number(point.size_bytes)} for point in points],
         "notes": notes(sweep),
     }
 
@@ -225,7 +211,7 @@ def curves_as_data(sweep: CollectiveTime, points: Iterable[Point] = ()) -> dict[
 def _path_column(times: Any, sweep: CollectiveTime) -> list[float | None]:
     """Return the seconds of a path at each size; None where it cannot run."""
     cells = np.broadcast_to(times, sweep.time_s.shape)
-    return [float(each) if np.isfinite(each) else None for each in cells]
+    return [float(cell) if np.isfinite(cell) else None for cell in cells]
 
 
 def link(result: CollectiveTime) -> Link:
@@ -267,8 +253,8 @@ def alternatives(result: CollectiveTime) -> list[Alternative]:
 
 def weights(result: CollectiveTime) -> dict[PathName, float]:
     """Return how much each path counts, of 1. For one cell only."""
-    found = {path: float(each) for path, each in result.weights.items()}
-    return {path: each / sum(found.values()) for path, each in found.items()}
+    total_weight = sum(map(float, result.weights.values()))
+    return {path: float(weight) / total_weight for path, weight in result.weights.items()}
 
 
 def why(result: CollectiveTime) -> str:
@@ -294,7 +280,7 @@ def why(result: CollectiveTime) -> str:
 
 
 def question_as_data(result: CollectiveTime) -> dict[str, Any]:
-    """Return what was asked, but for the size."""
+    """Return the request, but for the size."""
     group = result.group
     return {
         "collective": result.collective,
@@ -323,24 +309,29 @@ def _answer(result: CollectiveTime) -> dict[str, Any]:
 
 
 def _interval_as_data(result: CollectiveTime) -> dict[str, Any]:
-    found = interval_of(result)
-    return interval.as_data(found._replace(low_s=float(found.low_s), high_s=float(found.high_s)))
+    ends = interval_of(result)
+    return interval.as_data(ends._replace(low_s=float(ends.low_s), high_s=float(ends.high_s)))
 
 
-def _rows(result: CollectiveTime) -> list[dict[str, Any]]:
-    """Return the answer of every cell of a sweep."""
-    found = interval_of(result)
-    columns = {
-        "size_bytes": [number(size) for size in result.size_bytes],
-        "time_s": result.time_s.tolist(),
-        "low_s": found.low_s.tolist(),
-        "high_s": found.high_s.tolist(),
-        "algorithm": result.algorithm.tolist(),
-        "protocol": result.protocol.tolist(),
-        "algbw_bytes_per_s": result.algbw_bytes_per_s.tolist(),
-        "busbw_bytes_per_s": result.busbw_bytes_per_s.tolist(),
-        "link_share": result.link_share.tolist(),
+def _columns(sweep: CollectiveTime) -> dict[str, list[Any]]:
+    """Return the times and rates of a sweep, an entry for each size."""
+    ends = interval_of(sweep)
+    return {
+        "size_bytes": [number(size) for size in sweep.size_bytes],
+        "time_s": sweep.time_s.tolist(),
+        "low_s": ends.low_s.tolist(),
+        "high_s": ends.high_s.tolist(),
+        "algorithm": sweep.algorithm.tolist(),
+        "protocol": sweep.protocol.tolist(),
+        "algbw_bytes_per_s": sweep.algbw_bytes_per_s.tolist(),
+        "busbw_bytes_per_s": sweep.busbw_bytes_per_s.tolist(),
+        "link_share": sweep.link_share.tolist(),
     }
+
+
+def _rows(sweep: CollectiveTime) -> list[dict[str, Any]]:
+    """Return the same by size."""
+    columns = _columns(sweep)
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -348,27 +339,26 @@ def _foundation(result: CollectiveTime) -> dict[str, Any]:
     return {
         "notes": notes(result),
         "calibrations": [
-            noun_as_data(each)
-            | {"constants": given(each.constants), "stated_by": str(each.source())}
-            for each in result.calibrations
+            noun_as_data(own) | {"constants": given(own.constants), "stated_by": str(own.source())}
+            for own in result.calibrations
         ],
     }
 
 
-def _alternative_as_data(each: Alternative) -> dict[str, Any]:
-    limited = each.limit_bytes is not None and np.isfinite(each.limit_bytes)
+def _alternative_as_data(alternative: Alternative) -> dict[str, Any]:
+    limit = alternative.limit_bytes
     return {
-        "algorithm": each.path[0],
-        "protocol": each.path[1],
-        "time_s": each.time_s,
-        "weight": each.weight,
-        "nccl_estimate_s": each.estimate_s,
-        "limit_bytes": each.limit_bytes if limited else None,
+        "algorithm": alternative.path[0],
+        "protocol": alternative.path[1],
+        "time_s": alternative.time_s,
+        "weight": alternative.weight,
+        "nccl_estimate_s": alternative.estimate_s,
+        "limit_bytes": limit if limit is not None and np.isfinite(limit) else None,
     }
 
 
 def notes(result: CollectiveTime) -> list[str]:
-    """Return what to mind about a prediction."""
+    """Return the caveats of a prediction."""
     if result.group.ranks == 1:
         return [_NOTHING_TO_SEND]
     beyond = np.any(result.link_share > 1)
@@ -423,14 +413,14 @@ def _mixture_in_words(result: CollectiveTime) -> str:
     if len(counted) == 1:
         eager = result.mode == "eager"
         return "per call, each launched by the host" if eager else "per call, one after another"
-    shares = ", ".join(f"{100 * each.weight:.1f} % {' '.join(each.path)}" for each in counted)
+    shares = ", ".join(f"{100 * path.weight:.1f} % {' '.join(path.path)}" for path in counted)
     return f"near a switch, so a mean: {shares}"
 
 
 def _counted_paths(result: CollectiveTime) -> list[Alternative]:
     """Return the paths that count in a prediction, the heaviest first."""
-    counted = [each for each in alternatives(result) if each.weight > _NEGLIGIBLE]
-    return sorted(counted, key=lambda each: -each.weight)
+    counted = [path for path in alternatives(result) if path.weight > _NEGLIGIBLE]
+    return sorted(counted, key=lambda path: -path.weight)
 
 
 def _alternatives_table(result: CollectiveTime) -> str:
@@ -438,12 +428,12 @@ def _alternatives_table(result: CollectiveTime) -> str:
     own = float(total(result.paths[runs]))
     rows = [
         (
-            " ".join(each.path),
-            format_time(each.time_s),
-            "runs" if each.path == runs else _compared(each.time_s / own),
-            _known_of(each),
+            " ".join(path.path),
+            format_time(path.time_s),
+            "runs" if path.path == runs else _compared(path.time_s / own),
+            _rule_on(path),
         )
-        for each in alternatives(result)
+        for path in alternatives(result)
     ]
     known = "the library's rule" if any(row[3] for row in rows) else ""
     return table(("path", "time", "compared", known), rows, right="12")
@@ -454,11 +444,11 @@ def _compared(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.0f} %" if ratio < 3 else f"x {ratio:.3g}"
 
 
-def _known_of(each: Alternative) -> str:
+def _rule_on(path: Alternative) -> str:
     """Return what the library itself goes by: NCCL's estimate, or the engine's limit."""
-    if each.limit_bytes is not None:
-        return f"up to {format_bytes(each.limit_bytes)}"
-    return "" if each.estimate_s is None else f"NCCL expects {format_time(each.estimate_s)}"
+    if path.limit_bytes is not None:
+        return f"up to {format_bytes(path.limit_bytes)}"
+    return "" if path.estimate_s is None else f"NCCL expects {format_time(path.estimate_s)}"
 
 
 def _explanation(result: CollectiveTime) -> list[str]:
@@ -505,20 +495,19 @@ def _symbols_table(result: CollectiveTime) -> list[str]:
 
 
 def _remarks(result: CollectiveTime, *, cited: bool = False) -> list[str]:
-    """Return what to mind, and how well the constants fit unless they are cited already.
+    """Return caveats, and how well the constants fit unless they are cited already.
 
-    One GPU needs no constants; those that are carried over are among the notes.
+    One GPU needs no constants; inherited ones are among the notes.
     """
     said = [f"Note: {note}" for note in notes(result)]
     if not cited and result.group.ranks > 1:
-        said += [f"Fit of {_fit(each)}" for each in result.calibrations if not each.inherited_from]
-    return ["\n".join(paragraph(each, "  ") for each in said)] if said else []
-
-
-def _fit(calibration: Calibration) -> str:
-    fit = calibration.fit
-    errors = f"median error {fit.median_pct:.1f} %, p90 {fit.p90_pct:.1f} %"
-    return f"{subject(calibration)}: {fit.rows:,} rows, {errors}"
+        said += [
+            f"Fit of {subject(own)}: {own.fit.rows:,} rows, median error"
+            f" {own.fit.median_pct:.1f} %, p90 {own.fit.p90_pct:.1f} %"
+            for own in result.calibrations
+            if not own.inherited_from
+        ]
+    return ["\n".join(paragraph(line, "  ") for line in said)] if said else []
 
 
 def exact_bytes(size_bytes: float) -> str:
