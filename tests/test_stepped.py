@@ -103,6 +103,23 @@ def test_a_ring_step_by_step() -> None:
     assert found.traffic.sent.tolist() == [6000.0] * 4
 
 
+def test_steps_are_labelled_by_their_phase_and_the_least_by_its_formula() -> None:
+    data = as_data(stepped("all_reduce", "ring", 4, 4000))
+    gather = ["all-gather phase"] * 3
+    assert [step["phase"] for step in data["steps"]] == ["reduce-scatter phase"] * 3 + gather
+    assert data["totals"]["least_in_words"] == "2 (n - 1)/n of the buffer"
+    sends = as_data(stepped("send_recv", "direct", 4, 4000))
+    assert sends["steps"][0]["phase"] is None
+    assert sends["totals"]["least_in_words"] == "the buffer"
+    tree = as_data(stepped("all_reduce", "binary_tree", 4, 4000))
+    assert tree["steps"][0]["phase"] == "up the tree, adding"
+
+
+@every_algorithm
+def test_phases_belong_to_all_reduces(collective: str, algorithm: str) -> None:
+    assert ALGORITHMS[collective, algorithm].phases is None or collective == "all_reduce"
+
+
 def test_on_a_cluster_the_time_is_bytes_over_the_rate() -> None:
     pytest.importorskip("networkx")
     found = stepped("all_reduce", "ring", 8, 64_000_000, Cluster.named("h100_sxm"))

@@ -9,7 +9,7 @@ from shardcost.collectives.exact.algorithms import ALGORITHMS
 from shardcost.collectives.exact.closed_forms import SYMBOLS
 from shardcost.collectives.exact.schedule import Ints
 from shardcost.collectives.exact.simulate import Simulation
-from shardcost.collectives.exact.stepped import Move, Stage, Stepped
+from shardcost.collectives.exact.stepped import Stage, Stepped
 from shardcost.units import format_bytes
 
 _LETTER: Final = re.compile(r"[A-Za-z]")
@@ -33,58 +33,59 @@ def algorithms() -> list[dict[str, Any]]:
     return list(listed.values())
 
 
-def as_data(found: Stepped) -> dict[str, Any]:
+def as_data(stepped: Stepped) -> dict[str, Any]:
     """Return the steps, what everyone holds after each, the bytes of every pair and link."""
-    steps, simulation = found.schedule, found.simulation
+    steps, simulation = stepped.schedule, stepped.simulation
     return {
         "collective": steps.collective,
         "algorithm": steps.algorithm,
-        "title": found.algorithm.title,
+        "title": stepped.algorithm.title,
         "ranks": steps.ranks,
-        "participants": _participants(found),
+        "participants": _participants(stepped),
         "chunks": steps.chunks,
-        "pieces": found.pieces,
-        "shape": None if found.shape is None else list(found.shape),
-        "size_bytes": found.size_bytes,
-        "complete": found.complete,
-        "owners": list(found.owners),
-        "start": found.start_contributions.tolist(),
-        "start_sets": _sets(found, found.start),
-        "steps": [_stage_as_data(found, each) for each in found.stages],
+        "pieces": stepped.pieces,
+        "shape": None if stepped.shape is None else list(stepped.shape),
+        "size_bytes": stepped.size_bytes,
+        "complete": stepped.complete,
+        "owners": list(stepped.owners),
+        "start": stepped.start_contributions.tolist(),
+        "start_sets": _sets(stepped, stepped.start),
+        "steps": [_stage_as_data(stepped, stage) for stage in stepped.stages],
         "links": [
-            {"source": each.source, "target": each.target, "bytes": each.size_bytes}
-            | ({} if each.route is None else {"route": list(each.route)})
-            for each in found.lanes
+            {"source": lane.source, "target": lane.target, "bytes": lane.size_bytes}
+            | ({} if lane.route is None else {"route": list(lane.route)})
+            for lane in stepped.lanes
         ],
         "totals": {
-            "steps": found.traffic.steps,
-            "bytes_per_rank": found.most_sent_bytes,
-            "least_bytes_per_rank": found.least_sent_bytes,
-            "sent": found.traffic.sent.tolist(),
-            "received": found.traffic.received.tolist(),
+            "steps": stepped.traffic.steps,
+            "bytes_per_rank": stepped.most_sent_bytes,
+            "least_bytes_per_rank": stepped.least_sent_bytes,
+            "least_in_words": _least_in_words(stepped),
+            "sent": stepped.traffic.sent.tolist(),
+            "received": stepped.traffic.received.tolist(),
             "time_s": None if simulation is None else simulation.time_s,
             "busiest": None if simulation is None else simulation.busiest.name,
             "utilisation": None if simulation is None else simulation.busiest.utilisation,
         },
         "topology": None if simulation is None else _topology_as_data(simulation),
-        "formula": formula(found),
-        "numbers": numbers(found),
-        "symbols": _symbols(found),
-        "paper": found.algorithm.paper,
+        "formula": formula(stepped),
+        "numbers": numbers(stepped),
+        "symbols": _symbols(stepped),
+        "paper": stepped.algorithm.paper,
         "notes": [] if simulation is None else [_NOMINAL],
     }
 
 
-def formula(found: Stepped) -> str:
+def formula(stepped: Stepped) -> str:
     """Return what an algorithm takes, as people write it: latency of steps, bytes over a rate."""
-    steps, share = factor(found.form.steps), factor(found.form.port)
-    return f"time = {steps}{_alpha(found)} + {share}M / B"
+    steps, share = factor(stepped.form.steps), factor(stepped.form.port)
+    return f"time = {steps}{_alpha(stepped)} + {share}M / B"
 
 
-def numbers(found: Stepped) -> str:
+def numbers(stepped: Stepped) -> str:
     """Return the same with its numbers put in, all but the latency and the rate."""
-    cost = found.cost
-    return f"time = {cost.steps} x {_alpha(found)} + {format_bytes(cost.port_bytes)} / B"
+    cost = stepped.cost
+    return f"time = {cost.steps} x {_alpha(stepped)} + {format_bytes(cost.port_bytes)} / B"
 
 
 def factor(expression: str) -> str:
@@ -102,63 +103,86 @@ def factor(expression: str) -> str:
     return f"({text}) x " if " + " in bare or " - " in bare else f"{text} x "
 
 
-def _alpha(found: Stepped) -> str:
+def _alpha(stepped: Stepped) -> str:
     """Return the latency of a step: half of it to a switch, which is half the way."""
-    return "alpha/2" if found.cost.switch_steps else "alpha"
+    return "alpha/2" if stepped.cost.switch_steps else "alpha"
 
 
-def _symbols(found: Stepped) -> list[dict[str, Any]]:
+def _symbols(stepped: Stepped) -> list[dict[str, Any]]:
     """Return what stands in the formula; latency and rate are whatever links have."""
-    used = set(_LETTER.findall(f"{found.form.steps} {found.form.port}"))
+    used = set(_LETTER.findall(f"{stepped.form.steps} {stepped.form.port}"))
     known = {
-        name: (found.symbols[name], symbol.meaning)
+        name: (stepped.symbols[name], symbol.meaning)
         for name, symbol in SYMBOLS.items()
         if name in used
     }
-    known["M"] = (found.size_bytes, "bytes of each rank's buffer")
-    rows = [{"symbol": name, "value": each[0], "meaning": each[1]} for name, each in known.items()]
+    known["M"] = (stepped.size_bytes, "bytes of each rank's buffer")
     return [
-        *rows,
+        *(
+            {"symbol": name, "value": value, "meaning": text}
+            for name, (value, text) in known.items()
+        ),
         {"symbol": "alpha", "value": None, "meaning": "seconds from rank to rank"},
         {"symbol": "B", "value": None, "meaning": "bytes per second of a port, one way"},
     ]
 
 
-def _participants(found: Stepped) -> list[dict[str, Any]]:
-    ranks = found.schedule.ranks
+def _participants(stepped: Stepped) -> list[dict[str, Any]]:
+    ranks = stepped.schedule.ranks
     return [
         {
             "name": f"rank {index}" if index < ranks else "switch",
             "kind": "rank" if index < ranks else "switch",
-            "place": None if found.places is None else found.places[index],
+            "place": None if stepped.places is None else stepped.places[index],
         }
-        for index in range(found.schedule.participants)
+        for index in range(stepped.schedule.participants)
     ]
 
 
-def _stage_as_data(found: Stepped, stage: Stage) -> dict[str, Any]:
+def _stage_as_data(stepped: Stepped, stage: Stage) -> dict[str, Any]:
     return {
-        "transfers": [_move_as_data(each) for each in stage.moves],
+        "phase": _phase(stepped, stage),
+        "transfers": [
+            {
+                "source": move.source,
+                "target": move.target,
+                "chunks": list(move.chunks),
+                "bytes": move.size_bytes,
+                "reduces": move.reduces,
+            }
+            for move in stage.moves
+        ],
         "holds": stage.contributions.tolist(),
-        "sets": _sets(found, stage.held),
+        "sets": _sets(stepped, stage.held),
         "start_s": stage.start_s,
         "end_s": stage.end_s,
     }
 
 
-def _sets(found: Stepped, held: Ints) -> list[list[int]] | None:
+def _phase(stepped: Stepped, stage: Stage) -> str | None:
+    """Return what a step is part of, where an algorithm has phases."""
+    phases = stepped.algorithm.phases
+    if phases is None:
+        return None
+    adding = [move.reduces for move in stage.moves]
+    if any(adding) and not all(adding):
+        return "both phases at once, in a pipeline"
+    return phases[0] if all(adding) else phases[1]
+
+
+def _least_in_words(stepped: Stepped) -> str | None:
+    """Return what each rank must send at the least, by the algorithm that sends no more."""
+    collective = stepped.schedule.collective
+    if stepped.least_sent_bytes is None:
+        return None
+    least = ALGORITHMS.get((collective, "ring")) or ALGORITHMS[collective, "direct"]
+    share = factor(least.forms[-1].port).removesuffix(" x ")
+    return f"{share} of the buffer" if share else "the buffer"
+
+
+def _sets(stepped: Stepped, held: Ints) -> list[list[int]] | None:
     """Return whose contributions are in each chunk; None where they can only be its owner's."""
-    return held.tolist() if found.mixes else None
-
-
-def _move_as_data(move: Move) -> dict[str, Any]:
-    return {
-        "source": move.source,
-        "target": move.target,
-        "chunks": list(move.chunks),
-        "bytes": move.size_bytes,
-        "reduces": move.reduces,
-    }
+    return held.tolist() if stepped.mixes else None
 
 
 def _topology_as_data(simulation: Simulation) -> dict[str, Any]:
@@ -166,8 +190,8 @@ def _topology_as_data(simulation: Simulation) -> dict[str, Any]:
     return {
         "name": topology.name,
         "places": [
-            {"name": each.name, "kind": each.kind, "server": each.server}
-            for each in topology.places
+            {"name": place.name, "kind": place.kind, "server": place.server}
+            for place in topology.places
         ],
         "links": [
             {

@@ -80,6 +80,8 @@ class Simulation:
 
     schedule: Schedule
     topology: Topology
+    places: tuple[int, ...]
+    """Of the topology, by participant."""
     time_s: float
     start_s: Floats
     finish_s: Floats
@@ -142,7 +144,8 @@ def simulate(
     start, finish = _times(lanes, np.where(lanes.hops[lanes.lane] > 0, sizes, 0.0), gates)
     time_s = float(finish.max(initial=0.0))
     links = _uses(topology, lanes, sizes, start, finish)
-    return Simulation(schedule, topology, time_s, start, finish, links)
+    at = tuple(places.tolist())
+    return Simulation(schedule, topology, at, time_s, start, finish, links)
 
 
 class FairShare:

@@ -44,7 +44,7 @@ MOST_RANKS: Final = 16
 MOST_PIECES: Final = 8
 """More of either is no picture any more."""
 _PIECES: Final = 4
-"""Of a pipeline, unless others are asked for: enough to see that it is one."""
+"""Of a pipeline, unless others are given: enough to see that it is one."""
 _GATHERS: Final = ("all_gather", "all_to_all")
 _ADDS: Final = ("all_reduce", "reduce_scatter", "reduce")
 
@@ -153,8 +153,8 @@ def stepped(
 ) -> Stepped:
     """Return an algorithm step by step.
 
-    >>> found = stepped("all_reduce", "ring", 4, 4000)
-    >>> [stage.contributions.min().item() for stage in found.stages]
+    >>> ring = stepped("all_reduce", "ring", 4, 4000)
+    >>> [stage.contributions.min().item() for stage in ring.stages]
     [1, 1, 1, 2, 3, 4]
 
     Args:
@@ -181,7 +181,7 @@ def stepped(
     steps = schedule(collective, algorithm, ranks, chunks=pieces, shape=shape)
     room: Any = buffer_bytes(collective, ranks, size_bytes)
     simulation = None if topology is None else simulate(steps, topology, room)
-    places = None if simulation is None else _places(steps, simulation.topology)
+    places = None if simulation is None else simulation.places
     start = _start(steps)
     sent = traffic(steps, room)
     at = closed_forms.values(ranks, pieces, shape, known)
@@ -231,16 +231,6 @@ def _usual_shape(algorithm: str, ranks: int, topology: Topology | None) -> Shape
         if nodes > 1:
             return nodes, ranks // nodes
     return most_square(ranks)
-
-
-def _places(steps: Schedule, topology: Topology) -> tuple[int, ...]:
-    """Return where participants are: rank r on device r, the switch on one that all are linked to.
-
-    An algorithm has one switch at most.
-    """
-    devices = range(steps.ranks)
-    switches = [topology.reducing_switch(devices) for _ in range(steps.switches)]
-    return (*devices, *switches)
 
 
 def _owners(steps: Schedule) -> Ints:

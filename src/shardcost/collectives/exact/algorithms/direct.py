@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from shardcost.collectives.exact.algorithms.plan import (
+    SCATTER_AND_GATHER,
     THAKUR,
     Algorithm,
     Form,
@@ -88,6 +89,7 @@ ALGORITHMS: Final = (
         two_shot_all_reduce,
         (Form("2", "2*(n - 1)/n", "2/n", wire="2/n"),),
         "every block goes to its owner, and the sum from there to all",
+        phases=SCATTER_AND_GATHER,
     ),
     Algorithm("reduce_scatter", "direct", reduce_scatter, _AT_ONCE, _TO_ALL),
     Algorithm("all_gather", "direct", all_gather, _AT_ONCE, _TO_ALL),

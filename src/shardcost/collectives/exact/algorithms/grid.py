@@ -18,7 +18,14 @@ from typing import Final
 
 import numpy as np
 
-from shardcost.collectives.exact.algorithms.plan import Algorithm, Form, Plan, in_turn, mirrored
+from shardcost.collectives.exact.algorithms.plan import (
+    SCATTER_AND_GATHER,
+    Algorithm,
+    Form,
+    Plan,
+    in_turn,
+    mirrored,
+)
 from shardcost.collectives.exact.algorithms.ring import passed_around
 from shardcost.collectives.exact.schedule import Ints, Step
 
@@ -88,7 +95,17 @@ _WAYS: Final = {
 }
 
 ALGORITHMS: Final = tuple(
-    Algorithm(collective, name, build, (form,), f"{way}, {by}", _PAPER, _RANKS, "shape")
+    Algorithm(
+        collective,
+        name,
+        build,
+        (form,),
+        f"{way}, {by}",
+        _PAPER,
+        _RANKS,
+        "shape",
+        phases=SCATTER_AND_GATHER if collective == "all_reduce" else None,
+    )
     for name, way in _WAYS.items()
     for collective, build, form, by in (
         ("all_reduce", all_reduce, _TWICE, "by rings"),

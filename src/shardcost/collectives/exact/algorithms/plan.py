@@ -65,8 +65,11 @@ class Algorithm:
     """ranks: ``build(ranks)``; chunks: ``build(ranks, chunks)``; shape: ``build(*shape)``."""
     in_switch: bool = False
     """Every step is between ranks and a switch that reduces or replicates."""
+    phases: tuple[str, str] | None = None
+    """Of an all-reduce: what the steps that add up are called, and those that hand out the sum."""
 
 
+SCATTER_AND_GATHER: Final = ("reduce-scatter phase", "all-gather phase")
 THAKUR: Final = (
     "Thakur, Rabenseifner, Gropp, 2005, Optimization of collective communication operations in"
     " MPICH"

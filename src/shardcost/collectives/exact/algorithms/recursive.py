@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardcost.collectives.exact.algorithms.plan import (
+    SCATTER_AND_GATHER,
     THAKUR,
     Algorithm,
     Form,
@@ -191,6 +192,7 @@ ALGORITHMS: Final = (
         "halves are exchanged and summed, then gathered by doubling (Rabenseifner)",
         THAKUR,
         _FOLDED,
+        phases=SCATTER_AND_GATHER,
     ),
     Algorithm(
         "reduce_scatter",

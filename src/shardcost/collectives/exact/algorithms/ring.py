@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from shardcost.collectives.exact.algorithms.plan import (
+    SCATTER_AND_GATHER,
     Algorithm,
     Form,
     Plan,
@@ -90,11 +91,18 @@ _PASSED_ON: Final = "each passes on to its neighbour what it last got", _PAPER
 _HALVES: Final = "half of each block goes each way round", _PAPER
 
 ALGORITHMS: Final = (
-    Algorithm("all_reduce", "ring", all_reduce, _RING_TWICE, *_PASSED_ON),
+    Algorithm(
+        "all_reduce", "ring", all_reduce, _RING_TWICE, *_PASSED_ON, phases=SCATTER_AND_GATHER
+    ),
     Algorithm("reduce_scatter", "ring", reduce_scatter, _RING, *_PASSED_ON),
     Algorithm("all_gather", "ring", all_gather, _RING, *_PASSED_ON),
     Algorithm(
-        "all_reduce", "bidirectional_ring", bidirectional_all_reduce, _TWO_WAYS_TWICE, *_HALVES
+        "all_reduce",
+        "bidirectional_ring",
+        bidirectional_all_reduce,
+        _TWO_WAYS_TWICE,
+        *_HALVES,
+        phases=SCATTER_AND_GATHER,
     ),
     Algorithm(
         "reduce_scatter", "bidirectional_ring", bidirectional_reduce_scatter, _TWO_WAYS, *_HALVES

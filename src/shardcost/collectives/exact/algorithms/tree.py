@@ -188,7 +188,17 @@ _DOUBLE_TWICE: Final = (
 def _tree(
     collective: str, name: str, build: Any, forms: tuple[Form, ...], title: str, paper: str
 ) -> Algorithm:
-    return Algorithm(collective, name, build, forms, title, paper, takes="chunks")
+    phases = ("up the tree, adding", "down the tree, handing out the sum")
+    return Algorithm(
+        collective,
+        name,
+        build,
+        forms,
+        title,
+        paper,
+        takes="chunks",
+        phases=phases if collective == "all_reduce" else None,
+    )
 
 
 _ALONG: Final = "from rank to rank along a chain, in pieces", _CHAN

@@ -1,7 +1,6 @@
 // What has been sent so far: by rank against the least that is possible, and from rank to rank.
 
 import { html } from "../charts.js";
-import { leastInWords } from "./ring_words.js";
 
 const LISTED = 48;
 
@@ -26,7 +25,7 @@ export function ringCounts(format) {
     const items = [item("sent per rank", `${most} of ${format.bytes(all)}`)];
     if (least !== null) {
       const below = all < least * 0.999 ? " where ranks add; here the switch does" : "";
-      items.push(item("lower bound", `${format.bytes(least)}, ${leastInWords(data)}${below}`));
+      items.push(item("lower bound", `${format.bytes(least)}, ${data.totals.least_in_words}${below}`));
     }
     if (whole !== null && whole !== undefined) {
       const passed = at > 0 ? data.steps[at - 1].end_s : 0;

@@ -1,21 +1,10 @@
-// A step of a collective in words, from what its transfers are; nothing here is per algorithm but
-// the names of phases.
+// A step of a collective in words, from what its transfers are; nothing here is per algorithm.
 
 import { words } from "./parts.js";
 
-const SCATTER_GATHER = new Set([
-  "ring",
-  "bidirectional_ring",
-  "halving_doubling",
-  "torus_2d",
-  "hierarchical",
-  "two_shot",
-]);
-const TREES = new Set(["binary_tree", "double_binary_tree"]);
-
 /** Return what happens in step `index`, counted from 0. */
 export function stepInWords(data, index, format) {
-  const { transfers } = data.steps[index];
+  const { transfers, phase } = data.steps[index];
   const n = data.ranks;
   const head = `Step ${index + 1} of ${data.steps.length}: `;
   if (!transfers.length) return `${head}nothing is sent.`;
@@ -24,7 +13,7 @@ export function stepInWords(data, index, format) {
     switchClause(transfers.filter((each) => each.target >= n), "up", n, format),
     switchClause(transfers.filter((each) => each.source >= n), "down", n, format),
   ].filter(Boolean);
-  return `${head}${parts.join("; ")}${phase(data, transfers)}.`;
+  return `${head}${parts.join("; ")}${phase ? `: ${phase}` : ""}.`;
 }
 
 /** Return how things stand before the first step. */
@@ -129,30 +118,6 @@ function exchanged(transfers) {
     (each) => back.has(`${each.source}>${each.target}`) && Math.abs(each.target - each.source) === far,
   );
   return one && alike ? far : 0;
-}
-
-function phase(data, transfers) {
-  if (data.collective !== "all_reduce") return "";
-  const adds = transfers.filter((each) => each.reduces).length;
-  const names = SCATTER_GATHER.has(data.algorithm)
-    ? ["reduce-scatter phase", "all-gather phase"]
-    : TREES.has(data.algorithm)
-      ? ["up the tree, adding", "down the tree, handing out the sum"]
-      : null;
-  if (!names) return "";
-  if (adds === transfers.length) return `: ${names[0]}`;
-  return adds === 0 ? `: ${names[1]}` : ": both phases at once, in a pipeline";
-}
-
-/** Return the least that a rank must send where ranks do the adding, in words. */
-export function leastInWords(data) {
-  return {
-    all_reduce: "2 (n - 1)/n of the buffer",
-    reduce_scatter: "(n - 1)/n of the buffer",
-    all_gather: "(n - 1)/n of the buffer",
-    all_to_all: "(n - 1)/n of the buffer",
-    send_recv: "the buffer",
-  }[data.collective];
 }
 
 /** Return what an algorithm is called. */
