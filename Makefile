@@ -8,11 +8,12 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WANTED := pyproject.toml constraints.txt
+PYTEST = $(BIN)/python -m pytest --quiet --numprocesses auto --maxprocesses 4 --dist worksteal
 
 PAGE ?= docs/validation.md
 RECORD := docs/validation/recorded.toml
 
-.PHONY: demo serve test lint types layers pages browser tests gate validate record bench examples format clean help
+.PHONY: demo serve test quick checks core lint types layers pages browser tests gate validate record bench examples format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -29,7 +30,20 @@ demo: .venv/demo ## the main job: what Llama 3 70B costs on 8 H100s, and the bes
 serve: .venv/web ## the page, on this machine only
 	@$(BIN)/shardcost serve
 
-test: lint types layers pages tests gate ## everything that CI checks
+# Python may keep what it has compiled: half of the time to collect the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
+test: .venv/dev browser ## everything that CI checks: 5 minutes on two cores
+	@$(MAKE) --no-print-directory --jobs 2 tests checks
+
+quick: .venv/dev ## before each commit, under a minute: style, types, layers, tests of the core
+	@$(MAKE) --no-print-directory --jobs 2 core lint layers types
+
+checks: lint layers types pages gate
+
+core: .venv/dev
+	@SHARDCOST_EVIDENCE=none $(PYTEST) --quick tests
+
 
 lint: .venv/dev ## style
 	@$(BIN)/ruff check .
@@ -45,7 +59,7 @@ pages: .venv/dev ## the documentation as a site, in build/site; a warning is an 
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 tests: .venv/dev browser ## unit tests, property tests, every example in the documentation, the page
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	@$(PYTEST)
 
 # The page is tested in a real browser. With SHARDCOST_BROWSER=required, as in CI, its tests fail
 # where there is none; otherwise they say that they were skipped.

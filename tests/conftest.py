@@ -22,6 +22,23 @@ settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
 
 
+SLOW = frozenset(
+    "test_accuracy test_api test_api_schema test_calibrate test_cli_plan test_docs test_fit"
+    " test_hostile_files test_inference_evidence test_layer_evidence test_measure test_page"
+    " test_page_files test_page_looks test_pictures test_plot test_report test_search"
+    " test_search_engines test_validate test_validation_page".split()
+)
+"""Files of tests that start processes, drive a browser, draw, fit or search for seconds."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out the files of slow tests")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("quick") and collection_path.stem in SLOW else None
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """Return the folder of the project."""

@@ -330,7 +330,7 @@ ODD_KEYS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=1500)
+@settings(max_examples=500)
 @given(st.sampled_from(TINY), st.data())
 def test_damaged_configs_are_read_or_refused(case: dict[str, Any], data: st.DataObject) -> None:
     config = dict(case["config"])
