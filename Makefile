@@ -59,7 +59,7 @@ pages: .venv/dev ## the documentation as a site, in build/site; a warning is an 
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 tests: .venv/dev browser ## unit tests, property tests, every example in the documentation, the page
-	@$(PYTEST)
+	@$(PYTEST) -m "not refit"
 
 # The page is tested in a real browser. With SHARDCOST_BROWSER=required, as in CI, its tests fail
 # where there is none; otherwise they say that they were skipped.
@@ -75,6 +75,7 @@ validate: .venv/dev ## prediction against measurement: the page, its pictures, a
 	@mkdir -p '$(dir $(PAGE))'
 	@$(BIN)/python -m lab.page '$(PAGE)' --shipped $(if $(SHARDCOST_EVIDENCE),--folder '$(SHARDCOST_EVIDENCE)',--quick)
 	@$(BIN)/python -m lab.record $(RECORD) --check
+	@$(if $(SHARDCOST_EVIDENCE),$(PYTEST) -m refit tests)
 
 record: .venv/dev ## take the errors of now as those that `make validate` holds against
 	@mkdir -p '$(dir $(RECORD))'

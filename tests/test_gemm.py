@@ -348,6 +348,7 @@ def test_errors_on_overlapped_products(evidence: Path) -> None:
     assert found.median_pct < 7
 
 
+@pytest.mark.refit
 def test_errors_on_shapes_that_were_left_out(measured: Table) -> None:
     """Held out, a fit is hardly worse than in sample: constants are few and mean something."""
     for rows in refit_products.measured_gemms(measured):
