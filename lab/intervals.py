@@ -33,7 +33,13 @@ from lab.intervals_groups import (
     weighted_quantile,
 )
 from lab.left_out import Tried, left_out
-from shardcost.catalog.errors import CONFIDENCE_PCT, KIN, MEASURED, STRANGER, in_words
+from shardcost.catalog.errors import (
+    CONFIDENCE_PCT,
+    MEASURED,
+    OTHER_ARCHITECTURE,
+    SAME_ARCHITECTURE,
+    in_words,
+)
 from shardcost.files import write_whole
 from shardcost.formats.tables import read_table
 
@@ -156,7 +162,7 @@ def lengthening(trials: Mapping[str, Trial]) -> dict[str, float]:
     The mean, over kinds of kernels that have rows of both, of their reach over that of kernels that
     were measured themselves; 1 where no kind has both.
     """
-    ratios: dict[str, list[float]] = {KIN: [], STRANGER: []}
+    ratios: dict[str, list[float]] = {SAME_ARCHITECTURE: [], OTHER_ARCHITECTURE: []}
     for kind in sorted(_KERNELS & set(trials)):
         reach = _reach_by_standing(trials[kind].pool)
         for standing, known in ratios.items():

@@ -24,7 +24,7 @@ from lab.left_out import Tried, left_out
 from lab.other_constants import without_system
 from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, catalog, collective_time
 from shardcost import estimate as estimated
-from shardcost.catalog.errors import KIN, MEASURED, STRANGER, residuals_like
+from shardcost.catalog.errors import MEASURED, OTHER_ARCHITECTURE, SAME_ARCHITECTURE, residuals_like
 from shardcost.cli import main
 from shardcost.collectives.calibration import calibration_of
 from shardcost.collectives.interval import BANDS, facts_of, interval_of
@@ -139,7 +139,10 @@ def test_the_finest_group_is_found() -> None:
 
 @pytest.mark.parametrize("kind", ["gemm", "attention", "layers", "decode", "elementwise"])
 def test_what_nobody_measured_has_wider_intervals(kind: str) -> None:
-    reach = [residuals_like(kind, standing=each).high for each in (MEASURED, KIN, STRANGER)]
+    reach = [
+        residuals_like(kind, standing=each).high
+        for each in (MEASURED, SAME_ARCHITECTURE, OTHER_ARCHITECTURE)
+    ]
     assert reach[0] < reach[1]
     assert reach[0] < reach[2]
 
@@ -165,11 +168,11 @@ def test_systems_that_inherit_are_told_apart() -> None:
         return facts_of(collective_time("all_reduce", 1e6, system, gpus=4))["standing"]
 
     assert standing("h100_sxm") == MEASURED
-    assert standing("h200_sxm") == KIN
-    assert standing("h20_sxm") == KIN
-    assert standing("a10g") == STRANGER
+    assert standing("h200_sxm") == SAME_ARCHITECTURE
+    assert standing("h20_sxm") == SAME_ARCHITECTURE
+    assert standing("a10g") == OTHER_ARCHITECTURE
     tuned = collective_time("all_reduce", 1e6, "h100_sxm", gpus=8, library="nccl-tuner")
-    assert facts_of(tuned)["standing"] == STRANGER
+    assert facts_of(tuned)["standing"] == OTHER_ARCHITECTURE
 
 
 def test_networks_and_counts_that_were_not_measured_are_told_apart() -> None:
@@ -245,8 +248,8 @@ def test_training_across_nodes_is_told_apart() -> None:
     )
     assert (one["span"], many["span"]) == ("one domain", "across nodes")
     assert one["standing"] == MEASURED
-    assert of_runs.kernel_standing(Cluster.named("b300_sxm").device, "bf16") == KIN
-    assert of_runs.kernel_standing(Cluster.named("l40s").device, "bf16") == STRANGER
+    assert of_runs.kernel_standing(Cluster.named("b300_sxm").device, "bf16") == SAME_ARCHITECTURE
+    assert of_runs.kernel_standing(Cluster.named("l40s").device, "bf16") == OTHER_ARCHITECTURE
 
 
 def test_a_system_can_be_hidden_and_comes_back() -> None:

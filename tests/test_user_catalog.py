@@ -208,7 +208,12 @@ def test_a_path_is_never_a_name(folder: Path) -> None:
         ("networks/ib_8x400g", "value = 800", "value = 0", "nic_rate_gbit_per_s must be"),
         ("software/vllm", "12.5", '"long"', "step_overhead_ms must be a number"),
         ("software/vllm", 'attention = "flash"', 'attention = "flush"', "Software.attention"),
-        ("software/vllm", "fused_passes = true", "fused_passes = 1", "Software.fused_passes"),
+        (
+            "software/vllm",
+            "fused_elementwise = true",
+            "fused_elementwise = 1",
+            "Software.fused_elementwise",
+        ),
         ("software/vllm", "rows = 90", "rows = 0", "Fit.rows"),
         ("software/vllm", "[constants]", "[constants]\ncolour = 3", "unknown key colour"),
     ],

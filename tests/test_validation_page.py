@@ -24,7 +24,7 @@ from lab.page_plots import pictures
 from lab.page_tables import KINDS, section
 from lab.peers import compared, peers
 from shardcost import Cluster, catalog
-from shardcost.catalog import Shelf
+from shardcost.catalog import Folder
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, MissingExtraError, UnknownNameError
 from shardcost.formats.tables import VALIDATED, Table, read_table
@@ -212,7 +212,7 @@ def test_names_in_a_statement() -> None:
 
 def fits() -> Iterator[str]:
     """Yield the statement of every fit in the catalog."""
-    shelves: tuple[Shelf, ...] = ("collectives", "gemm", "attention", "elementwise", "software")
+    shelves: tuple[Folder, ...] = ("collectives", "gemm", "attention", "elementwise", "software")
     for shelf in shelves:
         for _, content in catalog.contents(shelf):
             yield from statements(content)

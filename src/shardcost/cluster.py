@@ -97,7 +97,7 @@ class Device(Noun):
 
 
 class Source(NamedTuple):
-    """Who states a figure, and what to mind when reading it."""
+    """Who states a figure, with a caveat."""
 
     citation: str
     caveat: str = ""
@@ -227,8 +227,8 @@ class Cluster(Noun):
     """For each figure, by its path such as ``device.memory_bytes``: who says so, and the caveat."""
     based_on: str | None = text(default=None)
     """The cluster of the catalog that a user's profile describes more closely."""
-    silicon: str = ""
-    """Constants fitted to measurements on this very cluster: the text of its profile."""
+    profile: str = ""
+    """The text of the cluster's calibrated profile, if it has one: constants fitted on it."""
 
     def check(self) -> None:
         """Tiers grow outward."""

@@ -59,32 +59,32 @@ class Software(Noun):
     name: str = text()
     title: str = text()
     attention: str = one_of("flash", "unfused", default="flash")
-    """One kernel that keeps the scores on chip, or products and a softmax through memory."""
+    """One kernel that keeps the scores on chip, or GEMMs and a softmax through memory."""
     grouped_decode: int | None = whole(default=None)
     """Query heads per key-value head for which decoding reads the cache once, where that is one
     number only: with others, each query head reads its own copy. None: with any number."""
     kernels: str | None = text(default=None)
-    """Name of kernels of its own, on devices whose files have sections that begin with it."""
+    """Prefix of the constants of its own kernels, on devices whose files have such tables."""
     narrow_gemm_measured_with: str | None = text(default=None)
     """The software whose measured GEMMs of fewer than 16 bits this one's run like (`measured_with`
     of the catalog's GEMM constants), where the conversion of their input is a kernel of its own.
     None: the device's constants, which contain the conversion, as TensorRT-LLM's do."""
-    fused_passes: bool = flag(default=True)
+    fused_elementwise: bool = flag(default=True)
     """Normalisation with the residual sum, and a gated activation, are one kernel each."""
     fused_loss: bool = flag(default=True)
     """The cross entropy reads the logits once for each of its sums; otherwise each of its steps
-    is a pass of its own."""
+    is a kernel of its own."""
     dropout: bool = flag(default=False)
     selective: str = one_of("attention", "gemm", default="attention")
     """What selective recomputation computes again: attention (Korthikanti et al. 2022), or every
-    second product with all passes, attention kept (PyTorch's selective checkpointing)."""
+    second GEMM with all elementwise kernels, attention kept (PyTorch's selective checkpointing)."""
     tp_overlap: str = one_of("none", "async", "chunked", default="none")
-    """What hides tensor-parallel communication: nothing; in the backward pass the product that
-    does not wait for it; or the product itself, cut into chunks."""
+    """What hides tensor-parallel communication: nothing; in the backward pass the GEMM that does
+    not wait for it; or the GEMM itself, cut into chunks."""
     overlap_chunks: int = whole(default=4)
-    """Into how many chunks a product is cut that hides its own communication."""
+    """Into how many chunks a GEMM is cut that hides its own communication."""
     overlap_sms: int = whole(default=16)
-    """Compute units that a collective's kernel holds while products run beside it."""
+    """SMs that a collective's kernel occupies while GEMMs run beside it."""
     dp_overlap: bool = flag(default=True)
     """Gradients are reduced bucket by bucket behind the last backward pass, and sharded weights
     gathered behind the first forward pass."""
@@ -99,7 +99,7 @@ class Software(Noun):
     """How gradients are reduced where the optimizer alone is sharded (ZeRO 1): to each rank its
     part, or everywhere, with the rest thrown away."""
     pp_overlap: bool = flag(default=True)
-    """Sends between stages run beside the products; otherwise the sender waits for them."""
+    """Sends between stages run beside the GEMMs; otherwise the sender waits for them."""
     scatters_sends: bool = flag(default=True)
     """Each rank of a tensor group sends its part of the activations to the next stage, where they
     are gathered (Narayanan et al. 2021, section 4.1); otherwise each sends all."""
@@ -113,7 +113,7 @@ class Software(Noun):
     vocab_multiple: int = whole(default=1)
     """The vocabulary is padded to a multiple of this and of the tensor-parallel degree."""
     head_dtype: str = number_format(default="bf16")
-    """Number format of attention and the output head where the other products' is narrower."""
+    """Number format of attention and the output head where the other GEMMs' is narrower."""
     host_per_kernel_s: Quantity = positive(default=1e-9)
     """What the host needs to start one kernel, when it starts them one by one."""
     host_per_hop_s: Quantity | None = positive(default=None)
@@ -132,7 +132,7 @@ class Software(Noun):
     """Kernels in a long run of this software, over the same kernels measured by themselves."""
     gradient_sum_bytes: Quantity | None = positive(default=None)
     """Bytes moved per weight and micro-batch to add its gradient to a sum of 32 bits, of which
-    narrower sums need their share; None where the product that makes the gradient adds it."""
+    narrower sums need their share; None where the GEMM that makes the gradient adds it."""
     fit: Fit | None = instance(Fit, default=None)
     """What the constants were fitted to, and how well; None where they were not."""
     source: str = text(default="given by the caller")

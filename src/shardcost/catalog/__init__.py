@@ -26,7 +26,7 @@ from shardcost.files import read_text
 from shardcost.model import Model
 from shardcost.software import Software
 
-Shelf = Literal[
+Folder = Literal[
     "models",
     "clusters",
     "networks",
@@ -46,21 +46,21 @@ _SEPARATORS: Final = str.maketrans("", "", "-_ ")
 _FILE: Final = re.compile(r".*\.(toml|json|xml|csv|txt|log)", re.IGNORECASE | re.DOTALL)
 
 
-def names(shelf: Shelf) -> list[str]:
+def names(folder: Folder) -> list[str]:
     """Return the names of all built-in presets of one kind, sorted."""
-    return sorted(path.stem for path in (_HERE / shelf).glob("*.toml"))
+    return sorted(path.stem for path in (_HERE / folder).glob("*.toml"))
 
 
-def all_names(shelf: Shelf) -> list[str]:
+def all_names(folder: Folder) -> list[str]:
     """Return the names of all presets of one kind, built-in ones first, then the user's."""
-    built_in = names(shelf)
-    return built_in + sorted(user_files.contents(shelf, built_in))
+    built_in = names(folder)
+    return built_in + sorted(user_files.contents(folder, built_in))
 
 
-def contents(shelf: Shelf) -> Iterator[tuple[str, dict[str, Any]]]:
+def contents(folder: Folder) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the raw content of every built-in preset of one kind."""
-    for name in names(shelf):
-        yield name, _content(shelf, name)
+    for name in names(folder):
+        yield name, _content(folder, name)
 
 
 def tuner_table(name: str) -> dict[str, Any]:
@@ -153,42 +153,44 @@ def _cluster(content: dict[str, Any], file: str, network: Network | None) -> Clu
     return cluster
 
 
-def _user_file(path: str | Path, shelf: Shelf) -> tuple[dict[str, Any], str]:
-    content = user_files.content_of(path, shelf)
-    _check_name(content, shelf, str(path))
+def _user_file(path: str | Path, folder: Folder) -> tuple[dict[str, Any], str]:
+    content = user_files.content_of(path, folder)
+    _check_name(content, folder, str(path))
     return content, str(path)
 
 
-def _check_name(content: Mapping[str, Any], shelf: Shelf, file: str) -> None:
+def _check_name(content: Mapping[str, Any], folder: Folder, file: str) -> None:
     try:
-        user_files.checked_name(content.get("name", ""), _SINGULAR.get(shelf, shelf), names(shelf))
+        user_files.checked_name(
+            content.get("name", ""), _SINGULAR.get(folder, folder), names(folder)
+        )
     except ShardcostError as error:
         raise FormatError.within(file, error) from None
 
 
-def preset(shelf: Shelf, name: str) -> tuple[dict[str, Any], str]:
+def preset(folder: Folder, name: str) -> tuple[dict[str, Any], str]:
     """Return the content and the file of a preset: by its name, else by an alias.
 
     What does not matter in a name is case and separators. Built-in presets come before the user's.
     """
     if not isinstance(name, str):
-        raise BadTypeError(_SINGULAR.get(shelf, shelf), name, "a name")
+        raise BadTypeError(_SINGULAR.get(folder, folder), name, "a name")
     folded = _folded(name)
-    for stem in names(shelf):
+    for stem in names(folder):
         if _folded(stem) == folded:
-            return _content(shelf, stem), f"{shelf}/{stem}.toml"
-    for stem, content in contents(shelf):
+            return _content(folder, stem), f"{folder}/{stem}.toml"
+    for stem, content in contents(folder):
         if folded in map(_folded, content["aliases"]):
-            return content, f"{shelf}/{stem}.toml"
-    users = user_files.contents(shelf, names(shelf))
+            return content, f"{folder}/{stem}.toml"
+    users = user_files.contents(folder, names(folder))
     for user_name, (file, content) in users.items():
         if folded in {_folded(user_name), *map(_folded, _aliases(content))}:
             return content, file
-    noun, lister = _SINGULAR.get(shelf, shelf), _LISTED_BY.get(shelf, "clusters")
+    noun, lister = _SINGULAR.get(folder, folder), _LISTED_BY.get(folder, "clusters")
     hint = f"(`shardcost {lister}` lists them)"
     if is_file(name):
-        hint = f"({user_files.KINDS[shelf][1]})"
-    raise UnknownNameError(noun, name, all_names(shelf), hint)
+        hint = f"({user_files.KINDS[folder][1]})"
+    raise UnknownNameError(noun, name, all_names(folder), hint)
 
 
 def _aliases(content: Mapping[str, Any]) -> list[str]:
@@ -203,6 +205,6 @@ def _folded(name: str) -> str:
 
 
 @cache
-def _content(shelf: Shelf, stem: str) -> dict[str, Any]:
-    with (_HERE / shelf / f"{stem}.toml").open("rb") as file:
+def _content(folder: Folder, stem: str) -> dict[str, Any]:
+    with (_HERE / folder / f"{stem}.toml").open("rb") as file:
         return tomllib.load(file)

@@ -22,13 +22,17 @@ Facts = Mapping[str, str]
 CONFIDENCE_PCT: Final = 90
 REPEATS: Final = log(1.015)
 """Half of repeated measurements are farther than this apart: no interval is narrower."""
-MEASURED, KIN, STRANGER = "measured", "the same architecture", "another architecture"
+MEASURED, SAME_ARCHITECTURE, OTHER_ARCHITECTURE = (
+    "measured",
+    "the same architecture",
+    "another architecture",
+)
 """Whose constants a prediction rests on: the system's own, its architecture's, or others'."""
 
 _WORDS: Final = {
     MEASURED: "this GPU's own fit",
-    KIN: f"constants inherited from {KIN}",
-    STRANGER: f"constants inherited from {STRANGER}",
+    SAME_ARCHITECTURE: f"constants inherited from {SAME_ARCHITECTURE}",
+    OTHER_ARCHITECTURE: f"constants inherited from {OTHER_ARCHITECTURE}",
     "first token": "TTFT",
     "first token under load": "TTFT under load",
     "further tokens": "TPOT",
@@ -118,4 +122,4 @@ def architectures_apart(own: str | None, lenders: Iterable[str]) -> str:
     ('the same architecture', 'another architecture')
     """
     names = set(lenders)
-    return KIN if names == {own} else STRANGER
+    return SAME_ARCHITECTURE if names == {own} else OTHER_ARCHITECTURE

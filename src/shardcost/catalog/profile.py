@@ -36,7 +36,7 @@ def cluster_of_text(
     except ShardcostError as error:
         raise FormatError.within(file, error) from None
     title = f"{name}: {base.title}, calibrated"
-    return replace(base, name=name, title=title, based_on=base.name, silicon=text)
+    return replace(base, name=name, title=title, based_on=base.name, profile=text)
 
 
 def _content(text: str, file: str) -> dict[str, Any]:

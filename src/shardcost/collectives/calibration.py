@@ -260,7 +260,7 @@ def _profiled(name: str, text: str) -> tuple[Calibration, ...]:
 
 def of_profile(cluster: Cluster) -> tuple[Calibration, ...]:
     """Return the calibrations that a cluster's own profile brings along."""
-    return _profiled(cluster.name, cluster.silicon) if cluster.silicon else ()
+    return _profiled(cluster.name, cluster.profile) if cluster.profile else ()
 
 
 def profile_in(path: str | Path, network: str | Network | None = None) -> Cluster:
@@ -283,7 +283,7 @@ def _sound(cluster: Cluster, file: str) -> Cluster:
 
 def by_profile(cluster: Cluster) -> AbstractContextManager[None]:
     """Within this, let predictions on the system of a profile rest on the profile."""
-    if not cluster.silicon:
+    if not cluster.profile:
         raise BadValueError("--on", cluster.name, "a calibrated profile: it has no constants")
     own = [
         each if isinstance(each.constants, Wire) else replace(each, system=cluster.system)

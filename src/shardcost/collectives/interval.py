@@ -17,7 +17,7 @@ import numpy as np
 from shardcost.catalog import cluster_named
 from shardcost.catalog.errors import (
     MEASURED,
-    STRANGER,
+    OTHER_ARCHITECTURE,
     Residuals,
     architectures_apart,
     residuals_like,
@@ -111,7 +111,7 @@ def _standing(used: tuple[Calibration, ...], architecture: str) -> str:
     NCCL's own estimate has none that were fitted: it is as far off as any stranger's.
     """
     if not used:
-        return STRANGER
+        return OTHER_ARCHITECTURE
     own = (each for each in used if not isinstance(each.constants, Wire))
     lenders = [name for each in own for name in each.inherited_from]
     if not lenders:

@@ -405,7 +405,7 @@ def _traits(draft: _Draft) -> dict[str, bool]:
 
 
 def _remarks(draft: _Draft, groups: int) -> list[str]:
-    """Return what else to mind about a table of one of so many groups."""
+    """Return the caveat on a table that shows one of several groups."""
     remarks = []
     if groups > 1:
         remarks.append(f"{groups} groups ran side by side; bandwidths are of one of them")

@@ -68,7 +68,7 @@ class Reading:
     """``nccl-tests``, ``kineto``, ``nccl-topology`` and so on."""
     unread: tuple[Unread, ...] = ()
     notes: tuple[str, ...] = ()
-    """What to mind about the file as a whole, in words."""
+    """Caveats on the file as a whole."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Run:
     """One process drives all GPUs of a node, so host launches are inside small messages."""
     points: tuple[Point, ...]
     notes: tuple[str, ...] = ()
-    """What to mind about these points."""
+    """Caveats on these points."""
 
 
 LEAST_US: Final = 1e-3

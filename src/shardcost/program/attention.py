@@ -129,7 +129,7 @@ def _recurrent(s: Setting, part: LinearAttention | StateSpace) -> Passes:
 def _rotated(s: Setting, columns: Any) -> Passes:
     """Return the rotation of queries and keys: read and written once, forward and backward."""
     size = 2 * s.tokens * columns * s.element_bytes
-    kernels = 1 if s.software.fused_passes else 2
+    kernels = 1 if s.software.fused_elementwise else 2
     backward = (Elementwise("rotation gradient", size, kernels),) if s.training else ()
     return Passes((Elementwise("rotation", size, kernels),), backward)
 

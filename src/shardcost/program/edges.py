@@ -86,7 +86,7 @@ def residual(s: Setting) -> Passes:
     Fused with the norm that follows, the sum is written and not read again.
     """
     size = s.spread_tokens * s.hidden * s.element_bytes
-    fused = s.software.fused_passes and not s.training
+    fused = s.software.fused_elementwise and not s.training
     moved = size * (2 if fused else 3)
     back = 3 * size
     if s.software.dropout and s.training:

@@ -48,7 +48,7 @@ def _dense(s: Setting, part: FeedForward, split: Any, prefix: str) -> Passes:
 def activation(s: Setting, tokens: Any, width: Any, *, gated: bool) -> Passes:
     """Return the activation between the matrices: what it reads and writes."""
     size = tokens * width * s.element_bytes
-    apart = gated and not s.software.fused_passes  # the activation, then the gate's product
+    apart = gated and not s.software.fused_elementwise  # the activation, then the gate's product
     forward = Elementwise(
         "activation", size * ((5 if apart else 3) if gated else 2), 2 if apart else 1
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any, Final
 
-from shardcost.catalog import Shelf, all_names
+from shardcost.catalog import Folder, all_names
 from shardcost.cluster import Cluster, Network
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.totals import software_of
@@ -84,10 +84,10 @@ def _is_known(model: Model) -> bool:
 
 
 def _is_named(cluster: Cluster) -> bool:
-    return not cluster.silicon and _is_preset("clusters", cluster.name)
+    return not cluster.profile and _is_preset("clusters", cluster.name)
 
 
-def _is_preset(shelf: Shelf, name: str) -> bool:
+def _is_preset(shelf: Folder, name: str) -> bool:
     return name in all_names(shelf)
 
 
