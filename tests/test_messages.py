@@ -7,53 +7,34 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from cases import DECODE, estimated
 
-from shardcost import Cluster, Decode, Estimate, Layout, Prefill, Train, estimate
+from shardcost import Estimate, Layout, estimate
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadTypeError
 from shardcost.estimate.messages import messages
 from shardcost.report.estimate_data import messages_as_data
 
-DECODE = Decode(batch=64, context_tokens=4096)
-TRAIN = Train(global_batch=64, sequence_length=4096)
-
-CASES = {
-    "decode": ("llama3-70b", Layout(tp=8), DECODE, None),
-    "decode with an engine's kernels": ("llama3-70b", Layout(tp=8), DECODE, "vllm"),
-    "decode by multimem": ("llama3-70b", Layout(tp=8), DECODE, "tokenweave"),
-    "experts": ("deepseek-v3", Layout(tp=8, ep=8), DECODE, "sglang"),
-    "stages": ("llama3-70b", Layout(tp=4, pp=2), Prefill(batch=2, prompt_tokens=4096), None),
-    "train": ("llama3-70b", Layout(tp=8, pp=4, dp=2), TRAIN, None),
-    "one stage": ("llama3-70b", Layout(tp=8, dp=4), TRAIN, None),
-    "interleaved": (
-        "llama3-70b",
-        Layout(tp=8, pp=4, virtual_stages=2, dp=2, zero=1, schedule="interleaved"),
-        TRAIN,
-        None,
-    ),
-    "sharded weights": ("llama3-70b", Layout(tp=4, cp=2, dp=4, zero=3), TRAIN, None),
-    "copies of shards": (
-        "llama3-70b",
-        Layout(tp=4, cp=2, dp=8, zero=3, shard_degree=8),
-        TRAIN,
-        None,
-    ),
-    "experts in stages": ("deepseek-v3", Layout(tp=8, pp=4, dp=8, ep=8), TRAIN, None),
-    "sequence parallel, recomputed": (
-        "llama3-70b",
-        Layout(tp=8, pp=4, dp=2, sequence_parallel=True, recompute="full"),
-        TRAIN,
-        None,
-    ),
-}
+MESSAGES = [
+    "decode",
+    "decode, vllm",
+    "decode, tokenweave",
+    "decode, experts",
+    "prefill, stages",
+    "train",
+    "train, one stage",
+    "train, interleaved",
+    "train, ZeRO 3 and contexts",
+    "train, copies of shards",
+    "train, experts in stages",
+    "train, recomputed",
+]
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=MESSAGES)
 def found(request: pytest.FixtureRequest) -> Estimate:
     """Return the estimate of each case."""
-    model, layout, workload, software = CASES[request.param]
-    cluster = Cluster.named("h100_sxm", network="ib_8x400g")
-    return estimate(model, cluster, layout, workload, software=software)
+    return estimated(request.param)
 
 
 def test_messages_add_up_to_the_communication_of_each_group(found: Estimate) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from cases import estimated
 
-from shardcost import Cluster, Decode, Layout, Prefill, Train
+from shardcost import Layout, Prefill
 from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate import estimate
 from shardcost.estimate.interval import ranges_of
-from shardcost.estimate.result import Estimate
 from shardcost.estimate.why import figures, why
 from shardcost.estimate.why.reason import Why
 from shardcost.receipt import evaluate
@@ -21,134 +20,23 @@ from shardcost.report.collective import as_data as collective_as_data
 from shardcost.report.estimate_data import as_data as estimate_as_data
 from shardcost.report.why import as_data, as_text, collective_figures, why_collective
 
-CASES: dict[str, tuple[str, str, str | None, Layout, Any, str | None]] = {
-    "decode": (
-        "llama3-70b",
-        "h100_sxm",
-        None,
-        Layout(tp=8),
-        Decode(batch=64, context_tokens=4096),
-        None,
-    ),
-    "drafts": (
-        "llama3-8b",
-        "a100_sxm",
-        None,
-        Layout(),
-        Decode(batch=8, context_tokens=1024, new_tokens=3),
-        "vllm",
-    ),
-    "prefill": (
-        "llama3-70b",
-        "h200_sxm",
-        None,
-        Layout(tp=4, pp=2),
-        Prefill(batch=1, prompt_tokens=4096),
-        "sglang",
-    ),
-    "own kernels": (
-        "llama3-8b",
-        "mi300x",
-        None,
-        Layout(tp=2),
-        Prefill(batch=2, prompt_tokens=2048),
-        "vllm_2024",
-    ),
-    "experts": (
-        "mixtral-8x7b",
-        "h100_sxm",
-        "ib_8x400g",
-        Layout(tp=4, ep=2, cp=2),
-        Decode(batch=4, context_tokens=4096),
-        None,
-    ),
-    "latent": (
-        "deepseek-v3",
-        "h200_sxm",
-        "ib_8x400g",
-        Layout(tp=8, pp=2),
-        Decode(batch=16, context_tokens=4096, dtype="fp8"),
-        "vllm",
-    ),
-    "experts trained": (
-        "deepseek-v3",
-        "h100_sxm",
-        "ib_8x400g",
-        Layout(tp=8, dp=4, ep=32, pp=2, zero=1),
-        Train(global_batch=64, sequence_length=4096),
-        None,
-    ),
-    "sharded": (
-        "llama3-8b",
-        "h100_sxm",
-        "ib_8x400g",
-        Layout(tp=2, dp=8, zero=3),
-        Train(global_batch=64, sequence_length=4096),
-        None,
-    ),
-    "recomputed": (
-        "llama3-70b",
-        "h100_sxm",
-        "ib_8x400g",
-        Layout(tp=8, pp=4, dp=2, zero=1, sequence_parallel=True, recompute="full"),
-        Train(global_batch=64, sequence_length=4096),
-        None,
-    ),
-    "zero bubble": (
-        "llama3-70b",
-        "h100_sxm",
-        None,
-        Layout(tp=2, pp=4, schedule="zero_bubble"),
-        Train(global_batch=16, sequence_length=2048),
-        None,
-    ),
-    "interleaved": (
-        "llama3-70b",
-        "h100_sxm",
-        None,
-        Layout(tp=2, pp=4, virtual_stages=2, schedule="interleaved"),
-        Train(global_batch=16, sequence_length=2048),
-        None,
-    ),
-    "context": (
-        "llama3-8b",
-        "h100_sxm",
-        None,
-        Layout(tp=2, cp=4),
-        Train(global_batch=8, sequence_length=16384),
-        None,
-    ),
-    "fragments": (
-        "llama3-8b",
-        "h100_sxm",
-        None,
-        Layout(tp=4, dp=2, zero=1),
-        Train(global_batch=32, sequence_length=2048, optimizer="sgd"),
-        "nanotron",
-    ),
-    "eager": (
-        "llama3-8b",
-        "h100_sxm",
-        None,
-        Layout(dp=8, zero=2),
-        Train(global_batch=32, sequence_length=2048, dtype="fp8"),
-        "torch",
-    ),
-    "adapters": (
-        "llama3-8b",
-        "h100_sxm",
-        None,
-        Layout(tp=2),
-        Train(global_batch=8, sequence_length=2048, adapters=True),
-        None,
-    ),
-}
-
-
-@cache
-def found_of(case: str) -> Estimate:
-    model, cluster, network, layout, workload, software = CASES[case]
-    return estimate(model, Cluster.named(cluster, network), layout, workload, software=software)
+WHY = [
+    "decode",
+    "decode, drafts",
+    "prefill, sglang",
+    "prefill, own kernels",
+    "decode, experts and contexts",
+    "decode, latent",
+    "train, experts over nodes",
+    "train, ZeRO 3",
+    "train, recomputed",
+    "train, zero bubble",
+    "train, interleaved",
+    "train, contexts",
+    "train, nanotron",
+    "train, eager",
+    "train, adapters",
+]
 
 
 def computed(answer: Why) -> float:
@@ -190,9 +78,9 @@ def datum(data: dict[str, Any], figure: str) -> Any:
     return data["parts"][rest]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", WHY)
 def test_every_figure_is_the_datum_and_its_formula_computes_it(case: str) -> None:
-    found = found_of(case)
+    found = estimated(case)
     data, names = estimate_as_data(found), figures(found)
     for name in names:
         answer = why(found, name)
@@ -208,9 +96,9 @@ def test_every_figure_is_the_datum_and_its_formula_computes_it(case: str) -> Non
             assert answer.error.high >= answer.value * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", WHY)
 def test_sums_are_the_sums_of_their_parts(case: str) -> None:
-    found = found_of(case)
+    found = estimated(case)
     names = ["time_s", "memory_bytes", "comm.total_s", "comm.bytes"]
     names += [f"parts.{name}" for name in ("gemm", "attention", "elementwise")]
     names += [f"comm.{group}.{of}" for group in found.comm_s for of in ("total_s", "bytes")]
@@ -223,9 +111,9 @@ def test_sums_are_the_sums_of_their_parts(case: str) -> None:
         assert why(found, part.figure).value == part.value
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", WHY)
 def test_the_document_names_what_the_document_of_the_report_has(case: str) -> None:
-    found = found_of(case)
+    found = estimated(case)
     data, names = estimate_as_data(found), set(figures(found))
     for name in ("ttft_s", "tpot_s", "tokens_per_s_per_user", "energy_j"):
         assert (name in names) == (data[name] is not None)
@@ -238,7 +126,7 @@ def test_the_document_names_what_the_document_of_the_report_has(case: str) -> No
 
 
 def test_rates_lie_between_the_tokens_over_both_times() -> None:
-    found = found_of("decode")
+    found = estimated("decode")
     error, of_time = why(found, "tokens_per_s").error, why(found, "time_s").error
     assert error is not None
     assert of_time is not None
@@ -252,7 +140,7 @@ def test_rates_lie_between_the_tokens_over_both_times() -> None:
 
 
 def test_a_product_is_told_with_tiles_limit_source_and_error() -> None:
-    answer = why(found_of("decode"), "op.up")
+    answer = why(estimated("decode"), "op.up")
     assert answer.formula == "tiles + launch"
     assert "m x n x k = 64 x 7,168 x 8,192" in answer.words
     assert "limited by memory" in answer.words
@@ -262,26 +150,26 @@ def test_a_product_is_told_with_tiles_limit_source_and_error() -> None:
 
 
 def test_a_collective_is_told_with_its_path() -> None:
-    answer = why(found_of("decode"), "op.sum after proj")
+    answer = why(estimated("decode"), "op.sum after proj")
     assert "ring LL of trtllm" in answer.words
     assert answer.error is not None
     assert "all_reduce" in answer.error.like
 
 
 def test_kernels_of_the_softwares_own_are_told_by_their_own_constants() -> None:
-    answer = why(found_of("own kernels"), "op.norm")
+    answer = why(estimated("prefill, own kernels"), "op.norm")
     assert any("llm_inference_bench" in source for source in answer.sources)
 
 
 def test_memory_has_the_error_of_measured_peaks_which_are_of_training() -> None:
     trained, served = (
-        why(found_of("sharded"), "memory_bytes"),
-        why(found_of("decode"), "memory_bytes"),
+        why(estimated("train, ZeRO 3"), "memory_bytes"),
+        why(estimated("decode"), "memory_bytes"),
     )
     assert trained.error is not None
     assert trained.error.low is not None
     assert trained.error.low < trained.value
-    kind = why(found_of("sharded"), "memory.optimizer").error
+    kind = why(estimated("train, ZeRO 3"), "memory.optimizer").error
     assert kind is not None
     assert kind.low is None
     assert served.error is not None
@@ -289,7 +177,7 @@ def test_memory_has_the_error_of_measured_peaks_which_are_of_training() -> None:
 
 
 def test_a_share_of_communication_has_the_error_of_measured_shares() -> None:
-    found = found_of("decode")
+    found = estimated("decode")
     error = why(found, "comm_share").error
     assert error is not None
     known = ranges_of(found)["comm_share"]
@@ -298,9 +186,9 @@ def test_a_share_of_communication_has_the_error_of_measured_shares() -> None:
 
 def test_an_unknown_figure_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown figure 'tokns_per_s'.*tokens_per_s"):
-        why(found_of("decode"), "tokns_per_s")
+        why(estimated("decode"), "tokns_per_s")
     with pytest.raises(UnknownNameError, match="ttft_s"):
-        why(found_of("decode"), "ttft_s")
+        why(estimated("decode"), "ttft_s")
 
 
 def test_only_one_layout_can_be_asked() -> None:
@@ -311,7 +199,7 @@ def test_only_one_layout_can_be_asked() -> None:
 
 
 def test_as_data_has_the_shape_of_the_contract() -> None:
-    found = found_of("decode")
+    found = estimated("decode")
     for name in figures(found):
         data = as_data(why(found, name))
         assert {"figure", "title", "value", "unit", "text", "formula", "numbers"} <= set(data)
@@ -325,7 +213,7 @@ def test_as_data_has_the_shape_of_the_contract() -> None:
 
 def test_as_text_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    text = as_text(why(found_of("decode"), "mfu"))
+    text = as_text(why(estimated("decode"), "mfu"))
     assert "= FLOP / (time x GPUs x peak)" in text
     assert "Error: of " in text
     assert "Made of: time_s (" in text
