@@ -30,10 +30,10 @@ Floats = NDArray[np.float64]
 
 def plain_ring(curve: Curve) -> Floats:
     """Return the time of a ring at the nominal rate, without latency."""
-    question = curve.question
-    group = Group.on(curve.cluster, question.gpus, question.nodes)
-    rate = nominal_rate(question.collective, group)
-    time: Floats = curve.size_bytes * bus_factor(question.collective, question.gpus) / rate
+    case = curve.case
+    group = Group.on(curve.cluster, case.gpus, case.nodes)
+    rate = nominal_rate(case.collective, group)
+    time: Floats = curve.size_bytes * bus_factor(case.collective, case.gpus) / rate
     return time
 
 
@@ -70,15 +70,15 @@ def alpha_beta(curve: Curve) -> Floats:
 
 def tuner(curve: Curve) -> Floats | None:
     """Return NCCL's own estimate, for the collectives that its tables cover."""
-    question = curve.question
-    if question.collective not in TUNED or curve.cluster.device.vendor != "nvidia":
+    case = curve.case
+    if case.collective not in TUNED or curve.cluster.device.vendor != "nvidia":
         return None
     result = collective_time(
-        question.collective,
+        case.collective,
         curve.size_bytes,
         curve.cluster,
-        question.gpus,
-        question.nodes,
+        case.gpus,
+        case.nodes,
         library=TUNER,
     )
     return np.broadcast_to(result.time_s, curve.size_bytes.shape)
@@ -86,7 +86,7 @@ def tuner(curve: Curve) -> Floats | None:
 
 def ours(curve: Curve) -> Floats:
     """Return what shardcost predicts."""
-    return curve.question.time_s(curve.size_bytes)
+    return curve.case.time_s(curve.size_bytes)
 
 
 MODELS: Final[Mapping[str, Callable[[Curve], Floats | None]]] = {
@@ -100,17 +100,17 @@ MODELS: Final[Mapping[str, Callable[[Curve], Floats | None]]] = {
 
 def is_predicted(curve: Curve) -> bool:
     """Return whether the catalog has constants for the library of a curve."""
-    cluster, library = curve.cluster, curve.question.library.partition("==")[0]
+    cluster, library = curve.cluster, curve.case.library.partition("==")[0]
     return library in libraries(cluster) and default_library(cluster) in libraries(cluster)
 
 
 def kind_of(curve: Curve) -> str:
     """Return which rows a curve is compared among: of a system, of an engine, or across nodes."""
-    question = curve.question
-    if question.network or question.nodes > 1:
+    case = curve.case
+    if case.network or case.nodes > 1:
         return "across nodes or racks"
-    library = question.library.partition("==")[0]
-    return f"{library}, all systems" if library in ENGINES else f"{library}, {question.cluster}"
+    library = case.library.partition("==")[0]
+    return f"{library}, all systems" if library in ENGINES else f"{library}, {case.cluster}"
 
 
 def model_stats(name: str, members: Iterable[Curve]) -> Stats:

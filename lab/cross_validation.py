@@ -44,13 +44,13 @@ def gpu_counts(known: Iterable[Curve], *, of_engines: bool = False) -> Iterator[
     """
     everything = tuple(known)
     for key, curves in _groups(everything, of_engines=of_engines):
-        counts = sorted({curve.question.gpus for curve in curves})
+        counts = sorted({curve.case.gpus for curve in curves})
         if len(counts) < 2:
             continue
         start = blank(key, family_without(key, everything))
         for count in counts:
-            rest = [curve for curve in curves if curve.question.gpus != count]
-            tried = [curve for curve in curves if curve.question.gpus == count]
+            rest = [curve for curve in curves if curve.case.gpus != count]
+            tried = [curve for curve in curves if curve.case.gpus == count]
             found = fitted_library(rest, start)
             yield LeftOut(key[0], key[1], f"{count} GPUs", _errors(tried, found))
 
@@ -67,12 +67,12 @@ def systems(known: Iterable[Curve]) -> Iterator[LeftOut]:
 
 def networks(known: Iterable[Curve]) -> Iterator[LeftOut]:
     """Yield the errors on each data set across nodes, its network fitted on the others' rows."""
-    across = [curve for curve in known if curve.question.network]
-    for name in sorted({curve.question.network for curve in across}):
-        own = [curve for curve in across if curve.question.network == name]
-        for cluster in sorted({curve.question.cluster for curve in own}):
-            rest = [curve for curve in own if curve.question.cluster != cluster]
-            tried = [curve for curve in own if curve.question.cluster == cluster]
+    across = [curve for curve in known if curve.case.network]
+    for name in sorted({curve.case.network for curve in across}):
+        own = [curve for curve in across if curve.case.network == name]
+        for cluster in sorted({curve.case.cluster for curve in own}):
+            rest = [curve for curve in own if curve.case.cluster != cluster]
+            tried = [curve for curve in own if curve.case.cluster == cluster]
             if rest:
                 wire = fitted_wire(rest, wire_blank(name))
                 yield LeftOut(name, "network", cluster, _errors(tried, None, wire))
@@ -91,7 +91,7 @@ def pooled_by_library(found: Iterable[LeftOut]) -> list[LeftOut]:
 
 def _groups(known: Iterable[Curve], *, of_engines: bool) -> Iterator[tuple[Key, list[Curve]]]:
     """Yield the curves inside one domain of every library, or of every engine, on every system."""
-    graph = [curve for curve in inside(known) if curve.question.mode == "graph"]
+    graph = [curve for curve in inside(known) if curve.case.mode == "graph"]
     for key, curves in by_key(graph).items():
         if (key[1] in ENGINES) == of_engines:
             yield key, curves
@@ -108,8 +108,8 @@ def family_without(key: Key, known: tuple[Curve, ...]) -> list[Calibration]:
     kin = [
         curve
         for curve in inside(known)
-        if curve.question.cluster != system
-        and key_of(curve.question)[1] == library
+        if curve.case.cluster != system
+        and key_of(curve.case)[1] == library
         and link_family(curve.cluster) == link_family(own)
     ]
     same = [c for c in kin if c.cluster.device.architecture == own.device.architecture]

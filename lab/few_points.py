@@ -32,10 +32,8 @@ def few_points(table: Table) -> Iterator[LeftOut]:
         start = _start(key)
         if start is None:
             continue
-        for count in sorted({curve.question.gpus for curve in known}):
-            shown = [
-                c for c in known if c.question.gpus == count and c.question.collective == _CURVE
-            ]
+        for count in sorted({curve.case.gpus for curve in known}):
+            shown = [c for c in known if c.case.gpus == count and c.case.collective == _CURVE]
             if not shown or len(shown[0].time_s) < POINTS:
                 continue
             seen, rest = six_points(shown[0])
@@ -61,7 +59,7 @@ def _data_sets(table: Table) -> Iterator[tuple[Key, list[Curve]]]:
     """Yield the curves inside one domain of each data set of a ring library."""
     for name in dict.fromkeys(table.columns["dataset"]):
         rows = table.where(partial(_is_of, name))
-        graph = [curve for curve in inside(usable([rows])) if curve.question.mode == "graph"]
+        graph = [curve for curve in inside(usable([rows])) if curve.case.mode == "graph"]
         for key, known in by_key(graph).items():
             if key[1] not in ENGINES:
                 yield key, known

@@ -32,8 +32,8 @@ from shardcost.kernels.gemm import gemm_section
 from shardcost.memory.policy import habits_named
 from shardcost.software import Software
 from shardcost.validate import collectives, gemm, inference, layer_ops, memory, training
-from shardcost.validate.intervals import facts_of_question, facts_of_rows
-from shardcost.validate.predictions import Floats
+from shardcost.validate.intervals import facts_of_collective, facts_of_rows
+from shardcost.validate.predictions import Floats, cases_of
 from shardcost.validate.sources import grouped
 from shardcost.validate.validation import kind_of, measurements
 
@@ -160,11 +160,11 @@ def site_of(dataset: str) -> str:
 
 
 class _Curves:
-    """The questions of a table of collectives, to be answered by constants that lack some rows."""
+    """The cases of a table of collectives, to be answered by constants that lack some rows."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.asked = collectives.asked(table)
+        self.cases = collectives.cases(table)
         self.measured = 1e-6 * _measured(table)
         self.rows = list(table.records())
 
@@ -197,7 +197,7 @@ class _Curves:
             if key[1] in ENGINES or len(places) < 2 * _ENOUGH:
                 continue
             known = places[summed[places] & (gpus[places] == gpus[places].max())]
-            largest = known[np.argsort(self.asked.sizes[known])][-_FEW:]
+            largest = known[np.argsort(self.cases.sizes[known, 0])][-_FEW:]
             kept = np.zeros(self.table.rows, dtype=bool)
             kept[largest] = True
             found = self._fitted(key, kept)
@@ -207,9 +207,9 @@ class _Curves:
     def _places(self) -> dict[Key, NDArray[np.intp]]:
         """Return the rows inside one domain of every library on every system."""
         found: dict[Key, list[int]] = {}
-        for question, rows in self.asked.rows.items():
-            if (not question.network or question.nodes == 1) and question.has_a_place():
-                found.setdefault(key_of(question), []).extend(rows)
+        for case, rows in self.cases.rows.items():
+            if (not case.network or case.nodes == 1) and case.has_a_place():
+                found.setdefault(key_of(case), []).extend(rows)
         return {key: np.array(sorted(rows)) for key, rows in found.items()}
 
     def _usable(self) -> Mask:
@@ -257,16 +257,14 @@ class _Curves:
         wanted = set(places.tolist())
         residuals = np.full(self.table.rows, np.nan)
         facts: dict[int, Facts] = {}
-        for question, rows in self.asked.rows.items():
+        for case, rows in self.cases.rows.items():
             own = [i for i in rows if i in wanted]
             if not own:
                 continue
-            sizes = self.asked.sizes[own]
+            sizes = self.cases.sizes[own, 0]
             try:
-                predicted = question.time_s(sizes, **constants)
-                facts |= dict(
-                    zip(own, facts_of_question(question, sizes, **constants), strict=True)
-                )
+                predicted = case.time_s(sizes, **constants)
+                facts |= dict(zip(own, facts_of_collective(case, sizes, **constants), strict=True))
             except ShardcostError:
                 continue
             residuals[own] = _logarithms(self.measured[own], predicted)
@@ -298,7 +296,7 @@ def _gemms(table: Table, say: Say) -> Iterator[Tried]:
     facts = facts_of_rows(table)
     for split in ("shapes", "numbers of rows"):
         for rows in refit_gemm.measured_gemms(table):
-            say(f"gemm: {split} left out, {rows.question.gpu} {rows.question.dtype}")
+            say(f"gemm: {split} left out, {rows.case.gpu} {rows.case.dtype}")
             m, n, k = rows.shapes
             parts = shape_parts(n, k) if split == "shapes" else _bands(m)
 
@@ -344,8 +342,8 @@ def _overlap(table: Table, say: Say) -> Iterator[Tried]:
     say("overlap: shapes and multiprocessors left out")
     facts = facts_of_rows(table)
     for rows in refit_gemm.measured_overlaps(table):
-        question, shapes, _, _, places = rows.gemms
-        alone = gemm_section(gemm.device_of(question.gpu), question.dtype).constants
+        case, shapes, _, _, places = rows.gemms
+        alone = gemm_section(gemm.device_of(case.gpu), case.dtype).constants
 
         def tried(out: Mask, rows: refit_gemm.Overlapped = rows, alone: Any = alone) -> Floats:
             rest = rows._replace(gemms=rows.gemms.where(~out))
@@ -474,36 +472,26 @@ def _refitted_engines(table: Table, column: str, say: Say) -> Floats:
     """Return the figure of every run, its engine fitted without the runs alike in a column."""
     rows = list(table.records())
     values = np.full(len(rows), np.nan)
-    asked = _asked(rows)
+    known = cases_of(table, inference.case_of).rows
     evidence = refit_engines.evidence_of(table, lambda row: row["cluster"] != refit_engines.DEVICE)
     for name in refit_engines.FITTED:
-        own = {q: places for q, places in asked.items() if q.software.name == name}
+        own = {q: places for q, places in known.items() if q.software.name == name}
         places = [i for each in own.values() for i in each]
-        known = evidence.get(name)
+        fitted_to = evidence.get(name)
         for cell in sorted({rows[i].get(column, "") for i in places}):
-            rest = None if known is None else _thinned(known.where(_differs(column, cell)))
+            rest = None if fitted_to is None else _thinned(fitted_to.where(_differs(column, cell)))
             if rest is None or not rest.rows:
                 continue
             say(f"inference: {name} without {cell}")
             given: Any = in_seconds(refit_engines.fitted(name, rest))
-            for question, members in own.items():
+            for case, members in own.items():
                 out = [i for i in members if rows[i].get(column, "") == cell]
                 if out:
-                    software = replace(question.software, **given)
-                    values[out] = inference.answers(
-                        question._replace(software=software), [rows[i] for i in out]
+                    software = replace(case.software, **given)
+                    values[out] = inference.figures(
+                        case._replace(software=software), [rows[i] for i in out]
                     )
     return values
-
-
-def _asked(rows: Sequence[Row]) -> dict[inference.Question, list[int]]:
-    asked: dict[inference.Question, list[int]] = {}
-    for i, row in enumerate(rows):
-        try:
-            asked.setdefault(inference.question_of(row), []).append(i)
-        except ShardcostError:
-            continue
-    return asked
 
 
 def _differs(column: str, cell: str) -> Callable[[Row], bool]:
@@ -534,10 +522,10 @@ def _by_usual_engine(table: Table) -> Floats:
     usual = Software.named(_SERVES_WITH)
     rows = list(table.records())
     values = np.full(len(rows), np.nan)
-    for question, members in _asked(rows).items():
-        if not question.software.name.startswith((usual.name, "tokenweave")):
-            values[members] = inference.answers(
-                question._replace(software=usual), [rows[i] for i in members]
+    for case, members in cases_of(table, inference.case_of).rows.items():
+        if not case.software.name.startswith((usual.name, "tokenweave")):
+            values[members] = inference.figures(
+                case._replace(software=usual), [rows[i] for i in members]
             )
     return values
 

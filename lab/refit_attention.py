@@ -34,10 +34,10 @@ from lab.parts import Mask, leave_out
 from shardcost.calibrate.fit import fit_robustly
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.files import write_whole
-from shardcost.formats.tables import Table, read_table
-from shardcost.validate.attention import FLASH_DECODE, MEASURED, Asked, Question, asked
+from shardcost.formats.tables import Row, Table, read_table
+from shardcost.validate.attention import FLASH_DECODE, MEASURED, AttentionCase, cases
 from shardcost.validate.gemm import measured_with
-from shardcost.validate.predictions import whole_cell
+from shardcost.validate.predictions import Cases, cases_of, whole_cell
 from shardcost.validate.validation import measurements
 
 Floats = NDArray[np.float64]
@@ -132,7 +132,7 @@ class Rows:
 
     system: str
     phase: str
-    questions: Sequence[tuple[Question, Floats]]
+    cases: Sequence[tuple[AttentionCase, Floats]]
     """Questions, each with its shapes."""
     time_s: Floats
     places: Floats
@@ -141,7 +141,7 @@ class Rows:
 
     def predicted_s(self, constants: Constants | None = None) -> Floats:
         """Return the predicted times, by the catalog's constants or by those given."""
-        return np.concatenate([q.time_s(shapes, constants) for q, shapes in self.questions])
+        return np.concatenate([q.time_s(shapes, constants) for q, shapes in self.cases])
 
     def error_pct(self, constants: Constants | None = None) -> Floats:
         """Return the signed error of each row, in percent."""
@@ -150,38 +150,41 @@ class Rows:
 
 def sections(table: Table, keep: Mask | None = None) -> Iterator[Rows]:
     """Yield the rows of every system and section of a table; of those to `keep` only, if given."""
-    rows, shapes, _ = _asked_of_layers(table) if table.kind == "decode" else asked(table)
+    known = _cases_of_layers(table) if table.kind == "decode" else cases(table)
     times, _ = measurements(table, MEASURED)
     names = table.columns.get("dataset", [""] * table.rows)
-    found: dict[tuple[str, str], list[tuple[Question, list[int]]]] = {}
-    for question, all_places in rows.items():
+    found: dict[tuple[str, str], list[tuple[AttentionCase, list[int]]]] = {}
+    for case, all_places in known.rows.items():
         places = [i for i in all_places if times[i] > 0 and (keep is None or keep[i])]
         if places:
-            found.setdefault((question.gpu, question.phase), []).append((question, places))
+            found.setdefault((case.gpu, case.phase), []).append((case, places))
     for (system, phase), each in sorted(found.items()):
         together = np.concatenate([places for _, places in each])
         yield Rows(
             system=system,
             phase=phase,
-            questions=[(question, shapes[places]) for question, places in each],
+            cases=[(case, known.sizes[places]) for case, places in each],
             time_s=1e-6 * times[together],
             places=together,
             datasets=frozenset(names[i] for i in together),
         )
 
 
-def _asked_of_layers(table: Table) -> Asked:
-    """Return what a table of the parts of decoded layers asks of attention, one rank's share."""
-    shapes = np.full((table.rows, 6), np.nan)
-    rows: dict[Question, list[int]] = {}
-    for i, row in enumerate(table.records()):
-        if row["part"] == "attention":
-            tp = whole_cell(row, "tp")
-            heads, kv_heads = whole_cell(row, "heads") / tp, whole_cell(row, "kv_heads") / tp
-            batch, context = whole_cell(row, "batch"), whole_cell(row, "context")
-            shapes[i] = batch, 1, context, heads, max(1, kv_heads), whole_cell(row, "head_dim")
-            rows.setdefault(Question(row["gpu"], FLASH_DECODE), []).append(i)
-    return Asked(rows, shapes, [""] * table.rows)
+def _cases_of_layers(table: Table) -> Cases[AttentionCase]:
+    """Return the attention kernels among the parts of decoded layers, one rank's share."""
+
+    def case_of(row: Row) -> AttentionCase:
+        if row["part"] != "attention":
+            raise BadValueError("part", row["part"], "attention")
+        return AttentionCase(row["gpu"], FLASH_DECODE)
+
+    def sizes_of(row: Row) -> list[float]:
+        count = {name: whole_cell(row, name) for name in ("tp", "heads", "kv_heads", "head_dim")}
+        heads, kv_heads = count["heads"] / count["tp"], max(1, count["kv_heads"] / count["tp"])
+        context = whole_cell(row, "context") if row["part"] == "attention" else 1
+        return [whole_cell(row, "batch"), 1, context, heads, kv_heads, count["head_dim"]]
+
+    return cases_of(table, case_of, sizes_of, 6)
 
 
 def fitted(known: Rows) -> Constants:

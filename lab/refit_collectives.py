@@ -41,7 +41,7 @@ from shardcost.collectives.engine_kernels import ENGINES, DirectLibrary, generat
 from shardcost.errors import BadValueError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, read_table
-from shardcost.validate.collectives import Question
+from shardcost.validate.collectives import CollectiveCase
 
 OUTDATED: Final = frozenset({"vtrain_a100"})
 """Data sets of an NCCL years older than the others of their system."""
@@ -52,21 +52,21 @@ FOLDER: Final = CATALOG / "collectives"
 def usable(tables: Iterable[Table]) -> list[Curve]:
     """Return the curves that constants are fitted to."""
     known = (curve for table in tables for curve in curves(table, OUTDATED))
-    return [curve for curve in known if not curve.question.single_process]
+    return [curve for curve in known if not curve.case.single_process]
 
 
-def key_of(question: Question) -> Key:
+def key_of(case: CollectiveCase) -> Key:
     """Return which constants a row speaks of."""
-    name, _, version = question.library.partition("==")
+    name, _, version = case.library.partition("==")
     since = generation(name, version or None) if name in ENGINES else "0"
-    return question.cluster, name, since
+    return case.cluster, name, since
 
 
 def by_key(known: Iterable[Curve]) -> dict[Key, list[Curve]]:
     """Return curves by the constants that they speak of."""
     found: dict[Key, list[Curve]] = {}
     for curve in known:
-        found.setdefault(key_of(curve.question), []).append(curve)
+        found.setdefault(key_of(curve.case), []).append(curve)
     return found
 
 
@@ -99,7 +99,7 @@ def engines(known: Iterable[Curve]) -> dict[Key, Calibration]:
 def _engine_blank(key: Key, known: Sequence[Curve]) -> Calibration:
     """Return a start, without the constants of eager launches where no row has any."""
     start = blank(key)
-    if any(curve.question.mode == "eager" for curve in known):
+    if any(curve.case.mode == "eager" for curve in known):
         return start
     kept = {k: v for k, v in given(start.constants).items() if not k.startswith("eager_")}
     return replace(start, constants=DirectLibrary(**kept))
@@ -109,8 +109,8 @@ def networks(known: Iterable[Curve]) -> dict[Key, Calibration]:
     """Return the calibrations of networks, given those of the systems that they join."""
     groups: dict[str, list[Curve]] = {}
     for curve in known:
-        if curve.question.network:
-            groups.setdefault(curve.question.network, []).append(curve)
+        if curve.case.network:
+            groups.setdefault(curve.case.network, []).append(curve)
     found = {}
     for name, each in groups.items():
         found[name, "network", "0"] = fitted_wire(each, wire_blank(name))

@@ -27,7 +27,7 @@ from lab.other_constants import ConstantPath, with_kernel_constants
 from shardcost.calibrate.descent import descend, errors_pct, in_seconds, loss
 from shardcost.errors import ShardcostError
 from shardcost.formats.tables import Row, Table, read_table
-from shardcost.validate.inference import Question, answers, engine_of, question_of
+from shardcost.validate.inference import InferenceCase, case_of, engine_of, figures
 from shardcost.validate.predictions import Floats
 
 FITTED: Final[Mapping[str, tuple[str, str]]] = {
@@ -74,7 +74,7 @@ _SAME_LAUNCH: Final = (
 class Evidence(NamedTuple):
     """Rows of one engine, by what they share."""
 
-    groups: list[tuple[Question, list[Row], Floats]]
+    groups: list[tuple[InferenceCase, list[Row], Floats]]
 
     @property
     def rows(self) -> list[Row]:
@@ -84,37 +84,34 @@ class Evidence(NamedTuple):
     def where(self, keep: Callable[[Row], bool]) -> Evidence:
         """Return the evidence of the rows that `keep` holds for."""
         found = []
-        for question, rows, measured in self.groups:
+        for case, rows, measured in self.groups:
             kept = [i for i, row in enumerate(rows) if keep(row)]
             if kept:
-                found.append((question, [rows[i] for i in kept], measured[kept]))
+                found.append((case, [rows[i] for i in kept], measured[kept]))
         return Evidence(found)
 
     def ratios(self, constants: Mapping[str, float]) -> Floats:
         """Return predicted over measured, of every row."""
         given = in_seconds(constants)
         return np.concatenate(
-            [
-                answers(_with(question, given), rows) / measured
-                for question, rows, measured in self.groups
-            ]
+            [figures(_with(case, given), rows) / measured for case, rows, measured in self.groups]
         )
 
 
 def evidence_of(table: Table, wanted: Callable[[Row], bool]) -> dict[str, Evidence]:
     """Return the rows to fit, by engine."""
-    groups: dict[Question, list[Row]] = {}
+    groups: dict[InferenceCase, list[Row]] = {}
     for row in table.records():
         if _is_fitted(row) and wanted(row):
             try:
-                groups.setdefault(question_of(row), []).append(row)
+                groups.setdefault(case_of(row), []).append(row)
             except ShardcostError:
                 continue
     found: dict[str, Evidence] = {}
-    for question, rows in groups.items():
+    for case, rows in groups.items():
         measured = np.array([float(row["value"]) for row in rows])
-        each = found.setdefault(question.software.name, Evidence([]))
-        each.groups.append((question, rows, measured))
+        each = found.setdefault(case.software.name, Evidence([]))
+        each.groups.append((case, rows, measured))
     return found
 
 
@@ -216,8 +213,8 @@ def _refit_device(evidence: Evidence, folder: Path) -> None:
     print(DEVICE, {".".join(path): value for path, value in constants.items()}, fit)
 
 
-def _with(question: Question, given: Mapping[str, Any]) -> Question:
-    return question._replace(software=replace(question.software, **given)) if given else question
+def _with(case: InferenceCase, given: Mapping[str, Any]) -> InferenceCase:
+    return case._replace(software=replace(case.software, **given)) if given else case
 
 
 def _is_fitted(row: Row) -> bool:

@@ -41,7 +41,8 @@ from shardcost.kernels.gemm import (
     section_names,
 )
 from shardcost.validate import gemm, overlap
-from shardcost.validate.gemm import Question, device_of, measured_with
+from shardcost.validate.gemm import GemmCase, device_of, measured_with
+from shardcost.validate.predictions import Cases
 from shardcost.validate.validation import measurements
 
 Floats = NDArray[np.float64]
@@ -76,7 +77,7 @@ class Fitted(NamedTuple):
 class Gemms(NamedTuple):
     """Measured GEMMs of one device and number format."""
 
-    question: Question
+    case: GemmCase
     shapes: Floats
     """Rows m, n, k; and how many multiprocessors were taken, where some were."""
     time_s: Floats
@@ -87,7 +88,7 @@ class Gemms(NamedTuple):
     @property
     def section(self) -> str:
         """The section that these rows speak of."""
-        return section_names(self.question.dtype)[0]
+        return section_names(self.case.dtype)[0]
 
     def where(self, keep: NDArray[np.bool_]) -> Gemms:
         """Return some of the rows."""
@@ -97,7 +98,7 @@ class Gemms(NamedTuple):
 
     def predicted_s(self, constants: Constants) -> Floats:
         """Return the model's times under given constants."""
-        device, dtype = device_of(self.question.gpu), self.question.dtype
+        device, dtype = device_of(self.case.gpu), self.case.dtype
         kernel = kernel_of(device, dtype, constants, tuner_table("gemm")["sharing"])
         found: Floats = kernel_time_s(kernel, *self.shapes)
         return found
@@ -108,21 +109,19 @@ class Gemms(NamedTuple):
 
 
 def measured_gemms(table: Table) -> list[Gemms]:
-    """Return the usable rows of a table of products, by device and format."""
-    return _measured(table, gemm.asked(table), gemm.MEASURED)
+    """Return the usable rows of a table of GEMMs, by device and format."""
+    return _measured(table, gemm.cases(table), gemm.MEASURED)
 
 
-def _measured(table: Table, found: gemm.Asked, column: str) -> list[Gemms]:
+def _measured(table: Table, known: Cases[GemmCase], column: str) -> list[Gemms]:
     times, _ = measurements(table, column)
     names = table.columns.get("dataset", ["unnamed"] * table.rows)
     every = []
-    for question, places in found.rows.items():
+    for case, places in known.rows.items():
         kept = [i for i in places if times[i] > 0]
         if kept:
             sets = frozenset(names[i] for i in kept)
-            every.append(
-                Gemms(question, found.shapes[:, kept], 1e-6 * times[kept], sets, np.array(kept))
-            )
+            every.append(Gemms(case, known.sizes[kept].T, 1e-6 * times[kept], sets, np.array(kept)))
     return every
 
 
@@ -152,10 +151,10 @@ class Overlapped(NamedTuple):
             alone: The constants of the product by itself.
             constants: Those of the section ``sharing``.
         """
-        question, (m, n, k, taken), time_s, *_ = self.gemms
-        device = device_of(question.gpu)
+        case, (m, n, k, taken), time_s, *_ = self.gemms
+        device = device_of(case.gpu)
         lost = copy_rate(device, constants, taken)
-        kernel = kernel_of(device, question.dtype, alone, constants)
+        kernel = kernel_of(device, case.dtype, alone, constants)
         found = kernel_time_s(kernel, m, n, k, sms_taken=taken, memory_taken=lost)
         copied = copy_rate(device, constants, self.copy_units)
         return np.log(found / time_s), np.log(copied / self.copy_bytes_per_s)
@@ -163,10 +162,9 @@ class Overlapped(NamedTuple):
 
 def measured_overlaps(table: Table) -> list[Overlapped]:
     """Return the usable rows of a table of overlapped products, by device."""
-    found = gemm.asked(table, overlap.COLUMNS, overlap.question)
     return [
-        Overlapped(each, *_copies(table, each.question.gpu))
-        for each in _measured(table, found, overlap.MEASURED)
+        Overlapped(rows, *_copies(table, rows.case.gpu))
+        for rows in _measured(table, overlap.cases(table), overlap.MEASURED)
     ]
 
 
@@ -249,14 +247,14 @@ def _refitted_gemms(table: Table) -> dict[Key, Fitted]:
     for rows in measured_gemms(table):
         constants = fitted(rows)
         fit = _fit(rows, rows.error_pct(constants))
-        found[rows.question.gpu, rows.section] = Fitted(constants, fit)
+        found[rows.case.gpu, rows.section] = Fitted(constants, fit)
     return found
 
 
 def _refitted_sharing(table: Table, products: Mapping[Key, Fitted]) -> dict[Key, Fitted]:
     found = {}
     for rows in measured_overlaps(table):
-        gpu, dtype, _ = rows.gemms.question
+        gpu, dtype, _ = rows.gemms.case
         own = products.get((gpu, rows.gemms.section))
         alone = own.constants if own else gemm_section(device_of(gpu), dtype).constants
         constants = fitted_sharing(rows, alone)
@@ -304,7 +302,7 @@ def _show_left_out(table: Table) -> None:
         for what, errors_pct in left_out(rows):
             known = errors_pct[np.isfinite(errors_pct)]
             if known.size:
-                _show(f"{' '.join(rows.question)}, {what} left out", known)
+                _show(f"{' '.join(rows.case)}, {what} left out", known)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -33,11 +33,11 @@ NCCL = calibration_of(H100, "nccl")
 
 def log_of(known: Curve, device: str = "NVIDIA H100 80GB HBM3") -> str:
     """Return a curve as nccl-tests prints it."""
-    question = known.question
+    case = known.case
     ranks = "\n".join(
-        f"#  Rank {i:2d} Group  0 Pid {7000 + i} on node{i * question.nodes // question.gpus}"
+        f"#  Rank {i:2d} Group  0 Pid {7000 + i} on node{i * case.nodes // case.gpus}"
         f" device {i:2d} [0x04] {device}"
-        for i in range(question.gpus)
+        for i in range(case.gpus)
     )
     rows = []
     for size, time in zip(known.size_bytes, known.time_s, strict=True):
@@ -46,7 +46,7 @@ def log_of(known: Curve, device: str = "NVIDIA H100 80GB HBM3") -> str:
         rows.append(f"{int(size)} {int(size) // 4} float sum -1 {half} {half}")
     return (
         "# nccl-tests version 2.13.13 nccl-headers=22706 nccl-library=22706\n"
-        f"# Collective test starting: {question.collective}_perf\n"
+        f"# Collective test starting: {case.collective}_perf\n"
         f"# nThread 1 nGpus 1 minBytes 8 maxBytes 8589934592\n#\n# Using devices\n{ranks}\n#\n"
         "#                                          out-of-place              in-place\n"
         "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
@@ -108,9 +108,9 @@ def test_the_next_measurement_does_narrow_predictions() -> None:
     known = [few(NCCL)]
     first = calibrate(known)[0].further
     assert first is not None
-    question = known[0].question._replace(collective=first.collective, gpus=first.gpus)
+    case = known[0].case._replace(collective=first.collective, gpus=first.gpus)
     size = np.array([float(first.size_bytes)])
-    added = Curve(question, size, question.time_s(size, NCCL), frozenset({"me"}))
+    added = Curve(case, size, case.time_s(size, NCCL), frozenset({"me"}))
     second = calibrate([*known, added])[0].further
     assert second is not None
     assert second.now_pct < first.now_pct
@@ -120,8 +120,8 @@ def test_a_network_is_fitted_to_what_crosses_it() -> None:
     network = Cluster.named("h100_sxm", "ib_8x400g")
     wire = calibration.wire_on(network)
     lame = with_constants(wire, efficiency=0.5)
-    question = curve(None).question._replace(network="ib_8x400g", gpus=16, nodes=2)
-    known = Curve(question, SIZES, question.time_s(SIZES, None, lame), frozenset({"me"}))
+    case = curve(None).case._replace(network="ib_8x400g", gpus=16, nodes=2)
+    known = Curve(case, SIZES, case.time_s(SIZES, None, lame), frozenset({"me"}))
     found = calibrate([known])
     assert [each.calibration.library for each in found] == ["network"]
     assert given(found[0].calibration.constants)["efficiency"] == pytest.approx(0.5, rel=0.05)
@@ -131,7 +131,7 @@ def test_a_network_is_fitted_to_what_crosses_it() -> None:
 
 def test_a_library_unknown_to_the_catalog_starts_from_the_usual_one() -> None:
     known = curve(slower(NCCL, 2.0))
-    mpi = replace(known, question=known.question._replace(library="mpi"))
+    mpi = replace(known, case=known.case._replace(library="mpi"))
     found = calibrate([mpi])[0]
     assert found.started_from == "nccl on h100_sxm"
     assert found.after.median_pct is not None

@@ -16,7 +16,7 @@ from shardcost.errors import BadValueError
 from shardcost.report import collective_plot
 from shardcost.report.collective import curves_as_data as as_data
 from shardcost.report.pictures import write_picture
-from shardcost.validate.shipped_points import points_like, points_of
+from shardcost.validate.shipped import points_like, points_of
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ from shardcost.collectives.library_time import collective_time, default_library
 from shardcost.collectives.paths import RingLibrary
 from shardcost.errors import MissingExtraError
 from shardcost.formats.tables import read_table
-from shardcost.validate.collectives import Question
+from shardcost.validate.collectives import CollectiveCase
 
 SIZES = np.exp2(np.arange(9.0, 31.0))
-USUAL = Question(
+USUAL = CollectiveCase(
     collective="all_reduce",
     cluster="h100_sxm",
     network="",
@@ -42,9 +42,9 @@ def curve(
     truth: Calibration | None, collective: str = "all_reduce", noise: float = 0.0, **asked: Any
 ) -> Curve:
     """Return a curve that a model measured, with some noise that is the same in every run."""
-    question = USUAL._replace(collective=collective, **asked)
+    case = USUAL._replace(collective=collective, **asked)
     wobble = np.random.default_rng(0).normal(0, noise, len(SIZES)) if noise else 0.0
-    return Curve(question, SIZES, question.time_s(SIZES, truth) * np.exp(wobble), frozenset({"me"}))
+    return Curve(case, SIZES, case.time_s(SIZES, truth) * np.exp(wobble), frozenset({"me"}))
 
 
 def slower(own: Calibration, factor: float) -> Calibration:
@@ -64,12 +64,12 @@ def with_constants(own: Calibration, **changed: float) -> Calibration:
 
 def rows_of(known: Curve) -> list[dict[str, str]]:
     """Return a curve as rows of a table."""
-    question = known.question
+    case = known.case
     like = LIKE | {
-        "cluster": question.cluster,
-        "library": question.library,
-        "num_gpus": str(question.gpus),
-        "collective": question.collective,
+        "cluster": case.cluster,
+        "library": case.library,
+        "num_gpus": str(case.gpus),
+        "collective": case.collective,
     }
     return [
         like | {"size_bytes": f"{size}", "time_us": f"{1e6 * time}"}

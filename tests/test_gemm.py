@@ -189,7 +189,7 @@ def test_kin_lends_constants_that_fit(measured: Table) -> None:
     hopper = {name: Cluster.named(name).device for name in ("h100_sxm", "h200_sxm")}
     lent = dict(zip(hopper, reversed(hopper.values()), strict=True))
     for rows in refit_products.measured_gemms(measured):
-        gpu, dtype, _ = rows.question
+        gpu, dtype, _ = rows.case
         if gpu in hopper and dtype == "bf16":
             donor = gemm_section(lent[gpu], dtype)
             found = gemm_time_s(hopper[gpu], dtype, *rows.shapes, constants=donor)
@@ -352,13 +352,13 @@ def test_errors_on_overlapped_products(evidence: Path) -> None:
 def test_errors_on_shapes_that_were_left_out(measured: Table) -> None:
     """Held out, a fit is hardly worse than in sample: constants are few and mean something."""
     for rows in refit_products.measured_gemms(measured):
-        if rows.question.gpu != "h200_sxm":
+        if rows.case.gpu != "h200_sxm":
             continue
         inside = np.abs(rows.error_pct(refit_products.fitted(rows)))
         for what, errors in refit_products.left_out(rows):
             found = np.abs(errors[np.isfinite(errors)])
-            assert np.median(found) < 1.4 * np.median(inside), (rows.question, what)
-            assert np.quantile(found, 0.9) < 15, (rows.question, what)
+            assert np.median(found) < 1.4 * np.median(inside), (rows.case, what)
+            assert np.quantile(found, 0.9) < 15, (rows.case, what)
 
 
 def test_narrow_products_of_an_engine_are_measured_with_their_conversion() -> None:

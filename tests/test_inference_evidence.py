@@ -23,7 +23,7 @@ from shardcost.estimate.totals import tensor_collectives
 from shardcost.formats.tables import Table, read_table
 from shardcost.model import Attention
 from shardcost.software import Software
-from shardcost.validate import comm_fraction, inference, tokenweave
+from shardcost.validate import comm_fraction, inference
 
 ROW = {
     "dataset": "mine",
@@ -214,20 +214,20 @@ def test_more_devices_than_a_node_are_joined() -> None:
 @pytest.mark.parametrize("metric", ["e2e_latency", "ttft", "tpot", "output_throughput_total"])
 def test_figures_are_those_of_generation(metric: str) -> None:
     row = {**ROW, "metric": metric}
-    question = inference.question_of(row)
-    found = generation(Engine(*question[:5]), batch=4, prompt_tokens=512, output_tokens=128)
+    case = inference.case_of(row)
+    found = generation(Engine(*case[:5]), batch=4, prompt_tokens=512, output_tokens=128)
     expected = {
         "e2e_latency": 1e3 * found.latency_s,
         "ttft": 1e3 * found.ttft_s,
         "tpot": 1e3 * found.tpot_s,
         "output_throughput_total": found.output_tokens_per_s,
     }[metric]
-    assert inference.answers(question, [row])[0] == pytest.approx(expected)
+    assert inference.figures(case, [row])[0] == pytest.approx(expected)
 
 
 def test_unknown_metric() -> None:
     with pytest.raises(UnknownNameError, match="metric"):
-        inference.question_of({**ROW, "metric": "joy"})
+        inference.case_of({**ROW, "metric": "joy"})
 
 
 def test_descent_finds_the_least() -> None:
@@ -347,7 +347,7 @@ def test_half_the_tokens_hide_the_all_reduces_of_the_other_half() -> None:
         Software.named("tokenweave"),
     )
     whole, without, hidden = (
-        tokenweave.prefill_s(served, metric, 8192)
+        inference.prefill_s(served, metric, 8192)
         for metric in ("prefill_latency", "no_allreduce", "overlapped")
     )
     assert without <= hidden < whole

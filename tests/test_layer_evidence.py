@@ -27,13 +27,12 @@ SHAPE = {
     "gated": "1",
     "tp": "1",
     "batch": "1",
-    "seq": "2048",
 }
 H200 = Cluster.named("h200_sxm").device
 
 
 def a_layer(**cells: str) -> Row:
-    return {**SHAPE, "pass": "forward", **cells}
+    return {**SHAPE, "seq": "2048", "pass": "forward", **cells}
 
 
 def a_part(part: str, **cells: str) -> Row:
@@ -42,7 +41,7 @@ def a_part(part: str, **cells: str) -> Row:
 
 def an_operator(op: str, **cells: str) -> Row:
     fixed = {"op": op, "phase": "forward", "gpu": "H100", "dtype": "fp16", "tokens": "64"}
-    return {**SHAPE, **fixed, "msg_bytes": "", **cells}
+    return {**SHAPE, **fixed, "seq": "2048", "msg_bytes": "", **cells}
 
 
 def test_a_forward_pass_is_its_products_attention_and_passes() -> None:

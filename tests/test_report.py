@@ -50,7 +50,7 @@ from shardcost.report.pictures import Sketch, inline
 from shardcost.search.advice import advice
 from shardcost.search.review import review
 from shardcost.units import format_bytes, format_time
-from shardcost.validate.shipped_points import points_like
+from shardcost.validate.shipped import points_like
 
 NODES = Cluster.named("h100_sxm", "ib_8x400g")
 REPORTED = ["decode", "prefill", "decode, one GPU", "train, interleaved", "train, experts"]

@@ -20,7 +20,7 @@ from shardcost.catalog import tuner_table
 from shardcost.collectives.library_time import collective_time
 from shardcost.formats.tables import Table, read_table
 from shardcost.validate import collectives
-from shardcost.validate.collectives import library_asked
+from shardcost.validate.collectives import library_of
 from shardcost.validate.validation import Validation, validate
 
 LIKE = {
@@ -179,7 +179,7 @@ def test_nothing_to_compare_is_no_error(
 
 def test_the_version_in_the_name_of_an_engines_data_set_counts() -> None:
     def asked(library: str, dataset: str) -> str:
-        return library_asked(LIKE | {"library": library, "dataset": dataset})
+        return library_of(LIKE | {"library": library, "dataset": dataset})
 
     assert asked("sglang", "aic_h100_sxm_sglang_0.5.10") == "sglang==0.5.10"
     assert asked("trtllm", "aic_b300_sxm_trtllm_1.3.0rc10") == "trtllm==1.3.0rc10"

@@ -50,7 +50,7 @@ from shardcost.collectives.engine_kernels import ENGINES, generation
 from shardcost.collectives.library_time import default_library, name_and_version
 from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.errors import BadValueError, MissingExtraError, ShardcostError
-from shardcost.validate.collectives import Question
+from shardcost.validate.collectives import CollectiveCase
 from shardcost.validate.validation import Stats, stats
 
 _LOCAL: Final = ("fill", "ll_copy_bytes_per_s", "simple_copy_bytes_per_s", "ll_spread_bytes")
@@ -93,10 +93,10 @@ class _Task:
         """Return the times of a curve under given constants."""
         table = replace(self.start, constants=constants)
         if isinstance(constants, Wire):
-            library = name_and_version(curve.question.library)[0]
-            own = self.own.get(library) or _library_there(curve.question)
-            return curve.question.time_s(curve.size_bytes, own, table)
-        return curve.question.time_s(curve.size_bytes, table)
+            library = name_and_version(curve.case.library)[0]
+            own = self.own.get(library) or _library_there(curve.case)
+            return curve.case.time_s(curve.size_bytes, own, table)
+        return curve.case.time_s(curve.size_bytes, table)
 
     def fitted(self, known: Sequence[Curve]) -> tuple[Calibration, Solution]:
         """Return the constants that fit some of the curves, and their certainty."""
@@ -206,13 +206,13 @@ def calibrate(
 def _by_library(known: Sequence[Curve]) -> dict[str, list[Curve]]:
     groups: dict[str, list[Curve]] = {}
     for curve in known:
-        groups.setdefault(curve.question.library, []).append(curve)
+        groups.setdefault(curve.case.library, []).append(curve)
     return groups
 
 
 def _calibrated_library(library: str, known: list[Curve]) -> Calibrated:
-    start, named, foreign = library_start(library, known[0].question.cluster)
-    graph = [curve for curve in known if curve.question.mode == "graph"]
+    start, named, foreign = library_start(library, known[0].case.cluster)
+    graph = [curve for curve in known if curve.case.mode == "graph"]
     if not graph:  # what launching adds is all that eager rows speak of
         found = fitted_library(known, start)
         return _without_confidence(_Task(known, start), found, named)
@@ -261,9 +261,9 @@ def _foreign_start(library: str, system: str) -> Start:
     return Start(start, f"{usual} on {system}", foreign=True)
 
 
-def _library_there(question: Question) -> Calibration:
-    name, version = name_and_version(question.library)
-    return calibration_of(cluster_named(question.cluster), name, version)
+def _library_there(case: CollectiveCase) -> Calibration:
+    name, version = name_and_version(case.library)
+    return calibration_of(cluster_named(case.cluster), name, version)
 
 
 def _wire_start(curve: Curve) -> Calibration:
@@ -331,10 +331,10 @@ def _folds(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
 
 
 def _without_each_count(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
-    counts = sorted({curve.question.gpus for curve in known})
+    counts = sorted({curve.case.gpus for curve in known})
     for count in counts if len(counts) > 1 else ():
-        rest = [curve for curve in known if curve.question.gpus != count]
-        yield rest, [curve for curve in known if curve.question.gpus == count]
+        rest = [curve for curve in known if curve.case.gpus != count]
+        yield rest, [curve for curve in known if curve.case.gpus == count]
 
 
 def _with_points(curves: Sequence[Curve]) -> list[Curve]:

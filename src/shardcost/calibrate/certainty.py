@@ -19,7 +19,7 @@ from shardcost.calibrate.fit import Curve, Floats, Hold, Solution
 from shardcost.catalog import tuner_table
 from shardcost.collectives.calibration import given
 from shardcost.collectives.engine_kernels import ENGINES
-from shardcost.validate.collectives import Question
+from shardcost.validate.collectives import CollectiveCase
 
 _NINETY: Final = NormalDist().inv_cdf(0.95)
 """Standard deviations either side that hold 90 % of a normal distribution."""
@@ -106,29 +106,29 @@ def further(
     uncertainty: Floats,
 ) -> Further | None:
     """Return the measurement that would shrink the variance of all predictions most."""
-    questions = list(_candidates(known))
-    if not questions:
+    cases = list(_candidates(known))
+    if not cases:
         return None
     sizes = np.array(_SIZES, dtype=np.float64)
-    slopes = np.concatenate([_slopes(predict, each, sizes, solution) for each in questions])
+    slopes = np.concatenate([_slopes(predict, each, sizes, solution) for each in cases])
     shared = slopes @ uncertainty @ slopes.T
     variances = np.diag(shared)
     gains = (shared**2).sum(axis=0) / (variances + assumed_error() ** 2)
     best = int(np.argmax(gains))
     now, then = variances.mean(), max(0.0, variances.mean() - gains[best] / len(variances))
-    question = questions[best // len(sizes)]
+    case = cases[best // len(sizes)]
     return Further(
-        question.collective,
-        question.gpus,
+        case.collective,
+        case.gpus,
         _SIZES[best % len(sizes)],
         _pct(np.sqrt(now)),
         _pct(np.sqrt(then)),
     )
 
 
-def _candidates(known: Sequence[Curve]) -> Iterator[Question]:
+def _candidates(known: Sequence[Curve]) -> Iterator[CollectiveCase]:
     """Yield what could be measured: the collectives at hand, on the GPU counts of the system."""
-    first = known[0].question
+    first = known[0].case
     domain = known[0].cluster.tiers[-1].gpus
     across = bool(first.network) and first.nodes > 1
     counts = [first.gpus] if across else [2**i for i in range(1, 8) if 2**i <= domain]
@@ -148,10 +148,10 @@ def _per_node(curve: Curve) -> int:
 
 
 def _slopes(
-    predict: Callable[[Curve, Any], Floats], question: Question, sizes: Floats, solution: Solution
+    predict: Callable[[Curve, Any], Floats], case: CollectiveCase, sizes: Floats, solution: Solution
 ) -> Floats:
     """Return how predictions follow each constant, in logarithms: one row a size."""
-    curve = Curve(question, sizes, sizes, frozenset())
+    curve = Curve(case, sizes, sizes, frozenset())
     values = given(solution.constants)
     base = np.log(predict(curve, solution.constants))
     columns = []

@@ -33,7 +33,7 @@ from shardcost.collectives.engine_kernels import ENGINES, DirectLibrary
 from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.errors import MissingExtraError
 from shardcost.formats.tables import Table
-from shardcost.validate.collectives import MEASURED, Question, asked, machine
+from shardcost.validate.collectives import MEASURED, CollectiveCase, cases, machine
 from shardcost.validate.validation import measurements
 
 Floats = NDArray[np.float64]
@@ -67,7 +67,7 @@ UNFITTED: Final = Fit(
 class Curve:
     """Measured times of one collective on one group, by size."""
 
-    question: Question
+    case: CollectiveCase
     size_bytes: Floats
     time_s: Floats
     datasets: frozenset[str]
@@ -75,7 +75,7 @@ class Curve:
     @property
     def cluster(self) -> Cluster:
         """The machine that it was measured on."""
-        return machine(self.question.cluster, self.question.network)
+        return machine(self.case.cluster, self.case.network)
 
     def only(self, kept: NDArray[np.bool_]) -> Curve:
         """Return the curve of some of its points."""
@@ -83,7 +83,7 @@ class Curve:
 
     def error_pct(self, calibration: Calibration | None, wire: Calibration | None = None) -> Floats:
         """Return the signed error of each point, in percent, under given constants."""
-        predicted = self.question.time_s(self.size_bytes, calibration, wire)
+        predicted = self.case.time_s(self.size_bytes, calibration, wire)
         return 100 * (predicted / self.time_s - 1)
 
 
@@ -92,15 +92,15 @@ def curves(table: Table, without: frozenset[str] = frozenset()) -> list[Curve]:
 
     Rows on no machine of the catalog, or without a measurement, are on no curve.
     """
-    rows, sizes, _ = asked(table)
+    known = cases(table)
     times, _ = measurements(table, MEASURED)
     names = table.columns["dataset"]
     found = []
-    for question, places in rows.items():
+    for case, places in known.rows.items():
         kept = [i for i in places if times[i] > 0 and names[i] not in without]
-        if kept and question.has_a_place():
+        if kept and case.has_a_place():
             sets = frozenset(names[i] for i in kept)
-            found.append(Curve(question, sizes[kept], 1e-6 * times[kept], sets))
+            found.append(Curve(case, known.sizes[kept, 0], 1e-6 * times[kept], sets))
     return found
 
 
@@ -259,10 +259,10 @@ def fitted_library(known: Sequence[Curve], start: Calibration) -> Calibration:
     """
 
     def predict(curve: Curve, constants: Any) -> Floats:
-        return curve.question.time_s(curve.size_bytes, replace(start, constants=constants))
+        return curve.case.time_s(curve.size_bytes, replace(start, constants=constants))
 
-    graph = [curve for curve in known if curve.question.mode == "graph"]
-    eager = [curve for curve in known if curve.question.mode == "eager"]
+    graph = [curve for curve in known if curve.case.mode == "graph"]
+    eager = [curve for curve in known if curve.case.mode == "eager"]
     best = start.constants
     if graph:
         best = fitted(graph, best, predict, lambda name: not name.startswith("eager_"))
@@ -281,9 +281,9 @@ def fitted_wire(known: Sequence[Curve], start: Calibration) -> Calibration:
     """
 
     def predict(curve: Curve, constants: Any) -> Floats:
-        inside = calibration_of(curve.cluster, curve.question.library)
+        inside = calibration_of(curve.cluster, curve.case.library)
         wire = replace(start, constants=constants)
-        return curve.question.time_s(curve.size_bytes, inside, wire)
+        return curve.case.time_s(curve.size_bytes, inside, wire)
 
     first: Wire = fitted(known, start.constants, predict)
     again = replace(first, ll_latency_s=first.ll128_latency_s / 2)
@@ -295,7 +295,7 @@ def fit_of(known: Sequence[Curve], errors_pct: Sequence[Floats]) -> Fit:
     """Return what a fit rests on, and its errors."""
     sizes = np.concatenate([curve.size_bytes for curve in known])
     errors = np.abs(np.concatenate(errors_pct))
-    gpus = [curve.question.gpus for curve in known]
+    gpus = [curve.case.gpus for curve in known]
     names = sorted(frozenset[str]().union(*(curve.datasets for curve in known)))
     return Fit(
         source="fitted by shardcost to measured rows of " + ", ".join(names),
@@ -306,7 +306,7 @@ def fit_of(known: Sequence[Curve], errors_pct: Sequence[Floats]) -> Fit:
         most_gpus=max(gpus),
         least_bytes=int(sizes.min()),
         most_bytes=int(sizes.max()),
-        collectives=tuple(sorted({curve.question.collective for curve in known})),
+        collectives=tuple(sorted({curve.case.collective for curve in known})),
     )
 
 
@@ -347,7 +347,7 @@ def _applies(name: str, cluster: Cluster) -> bool:
 
 def inside(known: Iterable[Curve]) -> list[Curve]:
     """Return the curves of groups inside one domain."""
-    return [curve for curve in known if not curve.question.network or curve.question.nodes == 1]
+    return [curve for curve in known if not curve.case.network or curve.case.nodes == 1]
 
 
 def blank(key: Key, donors: Sequence[Calibration] = ()) -> Calibration:

@@ -24,7 +24,7 @@ from shardcost.formats.kineto import Trace
 from shardcost.formats.kineto_ranks import runs_of
 from shardcost.formats.reading import MeasurementLog, Reading, Run
 from shardcost.formats.tables import check_columns
-from shardcost.validate.collectives import Question, machine
+from shardcost.validate.collectives import CollectiveCase, machine
 
 
 @dataclass(frozen=True)
@@ -86,23 +86,23 @@ def _curves_of_run(file: str, run: Run, told: Told, passed: Counter[str]) -> lis
     """Return the curve of a run: of its points out of place, or of those in place if all are."""
     usual = [point for point in run.points if not point.in_place] or list(run.points)
     system = _system(file, run.device, told)
-    question = _question(file, run, system, told)
+    case = _case(file, run, system, told)
     if run.collective not in COLLECTIVES:
         passed[f"collective unknown: {run.collective or 'not named'}"] += len(usual)
         return []
     if run.stride > 1:
         passed["of ranks that lie apart: groups of neighbours are calibrated"] += len(usual)
         return []
-    if not question.has_a_place():
-        rule = f"{question.gpus} GPUs on {question.nodes} nodes have no place on {system}"
-        hint = "" if question.network else " (a network between nodes: --network)"
+    if not case.has_a_place():
+        rule = f"{case.gpus} GPUs on {case.nodes} nodes have no place on {system}"
+        hint = "" if case.network else " (a network between nodes: --network)"
         passed[rule + hint] += len(usual)
         return []
     if not usual:
         return []
     sizes = np.array([float(point.size_bytes) for point in usual])
     times = np.array([point.time_s for point in usual])
-    return [Curve(question, sizes, times, frozenset({_plain(file)}))]
+    return [Curve(case, sizes, times, frozenset({_plain(file)}))]
 
 
 def _system(file: str, device: str, told: Told) -> str:
@@ -118,7 +118,7 @@ def _system(file: str, device: str, told: Told) -> str:
     return found
 
 
-def _question(file: str, run: Run, system: str, told: Told) -> Question:
+def _case(file: str, run: Run, system: str, told: Told) -> CollectiveCase:
     gpus = run.num_gpus
     if not gpus:
         raise FormatError(file, "does not say how many GPUs took part: say --gpus N")
@@ -127,7 +127,7 @@ def _question(file: str, run: Run, system: str, told: Told) -> Question:
     nodes = run.nodes or -(-gpus // per_node)
     across = nodes > 1 and (gpus > cluster.tiers[-1].gpus or cluster.tiers[-1].gpus <= per_node)
     network = network_named(told.network).name if told.network and across else ""
-    return Question(
+    return CollectiveCase(
         collective=run.collective,
         cluster=system,
         network=network,
@@ -166,7 +166,7 @@ def _usable(found: Iterable[Curve], passed: Counter[str]) -> list[Curve]:
     kept = []
     for curve in found:
         sizes = curve.size_bytes
-        placed = curve.question.gpus > 1 and curve.question.mode in MODES
+        placed = curve.case.gpus > 1 and curve.case.mode in MODES
         sound = (sizes >= 1) & (sizes <= MOST_BYTES) & placed
         left = int(np.count_nonzero(~sound))
         if left:
@@ -177,25 +177,25 @@ def _usable(found: Iterable[Curve], passed: Counter[str]) -> list[Curve]:
 
 
 def _joined(found: Iterable[Curve]) -> list[Curve]:
-    """Return curves with those that ask the same question as one."""
-    by_question: dict[Question, list[Curve]] = {}
+    """Return curves with those that ask the same case as one."""
+    by_case: dict[CollectiveCase, list[Curve]] = {}
     for curve in found:
-        by_question.setdefault(curve.question, []).append(curve)
+        by_case.setdefault(curve.case, []).append(curve)
     return [
         Curve(
-            question,
+            case,
             np.concatenate([each.size_bytes for each in parts]),
             np.concatenate([each.time_s for each in parts]),
             frozenset().union(*(each.datasets for each in parts)),
         )
-        for question, parts in by_question.items()
+        for case, parts in by_case.items()
     ]
 
 
 def _one_machine(found: Sequence[Curve]) -> Cluster:
     """Return the machine of all curves; raise where they are of several."""
-    systems = sorted({curve.question.cluster for curve in found})
-    networks = sorted({curve.question.network for curve in found} - {""})
+    systems = sorted({curve.case.cluster for curve in found})
+    networks = sorted({curve.case.network for curve in found} - {""})
     for what, several in (("clusters (say --on one of them)", systems), ("networks", networks)):
         if len(several) > 1:
             raise BadValueError(f"{what} measured on", several, "one")

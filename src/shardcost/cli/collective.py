@@ -164,7 +164,7 @@ def _draw(given: Namespace, least: int, most: int) -> None:
     from shardcost.collectives.sweep import curve_sizes
     from shardcost.report.collective_plot import sketch
     from shardcost.report.pictures import write_picture
-    from shardcost.validate.shipped_points import points_like
+    from shardcost.validate.shipped import points_like
 
     sweep = collective_of(vars(given), options.OnDisk(), curve_sizes(least, most))
     write_picture(sketch(sweep, points_like(sweep)), Path(given.plot))

@@ -51,7 +51,7 @@ def run(given: Namespace) -> int:
     from shardcost.report.estimate import title
     from shardcost.report.html import as_html
     from shardcost.search.review import review
-    from shardcost.validate.shipped_points import points_like
+    from shardcost.validate.shipped import points_like
 
     whole = review(found)
     points = points_like(whole.heaviest.curve) if whole.heaviest else ()

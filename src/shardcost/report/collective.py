@@ -25,7 +25,7 @@ from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.text import bar, heading, paragraph, sparkline, table, width
 from shardcost.units import format_bytes, format_rate, format_time
-from shardcost.validate.shipped_points import Point
+from shardcost.validate.shipped import Point
 
 ALGORITHMS: Final = {
     "ring": "each GPU passes blocks on to the next",

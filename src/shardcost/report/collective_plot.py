@@ -18,7 +18,7 @@ from shardcost.errors import BadValueError
 from shardcost.report.collective import link, title
 from shardcost.report.pictures import COLOURS, GREY, GRID, Sketch, label_ticks, note, spread
 from shardcost.units import format_bytes, format_rate, format_time
-from shardcost.validate.shipped_points import Point
+from shardcost.validate.shipped import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

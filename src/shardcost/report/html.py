@@ -44,7 +44,7 @@ from shardcost.units import (
     format_time,
     format_tokens,
 )
-from shardcost.validate.shipped_points import Point
+from shardcost.validate.shipped import Point
 from shardcost.workload import Decode, Prefill, Train
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"

@@ -11,15 +11,12 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardcost.cluster import Cluster, Device
-from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
+from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.attention import Constants, decode_time_s, prefill_time_s
-from shardcost.validate.predictions import Predictions, reason_of, whole_cell
-
-Floats = NDArray[np.float64]
+from shardcost.validate.predictions import Cases, Floats, Predictions, cases_of, whole_cell
 
 MEASURED: Final = "time_us"
 PHASES: Final = ("prefill", "decode")
@@ -41,15 +38,15 @@ times are those of 16 bits."""
 _NARROW_GROUPS: Final = (2, 32)
 
 
-class Question(NamedTuple):
-    """What a row asks, but for its shape."""
+class AttentionCase(NamedTuple):
+    """An attention kernel on a device, but for its shape."""
 
     gpu: str
     phase: str
     cache_dtype: str = _DTYPE
 
     def time_s(self, shapes: Floats, constants: Constants | None = None) -> Floats:
-        """Return the answer for some shapes, the rows of an array with the columns of a shape."""
+        """Return the seconds of some shapes, the rows of an array with the columns of a shape."""
         batch, queries, context, heads, kv_heads, head_dim = shapes.T
         device = device_named(self.gpu)
         found: Any
@@ -67,40 +64,15 @@ class Question(NamedTuple):
         return np.asarray(found, dtype=np.float64)
 
 
-class Asked(NamedTuple):
-    """What a table asks: its rows by question, and the rows that ask nothing sensible."""
-
-    rows: Mapping[Question, list[int]]
-    shapes: Floats
-    """One line for each row; NaN where a row has a reason."""
-    reasons: list[str]
-
-
-def asked(table: Table) -> Asked:
-    """Return what the rows of a table ask, those that differ in shape only together."""
-    rows: dict[Question, list[int]] = {}
-    shapes = np.full((table.rows, len(_SHAPE)), np.nan)
-    reasons = [""] * table.rows
-    for i, row in enumerate(table.records()):
-        try:
-            shapes[i] = _shape(row)
-            rows.setdefault(_question(row), []).append(i)
-        except ShardcostError as error:
-            reasons[i] = reason_of(error)
-    return Asked(rows, shapes, reasons)
+def cases(table: Table) -> Cases[AttentionCase]:
+    """Return the rows of a table by device and phase; their sizes are those of a shape."""
+    return cases_of(table, _case, _shape, len(_SHAPE))
 
 
 def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:  # noqa: ARG001
     """Return the predicted time of every row, in microseconds."""
-    values = np.full(table.rows, np.nan)
-    rows, shapes, reasons = asked(table)
-    for question, places in rows.items():
-        try:
-            values[places] = 1e6 * question.time_s(shapes[places])
-        except ShardcostError as error:
-            for i in places:
-                reasons[i] = reason_of(error)
-    return Predictions(values, reasons)
+    known = cases(table)
+    return known.predictions(lambda case, places: 1e6 * case.time_s(known.sizes[places]))
 
 
 def context_band(row: Row) -> str:
@@ -120,14 +92,14 @@ def device_named(system: str) -> Device:
     return Cluster.named(system).device
 
 
-def _question(row: Row) -> Question:
+def _case(row: Row) -> AttentionCase:
     if row["phase"] not in PHASES:
         raise UnknownNameError("phase", row["phase"], PHASES)
     device_named(row["gpu"])
     least, most = _NARROW_GROUPS
     shared = least <= float(group(row)) <= most
     narrow = shared and row.get("dataset", "").endswith(_NARROW_CACHES)
-    return Question(row["gpu"], row["phase"], "fp8" if narrow else _DTYPE)
+    return AttentionCase(row["gpu"], row["phase"], "fp8" if narrow else _DTYPE)
 
 
 def _shape(row: Row) -> list[int]:

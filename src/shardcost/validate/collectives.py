@@ -1,6 +1,6 @@
 """Predicts the rows of a table of measured collectives.
 
-Rows that ask the same question at different sizes are one call of `collective_time` with an array
+Rows that differ in size alone are one call of `collective_time` with an array
 of sizes. A row that cannot be predicted gets a reason instead, and its neighbours are not harmed.
 """
 
@@ -11,7 +11,6 @@ from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster
@@ -21,9 +20,7 @@ from shardcost.collectives.group import Group
 from shardcost.collectives.library_time import COLLECTIVES, collective_time
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.formats.tables import Row, Table, number
-from shardcost.validate.predictions import Predictions, reason_of, whole_cell
-
-Floats = NDArray[np.float64]
+from shardcost.validate.predictions import Cases, Floats, Predictions, cases_of, whole_cell
 
 MEASURED: Final = "time_us"
 SIZE_BANDS: Final = {
@@ -39,8 +36,8 @@ _MOST_GPUS: Final = 10**7
 _MOST_BYTES: Final = 2.0**63
 
 
-class Question(NamedTuple):
-    """What a row asks, but for its size."""
+class CollectiveCase(NamedTuple):
+    """A collective by a library on a group of GPUs, but for its size."""
 
     collective: str
     cluster: str
@@ -62,7 +59,7 @@ class Question(NamedTuple):
     def time_s(
         self, sizes: Floats, calibration: Calibration | None = None, wire: Calibration | None = None
     ) -> Floats:
-        """Return the answer for some sizes, by the catalog's constants or by those given."""
+        """Return the seconds of some sizes, by the catalog's constants or by those given."""
         result = collective_time(
             self.collective,
             sizes,
@@ -82,51 +79,31 @@ class Question(NamedTuple):
         return one_process_time_s(time_s, self.gpus / self.nodes)
 
 
-class Asked(NamedTuple):
-    """What a table asks: its rows by question, and the rows that ask nothing sensible."""
-
-    rows: Mapping[Question, list[int]]
-    sizes: Floats
-    """Bytes, by row; NaN where a row has a reason."""
-    reasons: list[str]
-
-
-def asked(table: Table, *, ignore_versions: bool = False) -> Asked:
-    """Return what the rows of a table ask, those that differ in size only together."""
-    reasons = [""] * table.rows
-    rows: dict[Question, list[int]] = {}
-    sizes = np.full(table.rows, np.nan)
-    for i, row in enumerate(table.records()):
-        try:
-            sizes[i] = whole_array_bytes(row)
-            rows.setdefault(_question(row, ignore_versions=ignore_versions), []).append(i)
-        except ShardcostError as error:
-            reasons[i] = reason_of(error)
-    return Asked(rows, sizes, reasons)
+def cases(table: Table, *, ignore_versions: bool = False) -> Cases[CollectiveCase]:
+    """Return the rows of a table by case; a row's one size is its bytes."""
+    return cases_of(
+        table,
+        lambda row: _case(row, ignore_versions=ignore_versions),
+        lambda row: (whole_array_bytes(row),),
+        width=1,
+    )
 
 
 def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    values = np.full(table.rows, np.nan)
-    rows, sizes, reasons = asked(table, ignore_versions=ignore_versions)
-    for question, places in rows.items():
-        try:
-            values[places] = 1e6 * question.time_s(sizes[places])
-        except ShardcostError as error:
-            for i in places:
-                reasons[i] = reason_of(error)
-    return Predictions(values, reasons)
+    known = cases(table, ignore_versions=ignore_versions)
+    return known.predictions(lambda case, places: 1e6 * case.time_s(known.sizes[places, 0]))
 
 
-def library_asked(row: Row) -> str:
+def library_of(row: Row) -> str:
     """Return the library of a row, with its version where that decides which kernels run.
 
     Serving engines change their kernels, and the sizes up to which they run them, from version to
     version. Such a table says which one was measured in the name of the data set, if at all::
 
-        >>> library_asked({"library": "sglang", "dataset": "aic_h100_sxm_sglang_0.5.10"})
+        >>> library_of({"library": "sglang", "dataset": "aic_h100_sxm_sglang_0.5.10"})
         'sglang==0.5.10'
-        >>> library_asked({"library": "nccl", "dataset": "aic_h100_sxm_nccl_2.29.2"})
+        >>> library_of({"library": "nccl", "dataset": "aic_h100_sxm_nccl_2.29.2"})
         'nccl'
 
     A name may be wrong; `ignore_versions` predicts every row by the newest kernels instead.
@@ -149,18 +126,18 @@ def one_process_time_s(time_s: Floats, gpus_per_process: float) -> Floats:
     return time_s + launch_s * gpus_per_process
 
 
-def _question(row: Row, *, ignore_versions: bool) -> Question:
+def _case(row: Row, *, ignore_versions: bool) -> CollectiveCase:
     if _count(row, "num_gpus") == 1:
         raise BadValueError("num_gpus", row["num_gpus"], "at least 2: one by itself sends nothing")
     if row.get("algorithm", "") not in {"", "default"}:
         raise BadValueError("algorithm", row["algorithm"], "blank: the library's own choice")
-    return Question(
+    return CollectiveCase(
         collective=row["collective"],
         cluster=row["cluster"],
         network=row["network"],
         gpus=_count(row, "num_gpus"),
         nodes=_count(row, "nodes"),
-        library=row["library"] if ignore_versions else library_asked(row),
+        library=row["library"] if ignore_versions else library_of(row),
         mode=row["mode"] or "graph",
         single_process=is_single_process(row),
     )

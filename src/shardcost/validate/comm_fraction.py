@@ -22,7 +22,7 @@ from shardcost.kernels.gemm import gemm_time_s
 from shardcost.layout import Layout
 from shardcost.software import Software
 from shardcost.validate.inference import known_model
-from shardcost.validate.predictions import Predictions, each_row, whole_cell
+from shardcost.validate.predictions import Predictions, by_row, whole_cell
 
 MEASURED: Final = "comm_fraction_pct"
 _MACHINES: Final = (("H100", "h100_sxm"), ("A100", "a100_sxm"), ("L20 ", "l20"))
@@ -37,7 +37,7 @@ _MULTIMEM: Final = "tokenweave"
 def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     """Return the predicted share of every row, in percent."""
     del ignore_versions  # rows name no versions
-    return each_row(table, lambda row: _PERCENT * share_of(row))
+    return by_row(table, lambda row: _PERCENT * share_of(row))
 
 
 def share_of(row: Row) -> float:

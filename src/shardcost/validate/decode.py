@@ -22,7 +22,7 @@ from shardcost.kernels.elementwise import elementwise_time_s
 from shardcost.program.operations import AttentionCore, Elementwise, Operations
 from shardcost.validate.attention import FLASH_DECODE
 from shardcost.validate.layers import busy_of, machine, passes_of
-from shardcost.validate.predictions import Predictions, each_row, whole_cell
+from shardcost.validate.predictions import Predictions, by_row, whole_cell
 from shardcost.workload import Decode
 
 Floats = NDArray[np.float64]
@@ -43,7 +43,7 @@ _ONE_LAYER: Final = (
 def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
     del ignore_versions  # one set of constants per device
-    return each_row(table, time_us)
+    return by_row(table, time_us)
 
 
 def time_us(row: Row) -> float:

@@ -12,7 +12,7 @@ from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.elementwise import elementwise_time_s
 from shardcost.validate.attention import device_named
-from shardcost.validate.predictions import Predictions, each_row, whole_cell
+from shardcost.validate.predictions import Predictions, by_row, whole_cell
 
 MEASURED: Final = "time_us"
 ARRAYS_MOVED: Final = {"copy": 2, "add_inplace": 3}
@@ -21,7 +21,7 @@ ARRAYS_MOVED: Final = {"copy": 2, "add_inplace": 3}
 
 def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:  # noqa: ARG001
     """Return the predicted time of every row, in microseconds."""
-    return each_row(table, _time_us)
+    return by_row(table, _time_us)
 
 
 def _time_us(row: Row) -> float:

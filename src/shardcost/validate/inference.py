@@ -18,14 +18,13 @@ import numpy as np
 from shardcost import catalog
 from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
-from shardcost.errors import ShardcostError, UnknownNameError
+from shardcost.errors import UnknownNameError
 from shardcost.estimate.serving import Engine, generation, under_load
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.model import Attention, Block, Experts, FeedForward, Model
 from shardcost.software import Software
-from shardcost.validate.predictions import Floats, Predictions, reason_of, whole_cell
-from shardcost.validate.tokenweave import prefill_s
+from shardcost.validate.predictions import Floats, Predictions, cases_of, whole_cell
 
 MEASURED: Final = "value"
 _ENGINES: Final = (
@@ -65,7 +64,7 @@ _SHAPE: Final = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 _MS: Final = 1e3
 
 
-class Question(NamedTuple):
+class InferenceCase(NamedTuple):
     """What rows must share to be priced together."""
 
     model: Model
@@ -80,25 +79,13 @@ def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     """Return the prediction of every row, in the row's own unit."""
     del ignore_versions  # an engine's constants are those of all its versions
     rows = list(table.records())
-    values = np.full(len(rows), np.nan)
-    reasons = [""] * len(rows)
-    groups: dict[Question, list[int]] = {}
-    for i, row in enumerate(rows):
-        try:
-            groups.setdefault(question_of(row), []).append(i)
-        except ShardcostError as error:
-            reasons[i] = reason_of(error)
-    for question, members in groups.items():
-        try:
-            values[members] = answers(question, [rows[i] for i in members])
-        except ShardcostError as error:
-            for i in members:
-                reasons[i] = reason_of(error)
-    return Predictions(values, reasons)
+    return cases_of(table, case_of).predictions(
+        lambda case, places: figures(case, [rows[i] for i in places])
+    )
 
 
-def question_of(row: Row) -> Question:
-    """Return what a row asks for, all but its counts; raise where it cannot be priced."""
+def case_of(row: Row) -> InferenceCase:
+    """Return what a row is of, but for its counts; raise where it cannot be priced."""
     figure = f"{_batching(row)} {row['metric']}"
     if figure not in _FIGURES:
         raise UnknownNameError("metric", figure, _FIGURES)
@@ -107,7 +94,7 @@ def question_of(row: Row) -> Question:
     for name in ("isl", "osl"):
         whole_cell(row, name)
     tp, pp = whole_cell(row, "tp"), whole_cell(row, "pp")
-    return Question(
+    return InferenceCase(
         _routed_alike(model_of(row)) if _one_prompt(row) else model_of(row),
         machine(row, tp * pp),
         Layout(tp=tp, pp=pp),
@@ -117,26 +104,43 @@ def question_of(row: Row) -> Question:
     )
 
 
-def answers(question: Question, rows: Sequence[Row]) -> Floats:
-    """Return the figures of rows that ask the same."""
-    engine = Engine(*question[:5], _cache_dtype(question))
-    if question.software.name == "tokenweave" and question.figure.startswith(_PREFILL):
-        metric = question.figure.removeprefix("static ")
+def figures(case: InferenceCase, rows: Sequence[Row]) -> Floats:
+    """Return the figures of the rows of one case."""
+    engine = Engine(*case[:5], _cache_dtype(case))
+    if case.software.name == "tokenweave" and case.figure.startswith(_PREFILL):
+        metric = case.figure.removeprefix("static ")
         return np.asarray(_MS * prefill_s(engine, metric, _counts(rows, "isl")), dtype=float)
     counts = {
         "prompt_tokens": _counts(rows, "isl"),
         "output_tokens": _counts(rows, "osl"),
     }
-    figure = _FIGURES[question.figure]
-    if question.figure == _MAX_LOAD:
+    figure = _FIGURES[case.figure]
+    if case.figure == _MAX_LOAD:
         found: Any = under_load(engine, **counts)
-    elif _loaded(question.figure):
-        arrivals = _ARRIVALS.get(question.software.name, "at random")
+    elif _loaded(case.figure):
+        arrivals = _ARRIVALS.get(case.software.name, "at random")
         requests = _counts(rows, "batch")
         found = under_load(engine, requests=requests, arrivals=arrivals, **counts)
     else:
         found = generation(engine, batch=_counts(rows, "batch"), **counts)
     return np.asarray(figure(found), dtype=float)
+
+
+def prefill_s(engine: Engine, metric: str, prompt_tokens: Any) -> Any:
+    """Return the seconds of TokenWeave's prefill: as it is, ``no_allreduce``, or ``overlapped``.
+
+    Overlapped, the tokens are split in two and each half's all-reduces run beside the GEMMs of the
+    other (Gond et al. 2025, TokenWeave, arXiv:2505.11329): what is left is that GEMMs of half as
+    many tokens take more than half as long.
+    """
+    found = engine.prefill(1, prompt_tokens)
+    alone = found.time_s - found.exposed_s["tp"]
+    if metric.endswith("no_allreduce"):
+        return alone
+    if metric.endswith("overlapped"):
+        half = engine.prefill(1, ceil_div(prompt_tokens, 2))
+        return alone + 2 * half.compute_s["gemm"] - found.compute_s["gemm"]
+    return found.time_s
 
 
 def _counts(rows: Iterable[Row], column: str) -> Any:
@@ -197,9 +201,9 @@ def _dtype(name: str) -> str:
     return name.partition("/")[0] or "bf16"
 
 
-def _cache_dtype(question: Question) -> str:
+def _cache_dtype(case: InferenceCase) -> str:
     """Return the format of keys and values: TensorRT-LLM has 8 bits where its weights do."""
-    if question.software.name.startswith("trtllm") and question.dtype == "fp8":
+    if case.software.name.startswith("trtllm") and case.dtype == "fp8":
         return "fp8"
     return "bf16"
 

@@ -53,7 +53,7 @@ def facts_of_rows(
     if table.kind == "collectives":
         return _of_collectives(table, ignore_versions=ignore_versions)
     if table.kind == "gemm":
-        return _of_products(table)
+        return _of_gemms(table)
     of = _FACTS[table.kind]
     found: list[Facts] = []
     wanted = [True] * table.rows if predicted is None else predicted
@@ -77,11 +77,11 @@ def factors_of_rows(
 
 def _of_collectives(table: Table, *, ignore_versions: bool) -> list[Facts]:
     found: list[Facts] = [{}] * table.rows
-    rows, sizes, _ = collectives.asked(table, ignore_versions=ignore_versions)
-    for question, places in rows.items():
+    cases = collectives.cases(table, ignore_versions=ignore_versions)
+    for case, places in cases.rows.items():
         try:
             for place, facts in zip(
-                places, facts_of_question(question, sizes[places]), strict=True
+                places, facts_of_collective(case, cases.sizes[places, 0]), strict=True
             ):
                 found[place] = facts
         except ShardcostError:
@@ -89,59 +89,59 @@ def _of_collectives(table: Table, *, ignore_versions: bool) -> list[Facts]:
     return found
 
 
-def facts_of_question(
-    question: collectives.Question, sizes: collectives.Floats, **constants: object
+def facts_of_collective(
+    case: collectives.CollectiveCase, sizes: Floats, **constants: object
 ) -> list[Facts]:
-    """Return the facts of a question at some sizes, by the catalog's constants or those given."""
+    """Return the facts of a collective at some sizes, by the catalog's constants or those given."""
     result = collective_time(
-        question.collective,
+        case.collective,
         float(sizes[0]),
-        collectives.machine(question.cluster, question.network),
-        question.gpus,
-        question.nodes,
-        library=question.library,
-        mode=question.mode,
+        collectives.machine(case.cluster, case.network),
+        case.gpus,
+        case.nodes,
+        library=case.library,
+        mode=case.mode,
         **constants,  # type: ignore[arg-type]
     )
     common = of_collectives.facts_of(result)
-    if question.single_process:
+    if case.single_process:
         common["mode"] = "single process"
     bands = list(of_collectives.BANDS)
     return [common | {"band": bands[place]} for place in of_collectives.band_of(sizes)]
 
 
-def _of_products(table: Table) -> list[Facts]:
+def _of_gemms(table: Table) -> list[Facts]:
     found: list[Facts] = [{}] * table.rows
-    every, shapes, _ = gemm.asked(table)
-    for question, places in every.items():
+    cases = gemm.cases(table)
+    for case, places in cases.rows.items():
         try:
-            common = _of_product(question)
+            common = _of_gemm(case)
         except ShardcostError:
             continue
         for place in places:
-            m = shapes[0, place]
+            m = cases.sizes[place, 0]
             band = next(name for name, most in gemm.M_BANDS.items() if m <= most)
             found[place] = common | {"rows": f"{band} rows"}
     return found
 
 
-def _of_product(question: gemm.Question) -> dict[str, str]:
-    device = gemm.device_of(question.gpu)
-    section = gemm_section(device, question.dtype)
-    if question.software:
-        section = section_measured_with("gemm", device, question.software, section.name)
+def _of_gemm(case: gemm.GemmCase) -> dict[str, str]:
+    device = gemm.device_of(case.gpu)
+    section = gemm_section(device, case.dtype)
+    if case.software:
+        section = section_measured_with("gemm", device, case.software, section.name)
     return {
         "standing": standing_of(section, device),
-        "input": _conversion(question, section),
-        "format": f"{BITS[question.dtype]:g} bits",
+        "input": _conversion(case, section),
+        "format": f"{BITS[case.dtype]:g} bits",
     }
 
 
-def _conversion(question: gemm.Question, section: Section) -> str:
+def _conversion(case: gemm.GemmCase, section: Section) -> str:
     """Return whether the constants have the conversion of the input in them just as the row has."""
-    narrow = BITS[question.dtype] < _WIDE
+    narrow = BITS[case.dtype] < _WIDE
     with_it = section.fit.measured_with == _CONVERTING
-    return "converted otherwise" if narrow and with_it != bool(question.software) else "any"
+    return "converted otherwise" if narrow and with_it != bool(case.software) else "any"
 
 
 def _of_attention(row: Row) -> Facts:
@@ -153,7 +153,7 @@ def _of_attention(row: Row) -> Facts:
     }
 
 
-def _of_pass(row: Row) -> Facts:
+def _of_elementwise(row: Row) -> Facts:
     device = attention.device_named(row["gpu"])
     size = "up to 1 MiB" if whole_cell(row, "bytes") <= _SMALL_BYTES else "above 1 MiB"
     return {
@@ -224,14 +224,14 @@ _NAMES: Final = (
 
 
 def _of_inference(row: Row) -> Facts:
-    question = inference.question_of(row)
-    software = question.software.name
+    case = inference.case_of(row)
+    software = case.software.name
     return of_runs.facts_of_inference(
-        question.cluster,
+        case.cluster,
         software if _is_named(software, row["engine"]) else OTHER_SOFTWARE,
-        question.layout,
-        question.dtype,
-        question.figure,
+        case.layout,
+        case.dtype,
+        case.figure,
     )
 
 
@@ -242,7 +242,7 @@ def _of_share(row: Row) -> Facts:
 
 _FACTS: Final[Mapping[str, Callable[[Row], Facts]]] = {
     "attention": _of_attention,
-    "elementwise": _of_pass,
+    "elementwise": _of_elementwise,
     "layers": _of_layer,
     "decode": _of_decoded,
     "overlap": _of_overlap,

@@ -28,7 +28,7 @@ from shardcost.kernels.gemm import gemm_time_s
 from shardcost.memory.parameters import heads_per_rank
 from shardcost.model import Attention
 from shardcost.validate.layers import busy_of, machine, model_of, passes_of
-from shardcost.validate.predictions import Predictions, each_row, whole_cell
+from shardcost.validate.predictions import Predictions, by_row, whole_cell
 from shardcost.workload import Prefill
 
 MEASURED: Final = "time_us"
@@ -108,7 +108,7 @@ _SUM_ARRAYS, _NORM_ARRAYS = 3, 4
 def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
     del ignore_versions  # each operator by the newest constants
-    return each_row(table, lambda row: 1e6 * time_s(row))
+    return by_row(table, lambda row: 1e6 * time_s(row))
 
 
 def time_s(row: Row) -> float:

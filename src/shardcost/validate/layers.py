@@ -26,7 +26,7 @@ from shardcost.program.layer import layer
 from shardcost.program.operations import Collective, Operations, Passes
 from shardcost.program.setting import setting_of
 from shardcost.software import Software
-from shardcost.validate.predictions import Predictions, each_row, whole_cell
+from shardcost.validate.predictions import Predictions, by_row, whole_cell
 from shardcost.workload import Train, Workload
 
 MEASURED: Final = "time_us"
@@ -40,7 +40,7 @@ _VOCABULARY: Final = 1
 def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
     del ignore_versions  # one set of constants per device
-    return each_row(table, time_us)
+    return by_row(table, time_us)
 
 
 def time_us(row: Row) -> float:

@@ -26,7 +26,7 @@ from shardcost.memory import Memory, MemoryPolicy, memory_of
 from shardcost.memory.policy import habits_named
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.units import GIGA
-from shardcost.validate.predictions import Predictions, each_row, whole_cell
+from shardcost.validate.predictions import Predictions, by_row, whole_cell
 from shardcost.workload import Train
 
 Floats = NDArray[np.float64]
@@ -56,7 +56,7 @@ def predictions(
         policy: How the framework treats memory; by default what the catalog has on it.
     """
     del ignore_versions
-    return each_row(table, lambda row: _allocated_bytes(memory_of_row(row, policy)) / _GIB)
+    return by_row(table, lambda row: _allocated_bytes(memory_of_row(row, policy)) / _GIB)
 
 
 def classified_pct(table: Table, values: Floats, policy: MemoryPolicy | None = None) -> float:

@@ -6,8 +6,9 @@ A kind of table has a module of its name in this package, with the column that w
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from shardcost.errors import (
 from shardcost.formats.tables import Row, Table, number
 
 Floats = NDArray[np.float64]
+Case = TypeVar("Case", bound=Hashable)
 
 
 class Predictions(NamedTuple):
@@ -34,7 +36,60 @@ class Predictions(NamedTuple):
     """Why a row is skipped; empty where it is not."""
 
 
-def each_row(table: Table, predict: Callable[[Row], float]) -> Predictions:
+@dataclass(frozen=True, eq=False)
+class Cases(Generic[Case]):
+    """Rows of a table that are predicted together: they share a case and differ in sizes alone."""
+
+    rows: dict[Case, list[int]]
+    sizes: Floats
+    """One line for each row of the table; NaN where it has a reason."""
+    reasons: list[str]
+    """Why a row has no case; empty where it has one."""
+
+    def predictions(self, predict: Callable[[Case, list[int]], Floats]) -> Predictions:
+        """Return what `predict` says of each case's rows; rows that it refuses get its reason."""
+        values = np.full(len(self.reasons), np.nan)
+        reasons = list(self.reasons)
+        for case, places in self.rows.items():
+            try:
+                predicted = predict(case, places)
+                if not np.isfinite(predicted).all():
+                    raise BadValueError("predicted time", predicted, "finite")
+                values[places] = predicted
+            except ShardcostError as error:
+                for i in places:
+                    reasons[i] = reason_of(error)
+        return Predictions(values, reasons)
+
+
+def cases_of(
+    table: Table,
+    case_of: Callable[[Row], Case],
+    sizes_of: Callable[[Row], Sequence[float]] = lambda _: (),
+    width: int = 0,
+) -> Cases[Case]:
+    """Return the rows of a table by their case.
+
+    Args:
+        table: What was measured.
+        case_of: What a row is of, but for its sizes; raises where that cannot be.
+        sizes_of: The sizes of a row, `width` of them.
+        width: How many sizes a row has.
+    """
+    rows: dict[Case, list[int]] = {}
+    sizes = np.full((table.rows, width), np.nan)
+    reasons = [""] * table.rows
+    for i, row in enumerate(table.records()):
+        try:
+            own = sizes_of(row)
+            rows.setdefault(case_of(row), []).append(i)
+            sizes[i] = own
+        except ShardcostError as error:
+            reasons[i] = reason_of(error)
+    return Cases(rows, sizes, reasons)
+
+
+def by_row(table: Table, predict: Callable[[Row], float]) -> Predictions:
     """Return what `predict` says of every row; a row that it refuses gets its reason."""
     values = np.full(table.rows, np.nan)
     reasons = [""] * table.rows

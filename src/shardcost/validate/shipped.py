@@ -10,11 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from shardcost.cluster import Cluster
+from shardcost.collectives.bounds import bus_factor
+from shardcost.collectives.group import Group
+from shardcost.collectives.library_time import CollectiveTime, name_and_version
 from shardcost.errors import FormatError
 from shardcost.formats.tables import VALIDATED, Row, Table, read_table
+from shardcost.validate.collectives import MEASURED, CollectiveCase, cases
 
 ROWS: Final = Path(__file__).with_name("rows")
 """The folder with the shipped tables and their ``SOURCES.csv``."""
@@ -101,3 +107,88 @@ def _datasets(table: Table) -> list[str]:
 
 def _dataset(row: Row) -> str:
     return row.get("dataset", "")
+
+
+class Point(NamedTuple):
+    """One measured collective."""
+
+    size_bytes: float
+    """As nccl-tests counts it."""
+    time_s: float
+    dataset: str
+    library: str
+    busbw_bytes_per_s: float
+
+
+def points_of(
+    cluster: Cluster,
+    collective: str,
+    gpus: int,
+    nodes: int | None = None,
+    library: str | None = None,
+) -> tuple[Point, ...]:
+    """Return the shipped measurements of a collective on so many GPUs, the smallest first.
+
+    Where GPUs of several domains take part the network has to be the same, too.
+
+    >>> points_of(Cluster.named("b300_sxm"), "all_reduce", 8)[0].dataset
+    'oci_b300_all_reduce_8'
+
+    Args:
+        cluster: The system, with its network.
+        collective: One of `shardcost.collectives.library_time.COLLECTIVES`.
+        gpus: Ranks.
+        nodes: Nodes that they are on; as few as hold them if left out.
+        library: The library, whichever its version; any if left out.
+    """
+    group = Group.on(cluster, gpus, nodes)
+    own = None if library is None else name_and_version(library)[0]
+    across = cluster.network.name if cluster.network and group.domains > 1 else ""
+    wanted = (collective, cluster.name, across, int(group.ranks), int(group.nodes))
+    points = [
+        point
+        for case, measured in _shipped_points()
+        if _place(case, across) == wanted
+        and (own is None or name_and_version(case.library)[0] == own)
+        for point in measured
+    ]
+    return tuple(sorted(points))
+
+
+def points_like(result: CollectiveTime) -> tuple[Point, ...]:
+    """Return the shipped measurements of what was predicted; none of eager launches."""
+    if result.mode != "graph":
+        return ()
+    group = result.group
+    ranks, nodes = int(group.ranks), int(group.nodes)
+    return points_of(group.cluster, result.collective, ranks, nodes, result.library)
+
+
+def _place(case: CollectiveCase, across: str) -> tuple[str, str, str, int, int]:
+    """Return what a row is of; inside a domain the network's name says nothing."""
+    network = case.network if across else ""
+    return (case.collective, case.cluster, network, case.gpus, case.nodes)
+
+
+@lru_cache(maxsize=1)
+def _shipped_points() -> tuple[tuple[CollectiveCase, tuple[Point, ...]], ...]:
+    """Return the points of every case of the shipped table, launched as in a graph."""
+    table = read_table(ROWS / "collectives.csv")
+    times, datasets = table.columns[MEASURED], table.columns["dataset"]
+    known = cases(table)
+    return tuple(
+        (
+            case,
+            tuple(
+                _point(case, float(known.sizes[i, 0]), 1e-6 * float(times[i]), datasets[i])
+                for i in places
+            ),
+        )
+        for case, places in known.rows.items()
+        if case.mode == "graph" and not case.single_process
+    )
+
+
+def _point(case: CollectiveCase, size_bytes: float, time_s: float, dataset: str) -> Point:
+    factor = float(bus_factor(case.collective, case.gpus))
+    return Point(size_bytes, time_s, dataset, case.library, factor * size_bytes / time_s)

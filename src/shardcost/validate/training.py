@@ -26,7 +26,7 @@ from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.software import Software
-from shardcost.validate.predictions import Floats, Predictions, each_row, whole_cell
+from shardcost.validate.predictions import Floats, Predictions, by_row, whole_cell
 from shardcost.workload import Train
 
 MEASURED: Final = "measured_step_s"
@@ -50,7 +50,7 @@ _FEWEST_LAYOUTS: Final = 3
 def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
     """Return the predicted step time of every row, in seconds."""
     del ignore_versions  # a row does not say which version ran
-    return each_row(table, lambda row: float(estimate_of(row).time_s))
+    return by_row(table, lambda row: float(estimate_of(row).time_s))
 
 
 def estimate_of(row: Row, software: Software | None = None) -> Estimate:

@@ -155,7 +155,7 @@ def collective(asked: Fields) -> Any:
         return as_data(_collective(asked))
     from shardcost.collectives.sweep import curve_sizes
     from shardcost.report.collective import curves_as_data
-    from shardcost.validate.shipped_points import points_like
+    from shardcost.validate.shipped import points_like
 
     sizes = SWEEP.read(asked["sweep"])
     found = _collective(asked, curve_sizes(sizes[0], sizes[-1]))
@@ -316,7 +316,7 @@ def html(asked: Fields) -> Document:
     """Return the report of an estimate as one page by itself."""
     from shardcost.report.html import as_html
     from shardcost.search.review import review
-    from shardcost.validate.shipped_points import points_like
+    from shardcost.validate.shipped import points_like
 
     found, caveats = _found(asked)
     _check_drawable(found, MOST_PASSES)
