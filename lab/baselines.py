@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from shardcost.calibrate.fit import Curve, fit_robustly
 from shardcost.collectives.bounds import bus_factor, nominal_rate
-from shardcost.collectives.calibration import libraries
-from shardcost.collectives.engine_kernels import ENGINES
 from shardcost.collectives.group import Group
-from shardcost.collectives.library_time import TUNER, collective_time, default_library
+from shardcost.collectives.library_time import collective_time
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
+from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES, TUNER, default_library
 from shardcost.validate.validation import Stats, stats
 
 Floats = NDArray[np.float64]
@@ -101,7 +100,9 @@ MODELS: Final[Mapping[str, Callable[[Curve], Floats | None]]] = {
 def is_predicted(curve: Curve) -> bool:
     """Return whether the catalog has constants for the library of a curve."""
     cluster, library = curve.cluster, curve.case.library.partition("==")[0]
-    return library in libraries(cluster) and default_library(cluster) in libraries(cluster)
+    return library in CATALOG_LIBRARIES.names(cluster) and default_library(
+        cluster
+    ) in CATALOG_LIBRARIES.names(cluster)
 
 
 def kind_of(curve: Curve) -> str:

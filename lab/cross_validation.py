@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.refit_collectives import by_key, engines, family_of, key_of, ring_libraries, wire_blank
-from shardcost.calibrate.fit import Curve, Key, blank, fitted_library, fitted_wire, inside
+from lab.refit_collectives import by_key, engines, family_of, key_of, network_blank, ring_libraries
+from shardcost.calibrate.fit import Curve, Key, blank, fitted_library, fitted_network, inside
 from shardcost.catalog import cluster_named
-from shardcost.collectives.calibration import Calibration, inherited, link_family
-from shardcost.collectives.engine_kernels import ENGINES
+from shardcost.machine.constants import Calibration
+from shardcost.machine.libraries import ENGINES, inherited, link_family
 
 Floats = NDArray[np.float64]
 _ENOUGH_ROWS: Final = 100
@@ -74,7 +74,7 @@ def networks(known: Iterable[Curve]) -> Iterator[LeftOut]:
             rest = [curve for curve in own if curve.case.cluster != cluster]
             tried = [curve for curve in own if curve.case.cluster == cluster]
             if rest:
-                wire = fitted_wire(rest, wire_blank(name))
+                wire = fitted_network(rest, network_blank(name))
                 yield LeftOut(name, "network", cluster, _errors(tried, None, wire))
 
 

@@ -18,9 +18,9 @@ from lab.refit_collectives import by_key, usable
 from shardcost.calibrate.calibrate import fitted_calibration
 from shardcost.calibrate.fit import Curve, Key, blank, inside
 from shardcost.catalog import cluster_named
-from shardcost.collectives.calibration import Calibration, donors_of
-from shardcost.collectives.engine_kernels import ENGINES
 from shardcost.formats.tables import Row, Table
+from shardcost.machine.constants import Calibration
+from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES
 
 POINTS: Final = 6
 _CURVE: Final = "all_reduce"
@@ -71,7 +71,7 @@ def _is_of(name: str, row: Row) -> bool:
 
 def _start(key: Key) -> Calibration | None:
     """Return the family's constants for a system, as if it had none of its own."""
-    donors = donors_of(cluster_named(key[0]), key[1], key[2])
+    donors = CATALOG_LIBRARIES.donors(cluster_named(key[0]), key[1], key[2])
     return blank(key, donors) if donors else None
 
 

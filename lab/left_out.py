@@ -16,19 +16,18 @@ from numpy.typing import NDArray
 
 from lab import refit_attention, refit_engines, refit_frameworks, refit_gemm
 from lab.command import Say
-from lab.other_constants import without_collectives, without_system
 from lab.parts import Mask, evenly, leave_out, shape_parts
-from lab.refit_collectives import OUTDATED, engines, key_of, wire_blank
+from lab.refit_collectives import OUTDATED, engines, key_of, network_blank
 from shardcost.calibrate.descent import in_seconds
-from shardcost.calibrate.fit import Key, blank, curves, fitted_library, fitted_wire, inside
+from shardcost.calibrate.fit import Key, blank, curves, fitted_library, fitted_network, inside
 from shardcost.catalog import cluster_named
 from shardcost.catalog.errors import MEASURED, Facts
-from shardcost.collectives.calibration import Calibration, donors_of
-from shardcost.collectives.engine_kernels import ENGINES
 from shardcost.errors import ShardcostError
 from shardcost.estimate.interval import OTHER_SOFTWARE
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.gemm import gemm_section
+from shardcost.machine import CATALOG, Fitted
+from shardcost.machine.constants import Calibration
+from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES
 from shardcost.memory.policy import habits_named
 from shardcost.software import Software
 from shardcost.validate import collectives, gemm, inference, layer_ops, memory, training
@@ -94,10 +93,12 @@ def _measured(table: Table) -> Floats:
     return measurements(table, kind_of(table).MEASURED)[0]
 
 
-def _as_catalogued(table: Table, split: str, parts: Iterable[str]) -> Tried:
+def _as_catalogued(
+    table: Table, split: str, parts: Iterable[str], fitted: Fitted = CATALOG
+) -> Tried:
     """Return the catalog's own predictions of all rows, nothing being fitted anew."""
-    values = kind_of(table).predictions(table, ignore_versions=False).values
-    facts = tuple(facts_of_rows(table))
+    values = kind_of(table).predictions(table, ignore_versions=False, fitted=fitted).values
+    facts = tuple(facts_of_rows(table, fitted=fitted))
     residuals = _logarithms(_measured(table), values)
     return Tried(split, np.arange(table.rows), tuple(parts), residuals, facts)
 
@@ -114,8 +115,8 @@ def _unmeasured(table: Table, systems: Mapping[str, Mask], say: Say) -> Iterator
     for system, mask in systems.items():
         places = np.flatnonzero(mask)
         say(f"{table.kind}: {system} as if never measured")
-        with without_system(system):
-            tried = _as_catalogued(_at(table, mask), "a system", [system] * len(places))
+        fitted = CATALOG.without(system)
+        tried = _as_catalogued(_at(table, mask), "a system", [system] * len(places), fitted)
         inherited = [each.get("standing") != MEASURED for each in tried.facts]
         facts = tuple(each if new else {} for each, new in zip(tried.facts, inherited, strict=True))
         yield tried._replace(rows=places, facts=facts)
@@ -183,7 +184,7 @@ class _Curves:
                 kept[rest] = True
                 found = self._fitted(key, kept)
                 label = f"{key[0]} {key[1]} {value}"
-                yield self._answered(split, label, out, calibration=found)
+                yield self._answered(split, label, out, own=found)
 
     def by_a_few_rows(self) -> Iterator[Tried]:
         """Yield the rows of each vendor's library on each system, but a few large all-reduces.
@@ -202,7 +203,7 @@ class _Curves:
             kept[largest] = True
             found = self._fitted(key, kept)
             out = np.setdiff1d(places, largest)
-            yield self._answered("all but a few rows", f"{key[0]} {key[1]}", out, calibration=found)
+            yield self._answered("all but a few rows", f"{key[0]} {key[1]}", out, own=found)
 
     def _places(self) -> dict[Key, NDArray[np.intp]]:
         """Return the rows inside one domain of every library on every system."""
@@ -223,7 +224,7 @@ class _Curves:
         known = inside(curves(_at(self.table, kept)))
         if key[1] in ENGINES:
             return engines(known)[key]
-        donors = donors_of(cluster_named(key[0]), key[1], key[2])
+        donors = CATALOG_LIBRARIES.donors(cluster_named(key[0]), key[1], key[2])
         return fitted_library(known, blank(key, donors))
 
     def networks(self) -> Iterator[Tried]:
@@ -240,8 +241,8 @@ class _Curves:
                     continue
                 kept = np.zeros(self.table.rows, dtype=bool)
                 kept[rest] = True
-                wire = fitted_wire(curves(_at(self.table, kept)), wire_blank(name))
-                yield self._answered("a site", f"{name} {site}", out, wire=wire)
+                network = fitted_network(curves(_at(self.table, kept)), network_blank(name))
+                yield self._answered("a site", f"{name} {site}", out, own=network)
 
     def systems(self) -> Iterator[Tried]:
         """Yield the rows of each system, and across each network, as if it were never measured."""
@@ -249,25 +250,35 @@ class _Curves:
             names = _column(self.table, column)
             for name in np.unique(names[names != ""]):
                 own = np.flatnonzero((names == name) & self._usable())
-                with without_collectives(lambda each, name=name: each.system == name):  # type: ignore[misc]
-                    found = self._answered("a system", str(name), own)
+                libraries = CATALOG.libraries.without(str(name))
+                fitted = CATALOG._replace(libraries=libraries)
+                found = self._answered("a system", str(name), own, fitted=fitted)
                 yield found._replace(facts=tuple(_if_inherited(each) for each in found.facts))
 
-    def _answered(self, split: str, part: str, places: NDArray[np.intp], **constants: Any) -> Tried:
+    def _answered(
+        self,
+        split: str,
+        part: str,
+        places: NDArray[np.intp],
+        own: Calibration | None = None,
+        fitted: Fitted = CATALOG,
+    ) -> Tried:
+        """Return what some rows are predicted as, by a calibration of their own if one is given."""
         wanted = set(places.tolist())
         residuals = np.full(self.table.rows, np.nan)
         facts: dict[int, Facts] = {}
         for case, rows in self.cases.rows.items():
-            own = [i for i in rows if i in wanted]
-            if not own:
+            some = [i for i in rows if i in wanted]
+            if not some:
                 continue
-            sizes = self.cases.sizes[own, 0]
+            sizes = self.cases.sizes[some, 0]
             try:
-                predicted = case.time_s(sizes, **constants)
-                facts |= dict(zip(own, facts_of_collective(case, sizes, **constants), strict=True))
+                on = case.machine(fitted).with_own(own)
+                predicted = case.time_s(sizes, on)
+                facts |= dict(zip(some, facts_of_collective(case, sizes, on), strict=True))
             except ShardcostError:
                 continue
-            residuals[own] = _logarithms(self.measured[own], predicted)
+            residuals[some] = _logarithms(self.measured[some], predicted)
         return Tried(
             split,
             places,
@@ -343,7 +354,7 @@ def _overlap(table: Table, say: Say) -> Iterator[Tried]:
     facts = facts_of_rows(table)
     for rows in refit_gemm.measured_overlaps(table):
         case, shapes, _, _, places = rows.gemms
-        alone = gemm_section(gemm.device_of(case.gpu), case.dtype).constants
+        alone = gemm.GemmCase(case.gpu, case.dtype).kernels().gemm(case.dtype).constants
 
         def tried(out: Mask, rows: refit_gemm.Overlapped = rows, alone: Any = alone) -> Floats:
             rest = rows._replace(gemms=rows.gemms.where(~out))

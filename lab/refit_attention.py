@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,7 @@ from shardcost.calibrate.fit import fit_robustly
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Row, Table, read_table
-from shardcost.validate.attention import FLASH_DECODE, MEASURED, AttentionCase, cases
+from shardcost.validate.attention import FLASH_DECODE, MEASURED, AttentionCase, cases, kernels_of
 from shardcost.validate.gemm import measured_with
 from shardcost.validate.predictions import Cases, cases_of, whole_cell
 from shardcost.validate.validation import measurements
@@ -141,7 +141,11 @@ class Rows:
 
     def predicted_s(self, constants: Constants | None = None) -> Floats:
         """Return the predicted times, by the catalog's constants or by those given."""
-        return np.concatenate([q.time_s(shapes, constants) for q, shapes in self.cases])
+        on = kernels_of(self.system)
+        if constants is not None:
+            section = on.section("attention", self.phase)._replace(constants=constants)
+            on = replace(on, sections={("attention", self.phase): section})
+        return np.concatenate([case.time_s(shapes, on) for case, shapes in self.cases])
 
     def error_pct(self, constants: Constants | None = None) -> Floats:
         """Return the signed error of each row, in percent."""

@@ -18,7 +18,6 @@ from typing import Final
 
 from lab.catalog_files import CATALOG
 from lab.command import ended, parser_of
-from lab.other_constants import by_collectives
 from shardcost import catalog
 from shardcost.calibrate.fit import (
     UNFITTED,
@@ -27,20 +26,22 @@ from shardcost.calibrate.fit import (
     blank,
     curves,
     fitted_library,
-    fitted_wire,
+    fitted_network,
     inside,
 )
 from shardcost.calibrate.profile import entry_lines
-from shardcost.collectives.calibration import (
-    Calibration,
-    donors_of,
-    given,
-    wire_start,
-)
-from shardcost.collectives.engine_kernels import ENGINES, DirectLibrary, generation
 from shardcost.errors import BadValueError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, read_table
+from shardcost.machine import CATALOG as CONSTANTS
+from shardcost.machine import Fitted
+from shardcost.machine.constants import Calibration, EngineLibrary, stated
+from shardcost.machine.libraries import (
+    ENGINES,
+    Libraries,
+    generation,
+    network_start,
+)
 from shardcost.validate.collectives import CollectiveCase
 
 OUTDATED: Final = frozenset({"vtrain_a100"})
@@ -73,8 +74,7 @@ def by_key(known: Iterable[Curve]) -> dict[Key, list[Curve]]:
 def family_of(key: Key, known: Mapping[Key, Calibration]) -> list[Calibration]:
     """Return the calibrations of a system's family among those fitted so far."""
     system, library, since = key
-    with by_collectives(known.values()):
-        return donors_of(catalog.cluster_named(system), library, since)
+    return Libraries(known.values()).donors(catalog.cluster_named(system), library, since)
 
 
 def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
@@ -90,10 +90,12 @@ def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
     return found
 
 
-def engines(known: Iterable[Curve]) -> dict[Key, Calibration]:
+def engines(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Calibration]:
     """Return the calibrations of serving engines, given those of the libraries below them."""
     groups = {key: each for key, each in by_key(known).items() if key[1] in ENGINES}
-    return {key: fitted_library(each, _engine_blank(key, each)) for key, each in groups.items()}
+    return {
+        key: fitted_library(each, _engine_blank(key, each), rest) for key, each in groups.items()
+    }
 
 
 def _engine_blank(key: Key, known: Sequence[Curve]) -> Calibration:
@@ -101,11 +103,11 @@ def _engine_blank(key: Key, known: Sequence[Curve]) -> Calibration:
     start = blank(key)
     if any(curve.case.mode == "eager" for curve in known):
         return start
-    kept = {k: v for k, v in given(start.constants).items() if not k.startswith("eager_")}
-    return replace(start, constants=DirectLibrary(**kept))
+    kept = {k: v for k, v in stated(start.constants).items() if not k.startswith("eager_")}
+    return replace(start, constants=EngineLibrary(**kept))
 
 
-def networks(known: Iterable[Curve]) -> dict[Key, Calibration]:
+def networks(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Calibration]:
     """Return the calibrations of networks, given those of the systems that they join."""
     groups: dict[str, list[Curve]] = {}
     for curve in known:
@@ -113,13 +115,13 @@ def networks(known: Iterable[Curve]) -> dict[Key, Calibration]:
             groups.setdefault(curve.case.network, []).append(curve)
     found = {}
     for name, each in groups.items():
-        found[name, "network", "0"] = fitted_wire(each, wire_blank(name))
+        found[name, "network", "0"] = fitted_network(each, network_blank(name), rest)
     return found
 
 
-def wire_blank(network: str) -> Calibration:
+def network_blank(network: str) -> Calibration:
     """Return the calibration that the fit of a network starts from."""
-    return Calibration(system=network, library="network", constants=wire_start(), fit=UNFITTED)
+    return Calibration(system=network, library="network", constants=network_start(), fit=UNFITTED)
 
 
 def as_toml(system: str, found: Sequence[Calibration]) -> str:
@@ -136,10 +138,8 @@ def as_toml(system: str, found: Sequence[Calibration]) -> str:
 def refitted(known: Sequence[Curve]) -> dict[Key, Calibration]:
     """Return all calibrations: rings, then the engines and networks that rest on them."""
     found = ring_libraries(inside(known))
-    with by_collectives(found.values()):
-        found |= engines(inside(known))
-        found |= networks(known)
-    return found
+    rest = CONSTANTS._replace(libraries=Libraries(found.values()))
+    return found | engines(inside(known), rest) | networks(known, rest)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

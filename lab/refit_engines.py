@@ -27,6 +27,8 @@ from lab.other_constants import ConstantPath, with_kernel_constants
 from shardcost.calibrate.descent import descend, errors_pct, in_seconds, loss
 from shardcost.errors import ShardcostError
 from shardcost.formats.tables import Row, Table, read_table
+from shardcost.machine import CATALOG as CONSTANTS
+from shardcost.machine import Fitted
 from shardcost.validate.inference import InferenceCase, case_of, engine_of, figures
 from shardcost.validate.predictions import Floats
 
@@ -90,11 +92,14 @@ class Evidence(NamedTuple):
                 found.append((case, [rows[i] for i in kept], measured[kept]))
         return Evidence(found)
 
-    def ratios(self, constants: Mapping[str, float]) -> Floats:
+    def ratios(self, constants: Mapping[str, float], fitted: Fitted = CONSTANTS) -> Floats:
         """Return predicted over measured, of every row."""
         given = in_seconds(constants)
         return np.concatenate(
-            [figures(_with(case, given), rows) / measured for case, rows, measured in self.groups]
+            [
+                figures(_with(case, given), rows, fitted) / measured
+                for case, rows, measured in self.groups
+            ]
         )
 
 
@@ -148,8 +153,8 @@ def fit_device(evidence: Evidence) -> dict[ConstantPath, float]:
     """Return the constants of the device's kernels that suit rows best."""
 
     def lossy(trial: dict[Any, float]) -> float:
-        with with_kernel_constants(DEVICE, _with_launches(trial)):
-            return loss(evidence.ratios({}))
+        fitted = with_kernel_constants(DEVICE, _with_launches(trial))
+        return loss(evidence.ratios({}, fitted))
 
     return descend(lossy, DEVICE_START)
 
@@ -201,9 +206,9 @@ def _refit_device(evidence: Evidence, folder: Path) -> None:
     seen = evidence.where(lambda row: row["model"] in half)
     unseen = evidence.where(lambda row: row["model"] not in half)
     constants = fit_device(seen)
-    with with_kernel_constants(DEVICE, _with_launches(constants)):
-        errors = errors_pct(seen.ratios({}))
-        other = f"{errors_pct(unseen.ratios({}))[0]:.1f} %" if unseen.groups else "not known"
+    rest = with_kernel_constants(DEVICE, _with_launches(constants))
+    errors = errors_pct(seen.ratios({}, rest))
+    other = f"{errors_pct(unseen.ratios({}, rest))[0]:.1f} %" if unseen.groups else "not known"
     source = (
         "fitted by shardcost to whole runs of llm_inference_bench (vLLM of 2024 on ROCm),"
         f" half of the models; on the other half the median error is {other}"

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from shardcost.kernels.constants import Fit
 
 from lab import catalog_files
 from lab.command import ended, parser_of
@@ -32,14 +33,8 @@ from shardcost.catalog import tuner_table
 from shardcost.errors import BadValueError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, number, read_table
-from shardcost.kernels.constants import Fit
-from shardcost.kernels.gemm import (
-    copy_rate,
-    gemm_section,
-    kernel_of,
-    kernel_time_s,
-    section_names,
-)
+from shardcost.kernels.gemm import copy_rate, kernel_of, kernel_time_s
+from shardcost.machine.kernels import gemm_sections, kernels_of
 from shardcost.validate import gemm, overlap
 from shardcost.validate.gemm import GemmCase, device_of, measured_with
 from shardcost.validate.predictions import Cases
@@ -88,7 +83,7 @@ class Gemms(NamedTuple):
     @property
     def section(self) -> str:
         """The section that these rows speak of."""
-        return section_names(self.case.dtype)[0]
+        return gemm_sections(self.case.dtype)[0]
 
     def where(self, keep: NDArray[np.bool_]) -> Gemms:
         """Return some of the rows."""
@@ -256,7 +251,7 @@ def _refitted_sharing(table: Table, products: Mapping[Key, Fitted]) -> dict[Key,
     for rows in measured_overlaps(table):
         gpu, dtype, _ = rows.gemms.case
         own = products.get((gpu, rows.gemms.section))
-        alone = own.constants if own else gemm_section(device_of(gpu), dtype).constants
+        alone = own.constants if own else kernels_of(device_of(gpu)).gemm(dtype).constants
         constants = fitted_sharing(rows, alone)
         error_pct = 100 * np.expm1(rows.residuals(alone, constants)[0])
         found[gpu, "sharing"] = Fitted(constants, _fit(rows.gemms, error_pct))

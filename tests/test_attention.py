@@ -19,7 +19,7 @@ from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.formats.tables import Table, read_table
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
-from shardcost.kernels.constants import section_of
+from shardcost.machine.kernels import section_of
 from shardcost.validate.validation import stats, validate
 
 SYSTEMS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm")

@@ -20,9 +20,9 @@ from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, collective
 from shardcost.arrays import cell_by_cell, choose, largest, looked_up, named, smallest
 from shardcost.backends import BACKENDS, BackendArray, to_backend, to_numpy
 from shardcost.backends import libraries as module
+from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.collectives.exact import closed_forms
 from shardcost.collectives.exact.algorithms import ALGORITHMS
-from shardcost.collectives.multimem import multimem_all_reduce_s
 from shardcost.errors import BadTypeError, BadValueError, MissingExtraError, UnknownNameError
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s

@@ -22,13 +22,14 @@ from shardcost.calibrate.fit import Curve
 from shardcost.calibrate.gather import Told, gathered
 from shardcost.calibrate.profile import as_profile
 from shardcost.collectives import calibration
-from shardcost.collectives.calibration import calibration_of, given, of_profile
 from shardcost.errors import FormatError
 from shardcost.formats.reading import MeasurementLog, Point, Run
 from shardcost.formats.tables import read_table
+from shardcost.machine.constants import stated
+from shardcost.machine.libraries import CATALOG_LIBRARIES, profile_calibrations
 
 H100 = catalog.cluster_named("h100_sxm")
-NCCL = calibration_of(H100, "nccl")
+NCCL = CATALOG_LIBRARIES.library(H100, "nccl")
 
 
 def log_of(known: Curve, device: str = "NVIDIA H100 80GB HBM3") -> str:
@@ -124,7 +125,7 @@ def test_a_network_is_fitted_to_what_crosses_it() -> None:
     known = Curve(case, SIZES, case.time_s(SIZES, None, lame), frozenset({"me"}))
     found = calibrate([known])
     assert [each.calibration.library for each in found] == ["network"]
-    assert given(found[0].calibration.constants)["efficiency"] == pytest.approx(0.5, rel=0.05)
+    assert stated(found[0].calibration.constants)["efficiency"] == pytest.approx(0.5, rel=0.05)
     text = as_profile("mine", network, found)
     assert tomllib.loads(text)["network"] == "ib_8x400g"
 
@@ -143,7 +144,7 @@ def test_what_was_calibrated_is_read_back_equal(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(as_profile("mine", H100, found))
     cluster = Cluster.from_file(path)
-    (again,) = of_profile(cluster)
+    (again,) = profile_calibrations(cluster)
     assert again.system == "mine"
     expected = calibration.in_file_units(found[0].calibration.constants)
     assert calibration.in_file_units(again.constants) == expected

@@ -445,6 +445,6 @@ def test_energies_have_units(joules: float, said: str) -> None:
 def test_the_function_is_not_hidden_by_the_room_of_its_name() -> None:
     import importlib
 
-    importlib.import_module("shardcost.estimate.join")
+    importlib.import_module("shardcost.estimate.step")
     assert shardcost.estimate is estimate
     assert callable(estimate)

@@ -18,13 +18,14 @@ import pytest
 from running import run_error, run_json, run_text
 
 from shardcost import Cluster, catalog
-from shardcost.collectives.calibration import Calibration, calibration_of, libraries, measured
-from shardcost.collectives.engine_kernels import ENGINES
-from shardcost.collectives.library_time import COLLECTIVES, TUNER, CollectiveTime, collective_time
-from shardcost.collectives.paths import Wire, total
+from shardcost.collectives.library_time import COLLECTIVES, CollectiveTime, collective_time
+from shardcost.collectives.paths import total
 from shardcost.collectives.receipts import MEANINGS, path_receipts
 from shardcost.collectives.tuner import PathName
 from shardcost.errors import ShardcostError
+from shardcost.machine import machine_of
+from shardcost.machine.constants import Calibration, NetworkConstants
+from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES, TUNER, catalog_calibrations
 from shardcost.receipt import evaluate
 from shardcost.report.collective import ALGORITHMS, PROTOCOLS, title
 
@@ -47,20 +48,23 @@ def printed_value(text: str) -> float:
 def some_network() -> Calibration:
     """Return made-up constants of a network: the formulas are tested, not the fit."""
     kinds = {"efficiency": 0.8, "network_ll_bytes_per_s": 8e9}
-    made_up = {f.name: kinds.get(f.name, 5e-6) for f in fields(Wire)}
+    made_up = {f.name: kinds.get(f.name, 5e-6) for f in fields(NetworkConstants)}
     return Calibration(
-        system="ib_8x400g", library="network", constants=Wire(**made_up), fit=measured()[0].fit
+        system="ib_8x400g",
+        library="network",
+        constants=NetworkConstants(**made_up),
+        fit=catalog_calibrations()[0].fit,
     )
 
 
 def predictions() -> Iterator[CollectiveTime]:
     """Yield a prediction of every library on every system, inside a domain and across."""
-    wire = some_network()
     for name in catalog.names("clusters"):
         cluster = Cluster.named(name, "ib_8x400g")
         whole = cluster.tiers[-1].gpus
-        own = {library: calibration_of(cluster, library) for library in libraries(cluster)}
-        for library, collective in product([*own, TUNER], COLLECTIVES):
+        machine = machine_of(cluster).with_own(some_network())
+        libraries = CATALOG_LIBRARIES.names(cluster)
+        for library, collective in product([*libraries, TUNER], COLLECTIVES):
             if library in ENGINES and collective != "all_reduce":
                 continue  # theirs are those of the library they fall back to
             for gpus, size, mode in (
@@ -74,14 +78,7 @@ def predictions() -> Iterator[CollectiveTime]:
             ):
                 with suppress(ShardcostError):  # a library need not have every collective and mode
                     yield collective_time(
-                        collective,
-                        size,
-                        cluster,
-                        gpus,
-                        library=library,
-                        mode=mode,
-                        calibration=own.get(library),
-                        wire=None if library == TUNER else wire,
+                        collective, size, machine, gpus, library=library, mode=mode
                     )
 
 
@@ -351,9 +348,11 @@ def test_one_gpu_by_itself_sends_nothing(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_inherited_constants_are_a_note(capsys: pytest.CaptureFixture[str]) -> None:
-    known = {each.system for each in measured() if each.library == "nccl"}
+    known = {each.system for each in catalog_calibrations() if each.library == "nccl"}
     clusters = (Cluster.named(name) for name in catalog.names("clusters"))
-    unmeasured = next(c.name for c in clusters if c.name not in known and "nccl" in libraries(c))
+    unmeasured = next(
+        c.name for c in clusters if c.name not in known and "nccl" in CATALOG_LIBRARIES.names(c)
+    )
     text = run_text(capsys, *ASK, "--on", unmeasured, "--gpus", "2", "--size", "1MiB")
     assert f"no measurements for nccl on {unmeasured}" in " ".join(text.split())
 
@@ -388,7 +387,10 @@ def test_beyond_a_domain_the_network_is_the_link(capsys: pytest.CaptureFixture[s
         ((*ASK, "--size", "1", "--gpus", "16", "--nodes", "1"), "at most 8 on 1 node"),
         ((*ASK, "--size", "1", "--gpus", "16"), "name a network for more"),
         ((*ASK, "--size", "1", "--on", "mi300x", "--library", "nccl"), "known: rccl"),
-        ((*ASK, "--size", "1", "--on", "gaudi3"), "none was measured there or on its family"),
+        (
+            (*ASK, "--size", "1", "--on", "gaudi3"),
+            "none was measured there or on its family",
+        ),
         ((*ASK, "--size", "1", "--library", "mpi"), "nccl-tuner"),
         ((*ASK, "--size", "1", "--mode", "slow"), "unknown mode 'slow'; known: eager, graph"),
         ((*ASK, "--size", "1", "--mode", "eager"), "no eager rows were measured"),

@@ -14,9 +14,9 @@ import pytest
 from console_blocks import BLOCK, PAGES, ROOT, commands, folder_in, output_of
 
 from shardcost import Model, catalog
-from shardcost.collectives.calibration import measured
 from shardcost.collectives.exact.algorithms import ALGORITHMS, COLLECTIVES
 from shardcost.formats.hf_fields import families
+from shardcost.machine.libraries import catalog_calibrations
 
 SPEED = re.compile(r"[\d.]+ s, [\d,]+ layouts/s")
 """How fast a search was: the one figure of an output that differs from run to run."""
@@ -91,7 +91,7 @@ def test_every_data_set_behind_a_constant_is_attributed() -> None:
     page = (ROOT / "docs" / "collectives.md").read_text()
     table = page.partition("## Where the measurements come from")[2]
     known = tuple(name.removesuffix("…") for name in re.findall(r"`([^`]+)`", table))
-    for calibration in measured():
+    for calibration in catalog_calibrations():
         sets = calibration.fit.source.partition("measured rows of ")[2].split(", ")
         assert sets
         for name in sets:

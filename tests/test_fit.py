@@ -18,11 +18,11 @@ from shardcost import catalog
 from shardcost.calibrate.calibrate import calibrate
 from shardcost.calibrate.fit import Curve, blank, curves, fitted_library, inside, starting_point
 from shardcost.collectives import calibration
-from shardcost.collectives.calibration import Calibration, calibration_of, given, in_file_units
-from shardcost.collectives.library_time import collective_time, default_library
-from shardcost.collectives.paths import RingLibrary
+from shardcost.collectives.library_time import collective_time
 from shardcost.errors import MissingExtraError
 from shardcost.formats.tables import read_table
+from shardcost.machine.constants import Calibration, RingLibrary, in_file_units, stated
+from shardcost.machine.libraries import CATALOG_LIBRARIES, default_library
 from shardcost.validate.collectives import CollectiveCase
 
 SIZES = np.exp2(np.arange(9.0, 31.0))
@@ -51,7 +51,7 @@ def slower(own: Calibration, factor: float) -> Calibration:
     """Return a library of which every part takes longer by a factor."""
     moved = {
         name: value / factor if name.endswith("_bytes_per_s") else value * factor
-        for name, value in given(own.constants).items()
+        for name, value in stated(own.constants).items()
         if name.endswith("_s")
     }
     return replace(with_constants(own, **moved), chooser="fastest")
@@ -59,7 +59,7 @@ def slower(own: Calibration, factor: float) -> Calibration:
 
 def with_constants(own: Calibration, **changed: float) -> Calibration:
     """Return a calibration some of whose constants are others."""
-    return replace(own, constants=type(own.constants)(**(given(own.constants) | changed)))
+    return replace(own, constants=type(own.constants)(**(stated(own.constants) | changed)))
 
 
 def rows_of(known: Curve) -> list[dict[str, str]]:
@@ -78,7 +78,7 @@ def rows_of(known: Curve) -> list[dict[str, str]]:
 
 
 def test_constants_that_were_put_in_are_found_again() -> None:
-    own = calibration_of(catalog.cluster_named("h100_sxm"), "nccl")
+    own = CATALOG_LIBRARIES.library(catalog.cluster_named("h100_sxm"), "nccl")
     truth = with_constants(own, ll_base_s=9e-6, simple_bytes_per_s=250e9)
     known = [
         curve(truth, collective, gpus=gpus)
@@ -88,13 +88,13 @@ def test_constants_that_were_put_in_are_found_again() -> None:
     found = fitted_library(known, own)
     assert found.fit.median_pct < 0.5
     assert found.fit.rows == 9 * len(SIZES)
-    constants = given(found.constants)
+    constants = stated(found.constants)
     assert constants["ll_base_s"] == pytest.approx(9e-6, rel=0.05)
     assert constants["simple_bytes_per_s"] == pytest.approx(250e9, rel=0.05)
 
 
 def test_outliers_do_not_bend_a_curve() -> None:
-    own = calibration_of(catalog.cluster_named("a100_sxm"), "nccl")
+    own = CATALOG_LIBRARIES.library(catalog.cluster_named("a100_sxm"), "nccl")
     clean = curve(own, cluster="a100_sxm")
     times = clean.time_s.copy()
     times[[3, 11]] *= 10
@@ -104,9 +104,9 @@ def test_outliers_do_not_bend_a_curve() -> None:
 
 def test_what_no_row_speaks_of_stays_where_it_was() -> None:
     start = blank(("h100_sxm", "nccl", "0"))
-    own = calibration_of(catalog.cluster_named("h100_sxm"), "nccl")
+    own = CATALOG_LIBRARIES.library(catalog.cluster_named("h100_sxm"), "nccl")
     found = fitted_library([curve(own, gpus=2)], start)
-    before, after = given(start.constants), given(found.constants)
+    before, after = stated(start.constants), stated(found.constants)
     unused = "nvls_bytes_per_s"  # two GPUs never reduce in the switch
     assert after[unused] == pytest.approx(before[unused], rel=1e-6)
     assert after["ll_base_s"] != pytest.approx(before["ll_base_s"], rel=0.01)
@@ -114,7 +114,7 @@ def test_what_no_row_speaks_of_stays_where_it_was() -> None:
 
 def test_a_library_of_ones_own_works_through_its_constants(tmp_path: Path) -> None:
     """Gloo, MPI or anything else: fit a few measured points, then ask by any name."""
-    truth = slower(calibration_of(catalog.cluster_named("a100_sxm"), "nccl"), 3.0)
+    truth = slower(CATALOG_LIBRARIES.library(catalog.cluster_named("a100_sxm"), "nccl"), 3.0)
     known = [curve(truth, cluster="a100_sxm", library="gloo", gpus=n, noise=0.02) for n in (2, 8)]
     table = read_table(written(tmp_path, [row for each in known for row in rows_of(each)]))
     mine = calibrate(curves(table))[0].calibration
@@ -179,12 +179,12 @@ def test_what_is_left_out_is_predicted_without_it() -> None:
 def test_a_start_without_a_family_has_every_constant_of_its_system() -> None:
     for name in ("h100_sxm", "l40s", "mi300x"):
         cluster = catalog.cluster_named(name)
-        own = calibration_of(cluster, default_library(cluster))
-        assert set(given(starting_point(RingLibrary, cluster))) == set(given(own.constants))
+        own = CATALOG_LIBRARIES.library(cluster, default_library(cluster))
+        assert set(stated(starting_point(RingLibrary, cluster))) == set(stated(own.constants))
 
 
 def test_without_scipy_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
-    own = calibration_of(catalog.cluster_named("h100_sxm"), "nccl")
+    own = CATALOG_LIBRARIES.library(catalog.cluster_named("h100_sxm"), "nccl")
     with pytest.raises(MissingExtraError, match=r"pip install 'shardcost\[fit\]'"):
         fitted_library([curve(own)], own)

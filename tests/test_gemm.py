@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shardcost.kernels.constants import Fit
 
 from lab import refit_gemm as refit_products
 from shardcost import BadValueError, Cluster, UnknownNameError, catalog
@@ -14,7 +15,6 @@ from shardcost.cluster import Device
 from shardcost.dtypes import BITS
 from shardcost.errors import FormatError
 from shardcost.formats.tables import Table, read_table
-from shardcost.kernels.constants import Fit, Section, section_measured_with, section_of
 from shardcost.kernels.gemm import (
     copy_bytes_per_s,
     gemm_bytes,
@@ -23,6 +23,7 @@ from shardcost.kernels.gemm import (
     gemm_section,
     gemm_time_s,
 )
+from shardcost.machine.kernels import Section, section_measured_with, section_of
 from shardcost.validate import gemm, overlap
 from shardcost.validate.validation import validate
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shardcost.estimate.totals import tensor_collectives
 
 from lab import refit_engines
 from shardcost import Cluster, Layout, Model
 from shardcost.calibrate.descent import descend, loss
-from shardcost.collectives.multimem import multimem_all_reduce_s
+from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.estimate.serving import (
     ARRIVALS,
@@ -19,7 +20,6 @@ from shardcost.estimate.serving import (
     generation,
     under_load,
 )
-from shardcost.estimate.totals import tensor_collectives
 from shardcost.formats.tables import Table, read_table
 from shardcost.model import Attention
 from shardcost.software import Software

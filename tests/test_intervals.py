@@ -26,12 +26,12 @@ from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, catalog, c
 from shardcost import estimate as estimated
 from shardcost.catalog.errors import MEASURED, OTHER_ARCHITECTURE, SAME_ARCHITECTURE, residuals_like
 from shardcost.cli import main
-from shardcost.collectives.calibration import calibration_of
 from shardcost.collectives.interval import BANDS, facts_of, interval_of
 from shardcost.errors import UnknownNameError
 from shardcost.estimate import interval as of_runs
 from shardcost.formats.tables import VALIDATED, Table, read_table
 from shardcost.kernels.gemm import gemm_section, gemm_time_s
+from shardcost.machine.libraries import CATALOG_LIBRARIES
 from shardcost.validate import layer_ops
 from shardcost.validate.shipped import ROWS
 from shardcost.validate.validation import validate
@@ -189,7 +189,7 @@ def test_networks_and_counts_that_were_not_measured_are_told_apart() -> None:
 
 
 def test_a_profile_of_ones_own_says_how_far_it_is_off() -> None:
-    usual = calibration_of(Cluster.named("h100_sxm"), "nccl")
+    usual = CATALOG_LIBRARIES.library(Cluster.named("h100_sxm"), "nccl")
     own = replace(usual, fit=replace(usual.fit, low_pct=-5.0, high_pct=10.0))
     result = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8, calibration=own)
     found = interval_of(result)
@@ -200,7 +200,7 @@ def test_a_profile_of_ones_own_says_how_far_it_is_off() -> None:
 
 
 def test_a_profile_does_not_speak_of_what_it_has_no_rows_of() -> None:
-    usual = calibration_of(Cluster.named("h100_sxm"), "nccl")
+    usual = CATALOG_LIBRARIES.library(Cluster.named("h100_sxm"), "nccl")
     fit = replace(
         usual.fit, rows=6, least_bytes=2**20, most_bytes=2**24, low_pct=-1.0, high_pct=1.0,
         least_gpus=8, most_gpus=8, collectives=("all_reduce",),

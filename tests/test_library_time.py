@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from shardcost import Cluster, catalog
 from shardcost.collectives import calibration
 from shardcost.collectives.bounds import wire_bound_s
-from shardcost.collectives.calibration import calibration_of, libraries, measured, wire_of
 from shardcost.collectives.choice import tuner_weights
-from shardcost.collectives.library_time import (
-    COLLECTIVES,
-    CollectiveTime,
-    collective_time,
+from shardcost.collectives.library_time import COLLECTIVES, CollectiveTime, collective_time
+from shardcost.collectives.paths import total
+from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError
+from shardcost.machine.constants import NetworkConstants
+from shardcost.machine.libraries import (
+    CATALOG_LIBRARIES,
+    catalog_calibrations,
     default_library,
 )
-from shardcost.collectives.paths import Wire, total
-from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError
 
 MIB = 2**20
 IN_SWITCH = {"nvls", "nvls_tree", "multicast"}
-NCCL = calibration_of(Cluster.named("h100_sxm"), "nccl")
+NCCL = CATALOG_LIBRARIES.library(Cluster.named("h100_sxm"), "nccl")
 SIZES = np.geomspace(8, 8 * 2**30, 1500)
 USUAL: dict[str, Any] = {
     "collective": "all_reduce",
@@ -39,7 +39,7 @@ USUAL: dict[str, Any] = {
 def questions(draw: st.DrawFn) -> dict[str, Any]:
     """Return arguments of `collective_time` without the size: any system, library and group."""
     cluster = Cluster.named(draw(st.sampled_from(catalog.names("clusters"))))
-    known = libraries(cluster)
+    known = CATALOG_LIBRARIES.names(cluster)
     assume(known)
     library = draw(st.sampled_from(known))
     collective = draw(st.sampled_from(COLLECTIVES))
@@ -216,7 +216,7 @@ def test_uneven_groups_work_inside_a_domain_and_say_why_not_beyond() -> None:
     cluster = Cluster.named("h100_sxm", "ib_8x400g")
     with pytest.raises(BadValueError, match="the same on each of 2 nodes") as caught:
         collective_time("all_reduce", MIB, cluster, 9)
-    assert "never measured" in str(caught.value)
+    assert "never catalog_calibrations" in str(caught.value)
 
 
 def test_links_that_do_not_lead_to_the_group_do_not_help() -> None:
@@ -276,7 +276,7 @@ def test_constants_of_another_system_or_version_are_noted() -> None:
     found = collective_time("all_reduce", MIB, "b200_sxm", 8, calibration=NCCL)
     assert "constants of h100_sxm are used for b200_sxm" in found.notes
     old = collective_time("all_reduce", MIB, "a100_sxm", 8, library="vllm")
-    assert "was not measured on a100_sxm" in " ".join(old.notes)
+    assert "was not catalog_calibrations on a100_sxm" in " ".join(old.notes)
     wide = collective_time("all_to_all", MIB, Cluster.named("h100_sxm", "ib_8x400g"), 512)
     assert "no all_to_all measurements for network ib_8x400g; extrapolated" in wide.notes
     assert "network ib_8x400g measured only on 16 GPUs; extrapolated" in wide.notes
@@ -289,7 +289,7 @@ def test_a_system_that_was_not_measured_inherits_and_says_so() -> None:
     assert "inherited from h100_sxm" in " ".join(h200.notes)
     assert not h100.notes
     a800, a100 = (
-        calibration.given(calibration_of(Cluster.named(name), "nccl").constants)
+        calibration.given(CATALOG_LIBRARIES.library(Cluster.named(name), "nccl").constants)
         for name in ("a800_sxm", "a100_sxm")
     )
     share = a800["simple_bytes_per_s"] / a100["simple_bytes_per_s"]
@@ -328,11 +328,19 @@ def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], 
         ({"gpus": 2, "nodes": 4}, BadValueError, "one for each node"),
         ({"gpus": 16}, BadValueError, "name a network"),
         ({"cluster": "h1000"}, UnknownNameError, "cluster"),
-        ({"library": "rccl"}, UnknownNameError, "nccl, nccl-tuner, sglang, trtllm, vllm (measured"),
+        (
+            {"library": "rccl"},
+            UnknownNameError,
+            "nccl, nccl-tuner, sglang, trtllm, vllm (catalog_calibrations",
+        ),
         ({"library": "gloo"}, UnknownNameError, "to fit one to your own measurements"),
         ({"library": 3}, BadTypeError, "library"),
         ({"library": "nccl-tuner", "collective": "all_to_all"}, UnknownNameError, "all_reduce"),
-        ({"cluster": "gaudi3"}, BadValueError, "none was measured there or on its family"),
+        (
+            {"cluster": "gaudi3"},
+            BadValueError,
+            "none was measured there or on its family",
+        ),
         ({"cluster": "mi300x", "library": "nccl-tuner"}, UnknownNameError, "known: rccl"),
         ({"library": "vllm==banana"}, BadValueError, "sglang==0.5.10"),
         ({"library": "vllm=="}, BadValueError, "sglang==0.5.10"),
@@ -345,7 +353,7 @@ def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], 
         ({"size_bytes": np.ones(3), "gpus": np.array([2, 4])}, BadValueError, "alike"),
         ({"cluster": 5}, BadTypeError, "a Cluster or the name of one"),
         ({"calibration": 5}, BadTypeError, "a Calibration with constants of RingLibrary"),
-        ({"wire": NCCL}, BadTypeError, "a Calibration with constants of Wire"),
+        ({"wire": NCCL}, BadTypeError, "a Calibration with constants of NetworkConstants"),
         ({"library": "nccl-tuner", "mode": "eager"}, BadValueError, "another, for eager"),
         ({"library": "nccl-tuner", "calibration": NCCL}, BadValueError, "own constants"),
         ({"cluster": "gb200_nvl72", "gpus": 76, "network": "ib"}, BadValueError, "in 2 domains"),
@@ -361,13 +369,13 @@ def test_bad_questions_get_one_clear_line(
 
 
 def test_every_measured_set_of_constants_is_small_physical_and_sourced() -> None:
-    assert len(measured()) > 40
-    for each in measured():
+    assert len(catalog_calibrations()) > 40
+    for each in catalog_calibrations():
         constants = calibration.given(each.constants)
         assert len(constants) <= 24
         assert each.fit.rows >= 4
-        assert each.fit.source.startswith("fitted by shardcost to measured rows of ")
-        if isinstance(each.constants, Wire):
+        assert each.fit.source.startswith("fitted by shardcost to catalog_calibrations rows of ")
+        if isinstance(each.constants, NetworkConstants):
             assert catalog.network_named(each.system).name == each.system
             assert constants["efficiency"] <= 1
             continue
@@ -384,7 +392,9 @@ def test_an_engine_has_few_constants_with_its_limits_counted() -> None:
     """Sizes at which SGLang and TensorRT-LLM switch are read off measured curves, so they count."""
     for engine in ("sglang", "trtllm"):
         most = max(
-            len(calibration.given(each.constants)) for each in measured() if each.library == engine
+            len(calibration.given(each.constants))
+            for each in catalog_calibrations()
+            if each.library == engine
         )
         for generation in catalog.tuner_table(engine)["generation"]:
             for kernels in generation["below_mib"].values():
@@ -404,13 +414,13 @@ def test_every_cluster_has_the_library_of_its_vendor_or_an_error_that_names_it()
     without = []
     for name in catalog.names("clusters"):
         cluster = Cluster.named(name)
-        if default_library(cluster) not in libraries(cluster):
+        if default_library(cluster) not in CATALOG_LIBRARIES.names(cluster):
             without.append(name)
     assert without == ["gaudi2", "gaudi3"]
 
 
 def test_a_network_that_was_not_measured_inherits_from_its_kind() -> None:
-    found = wire_of(catalog.network_named("roce_8x200g"))
+    found = CATALOG_LIBRARIES.network(catalog.network_named("roce_8x200g"))
     assert set(found.inherited_from) == {"roce_16x100g", "roce_8x400g"}
     cluster = Cluster.named("a100_sxm", "roce_8x200g")
     notes = collective_time("all_reduce", MIB, cluster, 16).notes

@@ -11,16 +11,16 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 from cases import estimated
+from shardcost.estimate.placement import places
+from shardcost.estimate.work import PieceWork, piece_work
 
 from shardcost import Cluster, Decode, Layout, Model, Train, cli
 from shardcost.dtypes import BITS
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate import Estimate, estimate
-from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
 from shardcost.estimate.roofline import PASSES, moved_bytes, roofline
 from shardcost.estimate.scaling import Row, Scaling, degrees_to_vary, split_of
-from shardcost.estimate.work import PieceWork, piece_work
 from shardcost.program.operations import AttentionCore
 from shardcost.report import memory_plot, roofline_plot, scaling_plot
 from shardcost.report import scaling as scaling_report

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from shardcost import Cluster
-from shardcost.collectives.engine_kernels import DirectLibrary, direct_paths
+from shardcost.collectives.engine_kernels import kernel_paths
 from shardcost.collectives.exact.algorithms import buffer_bytes, schedule
 from shardcost.collectives.exact.schedule import traffic
 from shardcost.collectives.group import Group
-from shardcost.collectives.paths import RingLibrary, Wire, ring_library_paths
+from shardcost.collectives.paths import ring_library_paths
 from shardcost.collectives.tuner import PathName
+from shardcost.machine.constants import EngineLibrary, NetworkConstants, RingLibrary
 
 SIZE: Final = 2**20 * 3 * 5 * 7
 PER_NODE: Final = 8
@@ -77,11 +78,11 @@ def priced(collective: str, path: PathName, ranks: int, finite: str) -> float:
     ports = {"node_ports": group.domain_port_bytes_per_s, "device_port": group.port_bytes_per_s}
     nominal = float(ports.get(finite, 1.0))
     network = replace(
-        constants(Wire, finite), efficiency=FINITE / nominal if finite in ports else 1
+        constants(NetworkConstants, finite), efficiency=FINITE / nominal if finite in ports else 1
     )
     rate = float(group.link_bytes_per_s) if finite == "link" else FINITE
     if path[1] == "direct":
-        paths = direct_paths(constants(DirectLibrary, finite), SIZE, group)
+        paths = kernel_paths(constants(EngineLibrary, finite), SIZE, group)
     else:
         library = constants(RingLibrary, finite)
         paths = ring_library_paths(library, network, collective, SIZE, group)

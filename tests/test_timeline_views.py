@@ -13,18 +13,18 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from shardcost.estimate.busy import Busy
+from shardcost.estimate.placement import places
+from shardcost.estimate.work import all_passes, piece_work
 
 from shardcost import Cluster, Layout, Model
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.estimate import Estimate, estimate
-from shardcost.estimate.busy import Busy
 from shardcost.estimate.events import COMMUNICATION, Drawing, Event
 from shardcost.estimate.layer_timeline import layer_timeline
-from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
 from shardcost.estimate.step_timeline import step_timeline
 from shardcost.estimate.training_timeline import MOST_EVENTS
-from shardcost.estimate.work import all_passes, piece_work
 from shardcost.formats.kineto import read
 from shardcost.report.estimate import title
 from shardcost.report.estimate_data import drawing_of, timeline_as_data

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shardcost.estimate.busy import Busy
 
 from shardcost import Layout, Software, Train, estimate
-from shardcost.estimate.busy import Busy
 from shardcost.formats.tables import Table, read_table
 from shardcost.model import Model
 from shardcost.program.assemble import program_of

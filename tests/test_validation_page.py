@@ -28,7 +28,7 @@ from shardcost.catalog import Folder
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, MissingExtraError, UnknownNameError
 from shardcost.formats.tables import VALIDATED, Table, read_table
-from shardcost.kernels.constants import section_of
+from shardcost.machine.kernels import section_of
 from shardcost.software import Software
 from shardcost.validate import training
 from shardcost.validate.shipped import shipped

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         ShardcostError,
         UnknownNameError,
     )
-    from shardcost.estimate.join import estimate
     from shardcost.estimate.result import Estimate
+    from shardcost.estimate.step import estimate
     from shardcost.layout import Layout
     from shardcost.model import Model
     from shardcost.search.found import Candidate, Found
@@ -53,7 +53,7 @@ _HOMES = {
         "ShardcostError",
         "UnknownNameError",
     ),
-    "shardcost.estimate.join": ("estimate",),
+    "shardcost.estimate.step": ("estimate",),
     "shardcost.estimate.result": ("Estimate",),
     "shardcost.layout": ("Layout",),
     "shardcost.model": ("Model",),

@@ -6,6 +6,8 @@ those who brought an array, of NumPy's or of another library (`shardcost.backend
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, Final
@@ -43,6 +45,56 @@ def choose(condition: Any, yes: Any, no: Any) -> Any:
 
         return np.where(condition, yes, no)
     return yes if condition else no
+
+
+def sqrt(value: Any) -> Any:
+    """Return the square root."""
+    return _of_each(math.sqrt, "sqrt", value)
+
+
+def log2(value: Any) -> Any:
+    """Return the logarithm to the base 2."""
+    return _of_each(math.log2, "log2", value)
+
+
+def ceil(value: Any) -> Any:
+    """Return the least whole number that is not less."""
+    return _of_each(math.ceil, "ceil", value)
+
+
+def floor(value: Any) -> Any:
+    """Return the greatest whole number that is not more."""
+    return _of_each(math.floor, "floor", value)
+
+
+def first_not_less(table: Sequence[float], value: Any) -> Any:
+    """Return the place in a sorted table of the first entry that is not less than a value.
+
+    >>> first_not_less((1, 2, 4), 3)
+    2
+    """
+    if not is_array(value):
+        return bisect_left(table, value)
+    import numpy as np
+
+    return np.searchsorted(np.asarray(table), value)
+
+
+def mantissa_exponent(value: Any) -> tuple[Any, Any]:
+    """Return a number as mantissa, from 0.5 to below 1, times a power of two."""
+    if not is_array(value):
+        return math.frexp(value)
+    import numpy as np
+
+    return np.frexp(value)
+
+
+def _of_each(plain: Callable[[Any], Any], name: str, value: Any) -> Any:
+    if type(value) not in _PLAIN and is_array(value):
+        import numpy as np
+
+        return getattr(np, name)(value)
+    return plain(value)
 
 
 def as_array(value: Any) -> Any:

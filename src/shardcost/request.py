@@ -357,7 +357,8 @@ def _objective(given: Given, price: Price | None) -> str:
 
 def collective_of(given: Given, finder: Finder, size_bytes: Any) -> CollectiveTime:
     """Return how long a collective takes, of one size or of an array of them."""
-    from shardcost.collectives.library_time import collective_time, default_library
+    from shardcost.collectives.library_time import collective_time
+    from shardcost.machine.libraries import default_library
 
     cluster = finder.cluster(given.get("on"), given.get("network"))
     read = {each.name: value_of(given, each) for each in options.COLLECTIVE[2:]}

@@ -36,20 +36,22 @@ from shardcost.calibrate.fit import (
 )
 from shardcost.catalog import cluster_named, tuner_table
 from shardcost.catalog.errors import REPEATS
-from shardcost.collectives.calibration import (
+from shardcost.errors import BadValueError, MissingExtraError, ShardcostError
+from shardcost.machine.constants import (
     Calibration,
     Constants,
-    calibration_of,
-    donors_of,
-    given,
-    in_switch,
-    libraries,
-    wire_of,
+    NetworkConstants,
+    RingLibrary,
+    stated,
 )
-from shardcost.collectives.engine_kernels import ENGINES, generation
-from shardcost.collectives.library_time import default_library, name_and_version
-from shardcost.collectives.paths import RingLibrary, Wire
-from shardcost.errors import BadValueError, MissingExtraError, ShardcostError
+from shardcost.machine.libraries import (
+    CATALOG_LIBRARIES,
+    ENGINES,
+    default_library,
+    generation,
+    in_switch,
+    name_and_version,
+)
 from shardcost.validate.collectives import CollectiveCase
 from shardcost.validate.validation import Stats, stats
 
@@ -92,11 +94,10 @@ class _Task:
     def predict(self, curve: Curve, constants: Any) -> Floats:
         """Return the times of a curve under given constants."""
         table = replace(self.start, constants=constants)
-        if isinstance(constants, Wire):
+        if isinstance(constants, NetworkConstants):
             library = name_and_version(curve.case.library)[0]
-            own = self.own.get(library) or _library_there(curve.case)
-            return curve.case.time_s(curve.size_bytes, own, table)
-        return curve.case.time_s(curve.size_bytes, table)
+            return curve.predicted_s(self.own.get(library), table)
+        return curve.predicted_s(table)
 
     def fitted(self, known: Sequence[Curve]) -> tuple[Calibration, Solution]:
         """Return the constants that fit some of the curves, and their certainty."""
@@ -124,7 +125,7 @@ class _Task:
 
 def _begins(start: Constants) -> list[dict[str, float]]:
     """Return where to begin: a network faster than what it joins shows only when it is slower."""
-    if not isinstance(start, Wire):
+    if not isinstance(start, NetworkConstants):
         return [{}]
     return [{"efficiency": share * float(start.efficiency)} for share in _SHARES]
 
@@ -141,9 +142,9 @@ def _not_eager(name: str) -> bool:
 def family_hold(start: Constants) -> Hold:
     """Return how constants hold on to those of their family: loosely in step, firmly out of it."""
     table = tuner_table("start")["hold"]
-    names = [name for name in given(start) if _not_eager(name)]
+    names = [name for name in stated(start) if _not_eager(name)]
     kinds = {name: _kind(name) for name in names}
-    network = isinstance(start, Wire)
+    network = isinstance(start, NetworkConstants)
     moved = {"start": "latency", "hop": "latency", "rate": "rate", "host": "host"}
     return Hold(
         own={name: table["own"]["network" if network else kinds[name]] for name in names},
@@ -155,7 +156,7 @@ def family_hold(start: Constants) -> Hold:
 def loose_hold(start: Constants) -> Hold:
     """Return how constants hold on to those of another library: just so that none is undefined."""
     weight: float = tuner_table("start")["hold"]["foreign"]
-    return Hold(dict.fromkeys(filter(_not_eager, given(start)), weight), {}, {})
+    return Hold(dict.fromkeys(filter(_not_eager, stated(start)), weight), {}, {})
 
 
 def in_step(start: Constants) -> Hold:
@@ -240,12 +241,12 @@ def library_start(library: str, system: str) -> Start:
     name, version = name_and_version(library)
     since = generation(name, version) if name in ENGINES else "0"
     try:
-        own = calibration_of(cluster, name, version)
+        own = CATALOG_LIBRARIES.library(cluster, name, version)
     except ShardcostError:
         return _foreign_start(name, system)
     if not own.inherited_from:
         return Start(own, system)
-    start = blank((system, name, since), donors_of(cluster, name, since))
+    start = blank((system, name, since), CATALOG_LIBRARIES.donors(cluster, name, since))
     return Start(start, f"the family of {system}")
 
 
@@ -253,9 +254,9 @@ def _foreign_start(library: str, system: str) -> Start:
     cluster = cluster_named(system)
     usual = default_library(cluster)
     key = (system, library, "0")
-    if usual not in libraries(cluster):
+    if usual not in CATALOG_LIBRARIES.names(cluster):
         return Start(blank(key), "round figures", foreign=True)
-    own = given(calibration_of(cluster, usual).constants)
+    own = stated(CATALOG_LIBRARIES.library(cluster, usual).constants)
     kept = {name: value for name, value in own.items() if not in_switch(name)}
     start = replace(blank(key), constants=RingLibrary(**kept), chooser="fastest")
     return Start(start, f"{usual} on {system}", foreign=True)
@@ -263,19 +264,19 @@ def _foreign_start(library: str, system: str) -> Start:
 
 def _library_there(case: CollectiveCase) -> Calibration:
     name, version = name_and_version(case.library)
-    return calibration_of(cluster_named(case.cluster), name, version)
+    return CATALOG_LIBRARIES.library(cluster_named(case.cluster), name, version)
 
 
 def _wire_start(curve: Curve) -> Calibration:
     network = curve.cluster.network
     assert network is not None  # noqa: S101
-    return replace(wire_of(network), system=network.name, inherited_from=())
+    return replace(CATALOG_LIBRARIES.network(network), system=network.name, inherited_from=())
 
 
 def _name_of_wire(curve: Curve) -> str:
     network = curve.cluster.network
     assert network is not None  # noqa: S101
-    kin = wire_of(network).inherited_from
+    kin = CATALOG_LIBRARIES.network(network).inherited_from
     return f"networks like it ({', '.join(kin)})" if kin else network.name
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from shardcost.calibrate.fit import Curve, Floats, Hold, Solution
 from shardcost.catalog import tuner_table
-from shardcost.collectives.calibration import given
-from shardcost.collectives.engine_kernels import ENGINES
+from shardcost.machine.constants import stated
+from shardcost.machine.libraries import ENGINES
 from shardcost.validate.collectives import CollectiveCase
 
 _NINETY: Final = NormalDist().inv_cdf(0.95)
@@ -76,7 +76,7 @@ def confidence(hold: Hold, solution: Solution, uncertainty: Floats) -> tuple[Con
     return tuple(
         Confidence(
             name,
-            given(solution.constants)[name],
+            stated(solution.constants)[name],
             _pct(deviation[i]),
             bool(deviation[i] < _KNOWN_IF * family[i]),
         )
@@ -152,7 +152,7 @@ def _slopes(
 ) -> Floats:
     """Return how predictions follow each constant, in logarithms: one row a size."""
     curve = Curve(case, sizes, sizes, frozenset())
-    values = given(solution.constants)
+    values = stated(solution.constants)
     base = np.log(predict(curve, solution.constants))
     columns = []
     for name in solution.names:

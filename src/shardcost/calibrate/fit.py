@@ -19,20 +19,24 @@ from numpy.typing import NDArray
 
 from shardcost.catalog import cluster_named, tuner_table
 from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import (
+from shardcost.errors import MissingExtraError
+from shardcost.formats.tables import Table
+from shardcost.machine import CATALOG, Fitted
+from shardcost.machine.constants import (
     Calibration,
     Constants,
+    EngineLibrary,
     Fit,
-    calibration_of,
+    NetworkConstants,
+    RingLibrary,
+    stated,
+)
+from shardcost.machine.libraries import (
+    ENGINES,
     datasheet_unit,
-    given,
     in_switch,
     inherited,
 )
-from shardcost.collectives.engine_kernels import ENGINES, DirectLibrary
-from shardcost.collectives.paths import RingLibrary, Wire
-from shardcost.errors import MissingExtraError
-from shardcost.formats.tables import Table
 from shardcost.validate.collectives import MEASURED, CollectiveCase, cases, machine
 from shardcost.validate.validation import measurements
 
@@ -40,7 +44,7 @@ Floats = NDArray[np.float64]
 Key = tuple[str, str, str]
 """A system, a library, and the version since when its kernels are as measured."""
 
-_PULL: Final = {RingLibrary: 0.2, DirectLibrary: 0.02, Wire: 0.05}
+_PULL: Final = {RingLibrary: 0.2, EngineLibrary: 0.02, NetworkConstants: 0.05}
 """Weight of a constant's distance (in logarithms) from where it started, where rows are many. A
 ring's constants are many and hang together, so they hold on to their family's; see
 docs/validation.md for what that does to GPU counts that were left out."""
@@ -81,10 +85,14 @@ class Curve:
         """Return the curve of some of its points."""
         return replace(self, size_bytes=self.size_bytes[kept], time_s=self.time_s[kept])
 
-    def error_pct(self, calibration: Calibration | None, wire: Calibration | None = None) -> Floats:
+    def predicted_s(self, *own: Calibration | None, fitted: Fitted = CATALOG) -> Floats:
+        """Return the predicted times, by constants of its own where any are given."""
+        on = self.case.machine(fitted)
+        return self.case.time_s(self.size_bytes, on.with_own(*own) if any(own) else on)
+
+    def error_pct(self, *own: Calibration | None, fitted: Fitted = CATALOG) -> Floats:
         """Return the signed error of each point, in percent, under given constants."""
-        predicted = self.case.time_s(self.size_bytes, calibration, wire)
-        return 100 * (predicted / self.time_s - 1)
+        return 100 * (self.predicted_s(*own, fitted=fitted) / self.time_s - 1)
 
 
 def curves(table: Table, without: frozenset[str] = frozenset()) -> list[Curve]:
@@ -178,7 +186,7 @@ def fit_robustly(
 
 def even_hold(start: Constants) -> Hold:
     """Return the hold for fits to many rows: every constant alike, by itself."""
-    return Hold(dict.fromkeys(given(start), _PULL[type(start)]), {}, {})
+    return Hold(dict.fromkeys(stated(start), _PULL[type(start)]), {}, {})
 
 
 def fitted(
@@ -210,10 +218,10 @@ def solved(
         begin_at: Constants that the way down begins elsewhere for: where a constant does not matter
             at `start`, because something else is slower, no slope leads to where it does.
     """
-    names = [name for name in given(start) if free(name)]
+    names = [name for name in stated(start) if free(name)]
     kinds = sorted({hold.kinds[name] for name in names if name in hold.kinds})
     moved = np.array([[hold.kinds.get(name) == kind for kind in kinds] for name in names], float)
-    origin = np.log([given(start)[name] for name in names])
+    origin = np.log([stated(start)[name] for name in names])
     caps = caps_on(known[0].cluster)
     most = np.array([np.log(caps.get(name, np.inf)) for name in names])
     measured = np.log(np.concatenate([curve.time_s for curve in known]))
@@ -235,7 +243,7 @@ def solved(
         stray = own * (logs - origin - moved.reshape(count, -1) @ ways)
         return np.concatenate([stray, together * ways])
 
-    first = np.log([(given(start) | dict(begin_at or {}))[name] for name in names])
+    first = np.log([(stated(start) | dict(begin_at or {}))[name] for name in names])
     begin = np.concatenate([first, np.zeros(len(kinds))])
     free_ways = np.full(len(kinds), np.inf)
     bounds = np.full(len(begin), -60.0), np.concatenate([most, free_ways])
@@ -252,14 +260,17 @@ def _curvature(jacobian: Floats, count: int) -> Floats:
     return found
 
 
-def fitted_library(known: Sequence[Curve], start: Calibration) -> Calibration:
+def fitted_library(
+    known: Sequence[Curve], start: Calibration, rest: Fitted = CATALOG
+) -> Calibration:
     """Return a library's calibration on a system, from its curves inside one domain.
 
-    Rows of kernels in a graph say what the paths take; eager rows what launching adds.
+    Rows of kernels in a graph say what the paths take; eager rows what launching adds. What an
+    engine falls back to is taken from the `rest` of the constants.
     """
 
     def predict(curve: Curve, constants: Any) -> Floats:
-        return curve.case.time_s(curve.size_bytes, replace(start, constants=constants))
+        return curve.predicted_s(replace(start, constants=constants), fitted=rest)
 
     graph = [curve for curve in known if curve.case.mode == "graph"]
     eager = [curve for curve in known if curve.case.mode == "eager"]
@@ -270,10 +281,14 @@ def fitted_library(known: Sequence[Curve], start: Calibration) -> Calibration:
         best = fitted(eager, best, predict, lambda name: name.startswith("eager_"))
     found = replace(start, constants=best, inherited_from=())
     shown = graph or eager
-    return replace(found, fit=fit_of(shown, [curve.error_pct(found) for curve in shown]))
+    return replace(
+        found, fit=fit_of(shown, [curve.error_pct(found, fitted=rest) for curve in shown])
+    )
 
 
-def fitted_wire(known: Sequence[Curve], start: Calibration) -> Calibration:
+def fitted_network(
+    known: Sequence[Curve], start: Calibration, rest: Fitted = CATALOG
+) -> Calibration:
     """Return a network's calibration, from curves that cross it, all else being known.
 
     Twice: a network none of whose rows is under LL keeps the latency of LL that it started from,
@@ -281,14 +296,14 @@ def fitted_wire(known: Sequence[Curve], start: Calibration) -> Calibration:
     """
 
     def predict(curve: Curve, constants: Any) -> Floats:
-        inside = calibration_of(curve.cluster, curve.case.library)
-        wire = replace(start, constants=constants)
-        return curve.case.time_s(curve.size_bytes, inside, wire)
+        return curve.predicted_s(replace(start, constants=constants), fitted=rest)
 
-    first: Wire = fitted(known, start.constants, predict)
+    first: NetworkConstants = fitted(known, start.constants, predict)
     again = replace(first, ll_latency_s=first.ll128_latency_s / 2)
     found = replace(start, constants=fitted(known, again, predict))
-    return replace(found, fit=fit_of(known, [curve.error_pct(None, found) for curve in known]))
+    return replace(
+        found, fit=fit_of(known, [curve.error_pct(found, fitted=rest) for curve in known])
+    )
 
 
 def fit_of(known: Sequence[Curve], errors_pct: Sequence[Floats]) -> Fit:
@@ -320,7 +335,7 @@ def caps_on(cluster: Cluster) -> dict[str, float]:
 
 
 def starting_point(
-    kind: type[RingLibrary | DirectLibrary],
+    kind: type[RingLibrary | EngineLibrary],
     cluster: Cluster,
     donors: Sequence[Calibration] = (),
 ) -> Any:
@@ -331,7 +346,7 @@ def starting_point(
         figure = table[each.name.removesuffix("_bytes_per_s").removesuffix("_s")]
         values[each.name] = figure * datasheet_unit(each.name, cluster)
     if donors:
-        family = given(inherited(cluster, list(donors)).constants)
+        family = stated(inherited(cluster, list(donors)).constants)
         values |= {name: value for name, value in family.items() if name not in HOST}
     return kind(**{name: value for name, value in values.items() if _applies(name, cluster)})
 
@@ -353,7 +368,7 @@ def inside(known: Iterable[Curve]) -> list[Curve]:
 def blank(key: Key, donors: Sequence[Calibration] = ()) -> Calibration:
     """Return the calibration that a fit starts from."""
     system, library, since = key
-    kind = DirectLibrary if library in ENGINES else RingLibrary
+    kind = EngineLibrary if library in ENGINES else RingLibrary
     chooser = {"nccl": "nccl-tuner", "vllm": "limits", "sglang": "limits"}.get(library, "fastest")
     start = starting_point(kind, cluster_named(system), donors)
     return Calibration(

@@ -17,13 +17,14 @@ from shardcost.calibrate.fit import Curve, curves
 from shardcost.catalog import cluster_named, names, network_named
 from shardcost.catalog.reported import cluster_reporting
 from shardcost.cluster import Cluster
-from shardcost.collectives.library_time import COLLECTIVES, MODES, MOST_BYTES, default_library
+from shardcost.collectives.library_time import COLLECTIVES, MODES, MOST_BYTES
 from shardcost.errors import BadValueError, FormatError, shown
 from shardcost.formats.detect import TableFile
 from shardcost.formats.kineto import Trace
 from shardcost.formats.kineto_ranks import runs_of
 from shardcost.formats.reading import MeasurementLog, Reading, Run
 from shardcost.formats.tables import check_columns
+from shardcost.machine.libraries import default_library
 from shardcost.validate.collectives import CollectiveCase, machine
 
 

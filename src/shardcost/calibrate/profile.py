@@ -8,12 +8,17 @@ from typing import Final
 from shardcost.calibrate.calibrate import Calibrated
 from shardcost.catalog.profile import FIRST_LINE, checked_name
 from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import Calibration, in_file_name, in_file_units
-from shardcost.collectives.engine_kernels import DirectLibrary
-from shardcost.collectives.paths import RingLibrary, Wire
 from shardcost.files import quoted
+from shardcost.machine.constants import (
+    Calibration,
+    EngineLibrary,
+    NetworkConstants,
+    RingLibrary,
+    in_file_name,
+    in_file_units,
+)
 
-_KIND_NAMES: Final = {RingLibrary: "ring", DirectLibrary: "direct", Wire: "wire"}
+_KIND_NAMES: Final = {RingLibrary: "ring", EngineLibrary: "direct", NetworkConstants: "wire"}
 
 
 def as_profile(name: str, cluster: Cluster, found: Sequence[Calibrated]) -> str:
@@ -33,7 +38,7 @@ def as_profile(name: str, cluster: Cluster, found: Sequence[Calibrated]) -> str:
     if cluster.network is not None:
         lines.append(f'network = "{cluster.network.name}"')
     for each in found:
-        network = isinstance(each.calibration.constants, Wire)
+        network = isinstance(each.calibration.constants, NetworkConstants)
         lines += entry_lines(each.calibration, each.calibration.system if network else "")
         lines += ["", "[library.confidence_pct] # nine times in ten within so many percent"]
         lines += [

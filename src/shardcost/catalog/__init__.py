@@ -60,12 +60,12 @@ def all_names(folder: Folder) -> list[str]:
 def contents(folder: Folder) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the raw content of every built-in preset of one kind."""
     for name in names(folder):
-        yield name, _content(folder, name)
+        yield name, raw(folder, name)
 
 
 def tuner_table(name: str) -> dict[str, Any]:
     """Return the rules by which a library chooses its paths, as their file has them."""
-    return _content("tuner", name)
+    return raw("tuner", name)
 
 
 def is_file(text: str) -> bool:
@@ -147,7 +147,7 @@ def _cluster(content: dict[str, Any], file: str, network: Network | None) -> Clu
         return cluster
     device = cluster.device
     for name in names("clusters"):
-        built_in = cluster_from(_content("clusters", name), f"clusters/{name}.toml", None).device
+        built_in = cluster_from(raw("clusters", name), f"clusters/{name}.toml", None).device
         if built_in.name == device.name and built_in != device:
             return replace(cluster, device=replace(device, name=f"{device.name} ({cluster.name})"))
     return cluster
@@ -178,7 +178,7 @@ def preset(folder: Folder, name: str) -> tuple[dict[str, Any], str]:
     folded = _folded(name)
     for stem in names(folder):
         if _folded(stem) == folded:
-            return _content(folder, stem), f"{folder}/{stem}.toml"
+            return raw(folder, stem), f"{folder}/{stem}.toml"
     for stem, content in contents(folder):
         if folded in map(_folded, content["aliases"]):
             return content, f"{folder}/{stem}.toml"
@@ -205,6 +205,7 @@ def _folded(name: str) -> str:
 
 
 @cache
-def _content(folder: Folder, stem: str) -> dict[str, Any]:
+def raw(folder: Folder, stem: str) -> dict[str, Any]:
+    """Return the content of a built-in file as it is."""
     with (_HERE / folder / f"{stem}.toml").open("rb") as file:
         return tomllib.load(file)

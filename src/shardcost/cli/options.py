@@ -87,7 +87,7 @@ def cluster(text: str, network: str | None = None) -> Cluster:
     network_file = network if network is not None and catalog.is_file(network) else None
     joined = None if network_file else network
     if catalog.is_file(text):
-        from shardcost.collectives.calibration import profile_in
+        from shardcost.machine.libraries import profile_in
 
         cluster = profile_in(text, joined)
     else:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
 from shardcost.cli import options
-from shardcost.collectives.calibration import by_profile, profile_in
 from shardcost.errors import UsageError
 from shardcost.formats.tables import Table, read_table, write_table
+from shardcost.machine import CATALOG, by_profile
+from shardcost.machine.libraries import profile_in
 from shardcost.report.validate import PREDICTIONS_HEAD, as_data, as_text, prediction_rows
 from shardcost.validate.shipped import not_in, shipped, tables_in
 from shardcost.validate.validation import validate
@@ -77,8 +77,11 @@ def run(given: Namespace) -> int:
         raise UsageError(f"--predictions {target} is the measured table itself")
     # `--by a,b`, `--by a b` and `--by a --by b` are the same; a column counts once.
     by = list(dict.fromkeys(name.strip() for word in given.by for name in word.split(",")))
-    with nullcontext() if given.on is None else by_profile(profile_in(given.on)):
-        results = [validate(table, by, ignore_versions=given.ignore_versions) for table in tables]
+    fitted = CATALOG if given.on is None else by_profile(profile_in(given.on))
+    results = [
+        validate(table, by, ignore_versions=given.ignore_versions, fitted=fitted)
+        for table in tables
+    ]
     if target is not None:
         write_table(Path(target), PREDICTIONS_HEAD, prediction_rows(results[0]))
     if given.json:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from shardcost.arrays import choose, largest, smallest
 from shardcost.collectives.group import Group
 
 
@@ -28,7 +27,7 @@ def nominal_rate(collective: str, group: Group) -> Any:
     inside = group.pair_bytes_per_s if alone else group.link_bytes_per_s
     own_port = alone or collective == "all_to_all"
     outside = group.port_bytes_per_s if own_port else group.domain_port_bytes_per_s
-    return np.where(group.domains > 1, np.minimum(inside, outside), inside)[()]
+    return choose(group.domains > 1, smallest(inside, outside), inside)
 
 
 def wire_bound_s(collective: str, size_bytes: Any, group: Group, *, in_switch: bool = False) -> Any:
@@ -47,10 +46,10 @@ def wire_bound_s(collective: str, size_bytes: Any, group: Group, *, in_switch: b
     elif collective in {"all_reduce", "all_gather", "reduce_scatter"}:
         sent_near, sent_far = bus_factor(collective, near), bus_factor(collective, domains)
         if in_switch:
-            sent_near = np.where(near > 1, 1.0, 0.0)
+            sent_near = choose(near > 1, 1.0, 0.0)
     else:
-        sent_near, sent_far = np.where(near > 1, 1.0, 0.0), np.where(domains > 1, 1.0, 0.0)
+        sent_near, sent_far = choose(near > 1, 1.0, 0.0), choose(domains > 1, 1.0, 0.0)
         if collective == "send_recv":
             inside, outside = group.pair_bytes_per_s, group.port_bytes_per_s
-    far = np.where(domains > 1, sent_far / np.where(domains > 1, outside, 1.0), 0.0)
-    return (size_bytes * np.maximum(sent_near / inside, far))[()]
+    far = choose(domains > 1, sent_far / choose(domains > 1, outside, 1.0), 0.0)
+    return size_bytes * largest(sent_near / inside, far)

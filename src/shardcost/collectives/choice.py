@@ -15,18 +15,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-
+from shardcost.arrays import choose, largest, smallest
+from shardcost.checks import anywhere
 from shardcost.collectives import engine_kernels
-from shardcost.collectives.calibration import Calibration
-from shardcost.collectives.engine_kernels import direct_paths
+from shardcost.collectives.engine_kernels import kernel_paths
 from shardcost.collectives.group import Group
 from shardcost.collectives.paths import Parts, exists, total
 from shardcost.collectives.tuner import PathName
+from shardcost.machine.constants import Calibration
 
 _SHARPNESS: Final = 6
 """Weights are ratios of times squared this often: to the power 64."""
 _LIMIT_SHARPNESS: Final = 5
+_NEVER: Final = float("inf")
 _BEFORE_LIMIT: Final = 0.9
 """Where, as a share of a stated limit, two paths weigh the same."""
 
@@ -49,8 +50,8 @@ def with_kernels(
     below = engine_kernels.limits(own.library, version, group)
     kernels = {
         path: parts
-        for path, parts in direct_paths(own.constants, size, group).items()  # type: ignore[arg-type]
-        if np.any(below.get(path, 0) > 0)
+        for path, parts in kernel_paths(own.constants, size, group).items()  # type: ignore[arg-type]
+        if anywhere(below.get(path, 0) > 0)
     }
     if not kernels:
         return dict(fallback), _scaled(fallback_weights, 1.0)
@@ -62,7 +63,7 @@ def with_kernels(
     reached: Any = 0.0
     so_far: Any = 0.0
     for path in kernels:
-        reached = np.maximum(reached, below[path])
+        reached = largest(reached, below[path])
         share = _share_below(size, reached)
         weights[path] = share - so_far
         so_far = share
@@ -81,16 +82,16 @@ def _fastest_weights_with(
     """
     direct_times = {path: total(parts) for path, parts in kernels.items()}
     best = least(direct_times)
-    faster = np.where(best < weighted(fallback, fallback_weights), share, 0.0)
-    weights = {path: np.where(time == best, faster, 0.0) for path, time in direct_times.items()}
+    faster = choose(best < weighted(fallback, fallback_weights), share, 0.0)
+    weights = {path: choose(time == best, faster, 0.0) for path, time in direct_times.items()}
     return weights | _scaled(fallback_weights, 1 - faster)
 
 
 def _share_below(size: Any, limit: Any) -> Any:
     """Return 1 well below a limit, one half a little before it, and 3 % at it."""
-    ratio = size / np.maximum(limit * _BEFORE_LIMIT, 1e-9)
+    ratio = size / largest(limit * _BEFORE_LIMIT, 1e-9)
     for _ in range(_LIMIT_SHARPNESS):
-        ratio = np.minimum(ratio * ratio, 1e150)
+        ratio = smallest(ratio * ratio, 1e150)
     return 1 / (1 + ratio)
 
 
@@ -110,10 +111,11 @@ def tuner_weights(estimates: Mapping[PathName, Any], paths: Mapping[PathName, Pa
 def fastest_weights(paths: Mapping[PathName, Parts], group: Group) -> Weights:
     """Return weights by which the fastest path that can run counts alone."""
     times = {
-        path: np.where(exists(path, group), total(parts), np.inf) for path, parts in paths.items()
+        path: choose(exists(path, group), total(parts), float("inf"))
+        for path, parts in paths.items()
     }
     lowest = least(times)
-    return {path: np.where(time == lowest, 1.0, 0.0) for path, time in times.items()}
+    return {path: choose(time == lowest, 1.0, 0.0) for path, time in times.items()}
 
 
 def least(times: Mapping[PathName, Any]) -> Any:
@@ -121,7 +123,7 @@ def least(times: Mapping[PathName, Any]) -> Any:
     values = list(times.values())
     lowest = values[0]
     for value in values[1:]:
-        lowest = np.minimum(lowest, value)
+        lowest = smallest(lowest, value)
     return lowest
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from shardcost.arrays import smallest
+from shardcost.arrays import largest, smallest
 from shardcost.catalog import tuner_table
 from shardcost.checks import Count, Quantity, anywhere, count_or_array
 from shardcost.cluster import Cluster, Tier
@@ -73,7 +73,7 @@ class Group:
             ranks=ranks,
             nodes=hosts,
             domains=domains,
-            link_bytes_per_s=tier.ring_bytes_per_s(np.maximum(2, -(-ranks // domains))),
+            link_bytes_per_s=tier.ring_bytes_per_s(largest(2, -(-ranks // domains))),
             pair_bytes_per_s=tier.ring_bytes_per_s(2),
             port_bytes_per_s=_port_rate(
                 cluster, smallest(ranks / hosts * stride, cluster.gpus_per_node)
@@ -92,8 +92,8 @@ class Group:
         Libraries lead their traffic out of a domain at a few devices (`most_heads`); a rack with
         more ports than those has does not send faster for it.
         """
-        leaving = np.maximum(
-            self.ranks / self.nodes, np.minimum(self.ranks_per_domain, most_heads())
+        leaving: Quantity = largest(
+            self.ranks / self.nodes, smallest(self.ranks_per_domain, most_heads())
         )
         return self.port_bytes_per_s * leaving
 
@@ -161,8 +161,8 @@ def _port_rate(cluster: Cluster, ranks_per_node: Any) -> Any:
     if cluster.network is None:
         return 0.0
     full = cluster.network.node_bytes_per_s(cluster.gpus_per_node)
-    one = np.minimum(full, cluster.network.nic_bytes_per_s)
-    return np.maximum(full / cluster.gpus_per_node, one / ranks_per_node)
+    one = smallest(full, cluster.network.nic_bytes_per_s)
+    return largest(full / cluster.gpus_per_node, one / ranks_per_node)
 
 
 def _first(cells: Any, where: Any) -> Any:

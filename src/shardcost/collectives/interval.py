@@ -22,10 +22,9 @@ from shardcost.catalog.errors import (
     architectures_apart,
     residuals_like,
 )
-from shardcost.collectives.calibration import Calibration
-from shardcost.collectives.engine_kernels import ENGINES
-from shardcost.collectives.library_time import CollectiveTime, name_and_version
-from shardcost.collectives.paths import Wire
+from shardcost.collectives.library_time import CollectiveTime
+from shardcost.machine.constants import Calibration, NetworkConstants
+from shardcost.machine.libraries import ENGINES, name_and_version
 
 KIND: Final = "collectives"
 BANDS: Final = {"up to 64 KiB": 2.0**16, "up to 16 MiB": 2.0**24, "above 16 MiB": np.inf}
@@ -98,7 +97,9 @@ def _fit(result: CollectiveTime) -> str:
         return "a fit of few rows"
     group = result.group
     for each in result.calibrations:
-        ranks = group.ranks if isinstance(each.constants, Wire) else group.ranks_per_domain
+        ranks = (
+            group.ranks if isinstance(each.constants, NetworkConstants) else group.ranks_per_domain
+        )
         if each.fit.outside(result.collective, each.fit.most_bytes, ranks):
             return "beyond the fit"
     return "within the fit"
@@ -112,7 +113,7 @@ def _standing(used: tuple[Calibration, ...], architecture: str) -> str:
     """
     if not used:
         return OTHER_ARCHITECTURE
-    own = (each for each in used if not isinstance(each.constants, Wire))
+    own = (each for each in used if not isinstance(each.constants, NetworkConstants))
     lenders = [name for each in own for name in each.inherited_from]
     if not lenders:
         return MEASURED
@@ -123,7 +124,7 @@ def _standing(used: tuple[Calibration, ...], architecture: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _span(used: tuple[Calibration, ...]) -> str:
-    wires = [each for each in used if isinstance(each.constants, Wire)]
+    wires = [each for each in used if isinstance(each.constants, NetworkConstants)]
     measured = all(not each.inherited_from for each in wires)
     return "across nodes" if measured else "across nodes, network not measured"
 

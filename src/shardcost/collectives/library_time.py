@@ -1,29 +1,23 @@
 """How long a collective takes on real machines: `collective_time`.
 
 Four questions, each with its module: where the ranks sit (`group`), which paths there are and what
-each takes (`paths`, `direct`), by which fitted constants (`calibration`), and which path runs
-(`choice`). Here they meet.
+each takes (`paths`, `engine_kernels`), by which fitted constants (the `Machine`), and which path
+runs (`choice`). Here they meet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from shardcost.arrays import as_array, looked_up, named
-from shardcost.checks import is_array
+from shardcost.arrays import as_array, choose, largest, looked_up, named
+from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Network
 from shardcost.collectives import engine_kernels
 from shardcost.collectives.bounds import bus_factor, nominal_rate, wire_bound_s
-from shardcost.collectives.calibration import (
-    Calibration,
-    calibration_of,
-    libraries,
-    wire_on,
-)
 from shardcost.collectives.choice import (
     Weights,
     fastest_weights,
@@ -32,36 +26,36 @@ from shardcost.collectives.choice import (
     weighted,
     with_kernels,
 )
-from shardcost.collectives.engine_kernels import (
-    ENGINES,
-    DirectLibrary,
-    eager,
-    fallback_constants,
-    numbers,
-)
+from shardcost.collectives.engine_kernels import eager, fallback_constants, kernel_paths
 from shardcost.collectives.exact.algorithms import COLLECTIVES
 from shardcost.collectives.group import Group
-from shardcost.collectives.paths import (
-    NO_WIRE,
-    Parts,
-    RingLibrary,
-    Wire,
-    ring_library_paths,
-    total,
-)
+from shardcost.collectives.paths import Parts, ring_library_paths, total
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.collectives.tuner import PathName, tuner_times
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.machine import Machine, machine_of
+from shardcost.machine.constants import (
+    LINK_RATES,
+    NO_NETWORK,
+    Calibration,
+    EngineLibrary,
+    NetworkConstants,
+    RingLibrary,
+    stated,
+)
+from shardcost.machine.libraries import (
+    ENGINES,
+    TUNER,
+    default_library,
+    generation,
+    name_and_version,
+)
 from shardcost.scalars import positive_number
-from shardcost.units import format_bytes, format_rate, format_time
 
 MODES: Final = ("graph", "eager")
-TUNER: Final = "nccl-tuner"
-
 MOST_BYTES: Final = 2.0**62
 
 _IN_SWITCH: Final = ("nvls", "nvls_tree", "multicast")
-_VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,19 +73,41 @@ class CollectiveTime:
     weights: Weights
     """How much each path counts; one of them is 1 except near a switch."""
     calibrations: tuple[Calibration, ...]
-    notes: tuple[str, ...]
-    """Where the prediction goes beyond what was measured."""
+    """The constants that the prediction rests on: the library's, its fallback's, the network's."""
+    machine: Machine
 
-    def __repr__(self) -> str:
-        """Return the time, path and bandwidth of one size in a line."""
-        sizes = np.atleast_1d(self.size_bytes)
-        size = " to ".join(dict.fromkeys(format_bytes(each) for each in (sizes[0], sizes[-1])))
-        place = f"{self.group.ranks} x {self.group.cluster.name}, {self.library}"
-        what = f"CollectiveTime: {self.collective} of {size} over {place}"
-        if is_array(self.time_s):
-            return f"{what}, {self.time_s.size} values"
-        rate = f"busbw {format_rate(self.busbw_bytes_per_s)}"
-        return f"{what}: {format_time(self.time_s)} ({self.algorithm} {self.protocol}), {rate}"
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where the prediction goes beyond what was measured."""
+        if self.library == TUNER:
+            return ("NCCL's own model, built to rank paths: no constant is fitted to measurements",)
+        said = [*self._inherited(), *self._extrapolated()]
+        own, cluster = self.calibrations[0], self.machine.cluster
+        if own.system != cluster.name:
+            said.append(f"constants of {own.system} are used for {cluster.name}")
+        engine, version = name_and_version(self.library)
+        if engine in ENGINES and own.since != generation(engine, version):
+            said.append(
+                f"{engine} {version or '(newest)'} was not measured on {own.system}; constants of"
+                " another version"
+            )
+        return tuple(dict.fromkeys(said))
+
+    def _inherited(self) -> Iterator[str]:
+        for each in self.calibrations:
+            if each.inherited_from:
+                donors = ", ".join(each.inherited_from)
+                yield f"no measurements for {each.title}; constants inherited from {donors}"
+
+    def _extrapolated(self) -> Iterator[str]:
+        group = self.group
+        for each in self.calibrations:
+            network = isinstance(each.constants, NetworkConstants)
+            ranks = group.ranks if network else group.ranks_per_domain
+            where = "" if network or np.all(group.domains == 1) else " per domain"
+            request = (self.collective, self.size_bytes, ranks, each.title, where)
+            for words in each.fit.outside(*request):
+                yield f"{words}; extrapolated"
 
     @property
     def choice(self) -> Any:
@@ -143,6 +159,41 @@ class CollectiveTime:
         return np.where(looked_up(in_switch, self.choice), by_switch, by_links)[()]
 
     @property
+    def sent_bytes(self) -> tuple[Any, Any]:
+        """Bytes that a rank sends inside its domain and into the network, by the path that runs.
+
+        A ring over n ranks of N domains crosses the network at N of its n hops; a double tree sends
+        2 (N-1)/N of the buffer out of each domain (Sanders, Speck and Traeff, 2009); where switches
+        reduce, a rank sends its buffer once; in a one-shot kernel it sends it to every peer.
+        """
+        inside: Any = 0.0
+        network: Any = 0.0
+        total_weight = sum(self.weights.values())
+        for (algorithm, _), weight in self.weights.items():
+            near, far = _sent_shares(algorithm, self.collective, self.group)
+            inside = inside + weight * near
+            network = network + weight * far
+        return self.size_bytes * inside / total_weight, self.size_bytes * network / total_weight
+
+    def time_on_links_s(self, inside: Any = 1.0, outside: Any = 1.0) -> Any:
+        """Return the seconds by the path that runs, on links of other rates.
+
+        The path is kept: a library's switch to another one is no property of the link.
+
+        Args:
+            inside: The rate inside a domain over what it is. A number or an array.
+            outside: The same for the network.
+        """
+        group = replace(self.group, port_bytes_per_s=self.group.port_bytes_per_s * outside)
+        ring, network = _ring_constants(self.calibrations)
+        scaled = _on_links(ring, inside)
+        paths = dict(ring_library_paths(scaled, network, self.collective, self.size_bytes, group))
+        engine = self.calibrations[0].constants
+        if isinstance(engine, EngineLibrary) and self.collective == "all_reduce":
+            paths |= kernel_paths(_on_links(engine, inside), self.size_bytes, group)
+        return weighted(paths, self.weights)
+
+    @property
     def estimates(self) -> Mapping[PathName, Any]:
         """NCCL's own estimate of each path in seconds, where it is what NCCL chooses by."""
         choosers = {each.chooser for each in self.calibrations}
@@ -173,7 +224,7 @@ class CollectiveTime:
 def collective_time(
     collective: str,
     size_bytes: Any,
-    cluster: Cluster | str,
+    cluster: Cluster | Machine | str,
     gpus: Any,
     nodes: Any = None,
     *,
@@ -181,8 +232,6 @@ def collective_time(
     network: str | Network | None = None,
     library: str = "nccl",
     mode: str | None = None,
-    calibration: Calibration | None = None,
-    wire: Calibration | None = None,
 ) -> CollectiveTime:
     """Return how long a collective takes, which path runs, and the alternatives.
 
@@ -194,7 +243,8 @@ def collective_time(
         collective: One of `COLLECTIVES`. In ``send_recv`` every rank sends its buffer to the next.
         size_bytes: Bytes of the buffer, as nccl-tests counts: the whole array for all-gather and
             reduce-scatter. A number or an array.
-        cluster: A `Cluster` or the name of one in the catalog.
+        cluster: A `Cluster`, the name of one in the catalog, or a `Machine` with constants of its
+            own.
         gpus: Ranks. A number or an array.
         nodes: Nodes that they are spread over evenly; as few as hold them if left out.
         stride: Devices from one rank to the next; those between are groups of the same kind, at
@@ -204,46 +254,38 @@ def collective_time(
             may name its version (``sglang==0.5.10``), or ``nccl-tuner``: NCCL's own estimate.
         mode: ``graph`` (if left out): kernels follow each other on the device, as in a CUDA graph
             or in nccl-tests; ``eager``: an engine launches each from the host.
-        calibration: Constants of your own instead of the catalog's, for any library's name.
-        wire: The same for the network.
     """
     mode = mode or MODES[0]
     _check_names(collective, mode)
-    _check_constants(calibration, wire)
-    machine = _machine(cluster, network)
+    machine = _joined(cluster, network)
     size = _checked_size(size_bytes)
-    group = Group.on(machine, gpus, nodes, stride)
-    _check_shapes(size, group)
+    group = Group.on(machine.cluster, gpus, nodes, stride)
+    if is_array(size) or is_array(group.ranks) or is_array(group.nodes):
+        _check_shapes(size, group)
     engine, version = name_and_version(library)
     if engine == TUNER:
-        if mode != MODES[0] or calibration or wire:
-            raise BadValueError("library", library, "another, for eager launches or own constants")
-        return _by_tuner(collective, size, group)
-    own = calibration or calibration_of(machine, engine, version)
-    used = _used(own, wire, group)
+        if mode != MODES[0]:
+            raise BadValueError("library", library, "another, for eager launches")
+        return _by_tuner(collective, size, group, machine)
+    own = machine.library(engine, version)
+    used = _used(own, machine, group)
     paths, weights = _paths_and_weights(collective, size, group, used, version)
     if mode == "eager":
         paths = _eager(paths, own, size)
-    time = _alone_is_free(weighted(paths, weights), group)
-    notes = _notes(used, collective, size, group) + _notes_on(own, machine, engine, version)
-    return CollectiveTime(collective, size, group, library, mode, time, paths, weights, used, notes)
+    time = choose(group.ranks == 1, 0.0 * size, weighted(paths, weights))  # one rank sends nothing
+    return CollectiveTime(
+        collective, size, group, library, mode, time, paths, weights, used, machine
+    )
 
 
-def default_library(cluster: Cluster) -> str:
-    """Return the library of a device's vendor, which engines fall back to."""
-    if cluster.device.architecture.startswith("gaudi"):
-        return "hccl"
-    return _VENDORS_OWN.get(cluster.device.vendor, "nccl")
-
-
-def _machine(cluster: Cluster | str, network: str | Network | None) -> Cluster:
+def _joined(cluster: Cluster | Machine | str, network: str | Network | None) -> Machine:
+    """Return the machine of a cluster, joined by a network if one is named."""
+    if network is None or isinstance(cluster, Machine):
+        return machine_of(cluster)
     if isinstance(cluster, str):
-        return Cluster.named(cluster, network)
-    if not isinstance(cluster, Cluster):
-        raise BadTypeError("cluster", cluster, "a Cluster or the name of one")
-    if network is None:
-        return cluster
-    return replace(cluster, network=Network.named(network) if isinstance(network, str) else network)
+        return machine_of(Cluster.named(cluster, network))
+    joined = Network.named(network) if isinstance(network, str) else network
+    return machine_of(replace(cluster, network=joined))
 
 
 def _check_names(collective: str, mode: str) -> None:
@@ -251,21 +293,6 @@ def _check_names(collective: str, mode: str) -> None:
         raise UnknownNameError("collective", collective, COLLECTIVES)
     if mode not in MODES:
         raise UnknownNameError("mode", mode, MODES)
-
-
-def _check_constants(calibration: object, wire: object) -> None:
-    """Raise unless constants of the caller's own are of the kind that they stand in for."""
-    kinds: dict[str, tuple[object, tuple[type, ...]]] = {
-        "calibration": (calibration, (RingLibrary, DirectLibrary)),
-        "wire": (wire, (Wire,)),
-    }
-    for name, (given, wanted) in kinds.items():
-        constants = getattr(given, "constants", None)
-        if given is not None and not (
-            isinstance(given, Calibration) and isinstance(constants, wanted)
-        ):
-            words = " or ".join(kind.__name__ for kind in wanted)
-            raise BadTypeError(name, given, f"a Calibration with constants of {words}")
 
 
 def _checked_size(size_bytes: Any) -> Any:
@@ -293,25 +320,23 @@ def _check_shapes(size: Any, group: Group) -> None:
         raise BadValueError("shapes of size_bytes, gpus, nodes", shapes, "of at least one cell")
 
 
-def name_and_version(library: str) -> tuple[str, str | None]:
-    """Return ``("sglang", "0.5.10")`` for ``sglang==0.5.10``."""
-    if not isinstance(library, str):
-        raise BadTypeError("library", library, "a name")
-    name, given, version = library.partition("==")
-    if given and (name not in ENGINES or not numbers(version)):
-        rule = f"a name; {', '.join(ENGINES)} may have a version, such as sglang==0.5.10"
-        raise BadValueError("library", library, rule)
-    return name, version or None
-
-
-def _used(own: Calibration, wire: Calibration | None, group: Group) -> tuple[Calibration, ...]:
+def _used(own: Calibration, machine: Machine, group: Group) -> tuple[Calibration, ...]:
     """Return the calibrations that a prediction rests on: the library's, NCCL's, the network's."""
     used = [own]
-    if isinstance(own.constants, DirectLibrary):
-        used.append(calibration_of(group.cluster, default_library(group.cluster)))
-    if group.cluster.network is not None and np.any(group.domains > 1):
-        used.append(wire or wire_on(group.cluster))
+    if isinstance(own.constants, EngineLibrary):
+        used.append(machine.library(default_library(machine.cluster)))
+    if machine.cluster.network is not None and anywhere(group.domains > 1):
+        used.append(machine.network)
     return tuple(used)
+
+
+def _ring_constants(used: tuple[Calibration, ...]) -> tuple[RingLibrary, NetworkConstants]:
+    """Return the constants of the library that rings run by, and those of the network."""
+    by_kind: dict[type, Any] = {type(each.constants): each.constants for each in used}
+    ring, engine = by_kind[RingLibrary], by_kind.get(EngineLibrary)
+    if engine is not None:
+        ring = fallback_constants(engine, ring)
+    return ring, by_kind.get(NetworkConstants, NO_NETWORK)
 
 
 def _paths_and_weights(
@@ -321,85 +346,66 @@ def _paths_and_weights(
     used: tuple[Calibration, ...],
     version: str | None,
 ) -> tuple[dict[PathName, Parts], Weights]:
-    ring = next(each for each in used if isinstance(each.constants, RingLibrary))
-    wire = next((each.constants for each in used if isinstance(each.constants, Wire)), NO_WIRE)
     own = used[0]
-    constants: Any = ring.constants
-    if isinstance(own.constants, DirectLibrary):
-        constants = fallback_constants(own.constants, constants)
-    paths = dict(ring_library_paths(constants, wire, collective, size, group))
-    if ring.chooser == TUNER and collective in TUNED:
+    constants, network = _ring_constants(used)
+    chooser = next(each.chooser for each in used if isinstance(each.constants, RingLibrary))
+    paths = dict(ring_library_paths(constants, network, collective, size, group))
+    if chooser == TUNER and collective in TUNED:
         weights = tuner_weights(tuner_times(collective, size, group), paths)
     else:
         weights = fastest_weights(paths, group)
-    if isinstance(own.constants, DirectLibrary) and collective == "all_reduce":
+    if isinstance(own.constants, EngineLibrary) and collective == "all_reduce":
         return with_kernels(own, size, group, version, paths, weights)
     return paths, weights
 
 
-def _alone_is_free(time: Any, group: Group) -> Any:
-    """Return the time, which is 0 for a rank by itself: there is nobody to talk to."""
-    return np.where(group.ranks == 1, 0.0, time)[()]
+def _on_links(constants: Any, factor: Any) -> Any:
+    """Return constants with those rates scaled that are a link's."""
+    rates = {name: rate for name, rate in stated(constants).items() if name in LINK_RATES}
+    return replace(constants, **{name: factor * rate for name, rate in rates.items()})
+
+
+def _sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, Any]:
+    """Return what a rank sends inside its domain and out of it, as shares of the buffer."""
+    per_domain = group.ranks_per_domain
+    across = group.domains > 1
+    whole = bus_factor(collective, group.ranks)
+    if algorithm == "one_shot":
+        return group.ranks - 1, 0.0
+    far = choose(across, whole / per_domain, 0.0)
+    if collective == "all_to_all":
+        far = whole * (group.ranks - per_domain) / largest(group.ranks - 1, 1)
+    near = whole - far
+    if algorithm in {"tree", "nvls_tree"}:
+        far = choose(across, bus_factor(collective, group.domains) / per_domain, 0.0)
+    if algorithm in _IN_SWITCH:
+        near = choose(per_domain > 1, 1.0, 0.0)
+    return near, far
 
 
 def _eager(paths: Mapping[PathName, Parts], own: Calibration, size: Any) -> dict[PathName, Parts]:
     constants = own.constants
-    if not isinstance(constants, DirectLibrary) or constants.eager_launch_s is None:
+    if not isinstance(constants, EngineLibrary) or constants.eager_launch_s is None:
         raise BadValueError(
             "mode", "eager", f"graph for {own.library} on {own.system}: no eager rows were measured"
         )
     return {path: eager(constants, parts, size) for path, parts in paths.items()}
 
 
-def _by_tuner(collective: str, size: Any, group: Group) -> CollectiveTime:
+def _by_tuner(collective: str, size: Any, group: Group, machine: Machine) -> CollectiveTime:
     """Return NCCL's own estimate, taken at its word."""
     if collective not in TUNED:
         raise UnknownNameError(f"collective of {TUNER}", collective, TUNED)
     if group.cluster.device.vendor != "nvidia":
-        known = libraries(group.cluster)
+        known = machine.libraries.names(group.cluster)
         raise UnknownNameError(f"library on {group.cluster.name}", TUNER, known)
     estimates = tuner_times(collective, size, group)
     paths = {path: {"NCCL's estimate": time} for path, time in estimates.items()}
-    time = _alone_is_free(least(estimates), group)
-    note = "NCCL's own model, built to rank paths: no constant is fitted to measurements"
+    time = choose(group.ranks == 1, 0.0 * size, least(estimates))
     weights = fastest_weights(paths, group)
     return CollectiveTime(
-        collective, size, group, TUNER, "graph", time, paths, weights, (), (note,)
+        collective, size, group, TUNER, "graph", time, paths, weights, (), machine
     )
 
 
-def _notes(
-    used: tuple[Calibration, ...], collective: str, size: Any, group: Group
-) -> tuple[str, ...]:
-    """Return where a prediction goes beyond what was measured."""
-    said = []
-    for each in used:
-        if each.inherited_from:
-            donors = ", ".join(each.inherited_from)
-            network = isinstance(each.constants, Wire)
-            what = f"network {each.system}" if network else f"{each.library} on {each.system}"
-            said.append(f"no measurements for {what}; constants inherited from {donors}")
-    for each in used:
-        network = isinstance(each.constants, Wire)
-        ranks = group.ranks if network else group.ranks_per_domain
-        where = "" if network or np.all(group.domains == 1) else " per domain"
-        what = f"network {each.system}" if network else f"{each.library} on {each.system}"
-        beyond = each.fit.outside(collective, size, ranks, what, where)
-        said += [f"{words}; extrapolated" for words in beyond]
-    return tuple(dict.fromkeys(said))
-
-
-def _notes_on(
-    own: Calibration, machine: Cluster, engine: str, version: str | None
-) -> tuple[str, ...]:
-    """Return where the constants are of another system, or another version, than asked for."""
-    said = []
-    if own.system != machine.name:
-        said.append(f"constants of {own.system} are used for {machine.name}")
-    if engine in ENGINES and own.since != engine_kernels.generation(engine, version):
-        asked = f"{engine} {version or 'of today'}"
-        said.append(f"{asked} was not measured on {own.system}; its other versions were")
-    return tuple(said)
-
-
-__all__ = ["COLLECTIVES", "MODES", "CollectiveTime", "collective_time", "libraries"]
+__all__ = ["COLLECTIVES", "MODES", "CollectiveTime", "collective_time"]

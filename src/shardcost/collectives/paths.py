@@ -21,105 +21,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from shardcost.checks import Noun, Quantity, noun, positive
+from shardcost.arrays import ceil, choose, largest, log2, smallest, sqrt
+from shardcost.checks import Quantity, anywhere
 from shardcost.collectives.group import Group, most_heads
 from shardcost.collectives.tuner import PathName, steps
-from shardcost.errors import BadValueError
+from shardcost.machine.constants import NetworkConstants as Network
+from shardcost.machine.constants import RingLibrary
 
 Parts: TypeAlias = Mapping[str, Any]
 """The parts of a time in seconds, by name; the time is their sum."""
 
 
-@noun
-class Wire(Noun):
-    """What a network adds, fitted per network: latency of one crossing, and rates achieved."""
-
-    ll_latency_s: Quantity = positive()
-    """One crossing under LL …"""
-    ll128_latency_s: Quantity = positive()
-    """… under LL128 …"""
-    latency_s: Quantity = positive()
-    """… and under Simple, as far as streaming does not hide it."""
-    network_ll_bytes_per_s: Quantity = positive()
-    """What LL gets through the ports of a domain, if they are that fast: few proxies carry it."""
-    efficiency: Quantity = positive()
-    """Share of the ports' nominal rate that the other protocols reach."""
-
-
-NO_WIRE = Wire(
-    ll_latency_s=1e-6,
-    ll128_latency_s=1e-6,
-    latency_s=1e-6,
-    network_ll_bytes_per_s=1e12,
-    efficiency=1,
-)
-"""For groups inside one domain, where nothing crosses a network."""
-
-
-@noun
-class RingLibrary(Noun):
-    """Constants of NCCL and libraries built like it (RCCL, oneCCL) on one system.
-
-    LL sends 8 bytes with a flag in each store, LL128 120 bytes of 128, Simple whole chunks behind a
-    fence: latency rises and the share of the link's rate with it (Hu et al., 2025,
-    arXiv:2507.04786).
-    """
-
-    ll_base_s: Quantity = positive()
-    ll_hop_s: Quantity = positive()
-    ll_spread_s: Quantity = positive()
-    """What it costs to spread a message over all channels rather than run on one."""
-    ll_spread_bytes: Quantity = positive()
-    """Bytes per rank at which half of that is paid."""
-    ll_bytes_per_s: Quantity = positive()
-    ll_copy_bytes_per_s: Quantity = positive()
-    """Rate at which a rank moves its own block from input to output."""
-    ll128_base_s: Quantity = positive()
-    ll128_hop_s: Quantity = positive()
-    ll128_bytes_per_s: Quantity = positive()
-    simple_base_s: Quantity = positive()
-    simple_hop_s: Quantity = positive()
-    simple_bytes_per_s: Quantity = positive()
-    simple_copy_bytes_per_s: Quantity = positive()
-    fill: Quantity = positive()
-    p2p_ll_base_s: Quantity = positive()
-    """Sends and receives, of which an all-to-all is made, have kernels of their own."""
-    p2p_ll_bytes_per_s: Quantity = positive()
-    p2p_base_s: Quantity = positive()
-    p2p_hop_s: Quantity = positive()
-    p2p_bytes_per_s: Quantity = positive()
-    nvls_small_base_s: Quantity | None = positive(default=None)
-    """In-switch reduction with small chunks …"""
-    nvls_small_bytes_per_s: Quantity | None = positive(default=None)
-    nvls_base_s: Quantity | None = positive(default=None)
-    """… and with large ones: a longer pipeline at a higher rate."""
-    nvls_bytes_per_s: Quantity | None = positive(default=None)
-    ll_crowd: Quantity | None = positive(default=None)
-    """Over PCIe, the share of a pair's rate that is left when more than two ranks go through the
-    host, and what is left of that when they sit on both sockets: low-latency protocol …"""
-    ll_socket: Quantity | None = positive(default=None)
-    crowd: Quantity | None = positive(default=None)
-    """… and bandwidth protocol."""
-    socket: Quantity | None = positive(default=None)
-
-    def check(self) -> None:
-        """A path has all of its constants or none."""
-        together(self, "nvls_small_base_s nvls_small_bytes_per_s nvls_base_s nvls_bytes_per_s")
-        together(self, "ll_crowd ll_socket crowd socket")
-
-
-def together(constants: Noun, names: str) -> None:
-    """Raise unless all of some constants are given, or none."""
-    wanted = names.split()
-    lacking = [name for name in wanted if getattr(constants, name) is None]
-    if lacking and len(lacking) < len(wanted):
-        raise BadValueError(lacking[0], None, f"given together with {', '.join(wanted)}")
-
-
 def ring_ll(
-    constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
+    constants: RingLibrary,
+    network: Network,
+    collective: str,
+    size_bytes: Any,
+    group: Group,
 ) -> Parts:
     """Return the parts of a ring under LL."""
     hops = steps(collective, group.ranks)
@@ -127,31 +45,39 @@ def ring_ll(
     block = size_bytes / group.ranks
     return {
         "start": constants.ll_base_s,
-        "hops": _along_ring(collective, group, constants.ll_hop_s, wire.ll_latency_s),
+        "hops": _along_ring(collective, group, constants.ll_hop_s, network.ll_latency_s),
         "spread over channels": constants.ll_spread_s
         * (size_bytes / (size_bytes + constants.ll_spread_bytes * group.ranks)),
-        "wire": block * (hops / _slowest(rate, _ll_across(wire, group), group)),
+        "wire": block * (hops / _slowest(rate, _ll_across(network, group), group)),
         "local copy": block / constants.ll_copy_bytes_per_s,
     }
 
 
 def ring_ll128(
-    constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
+    constants: RingLibrary,
+    network: Network,
+    collective: str,
+    size_bytes: Any,
+    group: Group,
 ) -> Parts:
     """Return the parts of a ring under LL128."""
     hops = steps(collective, group.ranks)
     block = size_bytes / group.ranks
-    rate = _slowest(linked(constants.ll128_bytes_per_s, group), _across(wire, group), group)
+    rate = _slowest(linked(constants.ll128_bytes_per_s, group), _across(network, group), group)
     return {
         "start": constants.ll128_base_s,
-        "hops": _along_ring(collective, group, constants.ll128_hop_s, wire.ll128_latency_s),
+        "hops": _along_ring(collective, group, constants.ll128_hop_s, network.ll128_latency_s),
         "wire": block * (hops / rate),
         "local copy": block / constants.ll128_bytes_per_s,
     }
 
 
 def ring_simple(
-    constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
+    constants: RingLibrary,
+    network: Network,
+    collective: str,
+    size_bytes: Any,
+    group: Group,
 ) -> Parts:
     """Return the parts of a ring under Simple."""
     hops = steps(collective, group.ranks)
@@ -161,17 +87,19 @@ def ring_simple(
         constants.fill,
         {
             "start": constants.simple_base_s,
-            "hops": _along_ring(collective, group, constants.simple_hop_s, wire.latency_s),
+            "hops": _along_ring(collective, group, constants.simple_hop_s, network.latency_s),
         },
         {
-            "wire": block * (hops / _slowest(rate, _across(wire, group), group)),
+            "wire": block * (hops / _slowest(rate, _across(network, group), group)),
             "local copy": block / constants.simple_copy_bytes_per_s,
         },
     )
-    return _waited(parts, steps(collective, group.domains), wire, group)
+    return _waited(parts, steps(collective, group.domains), network, group)
 
 
-def tree(constants: RingLibrary, wire: Wire, protocol: str, size_bytes: Any, group: Group) -> Parts:
+def tree(
+    constants: RingLibrary, network: Network, protocol: str, size_bytes: Any, group: Group
+) -> Parts:
     """Return the parts of a double binary tree over domains, with a chain inside each.
 
     Inside, every rank passes the buffer up and down: 2 M.
@@ -181,32 +109,32 @@ def tree(constants: RingLibrary, wire: Wire, protocol: str, size_bytes: Any, gro
             constants.ll_base_s,
             constants.ll_hop_s,
             _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket),
-            _ll_across(wire, group),
-            wire.ll_latency_s,
+            _ll_across(network, group),
+            network.ll_latency_s,
         ),
         "LL128": (
             constants.ll128_base_s,
             constants.ll128_hop_s,
             linked(constants.ll128_bytes_per_s, group),
-            _across(wire, group),
-            wire.ll128_latency_s,
+            _across(network, group),
+            network.ll128_latency_s,
         ),
         "Simple": (
             constants.simple_base_s,
             constants.simple_hop_s,
             _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket),
-            _across(wire, group),
-            wire.latency_s,
+            _across(network, group),
+            network.latency_s,
         ),
     }[protocol]
-    levels = np.ceil(np.log2(group.domains))
+    levels = ceil(log2(group.domains))
     crossing = _tree_share(group) / across
     hops = 2 * (group.ranks_per_domain - 1) * hop + 2 * levels * latency
-    wire_s = size_bytes * np.maximum(2 / rate, crossing)
+    wire_s = size_bytes * largest(2 / rate, crossing)
     if protocol != "Simple":
         return {"start": base, "hops": hops, "wire": wire_s}
     parts = _filled(constants.fill, {"start": base, "hops": hops}, {"wire": wire_s})
-    return _waited(parts, 2 * levels, wire, group)
+    return _waited(parts, 2 * levels, network, group)
 
 
 def nvls(constants: RingLibrary, size_bytes: Any, group: Group) -> Parts:
@@ -217,7 +145,7 @@ def nvls(constants: RingLibrary, size_bytes: Any, group: Group) -> Parts:
     so a large domain fills more slowly, though no more slowly than the whole buffer passes.
     """
     wire_s = _nvls_wire(constants, size_bytes)
-    fill = np.minimum(_more_heads(group) * constants.nvls_base_s, wire_s)
+    fill = smallest(_more_heads(group) * constants.nvls_base_s, wire_s)
     return {"start": constants.nvls_small_base_s, "wire": wire_s, "filling more heads": fill}
 
 
@@ -225,35 +153,35 @@ def _nvls_wire(constants: RingLibrary, size_bytes: Any) -> Any:
     assert constants.nvls_base_s is not None  # noqa: S101
     assert constants.nvls_small_base_s is not None  # noqa: S101
     small = size_bytes / constants.nvls_small_bytes_per_s
-    longer = np.maximum(0.0, constants.nvls_base_s - constants.nvls_small_base_s)
+    longer = largest(0.0, constants.nvls_base_s - constants.nvls_small_base_s)
     large = longer + size_bytes / constants.nvls_bytes_per_s
-    return np.minimum(small, large)
+    return smallest(small, large)
 
 
 def _more_heads(group: Group) -> Any:
     """Return how many times over a domain has the heads of a node, beyond the first."""
-    return np.maximum(0.0, group.ranks_per_domain / most_heads() - 1)
+    return largest(0.0, group.ranks_per_domain / most_heads() - 1)
 
 
-def nvls_tree(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+def nvls_tree(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of in-switch reduction in every domain, joined by a tree across them.
 
     The slower of the switch and the ports of a domain sets the pace, and more heads fill each level
     of the tree more slowly, as in `nvls`.
     """
-    crossing = size_bytes * _tree_share(group) / _across(wire, group)
-    wire_s = np.maximum(_nvls_wire(constants, size_bytes), crossing)
-    levels = np.ceil(np.log2(group.domains))
-    level_fill = np.minimum(_more_heads(group) * wire.latency_s, wire_s)
+    crossing = size_bytes * _tree_share(group) / _across(network, group)
+    wire_s = largest(_nvls_wire(constants, size_bytes), crossing)
+    levels = ceil(log2(group.domains))
+    level_fill = smallest(_more_heads(group) * network.latency_s, wire_s)
     parts = _filled(
         constants.fill,
-        {"start": constants.nvls_small_base_s, "hops": 2 * levels * wire.latency_s},
+        {"start": constants.nvls_small_base_s, "hops": 2 * levels * network.latency_s},
         {"wire": wire_s, "filling more heads": 2 * levels * level_fill},
     )
-    return _waited(parts, 2 * levels, wire, group)
+    return _waited(parts, 2 * levels, network, group)
 
 
-def p2p_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+def p2p_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of an all-to-all of small sends: all peers at once, one channel each.
 
     Flags go along with the data, so LL fills the links with twice its bytes.
@@ -261,128 +189,132 @@ def p2p_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) ->
     block = size_bytes / group.ranks
     peers = group.ranks_per_domain - 1
     beyond = group.ranks - group.ranks_per_domain
-    share = _ll_across(wire, group) / group.ranks_per_domain
-    inside = np.maximum(1 / constants.p2p_ll_bytes_per_s, 2 * peers / group.link_bytes_per_s)
+    share = _ll_across(network, group) / group.ranks_per_domain
+    inside = largest(1 / constants.p2p_ll_bytes_per_s, 2 * peers / group.link_bytes_per_s)
     return {
         "start": constants.p2p_ll_base_s,
-        "hops": (group.ranks - 1) * constants.p2p_hop_s + _crosses(group) * wire.ll_latency_s,
+        "hops": (group.ranks - 1) * constants.p2p_hop_s + _crosses(group) * network.ll_latency_s,
         "wire": block * (inside + beyond / share),
     }
 
 
-def p2p_simple(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+def p2p_simple(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of an all-to-all of large sends, each rank to n-1 others."""
     inside = _crowded(constants.p2p_bytes_per_s, group, constants.crowd, constants.socket)
     block = size_bytes / group.ranks
     peers = group.ranks_per_domain - 1
     beyond = group.ranks - group.ranks_per_domain
-    share = wire.efficiency * _port(group)
+    share = network.efficiency * _port(group)
     parts = _filled(
         constants.fill,
         {
             "start": constants.p2p_base_s,
-            "hops": (group.ranks - 1) * constants.p2p_hop_s + _crosses(group) * wire.latency_s,
+            "hops": (group.ranks - 1) * constants.p2p_hop_s + _crosses(group) * network.latency_s,
         },
         {
             "wire": block * (peers / inside + beyond / share),
             "local copy": block / constants.simple_copy_bytes_per_s,
         },
     )
-    return _waited(parts, _crosses(group), wire, group)
+    return _waited(parts, _crosses(group), network, group)
 
 
-def send_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+def send_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of a small send of each rank to the next."""
-    rate = np.minimum(constants.p2p_ll_bytes_per_s, group.pair_bytes_per_s / 2)
-    across = _ll_across(wire, group) / group.ranks_per_domain
+    rate = smallest(constants.p2p_ll_bytes_per_s, group.pair_bytes_per_s / 2)
+    across = _ll_across(network, group) / group.ranks_per_domain
     return {
         "start": constants.p2p_ll_base_s,
-        "hops": constants.p2p_hop_s + _crosses(group) * wire.ll_latency_s,
-        "wire": size_bytes / np.where(group.domains > 1, np.minimum(rate, across), rate),
+        "hops": constants.p2p_hop_s + _crosses(group) * network.ll_latency_s,
+        "wire": size_bytes / choose(group.domains > 1, smallest(rate, across), rate),
     }
 
 
-def send_simple(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+def send_simple(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of a large send of each rank to the next."""
     share = group.pair_bytes_per_s / group.tier.bytes_per_s
     rate = _crowded(constants.p2p_bytes_per_s, group, constants.crowd, constants.socket)
-    rate = np.minimum(rate, constants.p2p_bytes_per_s * share)
-    across = wire.efficiency * _port(group)
+    rate = smallest(rate, constants.p2p_bytes_per_s * share)
+    across = network.efficiency * _port(group)
     parts = _filled(
         constants.fill,
         {
             "start": constants.p2p_base_s,
-            "hops": constants.p2p_hop_s + _crosses(group) * wire.latency_s,
+            "hops": constants.p2p_hop_s + _crosses(group) * network.latency_s,
         },
-        {"wire": size_bytes / np.where(group.domains > 1, np.minimum(rate, across), rate)},
+        {"wire": size_bytes / choose(group.domains > 1, smallest(rate, across), rate)},
     )
-    return _waited(parts, _crosses(group), wire, group)
+    return _waited(parts, _crosses(group), network, group)
 
 
-def chain(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+def chain(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of a broadcast or a reduction along a chain, pipelined in chunks."""
     rate = _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket)
     parts = _filled(
         constants.fill,
         {
             "start": constants.simple_base_s,
-            "hops": _along_ring("broadcast", group, constants.simple_hop_s, wire.latency_s),
+            "hops": _along_ring("broadcast", group, constants.simple_hop_s, network.latency_s),
         },
-        {"wire": size_bytes / _slowest(rate, _across(wire, group), group)},
+        {"wire": size_bytes / _slowest(rate, _across(network, group), group)},
     )
-    return _waited(parts, group.domains - 1, wire, group)
+    return _waited(parts, group.domains - 1, network, group)
 
 
-def chain_ll(constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group) -> Parts:
+def chain_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of a short broadcast or reduction along a chain, under LL."""
     rate = _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket)
     return {
         "start": constants.ll_base_s,
-        "hops": _along_ring("broadcast", group, constants.ll_hop_s, wire.ll_latency_s),
-        "wire": size_bytes / _slowest(rate, _ll_across(wire, group), group),
+        "hops": _along_ring("broadcast", group, constants.ll_hop_s, network.ll_latency_s),
+        "wire": size_bytes / _slowest(rate, _ll_across(network, group), group),
     }
 
 
 def ring_library_paths(
-    constants: RingLibrary, wire: Wire, collective: str, size_bytes: Any, group: Group
+    constants: RingLibrary,
+    network: Network,
+    collective: str,
+    size_bytes: Any,
+    group: Group,
 ) -> Mapping[PathName, Parts]:
     """Return the parts of every path that such a library has for a collective."""
     if collective == "all_to_all":
         return {
-            ("p2p", "LL"): p2p_ll(constants, wire, size_bytes, group),
-            ("p2p", "Simple"): p2p_simple(constants, wire, size_bytes, group),
+            ("p2p", "LL"): p2p_ll(constants, network, size_bytes, group),
+            ("p2p", "Simple"): p2p_simple(constants, network, size_bytes, group),
         }
     if collective == "send_recv":
         return {
-            ("send", "LL"): send_ll(constants, wire, size_bytes, group),
-            ("send", "Simple"): send_simple(constants, wire, size_bytes, group),
+            ("send", "LL"): send_ll(constants, network, size_bytes, group),
+            ("send", "Simple"): send_simple(constants, network, size_bytes, group),
         }
     if collective in {"broadcast", "reduce"}:
         return {
-            ("chain", "LL"): chain_ll(constants, wire, size_bytes, group),
-            ("chain", "Simple"): chain(constants, wire, size_bytes, group),
+            ("chain", "LL"): chain_ll(constants, network, size_bytes, group),
+            ("chain", "Simple"): chain(constants, network, size_bytes, group),
         }
-    found = {("ring", "LL"): ring_ll(constants, wire, collective, size_bytes, group)}
+    found = {("ring", "LL"): ring_ll(constants, network, collective, size_bytes, group)}
     if group.has_nvlink:
-        found["ring", "LL128"] = ring_ll128(constants, wire, collective, size_bytes, group)
-    found["ring", "Simple"] = ring_simple(constants, wire, collective, size_bytes, group)
+        found["ring", "LL128"] = ring_ll128(constants, network, collective, size_bytes, group)
+    found["ring", "Simple"] = ring_simple(constants, network, collective, size_bytes, group)
     if collective == "all_reduce":
-        found |= _all_reduce_only(constants, wire, size_bytes, group)
+        found |= _all_reduce_only(constants, network, size_bytes, group)
     return found
 
 
 def _all_reduce_only(
-    constants: RingLibrary, wire: Wire, size_bytes: Any, group: Group
+    constants: RingLibrary, network: Network, size_bytes: Any, group: Group
 ) -> dict[PathName, Parts]:
     found: dict[PathName, Parts] = {}
-    if np.any(group.domains > 1):
+    if anywhere(group.domains > 1):
         for protocol in ("LL", "LL128", "Simple") if group.has_nvlink else ("LL", "Simple"):
-            found["tree", protocol] = tree(constants, wire, protocol, size_bytes, group)
+            found["tree", protocol] = tree(constants, network, protocol, size_bytes, group)
     if constants.nvls_base_s is not None and group.tier.in_switch_reduction:
-        if np.any(group.domains == 1):
+        if anywhere(group.domains == 1):
             found["nvls", "Simple"] = nvls(constants, size_bytes, group)
-        if np.any((group.domains > 1) & (group.ranks_per_domain > 1)):
-            found["nvls_tree", "Simple"] = nvls_tree(constants, wire, size_bytes, group)
+        if anywhere((group.domains > 1) & (group.ranks_per_domain > 1)):
+            found["nvls_tree", "Simple"] = nvls_tree(constants, network, size_bytes, group)
     return found
 
 
@@ -410,7 +342,7 @@ def _along_ring(collective: str, group: Group, hop_s: Any, latency_s: Any) -> An
 
 def _filled(fill: Quantity, latency: Parts, stream: Parts) -> Parts:
     """Return the parts of a pipeline, with what it cannot hide."""
-    hidden = fill * np.sqrt(total(latency) * total(stream))
+    hidden = fill * sqrt(total(latency) * total(stream))
     return {**latency, **stream, "filling the pipeline": hidden}
 
 
@@ -419,15 +351,15 @@ def linked(rate: Any, group: Group) -> Any:
     return rate * (group.link_bytes_per_s / group.tier.bytes_per_s)
 
 
-def _waited(parts: Parts, crossings: Any, wire: Wire, group: Group) -> Parts:
+def _waited(parts: Parts, crossings: Any, network: Network, group: Group) -> Parts:
     """Return the parts of a path under Simple, with what short messages wait for the network.
 
     A crossing takes no less than under LL128; streaming hides all of that but the latency.
     """
-    if not np.any(group.domains > 1):
+    if not anywhere(group.domains > 1):
         return parts
-    exposed = crossings * (wire.ll128_latency_s - wire.latency_s) - parts["wire"]
-    return {**parts, "waiting for the network": np.maximum(0.0, exposed)}
+    exposed = crossings * (network.ll128_latency_s - network.latency_s) - parts["wire"]
+    return {**parts, "waiting for the network": largest(0.0, exposed)}
 
 
 def _crowded(rate: Any, group: Group, crowd: Any, socket: Any) -> Any:
@@ -435,33 +367,33 @@ def _crowded(rate: Any, group: Group, crowd: Any, socket: Any) -> Any:
     if crowd is None:
         return linked(rate, group)
     ranks = group.ranks_per_domain
-    across = np.where(ranks > group.tier.gpus / 2, socket, 1.0)
-    return rate * np.where(ranks > 2, crowd * across, 1.0)
+    across = choose(ranks > group.tier.gpus / 2, socket, 1.0)
+    return rate * choose(ranks > 2, crowd * across, 1.0)
 
 
 def _slowest(inside: Any, outside: Any, group: Group) -> Any:
     """Return the rate of the slowest link of a ring: inside a domain, or out of it."""
-    return np.where(group.domains > 1, np.minimum(inside, outside), inside)
+    return choose(group.domains > 1, smallest(inside, outside), inside)
 
 
-def _across(wire: Wire, group: Group) -> Any:
+def _across(network: Network, group: Group) -> Any:
     """Return the rate at which a domain sends to others."""
-    return wire.efficiency * _ports(group)
+    return network.efficiency * _ports(group)
 
 
-def _ll_across(wire: Wire, group: Group) -> Any:
+def _ll_across(network: Network, group: Group) -> Any:
     """Return the rate at which a domain sends to others under LL."""
-    return np.minimum(wire.network_ll_bytes_per_s, _ports(group))
+    return smallest(network.network_ll_bytes_per_s, _ports(group))
 
 
 def _ports(group: Group) -> Any:
     """Return the network rate of one domain; any positive number where nothing crosses."""
-    return np.where(group.domains > 1, group.domain_port_bytes_per_s, 1.0)
+    return choose(group.domains > 1, group.domain_port_bytes_per_s, 1.0)
 
 
 def _port(group: Group) -> Any:
     """Return the network rate of one device; any positive number where nothing crosses."""
-    return np.where(group.domains > 1, group.port_bytes_per_s, 1.0)
+    return choose(group.domains > 1, group.port_bytes_per_s, 1.0)
 
 
 def _tree_share(group: Group) -> Any:
@@ -474,4 +406,4 @@ def _tree_share(group: Group) -> Any:
 
 def _crosses(group: Group) -> Any:
     """Return how often a send crosses the network: the receiver's leave to send, then the data."""
-    return np.where(group.domains > 1, 2.0, 0.0)
+    return choose(group.domains > 1, 2.0, 0.0)

@@ -11,12 +11,19 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, Final
 
-from shardcost.collectives.calibration import Calibration
-from shardcost.collectives.engine_kernels import DirectLibrary, direct_paths, eager
+from shardcost.collectives.engine_kernels import eager, kernel_paths
 from shardcost.collectives.group import Group
-from shardcost.collectives.library_time import TUNER, CollectiveTime
-from shardcost.collectives.paths import NO_WIRE, RingLibrary, Wire, ring_library_paths, total
+from shardcost.collectives.library_time import CollectiveTime
+from shardcost.collectives.paths import ring_library_paths, total
 from shardcost.collectives.tuner import PathName, tuner_times
+from shardcost.machine.constants import (
+    NO_NETWORK,
+    Calibration,
+    EngineLibrary,
+    NetworkConstants,
+    RingLibrary,
+)
+from shardcost.machine.libraries import TUNER
 from shardcost.receipt import Receipt, Term
 from shardcost.traced import Traced, receipts
 
@@ -72,17 +79,19 @@ def path_receipts(result: CollectiveTime, path: PathName) -> list[Receipt]:
     if result.library == TUNER:
         return receipts(_estimate(result, path, size), "s")
     by_kind = {type(each.constants): each for each in result.calibrations}
-    engine = by_kind.get(DirectLibrary)
+    engine = by_kind.get(EngineLibrary)
     own: Any = None if engine is None else _constants(engine)
     group = _group(result.group)
     if path[1] == "direct":
-        parts = direct_paths(own, size, group)[path]
+        parts = kernel_paths(own, size, group)[path]
     else:
         ring = _constants(by_kind[RingLibrary])
         for name, constant in vars(own).items() if own else ():
             if name.startswith(_FALLBACK) and constant is not None:
                 setattr(ring, name.removeprefix(_FALLBACK), constant)
-        network: Any = _constants(by_kind[Wire]) if Wire in by_kind else NO_WIRE
+        network: Any = (
+            _constants(by_kind[NetworkConstants]) if NetworkConstants in by_kind else NO_NETWORK
+        )
         parts = ring_library_paths(ring, network, result.collective, size, group)[path]
     if result.mode == "eager":
         parts = eager(own, parts, size)
@@ -91,7 +100,7 @@ def path_receipts(result: CollectiveTime, path: PathName) -> list[Receipt]:
 
 def subject(calibration: Calibration) -> str:
     """Return what constants are of: ``nccl on h100_sxm``, ``network ib_8x400g``."""
-    network = isinstance(calibration.constants, Wire)
+    network = isinstance(calibration.constants, NetworkConstants)
     return f"{calibration.library}{' ' if network else ' on '}{calibration.system}"
 
 

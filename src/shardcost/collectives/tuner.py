@@ -14,10 +14,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import numpy as np
-
-from shardcost.arrays import looked_up
+from shardcost.arrays import (
+    choose,
+    first_not_less,
+    floor,
+    largest,
+    log2,
+    looked_up,
+    mantissa_exponent,
+    smallest,
+)
 from shardcost.catalog import tuner_table
+from shardcost.checks import anywhere
 from shardcost.collectives.group import Group, most_heads
 
 PathName = tuple[str, str]
@@ -26,6 +34,7 @@ PROTOCOLS: Final = ("LL", "LL128", "Simple")
 COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter")
 _MICRO: Final = 1e-6
 _GB: Final = 1e9
+_INFINITE: Final = float("inf")
 
 
 def tables() -> dict[str, Any]:
@@ -60,21 +69,21 @@ def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[PathN
         if protocol == "LL128" and not group.has_nvlink:
             continue
         times["ring", protocol] = _ring(collective, size_bytes, group, index)
-        if collective == "all_reduce" and np.any(group.domains > 1):
+        if collective == "all_reduce" and anywhere(group.domains > 1):
             times["tree", protocol] = _tree(size_bytes, group, index)
     rules = tables()["in_switch"]["efficiency"]
     if group.tier.in_switch_reduction and architecture_row(group) in rules:
-        if np.any(group.domains == 1):
+        if anywhere(group.domains == 1):
             times["nvls", "Simple"] = _nvls(collective, size_bytes, group)
         shared = (group.domains > 1) & (group.ranks_per_domain > 1)
-        if collective == "all_reduce" and np.any(shared):
+        if collective == "all_reduce" and anywhere(shared):
             times["nvls_tree", "Simple"] = _nvls_tree(size_bytes, group)
     return times
 
 
 def _by_nodes(row: list[float], group: Group) -> Any:
     """Return the figure of a table for one, two, or three and more nodes."""
-    return np.where(group.domains == 1, row[0], np.where(group.domains == 2, row[1], row[2]))
+    return choose(group.domains == 1, row[0], choose(group.domains == 2, row[1], row[2]))
 
 
 def _channels(group: Group) -> tuple[Any, Any]:
@@ -86,10 +95,10 @@ def _channels(group: Group) -> tuple[Any, Any]:
     else:
         inside = graph["pcie_share"] * group.link_bytes_per_s / _GB
         crosses_sockets = group.ranks_per_domain > group.tier.gpus / 2
-        inside = np.where(crosses_sockets, np.minimum(inside, graph["host_link_gb_per_s"]), inside)
+        inside = choose(crosses_sockets, smallest(inside, graph["host_link_gb_per_s"]), inside)
         channels = graph["pcie_channels"]
     outside = graph["network_share"] * group.domain_port_bytes_per_s / _GB
-    return channels, np.where(group.domains > 1, np.minimum(inside, outside), inside)
+    return channels, choose(group.domains > 1, smallest(inside, outside), inside)
 
 
 def _ring(collective: str, size_bytes: Any, group: Group, protocol: int) -> Any:
@@ -99,17 +108,17 @@ def _ring(collective: str, size_bytes: Any, group: Group, protocol: int) -> Any:
     channels, rate = _channels(group)
     if protocol == 0:
         across = _by_nodes(caps["ll_across_nodes"], group)
-        cap = np.where(group.domains == 1, _by_nodes(caps["ll"][row], group), across)
-        rate = np.minimum(cap, shares["ring_ll"] * rate)
+        cap = choose(group.domains == 1, _by_nodes(caps["ll"][row], group), across)
+        rate = smallest(cap, shares["ring_ll"] * rate)
     elif protocol == 1:
         per_channel = _by_nodes(caps["ring_ll128"][row], group)
-        rate = np.minimum(shares["ring_ll128"] * rate, channels * per_channel)
+        rate = smallest(shares["ring_ll128"] * rate, channels * per_channel)
     number = steps(collective, group.ranks)
     crossings = steps(collective, group.domains)
     network = latency["network"]
     inside = latency["nvlink" if group.has_nvlink else "pcie"]["ring"][protocol]
-    busy = np.where(
-        group.domains > 1, np.maximum(inside, network["overhead_per_step"][protocol]), inside
+    busy = choose(
+        group.domains > 1, largest(inside, network["overhead_per_step"][protocol]), inside
     )
     time = (
         latency["base"]["ring"][protocol]
@@ -117,7 +126,7 @@ def _ring(collective: str, size_bytes: Any, group: Group, protocol: int) -> Any:
         + crossings * network["ring"][protocol]
     )
     if protocol == 2 and collective == "all_reduce":
-        time = time * np.where(group.domains > 1, network["ring_simple_factor"][row], 1.0)
+        time = time * choose(group.domains > 1, network["ring_simple_factor"][row], 1.0)
     return (time + size_bytes * number / group.ranks / (1e3 * rate)) * _MICRO
 
 
@@ -127,25 +136,23 @@ def _tree(size_bytes: Any, group: Group, protocol: int) -> Any:
     latency = tables()["latency_us"]
     row = architecture_row(group)
     channels, rate = _channels(group)
-    rate = np.minimum(shares["tree"] * rate, channels * _by_nodes(caps["tree"][row], group))
+    rate = smallest(shares["tree"] * rate, channels * _by_nodes(caps["tree"][row], group))
     if protocol == 0:
         across = _by_nodes(caps["ll_across_nodes"], group)
-        cap = np.where(group.domains == 1, _by_nodes(caps["ll"][row], group), across)
-        rate = np.minimum(rate / shares["tree_ll_divisor"], cap)
+        cap = choose(group.domains == 1, _by_nodes(caps["ll"][row], group), across)
+        rate = smallest(rate / shares["tree_ll_divisor"], cap)
     elif protocol == 1:
         near, far = shares["tree_ll128_in_node"], shares["tree_ll128_across"]
-        share = np.where(
-            group.domains == 1, near["over"] / near["under"], far["over"] / far["under"]
-        )
-        rate = np.minimum(rate * share, channels * _by_nodes(caps["tree_ll128"][row], group))
+        share = choose(group.domains == 1, near["over"] / near["under"], far["over"] / far["under"])
+        rate = smallest(rate * share, channels * _by_nodes(caps["tree_ll128"][row], group))
     correction = _tree_correction(PROTOCOLS[protocol], size_bytes)
     inside = latency["nvlink" if group.has_nvlink else "pcie"]["tree"][protocol]
-    levels = np.floor(np.log2(group.domains))
+    levels = floor(log2(group.domains))
     time = latency["base"]["tree"][protocol] + 2 * (
         (group.ranks_per_domain - 1) * inside + levels * latency["network"]["tree"][protocol]
     )
     time = (time + size_bytes * 2 / (1e3 * rate * correction)) * _MICRO
-    return np.where(group.domains > 1, time, np.inf)
+    return choose(group.domains > 1, time, _INFINITE)
 
 
 def _tree_correction(protocol: str, size_bytes: Any) -> Any:
@@ -153,8 +160,8 @@ def _tree_correction(protocol: str, size_bytes: Any) -> Any:
 
     NCCL looks it up by power of two; in between it is interpolated here, so that no estimate jumps.
     """
-    table = np.array([*tables()["tree_correction"][protocol.lower()], 1.0])
-    mantissa, exponent = np.frexp(np.clip(size_bytes / 64, 1.0, 2.0**23))
+    table = [*tables()["tree_correction"][protocol.lower()], 1.0]
+    mantissa, exponent = mantissa_exponent(smallest(largest(size_bytes / 64, 1.0), 2.0**23))
     share = 2 * mantissa - 1
     return looked_up(table, exponent - 1) * (1 - share) + looked_up(table, exponent) * share
 
@@ -166,11 +173,11 @@ def _head_rate(group: Group) -> tuple[Any, Any]:
     """
     rules = tables()["in_switch"]
     row = architecture_row(group)
-    heads = np.minimum(group.ranks_per_domain, most_heads())
+    heads = smallest(group.ranks_per_domain, most_heads())
     whole = rules["link_share"][row] * group.link_bytes_per_s / _GB / (heads + 1)
-    speeds = np.array(sorted(rules["channel_speeds_gb_per_s"][row]), dtype=float)
-    found = np.searchsorted(speeds, whole + 1e-9, side="right") - 1
-    return heads, np.where(found >= 0, looked_up(speeds, np.maximum(found, 0)), 0.0)
+    speeds = sorted(rules["channel_speeds_gb_per_s"][row])
+    below = first_not_less(speeds, whole + 1e-9) - 1
+    return heads, choose(below >= 0, looked_up(speeds, largest(below, 0)), 0.0)
 
 
 def _nvls(collective: str, size_bytes: Any, group: Group) -> Any:
@@ -181,9 +188,9 @@ def _nvls(collective: str, size_bytes: Any, group: Group) -> Any:
     rate = speed * efficiency * (heads - 1) * gain
     number = steps(collective, group.ranks)
     possible = (group.domains == 1) & (heads > 1) & (rate > 0)
-    stream = size_bytes * number / group.ranks / (1e3 * np.where(possible, rate, 1.0))
+    stream = size_bytes * number / group.ranks / (1e3 * choose(possible, rate, 1.0))
     time = (tables()["latency_us"]["nvlink"]["nvls"] + stream) * _MICRO
-    return np.where(possible, time, np.inf)
+    return choose(possible, time, _INFINITE)
 
 
 def _nvls_tree(size_bytes: Any, group: Group) -> Any:
@@ -193,12 +200,12 @@ def _nvls_tree(size_bytes: Any, group: Group) -> Any:
     heads, speed = _head_rate(group)
     inside = speed * tables()["in_switch"]["efficiency"][row] * (heads - 1) / heads * 2
     _, outside = _channels(group)
-    twice = np.where(group.domains <= 2, 2.0, 1.0)
+    twice = choose(group.domains <= 2, 2.0, 1.0)
     cap = _by_nodes(tables()["cap_gb_per_s"]["nvls_tree"][row], group)
-    rate = heads * np.minimum(np.minimum(inside, outside / heads * twice), cap)
+    rate = heads * smallest(smallest(inside, outside / heads * twice), cap)
     number = steps("all_reduce", group.ranks)
     possible = (group.domains > 1) & (heads > 1) & (rate > 0)
-    levels = np.floor(np.log2(group.domains))
+    levels = floor(log2(group.domains))
     time = latency["nvlink"]["nvls_tree"] + 2 * levels * latency["network"]["nvls_tree"]
-    stream = size_bytes * number / group.ranks / (1e3 * np.where(possible, rate, 1.0))
-    return np.where(possible, (time + stream) * _MICRO, np.inf)
+    stream = size_bytes * number / group.ranks / (1e3 * choose(possible, rate, 1.0))
+    return choose(possible, (time + stream) * _MICRO, _INFINITE)

@@ -11,9 +11,8 @@ from typing import Any
 
 from shardcost.checks import is_array
 from shardcost.errors import BadValueError
-from shardcost.estimate.busy import Busy
+from shardcost.estimate.ledger import PassParts
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.work import step_work
 from shardcost.schedule.timeline import Timeline, timeline_of
 from shardcost.schedule.work import Stage
 from shardcost.workload import Train
@@ -27,14 +26,13 @@ def drawn_timeline(found: Estimate) -> Timeline:
     """
     if not isinstance(found.workload, Train) or is_array(found.time_s):
         raise BadValueError("timeline", found.workload.phase, "of one training step")
-    work = step_work(found.program, found.work)
-    layer, stages = found.work.layer, found.program.stages
+    work, stages, shares = found.ledger.step_work, found.program.stages, found.ledger.shares
 
     def shown(stage: Stage, layers: Any) -> Stage:
         return replace(
             stage,
-            forward_comm_s=layers * _exposed_s(layer.forward),
-            backward_comm_s=layers * _exposed_s(layer.backward),
+            forward_comm_s=layers * _exposed_s(PassParts.of(shares, "forward")),
+            backward_comm_s=layers * _exposed_s(PassParts.of(shares, "backward")),
         )
 
     work = replace(
@@ -46,5 +44,5 @@ def drawn_timeline(found: Estimate) -> Timeline:
     return timeline_of(work, found.layout.schedule)
 
 
-def _exposed_s(busy: Busy) -> Any:
-    return sum(busy.exposed_s.values())
+def _exposed_s(parts: PassParts) -> Any:
+    return sum(parts.exposed_s.values())

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError
-from shardcost.estimate.busy import Busy
-from shardcost.estimate.calls import prices_of, times_sent
+from shardcost.estimate.calls import times_sent
+from shardcost.estimate.ledger import PassParts
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.why.memory import memory_in_words
@@ -62,7 +62,7 @@ def explanation(found: Estimate, width: int = 80) -> str:
 
 
 def _paragraphs(found: Estimate) -> Iterator[tuple[str, str]]:
-    prices = prices_of(found)
+    prices = found.ledger.prices
     if isinstance(found.workload, Train):
         work, seconds = step(found)
         yield "Pipeline", pipeline_in_words(found, work, seconds)
@@ -81,16 +81,17 @@ def _paragraphs(found: Estimate) -> Iterator[tuple[str, str]]:
 
 def _layer(found: Estimate) -> str:
     """Return what one layer takes in each pass, and what starting its kernels does."""
-    work = found.work.layer
-    passes = {"forward": work.forward}
+    names = {"forward": "forward"}
     if isinstance(found.workload, Train):
-        passes |= {"backward": work.backward, "weight gradients": work.weight}
+        names |= {"backward": "backward", "weight gradients": "weight"}
+    passes = {name: PassParts.of(found.ledger.shares, each) for name, each in names.items()}
     said = [f"{name} {_parts(busy)}" for name, busy in passes.items()]
     if found.software.launch == "eager":
         each = found.software.host_per_kernel_s
-        host = work.forward.kernels * each
+        kernels = passes["forward"].time.kernels
+        host = kernels * each
         said.append(
-            f"the host starts {work.forward.kernels:.0f} kernels forward, {format_time(each)} each,"
+            f"the host starts {kernels:.0f} kernels forward, {format_time(each)} each,"
             f" in {format_time(host)}"
         )
     slow = found.software.slowdown
@@ -98,10 +99,10 @@ def _layer(found: Estimate) -> str:
     return "; ".join(said) + beside
 
 
-def _parts(busy: Busy) -> str:
+def _parts(busy: PassParts) -> str:
     compute = [f"{name} {format_time(each)}" for name, each in busy.compute_s.items() if each]
     comm = [f"{name} waits {format_time(each)}" for name, each in busy.exposed_s.items() if each]
-    return f"{' + '.join([*compute, *comm])} = {format_time(busy.device_s)}"
+    return f"{' + '.join([*compute, *comm])} = {format_time(busy.time.device_s)}"
 
 
 def _every(passes: Passes) -> Operations:

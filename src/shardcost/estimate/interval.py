@@ -10,7 +10,6 @@ what training runs allocated.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,9 +18,9 @@ from shardcost.catalog.errors import MEASURED, Residuals, architectures_apart, r
 from shardcost.cluster import Cluster, Device
 from shardcost.collectives.interval import Interval, kind_of_links
 from shardcost.estimate.result import Estimate
-from shardcost.kernels.constants import Section
-from shardcost.kernels.gemm import gemm_section
 from shardcost.layout import Layout
+from shardcost.machine import Machine, machine_of
+from shardcost.machine.kernels import Section
 from shardcost.workload import Decode, Train
 
 FIRST, LOADED_FIRST, NEXT, WHOLE, RATE = (
@@ -82,7 +81,7 @@ def _within_one(share: Range) -> Range:
 
 def _residuals_of_share(found: Estimate) -> Residuals:
     """Return the residuals of measured shares of communication on links of the same kind."""
-    standing = kernel_standing(found.cluster.device, found.workload.dtype)
+    standing = kernel_standing(found.cluster, found.workload.dtype)
     return residuals_like("comm_fraction", standing=standing, links=links_of(found.cluster))
 
 
@@ -106,7 +105,7 @@ def residuals_of(found: Estimate) -> Residuals:
     software = found.software
     fitted = software.fit is not None and software.fit.of_runs
     name = software.name if fitted else OTHER_SOFTWARE
-    work, place = found.workload, (found.cluster, name, found.layout)
+    work, place = found.workload, (machine_of(found.cluster), name, found.layout)
     if isinstance(work, Train):
         return residuals_like("training", **facts_of_training(*place, work.dtype))
     figure = "static tpot" if isinstance(work, Decode) else "static ttft"
@@ -114,23 +113,23 @@ def residuals_of(found: Estimate) -> Residuals:
 
 
 def facts_of_training(
-    cluster: Cluster, software: str, layout: Layout, dtype: str
+    machine: Machine, software: str, layout: Layout, dtype: str
 ) -> dict[str, str]:
     """Return what decides which rows a training run is like."""
     return {
-        "standing": kernel_standing(cluster.device, dtype),
-        "span": _span(cluster, layout.devices),
+        "standing": kernel_standing(machine, dtype),
+        "span": _span(machine.cluster, layout.devices),
         **_ran_by(software),
     }
 
 
 def facts_of_inference(
-    cluster: Cluster, software: str, layout: Layout, dtype: str, figure: str
+    machine: Machine, software: str, layout: Layout, dtype: str, figure: str
 ) -> dict[str, str]:
     """Return what decides which rows an inference run is like.
 
     Args:
-        cluster: Where it runs.
+        machine: Where it runs.
         software: The engine, as the catalog names it, or `OTHER_SOFTWARE`.
         layout: Its degrees.
         dtype: The format of its products.
@@ -139,9 +138,9 @@ def facts_of_inference(
     batching, _, metric = figure.rpartition(" ")
     first = FIRST if batching == "static" else LOADED_FIRST
     return {
-        "standing": kernel_standing(cluster.device, dtype),
+        "standing": kernel_standing(machine, dtype),
         "figure": _FIGURES.get(metric, first),
-        "links": _links(cluster, layout.devices),
+        "links": _links(machine.cluster, layout.devices),
         **_ran_by(software),
     }
 
@@ -168,15 +167,15 @@ def _span(cluster: Cluster, devices: Any) -> str:
     return "one domain" if np.all(devices <= cluster.tiers[-1].gpus) else "across nodes"
 
 
-@lru_cache(maxsize=256)
-def kernel_standing(device: Device, dtype: str) -> str:
-    """Return whether the kernels of a device were measured, else how near their lender is."""
-    return standing_of(gemm_section(device, dtype), device)
+def kernel_standing(cluster: Cluster | Machine, dtype: str) -> str:
+    """Return whether the kernels of a device were measured, else how near the measured one is."""
+    kernels = machine_of(cluster).kernels
+    return standing_of(kernels.gemm(dtype), kernels.like)
 
 
 def standing_of(section: Section, device: Device) -> str:
-    """Return whether constants are a device's own, else how near their lender is."""
+    """Return whether constants are a device's own, else how near the measured one is."""
     if section.inherited_from is None:
         return MEASURED
-    lender = Cluster.named(section.inherited_from).device
-    return architectures_apart(device.architecture, [lender.architecture])
+    measured = Cluster.named(section.inherited_from).device
+    return architectures_apart(device.architecture, [measured.architecture])

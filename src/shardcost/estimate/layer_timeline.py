@@ -14,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from shardcost.estimate.busy import Beside, Busy, busy
-from shardcost.estimate.calls import prices_of
 from shardcost.estimate.events import COMPUTE, Drawing, Event, check, drawing, totals_of
+from shardcost.estimate.ledger import PASSES, PassTime, Piece
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.work import PieceWork, beside_of, piece_work
 from shardcost.program.assemble import Layers
 from shardcost.program.operations import (
     AttentionCore,
@@ -28,7 +26,6 @@ from shardcost.program.operations import (
     Gemm,
     Operation,
     Operations,
-    Passes,
 )
 from shardcost.software import Software
 
@@ -53,20 +50,19 @@ def layer_timeline(found: Estimate) -> Drawing:
         BadTypeError: The estimate is of an array of layouts.
     """
     check(found, "layer")
-    software = found.program.setting.software
-    prices = prices_of(found)
+    ledger, software = found.ledger, found.program.setting.software
     kind = found.program.usual_layers
-    work = piece_work(kind.passes, prices, software)
+    piece = ledger.layers[found.program.layers.index(kind)]
     merged = found.layout.schedule != "zero_bubble"
     pieces: list[_Piece] = []
     shown: list[Event] = []
     more: list[Event] = []
     start = 0.0
-    sections = _sections(_priced(kind.passes, prices, software), merged=merged)
-    for section, parts in zip(sections, _parts(work, merged=merged), strict=True):
+    sections = _sections(_by_pass(piece), merged=merged)
+    for section, parts in zip(sections, _parts(piece, merged=merged), strict=True):
         laid, free = _laid_out(section, start)
         waits, free = _waits(parts, free, software)
-        sent = _sent(kind, prices, parts[0][0], start, free)
+        sent = _sent(kind, ledger.prices, parts[0][0], start, free)
         pieces += section
         shown += laid
         more += [*waits, *sent]
@@ -77,38 +73,23 @@ def layer_timeline(found: Estimate) -> Drawing:
 
 
 def _title(found: Estimate, kind: Layers) -> str:
-    total = sum(each.count for each in found.program.layers)
+    total = found.program.num_layers
     which = "all alike" if len(found.program.layers) == 1 else f"of a kind that {kind.count} are"
     return f"One layer of {total}, {which}"
 
 
-def _priced(passes: Passes, prices: Prices, software: Software) -> dict[str, list[_Piece]]:
+def _by_pass(piece: Piece) -> dict[str, list[_Piece]]:
     """Return the operations of each pass with their seconds."""
-    named: dict[str, Operations] = {
-        "forward": passes.forward,
-        "recompute": passes.recompute,
-        "backward": passes.backward,
-        "weight": passes.weight,
-    }
-    every = sum(named.values(), ())
-    seconds = prices.of(every)
-    beside = beside_of(every, seconds, prices, software)
-    each = iter(zip(every, seconds, strict=True))
-    return {
-        name: [_piece(*next(each), name, software, beside) for _ in operations]
-        for name, operations in named.items()
-    }
+    by_pass: dict[str, list[_Piece]] = {name: [] for name in PASSES}
+    for row in piece.rows:
+        exposed = max(0.0, float(row.exposed_s))
+        hidden = max(0.0, float(row.op.count * row.seconds) - exposed)
+        own = _Piece(row.op, row.phase, exposed, hidden if isinstance(row.op, Collective) else 0.0)
+        by_pass[row.phase].append(own)
+    return by_pass
 
 
-def _piece(op: Operation, each_s: float, name: str, software: Software, beside: Beside) -> _Piece:
-    alone = busy((op,), (each_s,), software, beside)
-    if not isinstance(op, Collective):
-        return _Piece(op, name, float(sum(alone.compute_s.values())))
-    exposed = max(0.0, float(alone.exposed_s[op.group]))
-    return _Piece(op, name, exposed, max(0.0, float(alone.comm_s[op.group]) - exposed))
-
-
-def _parts(work: PieceWork, *, merged: bool) -> Iterator[list[tuple[str, Busy]]]:
+def _parts(work: Piece, *, merged: bool) -> Iterator[list[tuple[str, PassTime]]]:
     """Yield the passes of each section, as they are counted."""
     yield [("forward", work.forward)]
     backward, weight = ("backward", work.backward), ("weight", work.weight)
@@ -258,7 +239,7 @@ def _nearest(name: str, number: int, pieces: Sequence[_Piece]) -> int | None:
 
 
 def _waits(
-    parts: Sequence[tuple[str, Busy]], start: float, software: Software
+    parts: Sequence[tuple[str, PassTime]], start: float, software: Software
 ) -> tuple[list[Event], float]:
     """Return the waiting for a host that starts kernels too slowly, pass by pass, and its end."""
     found: list[Event] = []

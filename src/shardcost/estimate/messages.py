@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardcost.checks import is_array
-from shardcost.collectives.multimem import MULTIMEM
 from shardcost.errors import BadTypeError
-from shardcost.estimate.calls import calls_of, prices_of
+from shardcost.estimate.calls import calls_of
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
+from shardcost.machine.libraries import MULTIMEM
 from shardcost.program.operations import Collective
 
 
@@ -58,17 +58,17 @@ def messages(found: Estimate) -> tuple[Message, ...]:
     """
     if is_array(found.time_s):
         raise BadTypeError("layout", found.layout, "one layout, not an array of them, for messages")
-    prices = prices_of(found)
+    prices = found.ledger.prices
     listed = (
         _message(call.op, call.times, call.seconds, prices)
-        for call in calls_of(found, prices).values()
+        for call in calls_of(found).values()
         if isinstance(call.op, Collective) and call.op.ranks > 1 and call.times > 0
     )
     return tuple(sorted(listed, key=lambda each: -each.total_s))
 
 
 def _message(op: Collective, count: float, time_s: float, prices: Prices) -> Message:
-    result, _ = prices.asked(op)
+    result = prices.collective(op)
     path = (str(result.algorithm), str(result.protocol), result.library)
     if prices.is_multimem(op):
         path = ("multicast", "direct", MULTIMEM)

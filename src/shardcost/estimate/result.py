@@ -1,27 +1,28 @@
-"""The answer: `Estimate`, what a layout costs and what it is made of."""
+"""The result: `Estimate`, what a layout costs; every figure of it is a sum over the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import largest
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import Calibration
 from shardcost.errors import BadValueError
-from shardcost.estimate.placement import places
-from shardcost.estimate.traffic import Traffic, traffic
-from shardcost.estimate.work import RankWork, step_work
+from shardcost.estimate.ledger import KIND, Entry, Ledger, PassParts
+from shardcost.estimate.warnings import warnings_of
 from shardcost.layout import Layout
-from shardcost.memory import Memory
+from shardcost.machine import Machine
+from shardcost.memory import Memory, memory_of
+from shardcost.memory.policy import policy_with
 from shardcost.model import Model
 from shardcost.program.assemble import Program
+from shardcost.program.flops import model_flops
+from shardcost.program.operations import AttentionCore, Collective, Gemm
 from shardcost.schedule.timeline import Timeline, timeline_of
 from shardcost.software import Software
-from shardcost.units import format_bytes, format_percent, format_time, format_tokens
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 FLOP_CONVENTION = (
@@ -29,10 +30,25 @@ FLOP_CONVENTION = (
     " attention over the pairs of tokens that causal mask, window and documents leave; dense peak"
 )
 
-COMMUNICATION = " communication"
+COMMUNICATION: Final = " communication"
 """Ends the name of a part of the time that waits for a group."""
-BUBBLE = "bubble"
-HOST = "host and overhead"
+BUBBLE: Final = "bubble"
+CONTENTION: Final = "link contention"
+HOST: Final = "host and overhead"
+
+
+_ORDER: Final = (*KIND.values(), "optimizer", "tp", "cp", "ep", "dp", "pp")
+"""In which parts of the time are listed."""
+
+
+class Traffic(NamedTuple):
+    """Bytes that a rank sends in a step."""
+
+    by_group: dict[str, Any]
+    """As nccl-tests counts them: what a ring would send."""
+    inside_bytes: Any
+    """Over the links inside a domain, by the paths that run."""
+    network_bytes: Any
 
 
 def part_name(key: str) -> str:
@@ -51,57 +67,116 @@ class Estimate:
     """What a layout costs. Figures are numbers, or arrays where the layout has arrays."""
 
     model: Model
-    cluster: Cluster
+    machine: Machine
     layout: Layout
     workload: Workload
     software: Software
+    ledger: Ledger
     time_s: Any
     """Of one step: an optimizer step, a prefill, one step of decoding."""
-    parts_s: Mapping[str, Any]
-    """Seconds by part, of the stage that sets the pace; they add up to `time_s`."""
-    compute_s: Mapping[str, Any]
-    """Seconds of compute by kind: products, attention, passes, optimizer."""
-    comm_s: Mapping[str, Any]
-    """Seconds of communication by group, hidden or not."""
-    exposed_s: Mapping[str, Any]
-    """Of those, what nothing hides."""
-    memory: Memory
-    flops: Any
-    """Of the model, by `FLOP_CONVENTION`."""
-    flops_full_attention: Any
-    """The same with all pairs of tokens counted."""
-    hardware_flops: Any
-    """That the devices really make: recomputation and copies included."""
-    program: Program
-    work: RankWork
-    warnings: tuple[str, ...]
-    wire: Calibration | None = None
-    """Constants of the caller's own network that it was made with."""
 
-    def __repr__(self) -> str:
-        """Return the headline figures in a few lines."""
-        from shardcost.estimate.interval import interval_of
+    @property
+    def cluster(self) -> Cluster:
+        """The devices and links that it runs on."""
+        return self.machine.cluster
 
-        place = f"{self.model.name} on {self.cluster.name}, {self.software.name}"
-        if is_array(self.time_s):
-            return f"Estimate: {self.workload.phase}, {place}, an array of layouts"
-        interval = interval_of(self)
-        ends = f"{format_time(interval.low_s)} to {format_time(interval.high_s)}"
-        rate = f"{format_tokens(self.tokens_per_s_per_gpu)} tokens/s/GPU"
-        memory, capacity = self.memory_bytes, self.cluster.device.memory_bytes
-        return "\n".join(
-            (
-                f"Estimate: {self.workload.phase}, {place}, {self.layout.short()}",
-                f"  time    {format_time(self.time_s)} (90 % interval {ends})",
-                f"  rate    {rate}, MFU {format_percent(self.mfu)}",
-                f"  memory  {format_bytes(memory)} of {format_bytes(capacity)}",
-            )
+    @property
+    def program(self) -> Program:
+        """What one rank does."""
+        return self.ledger.program
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Every operation of a step with its price and how often it happens."""
+        return self.ledger.entries
+
+    @cached_property
+    def compute_s(self) -> Mapping[str, Any]:
+        """Seconds of compute by kind: GEMM, attention, elementwise, optimizer."""
+        kinds = dict.fromkeys(KIND.values(), 0.0) | ({"optimizer": 0.0} if self._trains else {})
+        return _summed(
+            kinds,
+            ((each.kind, each.total_s) for each in self.entries if each.kind not in self.comm_s),
         )
+
+    @cached_property
+    def comm_s(self) -> Mapping[str, Any]:
+        """Seconds of communication by group, hidden or not."""
+        return _summed(self._groups, self._by_group(lambda entry: entry.total_s))
+
+    @cached_property
+    def exposed_s(self) -> Mapping[str, Any]:
+        """Of those, what nothing hides."""
+        return _summed(self._groups, self._by_group(lambda entry: entry.exposed_s))
+
+    @property
+    def hidden_s(self) -> Mapping[str, Any]:
+        """Seconds of communication by group that something hides."""
+        return {
+            group: largest(0.0, seconds - self.exposed_s[group])
+            for group, seconds in self.comm_s.items()
+        }
+
+    @cached_property
+    def parts_s(self) -> Mapping[str, Any]:
+        """Seconds by part, of the stage that sets the pace; they add up to `time_s`."""
+        ledger = self.ledger
+        waits = {f"{group}{COMMUNICATION}": each for group, each in self.exposed_s.items()}
+        parts: dict[str, Any] = {**self.compute_s, **waits}
+        if self._trains:
+            parts[BUBBLE] = ledger.step_time.bubble_s
+        parts[HOST] = ledger.host_s + ledger.launch_wait_s
+        return parts
 
     @cached_property
     def traffic(self) -> Traffic:
         """Bytes that a rank sends in a step, by group and by link."""
-        return traffic(self.program, self.cluster, places(self.layout))
+        by_group: dict[str, Any] = {}
+        inside: Any = 0.0
+        network: Any = 0.0
+        for entry in self.entries:
+            if isinstance(entry.op, Collective):
+                sent = self.ledger.prices.sent(entry.op)
+                times = entry.times
+                by_group[entry.group] = by_group.get(entry.group, 0.0) + times * sent.bus_bytes
+                inside = inside + times * sent.inside_bytes
+                network = network + times * sent.network_bytes
+        return Traffic(by_group, inside, network)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What ranks hold under the software's memory policy."""
+        return footprint(self.model, self.machine, self.layout, self.workload, self.software)
+
+    @cached_property
+    def flops(self) -> Any:
+        """Of the model, by `FLOP_CONVENTION`."""
+        return model_flops(self.model, self.workload, causal=True)
+
+    @cached_property
+    def flops_full_attention(self) -> Any:
+        """The same with all pairs of tokens counted."""
+        return model_flops(self.model, self.workload, causal=False)
+
+    @cached_property
+    def hardware_flops(self) -> Any:
+        """That the devices really make: recomputation and copies included."""
+        ledger, program = self.ledger, self.program
+        counts = [each.count for each in program.layers]
+        pieces = zip((*counts, 1, 1), (*ledger.layers, ledger.first, ledger.last), strict=True)
+        once = sum(
+            times * row.op.flops
+            for times, piece in pieces
+            for row in piece.rows
+            if isinstance(row.op, Gemm | AttentionCore)
+        )
+        runs = program.micro_batches if self._trains else 1
+        return runs * once * self.layout.tp * self.layout.cp * self.layout.dp
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Where the estimate goes beyond what was measured, and what would not run."""
+        return tuple(warnings_of(self))
 
     @property
     def devices(self) -> Any:
@@ -112,6 +187,18 @@ class Estimate:
     def memory_bytes(self) -> Any:
         """Peak of the fullest rank."""
         return self.memory.peak_bytes
+
+    @property
+    def _trains(self) -> bool:
+        return isinstance(self.workload, Train)
+
+    @property
+    def _groups(self) -> dict[str, Any]:
+        """The groups that always have an entry in tables by group."""
+        return dict.fromkeys(("dp", "pp") if self._trains else ("pp",), 0.0)
+
+    def _by_group(self, figure: Any) -> Iterator[tuple[str, Any]]:
+        return ((entry.group, figure(entry)) for entry in self.entries if entry.group)
 
     @property
     def _peak_flops(self) -> Any:
@@ -171,35 +258,27 @@ class Estimate:
         return sum(self.exposed_s.values()) / self.time_s
 
     @property
-    def hidden_s(self) -> Mapping[str, Any]:
-        """Seconds of communication by group that something hides."""
-        return {
-            group: largest(0.0, each - self.exposed_s.get(group, 0.0))
-            for group, each in self.comm_s.items()
-        }
-
-    @property
     def link_utilisation(self) -> Mapping[str, Any]:
         """Bytes sent over what the links could have carried meanwhile: inside, and network."""
-        tier = self.cluster.tiers[-1]
-        found = {tier.kind: self.traffic.inside_bytes / (self.time_s * tier.bytes_per_s)}
-        network = self.cluster.network
+        tier, network = self.cluster.tiers[-1], self.cluster.network
+        use = {tier.kind: self.traffic.inside_bytes / (self.time_s * tier.bytes_per_s)}
         if network is not None:
-            gpus = self.cluster.gpus_per_node
-            rate = network.node_bytes_per_s(gpus) / gpus
-            found["network"] = self.traffic.network_bytes / (self.time_s * rate)
-        return found
+            rate = network.node_bytes_per_s(self.cluster.gpus_per_node) / self.cluster.gpus_per_node
+            use["network"] = self.traffic.network_bytes / (self.time_s * rate)
+        return use
 
     @property
     def ratios(self) -> Mapping[str, Any]:
-        """Communication over computation in one layer, by phase: all of it, hidden or not."""
-        phases = {"forward": self.work.layer.forward}
-        if isinstance(self.workload, Train):
-            phases["backward"] = self.work.layer.backward + self.work.layer.weight
-        return {
-            name: sum(busy.comm_s.values()) / sum(busy.compute_s.values())
-            for name, busy in phases.items()
-        }
+        """Communication over computation in the mean layer, by phase: all of it, hidden or not."""
+        phases: dict[str, tuple[str, ...]] = {"forward": ("forward",)}
+        if self._trains:
+            phases["backward"] = ("backward", "weight")
+        ratios = {}
+        for name, passes in phases.items():
+            parts = [PassParts.of(self.ledger.shares, each) for each in passes]
+            comm = sum(sum(each.comm_s.values()) for each in parts)
+            ratios[name] = comm / sum(sum(each.compute_s.values()) for each in parts)
+        return ratios
 
     def timeline(self) -> Timeline:
         """Return every event of one training step; the closed form is held to it.
@@ -207,12 +286,29 @@ class Estimate:
         Raises:
             BadValueError: where nothing is trained, or degrees are arrays.
         """
-        if not isinstance(self.workload, Train) or is_array(self.time_s):
+        if not self._trains or is_array(self.time_s):
             raise BadValueError("timeline", self.workload.phase, "of one training step")
-        return timeline_of(step_work(self.program, self.work), self.layout.schedule)
+        return timeline_of(self.ledger.step_work, self.layout.schedule)
 
     def explain(self) -> str:
         """Return where the time comes from: formulas, values, sources, and the errors seen."""
         from shardcost.estimate.explain import explanation
 
         return explanation(self)
+
+
+def footprint(
+    model: Model, machine: Machine, layout: Layout, workload: Workload, software: Software
+) -> Memory:
+    """Return what ranks hold under a software's memory policy."""
+    device = machine.cluster.device
+    policy = policy_with(vars(software), software.memory)
+    return memory_of(model, layout, workload, device=device, software=policy)
+
+
+def _summed(start: dict[str, Any], pairs: Iterator[tuple[str, Any]]) -> dict[str, Any]:
+    """Return values added up by name, in a fixed order; names of `start` are always there."""
+    table = dict(start)
+    for name, value in pairs:
+        table[name] = table.get(name, 0.0) + value
+    return {name: table[name] for name in _ORDER if name in table}

@@ -23,15 +23,12 @@ from shardcost.checks import is_array
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS
 from shardcost.errors import BadTypeError
-from shardcost.estimate.calls import prices_of
+from shardcost.estimate.ledger import KIND, PASSES
 from shardcost.estimate.result import Estimate
 from shardcost.kernels.gemm import gemm_bytes
 from shardcost.program.assemble import Layers
 from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Operation
 
-PASSES: Final = ("forward", "recompute", "backward", "weight")
-"""In the order in which a layer goes through them."""
-_KIND: Final = {Gemm: "gemm", AttentionCore: "attention", Elementwise: "elementwise"}
 _QUERY_BITS: Final = 16
 """Of queries and outputs at least, however narrow the cache is."""
 
@@ -42,7 +39,7 @@ class Kernel:
 
     name: str
     kind: str
-    """``product``, ``attention`` or ``pass``."""
+    """``gemm``, ``attention`` or ``elementwise``."""
     during: str
     """The pass over the layer, one of `PASSES`."""
     count: float
@@ -161,22 +158,21 @@ def roofline(found: Estimate) -> Roofline:
 
 
 def _kernels(found: Estimate, layers: Layers) -> Iterator[Kernel]:
-    device, slowdown = found.cluster.device, float(found.software.slowdown)
-    counts: dict[tuple[str, Operation], float] = {}
-    for during in PASSES:
-        for op in getattr(layers.passes, during):
-            if not isinstance(op, Collective):
-                alike = (during, op._replace(count=1))
-                counts[alike] = counts.get(alike, 0.0) + float(op.count)
-    seconds = prices_of(found).of([op for _, op in counts])
-    for ((during, op), count), each_s in zip(counts.items(), seconds, strict=True):
-        time_s = count * float(each_s) * slowdown
+    device = found.cluster.device
+    piece = found.ledger.layers[found.program.layers.index(layers)]
+    counts: dict[tuple[str, Operation, float], float] = {}
+    for row in sorted(piece.rows, key=lambda row: PASSES.index(row.phase)):
+        if not isinstance(row.op, Collective):
+            alike = (row.phase, row.op._replace(count=1), float(row.seconds))
+            counts[alike] = counts.get(alike, 0.0) + float(row.op.count)
+    for (during, op, each_s), count in counts.items():
+        time_s = count * each_s
         if isinstance(op, Collective) or not time_s:
-            continue  # a pass over nothing, such as a group of one has
+            continue  # an elementwise kernel over nothing, such as a group of one has
         dtype, flops = (None, 0.0) if isinstance(op, Elementwise) else (op.dtype, float(op.flops))
         yield Kernel(
             name=op.name,
-            kind=_KIND[type(op)],
+            kind=KIND[type(op)],
             during=during,
             count=count,
             dtype=dtype,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardcost.errors import ShardcostError
-from shardcost.estimate.join import estimate
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.scaling import Row, Scaling, degrees_to_vary
+from shardcost.estimate.step import estimate
 
 
 def tensor_scaling(found: Estimate) -> Scaling:

@@ -28,9 +28,10 @@ import numpy as np
 from shardcost.arrays import ceil_div, largest, smallest
 from shardcost.cluster import Cluster
 from shardcost.errors import UnknownNameError
-from shardcost.estimate.join import estimate
 from shardcost.estimate.result import Estimate
+from shardcost.estimate.step import estimate
 from shardcost.layout import Layout
+from shardcost.machine import Machine, machine_of
 from shardcost.memory import memory_of
 from shardcost.memory.policy import policy_with
 from shardcost.model import Model
@@ -85,7 +86,7 @@ class Engine:
     """A model on a cluster under a layout, run by some software in some number formats."""
 
     model: Model
-    cluster: Cluster
+    cluster: Cluster | Machine
     layout: Layout
     software: Software
     dtype: str = "bf16"
@@ -112,7 +113,10 @@ class Engine:
         first = self._memory(self._prefill(dp, prompt_tokens))
         last = self._memory(self._decode(dp, prompt_tokens + output_tokens - 1))
         fixed = sum(first.values()) - first["kv_cache"]
-        free = self.software.memory_share * self.cluster.device.memory_bytes - fixed
+        free = (
+            self.software.memory_share * machine_of(self.cluster).cluster.device.memory_bytes
+            - fixed
+        )
         return _whole(dp * largest(free // last["kv_cache"], 0))
 
     def _prefill(self, batch: Any, prompt_tokens: Any) -> Prefill:

@@ -8,32 +8,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from shardcost.estimate.busy import Busy
 from shardcost.estimate.events import COMPUTE, Drawing, Event, Span, drawing, step_totals
+from shardcost.estimate.ledger import PassParts
 from shardcost.estimate.result import HOST, Estimate
-from shardcost.estimate.totals import forward_pass, forward_tensor_collectives, tensor_collectives
 from shardcost.memory.stages import Stage as StageLayers
 from shardcost.memory.stages import stage_by_cost, stage_evenly
 
 _MOST_LAYERS: Final = 256
 """Drawn one by one; more are drawn together, stage by stage."""
-_KINDS: Final = {"gemm": "gemm", "attention": "attention", "elementwise": "elementwise"}
 
 
 class _Part(NamedTuple):
     """A piece of one pass: the embedding, a layer, some layers, or the head."""
 
     name: str
-    busy: Busy
+    parts: PassParts
     collectives: float
     """Of the tensor group, at which ranks wait for the slowest."""
 
 
 def serving_timeline(found: Estimate) -> Drawing:
     """Return one pass through all stages."""
-    program, work = found.program, found.work
+    program, ledger = found.program, found.ledger
     software, pp = program.setting.software, int(found.layout.pp)
-    whole = forward_pass(program, work)
+    whole = ledger.forward
     late = float(whole.wall_s(software) - whole.device_s) / max(float(whole.kernels), 1.0)
     host = software.step_overhead_s + software.host_per_sequence_s * program.setting.sequences
     free = float(host)
@@ -42,13 +40,13 @@ def serving_timeline(found: Estimate) -> Drawing:
     for stage in range(pp):
         begin = free
         for part in _parts_of(found, stage):
-            waits = late * float(part.busy.kernels)
+            waits = late * float(part.parts.time.kernels)
             waits += float(software.collective_wait_s) * part.collectives
             drawn, free = _passed(part, stage, free, waits)
             events += drawn
         turns.append((begin if stage else 0.0, free))
         if stage < pp - 1:
-            end = free + float(work.send_s)
+            end = free + float(ledger.send_s)
             events.append(Event("send activations", stage, "pp", "send", free, end, group="pp"))
             free = end
     for stage, (begin, end) in enumerate(turns):
@@ -67,7 +65,7 @@ def _serving_title(found: Estimate) -> str:
 
 
 def _together(found: Estimate) -> str | None:
-    total = sum(each.count for each in found.program.layers)
+    total = found.program.num_layers
     if total <= _MOST_LAYERS:
         return None
     return f"the {total} layers are drawn together, stage by stage"
@@ -75,22 +73,24 @@ def _together(found: Estimate) -> str | None:
 
 def _parts_of(found: Estimate, stage: int) -> Iterator[_Part]:
     """Yield the pieces of one pass through a stage, in order."""
-    program, work = found.program, found.work
-    total = sum(each.count for each in program.layers)
-    outer = [float(forward_tensor_collectives(passes)) for passes in (program.first, program.last)]
-    each = float(tensor_collectives(program) - sum(outer)) / total
+    ledger, total = found.ledger, found.program.num_layers
+    outer = [float(piece.tensor_collectives) for piece in (ledger.first, ledger.last)]
+    each = float(ledger.tensor_collectives - sum(outer)) / total
+    first, last = (PassParts.of([(1, piece)], "forward") for piece in (ledger.first, ledger.last))
+    layer = PassParts.of(ledger.shares, "forward")
     own, before = _layers_of(found, stage)
     if own.has_embedding:
-        yield _Part("embedding", work.first.forward, outer[0])
+        yield _Part("embedding", first, outer[0])
     layers = int(own.layers)
     if total <= _MOST_LAYERS:
         for number in range(layers):
-            yield _Part(f"layer {before + number}", work.layer.forward, each)
+            yield _Part(f"layer {before + number}", layer, each)
     elif layers:
         name = f"layers {before} to {before + layers - 1}"
-        yield _Part(name, work.layer.forward.times(layers), layers * each)
+        shares = [(layers * share, piece) for share, piece in ledger.shares]
+        yield _Part(name, PassParts.of(shares, "forward"), layers * each)
     if own.has_head:
-        yield _Part("head", work.last.forward, outer[1])
+        yield _Part("head", last, outer[1])
 
 
 def _layers_of(found: Estimate, stage: int) -> tuple[StageLayers, int]:
@@ -103,18 +103,18 @@ def _layers_of(found: Estimate, stage: int) -> tuple[StageLayers, int]:
 
 def _passed(part: _Part, stage: int, free: float, waits: float) -> tuple[list[Event], float]:
     """Return the events of a piece from a time on, and when it is over."""
-    busy, name = part.busy, part.name
+    parts, name = part.parts, part.name
     events: list[Event] = []
     start = free
-    for kind, seconds in busy.compute_s.items():
+    for kind, seconds in parts.compute_s.items():
         end = free + float(seconds)
         title = f"{name}: {kind}"
-        events.append(Event(title, stage, COMPUTE, _KINDS[kind], free, end, passing="forward"))
+        events.append(Event(title, stage, COMPUTE, kind, free, end, passing="forward"))
         free = end
     computed = free
-    for group, seconds in busy.exposed_s.items():
+    for group, seconds in parts.exposed_s.items():
         title = f"{name}: {group} communication"
-        begin = max(start, computed - float(busy.comm_s[group] - seconds))
+        begin = max(start, computed - float(parts.comm_s[group] - seconds))
         end = free + float(seconds)
         for one, other, exposed in ((begin, computed, False), (free, end, True)):
             events.append(

@@ -9,14 +9,13 @@ pipeline's bubbles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from shardcost.estimate.busy import Busy
 from shardcost.estimate.events import COMPUTE, TRIFLE_S, Drawing, Event, Span, drawing, step_totals
+from shardcost.estimate.ledger import PassParts, Piece
 from shardcost.estimate.result import HOST, Estimate
-from shardcost.estimate.work import PieceWork, all_passes, step_work
 from shardcost.schedule.lanes import Lane, durations
 from shardcost.schedule.orders import Op
 from shardcost.schedule.timeline import Timeline, timeline_of
@@ -43,9 +42,9 @@ class _Window(NamedTuple):
 
 def training_timeline(found: Estimate) -> Drawing:
     """Return one training step, about `MOST_EVENTS` of it at most."""
-    work = step_work(found.program, found.work)
+    work = found.ledger.step_work
     line = timeline_of(work, found.layout.schedule)
-    window, cut = _window(work, len(all_passes(found.work.layer).comm_s))
+    window, cut = _window(work, len({group for group in found.comm_s if group not in {"dp", "pp"}}))
 
     @cache
     def numbers(stage: int) -> dict[Op, int]:
@@ -156,42 +155,39 @@ class _Staged:
 
     def _inside(self, kind: str, chunk: int) -> _Inside:
         """Return what an operation is made of, as `durations` adds it up."""
-        busy = self._busy(kind, chunk)
+        parts = self._parts(kind, chunk)
         bare = self.bare[kind][chunk]
         gathers = self.work.layer_gathers
         each = gathers.seconds if kind == "F" else gathers.backward_seconds
+        exposed = _added(part.exposed_s for part in parts)
+        whole = _added(part.comm_s for part in parts)
         sharded = 0.0 if kind == "W" or not gathers.seconds else each * gathers.layers
         return _Inside(
-            float(sum(busy.compute_s.values())),
-            max(0.0, float(bare - busy.device_s)),
-            {group: float(seconds) for group, seconds in busy.exposed_s.items()},
-            {
-                group: max(0.0, float(seconds - busy.exposed_s[group]))
-                for group, seconds in busy.comm_s.items()
-            },
+            float(sum(each for part in parts for each in part.compute_s.values())),
+            max(0.0, float(bare - sum(part.time.device_s for part in parts))),
+            exposed,
+            {group: max(0.0, seconds - exposed[group]) for group, seconds in whole.items()},
             float(self.gathered[kind][chunk] - bare),
             float(sharded),
         )
 
-    def _busy(self, kind: str, chunk: int) -> Busy:
-        work, stages = self.found.work, self.found.program.stages
+    def _parts(self, kind: str, chunk: int) -> list[PassParts]:
+        """Return the passes of an operation: the layers of a virtual stage, and the ends it has."""
+        ledger, stages = self.found.ledger, self.found.program.stages
         first, last = self.stage == 0, self.stage == self.work.stages - 1
         share = stages.first if first else stages.last if last else stages.middle
         virtual_stages = self.work.virtual_stages
-        whole = self._pass(work.layer, kind).times(share.layers / virtual_stages)
+        layers = share.layers / virtual_stages
+        pieces: list[tuple[Any, Piece]] = [(layers * each, piece) for each, piece in ledger.shares]
         if first and chunk == 0:
-            whole = whole + self._pass(work.first, kind)
+            pieces.append((1, ledger.first))
         if last and chunk == virtual_stages - 1:
-            whole = whole + self._pass(work.last, kind)
-        return whole
-
-    def _pass(self, piece: PieceWork, kind: str) -> Busy:
-        if kind == "F":
-            return piece.forward
-        if kind == "W":
-            return piece.weight
+            pieces.append((1, ledger.last))
         apart = self.found.layout.schedule == "zero_bubble"
-        return piece.backward if apart else piece.backward + piece.weight
+        passes = {"F": ("forward",), "W": ("weight",)}.get(
+            kind, ("backward",) if apart else ("backward", "weight")
+        )
+        return [PassParts.of(pieces, each) for each in passes]
 
     def _operation(self, op: Op, start: float, end: float) -> Iterator[Event]:
         """Yield one operation, like others of its kind, after what it waits for."""
@@ -298,13 +294,13 @@ class _Staged:
 
     def _end(self, free: float) -> Iterator[Event]:
         """Yield what follows the pipeline: what replicas send alone, optimizer, the rest."""
-        software, work = self.found.program.setting.software, self.found.work
+        software, ledger = self.found.program.setting.software, self.found.ledger
         alone = not software.dp_overlap
         done = self.line.reduced_s(self.stage)
         for name, kind, seconds in (
-            ("reduce gradients", "comm", float(work.reduce_s) if alone else 0.0),
+            ("reduce gradients", "comm", float(ledger.reduce_s) if alone else 0.0),
             ("optimizer", "optimizer", float(self.work.optimizer_s)),
-            ("gather weights", "comm", float(work.collect_s) if alone else 0.0),
+            ("gather weights", "comm", float(ledger.collect_s) if alone else 0.0),
         ):
             sent = kind == "comm"
             stream, group = ("dp", "dp") if sent else (COMPUTE, None)
@@ -313,6 +309,15 @@ class _Staged:
         over = self.line.step_s - float(software.step_overhead_s)
         yield self._event("wait", COMPUTE, "idle", (max(done, free), over))
         yield self._event(HOST, COMPUTE, "host", (over, self.line.step_s))
+
+
+def _added(tables: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Return seconds by group, added up over passes."""
+    total: dict[str, float] = {}
+    for table in tables:
+        for group, seconds in table.items():
+            total[group] = total.get(group, 0.0) + float(seconds)
+    return total
 
 
 def _joined(buckets: Sequence[tuple[int, float, float]]) -> list[tuple[int, float, float]]:

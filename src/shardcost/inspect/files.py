@@ -9,7 +9,6 @@ from typing import Any
 from shardcost.catalog import cluster_named
 from shardcost.catalog.reported import cluster_reporting
 from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import Calibration, of_profile, profile_in
 from shardcost.formats.detect import ProfileFile
 from shardcost.formats.kineto import Trace
 from shardcost.formats.nccl_xml import NcclGraphs, NcclTopology
@@ -18,6 +17,8 @@ from shardcost.formats.reading import MeasurementLog, Reading
 from shardcost.inspect import log as log_inspection
 from shardcost.inspect import topology as topology_inspection
 from shardcost.inspect import trace as trace_inspection
+from shardcost.machine.constants import Calibration
+from shardcost.machine.libraries import profile_calibrations, profile_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,7 @@ def _inspected(reading: Reading, cluster: Cluster | None, network: str | None) -
 def _profile(reading: ProfileFile) -> tuple[Cluster, tuple[Calibration, ...]]:
     """Return the cluster that a profile describes, and its constants."""
     profile = profile_in(reading.path)
-    return profile, of_profile(profile)
+    return profile, profile_calibrations(profile)
 
 
 def _reported(device: str, network: str | None) -> Cluster | None:

@@ -19,9 +19,10 @@ import numpy as np
 from shardcost.cluster import Cluster
 from shardcost.collectives.bounds import bus_factor, nominal_rate
 from shardcost.collectives.group import Group
-from shardcost.collectives.library_time import COLLECTIVES, collective_time, default_library
+from shardcost.collectives.library_time import COLLECTIVES, collective_time
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.formats.reading import Point, Run
+from shardcost.machine.libraries import default_library
 from shardcost.validate.collectives import one_process_time_s
 from shardcost.validate.predictions import Floats
 

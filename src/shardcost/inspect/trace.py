@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardcost.cluster import Cluster
 from shardcost.collectives.bounds import bus_factor
-from shardcost.collectives.library_time import COLLECTIVES, collective_time, default_library
+from shardcost.collectives.library_time import COLLECTIVES, collective_time
 from shardcost.errors import ShardcostError
 from shardcost.formats.kineto import Kernel, RankTrace, Trace
 from shardcost.formats.kineto_names import Kind
@@ -26,6 +26,7 @@ from shardcost.formats.reading import LEAST_US
 from shardcost.formats.time_sets import Floats, union_of
 from shardcost.inspect.log import RunFindings
 from shardcost.inspect.log import inspected as inspected_run
+from shardcost.machine.libraries import default_library
 
 TOP: Final = 3
 FAR_SLOWER: Final = 1.5

@@ -25,11 +25,12 @@ import numpy as np
 
 from shardcost.cluster import Cluster
 from shardcost.collectives.choice import least
-from shardcost.collectives.library_time import CollectiveTime, collective_time, default_library
+from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.collectives.paths import exists, total
 from shardcost.collectives.tuner import PathName
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.nccl_tuner import COLLECTIVES, HEADING, Line, TunerRule
+from shardcost.machine.libraries import default_library
 
 ALREADY_FASTEST: Final = 0.02
 """Share of the time by which NCCL's choice may lose and still stand."""

@@ -24,7 +24,7 @@ blocks do not fill the device, the context is split over more of them and the pa
 (flash decoding).
 
 Everything takes numbers or arrays that broadcast. Constants come from the catalog
-(`shardcost.kernels.constants`), relative to the datasheet.
+(`shardcost.machine.kernels`), relative to the datasheet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from shardcost.checks import Count, Quantity, anywhere
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError
-from shardcost.kernels.constants import section_of
+from shardcost.machine.kernels import KernelConstants
 
 Constants: TypeAlias = Mapping[str, Any]
 
@@ -51,7 +51,7 @@ one by one, and gains nothing by their being narrow."""
 
 
 def prefill_time_s(
-    device: Device,
+    on: KernelConstants,
     dtype: str,
     batch: Count,
     query_tokens: Count,
@@ -64,12 +64,11 @@ def prefill_time_s(
     window_tokens: Count | None = None,
     backward: bool = False,
     value_dim: Count | None = None,
-    constants: Constants | None = None,
 ) -> Quantity:
     """Return the seconds of attention from many new tokens to a context that ends with them.
 
     Args:
-        device: What it runs on.
+        on: The constants of the device that it runs on.
         dtype: Number format of queries, keys and values.
         batch: Sequences.
         query_tokens: New tokens of each.
@@ -81,14 +80,13 @@ def prefill_time_s(
         window_tokens: How many of the latest tokens a token sees, if not all.
         backward: Time of the gradients instead: five products of matrices for the forward's two.
         value_dim: Size of a value, where it is not that of a key.
-        constants: Instead of the catalog's.
 
     Sixteen thousand tokens attend to themselves, on 32 heads of an H100::
 
-        >>> from shardcost.cluster import Cluster
-        >>> device = Cluster.named("h100_sxm").device
-        >>> time_s = prefill_time_s(device, "bf16", 1, 16384, 16384, 32, 8, 128)
-        >>> bool(0.5 < 2 * 32 * 16384**2 * 128 / time_s / device.peak("bf16") < 0.6)
+        >>> from shardcost.machine import machine_of
+        >>> h100 = machine_of("h100_sxm").kernels
+        >>> time_s = prefill_time_s(h100, "bf16", 1, 16384, 16384, 32, 8, 128)
+        >>> bool(0.5 < 2 * 32 * 16384**2 * 128 / time_s / h100.device.peak("bf16") < 0.6)
         True
     """
     _check(
@@ -101,7 +99,8 @@ def prefill_time_s(
     )
     if anywhere(np.less(context_tokens, query_tokens)):
         raise BadValueError("context_tokens", context_tokens, "at least query_tokens")
-    table = constants or section_of("attention", device, "prefill").constants
+    table = on.section("attention", "prefill").constants
+    device = on.device
     dims = head_dim + (head_dim if value_dim is None else value_dim)
     tiles = np.ceil(as_array(query_tokens) / table["tile_queries"])
     before = context_tokens - as_array(query_tokens)
@@ -112,7 +111,7 @@ def prefill_time_s(
     entries = heads * as_array(query_tokens) + table["kv_weight"] * kv_heads * context_tokens
     moved_bytes = batch * entries * dims * (BITS[canonical_dtype(dtype)] / 8)
     if backward:
-        gradient = section_of("attention", device, "backward").constants
+        gradient = on.section("attention", "backward").constants
         pair_s = pair_s * (gradient["flop_ratio"] / gradient["rate_ratio"])
         moved_bytes = moved_bytes * gradient["bytes_ratio"]
     block_s = 1e-6 * table["block_us"]
@@ -125,7 +124,7 @@ def prefill_time_s(
 
 
 def decode_time_s(
-    device: Device,
+    on: KernelConstants,
     dtype: str,
     batch: Count,
     context_tokens: Count,
@@ -138,7 +137,6 @@ def decode_time_s(
     value_dim: Count | None = None,
     cache_is_warm: bool = False,
     section: str = "decode",
-    constants: Constants | None = None,
 ) -> Quantity:
     """Return the seconds of attention from one or a few new tokens to a cached context.
 
@@ -147,7 +145,7 @@ def decode_time_s(
     value_dim=512`` for DeepSeek-V3 (arXiv:2412.19437).
 
     Args:
-        device: What it runs on.
+        on: The constants of the device that it runs on.
         dtype: Number format of the cache.
         batch: Sequences.
         context_tokens: Tokens in the cache of each.
@@ -162,14 +160,13 @@ def decode_time_s(
             benchmark's loop, so that what fits the L2 cache is found there. Between two layers of a
             model it is not.
         section: Whose kernels: "decode" a serving engine's, "flash_decode" PyTorch's.
-        constants: Instead of the catalog's.
 
     Bound by memory, an H100 reads a gigabyte of cache at nine tenths of its bandwidth::
 
-        >>> from shardcost.cluster import Cluster
-        >>> device = Cluster.named("h100_sxm").device
-        >>> time_s = decode_time_s(device, "bf16", 32, 8192, 32, 8, 128)
-        >>> bool(0.8 < 32 * 8192 * 8 * 2 * 128 * 2 / time_s / device.memory_bytes_per_s < 0.92)
+        >>> from shardcost.machine import machine_of
+        >>> h100 = machine_of("h100_sxm").kernels
+        >>> time_s = decode_time_s(h100, "bf16", 32, 8192, 32, 8, 128)
+        >>> bool(0.8 < 32 * 8192 * 8 * 2 * 128 * 2 / time_s / h100.device.memory_bytes_per_s < 0.92)
         True
     """
     _check(
@@ -181,7 +178,8 @@ def decode_time_s(
         new_tokens=new_tokens,
         window_tokens=window_tokens,
     )
-    table = constants or section_of("attention", device, section).constants
+    table = on.section("attention", section).constants
+    device = on.device
     seen = as_array(context_tokens).astype(np.float64, copy=False)
     if window_tokens is not None:
         seen = np.minimum(seen, window_tokens + as_array(new_tokens) - 1)

@@ -27,13 +27,12 @@ Launching adds a constant. Measurements of quantised products contain turning th
 into the format; that is a constant and a pass over the ``m x k`` operand, and part of the time.
 
 Everything takes numbers or arrays that broadcast. The constants are those of
-`shardcost.kernels.constants`, on the shelf ``products``.
+the catalog's, table ``gemm`` (`shardcost.machine.kernels`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -44,7 +43,7 @@ from shardcost.catalog import tuner_table
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import UnknownNameError
-from shardcost.kernels.constants import Section, section_of
+from shardcost.machine.kernels import KernelConstants, Section
 
 Floats = NDArray[np.float64]
 
@@ -53,8 +52,6 @@ _SCALE_BITS: Final = {"mxfp8": 8 / 32, "mxfp4": 8 / 32, "nvfp4": 8 / 16}
 specification 1.0, 2023), for 16 in NVFP4 (NVIDIA Blackwell architecture brief, 2024)."""
 _KIN: Final = {"mxfp8": ("fp8",), "nvfp4": ("fp4",), "mxfp4": ("fp4",)}
 """Whose rate a block format runs at where a datasheet does not name it."""
-_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
-"""Each section with the widest format that it speaks for, in bits."""
 _RESULT_BITS: Final = 16
 """The result of a product of narrow formats is written in 16 bits."""
 
@@ -85,7 +82,7 @@ class Parts(NamedTuple):
 
 
 def gemm_time_s(
-    device: Device,
+    on: KernelConstants,
     dtype: str,
     m: Any,
     n: Any,
@@ -94,48 +91,33 @@ def gemm_time_s(
     batch: Any = 1,
     sms_taken: Any = 0,
     memory_taken: Any = 0.0,
-    constants: Section | None = None,
 ) -> Any:
-    """Return the seconds of a product of ``m x k`` by ``k x n``, launched inside a CUDA graph.
+    """Return the seconds of a GEMM of ``m x k`` by ``k x n``, launched inside a CUDA graph.
 
-    >>> from shardcost import Cluster
-    >>> h200 = Cluster.named("h200_sxm").device
+    >>> from shardcost.machine import machine_of
+    >>> h200 = machine_of("h200_sxm").kernels
     >>> 600e-6 < gemm_time_s(h200, "bf16", 8192, 8192, 4096) < 900e-6
     True
 
     Args:
-        device: What it runs on.
+        on: The constants of the device that it runs on.
         dtype: The number format of both operands.
         m: Rows of the input: tokens.
         n: Columns of the weights.
         k: What is summed over.
-        batch: How many such products run in one launch, side by side.
-        sms_taken: How many multiprocessors another kernel holds meanwhile.
+        batch: How many such GEMMs run in one launch, side by side.
+        sms_taken: How many SMs another kernel holds meanwhile.
         memory_taken: Bytes per second that it takes off the memory's bandwidth.
-        constants: Those of the device's own section, unless others are given.
     """
     dimensions = max(map(np.ndim, (m, n, k, batch, sms_taken, memory_taken)))
-    if constants is None:
-        kernel = _kernel(device, dtype, dimensions)
-    else:
-        kernel = _given(device, dtype, constants).along(dimensions)
-    found = _time_s(kernel, m, n, k, batch, sms_taken, memory_taken)
-    return found if dimensions else float(found)
+    kernel = _kernel(on, dtype, dimensions)
+    seconds = _time_s(kernel, m, n, k, batch, sms_taken, memory_taken)
+    return seconds if dimensions else float(seconds)
 
 
-def gemm_parts(
-    device: Device,
-    dtype: str,
-    m: int,
-    n: int,
-    k: int,
-    *,
-    batch: int = 1,
-    constants: Section | None = None,
-) -> Parts:
-    """Return the time of one product, and what it is made of."""
-    section = constants or gemm_section(device, dtype)
-    kernel = _given(device, dtype, section)
+def gemm_parts(on: KernelConstants, dtype: str, m: int, n: int, k: int, *, batch: int = 1) -> Parts:
+    """Return the time of one GEMM, and what it is made of."""
+    kernel = _kernel(on, dtype, 0)
     waves = _waves(kernel, _tiles(kernel, m, n, batch) / kernel.units)
     tile_s = kernel.step_s * k + kernel.start_s
     memory_s = float(gemm_bytes(dtype, m, n, k, batch) / kernel.memory_bytes_per_s)
@@ -157,7 +139,7 @@ def gemm_parts(
         waves=float(waves[best]),
         chosen=float(weights[best]),
         limit="memory" if memory_s > compute_s else busy,
-        section=section,
+        section=on.gemm(dtype),
     )
 
 
@@ -180,37 +162,18 @@ def gemm_bytes(dtype: str, m: Any, n: Any, k: Any, batch: Any = 1) -> Any:
     return (_operand_bytes(name) * (m + n) * k + _result_bytes(name) * m * n) * batch
 
 
-def copy_bytes_per_s(device: Device, units: Any) -> Any:
+def copy_bytes_per_s(on: KernelConstants, sms: Any) -> Any:
     """Return what a kernel that copies and adds, like a collective's, takes off the memory.
 
-    One multiprocessor moves so much; many get in each other's way.
+    One SM moves so much; many get in each other's way.
     """
-    return copy_rate(device, _sharing(device), units)
+    return copy_rate(on.device, on.section("gemm", "sharing").constants, sms)
 
 
-def copy_rate(device: Device, sharing: Mapping[str, Any], units: Any) -> Any:
+def copy_rate(device: Device, sharing: Mapping[str, Any], sms: Any) -> Any:
     """Return what `copy_bytes_per_s` does, for given constants."""
     alone = sharing["sm_memory_share"] * device.memory_bytes_per_s
-    return alone * units / (1 + units / (sharing["crowd_sms_share"] * device.sms))
-
-
-def gemm_section(device: Device, dtype: str) -> Section:
-    """Return the constants by which a product runs: of the format, else of a wider one.
-
-    The 16-bit section speaks for all wider formats, and for any that a device's family was not
-    measured in: shares of the peak of the very format.
-    """
-    return section_of("gemm", device, *section_names(dtype))
-
-
-def section_names(dtype: str) -> tuple[str, ...]:
-    """Return the sections that speak for a number format, the best first.
-
-    >>> section_names("float16"), section_names("int8")
-    (('bf16',), ('fp8', 'bf16'))
-    """
-    bits = BITS[canonical_dtype(dtype)]
-    return tuple(name for name, least in _SECTIONS.items() if bits <= least)
+    return alone * sms / (1 + sms / (sharing["crowd_sms_share"] * device.sms))
 
 
 class Kernel(NamedTuple):
@@ -282,17 +245,15 @@ def kernel_of(
     )
 
 
-@cache
-def _kernel(device: Device, dtype: str, dimensions: int) -> Kernel:
-    return _given(device, dtype, gemm_section(device, dtype)).along(dimensions)
-
-
-def _given(device: Device, dtype: str, section: Section) -> Kernel:
-    return kernel_of(device, dtype, section.constants, _sharing(device))
-
-
-def _sharing(device: Device) -> Mapping[str, Any]:
-    return section_of("gemm", device, "sharing").constants
+def _kernel(on: KernelConstants, dtype: str, dimensions: int) -> Kernel:
+    """Return the constants for a format in units of the device; compiled once for a machine."""
+    key = ("compiled", dtype, dimensions)
+    if key not in on.memo:
+        sharing = on.section("gemm", "sharing").constants
+        kernel = kernel_of(on.device, dtype, on.gemm(dtype).constants, sharing)
+        on.memo[key] = kernel.along(dimensions)
+    compiled: Kernel = on.memo[key]
+    return compiled
 
 
 def kernel_time_s(

@@ -80,6 +80,11 @@ class Program:
     """Once a step; None where nothing is trained."""
 
     @property
+    def num_layers(self) -> Any:
+        """Layers of all kinds."""
+        return sum(each.count for each in self.layers)
+
+    @property
     def usual_layers(self) -> Layers:
         """The kind of layer that the model has most of."""
         return max(self.layers, key=lambda each: float(each.count))

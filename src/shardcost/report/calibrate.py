@@ -9,9 +9,8 @@ from typing import Any, Final
 from shardcost.calibrate.calibrate import Calibrated
 from shardcost.calibrate.certainty import Further
 from shardcost.calibrate.gather import Gathered
-from shardcost.collectives.calibration import in_file_name, in_file_units
-from shardcost.collectives.paths import Wire
 from shardcost.formats.reading import Reading
+from shardcost.machine.constants import NetworkConstants, in_file_name, in_file_units
 from shardcost.report.text import paragraph, table
 from shardcost.units import format_bytes
 from shardcost.validate.validation import Stats
@@ -109,7 +108,7 @@ def _errors(results: Sequence[Calibrated]) -> str:
 
 
 def _what(each: Calibrated) -> str:
-    if isinstance(each.calibration.constants, Wire):
+    if isinstance(each.calibration.constants, NetworkConstants):
         return f"network {each.calibration.system}"
     return each.calibration.library
 

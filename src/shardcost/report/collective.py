@@ -10,16 +10,16 @@ import numpy as np
 
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Link, Source
-from shardcost.collectives import engine_kernels
 from shardcost.collectives.bounds import nominal_rate
-from shardcost.collectives.calibration import given
 from shardcost.collectives.interval import interval_of
-from shardcost.collectives.library_time import TUNER, CollectiveTime, name_and_version
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.paths import total
 from shardcost.collectives.receipts import path_receipts, subject
 from shardcost.collectives.sweep import switches
 from shardcost.collectives.tuner import PathName, tables
 from shardcost.errors import BadValueError
+from shardcost.machine.constants import stated
+from shardcost.machine.libraries import ENGINES, TUNER, generation, name_and_version
 from shardcost.receipt import Receipt, identifiers, in_unit
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
@@ -264,7 +264,7 @@ def why(result: CollectiveTime) -> str:
     chosen = (
         by_tuner if result.estimates else "no rule of the library is known, so the fastest counts"
     )
-    if result.collective != "all_reduce" or engine not in engine_kernels.ENGINES:
+    if result.collective != "all_reduce" or engine not in ENGINES:
         return chosen
     if all(protocol != "direct" for _, protocol in result.paths):
         return f"{engine} has no kernel of its own for this group and falls back; {chosen}"
@@ -274,7 +274,7 @@ def why(result: CollectiveTime) -> str:
         tuned = f"{engine} tunes its choice, so the fastest of its kernels and its fallback counts"
         most = format_bytes(max(result.limits.values()))
         return f"{tuned} up to {most} ({source}); beyond, {chosen}"
-    named = f"{engine} {version or 'since ' + engine_kernels.generation(engine, None)}"
+    named = f"{engine} {version or 'since ' + generation(engine, None)}"
     kernels = ", ".join(f"{kernel} up to {limit}" for kernel, limit in limits.items())
     return f"{named} prefers {kernels}, in that order ({source}); beyond, {chosen}"
 
@@ -339,7 +339,7 @@ def _foundation(result: CollectiveTime) -> dict[str, Any]:
     return {
         "notes": notes(result),
         "calibrations": [
-            noun_as_data(own) | {"constants": given(own.constants), "stated_by": str(own.source())}
+            noun_as_data(own) | {"constants": stated(own.constants), "stated_by": str(own.source())}
             for own in result.calibrations
         ],
     }

@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any, Final
 
 from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import Calibration, in_file_units
 from shardcost.formats.detect import ModelFile, TableFile
 from shardcost.formats.nccl_tuner import TunerFile
 from shardcost.formats.reading import MeasurementLog, Reading
@@ -15,6 +14,7 @@ from shardcost.formats.tables import unknown_columns
 from shardcost.inspect.files import Inspected
 from shardcost.inspect.topology import GraphInspection, TopologyInspection
 from shardcost.inspect.trace import TraceFindings
+from shardcost.machine.constants import Calibration, in_file_units
 from shardcost.report import inspect_log, inspect_topology, inspect_trace, tuner
 from shardcost.report.describe import model_as_data, model_as_text
 from shardcost.report.text import paragraph, table
@@ -109,7 +109,7 @@ def _table_as_text(reading: TableFile) -> str:
         rows.append((name, str(len(values)), some + ", …" * (len(values) > _MOST_NAMED)))
     file, kind = reading.file, reading.table.kind
     unknown = unknown_columns(reading.table)
-    uses = [f"shardcost validate {file}: predicts every row and reports the errors."]
+    uses = [f"shardcost validate {file}: predicts every row and says how far off that is."]
     if unknown:
         uses = [f"Columns that predictions do not understand yet: {', '.join(unknown)}."]
     elif kind == "collectives":

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from shardcost.collectives.library_time import default_library
 from shardcost.estimate.drawn import drawn_timeline
 from shardcost.estimate.events import Event as Shown
-from shardcost.estimate.placement import Place, places
+from shardcost.estimate.price import Place, places
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.step_timeline import step_timeline
 from shardcost.formats.chrome_trace import Event, Names, ranks_text, write_trace
 from shardcost.formats.kineto_names import Call, CommGroup, Kind
+from shardcost.machine.libraries import default_library
 from shardcost.program.operations import Collective, Operations
 from shardcost.schedule.timeline import Task
 from shardcost.workload import Train

@@ -16,9 +16,8 @@ from typing import Any, Final, NamedTuple
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError, ShardcostError
-from shardcost.estimate.join import estimate
 from shardcost.estimate.result import Estimate, part_name
-from shardcost.estimate.totals import software_of
+from shardcost.estimate.step import estimate, software_of
 from shardcost.layout import Layout
 from shardcost.model import Model
 from shardcost.search.limit import Limit, limit_of

@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from shardcost.backends import to_backend, to_numpy
 from shardcost.checks import is_array
 from shardcost.errors import Reason, Rule
-from shardcost.estimate.totals import held, priced, total_s
-from shardcost.estimate.work import RankWork
+from shardcost.estimate.ledger import Ledger
+from shardcost.estimate.result import footprint
+from shardcost.estimate.step import ledger_of
 from shardcost.layout import Layout
-from shardcost.program.assemble import Program
+from shardcost.machine import machine_of
 from shardcost.program.feasibility import reasons
 from shardcost.schedule.work import at_cells
 from shardcost.search.duplicates import duplicates
@@ -161,7 +162,8 @@ def _held(question: Question, block: Block) -> _Held:
     ruled, _ = _ruled(question, question.like(block, (*_CHANGE_PAIRS, "schedule")))
     virtual_stages = np.flatnonzero(ruled.any(axis=(0, 1)))
     layout, workload = _laid_out(grid, virtual_stages)
-    peak = held(question.model, question.cluster.device, layout, workload, grid.software)
+    machine = machine_of(question.cluster, grid.software)
+    peak = footprint(question.model, machine, layout, workload, grid.software)
     shape = (len(_pairs_of(grid)[0]), len(virtual_stages))
     return _Held(virtual_stages, np.broadcast_to(to_numpy(peak.peak_bytes), shape))
 
@@ -185,17 +187,16 @@ def _moved(given: Any, backend: str) -> Any:
 
 
 @lru_cache(maxsize=4)
-def _priced(question: Question, block: Block, phase: str) -> tuple[Program, RankWork]:
+def _priced(question: Question, block: Block, phase: str) -> Ledger:
     """Return what pairs do in a step, and what it takes; the same for all schedules."""
     grid = Grid(question, block)
     like = question.like(block, _CHANGE_LAYERS)
-    known = None if like == block else _priced(question, like, phase)[1]
+    known = None if like == block else _priced(question, like, phase)
     layout, workload = _laid_out(grid, np.array([0]))
     if phase != workload.phase:
         workload = _prompt(workload, layout)
-    given = (question.model, question.cluster, layout, workload, grid.software, question.wire)
-    program, _, work = priced(*given, known=known)
-    return program, work
+    machine = machine_of(question.cluster, grid.software)
+    return ledger_of(question.model, machine, layout, workload, grid.software, known)
 
 
 def _prompt(workload: Workload, layout: Layout) -> Prefill:
@@ -255,9 +256,10 @@ class _AtPairs:
     def _time_s(self, phase: str, layout: Layout, take: Any) -> Any:
         """Return the times of a step under the family's own schedule."""
         question = self.grid.question
-        program, work = _priced(question, question.like(self.grid.block, _CHANGE_STEP), phase)
-        own = replace(program, setting=replace(program.setting, layout=layout))
-        return to_numpy(total_s(own, work, take))
+        ledger = _priced(question, question.like(self.grid.block, _CHANGE_STEP), phase)
+        setting = replace(ledger.program.setting, layout=layout)
+        own = replace(ledger, program=replace(ledger.program, setting=setting))
+        return to_numpy(own.time_s(take))
 
 
 def _keeping(grid: Grid, cells: Cells, rejected: Counter[Reason]) -> Cells:

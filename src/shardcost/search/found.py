@@ -9,19 +9,15 @@ from functools import cached_property
 from typing import Any
 
 from shardcost.errors import Reason
-from shardcost.estimate.join import estimate
 from shardcost.estimate.result import Estimate
+from shardcost.estimate.step import estimate
 from shardcost.layout import Layout
 from shardcost.search.objectives import Figures, Objective, Price
 from shardcost.search.parts import Columns, Part
 from shardcost.search.question import Question
 from shardcost.search.space import Family
 from shardcost.software import Software
-from shardcost.units import format_bytes, format_time
 from shardcost.workload import Workload
-
-_SHOWN = 5
-"""Of the best, in a notebook."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +27,6 @@ class Candidate:
     question: Question
     row: Mapping[str, Any]
     """What the search's table says of it."""
-
-    def __repr__(self) -> str:
-        """Return the layout and the figures that it was ranked by."""
-        figures = f"{format_time(self.time_s)}, {format_bytes(self.memory_bytes)}"
-        return f"Candidate({self.layout.short()}, {figures})"
 
     @property
     def family(self) -> Family:
@@ -100,7 +91,6 @@ class Candidate:
             self.layout,
             self.workload,
             software=self.software,
-            wire=asked.wire,
         )
 
 
@@ -128,11 +118,6 @@ class Found:
     """The best score with each value of each axis; infinite where nothing is feasible."""
     resumed: int = 0
     """Tasks whose results an earlier run of the same search had left behind."""
-
-    def __repr__(self) -> str:
-        """Return the counts and the best layouts in a few lines."""
-        counts = f"{self.feasible:,} of {self.considered:,} layouts feasible"
-        return "\n  ".join((f"Found: {counts}", *map(repr, self.best[:_SHOWN])))
 
     @property
     def price(self) -> Price | None:

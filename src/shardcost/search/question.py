@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import Calibration
 from shardcost.errors import Reason, Rule
 from shardcost.model import Model
 from shardcost.search.objectives import Constraints, Figures, Objective
@@ -53,7 +52,6 @@ class Question:
     """As it was asked for: None where an axis is free."""
     constraints: Constraints = field(default_factory=Constraints)
     objective: Objective = field(default_factory=Objective)
-    wire: Calibration | None = None
     backend: str = "numpy"
     """The library whose arrays the formulas run on."""
     number: int = 0

@@ -253,7 +253,6 @@ def _searched(question: Question) -> Found:
         constraints=question.constraints,
         objective=question.objective,
         software=question.software,
-        wire=question.wire,
         top=1,
     )
 

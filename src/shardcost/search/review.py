@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardcost.checks import is_array
-from shardcost.collectives.library_time import CollectiveTime, collective_time, default_library
-from shardcost.collectives.multimem import MULTIMEM
+from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.collectives.sweep import LEAST_BYTES, MOST_BYTES, curve_sizes
 from shardcost.errors import BadTypeError
 from shardcost.estimate.messages import Message, messages
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.scaled import tensor_scaling
 from shardcost.estimate.scaling import Scaling
+from shardcost.machine.libraries import MULTIMEM, default_library
 from shardcost.search.advice import Advice, advice
 
 

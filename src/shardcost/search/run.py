@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import Calibration
 from shardcost.errors import BadTypeError, BadValueError
-from shardcost.estimate.totals import software_of
+from shardcost.estimate.step import software_of
 from shardcost.model import Model
 from shardcost.scalars import whole_number
 from shardcost.search.engines import Engine, engine_of, here
@@ -43,7 +42,6 @@ def search(
     objective: Objective | str = "time",
     price_per_gpu_hour: Price | None = None,
     software: Software | str | None = None,
-    wire: Calibration | None = None,
     top: int = 10,
     backend: str = "numpy",
     engine: str = "local",
@@ -70,7 +68,6 @@ def search(
         price_per_gpu_hour: For the objective ``cost``, in any currency: one price, or one for each
             cluster by its name.
         software: The framework or engine; as for `estimate` if left out.
-        wire: Constants of your own network instead of the catalog's.
         top: How many of the best to return.
         backend: The library whose arrays the formulas run on.
         engine: Where it runs: ``local`` in this process, ``processes``, or ``ray``.
@@ -93,7 +90,6 @@ def search(
         constraints=limits,
         objective=Objective.of(objective, price_per_gpu_hour),
         software=software,
-        wire=wire,
         backend=backend,
     )
     started = time.perf_counter()

@@ -2,10 +2,8 @@
 
 The elasticity in a resource is the percentage by which a step gets shorter for each percent more of
 it, ``- d ln(time) / d ln(resource)``, from central differences of the whole model at the layout:
-what nothing waits for has none. Kernels are priced on a device whose datasheet says more, because
-their constants are shares of it. Constants of collectives are rates that were measured, so those
-are scaled where they are rates of a link, and the path that runs is kept: a library's switch from
-one path to another is no property of the link.
+what nothing waits for has none. Each is a what-if on the machine: kernels on a device whose
+datasheet says more (their constants are shares of it), collectives on links of higher rates.
 """
 
 from __future__ import annotations
@@ -19,19 +17,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardcost.catalog import tuner_table
-from shardcost.cluster import Cluster, Device
-from shardcost.collectives.calibration import Constants, given
-from shardcost.collectives.choice import weighted
-from shardcost.collectives.engine_kernels import DirectLibrary, direct_paths, fallback_constants
-from shardcost.collectives.library_time import CollectiveTime
-from shardcost.collectives.multimem import multimem_all_reduce_s
-from shardcost.collectives.paths import NO_WIRE, RingLibrary, Wire, ring_library_paths
-from shardcost.estimate.placement import places
+from shardcost.cluster import Device
+from shardcost.collectives.engine_kernels import multimem_all_reduce_s
+from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.price import Adjust, Prices
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.totals import total_s
-from shardcost.estimate.work import rank_work
-from shardcost.kernels.gemm import gemm_section
 from shardcost.program.operations import Collective
 from shardcost.scalars import positive_number
 from shardcost.search.evaluate import STRETCH
@@ -40,8 +30,6 @@ from shardcost.units import format_time
 
 _STEP: Final = 0.01
 """Of the central differences."""
-_NOT_THE_LINK: Final = ("_copy_", "_kernel_", "p2p_ll_", "network_")
-"""In the names of rates: copies inside a device, and what a few warps or the host keep up with."""
 _SMALL_BYTES: Final = 1.0
 
 
@@ -88,8 +76,7 @@ def _gains(found: Estimate, factors: Any) -> Iterator[Gain]:
         return Gain(what, time_s * then / now, 100 * (now / then - 1), elasticity, note)
 
     for what, device in (("FLOP/s", _computing), ("memory bandwidth", _reading)):
-        kin = _as_measured(cluster.device, found.workload.dtype)
-        yield gain(what, [_on_device(found, device(kin, each)) for each in factors])
+        yield gain(what, [_on_device(found, device(cluster.device, each)) for each in factors])
     inside, crossing = _Links(found, inside=factors), _Links(found, outside=factors)
     yield gain(
         "bandwidth inside a node",
@@ -102,23 +89,9 @@ def _gains(found: Estimate, factors: Any) -> Iterator[Gain]:
         )
 
 
-def _prices(found: Estimate, cluster: Cluster) -> Prices:
-    return Prices(cluster, found.software, places(found.layout), found.wire)
-
-
-def adjusted_time_s(found: Estimate, prices: Prices, how: Adjust) -> Any:
+def adjusted_time_s(found: Estimate, how: Adjust) -> Any:
     """Return the time of a step whose operations take what a function makes of their seconds."""
-    program = found.program
-    return total_s(program, rank_work(program, prices.adjusted(how)))
-
-
-def _as_measured(device: Device, dtype: str) -> Device:
-    """Return a device under the name of the one that lends it its constants.
-
-    Kin are found by memory bandwidth too: with more of it a device would be another one's.
-    """
-    lender = gemm_section(device, dtype).inherited_from
-    return device if lender is None else replace(device, name=Cluster.named(lender).device.name)
+    return Ledger.of(found.program, found.ledger.prices.adjusted(how)).time_s()
 
 
 def _computing(device: Device, factor: float) -> Device:
@@ -138,13 +111,8 @@ def _reading(device: Device, factor: float) -> Device:
 
 def _on_device(found: Estimate, device: Device) -> Any:
     """Return the time of a step whose kernels run on another device, and collectives as before."""
-    cluster = found.cluster
-    before = _prices(found, cluster)
-
-    def how(op: Any, seconds: Any) -> Any:
-        return before.of((op,))[0] if isinstance(op, Collective) else seconds
-
-    return adjusted_time_s(found, _prices(found, replace(cluster, device=device)), how)
+    prices = Prices(found.machine.with_device(device), found.ledger.prices.placed)
+    return Ledger.of(found.program, prices).time_s()
 
 
 class _Links:
@@ -155,13 +123,13 @@ class _Links:
         self.inside, self.outside = inside, outside
         self.used = self.crossed = False
         """Whether any group has ranks in one domain, or in several."""
-        self._prices = _prices(found, found.cluster)
+        self._prices = found.ledger.prices
         self._seconds: Callable[[Collective], Any] = cache(self._collective_s)
 
     @property
     def time_s(self) -> Any:
         """Of a step."""
-        return adjusted_time_s(self.found, self._prices, self._how)
+        return adjusted_time_s(self.found, self._how)
 
     def _how(self, op: Any, seconds: Any) -> Any:
         if not isinstance(op, Collective) or op.ranks == 1:
@@ -173,46 +141,13 @@ class _Links:
         if self._prices.is_multimem(op):
             self.used = True
             size = (_SMALL_BYTES, op.size_bytes)
-            cluster = self.found.cluster
-            start, whole = (multimem_all_reduce_s(cluster, op.ranks, each) for each in size)
+            machine = self.found.machine
+            start, whole = (multimem_all_reduce_s(machine, op.ranks, each) for each in size)
             return start + (whole - start) / self.inside
-        found, _ = self._prices.asked(op)
-        self.used |= bool(found.group.ranks_per_domain > 1)
-        self.crossed |= bool(found.group.domains > 1)
-        return seconds_on_links(found, self.inside, self.outside)
-
-
-def seconds_on_links(found: CollectiveTime, inside: Any = 1.0, outside: Any = 1.0) -> Any:
-    """Return the seconds of a collective by the path that runs, on links of other rates.
-
-    Args:
-        found: The collective on the links that there are.
-        inside: The rate inside a domain over what it is. A number or an array.
-        outside: The same for the network.
-    """
-    by_kind = {type(each.constants): each.constants for each in found.calibrations}
-    group = replace(found.group, port_bytes_per_s=found.group.port_bytes_per_s * outside)
-    ring: Any = by_kind[RingLibrary]
-    own: Any = by_kind.get(DirectLibrary)
-    if own is not None:
-        ring = fallback_constants(own, ring)
-    wire: Any = by_kind.get(Wire, NO_WIRE)
-    question = (found.size_bytes, group)
-    paths = dict(ring_library_paths(_linked(ring, inside), wire, found.collective, *question))
-    if own is not None and found.collective == "all_reduce":
-        paths |= direct_paths(_linked(own, inside), *question)
-    return weighted(paths, found.weights)
-
-
-def _linked(constants: Any, factor: Any) -> Any:
-    """Return constants with those rates scaled that are a link's."""
-    return replace(constants, **{name: factor * rate for name, rate in _link_rates(constants)})
-
-
-def _link_rates(constants: Constants) -> Iterator[tuple[str, float]]:
-    for name, value in given(constants).items():
-        if name.endswith("_bytes_per_s") and not any(word in name for word in _NOT_THE_LINK):
-            yield name, value
+        result = self._prices.collective(op)
+        self.used |= bool(result.group.ranks_per_domain > 1)
+        self.crossed |= bool(result.group.domains > 1)
+        return result.time_on_links_s(self.inside, self.outside)
 
 
 def _of_memory(candidate: Candidate, beyond: Candidate | None) -> Gain:

@@ -19,13 +19,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost.collectives.paths import Wire
-from shardcost.estimate.placement import places
+from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.price import Prices
-from shardcost.estimate.totals import total_s
-from shardcost.estimate.work import rank_work
-from shardcost.kernels.constants import section_of
-from shardcost.kernels.gemm import gemm_section
+from shardcost.machine.constants import NetworkConstants
 from shardcost.program.operations import AttentionCore, Collective, Gemm, Operation
 from shardcost.scalars import whole_number
 from shardcost.search.found import Candidate, Found
@@ -118,18 +114,19 @@ class _Drawn:
         """Return the time of a layout over what the model says, by draw."""
         cluster = candidate.question.cluster
         program, software = candidate.estimate.program, candidate.software
-        prices = Prices(cluster, software, places(candidate.layout), candidate.question.wire)
+        prices = candidate.estimate.ledger.prices
         kinds = _Kinds(prices)
 
         def how(op: Operation, seconds: Any) -> Any:
             return seconds * self.factors(cluster.name, kinds.of(op)) if seconds else seconds
 
-        work = rank_work(program, prices.adjusted(how))
+        ledger = Ledger.of(program, prices.adjusted(how))
         if software.fit is not None:
             kind = Kind(_HOST, software.fit.median_pct)
             host = _slowed_host(software, self.factors(software.name, kind))
-            program = replace(program, setting=replace(program.setting, software=host))
-        slowed = np.broadcast_to(total_s(program, work), self.draws)
+            setting = replace(program.setting, software=host)
+            ledger = replace(ledger, program=replace(program, setting=setting))
+        slowed = np.broadcast_to(ledger.time_s(), self.draws)
         found: Floats = slowed / candidate.estimate.time_s
         return found
 
@@ -172,24 +169,26 @@ class _Kinds:
 
     def _collective(self, op: Collective) -> Kind:
         """Return the kind of a collective: that of the network's constants where it crosses."""
-        used = self._prices.asked(op)[0].calibrations
-        wire = next((each for each in used if isinstance(each.constants, Wire)), None)
+        used = self._prices.collective(op).calibrations
+        network = next(
+            (each for each in used if isinstance(each.constants, NetworkConstants)), None
+        )
         name = op.group.split("_")[0]
-        if wire is None:
+        if network is None:
             return Kind(name, _typical(used[0].fit, used[0].inherited_from))
-        return Kind(f"{name} across nodes", _typical(wire.fit, wire.inherited_from))
+        return Kind(f"{name} across nodes", _typical(network.fit, network.inherited_from))
 
 
 def _kernel(op: Operation, prices: Prices) -> Kind:
-    device = prices.device
+    kernels = prices.machine.kernels
     if isinstance(op, Gemm):
-        name, section = "gemm", gemm_section(device, op.dtype)
+        name, section = "gemm", kernels.gemm(op.dtype)
     elif isinstance(op, AttentionCore):
         name = "attention backward" if op.backward else "attention"
         which = "backward" if op.backward else "decode" if op.decode else "prefill"
-        section = section_of("attention", device, which)
+        section = kernels.section("attention", which)
     else:
-        name, section = "elementwise", section_of("elementwise", device, "elementwise")
+        name, section = "elementwise", kernels.section("elementwise", "elementwise")
     return Kind(name, _typical(section.fit, section.inherited_from))
 
 

@@ -20,8 +20,10 @@ import numpy as np
 
 from shardcost.cluster import Cluster
 from shardcost.errors import InfeasibleError, Reason, Rule, ShardcostError
-from shardcost.estimate.totals import held, priced, total_s
+from shardcost.estimate.result import footprint
+from shardcost.estimate.step import ledger_of
 from shardcost.layout import Layout
+from shardcost.machine import machine_of
 from shardcost.memory import Memory
 from shardcost.model import Model
 from shardcost.program.feasibility import LAYER_PLACES, first_reason
@@ -254,13 +256,14 @@ def _together(layouts: Sequence[Layout]) -> Layout:
 
 
 def _figures(setup: Setup, layout: Layout) -> tuple[Any, Any]:
-    given = (setup.model, setup.cluster, layout, setup.workload, setup.software)
-    program, _, work = priced(*given)
-    return total_s(program, work), _held(setup, layout).peak_bytes
+    machine = machine_of(setup.cluster, setup.software)
+    ledger = ledger_of(setup.model, machine, layout, setup.workload, setup.software)
+    return ledger.time_s(), _held(setup, layout).peak_bytes
 
 
 def _held(setup: Setup, layout: Layout) -> Memory:
-    return held(setup.model, setup.cluster.device, layout, setup.workload, setup.software)
+    machine = machine_of(setup.cluster, setup.software)
+    return footprint(setup.model, machine, layout, setup.workload, setup.software)
 
 
 def _outcome(setup: Setup, layout: Layout, time_s: float, peak_bytes: float) -> Outcome:

@@ -7,15 +7,15 @@ runs its kernel again and again on one cache, so what fits the L2 cache is read 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardcost.cluster import Cluster, Device
+from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.attention import Constants, decode_time_s, prefill_time_s
+from shardcost.kernels.attention import decode_time_s, prefill_time_s
+from shardcost.machine import CATALOG, Fitted, KernelConstants, machine_of
 from shardcost.validate.predictions import Cases, Floats, Predictions, cases_of, whole_cell
 
 MEASURED: Final = "time_us"
@@ -45,21 +45,17 @@ class AttentionCase(NamedTuple):
     phase: str
     cache_dtype: str = _DTYPE
 
-    def time_s(self, shapes: Floats, constants: Constants | None = None) -> Floats:
+    def time_s(self, shapes: Floats, on: KernelConstants | None = None) -> Floats:
         """Return the seconds of some shapes, the rows of an array with the columns of a shape."""
         batch, queries, context, heads, kv_heads, head_dim = shapes.T
-        device = device_named(self.gpu)
+        on = on or kernels_of(self.gpu)
         found: Any
         if self.phase == "prefill":
-            found = prefill_time_s(
-                device, _DTYPE, batch, queries, context, heads, kv_heads, head_dim,
-                constants=constants,
-            )  # fmt: skip
+            found = prefill_time_s(on, _DTYPE, batch, queries, context, heads, kv_heads, head_dim)
         else:
             found = decode_time_s(
-                device, self.cache_dtype, batch, context, heads, kv_heads, head_dim,
-                new_tokens=queries, cache_is_warm=self.phase == "decode",
-                section=self.phase, constants=constants,
+                on, self.cache_dtype, batch, context, heads, kv_heads, head_dim,
+                new_tokens=queries, cache_is_warm=self.phase == "decode", section=self.phase,
             )  # fmt: skip
         return np.asarray(found, dtype=np.float64)
 
@@ -69,10 +65,15 @@ def cases(table: Table) -> Cases[AttentionCase]:
     return cases_of(table, _case, _shape, len(_SHAPE))
 
 
-def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:  # noqa: ARG001
+def predictions(
+    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
+) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
+    del ignore_versions  # one set of constants per device
     known = cases(table)
-    return known.predictions(lambda case, places: 1e6 * case.time_s(known.sizes[places]))
+    return known.predictions(
+        lambda case, places: 1e6 * case.time_s(known.sizes[places], kernels_of(case.gpu, fitted))
+    )
 
 
 def context_band(row: Row) -> str:
@@ -86,16 +87,15 @@ def group(row: Row) -> str:
     return f"{whole_cell(row, 'heads') / whole_cell(row, 'kv_heads'):g}"
 
 
-@cache
-def device_named(system: str) -> Device:
-    """Return the device of a system of the catalog."""
-    return Cluster.named(system).device
+def kernels_of(system: str, fitted: Fitted = CATALOG) -> KernelConstants:
+    """Return the kernel constants of a system of the catalog."""
+    return machine_of(Cluster.named(system), fitted=fitted).kernels
 
 
 def _case(row: Row) -> AttentionCase:
     if row["phase"] not in PHASES:
         raise UnknownNameError("phase", row["phase"], PHASES)
-    device_named(row["gpu"])
+    Cluster.named(row["gpu"])
     least, most = _NARROW_GROUPS
     shared = least <= float(group(row)) <= most
     narrow = shared and row.get("dataset", "").endswith(_NARROW_CACHES)

@@ -14,12 +14,12 @@ import numpy as np
 
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster
-from shardcost.collectives.calibration import Calibration
-from shardcost.collectives.engine_kernels import ENGINES
 from shardcost.collectives.group import Group
 from shardcost.collectives.library_time import COLLECTIVES, collective_time
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.formats.tables import Row, Table, number
+from shardcost.machine import CATALOG, Fitted, Machine, machine_of
+from shardcost.machine.libraries import ENGINES
 from shardcost.validate.predictions import Cases, Floats, Predictions, cases_of, whole_cell
 
 MEASURED: Final = "time_us"
@@ -56,20 +56,20 @@ class CollectiveCase(NamedTuple):
             return False
         return self.collective in COLLECTIVES
 
-    def time_s(
-        self, sizes: Floats, calibration: Calibration | None = None, wire: Calibration | None = None
-    ) -> Floats:
-        """Return the seconds of some sizes, by the catalog's constants or by those given."""
+    def machine(self, fitted: Fitted = CATALOG) -> Machine:
+        """Return the machine that it runs on."""
+        return machine_of(machine(self.cluster, self.network), fitted=fitted)
+
+    def time_s(self, sizes: Floats, on: Machine | None = None) -> Floats:
+        """Return the seconds of some sizes, by the catalog's constants or by a machine's."""
         result = collective_time(
             self.collective,
             sizes,
-            machine(self.cluster, self.network),
+            on or self.machine(),
             self.gpus,
             self.nodes,
             library=self.library,
             mode=self.mode,
-            calibration=calibration,
-            wire=wire,
         )
         time_s = np.broadcast_to(np.asarray(result.time_s, dtype=np.float64), sizes.shape)
         if not np.isfinite(time_s).all():
@@ -89,10 +89,14 @@ def cases(table: Table, *, ignore_versions: bool = False) -> Cases[CollectiveCas
     )
 
 
-def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+def predictions(
+    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
+) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
     known = cases(table, ignore_versions=ignore_versions)
-    return known.predictions(lambda case, places: 1e6 * case.time_s(known.sizes[places, 0]))
+    return known.predictions(
+        lambda case, places: 1e6 * case.time_s(known.sizes[places, 0], case.machine(fitted))
+    )
 
 
 def library_of(row: Row) -> str:

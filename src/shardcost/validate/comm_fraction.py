@@ -15,11 +15,13 @@ from typing import Any, Final
 from shardcost.cluster import Cluster
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.estimate.ledger import PassParts
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.serving import Engine, under_load
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.layout import Layout
+from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.software import Software
 from shardcost.validate.inference import known_model
 from shardcost.validate.predictions import Predictions, by_row, whole_cell
@@ -34,17 +36,20 @@ _MULTIMEM: Final = "tokenweave"
 """Runs whose all-reduces ran by multimem instructions."""
 
 
-def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+def predictions(
+    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
+) -> Predictions:
     """Return the predicted share of every row, in percent."""
     del ignore_versions  # rows name no versions
-    return by_row(table, lambda row: _PERCENT * share_of(row))
+    return by_row(table, lambda row: _PERCENT * share_of(row, fitted))
 
 
-def share_of(row: Row) -> float:
+def share_of(row: Row, fitted: Fitted = CATALOG) -> float:
     """Return the share of communication in one row's time."""
     if row["phase"].startswith("training"):
         raise BadValueError("phase", row["phase"], "of a run whose batch and sequence are stated")
-    machine = _machine(row["gpu"])
+    software = _software(row)
+    machine = machine_of(cluster_of(row["gpu"]), software, fitted)
     tp = whole_cell(row, "tp")
     product = _PRODUCT.fullmatch(row["model"])
     if product:
@@ -53,7 +58,7 @@ def share_of(row: Row) -> float:
         known_model(_shape_name(row["model"])),
         machine,
         Layout(tp=tp),
-        _software(row),
+        software,
         "fp8" if "FP8" in row["model"] else "bf16",
     )
     lengths = _LENGTHS.fullmatch(row["phase"])
@@ -74,8 +79,8 @@ def _share(found: Estimate, row: Row) -> float:
 def _comm_and_whole(found: Estimate, row: Row) -> tuple[Any, Any]:
     """Return the seconds of communication, and of all; of one layer where the row is of one."""
     if "layer" in row["model"].split():
-        layer = found.work.layer.forward
-        return layer.exposed_s["tp"], layer.device_s
+        layer = PassParts.of(found.ledger.shares, "forward")
+        return layer.exposed_s["tp"], layer.time.device_s
     return found.exposed_s["tp"], found.time_s
 
 
@@ -88,14 +93,14 @@ def _under_load(engine: Engine, row: Row, prompt_tokens: int, output_tokens: int
     return float(comm / (passes * prefill_all + output_tokens * step_all))
 
 
-def _beside_product(found: re.Match[str], machine: Cluster, tp: int, tokens: int) -> float:
+def _beside_product(found: re.Match[str], machine: Machine, tp: int, tokens: int) -> float:
     """Return the share of a collective that feeds a product, or follows it."""
     hidden, width = int(found[1]), int(found[2])
     gathers = found[3] == "AG+GEMM"
     m, n, k = (tokens, width // tp, hidden) if gathers else (tokens, hidden, width // tp)
     name = "all_gather" if gathers else "reduce_scatter"
     comm = collective_time(name, 2 * tokens * hidden, machine, tp).time_s
-    return float(comm / (comm + gemm_time_s(machine.device, "bf16", m, n, k)))
+    return float(comm / (comm + gemm_time_s(machine.kernels, "bf16", m, n, k)))
 
 
 def _shape_name(name: str) -> str:
@@ -103,7 +108,8 @@ def _shape_name(name: str) -> str:
 
 
 @cache
-def _machine(gpu: str) -> Cluster:
+def cluster_of(gpu: str) -> Cluster:
+    """Return the cluster of the catalog that has a device."""
     name = next((found for start, found in _MACHINES if gpu.startswith(start)), None)
     if name is None:
         raise UnknownNameError("gpu", gpu, [start for start, _ in _MACHINES])

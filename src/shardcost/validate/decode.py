@@ -19,9 +19,10 @@ from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.attention import decode_time_s
 from shardcost.kernels.elementwise import elementwise_time_s
+from shardcost.machine import CATALOG, Fitted
 from shardcost.program.operations import AttentionCore, Elementwise, Operations
 from shardcost.validate.attention import FLASH_DECODE
-from shardcost.validate.layers import busy_of, machine, passes_of
+from shardcost.validate.layers import machine, pass_time, passes_of
 from shardcost.validate.predictions import Predictions, by_row, whole_cell
 from shardcost.workload import Decode
 
@@ -40,13 +41,15 @@ _ONE_LAYER: Final = (
 """Rows alike in these are parts of one layer."""
 
 
-def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+def predictions(
+    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
+) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
     del ignore_versions  # one set of constants per device
-    return by_row(table, time_us)
+    return by_row(table, lambda row: time_us(row, fitted))
 
 
-def time_us(row: Row) -> float:
+def time_us(row: Row, fitted: Fitted = CATALOG) -> float:
     """Return the predicted time of one row's part, in microseconds."""
     part = row["part"]
     if part not in TIMES:
@@ -54,17 +57,17 @@ def time_us(row: Row) -> float:
     context = whole_cell(row, "context") if part == ATTENTION else 1
     workload = Decode(batch=whole_cell(row, "batch"), context_tokens=context)
     operations = passes_of(row, workload).forward
-    device = machine(row["gpu"]).device
+    on = machine(row["gpu"], fitted)
     if part == ATTENTION:
         core = next(op for op in operations if isinstance(op, AttentionCore))
         shape = (core.batch, context, core.heads, core.kv_heads, core.head_dim)
-        return 1e6 * float(decode_time_s(device, core.dtype, *shape, section=FLASH_DECODE))
+        return 1e6 * float(decode_time_s(on.kernels, core.dtype, *shape, section=FLASH_DECODE))
     if part == _NORM:
         norm = next(op for op in operations if isinstance(op, Elementwise) and op.name == "norm")
         width = whole_cell(row, "hidden")
-        return 1e6 * float(elementwise_time_s(device, norm.bytes_moved, row_elements=width))
+        return 1e6 * float(elementwise_time_s(on.kernels, norm.bytes_moved, row_elements=width))
     product: Operations = tuple(op for op in operations if _PRODUCT + op.name == part)
-    return 1e6 * float(busy_of(row["gpu"], product).device_s)
+    return 1e6 * float(pass_time(on, product).device_s)
 
 
 def layer_sums(table: Table, times: Floats) -> Floats:

@@ -11,7 +11,8 @@ from typing import Final
 from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.elementwise import elementwise_time_s
-from shardcost.validate.attention import device_named
+from shardcost.machine import CATALOG, Fitted
+from shardcost.validate.attention import kernels_of
 from shardcost.validate.predictions import Predictions, by_row, whole_cell
 
 MEASURED: Final = "time_us"
@@ -19,16 +20,19 @@ ARRAYS_MOVED: Final = {"copy": 2, "add_inplace": 3}
 """Arrays that an operation reads and writes: ``x += y`` reads two and writes one."""
 
 
-def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:  # noqa: ARG001
+def predictions(
+    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
+) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    return by_row(table, _time_us)
+    del ignore_versions  # one set of constants per device
+    return by_row(table, lambda row: _time_us(row, fitted))
 
 
-def _time_us(row: Row) -> float:
+def _time_us(row: Row, fitted: Fitted) -> float:
     if row["op"] not in ARRAYS_MOVED:
         raise UnknownNameError("op", row["op"], ARRAYS_MOVED)
     moved = ARRAYS_MOVED[row["op"]] * whole_cell(row, "bytes")
-    return 1e6 * float(elementwise_time_s(device_named(row["gpu"]), moved))
+    return 1e6 * float(elementwise_time_s(kernels_of(row["gpu"], fitted), moved))
 
 
 DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {}

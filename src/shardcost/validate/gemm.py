@@ -7,6 +7,7 @@ device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -15,8 +16,8 @@ import numpy as np
 from shardcost.cluster import Cluster, Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.constants import section_measured_with
-from shardcost.kernels.gemm import gemm_section, gemm_time_s
+from shardcost.kernels.gemm import gemm_time_s
+from shardcost.machine import CATALOG, Fitted, KernelConstants, machine_of
 from shardcost.validate.predictions import Cases, Floats, Predictions, cases_of, whole_cell
 
 MEASURED: Final = "time_us"
@@ -36,6 +37,11 @@ class GemmCase(NamedTuple):
     dtype: str
     software: str = ""
     """Whose kernels were measured, where that matters."""
+
+    def kernels(self, fitted: Fitted = CATALOG) -> KernelConstants:
+        """Return the constants by which its GEMMs run."""
+        constants = machine_of(Cluster.named(self.gpu), fitted=fitted).kernels
+        return replace(constants, narrow_measured_with=self.software or None)
 
 
 @cache
@@ -57,20 +63,15 @@ def cases(
     return cases_of(table, case_of or _case, sizes_of, len(columns))
 
 
-def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+def predictions(
+    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
+) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
     del ignore_versions  # one set of constants per device and format
     known = cases(table)
 
     def predict(case: GemmCase, places: list[int]) -> Floats:
-        device = device_of(case.gpu)
-        constants = None
-        if case.software:
-            name = gemm_section(device, case.dtype).name
-            constants = section_measured_with("gemm", device, case.software, name)
-        time_s: Floats = gemm_time_s(
-            device, case.dtype, *known.sizes[places].T, constants=constants
-        )
+        time_s: Floats = gemm_time_s(case.kernels(fitted), case.dtype, *known.sizes[places].T)
         return 1e6 * time_s
 
     return known.predictions(predict)

@@ -22,6 +22,7 @@ from shardcost.errors import UnknownNameError
 from shardcost.estimate.serving import Engine, generation, under_load
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
+from shardcost.machine import CATALOG, Fitted, machine_of
 from shardcost.model import Attention, Block, Experts, FeedForward, Model
 from shardcost.software import Software
 from shardcost.validate.predictions import Floats, Predictions, cases_of, whole_cell
@@ -75,12 +76,14 @@ class InferenceCase(NamedTuple):
     figure: str
 
 
-def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+def predictions(
+    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
+) -> Predictions:
     """Return the prediction of every row, in the row's own unit."""
     del ignore_versions  # an engine's constants are those of all its versions
     rows = list(table.records())
     return cases_of(table, case_of).predictions(
-        lambda case, places: figures(case, [rows[i] for i in places])
+        lambda case, places: figures(case, [rows[i] for i in places], fitted)
     )
 
 
@@ -104,9 +107,10 @@ def case_of(row: Row) -> InferenceCase:
     )
 
 
-def figures(case: InferenceCase, rows: Sequence[Row]) -> Floats:
+def figures(case: InferenceCase, rows: Sequence[Row], fitted: Fitted = CATALOG) -> Floats:
     """Return the figures of the rows of one case."""
-    engine = Engine(*case[:5], _cache_dtype(case))
+    machine = machine_of(case.cluster, case.software, fitted)
+    engine = Engine(case.model, machine, *case[2:5], _cache_dtype(case))
     if case.software.name == "tokenweave" and case.figure.startswith(_PREFILL):
         metric = case.figure.removeprefix("static ")
         return np.asarray(_MS * prefill_s(engine, metric, _counts(rows, "isl")), dtype=float)

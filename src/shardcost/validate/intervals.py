@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from shardcost.catalog.errors import Facts, residuals_like
+from shardcost.cluster import Cluster
 from shardcost.collectives import interval as of_collectives
 from shardcost.collectives.library_time import collective_time
 from shardcost.dtypes import BITS
@@ -21,8 +22,8 @@ from shardcost.errors import ShardcostError
 from shardcost.estimate import interval as of_runs
 from shardcost.estimate.interval import OTHER_SOFTWARE, kernel_standing, links_of, standing_of
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.constants import Section, section_measured_with, section_of
-from shardcost.kernels.gemm import gemm_section
+from shardcost.machine import CATALOG, Fitted, Machine, machine_of
+from shardcost.machine.kernels import Section
 from shardcost.validate import (
     attention,
     collectives,
@@ -41,7 +42,11 @@ _CONVERTING: Final = "trtllm"
 
 
 def facts_of_rows(
-    table: Table, predicted: Iterable[bool] | None = None, *, ignore_versions: bool = False
+    table: Table,
+    predicted: Iterable[bool] | None = None,
+    *,
+    ignore_versions: bool = False,
+    fitted: Fitted = CATALOG,
 ) -> list[Facts]:
     """Return the facts of every row of a table; none of rows that cannot be predicted.
 
@@ -49,40 +54,44 @@ def facts_of_rows(
         table: What was measured.
         predicted: Which rows can be, where that is known.
         ignore_versions: Predict every row by a library's newest version.
+        fitted: The constants that rows are predicted by.
     """
     if table.kind == "collectives":
-        return _of_collectives(table, ignore_versions=ignore_versions)
+        return _of_collectives(table, fitted, ignore_versions=ignore_versions)
     if table.kind == "gemm":
-        return _of_gemms(table)
+        return _of_gemms(table, fitted)
     of = _FACTS[table.kind]
     found: list[Facts] = []
     wanted = [True] * table.rows if predicted is None else predicted
     for row, is_wanted in zip(table.records(), wanted, strict=True):
         try:
-            found.append(of(row) if is_wanted else {})
+            found.append(of(row, fitted) if is_wanted else {})
         except ShardcostError:
             found.append({})
     return found
 
 
 def factors_of_rows(
-    table: Table, predicted: Iterable[bool] | None = None, *, ignore_versions: bool = False
+    table: Table,
+    predicted: Iterable[bool] | None = None,
+    *,
+    ignore_versions: bool = False,
+    fitted: Fitted = CATALOG,
 ) -> tuple[Floats, Floats]:
     """Return what predictions are times at the low and at the high end of their 90 % intervals."""
-    every = facts_of_rows(table, predicted, ignore_versions=ignore_versions)
+    every = facts_of_rows(table, predicted, ignore_versions=ignore_versions, fitted=fitted)
     ends = [residuals_like(table.kind, **facts)[:2] for facts in every]
     low, high = np.exp(np.array(ends, dtype=np.float64).reshape(-1, 2).T)
     return low, high
 
 
-def _of_collectives(table: Table, *, ignore_versions: bool) -> list[Facts]:
+def _of_collectives(table: Table, fitted: Fitted, *, ignore_versions: bool) -> list[Facts]:
     found: list[Facts] = [{}] * table.rows
     cases = collectives.cases(table, ignore_versions=ignore_versions)
     for case, places in cases.rows.items():
         try:
-            for place, facts in zip(
-                places, facts_of_collective(case, cases.sizes[places, 0]), strict=True
-            ):
+            every = facts_of_collective(case, cases.sizes[places, 0], case.machine(fitted))
+            for place, facts in zip(places, every, strict=True):
                 found[place] = facts
         except ShardcostError:
             continue
@@ -90,18 +99,17 @@ def _of_collectives(table: Table, *, ignore_versions: bool) -> list[Facts]:
 
 
 def facts_of_collective(
-    case: collectives.CollectiveCase, sizes: Floats, **constants: object
+    case: collectives.CollectiveCase, sizes: Floats, on: Machine
 ) -> list[Facts]:
-    """Return the facts of a collective at some sizes, by the catalog's constants or those given."""
+    """Return the facts of a collective at some sizes on a machine."""
     result = collective_time(
         case.collective,
         float(sizes[0]),
-        collectives.machine(case.cluster, case.network),
+        on,
         case.gpus,
         case.nodes,
         library=case.library,
         mode=case.mode,
-        **constants,  # type: ignore[arg-type]
     )
     common = of_collectives.facts_of(result)
     if case.single_process:
@@ -110,12 +118,12 @@ def facts_of_collective(
     return [common | {"band": bands[place]} for place in of_collectives.band_of(sizes)]
 
 
-def _of_gemms(table: Table) -> list[Facts]:
+def _of_gemms(table: Table, fitted: Fitted) -> list[Facts]:
     found: list[Facts] = [{}] * table.rows
     cases = gemm.cases(table)
     for case, places in cases.rows.items():
         try:
-            common = _of_gemm(case)
+            common = _of_gemm(case, fitted)
         except ShardcostError:
             continue
         for place in places:
@@ -125,13 +133,11 @@ def _of_gemms(table: Table) -> list[Facts]:
     return found
 
 
-def _of_gemm(case: gemm.GemmCase) -> dict[str, str]:
-    device = gemm.device_of(case.gpu)
-    section = gemm_section(device, case.dtype)
-    if case.software:
-        section = section_measured_with("gemm", device, case.software, section.name)
+def _of_gemm(case: gemm.GemmCase, fitted: Fitted) -> dict[str, str]:
+    on = case.kernels(fitted)
+    section = on.gemm(case.dtype)
     return {
-        "standing": standing_of(section, device),
+        "standing": standing_of(section, on.device),
         "input": _conversion(case, section),
         "format": f"{BITS[case.dtype]:g} bits",
     }
@@ -144,63 +150,65 @@ def _conversion(case: gemm.GemmCase, section: Section) -> str:
     return "converted otherwise" if narrow and with_it != bool(case.software) else "any"
 
 
-def _of_attention(row: Row) -> Facts:
-    device = attention.device_named(row["gpu"])
+def _of_attention(row: Row, fitted: Fitted) -> Facts:
+    on = attention.kernels_of(row["gpu"], fitted)
     return {
-        "standing": standing_of(section_of("attention", device, row["phase"]), device),
+        "standing": standing_of(on.section("attention", row["phase"]), on.device),
         "phase": row["phase"],
         "context": attention.context_band(row),
     }
 
 
-def _of_elementwise(row: Row) -> Facts:
-    device = attention.device_named(row["gpu"])
+def _of_elementwise(row: Row, fitted: Fitted) -> Facts:
+    on = attention.kernels_of(row["gpu"], fitted)
     size = "up to 1 MiB" if whole_cell(row, "bytes") <= _SMALL_BYTES else "above 1 MiB"
     return {
-        "standing": standing_of(section_of("elementwise", device, "elementwise"), device),
+        "standing": standing_of(on.section("elementwise", "elementwise"), on.device),
         "size": size,
     }
 
 
-def _of_layer(row: Row) -> Facts:
-    device = attention.device_named(row["gpu"])
-    return {"standing": kernel_standing(device, "bf16"), "pass": row["pass"]}
+def _of_layer(row: Row, fitted: Fitted) -> Facts:
+    on = machine_of(Cluster.named(row["gpu"]), fitted=fitted)
+    return {"standing": kernel_standing(on, "bf16"), "pass": row["pass"]}
 
 
-def _of_decoded(row: Row) -> Facts:
-    device = attention.device_named(row["gpu"])
+def _of_decoded(row: Row, fitted: Fitted) -> Facts:
+    on = attention.kernels_of(row["gpu"], fitted)
     part = row["part"].partition(":")[0]
-    sections = {
-        "gemm": lambda: gemm_section(device, "bf16"),
-        "attention": lambda: section_of("attention", device, attention.FLASH_DECODE),
-    }
-    section = sections.get(part, lambda: section_of("elementwise", device, "elementwise"))()
-    return {"standing": standing_of(section, device), "part": part}
+    if part == "gemm":
+        section = on.gemm("bf16")
+    elif part == "attention":
+        section = on.section("attention", attention.FLASH_DECODE)
+    else:
+        section = on.section("elementwise", "elementwise")
+    return {"standing": standing_of(section, on.device), "part": part}
 
 
-def _of_overlap(row: Row) -> Facts:
-    device = gemm.device_of(row["gpu"])
-    return {"standing": standing_of(section_of("gemm", device, "sharing"), device)}
+def _of_overlap(row: Row, fitted: Fitted) -> Facts:
+    on = attention.kernels_of(row["gpu"], fitted)
+    return {"standing": standing_of(on.section("gemm", "sharing"), on.device)}
 
 
-def _of_operator(row: Row) -> Facts:
+def _of_operator(row: Row, fitted: Fitted) -> Facts:
     cluster = layer_ops.cluster_of(row["gpu"])
+    on = machine_of(cluster, fitted=fitted)
     kind = layer_ops.kind(row)
     return {
-        "standing": kernel_standing(cluster.device, row.get("dtype") or "bf16"),
+        "standing": kernel_standing(on, row.get("dtype") or "bf16"),
         "operator": kind,
         "links": links_of(cluster) if kind in {"collective", "both"} else "any",
     }
 
 
-def _of_memory(row: Row) -> Facts:
+def _of_memory(row: Row, _: Fitted) -> Facts:
     return {"pipeline": "several stages" if whole_cell(row, "pp") > 1 else "one stage"}
 
 
-def _of_training(row: Row) -> Facts:
+def _of_training(row: Row, fitted: Fitted) -> Facts:
     software, stated = training.software_of(row).name, row.get("framework", "")
     return of_runs.facts_of_training(
-        training.machine(row),
+        machine_of(training.machine(row), fitted=fitted),
         software if _is_named(software, stated) else OTHER_SOFTWARE,
         training.layout_of(row),
         training.train_of(row).dtype,
@@ -223,11 +231,11 @@ _NAMES: Final = (
 """How the name of a software begins, and words by one of which tables call it."""
 
 
-def _of_inference(row: Row) -> Facts:
+def _of_inference(row: Row, fitted: Fitted) -> Facts:
     case = inference.case_of(row)
     software = case.software.name
     return of_runs.facts_of_inference(
-        case.cluster,
+        machine_of(case.cluster, fitted=fitted),
         software if _is_named(software, row["engine"]) else OTHER_SOFTWARE,
         case.layout,
         case.dtype,
@@ -235,12 +243,13 @@ def _of_inference(row: Row) -> Facts:
     )
 
 
-def _of_share(row: Row) -> Facts:
-    cluster = comm_fraction._machine(row["gpu"])
-    return {"standing": kernel_standing(cluster.device, "bf16"), "links": links_of(cluster)}
+def _of_share(row: Row, fitted: Fitted) -> Facts:
+    cluster = comm_fraction.cluster_of(row["gpu"])
+    standing = kernel_standing(machine_of(cluster, fitted=fitted), "bf16")
+    return {"standing": standing, "links": links_of(cluster)}
 
 
-_FACTS: Final[Mapping[str, Callable[[Row], Facts]]] = {
+_FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "attention": _of_attention,
     "elementwise": _of_elementwise,
     "layers": _of_layer,

@@ -18,16 +18,16 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
-from shardcost.cluster import Cluster, Device
+from shardcost.cluster import Cluster
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.constants import section_of
 from shardcost.kernels.elementwise import elementwise_time_s, launch_s
 from shardcost.kernels.gemm import gemm_time_s
+from shardcost.machine import CATALOG, Fitted, KernelConstants, Machine, machine_of
 from shardcost.memory.parameters import heads_per_rank
 from shardcost.model import Attention
-from shardcost.validate.layers import busy_of, machine, model_of, passes_of
+from shardcost.validate.layers import model_of, pass_time, passes_of, torch
 from shardcost.validate.predictions import Predictions, by_row, whole_cell
 from shardcost.workload import Prefill
 
@@ -105,13 +105,15 @@ _SUM_ARRAYS, _NORM_ARRAYS = 3, 4
 """A sum reads two arrays and writes one; fused with a norm it writes the normalised one too."""
 
 
-def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+def predictions(
+    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
+) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
     del ignore_versions  # each operator by the newest constants
-    return by_row(table, lambda row: 1e6 * time_s(row))
+    return by_row(table, lambda row: 1e6 * time_s(row, fitted))
 
 
-def time_s(row: Row) -> float:
+def time_s(row: Row, fitted: Fitted = CATALOG) -> float:
     """Return the predicted time of one row's operator, in seconds."""
     op = row["op"]
     found = next((predict for known, predict in _KINDS if known(op)), None)
@@ -119,21 +121,21 @@ def time_s(row: Row) -> float:
         raise UnknownNameError("phase", row["phase"], ("forward",))
     if found is None:
         raise UnknownNameError("op", op, (*PRODUCTS, *ROW_KERNELS, *CALLS))
-    return found(row)
+    return found(row, machine_of(cluster_of(row["gpu"]), torch(), fitted))
 
 
-def row_kernel_time_s(device: Device, kernel: str, width: float, moved_bytes: float) -> float:
+def row_kernel_time_s(on: KernelConstants, kernel: str, width: float, moved_bytes: float) -> float:
     """Return the seconds of a kernel with one block for each row.
 
     Args:
-        device: What it runs on.
+        on: The constants of the device that it runs on.
         kernel: Its section of constants.
         width: Elements of a row.
         moved_bytes: What all rows read and write.
     """
-    table = section_of("elementwise", device, kernel).constants
+    table = on.section("elementwise", kernel).constants
     walk_s = 1e-9 * table["row_ns_per_element"] * width
-    memory_s = moved_bytes / (table["memory_share"] * float(device.memory_bytes_per_s))
+    memory_s = moved_bytes / (table["memory_share"] * float(on.device.memory_bytes_per_s))
     return float(1e-6 * table["latency_us"] + max(walk_s, memory_s))
 
 
@@ -147,65 +149,63 @@ def cluster_of(gpu: str) -> Cluster:
     chip = gpu.partition(" ")[0]
     for form in _FORMS:
         try:
-            return machine(form.format(chip))
+            return Cluster.named(form.format(chip))
         except UnknownNameError:
             continue
     raise UnknownNameError("gpu", gpu, ())
 
 
-def _product_s(row: Row) -> float:
+def _product_s(row: Row, on: Machine) -> float:
     tokens = whole_cell(row, "tokens")
     workload = Prefill(batch=1, prompt_tokens=tokens, dtype=row["dtype"])
     name = PRODUCTS[row["op"]]
     wanted = tuple(op for op in passes_of(row, workload).forward if op.name == name)
-    return float(busy_of(cluster_of(row["gpu"]).name, wanted).device_s)
+    return float(pass_time(on, wanted).device_s)
 
 
-def _row_kernel_s(row: Row) -> float:
+def _row_kernel_s(row: Row, on: Machine) -> float:
     kernel = ROW_KERNELS[row["op"]]
     width = kernel.width(row)
     moved = kernel.arrays * whole_cell(row, "tokens") * width * _ELEMENT_BYTES
-    return row_kernel_time_s(cluster_of(row["gpu"]).device, kernel.section, width, moved)
+    return row_kernel_time_s(on.kernels, kernel.section, width, moved)
 
 
-def _sum_s(row: Row) -> float:
-    return float(elementwise_time_s(cluster_of(row["gpu"]).device, _SUM_ARRAYS * _array_bytes(row)))
+def _sum_s(row: Row, on: Machine) -> float:
+    return float(elementwise_time_s(on.kernels, _SUM_ARRAYS * _array_bytes(row)))
 
 
-def _norm_s(row: Row) -> float:
+def _norm_s(row: Row, on: Machine) -> float:
     """Return the norm of a sum: of all tokens, or of one rank's part of them."""
     share = whole_cell(row, "tp") if row["op"] == "partial_rms_norm" else 1
     moved = _NORM_ARRAYS * _array_bytes(row) / share
-    device = cluster_of(row["gpu"]).device
-    return float(elementwise_time_s(device, moved, row_elements=whole_cell(row, "hidden")))
+    return float(elementwise_time_s(on.kernels, moved, row_elements=whole_cell(row, "hidden")))
 
 
 def _array_bytes(row: Row) -> float:
     return whole_cell(row, "tokens") * whole_cell(row, "hidden") * _ELEMENT_BYTES
 
 
-def _call_s(row: Row) -> float:
-    return _collective_s(row, CALLS[row["op"]], whole_cell(row, "msg_bytes"))
+def _call_s(row: Row, on: Machine) -> float:
+    return _collective_s(row, on, CALLS[row["op"]], whole_cell(row, "msg_bytes"))
 
 
-def _collective_s(row: Row, call: _Call, size_bytes: float) -> float:
-    cluster, ranks = cluster_of(row["gpu"]), whole_cell(row, "tp")
-    found = collective_time(call.collective, size_bytes, cluster, ranks, library=call.library)
-    start_s = float(launch_s(cluster.device, 1, "eager")) if call.eager else 0.0
+def _collective_s(row: Row, on: Machine, call: _Call, size_bytes: float) -> float:
+    ranks = whole_cell(row, "tp")
+    found = collective_time(call.collective, size_bytes, on, ranks, library=call.library)
+    start_s = float(launch_s(on.kernels, 1, "eager")) if call.eager else 0.0
     return float(found.time_s) + start_s
 
 
-def _half_s(row: Row) -> float:
+def _half_s(row: Row, on: Machine) -> float:
     """Return one half of a feed-forward part: its product, its collective, or both in turn."""
     half, _, part = row["op"].partition(":")
     tokens, hidden, inner = whole_cell(row, "tokens"), whole_cell(row, "hidden"), _inner(row)
     n, k = (inner, hidden) if half == _GATHERED else (hidden, inner)
     collective = "all_gather" if half == _GATHERED else "reduce_scatter"
-    device = cluster_of(row["gpu"]).device
-    product_s = float(gemm_time_s(device, row["dtype"], tokens, n, k))
+    product_s = float(gemm_time_s(on.kernels, row["dtype"], tokens, n, k))
     if part == "gemm":
         return product_s
-    comm_s = _collective_s(row, _Call(collective, "nccl"), _array_bytes(row))
+    comm_s = _collective_s(row, on, _Call(collective, "nccl"), _array_bytes(row))
     if part == "comm":
         return comm_s
     if part == "total_no_overlap":
@@ -214,7 +214,7 @@ def _half_s(row: Row) -> float:
     raise UnknownNameError("op", row["op"], ("gemm", "comm", "total_no_overlap"))
 
 
-_KINDS: Final[tuple[tuple[Callable[[str], bool], Callable[[Row], float]], ...]] = (
+_KINDS: Final[tuple[tuple[Callable[[str], bool], Callable[[Row, Machine], float]], ...]] = (
     (lambda op: op in PRODUCTS, _product_s),
     (lambda op: op in ROW_KERNELS, _row_kernel_s),
     (lambda op: op in CALLS, _call_s),

@@ -16,10 +16,11 @@ from typing import Final
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.estimate.busy import NOTHING_BESIDE, Busy, busy
-from shardcost.estimate.price import Prices
+from shardcost.estimate.ledger import PassTime, piece_of
+from shardcost.estimate.price import Prices, places
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
+from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.program.feasibility import check_feasible
 from shardcost.program.layer import layer
@@ -37,13 +38,15 @@ _VOCABULARY: Final = 1
 """A layer by itself has neither embedding nor head."""
 
 
-def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+def predictions(
+    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
+) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
     del ignore_versions  # one set of constants per device
-    return by_row(table, time_us)
+    return by_row(table, lambda row: time_us(row, fitted))
 
 
-def time_us(row: Row) -> float:
+def time_us(row: Row, fitted: Fitted = CATALOG) -> float:
     """Return the predicted time of one row's pass, in microseconds."""
     direction = row["pass"]
     if direction not in PASSES:
@@ -52,9 +55,9 @@ def time_us(row: Row) -> float:
     workload = Train(global_batch=sequences, sequence_length=whole_cell(row, "seq"))
     passes = passes_of(row, workload, sequences)
     if direction == "forward":
-        return 1e6 * float(busy_of(row["gpu"], passes.forward).device_s)
+        return 1e6 * float(pass_time(machine(row["gpu"], fitted), passes.forward).device_s)
     software = torch()
-    found = busy_of(row["gpu"], passes.backward + passes.weight)
+    found = pass_time(machine(row["gpu"], fitted), passes.backward + passes.weight)
     return 1e6 * float(software.step_overhead_s + found.wall_s(software))
 
 
@@ -99,12 +102,12 @@ def _model(
     )
 
 
-def busy_of(gpu: str, operations: Operations) -> Busy:
+def pass_time(on: Machine, operations: Operations) -> PassTime:
     """Return how long operations take, those left out that the measured layer does not have."""
     kept = tuple(
         op for op in operations if not isinstance(op, Collective) and op.name not in _LEFT_OUT
     )
-    return busy(kept, _prices(gpu).of(kept), torch(), NOTHING_BESIDE)
+    return piece_of("layer", Passes(kept), Prices(on, places(Layout())), torch()).forward
 
 
 @cache
@@ -113,15 +116,9 @@ def torch() -> Software:
     return Software.named("torch")
 
 
-@cache
-def _prices(gpu: str) -> Prices:
-    return Prices(machine(gpu), torch(), {})
-
-
-@cache
-def machine(gpu: str) -> Cluster:
-    """Return the cluster of the catalog that has a device."""
-    return Cluster.named(gpu)
+def machine(gpu: str, fitted: Fitted = CATALOG) -> Machine:
+    """Return the machine of the catalog that has a device."""
+    return machine_of(Cluster.named(gpu), torch(), fitted)
 
 
 def tokens(row: Row) -> str:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.formats.tables import Row, Table, number
 from shardcost.layout import Layout
+from shardcost.machine import CATALOG, Fitted
 from shardcost.memory import Memory, MemoryPolicy, memory_of
 from shardcost.memory.policy import habits_named
 from shardcost.model import Attention, Block, FeedForward, Model
@@ -46,16 +47,21 @@ _YES_NO: Final = {"True": True, "1": True, "False": False, "0": False}
 
 
 def predictions(
-    table: Table, *, ignore_versions: bool = False, policy: MemoryPolicy | None = None
+    table: Table,
+    *,
+    ignore_versions: bool = False,
+    fitted: Fitted = CATALOG,
+    policy: MemoryPolicy | None = None,
 ) -> Predictions:
     """Return the GiB that the first stage of every run has allocated between two steps.
 
     Args:
         table: The runs.
         ignore_versions: Not used: no row speaks of a version.
+        fitted: Not used either.
         policy: How the framework treats memory; by default what the catalog has on it.
     """
-    del ignore_versions
+    del ignore_versions, fitted  # memory rests on no measured times
     return by_row(table, lambda row: _allocated_bytes(memory_of_row(row, policy)) / _GIB)
 
 

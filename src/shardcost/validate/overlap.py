@@ -11,8 +11,9 @@ from typing import Final
 
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
+from shardcost.machine import CATALOG, Fitted
 from shardcost.validate import gemm
-from shardcost.validate.gemm import GemmCase, device_of, m_band
+from shardcost.validate.gemm import GemmCase, m_band
 from shardcost.validate.predictions import Cases, Floats, Predictions
 
 MEASURED: Final = "gemm_us_overlapped"
@@ -25,18 +26,18 @@ def cases(table: Table) -> Cases[GemmCase]:
     return gemm.cases(table, ("m", "n", "k", "ctas"), lambda row: GemmCase(row["gpu"], _DTYPE))
 
 
-def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+def predictions(
+    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
+) -> Predictions:
     """Return the predicted time of every row's GEMM, in microseconds."""
     del ignore_versions  # one set of constants per device and format
     known = cases(table)
 
     def predict(case: GemmCase, places: list[int]) -> Floats:
         m, n, k, taken = known.sizes[places].T
-        device = device_of(case.gpu)
-        lost = copy_bytes_per_s(device, taken)
-        time_s: Floats = gemm_time_s(
-            device, case.dtype, m, n, k, sms_taken=taken, memory_taken=lost
-        )
+        on = case.kernels(fitted)
+        lost = copy_bytes_per_s(on, taken)
+        time_s: Floats = gemm_time_s(on, case.dtype, m, n, k, sms_taken=taken, memory_taken=lost)
         return 1e6 * time_s
 
     return known.predictions(predict)

@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 from shardcost.cluster import Cluster
 from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.group import Group
-from shardcost.collectives.library_time import CollectiveTime, name_and_version
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import FormatError
 from shardcost.formats.tables import VALIDATED, Row, Table, read_table
+from shardcost.machine.libraries import name_and_version
 from shardcost.validate.collectives import MEASURED, CollectiveCase, cases
 
 ROWS: Final = Path(__file__).with_name("rows")

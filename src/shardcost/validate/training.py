@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from math import log2
 from typing import Any, Final, cast
 
@@ -18,12 +18,12 @@ import numpy as np
 from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
 from shardcost.collectives.bounds import bus_factor
-from shardcost.collectives.calibration import Calibration, wire_of
 from shardcost.collectives.library_time import collective_time
-from shardcost.collectives.paths import Wire
 from shardcost.estimate import Estimate, estimate
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
+from shardcost.machine import CATALOG, Fitted, Machine, machine_of
+from shardcost.machine.constants import Calibration, NetworkConstants
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.software import Software
 from shardcost.validate.predictions import Floats, Predictions, by_row, whole_cell
@@ -47,22 +47,19 @@ _SAME_QUESTION: Final = ("dataset", "model", "seq", "gpus", "gbs")
 _FEWEST_LAYOUTS: Final = 3
 
 
-def predictions(table: Table, *, ignore_versions: bool = False) -> Predictions:
+def predictions(
+    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
+) -> Predictions:
     """Return the predicted step time of every row, in seconds."""
     del ignore_versions  # a row does not say which version ran
-    return by_row(table, lambda row: float(estimate_of(row).time_s))
+    return by_row(table, lambda row: float(estimate_of(row, fitted=fitted).time_s))
 
 
-def estimate_of(row: Row, software: Software | None = None) -> Estimate:
+def estimate_of(row: Row, software: Software | None = None, fitted: Fitted = CATALOG) -> Estimate:
     """Return the estimate of one row's run, by its framework or by another."""
-    return estimate(
-        model_of(row),
-        machine(row),
-        layout_of(row),
-        train_of(row),
-        software=software or software_of(row),
-        wire=job_wire(row),
-    )
+    software = software or software_of(row)
+    on = machine_of_row(row, software, fitted)
+    return estimate(model_of(row), on, layout_of(row), train_of(row), software=software)
 
 
 def model_of(row: Row) -> Model:
@@ -122,7 +119,19 @@ def _machine(name: str, network: str, links: int | None = None) -> Cluster:
     return replace(cluster, name=f"{name}_{links}_links", tiers=(*cluster.tiers[:-1], fewer))
 
 
-def job_wire(row: Row) -> Calibration | None:
+def machine_of_row(row: Row, software: Software, fitted: Fitted = CATALOG) -> Machine:
+    """Return the machine of a row's run, its network as fast as the row says it was."""
+    on = machine_of(machine(row), software, fitted)
+    own = _job_network(row, fitted)
+    return on if own is None else _with_network(on, own)
+
+
+@lru_cache(maxsize=64)  # rows of one run share their machine, and so its prices
+def _with_network(on: Machine, own: Calibration) -> Machine:
+    return replace(on, own=(own, *on.own))
+
+
+def _job_network(row: Row, fitted: Fitted) -> Calibration | None:
     """Return what the network did in the run itself, where the row says how fast it was.
 
     A collective over all devices passes the network once for each node, so it tells what one
@@ -135,29 +144,32 @@ def job_wire(row: Row) -> Calibration | None:
     if not rate or machine(row).network is None or gpus <= machine(row).tiers[-1].gpus:
         return None
     collective = "all_reduce" if inside else "all_gather"
-    return _job_wire(machine(row), gpus, collective, round(4 * log2(float(rate))))
+    rate_quarters = round(4 * log2(float(rate)))
+    return _explaining_network(machine(row), fitted, gpus, collective, rate_quarters)
 
 
 @cache
-def _job_wire(
-    cluster: Cluster, gpus: int, collective: str, rate_quarters: int
+def _explaining_network(
+    cluster: Cluster, fitted: Fitted, gpus: int, collective: str, rate_quarters: int
 ) -> Calibration | None:
     """Return the network's constants with the crossing that explains a rate, within 10 %."""
     if cluster.network is None:
         return None
-    usual, size = wire_of(cluster.network), _MEASURED_BYTES[collective]
+    on, size = machine_of(cluster, fitted=fitted), _MEASURED_BYTES[collective]
     wanted_s = size * bus_factor(collective, gpus) / (1e9 * 2 ** (rate_quarters / 4))
 
-    def distance(wire: Calibration) -> float:
-        found = collective_time(collective, size, cluster, gpus, wire=wire)
+    def distance(network: Calibration) -> float:
+        found = collective_time(collective, size, replace(on, own=(network,)), gpus)
         return abs(log2(float(found.time_s) / wanted_s))
 
-    return min((_with_crossing(usual, 2 ** (step / 4)) for step in range(-8, 25)), key=distance)
+    return min(
+        (_with_crossing(on.network, 2 ** (step / 4)) for step in range(-8, 25)), key=distance
+    )
 
 
 def _with_crossing(usual: Calibration, factor: float) -> Calibration:
     """Return a network's constants with each crossing so many times as long."""
-    constants = cast("Wire", usual.constants)
+    constants = cast("NetworkConstants", usual.constants)
     slower = {
         name: factor * getattr(constants, name)
         for name in ("ll_latency_s", "ll128_latency_s", "latency_s")

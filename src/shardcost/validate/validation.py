@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.formats.tables import Row, Table, number
+from shardcost.machine import CATALOG, Fitted
 from shardcost.validate import collectives
 from shardcost.validate.intervals import factors_of_rows
 from shardcost.validate.predictions import Floats, Predictions, reason_of
@@ -90,7 +91,7 @@ class Kind(Protocol):
     DERIVED: Mapping[str, Callable[[Row], str]]
     """Columns that follow from others, of rows that were predicted."""
 
-    def predictions(self, table: Table, *, ignore_versions: bool) -> Predictions:
+    def predictions(self, table: Table, *, ignore_versions: bool, fitted: Fitted) -> Predictions:
         """Return the prediction of every row."""
 
     # A kind may have `extra(table, values, measured)` too: what to report beyond errors.
@@ -101,22 +102,31 @@ def kind_of(table: Table) -> Kind:
     return cast("Kind", import_module(f"shardcost.validate.{table.kind}"))
 
 
-def validate(table: Table, by: Sequence[str] = (), *, ignore_versions: bool = False) -> Validation:
+def validate(
+    table: Table,
+    by: Sequence[str] = (),
+    *,
+    ignore_versions: bool = False,
+    fitted: Fitted = CATALOG,
+) -> Validation:
     """Return the errors of a table's predictions, overall and for each group of rows.
 
     Args:
         table: What was measured.
         by: Columns whose values make a group: of the table, or derived (`columns_of`).
         ignore_versions: Predict every row by a library's newest version.
+        fitted: The constants to predict by.
     """
     _check_columns(table, by)
     kind = kind_of(table)
-    found = kind.predictions(table, ignore_versions=ignore_versions)
+    found = kind.predictions(table, ignore_versions=ignore_versions, fitted=fitted)
     measured, complaints = measurements(table, kind.MEASURED)
     reasons = [first or second for first, second in zip(found.reasons, complaints, strict=True)]
     values = np.where([bool(reason) for reason in reasons], np.nan, found.values)
     errors = 100 * (values / measured - 1)
-    factors = factors_of_rows(table, np.isfinite(values), ignore_versions=ignore_versions)
+    factors = factors_of_rows(
+        table, np.isfinite(values), ignore_versions=ignore_versions, fitted=fitted
+    )
     low, high = (values * each for each in factors)
     inside = (low <= measured) & (measured <= high)
     skipped = Counter(reason for reason in reasons if reason)

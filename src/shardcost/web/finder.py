@@ -79,6 +79,6 @@ def _model_of(config: str) -> Model:
 
 @lru_cache(maxsize=_KEPT)
 def _cluster_of(profile: str, network: str | None) -> Cluster:
-    from shardcost.collectives.calibration import profile_of_text
+    from shardcost.machine.libraries import profile_of_text
 
     return profile_of_text(profile, network)

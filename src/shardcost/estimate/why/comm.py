@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from shardcost.collectives.bounds import bus_factor
 from shardcost.estimate.calls import Asked, Call, times_sent
+from shardcost.estimate.ledger import PassParts
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.why.error import collectives_error, over_time, time_term
 from shardcost.estimate.why.reason import Error, Part, Why, reason, stated_by, total
@@ -188,7 +189,7 @@ def _bytes(asked: Asked, figure: str, group: str) -> Why:
         )
     return total(
         figure,
-        f"Bytes that a rank of a middle stage sends over the {group} group in a step",
+        f"Bytes that a rank sends over the {group} group in a step",
         asked.found.traffic.by_group.get(group, 0.0),
         SENT,
         list(parts.values()),
@@ -206,14 +207,21 @@ def _name_of(asked: Asked, op: Collective) -> str:
 def _ratio(asked: Asked, figure: str) -> Why:
     """Return communication over computation in one layer."""
     found, phase = asked.found, figure.removeprefix(_RATIOS)
-    layer = found.work.layer
-    busy = layer.forward if phase == "forward" else layer.backward + layer.weight
+    phases = ("forward",) if phase == "forward" else ("backward", "weight")
+    parts = [PassParts.of(found.ledger.shares, each) for each in phases]
+    comm: dict[str, float] = {}
+    kinds: dict[str, float] = {}
+    for part in parts:
+        for name, each in part.comm_s.items():
+            comm[name] = comm.get(name, 0.0) + float(each)
+        for name, each in part.compute_s.items():
+            kinds[name] = kinds.get(name, 0.0) + float(each)
     waits = [
-        Term(f"{name}_communication", float(each), "s", "hidden or not")
-        for name, each in busy.comm_s.items()
+        Term(f"{name}_communication", each, "s", "hidden or not")
+        for name, each in comm.items()
         if each
     ]
-    compute = [Term(name, float(each), "s") for name, each in busy.compute_s.items() if each]
+    compute = [Term(name, each, "s") for name, each in kinds.items() if each]
     above = " + ".join(each.name for each in waits) or "0"
     below = " + ".join(each.name for each in compute)
     return reason(

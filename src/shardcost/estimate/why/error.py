@@ -17,7 +17,7 @@ from shardcost.estimate.interval import interval_of, ranges_of, standing_of
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.why.reason import Error, Part, Why, reason, spread
-from shardcost.kernels.constants import KernelShelf, Section
+from shardcost.machine.kernels import KernelTable, Section
 from shardcost.program.operations import Collective
 from shardcost.receipt import Term, in_unit
 from shardcost.units import format_time
@@ -60,7 +60,7 @@ def range_error(found: Estimate, figure: str, unit: str) -> Error:
 
 
 def kernel_error(
-    shelf: KernelShelf,
+    shelf: KernelTable,
     section: Section,
     device: Device,
     value: float,
@@ -99,7 +99,7 @@ def collectives_error(prices: Prices, calls: Sequence[Call], seconds: float) -> 
         op = call.op
         if not isinstance(op, Collective) or op.ranks == 1 or prices.is_multimem(op):
             continue
-        result, _ = prices.asked(op)
+        result = prices.collective(op)
         found = interval_of_collective(result)
         ends[0] += call.times * float(found.low_s)
         ends[1] += call.times * float(found.high_s)

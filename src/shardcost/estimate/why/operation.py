@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from shardcost.catalog.errors import Residuals
-from shardcost.collectives.calibration import Calibration
 from shardcost.collectives.interval import interval_of
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.estimate.calls import Call
@@ -25,7 +24,8 @@ from shardcost.estimate.why.operation_words import (
     some,
 )
 from shardcost.estimate.why.reason import Error, Why, reason, stated_by
-from shardcost.kernels.constants import Section
+from shardcost.machine.constants import Calibration
+from shardcost.machine.kernels import Section
 from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm
 from shardcost.receipt import SENT, Term, identifiers, in_unit
 from shardcost.units import format_percent, format_time
@@ -49,7 +49,7 @@ def operation(found: Estimate, prices: Prices, call: Call) -> Why:
 
 def _product(found: Estimate, prices: Prices, call: Call, op: Gemm) -> Why:
     parts = gemm_taken_apart(prices, op)
-    section, device = parts.section, prices.device
+    section, device = parts.section, prices.machine.cluster.device
     source = _source(section)
     tiles_s = call.alone_s - parts.fixed_s - parts.input_s
     likeliest = (
@@ -86,7 +86,7 @@ _SIZES: Final = {
 
 
 def _attention(found: Estimate, prices: Prices, call: Call, op: AttentionCore) -> Why:
-    device = prices.device
+    device = prices.machine.cluster.device
     section = section_for(prices, "attention", phase_of(op))
     source = _source(section)
     if op.decode:
@@ -129,7 +129,10 @@ def _attention(found: Estimate, prices: Prices, call: Call, op: AttentionCore) -
 
 
 def _pass(found: Estimate, prices: Prices, call: Call, op: Elementwise) -> Why:
-    section, device = section_for(prices, "elementwise", "elementwise"), prices.device
+    section, device = (
+        section_for(prices, "elementwise", "elementwise"),
+        prices.machine.cluster.device,
+    )
     source = _source(section)
     table = section.constants
     memory = stated_by(found.cluster, "device.memory_bytes_per_s")
@@ -156,7 +159,8 @@ def _collective(found: Estimate, prices: Prices, call: Call, op: Collective) -> 
         meaning = "an engine's start, and NCCL's in-switch algorithm for the bytes"
         terms = [Term("multimem", call.alone_s, "s", meaning), size, ranks]
         return _one(call, "multimem", terms, None, words, found)
-    result, notes = prices.asked(op)
+    result = prices.collective(op)
+    notes = result.notes
     expression, terms = path_formula(result)
     median = result.calibrations[0].fit.median_pct if result.calibrations else None
     interval = interval_of(result)

@@ -10,8 +10,8 @@ from shardcost.estimate.calls import Call, times_sent
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.why.reason import brief
-from shardcost.kernels.constants import KernelShelf, Section, section_of
-from shardcost.kernels.gemm import Parts, gemm_parts, gemm_section
+from shardcost.kernels.gemm import Parts, gemm_parts
+from shardcost.machine.kernels import KernelTable, Section
 from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Operation
 from shardcost.receipt import flop
 from shardcost.units import (
@@ -88,7 +88,7 @@ def collective_in_words(found: Estimate, prices: Prices, op: Collective, seconds
             f" multimem instructions: {format_time(seconds)}: an engine's multicast kernel"
             " starts, NCCL's in-switch algorithm carries the bytes; nothing is fitted to it"
         )
-    result, _ = prices.asked(op)
+    result = prices.collective(op)
     nodes = f" on {result.group.nodes} nodes" if result.group.nodes > 1 else ""
     sources = "; ".join(
         f"{each.library} on {each.system} {brief(each.source())}" for each in result.calibrations
@@ -106,18 +106,16 @@ def collective_in_words(found: Estimate, prices: Prices, op: Collective, seconds
 def gemm_taken_apart(prices: Prices, op: Gemm) -> Parts:
     """Return a product's likeliest tiles and what they take, by the constants that price it."""
     sizes = (round(each) for each in (op.m, op.n, op.k))
-    section = section_for(prices, "gemm", op.dtype)
-    return gemm_parts(prices.device, op.dtype, *sizes, batch=round(op.batch), constants=section)
+    return gemm_parts(prices.machine.kernels, op.dtype, *sizes, batch=round(op.batch))
 
 
-def section_for(prices: Prices, shelf: KernelShelf, name: str) -> Section:
+def section_for(prices: Prices, shelf: KernelTable, name: str) -> Section:
     """Return the constants that price a kernel: the software's own, else the device's."""
-    if shelf == "gemm":
-        return prices.own_gemm(name) or gemm_section(prices.device, name)
-    return prices.own(shelf, name) or section_of(shelf, prices.device, name)
+    kernels = prices.machine.kernels
+    return kernels.gemm(name) if shelf == "gemm" else kernels.section(shelf, name)
 
 
-def section_of_call(prices: Prices, call: Call) -> tuple[KernelShelf, Section, dict[str, str]]:
+def section_of_call(prices: Prices, call: Call) -> tuple[KernelTable, Section, dict[str, str]]:
     """Return the shelf and the constants of a kernel, and what rows like it have in common."""
     op = call.op
     if isinstance(op, Gemm):

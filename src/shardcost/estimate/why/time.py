@@ -6,18 +6,16 @@ from typing import Any, Final
 
 from shardcost.arrays import largest
 from shardcost.catalog.errors import CONFIDENCE_PCT
-from shardcost.estimate.calls import Asked, pace_of
+from shardcost.estimate.calls import Asked
 from shardcost.estimate.interval import interval_of, residuals_of
 from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, Estimate
-from shardcost.estimate.totals import forward_pass, forward_sends_s, tensor_collectives
 from shardcost.estimate.why.comm import exposed, summed
 from shardcost.estimate.why.error import kernel_error, run_error, time_part, time_term
 from shardcost.estimate.why.operation_words import section_of_call
 from shardcost.estimate.why.reason import Part, Why, reason, total
-from shardcost.estimate.work import step_work
 from shardcost.program.operations import AttentionCore, Elementwise, Gemm
 from shardcost.receipt import Term
-from shardcost.schedule.step import StepTime, step_time
+from shardcost.schedule.step import StepTime
 from shardcost.schedule.work import Stage, StepWork
 from shardcost.units import format_time
 from shardcost.workload import Train
@@ -72,8 +70,7 @@ def end_of_interval(found: Estimate, figure: str) -> Why:
 
 def step(found: Estimate) -> tuple[StepWork, StepTime]:
     """Return the work of a training step, and its time by parts."""
-    work = step_work(found.program, found.work)
-    return work, step_time(work, found.layout.schedule)
+    return found.ledger.step_work, found.ledger.step_time
 
 
 def step_in_words(each: StepTime) -> str:
@@ -97,11 +94,11 @@ def step_in_words(each: StepTime) -> str:
 
 def serving_in_words(found: Estimate) -> str:
     """Return how a pass adds up: layers, both ends, sends, overhead."""
-    work, software = found.work, found.software
-    ends = work.first.forward.device_s + work.last.forward.device_s
+    ledger, software = found.ledger, found.software
+    ends = ledger.first.forward.device_s + ledger.last.forward.device_s
     added = {
         "embedding and head": ends,
-        "(pp - 1) sends": forward_sends_s(found.program, work),
+        "(pp - 1) sends": ledger.forward_sends_s,
         "overhead": software.step_overhead_s,
         "sequences' host work": _sequences_s(found),
         "waits at collectives": _waits_s(found),
@@ -111,7 +108,7 @@ def serving_in_words(found: Estimate) -> str:
     graph = software.launch == "graph"
     return (
         f"layers x layer + {' + '.join(shown)}"
-        f" = {found.model.num_layers} x {format_time(work.layer.forward.device_s)}"
+        f" = {found.model.num_layers} x {format_time(ledger.layer[0].device_s)}"
         f" + {' + '.join(map(format_time, shown.values()))}"
         f"{'' if graph else ', at least what the host takes to start kernels'}"
         f" = {format_time(found.time_s)}"
@@ -127,7 +124,7 @@ def _sequences_s(found: Estimate) -> Any:
 
 
 def _waits_s(found: Estimate) -> Any:
-    return found.software.collective_wait_s * tensor_collectives(found.program)
+    return found.software.collective_wait_s * found.ledger.tensor_collectives
 
 
 def part(asked: Asked, figure: str) -> Why:
@@ -149,8 +146,7 @@ def _compute(asked: Asked, figure: str, kind: str) -> Why:
     chosen = [
         call
         for call in asked.calls.values()
-        if isinstance(call.op, _KINDS["elementwise" if once else kind])
-        and (call.where == ("optimizer",)) == once
+        if isinstance(call.op, _KINDS["elementwise" if once else kind]) and call.once == once
     ]
     seconds = float(found.parts_s[kind])
     error = None
@@ -158,7 +154,7 @@ def _compute(asked: Asked, figure: str, kind: str) -> Why:
         heaviest = max(chosen, key=lambda call: call.total_s)
         shelf, section, facts = section_of_call(asked.prices, heaviest)
         error = kernel_error(shelf, section, found.cluster.device, seconds, summed=True, **facts)
-    place = pace_of(found).name
+    place = found.ledger.pace.name
     title = f"{kind.capitalize()} in a step, {place}"
     return summed(figure, title, seconds, chosen, error)
 
@@ -255,7 +251,7 @@ def _host(found: Estimate) -> Why:
     software = found.software
     terms = [Term("step_overhead", float(software.step_overhead_s), "s", "once a step")]
     if not isinstance(found.workload, Train):
-        waits, each = tensor_collectives(found.program), found.program.setting.sequences
+        waits, each = found.ledger.tensor_collectives, found.program.setting.sequences
         terms += [
             Term("sequences", float(each), "", "that a replica serves"),
             Term("per_sequence", float(software.host_per_sequence_s), "s", "scheduling, sampling"),
@@ -263,11 +259,9 @@ def _host(found: Estimate) -> Why:
             Term("wait", float(software.collective_wait_s), "s", "for the slowest rank, at each"),
         ]
         expression = "step_overhead + sequences * per_sequence + collectives * wait + starting"
-        whole = forward_pass(found.program, found.work)
-        held_up = whole.wall_s(found.program.setting.software) - whole.device_s
     else:
         expression = "step_overhead + starting"
-        held_up = found.parts_s[HOST] - software.step_overhead_s
+    held_up = found.ledger.launch_wait_s
     meaning = (
         "kernels run from a graph, which the host does not hold up"
         if software.launch == "graph"

@@ -1,0 +1,610 @@
+"""The ledger: every operation of a step with its price and how often it happens.
+
+A program says what one rank does for one micro-batch in each piece of the model (a kind of layer,
+the embedding, the head) and once a step; `Ledger` prices it and is the only place that knows how
+often each operation happens. From it follow the time of a step (`time_s`, on numbers or arrays of
+layouts) and, for whoever asks, a flat table of entries (`entries`), of which every other figure is
+a sum by group: compute by kind, communication by group, bytes by link, messages, the roofline.
+
+Communication counts twice: all of it, and the part that nothing hides. Tensor-parallel collectives
+hide as the software does it: behind a GEMM that does not wait for them, or chunk by chunk behind
+the GEMM that they feed (Wang et al. 2023, ASPLOS). A ring of key-value blocks hides behind the
+attention of the block at hand. What hides is not free: the collective's kernel takes SMs from the
+GEMM, whose tiles then need more waves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from shardcost.arrays import choose, largest, smallest
+from shardcost.checks import is_array
+from shardcost.estimate.price import Prices
+from shardcost.program.assemble import Program
+from shardcost.program.operations import (
+    AttentionCore,
+    Collective,
+    Elementwise,
+    Gemm,
+    Operation,
+    Operations,
+    Passes,
+)
+from shardcost.schedule.overlap import beside, chunked, ring_attention
+from shardcost.schedule.step import StepTime, step_s, step_time
+from shardcost.schedule.work import DataParallel, LayerGathers, Sends, Stage, StepWork
+from shardcost.software import Software
+
+KIND: Final[Mapping[type, str]] = {
+    Gemm: "gemm",
+    AttentionCore: "attention",
+    Elementwise: "elementwise",
+}
+"""Kinds of compute."""
+PASSES: Final = ("forward", "recompute", "backward", "weight")
+"""Passes over a piece; gradients of the input and of the weights are apart."""
+EMBEDDING, HEAD = "embedding", "head"
+BETWEEN_STAGES: Final = "between stages"
+STEP: Final = "step"
+"""Pass and piece of what happens once a step."""
+_INSTANT_S: Final = 1e-30
+"""Keeps shares of passes without any work finite."""
+
+
+class Row(NamedTuple):
+    """One operation of a piece in one pass, priced."""
+
+    op: Operation
+    phase: str
+    seconds: Any
+    """Of one call, in a run of the software."""
+    exposed_s: Any
+    """By how much all its calls lengthen the pass."""
+
+
+class PassTime(NamedTuple):
+    """What one pass over a piece takes on the device, and what the host starts for it."""
+
+    device_s: Any = 0.0
+    """Compute, and communication that nothing hides."""
+    kernels: Any = 0
+    hops: Any = 0
+    """Ranks beyond the first, of all collectives."""
+
+    def times(self, count: Any) -> PassTime:
+        """Return the same pass so many times."""
+        return PassTime(*(count * value for value in self))
+
+    def plus(self, other: PassTime) -> PassTime:
+        """Return two passes, one after the other."""
+        return PassTime(*(one + two for one, two in zip(self, other, strict=True)))
+
+    def wall_s(self, software: Software) -> Any:
+        """Return the seconds that pass: the host's, where it starts kernels too slowly.
+
+        If the seconds of host and device over a few kernels scatter about their means h and d as
+        Fréchet's extremes of shape 1/s do, the slower of the two takes (h^(1/s) + d^(1/s))^s on
+        average: nearly the larger where they are far apart, 2^s times either where they are equal.
+        """
+        if software.launch == "graph":
+            return self.device_s
+        host = self.kernels * software.host_per_kernel_s
+        if software.host_per_hop_s is not None:
+            host = host + self.hops * software.host_per_hop_s
+        slower = largest(self.device_s, host)
+        if software.host_scatter is None:
+            return slower
+        share = smallest(self.device_s, host) / largest(slower, _INSTANT_S)
+        return slower * (1 + share ** (1 / software.host_scatter)) ** software.host_scatter
+
+
+class Piece(NamedTuple):
+    """A kind of layer, the embedding or the head, for one micro-batch."""
+
+    name: str
+    rows: tuple[Row, ...]
+    forward: PassTime
+    backward: PassTime
+    """Gradients of the input, and what is computed again for them."""
+    weight: PassTime
+
+    @property
+    def tensor_collectives(self) -> Any:
+        """Collectives of the tensor group in one pass forward."""
+        return sum(
+            row.op.count * (row.op.ranks > 1)
+            for row in self.rows
+            if row.phase == "forward" and isinstance(row.op, Collective) and row.op.group == "tp"
+        )
+
+    @property
+    def passes(self) -> tuple[PassTime, PassTime, PassTime]:
+        """Forward, backward, weight gradients."""
+        return self[2:]
+
+
+class PassParts(NamedTuple):
+    """One pass over a piece by kind of compute and by group."""
+
+    compute_s: dict[str, Any]
+    comm_s: dict[str, Any]
+    exposed_s: dict[str, Any]
+    time: PassTime
+
+    @classmethod
+    def of(cls, pieces: Sequence[tuple[Any, Piece]], phase: str) -> PassParts:
+        """Return the parts of a pass over pieces, each so many times.
+
+        Args:
+            pieces: How often, and what.
+            phase: ``forward``, ``backward`` (what is computed again included) or ``weight``.
+        """
+        parts = cls(dict.fromkeys(KIND.values(), 0.0), {}, {}, PassTime())
+        time = PassTime()
+        passes = ("recompute", "backward") if phase == "backward" else (phase,)
+        for times, piece in pieces:
+            time = time.plus(getattr(piece, phase).times(times))
+            for row in piece.rows:
+                if row.phase in passes:
+                    parts._add(row, times)
+        return parts._replace(time=time)
+
+    def _add(self, row: Row, times: Any) -> None:
+        whole = times * row.op.count * row.seconds
+        if not isinstance(row.op, Collective):
+            self.compute_s[KIND[type(row.op)]] += whole
+            return
+        group = row.op.group
+        self.comm_s[group] = self.comm_s.get(group, 0.0) + whole
+        self.exposed_s[group] = self.exposed_s.get(group, 0.0) + times * row.exposed_s
+
+
+class Entry(NamedTuple):
+    """One operation in a step: a line of the ledger. Numbers, or arrays of layouts."""
+
+    op: Operation
+    phase: str
+    """One of `PASSES`, or `STEP`."""
+    piece: str
+    """The kind of layer, the embedding, the head, between stages, or once a step."""
+    times: Any
+    """Calls in a step on the rank that sets the pace; 0 where another stage has it."""
+    seconds: Any
+    """Of one call, in a run of the software."""
+    exposed_s: Any
+    """Of all calls, what lengthens the step."""
+
+    @property
+    def total_s(self) -> Any:
+        """Seconds of all calls, hidden or not."""
+        return self.times * self.seconds
+
+    @property
+    def group(self) -> str:
+        """The group of a collective; copies of experts and of shards are dp's. Else empty."""
+        return self.op.group.partition("_")[0] if isinstance(self.op, Collective) else ""
+
+    @property
+    def kind(self) -> str:
+        """The part of the time that it counts to: a kind of compute, optimizer, or a group."""
+        if isinstance(self.op, Collective):
+            return self.group
+        return "optimizer" if self.phase == STEP else KIND[type(self.op)]
+
+    @property
+    def flops(self) -> Any:
+        """Of all calls; elementwise kernels count none."""
+        if isinstance(self.op, Collective | Elementwise):
+            return 0.0
+        return self.times * (self.op.flops / self.op.count)
+
+
+class Pace(NamedTuple):
+    """The stage that sets the pace of a pipeline; in serving, all stages together."""
+
+    name: Any
+    layers: Any
+    embedding: Any
+    """Whether it has the embedding: 1 or 0."""
+    head: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """A program priced on a machine."""
+
+    program: Program
+    prices: Prices
+    layers: tuple[Piece, ...]
+    """One for each kind of layer."""
+    first: Piece
+    last: Piece
+    gather_s: Any
+    """One mean layer's sharded weights, gathered once."""
+    scatter_s: Any
+    """One mean layer's gradients, scattered once."""
+    reduce_s: Any
+    """All gradients of a rank, once a step."""
+    collect_s: Any
+    """All updated weights of a rank, once a step."""
+    optimizer_s: Any
+    send_s: Any
+
+    @classmethod
+    def of(cls, program: Program, prices: Prices, known: Ledger | None = None) -> Ledger:
+        """Return a program priced; pieces are those of a known ledger whose layers do the same."""
+        software, step = program.setting.software, program.step
+        if known is None:
+            pieces = tuple(
+                piece_of(_layer_name(number), each.passes, prices, software)
+                for number, each in enumerate(program.layers)
+            )
+            first = piece_of(EMBEDDING, program.first, prices, software)
+            last = piece_of(HEAD, program.last, prices, software)
+        else:
+            pieces, first, last = known.layers, known.first, known.last
+        total = program.num_layers
+        shares = [(each.count / total, each.gathers) for each in program.layers]
+        return cls(
+            program,
+            prices,
+            pieces,
+            first,
+            last,
+            gather_s=sum(share * _seconds(each.forward, prices) for share, each in shares),
+            scatter_s=sum(share * _seconds(each.gradient, prices) for share, each in shares),
+            reduce_s=_seconds(step.gradients, prices) if step else 0.0,
+            collect_s=_seconds(step.weights, prices) if step else 0.0,
+            optimizer_s=_seconds(step.optimizer, prices) if step else 0.0,
+            send_s=_seconds(sends(program), prices),
+        )
+
+    @cached_property
+    def layer(self) -> tuple[PassTime, PassTime, PassTime]:
+        """The passes of the mean layer: forward, backward, weight gradients."""
+        if len(self.layers) == 1:
+            return self.layers[0].passes
+        passes = (PassTime(), PassTime(), PassTime())
+        for share, piece in self.shares:
+            passes = tuple(  # type: ignore[assignment]
+                mean.plus(own.times(share)) for mean, own in zip(passes, piece.passes, strict=True)
+            )
+        return passes
+
+    @property
+    def shares(self) -> list[tuple[Any, Piece]]:
+        """The kinds of layer, each with its share of all layers."""
+        total = self.program.num_layers
+        kinds = zip(self.program.layers, self.layers, strict=True)
+        return [(kind.count / total, piece) for kind, piece in kinds]
+
+    @property
+    def forward(self) -> PassTime:
+        """One pass forward over all layers, the embedding and the head."""
+        layers = self.layer[0].times(self.program.num_layers)
+        return layers.plus(self.first.forward).plus(self.last.forward)
+
+    @property
+    def forward_sends_s(self) -> Any:
+        """All sends of one pass forward, from stage to stage."""
+        return (self.program.setting.layout.pp - 1) * self.send_s
+
+    @property
+    def tensor_collectives(self) -> Any:
+        """Collectives of the tensor group in one pass forward."""
+        counts = [each.count for each in self.program.layers]
+        pieces = zip((*counts, 1, 1), (*self.layers, self.first, self.last), strict=True)
+        return sum(times * piece.tensor_collectives for times, piece in pieces)
+
+    @property
+    def host_s(self) -> Any:
+        """Seconds of the host that a step waits for, beside those of starting kernels.
+
+        In serving, the host looks after every sequence before a pass, and at every collective of
+        the tensor group the ranks wait for the slowest.
+        """
+        software, setting = self.program.setting.software, self.program.setting
+        if self.program.step:
+            return software.step_overhead_s
+        per_step = software.step_overhead_s + software.host_per_sequence_s * setting.sequences
+        return per_step + software.collective_wait_s * self.tensor_collectives
+
+    @property
+    def launch_wait_s(self) -> Any:
+        """Seconds of a step in which the device waits for the host to start kernels."""
+        software = self.program.setting.software
+        if software.launch == "graph":
+            return 0.0 * self.forward.device_s
+        if not self.program.step:
+            return self.forward.wall_s(software) - self.forward.device_s
+
+        def waits(passes: Sequence[PassTime]) -> Any:
+            return sum(each.wall_s(software) - each.device_s for each in passes)
+
+        pace = self.pace
+        ends = pace.embedding * waits(self.first.passes) + pace.head * waits(self.last.passes)
+        return self.program.micro_batches * (pace.layers * waits(self.layer) + ends)
+
+    @cached_property
+    def step_work(self) -> StepWork:
+        """A training step as the schedule takes it."""
+        program = self.program
+        layout, software, stages = program.setting.layout, program.setting.software, program.stages
+        layer = [each.wall_s(software) for each in self.layer]
+
+        def stage(layers: Any, extra: Sequence[PassTime]) -> Stage:
+            return Stage(
+                *(layers * each for each in layer), *(each.wall_s(software) for each in extra)
+            )
+
+        overlapped = software.dp_overlap
+        alone_s = 0.0 if overlapped else self.reduce_s + self.collect_s
+        return StepWork(
+            first=stage(stages.first.layers, self.first.passes),
+            middle=stage(stages.middle.layers, (PassTime(),) * 3),
+            last=stage(stages.last.layers, self.last.passes),
+            stages=layout.pp,
+            micro_batches=program.micro_batches,
+            virtual_stages=layout.virtual_stages,
+            sends=Sends(self.send_s, blocking=not software.pp_overlap),
+            data_parallel=DataParallel(
+                self.reduce_s if overlapped else 0.0,
+                self.collect_s if overlapped else 0.0,
+                _buckets(program),
+            ),
+            layer_gathers=LayerGathers(
+                self.gather_s,
+                self.gather_s + self.scatter_s,
+                stages.first.layers / layout.virtual_stages,
+            ),
+            optimizer_s=self.optimizer_s,
+            overhead_s=software.step_overhead_s + alone_s,
+        )
+
+    @cached_property
+    def step_time(self) -> StepTime:
+        """A training step and what it is made of."""
+        return step_time(self.step_work, self.program.setting.layout.schedule)
+
+    def time_s(self, cells: Callable[[Any], Any] | None = None) -> Any:
+        """Return the time of a step.
+
+        Args:
+            cells: Takes from a tree of arrays those cells that are asked for; all if None.
+        """
+        if self.program.step is None:
+            software = self.program.setting.software
+            passing = self.forward.wall_s(software) + self.forward_sends_s + self.host_s
+            return passing if cells is None else cells(passing)
+        work = self.step_work if cells is None else cells(self.step_work)
+        return step_s(work, self.program.setting.layout.schedule)
+
+    @cached_property
+    def pace(self) -> Pace:
+        """The stage that has most to do for a micro-batch."""
+        program, software = self.program, self.program.setting.software
+        if program.step is None:
+            return Pace("all stages", program.num_layers, 1, 1)
+
+        def wall_s(layers: Any, *ends: Piece) -> Any:
+            passes = sum(layers * each.wall_s(software) for each in self.layer)
+            return passes + sum(each.wall_s(software) for end in ends for each in end.passes)
+
+        stages = program.stages
+        slowest = Pace("first stage", stages.first.layers, 1, 0)
+        most = wall_s(stages.first.layers, self.first)
+        for name, layers, end, head in (
+            ("middle stage", stages.middle.layers, (), 0),
+            ("last stage", stages.last.layers, (self.last,), 1),
+        ):
+            there = wall_s(layers, *end)
+            slower = there > most
+            slowest = _pace_where(slower, Pace(name, layers, 0, head), slowest)
+            most = choose(slower, there, most)
+        only = Pace("only stage", stages.first.layers, 1, 1)
+        return _pace_where(program.setting.layout.pp == 1, only, slowest)
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """Every operation of a step on the rank that sets the pace; in serving, on all stages."""
+        listed = [*self._in_pieces(), *self._between()]
+        step = self.step_time if self.program.step else None
+        if step is None:
+            return tuple(listed)
+        software = self.program.setting.software
+        alone = 0.0 if software.dp_overlap else self.reduce_s + self.collect_s
+        waits = {"dp": step.exposed_dp_s + alone, "pp": step.exposed_send_s}
+        return tuple(_scheduled(listed, waits))
+
+    def _in_pieces(self) -> Iterator[Entry]:
+        program, pace = self.program, self.pace
+        runs = program.micro_batches if program.step else 1
+        total = program.num_layers
+        often = [runs * pace.layers * each.count / total for each in program.layers]
+        often += [runs * pace.embedding, runs * pace.head]
+        for times, piece in zip(often, (*self.layers, self.first, self.last), strict=True):
+            for row in piece.rows:
+                calls = times * row.op.count
+                yield Entry(
+                    row.op, row.phase, piece.name, calls, row.seconds, times * row.exposed_s
+                )
+
+    def _between(self) -> Iterator[Entry]:
+        """Yield sends between stages, gathers of sharded weights, and what happens once a step."""
+        program, layout = self.program, self.program.setting.layout
+        if program.step is None:
+            yield from self._priced(sends(program), "forward", BETWEEN_STAGES, layout.pp - 1)
+            return
+        runs = program.micro_batches
+        often = 2 * runs * layout.virtual_stages
+        yield from self._priced(sends(program), "forward", BETWEEN_STAGES, often)
+        for number, kind in enumerate(program.layers):
+            name, often = (
+                _layer_name(number),
+                runs * self.pace.layers * kind.count / program.num_layers,
+            )
+            yield from self._priced(kind.gathers.forward, "forward", name, often)
+            yield from self._priced(kind.gathers.backward, "backward", name, often)
+            yield from self._priced(kind.gathers.gradient, "backward", name, often)
+        step = program.step
+        yield from self._priced(step.gradients + step.weights + step.optimizer, STEP, STEP, 1)
+
+    def _priced(
+        self, operations: Operations, phase: str, piece: str, times: Any
+    ) -> Iterator[Entry]:
+        seconds = self.prices.of(operations) if operations else []
+        for op, each_s in zip(operations, seconds, strict=True):
+            calls = times * op.count
+            yield Entry(op, phase, piece, calls, each_s, calls * each_s)
+
+
+def _scheduled(entries: Sequence[Entry], waits: Mapping[str, Any]) -> Iterator[Entry]:
+    """Yield entries; of groups that the schedule hides, with their share of what it exposes."""
+    totals: dict[str, Any] = {}
+    for entry in entries:
+        if entry.group in waits:
+            totals[entry.group] = totals.get(entry.group, 0.0) + entry.total_s
+    for entry in entries:
+        if entry.group in waits:
+            whole = totals[entry.group]
+            share = entry.total_s / choose(whole > 0, whole, 1.0)
+            yield entry._replace(exposed_s=share * waits[entry.group])
+        else:
+            yield entry
+
+
+def _pace_where(condition: Any, one: Pace, other: Pace) -> Pace:
+    if not is_array(condition):
+        return one if condition else other
+    return Pace(*(choose(condition, a, b) for a, b in zip(one, other, strict=True)))
+
+
+def _layer_name(number: int) -> str:
+    return f"layer kind {number + 1}" if number else "layer"
+
+
+def sends(program: Program) -> Operations:
+    """Return the send of one stage to the next, none where there is one stage."""
+    pp = program.setting.layout.pp
+    if isinstance(pp, int) and pp == 1:
+        return ()
+    return (Collective("send", "send_recv", program.send_bytes, "pp", smallest(pp, 2)),)
+
+
+def _seconds(operations: Operations, prices: Prices) -> Any:
+    if not operations:
+        return 0.0
+    seconds = prices.of(operations)
+    return sum((op.count * each for op, each in zip(operations, seconds, strict=True)), 0.0)
+
+
+def _buckets(program: Program) -> Any:
+    """Return into how many buckets the gradients of a virtual stage go."""
+    software, layout = program.setting.software, program.setting.layout
+    gradients = program.step.gradients if program.step else ()
+    sizes = (op.size_bytes * (op.ranks > 1) for op in gradients if isinstance(op, Collective))
+    sent: Any = sum(sizes) / layout.virtual_stages
+    count = largest(1, sent // software.bucket_bytes)
+    return count if is_array(count) else int(count)
+
+
+def piece_of(name: str, passes: Passes, prices: Prices, software: Software) -> Piece:
+    """Return a piece with its prices; of plain numbers, kept with the machine's prices.
+
+    Layouts that differ in pipeline or data parallelism only have the same layers.
+    """
+    if prices.arrays or prices.is_adjusted:
+        return _priced_piece(name, passes, prices, software)
+    how = (software.tp_overlap, software.overlap_sms, software.overlap_chunks, software.slowdown)
+    strides = tuple(prices.placed[group].stride for group in ("tp", "cp", "ep"))
+    key = (name, passes, how, strides)
+    if key not in prices.pieces:
+        prices.pieces[key] = _priced_piece(name, passes, prices, software)
+    piece: Piece = prices.pieces[key]
+    return piece
+
+
+def _priced_piece(name: str, passes: Passes, prices: Prices, software: Software) -> Piece:
+    named = [(phase, op) for phase in PASSES for op in getattr(passes, phase)]
+    every = tuple(op for _, op in named)
+    if not every:
+        return Piece(name, (), PassTime(), PassTime(), PassTime())
+    seconds = prices.of(every)
+    gemms = _overlaps(every, seconds, prices, software)
+    rows = tuple(
+        _row(op, phase, each_s, software, gemms)
+        for (phase, op), each_s in zip(named, seconds, strict=True)
+    )
+    again = len(passes.recompute) + len(passes.backward)
+    cuts = (0, len(passes.forward), len(passes.forward) + again, len(rows))
+    return Piece(name, rows, *(_pass_time(rows[start:end]) for start, end in pairwise(cuts)))
+
+
+def _row(op: Operation, phase: str, each_s: Any, software: Software, gemms: _Overlaps) -> Row:
+    if isinstance(op, Collective):
+        return Row(op, phase, each_s, _exposed(op, each_s, software, gemms))
+    seconds = each_s * software.slowdown
+    return Row(op, phase, seconds, op.count * seconds)
+
+
+def _pass_time(rows: Sequence[Row]) -> PassTime:
+    device_s: Any = 0.0
+    kernels: Any = 0
+    hops: Any = 0
+    for row in rows:
+        op = row.op
+        device_s = device_s + row.exposed_s
+        if isinstance(op, Collective):
+            kernels = kernels + op.count * (op.ranks > 1)  # a group of one sends nothing
+            hops = hops + op.count * (op.ranks - 1)
+        else:
+            kernels = kernels + op.count * (op.kernels if isinstance(op, Elementwise) else 1)
+    return PassTime(device_s, kernels, hops)
+
+
+class _Overlaps(NamedTuple):
+    """Seconds of a piece's operations by name, alone and with a collective's kernel beside them."""
+
+    alone_s: Mapping[str, Any]
+    slowed_s: Mapping[str, Any]
+
+
+def _overlaps(
+    every: Operations, seconds: list[Any], prices: Prices, software: Software
+) -> _Overlaps:
+    collectives = [op for op in every if isinstance(op, Collective)]
+    if not collectives:
+        return _Overlaps({}, {})
+    alone_s = {op.name: op.count * each for op, each in zip(every, seconds, strict=True)}
+    if software.tp_overlap == "none":
+        return _Overlaps(alone_s, {})
+    gemms = tuple(op for op in every if isinstance(op, Gemm))
+    slowed = prices.of(gemms, sms_taken=software.overlap_sms)
+    return _Overlaps(
+        alone_s, {op.name: op.count * each for op, each in zip(gemms, slowed, strict=True)}
+    )
+
+
+def _exposed(op: Collective, each_s: Any, software: Software, gemms: _Overlaps) -> Any:
+    """Return how much longer a pass takes for a collective: never more than it does alone."""
+    whole = op.count * each_s
+    if op.collective == "send_recv":
+        steps = op.count + 1
+        attention = gemms.alone_s.get(op.beside[0], 0.0)
+        return ring_attention(attention / steps, each_s, steps) - attention
+    if op.group != "tp" or not gemms.slowed_s:
+        return whole
+    if op.beside:
+        alone = sum(gemms.alone_s[name] for name in op.beside)
+        slowed = sum(gemms.slowed_s[name] for name in op.beside)
+        return smallest(whole, beside(alone, whole, slowed) - alone)
+    if software.tp_overlap == "chunked" and op.feeds in gemms.slowed_s:
+        chunks = software.overlap_chunks
+        alone, slowed = (table[op.feeds] for table in gemms)
+        together = chunked(alone / chunks, whole / chunks, chunks, slowed / chunks)
+        return smallest(whole, together - alone)
+    return whole

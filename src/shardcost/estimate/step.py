@@ -1,0 +1,111 @@
+"""The function that joins the rooms: `estimate`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from shardcost.checks import is_array
+from shardcost.cluster import Cluster
+from shardcost.errors import BadTypeError
+from shardcost.estimate.ledger import Ledger
+from shardcost.estimate.price import Prices, places
+from shardcost.estimate.result import Estimate
+from shardcost.layout import Layout
+from shardcost.machine import Machine, machine_of
+from shardcost.model import Model
+from shardcost.program.assemble import Program, program_of
+from shardcost.software import Software
+from shardcost.workload import Train, Workload
+
+TRAINS_WITH: Final = "megatron_core"
+SERVES_WITH: Final = "trtllm"
+"""The software taken where none is named."""
+
+
+def estimate(
+    model: Model | str,
+    cluster: Cluster | Machine | str,
+    layout: Layout,
+    workload: Workload,
+    *,
+    software: Software | str | None = None,
+) -> Estimate:
+    """Return what a model costs under a layout on a cluster.
+
+    >>> from shardcost import Layout, Prefill
+    >>> prompt = Prefill(batch=1, prompt_tokens=8192)
+    >>> result = estimate("llama3-70b", "h100_sxm", Layout(tp=8), prompt)
+    >>> 0.2 < result.ttft_s < 0.6
+    True
+
+    Args:
+        model: A `Model` or the name of one in the catalog.
+        cluster: A `Cluster`, joined by a network if the layout spans nodes, the name of one, or a
+            `Machine` with constants of its own.
+        layout: Degrees may be arrays that broadcast: one call prices them all.
+        workload: `Train`, `Prefill` or `Decode`.
+        software: The framework or engine; Megatron Core or TensorRT-LLM if none is named.
+    """
+    model = Model.named(model) if isinstance(model, str) else model
+    cluster = Cluster.named(cluster) if isinstance(cluster, str) else cluster
+    _check_kinds(model, cluster, layout, workload)
+    runs = software_of(software, workload)
+    machine = machine_of(cluster, runs)
+    ledger = ledger_of(model, machine, layout, workload, runs)
+    return Estimate(model, machine, layout, workload, runs, ledger, ledger.time_s())
+
+
+def ledger_of(
+    model: Model,
+    machine: Machine,
+    layout: Layout,
+    workload: Workload,
+    software: Software,
+    known: Ledger | None = None,
+) -> Ledger:
+    """Return the priced operations of a layout.
+
+    Args:
+        model: What is run.
+        machine: Where.
+        layout: How it is divided.
+        workload: What is computed.
+        software: What runs it.
+        known: The ledger of a layout whose layers do the same, so that they need no new prices.
+    """
+    program = program_of(model, layout, workload, software)
+    prices = Prices(machine, places(layout), arrays=_has_arrays(program))
+    return Ledger.of(program, prices, known)
+
+
+def software_of(given: Software | str | None, workload: Workload) -> Software:
+    """Return a software, the usual one for the workload if none is given."""
+    if isinstance(given, Software):
+        return given
+    return _named(given or (TRAINS_WITH if isinstance(workload, Train) else SERVES_WITH))
+
+
+@lru_cache(maxsize=64)  # a file is read and checked for each, and every estimate asks
+def _named(name: str) -> Software:
+    return Software.named(name)
+
+
+def _check_kinds(model: object, cluster: object, layout: object, workload: object) -> None:
+    wanted: tuple[tuple[str, object, type | tuple[type, ...]], ...] = (
+        ("model", model, Model),
+        ("cluster", cluster, (Cluster, Machine)),
+        ("layout", layout, Layout),
+        ("workload", workload, Workload),
+    )
+    for name, given, kind in wanted:
+        if not isinstance(given, kind):
+            wanted_name = kind.__name__ if isinstance(kind, type) else kind[0].__name__
+            raise BadTypeError(name, given, f"a {wanted_name}")
+
+
+def _has_arrays(program: Program) -> bool:
+    """Return whether any size in a program is an array."""
+    s, stages = program.setting, program.stages
+    sizes = (s.tokens, s.context_tokens, stages.first.weights.total, stages.middle.layers)
+    return any(map(is_array, (*sizes, program.micro_batches, *vars(s.layout).values())))

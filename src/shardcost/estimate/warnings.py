@@ -1,0 +1,74 @@
+"""What to mind about an estimate: extrapolation, inherited constants, and what would not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from shardcost.checks import anywhere, is_array
+from shardcost.dtypes import BITS
+from shardcost.machine.kernels import Section
+from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm
+
+if TYPE_CHECKING:
+    from shardcost.estimate.result import Estimate
+
+_WIDE_BITS: Final = 16
+
+
+def warnings_of(estimate: Estimate) -> Iterator[str]:
+    """Yield each warning once, the most important first."""
+    memory, software = estimate.memory, estimate.software
+    if not is_array(memory.peak_bytes):
+        reason = memory.reason(estimate.cluster.device)
+        if reason:
+            yield reason
+    for part in estimate.model.not_priced_yet:
+        yield f"{part}: priced as elementwise kernels, which leaves its own compute out"
+    yield from dict.fromkeys((*_inherited(estimate), *_extrapolated(estimate)))
+    if software.fit is None:
+        yield f"the host's share of {software.title} was not fitted to runs of it"
+
+
+def _inherited(estimate: Estimate) -> Iterator[str]:
+    """Yield which kernels run by another device's constants: those that the prices used."""
+    device, software = estimate.cluster.device, estimate.software
+    for entry in estimate.entries:
+        if isinstance(entry.op, Collective):
+            continue
+        kernel, section = kernel_section(estimate, entry.op)
+        if section.inherited_from is None:
+            continue
+        what, by = f"{kernel} measurements", ""
+        if isinstance(entry.op, Gemm) and BITS[entry.op.dtype] < _WIDE_BITS:
+            what = f"{entry.op.dtype} {what}"
+            if software.narrow_gemm_measured_with is not None:
+                what += f" with {software.name}"
+                by = f" ({section.fit.measured_with})"
+        yield f"no {what} on {device.name}; constants inherited from {section.inherited_from}{by}"
+
+
+def kernel_section(
+    estimate: Estimate, op: Gemm | AttentionCore | Elementwise
+) -> tuple[str, Section]:
+    """Return what an operation's kernel is called, and the constants that it was priced by."""
+    kernels = estimate.machine.kernels
+    if isinstance(op, Gemm):
+        return "GEMM", kernels.gemm(op.dtype)
+    if isinstance(op, AttentionCore):
+        return "attention", kernels.section("attention", "decode" if op.decode else "prefill")
+    return "elementwise", kernels.section("elementwise", "elementwise")
+
+
+def _extrapolated(estimate: Estimate) -> Iterator[str]:
+    """Yield where collectives go beyond what was measured of their library or network."""
+    prices = estimate.ledger.prices
+    for entry in estimate.entries:
+        op = entry.op
+        if not isinstance(op, Collective) or not anywhere(op.ranks > 1):
+            continue
+        if anywhere(prices.sits_unevenly(op)):
+            which = "some groups sit" if prices.arrays else f"group of {op.ranks} sits"
+            yield f"{op.group} {which} unevenly on nodes: priced as one rank each"
+        if not prices.is_multimem(op):
+            yield from prices.notes(op)

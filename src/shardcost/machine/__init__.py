@@ -1,0 +1,176 @@
+"""A machine: a cluster with every fitted constant that holds there, as one value.
+
+`machine_of(cluster, software)` resolves which constants those are, once; everything that is priced
+takes them from the `Machine` it is given. What-if questions, calibrations, refits and leaving
+measurements out are other machines: ``replace(machine, …)`` or `machine_of` with other constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from shardcost.cluster import Cluster, Device
+from shardcost.errors import BadTypeError, BadValueError
+from shardcost.machine.constants import Calibration, NetworkConstants
+from shardcost.machine.kernels import CATALOG_KERNELS, KernelConstants, KernelTables
+from shardcost.machine.libraries import (
+    CATALOG_LIBRARIES,
+    ENGINES,
+    MULTIMEM,
+    Libraries,
+    default_library,
+    generation,
+    profile_calibrations,
+)
+from shardcost.software import Software
+
+
+class Fitted(NamedTuple):
+    """All fitted constants that machines are resolved from."""
+
+    kernels: KernelTables = CATALOG_KERNELS
+    libraries: Libraries = CATALOG_LIBRARIES
+
+    def without(self, *systems: str) -> Fitted:
+        """Return the same as if some systems or networks had never been measured."""
+        return Fitted(self.kernels.without(*systems), self.libraries.without(*systems))
+
+
+CATALOG = Fitted()
+
+
+def by_profile(cluster: Cluster) -> Fitted:
+    """Return the catalog's constants, those of a profile's system replaced by the profile's."""
+    if not cluster.profile:
+        raise BadValueError("--on", cluster.name, "a calibrated profile: it has no constants")
+    own = (
+        each
+        if isinstance(each.constants, NetworkConstants)
+        else replace(each, system=cluster.system)
+        for each in profile_calibrations(cluster)
+    )
+    return CATALOG._replace(libraries=CATALOG.libraries.preferring(own))
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """A cluster, with the constants by which it is priced under some software."""
+
+    cluster: Cluster
+    kernels: KernelConstants
+    libraries: Libraries
+    """What constants of collective libraries are resolved from, when one is first used."""
+    engine_library: str | None = None
+    """The library that the software has for tensor-parallel collectives, if any."""
+    own: tuple[Calibration, ...] = ()
+    """Constants measured on this very cluster or network, by a profile: they come first."""
+    memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    """Library constants resolved so far, and prices of operations: a value's own cache, so that
+    nothing is priced twice on one machine and nothing outlives it."""
+
+    def with_device(self, device: Device) -> Machine:
+        """Return the same machine with another device: kernels follow its datasheet.
+
+        Collectives stay as they are, and so do their prices.
+        """
+        other = replace(self, kernels=replace(self.kernels, device=device))
+        other.memo.update({name: kept for name, kept in self.memo.items() if name != "pieces"})
+        return other
+
+    def with_own(self, *calibrations: Calibration | None) -> Machine:
+        """Return the same machine with constants of its own for some libraries or its network."""
+        given = tuple(each for each in calibrations if each is not None)
+        return replace(self, own=(*given, *self.own))
+
+    def library(self, name: str, version: str | None = None) -> Calibration:
+        """Return the constants of a collective library, with the version of an engine if given."""
+        key = ("library", name, version)
+        if key not in self.memo:
+            own = [each for each in self.own if each.library == name]
+            since = generation(name, version) if own and name in ENGINES else "0"
+            exact = [each for each in own if each.since == since]
+            self.memo[key] = next(iter(exact or own), None) or self.libraries.library(
+                self.cluster, name, version
+            )
+        calibration: Calibration = self.memo[key]
+        return calibration
+
+    def has_library(self, name: str) -> bool:
+        """Return whether the time of a library can be predicted here."""
+        own = any(each.library == name for each in self.own)
+        return own or self.libraries.has(self.cluster, name)
+
+    @property
+    def network(self) -> Calibration:
+        """The constants of the network that joins the nodes."""
+        if "network" not in self.memo:
+            network = self.cluster.network
+            assert network is not None  # noqa: S101
+            own = (each for each in self.own if each.system == network.name)
+            self.memo["network"] = next(own, None) or self.libraries.network(network)
+        calibration: Calibration = self.memo["network"]
+        return calibration
+
+    @property
+    def tensor_library(self) -> str:
+        """The library of tensor-parallel collectives: the software's where it has constants."""
+        key = "tensor library"
+        if key not in self.memo:
+            self.memo[key] = self._tensor_library()
+        name: str = self.memo[key]
+        return name
+
+    def _tensor_library(self) -> str:
+        own = self.engine_library
+        if own == MULTIMEM and self.cluster.tiers[-1].in_switch_reduction:
+            return MULTIMEM
+        return own if own and self.has_library(own) else default_library(self.cluster)
+
+
+def machine_of(
+    cluster: Cluster | Machine | str,
+    software: Software | None = None,
+    fitted: Fitted = CATALOG,
+) -> Machine:
+    """Return a cluster with the constants that hold there under a software.
+
+    >>> machine_of("h100_sxm").library("nccl").fit.rows
+    731
+
+    Args:
+        cluster: A cluster or its name in the catalog; a machine is returned as it is.
+        software: What runs on it; it may have kernels and a library of its own.
+        fitted: The constants to resolve from.
+    """
+    if isinstance(cluster, Machine):
+        return cluster
+    if isinstance(cluster, str):
+        cluster = Cluster.named(cluster)
+    if not isinstance(cluster, Cluster):
+        raise BadTypeError("cluster", cluster, "a Cluster or the name of one")
+    if software is None:
+        return _machine_of(cluster, None, None, None, fitted)
+    narrow = software.narrow_gemm_measured_with
+    return _machine_of(cluster, software.kernels, narrow, software.library, fitted)
+
+
+@lru_cache(maxsize=64)  # so that prices found for one layout serve the next one on the same machine
+def _machine_of(
+    cluster: Cluster, kernels: str | None, narrow: str | None, library: str | None, fitted: Fitted
+) -> Machine:
+    constants = KernelConstants(cluster.device, cluster.device, kernels, narrow, fitted.kernels)
+    own = profile_calibrations(cluster)
+    return Machine(cluster, constants, fitted.libraries, library, own)
+
+
+__all__ = [
+    "CATALOG",
+    "Calibration",
+    "Fitted",
+    "KernelConstants",
+    "Machine",
+    "by_profile",
+    "machine_of",
+]

@@ -1,0 +1,336 @@
+"""The fitted constants of a library or a network: what they are, their fit, their form in a file.
+
+One `Calibration` is a library on a system (or a network): constants of one of three kinds, and the
+measurements behind them. Files of the catalog (``catalog/collectives/``) and profiles of users hold
+them in microseconds and GB/s; here they are seconds and bytes per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from shardcost.checks import Noun, Quantity, instance, noun, one_of, positive, text, whole
+from shardcost.cluster import Source
+from shardcost.errors import BadValueError, FormatError, ShardcostError, shown
+from shardcost.units import format_bytes
+
+
+@noun
+class NetworkConstants(Noun):
+    """What a network adds, fitted per network: latency of one crossing, and rates achieved."""
+
+    ll_latency_s: Quantity = positive()
+    """One crossing under LL …"""
+    ll128_latency_s: Quantity = positive()
+    """… under LL128 …"""
+    latency_s: Quantity = positive()
+    """… and under Simple, as far as streaming does not hide it."""
+    network_ll_bytes_per_s: Quantity = positive()
+    """What LL gets through the ports of a domain, if they are that fast: few proxies carry it."""
+    efficiency: Quantity = positive()
+    """Share of the ports' nominal rate that the other protocols reach."""
+
+
+NO_NETWORK = NetworkConstants(
+    ll_latency_s=1e-6,
+    ll128_latency_s=1e-6,
+    latency_s=1e-6,
+    network_ll_bytes_per_s=1e12,
+    efficiency=1,
+)
+"""For groups inside one domain, where nothing crosses a network."""
+
+
+@noun
+class RingLibrary(Noun):
+    """Constants of NCCL and libraries built like it (RCCL, oneCCL) on one system.
+
+    LL sends 8 bytes with a flag in each store, LL128 120 bytes of 128, Simple whole chunks behind a
+    fence: latency rises and the share of the link's rate with it (Hu et al., 2025,
+    arXiv:2507.04786).
+    """
+
+    ll_base_s: Quantity = positive()
+    ll_hop_s: Quantity = positive()
+    ll_spread_s: Quantity = positive()
+    """What it costs to spread a message over all channels rather than run on one."""
+    ll_spread_bytes: Quantity = positive()
+    """Bytes per rank at which half of that is paid."""
+    ll_bytes_per_s: Quantity = positive()
+    ll_copy_bytes_per_s: Quantity = positive()
+    """Rate at which a rank moves its own block from input to output."""
+    ll128_base_s: Quantity = positive()
+    ll128_hop_s: Quantity = positive()
+    ll128_bytes_per_s: Quantity = positive()
+    simple_base_s: Quantity = positive()
+    simple_hop_s: Quantity = positive()
+    simple_bytes_per_s: Quantity = positive()
+    simple_copy_bytes_per_s: Quantity = positive()
+    fill: Quantity = positive()
+    p2p_ll_base_s: Quantity = positive()
+    """Sends and receives, of which an all-to-all is made, have kernels of their own."""
+    p2p_ll_bytes_per_s: Quantity = positive()
+    p2p_base_s: Quantity = positive()
+    p2p_hop_s: Quantity = positive()
+    p2p_bytes_per_s: Quantity = positive()
+    nvls_small_base_s: Quantity | None = positive(default=None)
+    """In-switch reduction with small chunks …"""
+    nvls_small_bytes_per_s: Quantity | None = positive(default=None)
+    nvls_base_s: Quantity | None = positive(default=None)
+    """… and with large ones: a longer pipeline at a higher rate."""
+    nvls_bytes_per_s: Quantity | None = positive(default=None)
+    ll_crowd: Quantity | None = positive(default=None)
+    """Over PCIe, the share of a pair's rate that is left when more than two ranks go through the
+    host, and what is left of that when they sit on both sockets: low-latency protocol …"""
+    ll_socket: Quantity | None = positive(default=None)
+    crowd: Quantity | None = positive(default=None)
+    """… and bandwidth protocol."""
+    socket: Quantity | None = positive(default=None)
+
+    def check(self) -> None:
+        """A path has all of its constants or none."""
+        together(self, "nvls_small_base_s nvls_small_bytes_per_s nvls_base_s nvls_bytes_per_s")
+        together(self, "ll_crowd ll_socket crowd socket")
+
+
+def together(constants: Noun, names: str) -> None:
+    """Raise unless all of some constants are given, or none."""
+    wanted = names.split()
+    lacking = [name for name in wanted if getattr(constants, name) is None]
+    if lacking and len(lacking) < len(wanted):
+        raise BadValueError(lacking[0], None, f"given together with {', '.join(wanted)}")
+
+
+@noun
+class EngineLibrary(Noun):
+    """Constants of one engine's kernels on one system."""
+
+    one_shot_base_s: Quantity = positive()
+    one_shot_hop_s: Quantity = positive()
+    """What each further peer adds."""
+    one_shot_bytes_per_s: Quantity = positive()
+    """On the wire …"""
+    one_shot_kernel_bytes_per_s: Quantity = positive()
+    """… and of the result, which no kernel writes faster however few peers there are."""
+    two_shot_floor_s: Quantity = positive()
+    """What the two barriers cost, however little is sent …"""
+    two_shot_floor_hop_s: Quantity = positive()
+    """… and what each further peer adds to them."""
+    two_shot_base_s: Quantity = positive()
+    two_shot_bytes_per_s: Quantity = positive()
+    multicast_base_s: Quantity | None = positive(default=None)
+    multicast_bytes_per_s: Quantity | None = positive(default=None)
+    fallback_ll_crowd: Quantity | None = positive(default=None)
+    """Over PCIe, as in `RingLibrary`: what is left to the library that the engine falls back to.
+    Host bridges differ between machines of one name, so an engine keeps the shares it met."""
+    fallback_ll_socket: Quantity | None = positive(default=None)
+    fallback_crowd: Quantity | None = positive(default=None)
+    fallback_socket: Quantity | None = positive(default=None)
+    eager_launch_s: Quantity | None = positive(default=None)
+    eager_gap_s: Quantity | None = positive(default=None)
+    """Between the copy of the input and the all-reduce."""
+    eager_copy_bytes_per_s: Quantity | None = positive(default=None)
+
+    def check(self) -> None:
+        """A kernel has all of its constants or none."""
+        together(self, "multicast_base_s multicast_bytes_per_s")
+        together(self, "eager_launch_s eager_gap_s eager_copy_bytes_per_s")
+
+
+Constants: TypeAlias = RingLibrary | EngineLibrary | NetworkConstants
+
+LINK_RATES: Final = frozenset(
+    {
+        "ll_bytes_per_s",
+        "ll128_bytes_per_s",
+        "simple_bytes_per_s",
+        "p2p_bytes_per_s",
+        "nvls_small_bytes_per_s",
+        "nvls_bytes_per_s",
+        "one_shot_bytes_per_s",
+        "two_shot_bytes_per_s",
+        "multicast_bytes_per_s",
+    }
+)
+"""Constants that are rates of a link inside a domain; the others are of copies, warps or hosts."""
+
+_KINDS: Final[dict[str, type[Constants]]] = {
+    "ring": RingLibrary,
+    "direct": EngineLibrary,
+    "wire": NetworkConstants,
+}
+_UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
+_MOST: Final = 10**19
+
+
+@noun
+class Fit(Noun):
+    """The rows behind a set of constants, and the error on them."""
+
+    source: str = text()
+    rows: int = whole()
+    median_pct: float = positive()
+    p90_pct: float = positive()
+    least_gpus: int = whole()
+    most_gpus: int = whole()
+    least_bytes: int = whole()
+    most_bytes: int = whole()
+    collectives: tuple[str, ...] = ()
+    low_pct: float | None = None
+    """Of a user's own fit: 90 % of the measurements left out lay above the prediction by so many
+    percent of it (less than 0: below) …"""
+    high_pct: float | None = None
+    """… and by at most so many."""
+
+    def outside(
+        self, collective: str, size_bytes: Any, ranks: Any, what: str = "", where: str = ""
+    ) -> list[str]:
+        """Return in which ways a request lies outside of the measurements, in words."""
+        said = []
+        if collective not in self.collectives:
+            said.append(f"no {collective} measurements for {what}")
+        if np.min(size_bytes) < self.least_bytes / 2 or np.max(size_bytes) > self.most_bytes * 2:
+            ends = f"{format_bytes(self.least_bytes)} to {format_bytes(self.most_bytes)}"
+            said.append(f"{what} measured only from {ends}")
+        if np.min(ranks) < self.least_gpus or np.max(ranks) > self.most_gpus:
+            some = "" if self.least_gpus == self.most_gpus else f"{self.least_gpus} to "
+            said.append(f"{what} measured only on {some}{self.most_gpus} GPUs{where}")
+        return said
+
+
+@noun
+class Calibration(Noun):
+    """A library on a system (or a network): its constants and the fit that gave them."""
+
+    system: str = text()
+    library: str = text()
+    since: str = text(default="0")
+    """First version of the library that these constants are for."""
+    chooser: str = one_of("nccl-tuner", "fastest", "limits", default="fastest")
+    """How the library chooses among its paths."""
+    constants: Constants = instance(RingLibrary, EngineLibrary, NetworkConstants)
+    fit: Fit = instance(Fit)
+    inherited_from: tuple[str, ...] = ()
+    """The systems whose constants were carried over; empty if the system itself was measured."""
+
+    @property
+    def title(self) -> str:
+        """What the constants are of, in a sentence."""
+        if isinstance(self.constants, NetworkConstants):
+            return f"network {self.system}"
+        return f"{self.library} on {self.system}"
+
+    def source(self) -> Source:
+        """Return who states the constants, and what to mind."""
+        error = f"median error {self.fit.median_pct:.1f} %, p90 {self.fit.p90_pct:.1f} %"
+        on = f"{self.fit.rows} rows, {error}"
+        if self.inherited_from:
+            carried = ", ".join(self.inherited_from)
+            return Source(
+                f"inherited from {carried}, scaled by datasheet", f"{self.system} was not measured"
+            )
+        return Source(f"{self.fit.source}; {on}")
+
+
+def from_file_content(content: Mapping[str, Any], file: str) -> Iterator[Calibration]:
+    """Yield the calibrations that a file of the catalog, or of a user, holds."""
+    system = content.get("system", content.get("name"))
+    if not isinstance(system, str):
+        raise FormatError(file, "system is missing")
+    for entry in content.get("library", []):
+        if not isinstance(entry, Mapping):
+            raise FormatError(file, f"library must be a table, got {shown(entry)}")
+        yield _entry({"system": system, **entry}, file)
+
+
+def _entry(entry: dict[str, Any], file: str) -> Calibration:
+    entry.pop("confidence_pct", None)  # what a profile says of its constants to people
+    try:
+        kind = _KINDS[entry.pop("kind")]
+        constants = _constants(kind, entry.pop("constants"), entry["name"], file)
+        fit = dict(entry.pop("fit"))
+        fit["collectives"] = tuple(fit["collectives"])
+        for name, value in fit.items():
+            if type(value) is int and not _is_figure(value):
+                raise BadValueError(f"{name} of the fit", value, "below 10^19")
+        return Calibration(
+            library=entry.pop("name"),
+            constants=constants,
+            fit=Fit(**fit),
+            **entry,
+        )
+    except KeyError as error:
+        raise FormatError(file, f"{str(error.args[0])[:60]} is missing") from None
+    except ShardcostError as error:
+        raise FormatError.within(file, error) from None
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise FormatError(file, f"its library is not sound: {str(error)[:200]}") from None
+
+
+def _constants(
+    kind: type[Constants], figures: Mapping[str, float], library: str, file: str
+) -> Constants:
+    """Return the constants of a file's table, if it has what its kind needs and nothing else."""
+    odd = [name for name, value in figures.items() if not _is_figure(value)]
+    if odd:
+        said = shown(figures[odd[0]])
+        raise FormatError(
+            file, f"constants of {library}: {odd[0][:60]} must be a number, got {said}"
+        )
+    values = in_base_units(figures)
+    known = {each.name: each.default is MISSING for each in fields(kind)}
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise FormatError(file, f"constants of {library}: unknown key {in_file_name(unknown[0])}")
+    lacking = [name for name, needed in known.items() if needed and name not in values]
+    if lacking:
+        raise FormatError(file, f"constants of {library} lack {in_file_name(lacking[0])}")
+    return kind(**values)
+
+
+def _is_figure(value: object) -> bool:
+    """Return whether a value can be a constant; whether it is sound is for its library to say."""
+    return type(value) is float or (type(value) is int and abs(value) < _MOST)
+
+
+def in_base_units(figures: Mapping[str, float]) -> dict[str, float]:
+    """Return figures of a file, which has microseconds and GB/s, under the names of the fields."""
+    found = {}
+    for key, value in figures.items():
+        suffix, unit_name, unit = next(
+            (each for each in _UNITS if key.endswith(each[0])), ("", "", 1.0)
+        )
+        found[key.removesuffix(suffix) + unit_name] = value * unit
+    return found
+
+
+def in_file_units(constants: Constants) -> dict[str, float]:
+    """Return constants as a file has them, in microseconds and GB/s, to four digits."""
+    return {
+        in_file_name(name): float(f"{value / _unit_of(name)[2]:.4g}")
+        for name, value in stated(constants).items()
+    }
+
+
+def in_file_name(name: str) -> str:
+    """Return the name of a constant in a file, which ends in the file's unit.
+
+    >>> in_file_name("ll_base_s"), in_file_name("fill")
+    ('ll_base_us', 'fill')
+    """
+    suffix, unit_name, _ = _unit_of(name)
+    return name.removesuffix(unit_name) + suffix
+
+
+def _unit_of(name: str) -> tuple[str, str, float]:
+    return next(((s, u, x) for s, u, x in _UNITS if name.endswith(u)), ("", "", 1.0))
+
+
+def stated(constants: Constants) -> dict[str, float]:
+    """Return the constants that a library has on its system, by name."""
+    values = {each.name: getattr(constants, each.name) for each in fields(constants)}
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,206 @@
+"""Which fitted constants a device's kernels run by: its own, or the nearest measured device's.
+
+The catalog tables ``gemm``, ``attention`` and ``elementwise`` have one file per measured device,
+named like the cluster that has it. A section of a file is one set of constants with the rows and
+the error of its fit. Constants are shares of the device's datasheet, clock cycles or tile sizes, so
+that a device nobody measured can inherit them; `Section.inherited_from` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import log
+from typing import Any, Final, Literal, NamedTuple
+
+from shardcost import catalog
+from shardcost.cluster import Device
+from shardcost.dtypes import BITS, canonical_dtype
+from shardcost.errors import UnknownNameError
+
+KernelTable = Literal["gemm", "attention", "elementwise"]
+_GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
+"""Each GEMM section with the widest format that it holds for, in bits."""
+_WIDE: Final = 16
+
+
+class Fit(NamedTuple):
+    """The rows behind a set of constants, and the error on them."""
+
+    source: str
+    rows: int
+    median_pct: float
+    p90_pct: float
+    measured_with: str = ""
+    """The software whose kernels were measured."""
+
+
+class Section(NamedTuple):
+    """One set of constants."""
+
+    system: str
+    """The measured system."""
+    name: str
+    """Which section of its file."""
+    constants: Mapping[str, Any]
+    fit: Fit
+    inherited_from: str | None
+    """The system whose constants these are; None where the device itself was measured."""
+
+
+class KernelTables:
+    """The catalog's sections of kernels; some systems may be hidden, some have other contents."""
+
+    def __init__(
+        self,
+        hidden: frozenset[str] = frozenset(),
+        changed: Mapping[tuple[KernelTable, str], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._hidden = hidden
+        self._changed = changed or {}
+
+    def without(self, *systems: str) -> KernelTables:
+        """Return the same as if some systems had never been measured.
+
+        What no other system has stays: every device inherits it.
+        """
+        return KernelTables(self._hidden | set(systems), self._changed)
+
+    def changing(self, table: KernelTable, system: str, content: Mapping[str, Any]) -> KernelTables:
+        """Return the same with other sections of one system."""
+        return KernelTables(self._hidden, {**self._changed, (table, system): content})
+
+    def content(self, table: KernelTable, system: str) -> Mapping[str, Any]:
+        """Return the sections of a system that are in sight."""
+        own = self._changed.get((table, system)) or catalog.raw(table, system)
+        if system not in self._hidden:
+            return own
+        others = (name for name in catalog.names(table) if name not in self._hidden)
+        elsewhere = {name for other in others for name in catalog.raw(table, other)}
+        return {name: section for name, section in own.items() if name not in elsewhere}
+
+    def nearest(
+        self, table: KernelTable, device: Device
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the measured systems and their sections, the device's own first, then the nearest.
+
+        Nearest is the same architecture, else the same vendor at the nearest compute capability,
+        else the nearest memory bandwidth.
+        """
+        devices = {name: catalog.cluster_named(name).device for name in catalog.names(table)}
+        for system in sorted(devices, key=lambda system: _distance(device, devices[system])):
+            yield system, self.content(table, system)
+
+
+CATALOG_KERNELS: Final = KernelTables()
+
+
+@dataclass(frozen=True, eq=False)
+class KernelConstants:
+    """The constants by which kernels run on a device under a software; resolved when first used.
+
+    `replace(constants, device=…)` keeps the constants for a device with another datasheet: a
+    what-if. `replace(constants, sections=…)` puts other constants in the place of some.
+    """
+
+    device: Device
+    like: Device
+    """The device that the constants are looked up for."""
+    kernels: str | None = None
+    """Name of the software's own kernels: sections of a device's file that begin with it."""
+    narrow_measured_with: str | None = None
+    """The software that narrow GEMMs were measured with, where that is not TensorRT-LLM."""
+    tables: KernelTables = CATALOG_KERNELS
+    sections: Mapping[tuple[KernelTable, str], Section] = field(default_factory=dict)
+    """Constants given in place of the catalog's, by table and name of the section."""
+    memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    """What was resolved so far, and GEMM constants in units of the device: a value's own cache."""
+
+    def section(self, table: KernelTable, *names: str) -> Section:
+        """Return the first of some sections that the device has, or that it inherits."""
+        key = (table, *names)
+        if key not in self.memo:
+            own = tuple(f"{self.kernels}_{name}" for name in names) if self.kernels else ()
+            self.memo[key] = self._resolved(table, names, own)
+        section: Section = self.memo[key]
+        return section
+
+    def gemm(self, dtype: str) -> Section:
+        """Return the constants of a GEMM: of the format, else of a wider one.
+
+        The 16-bit section holds for all wider formats, and for any that a device's family was not
+        measured in: shares of the peak of the very format. A software whose narrow GEMMs were
+        measured apart from TensorRT-LLM's uses those of the nearest device that has them.
+        """
+        key = ("gemm", "for", dtype)
+        if key not in self.memo:
+            self.memo[key] = self._gemm(dtype)
+        section: Section = self.memo[key]
+        return section
+
+    def _gemm(self, dtype: str) -> Section:
+        names = gemm_sections(dtype)
+        if BITS[canonical_dtype(dtype)] >= _WIDE:
+            return self.section("gemm", *names)
+        section = self._resolved("gemm", names)
+        if self.narrow_measured_with is None:
+            return section
+        return self.measured_with(self.narrow_measured_with, "gemm", section.name)
+
+    def measured_with(self, software: str, table: KernelTable, name: str) -> Section:
+        """Return the nearest section that was measured with some software, else the nearest."""
+        for system, content in self.tables.nearest(table, self.like):
+            if name in content and content[name]["fit"].get("measured_with") == software:
+                return self._section(system, name, content)
+        return self.section(table, name)
+
+    def _resolved(
+        self, table: KernelTable, names: tuple[str, ...], own_names: tuple[str, ...] = ()
+    ) -> Section:
+        for name in names:
+            if (table, name) in self.sections:
+                return self.sections[table, name]
+        known: set[str] = set()
+        for system, content in self.tables.nearest(table, self.like):
+            wanted = (*own_names, *names) if _is_device(system, self.like) else names
+            name = next((name for name in wanted if name in content), "")
+            if name:
+                return self._section(system, name, content)
+            known.update(content)
+        raise UnknownNameError(f"{table} of {self.device.name}", names[0], sorted(known))
+
+    def _section(self, system: str, name: str, content: Mapping[str, Any]) -> Section:
+        constants = dict(content[name])
+        fit = Fit(**constants.pop("fit"))
+        inherited = None if _is_device(system, self.like) else system
+        return Section(system, name, constants, fit, inherited)
+
+
+def kernels_of(device: Device) -> KernelConstants:
+    """Return the catalog's constants of a device, its own or inherited."""
+    return KernelConstants(device, device)
+
+
+def gemm_sections(dtype: str) -> tuple[str, ...]:
+    """Return the GEMM sections that hold for a number format, the best first.
+
+    >>> gemm_sections("float16"), gemm_sections("int8")
+    (('bf16',), ('fp8', 'bf16'))
+    """
+    bits = BITS[canonical_dtype(dtype)]
+    return tuple(name for name, most in _GEMM_SECTIONS.items() if bits <= most)
+
+
+def _is_device(system: str, device: Device) -> bool:
+    return catalog.cluster_named(system).device.name == device.name
+
+
+def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, float, float]:
+    """Return how far apart two devices are; what counts most stands first."""
+    return (
+        one.name != other.name,
+        one.architecture != other.architecture,
+        one.vendor != other.vendor,
+        abs(float(one.compute_capability or 0) - float(other.compute_capability or 0)),
+        abs(log(float(one.memory_bytes_per_s) / float(other.memory_bytes_per_s))),
+    )

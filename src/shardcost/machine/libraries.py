@@ -1,0 +1,312 @@
+"""Which library and network constants hold on a cluster: its own, else inherited by datasheet.
+
+A system that was never measured inherits from its family: constants are carried over in units of
+the datasheet (latencies in clock cycles, rates as shares of the nominal link rate), and so are
+those of a system whose datasheet was changed (a what-if on a catalog cluster). The result names
+where its constants come from (`Calibration.inherited_from`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from math import exp, log
+from pathlib import Path
+from typing import Any, Final
+
+from shardcost import catalog
+from shardcost.catalog.profile import cluster_of_text
+from shardcost.cluster import Cluster, Network
+from shardcost.errors import BadTypeError, BadValueError, FormatError, UnknownNameError
+from shardcost.machine.constants import (
+    Calibration,
+    NetworkConstants,
+    from_file_content,
+    in_base_units,
+    stated,
+)
+
+ENGINES: Final = ("sglang", "trtllm", "vllm")
+MULTIMEM: Final = "multimem"
+"""The library name of all-reduces by multimem instructions, in the switch."""
+TUNER: Final = "nccl-tuner"
+_VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
+_HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/calibration.md"
+_BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s"})
+"""Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
+
+
+def catalog_calibrations() -> tuple[Calibration, ...]:
+    """Return every calibration of the catalog."""
+    return tuple(each for name in catalog.names("collectives") for each in _in_catalog(name))
+
+
+@cache  # parsing and checking a file takes milliseconds, and every machine asks for it
+def _in_catalog(name: str) -> tuple[Calibration, ...]:
+    if name not in catalog.names("collectives"):
+        return ()
+    content = catalog.raw("collectives", name)
+    return tuple(from_file_content(content, f"collectives/{name}.toml"))
+
+
+def profile_calibrations(cluster: Cluster) -> tuple[Calibration, ...]:
+    """Return the calibrations that a cluster's own profile brings along."""
+    if not cluster.profile:
+        return ()
+    return tuple(from_file_content(tomllib.loads(cluster.profile), f"profile {cluster.name}"))
+
+
+class Libraries:
+    """The calibrations that constants are resolved from: the catalog's, or others instead."""
+
+    def __init__(self, calibrations: Iterable[Calibration] | None = None) -> None:
+        self._given = None if calibrations is None else tuple(calibrations)
+
+    @property
+    def every(self) -> tuple[Calibration, ...]:
+        """All calibrations."""
+        return catalog_calibrations() if self._given is None else self._given
+
+    def without(self, *systems: str) -> Libraries:
+        """Return the same as if some systems or networks had never been measured."""
+        return Libraries(each for each in self.every if each.system not in systems)
+
+    def preferring(self, own: Iterable[Calibration]) -> Libraries:
+        """Return the same with some calibrations in place of those of the same name and system."""
+        own = tuple(own)
+        taken = {(each.system, each.library) for each in own}
+        rest = (each for each in self.every if (each.system, each.library) not in taken)
+        return Libraries((*rest, *own))
+
+    def on(self, system: str) -> tuple[Calibration, ...]:
+        """Return the calibrations measured on one system or network."""
+        if self._given is None:
+            return _in_catalog(system)
+        return tuple(each for each in self._given if each.system == system)
+
+    def names(self, cluster: Cluster) -> list[str]:
+        """Return the libraries whose time can be predicted on a cluster, measured or inherited."""
+        known = {
+            each.library for each in self.every if not isinstance(each.constants, NetworkConstants)
+        }
+        return [
+            name for name in sorted(known) if self._own(cluster, name) or self.donors(cluster, name)
+        ]
+
+    def has(self, cluster: Cluster, library: str) -> bool:
+        """Return whether a library's time can be predicted on a cluster."""
+        return self._own(cluster, library) is not None or bool(self.donors(cluster, library))
+
+    def library(self, cluster: Cluster, library: str, version: str | None = None) -> Calibration:
+        """Return the constants of a library on a cluster: its own, else its family's."""
+        since = generation(library, version) if library in ENGINES else "0"
+        own = self._own(cluster, library, since)
+        if own is not None:
+            return _on_this_datasheet(own, cluster)
+        donors = self.donors(cluster, library, since)
+        if donors:
+            return inherited(cluster, donors)
+        known = self.names(cluster)
+        if not known:
+            rule = "one whose constants you fitted: none was measured there or on its family"
+            raise BadValueError(f"library on {cluster.name}", library, f"{rule}{_HOW_TO_FIT}")
+        raise UnknownNameError(
+            f"library on {cluster.name}",
+            library,
+            [*known, *([TUNER] if cluster.device.vendor == "nvidia" else [])],
+            f"(measured there or on its family){_HOW_TO_FIT}",
+        )
+
+    def network(self, network: Network) -> Calibration:
+        """Return what a network adds: its own constants, else the mean of networks of its kind."""
+        own = [
+            each for each in self.on(network.name) if isinstance(each.constants, NetworkConstants)
+        ]
+        if own:
+            return own[0]
+        known = [each for each in self.every if isinstance(each.constants, NetworkConstants)]
+        alike = [
+            each for each in known if catalog.network_named(each.system).kind == network.kind
+        ] or known
+        tables = [stated(each.constants) for each in alike]
+        mean = {
+            name: _geometric_mean([(table[name], 1.0) for table in tables]) for name in tables[0]
+        }
+        return Calibration(
+            system=network.name,
+            library="network",
+            constants=NetworkConstants(**mean),
+            fit=alike[0].fit,
+            inherited_from=tuple(each.system for each in alike),
+        )
+
+    def _own(self, cluster: Cluster, library: str, since: str = "0") -> Calibration | None:
+        """Return the constants measured on a system, of the library's generation or another."""
+        own = [each for each in self.on(cluster.system) if each.library == library]
+        same_age = [each for each in own if each.since == since]
+        return next(iter(same_age or own), None)
+
+    def donors(self, cluster: Cluster, library: str, since: str = "0") -> list[Calibration]:
+        """Return the calibrations of a cluster's family: same links, same architecture if any."""
+        family = []
+        for name in sorted({each.system for each in self.every if each.library == library}):
+            other = catalog.cluster_named(name)
+            own = self._own(other, library, since)
+            if own and name != cluster.system and link_family(other) == link_family(cluster):
+                family.append((other, own))
+        architecture = cluster.device.architecture
+        same = [pair for pair in family if pair[0].device.architecture == architecture]
+        return [own for _, own in same or family]
+
+
+CATALOG_LIBRARIES: Final = Libraries()
+"""The catalog's own constants."""
+
+
+def default_library(cluster: Cluster) -> str:
+    """Return the library of a device's vendor, which engines fall back to."""
+    if cluster.device.architecture.startswith("gaudi"):
+        return "hccl"
+    return _VENDORS_OWN.get(cluster.device.vendor, "nccl")
+
+
+def name_and_version(library: str) -> tuple[str, str | None]:
+    """Return ``("sglang", "0.5.10")`` for ``sglang==0.5.10``."""
+    if not isinstance(library, str):
+        raise BadTypeError("library", library, "a name")
+    name, given, version = library.partition("==")
+    if given and (name not in ENGINES or not version_numbers(version)):
+        rule = f"a name; {', '.join(ENGINES)} may have a version, such as sglang==0.5.10"
+        raise BadValueError("library", library, rule)
+    return name, version or None
+
+
+def generation(engine: str, version: str | None) -> str:
+    """Return since which version an engine's kernels are as in `version`; the newest without one.
+
+    >>> generation("sglang", "0.5.10"), generation("sglang", None)
+    ('0', '0.5.12')
+    """
+    since: str = engine_rules(engine, version)["since"]
+    return since
+
+
+def engine_rules(engine: str, version: str | None) -> dict[str, Any]:
+    """Return by which rules a version of an engine chooses its kernels."""
+    newest_first: list[dict[str, Any]] = catalog.tuner_table(engine)["generation"]
+    if version is None:
+        return newest_first[0]
+    numbers = version_numbers(version)
+    older = (each for each in newest_first if numbers >= version_numbers(each["since"]))
+    return next(older, newest_first[-1])
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers that a version begins with, to compare: 1.3.0rc10 is (1, 3, 0)."""
+    numbers = []
+    for part in version.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def network_start() -> NetworkConstants:
+    """Return where a fit of a network starts."""
+    return NetworkConstants(**in_base_units(catalog.tuner_table("start")["wire"]))
+
+
+def link_family(cluster: Cluster) -> tuple[str, str]:
+    """Return what systems must share for one to inherit another's constants."""
+    tier = cluster.tiers[0]
+    if tier.kind != "pcie":
+        return cluster.device.vendor, "links"
+    return cluster.device.vendor, "pcie" if tier.peer_access else "pcie through the host"
+
+
+def _on_this_datasheet(own: Calibration, cluster: Cluster) -> Calibration:
+    """Return a system's constants on a cluster of its name, scaled where the datasheet differs.
+
+    A what-if on a catalog cluster (a faster link, another clock) is another machine: its constants
+    follow the datasheet, and say that they were inherited.
+    """
+    measured = catalog.cluster_named(cluster.system)
+    if measured.tiers == cluster.tiers and measured.device == cluster.device:
+        return own
+    scaled = inherited(cluster, [own])
+    return own if scaled.constants == own.constants else scaled
+
+
+def inherited(cluster: Cluster, donors: list[Calibration]) -> Calibration:
+    """Return the constants of a system that was not measured, from its family and its datasheet.
+
+    Each constant is the geometric mean over the donors, in units of the datasheet. Systems of one
+    architecture count as one, so that a well-measured generation does not outvote the others.
+    """
+    machines = [catalog.cluster_named(each.system) for each in donors]
+    names = [machine.device.architecture for machine in machines]
+    scaled: dict[str, list[tuple[float, float]]] = {}
+    for donor, machine in zip(donors, machines, strict=True):
+        weight = 1 / names.count(machine.device.architecture)
+        for name, value in stated(donor.constants).items():
+            here, there = datasheet_unit(name, cluster), datasheet_unit(name, machine)
+            scaled.setdefault(name, []).append((value * here / there, weight))
+    if not cluster.tiers[0].in_switch_reduction:
+        scaled = {name: values for name, values in scaled.items() if not in_switch(name)}
+    mean = {name: _geometric_mean(values) for name, values in scaled.items()}
+    return replace(
+        donors[0],
+        system=cluster.name,
+        constants=type(donors[0].constants)(**mean),
+        inherited_from=tuple(each.system for each in donors),
+    )
+
+
+def in_switch(name: str) -> bool:
+    """Return whether a constant is of in-switch reduction."""
+    return name.startswith(("nvls_", "multicast_"))
+
+
+def datasheet_unit(name: str, cluster: Cluster) -> float:
+    """Return the figure of the datasheet that a constant scales with.
+
+    Latency is instructions, so clock cycles; a rate is a share of the link.
+    """
+    assumed = 1e6 * catalog.tuner_table("start")["assumed_clock_mhz"]
+    clock = float(cluster.device.boost_clock_hz or assumed)
+    if name in _BY_CLOCK:
+        return clock
+    if name.endswith("_bytes_per_s"):
+        return float(cluster.tiers[0].bytes_per_s)
+    if name.endswith("_s"):
+        return 1 / clock
+    return 1.0
+
+
+def _geometric_mean(values: list[tuple[float, float]]) -> float:
+    """Return the geometric mean of values with their weights."""
+    if len(values) == 1:
+        return values[0][0]
+    total = sum(weight for _, weight in values)
+    return exp(sum(weight * log(value) for value, weight in values) / total)
+
+
+def profile_in(path: str | Path, network: str | Network | None = None) -> Cluster:
+    """Return the cluster of a profile whose constants are sound too; errors name the file."""
+    return _sound(Cluster.from_file(path, network), str(path))
+
+
+def profile_of_text(text: str, network: str | Network | None = None) -> Cluster:
+    """Return the cluster of a profile's text whose constants are sound too."""
+    return _sound(cluster_of_text(text, network), "profile")
+
+
+def _sound(cluster: Cluster, file: str) -> Cluster:
+    try:
+        profile_calibrations(cluster)
+    except FormatError as error:
+        raise FormatError(file, error.reason) from None
+    return cluster
