@@ -136,7 +136,10 @@ def test_a_new_row_is_all_that_an_option_needs() -> None:
     assert "what it is painted in: red or blue (red)" in parser.format_help()
     assert "how often (--train, 1)" in parser.format_help()
     body = asks._with([colour, coats])(asks.Asked)
-    assert body(colour="blue", coats=2).model_dump() == {"colour": "blue", "coats": 2}
+    assert body.model_validate({"colour": "blue", "coats": 2}).model_dump() == {
+        "colour": "blue",
+        "coats": 2,
+    }
     row = asks._on_page(colour)
     assert (row["choices"], row["default"], row["place"]) == (("red", "blue"), "red", "more")
     with pytest.raises(ValueError, match=r"^unknown --colour 'green'; known: blue, red$"):

@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from shardcost import __version__
 from shardcost.web import asks, shapes
 from shardcost.web.dispatcher import Dispatcher, Job
+from shardcost.web.fields import first_fault
 from shardcost.web.guard import LOOPBACK, MISTAKE, Guard
 from shardcost.web.limits import FILE_BYTES, FILE_S, MOST_CHARACTERS
-from shardcost.web.messages import first_fault
 from shardcost.web.pages import Assets
 from shardcost.web.pool import BusyError, LateError, Reply
 

@@ -1,196 +1,185 @@
-"""Kinds of fields: what of JSON a field takes, how much of it, and how that is described.
+"""Kinds of fields: what of JSON each takes, how that is described, and what is wrong with a value.
 
-Numbers are numbers and texts are texts: nothing is made into what it is not. The least of a number
-is only described here; that it is broken is said further on, in the command line's words.
+Numbers are numbers and texts are texts: nothing is converted. The least of a number is only
+described here; a smaller one is refused further on, in the command line's words.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, WithJsonSchema
 
+from shardcost.errors import (
+    BadTypeError,
+    BadValueError,
+    ShardcostError,
+    UnknownNameError,
+    UsageError,
+    shown,
+)
+from shardcost.options import PHASES, flag
 from shardcost.web.limits import MOST_BYTES, MOST_CHARACTERS, MOST_COUNT, MOST_NUMBER, MOST_VALUES
 
+_PLAIN: Final = ("model", "config", "profile", "values", "of", "figure", "collective", "algorithm")
+"""Fields that are not options of a command."""
+_NULL: Final = {"type": "null"}
+_TEXT: Final[dict[str, Any]] = {"type": "string", "maxLength": MOST_CHARACTERS}
+_WHOLE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": MOST_COUNT}
+_NUMBER: Final[dict[str, Any]] = {"type": "number", "minimum": 0, "maximum": MOST_NUMBER}
+_VALUES: Final[list[dict[str, Any]]] = [_WHOLE, _NUMBER, {"type": "boolean"}, _TEXT]
+_LIST: Final[dict[str, Any]] = {
+    "type": "array",
+    "items": {"anyOf": _VALUES},
+    "maxItems": MOST_VALUES,
+    "minItems": 1,
+}
+_OBJECT: Final[dict[str, Any]] = {"type": "object", "additionalProperties": True}
+_AXES: Final[dict[str, Any]] = {
+    "type": "object",
+    "additionalProperties": {"anyOf": [_LIST, *_VALUES]},
+    "maxProperties": MOST_VALUES,
+}
 
-class _WrongTypeError(ValueError):
-    """A value of another type than the field's, with what it should have been."""
 
-    def __init__(self, rule: str) -> None:
+class _UnfitError(ValueError):
+    """A value that a field does not take, with the rule that it breaks."""
+
+    def __init__(self, rule: str, kind: type[BadTypeError | BadValueError] = BadTypeError) -> None:
         super().__init__(rule)
         self.rule = rule
+        self.kind = kind
 
 
-def _whole(value: Any) -> Any:
-    """Take whole numbers as JSON writes them, 8 and 8.0; nothing that could be made one."""
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
+def _field(check: Any, *schemas: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the validator and the schema of a field that may be null."""
+
+    def checked(value: Any) -> Any:
+        return None if value is None else check(value)
+
+    return BeforeValidator(checked), WithJsonSchema({"anyOf": [*schemas, _NULL]})
+
+
+def _whole(value: Any, most: int = MOST_COUNT) -> int:
+    """Take whole numbers as JSON writes them, 8 and 8.0."""
     if isinstance(value, float) and value.is_integer():
-        return int(value)
-    raise _WrongTypeError("a whole number")
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _UnfitError("a whole number")
+    if abs(value) > most:
+        raise _UnfitError(f"at most {most}", BadValueError)
+    return value
 
 
 def _number(value: Any) -> Any:
-    if value is None:
-        return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _WrongTypeError("a number")
+        raise _UnfitError("a number")
     if abs(value) > MOST_NUMBER:
-        raise _WrongTypeError(f"a number of at most {MOST_NUMBER:g}")
+        raise _UnfitError(f"a number of at most {MOST_NUMBER:g}")
     return value
 
 
 def _truth(value: Any) -> Any:
-    if value is None or isinstance(value, bool):
-        return value
-    raise _WrongTypeError("true or false")
-
-
-def _text(value: Any) -> Any:
-    if value is None or isinstance(value, str):
-        return value
-    raise _WrongTypeError("a text")
-
-
-def _object(value: Any) -> Any:
-    if value is None or isinstance(value, dict):
-        return value
-    raise _WrongTypeError("an object")
-
-
-Whole = Annotated[
-    Annotated[int, Field(ge=-MOST_COUNT, le=MOST_COUNT)] | None,
-    BeforeValidator(_whole),
-    WithJsonSchema({"type": ["integer", "null"], "minimum": 0, "maximum": MOST_COUNT}),
-]
-Number = Annotated[
-    float | None,
-    BeforeValidator(_number),
-    WithJsonSchema({"type": ["number", "null"], "minimum": 0, "maximum": MOST_NUMBER}),
-]
-Truth = Annotated[
-    bool | None, BeforeValidator(_truth), WithJsonSchema({"type": ["boolean", "null"]})
-]
-Word = Annotated[
-    Annotated[str, Field(max_length=MOST_CHARACTERS)] | None,
-    BeforeValidator(_text),
-    WithJsonSchema({"type": ["string", "null"], "maxLength": MOST_CHARACTERS}),
-]
-Text = Annotated[str | None, BeforeValidator(_text), WithJsonSchema({"type": ["string", "null"]})]
-Config = Annotated[
-    dict[str, Any] | None,
-    BeforeValidator(_object),
-    WithJsonSchema({"type": ["object", "null"], "additionalProperties": True}),
-]
-_ONE: Final[dict[str, Any]] = {
-    "anyOf": [
-        {"type": "integer", "minimum": 0, "maximum": MOST_COUNT},
-        {"type": "string", "maxLength": MOST_CHARACTERS},
-    ]
-}
-_VALUE: Final[dict[str, Any]] = {
-    "anyOf": [
-        {"type": "integer", "minimum": 0, "maximum": MOST_COUNT},
-        {"type": "number", "minimum": 0, "maximum": MOST_NUMBER},
-        {"type": "boolean"},
-        {"type": "string", "maxLength": MOST_CHARACTERS},
-    ]
-}
-_LIST: Final[dict[str, Any]] = {
-    "type": "array",
-    "items": _VALUE,
-    "maxItems": MOST_VALUES,
-    "minItems": 1,
-}
-
-
-def _one_value(value: Any) -> Any:
-    """Check one value of a list: a number, a word, true or false."""
-    if isinstance(value, str):
-        if len(value) > MOST_CHARACTERS:
-            raise _WrongTypeError(f"a text of at most {MOST_CHARACTERS} characters")
-    elif isinstance(value, int | float):
-        if abs(value) > MOST_COUNT:
-            raise _WrongTypeError(f"a number of at most {MOST_COUNT}")
-    else:
-        raise _WrongTypeError("a number or a text")
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _size(value: Any) -> Any:
-    """Check a size: a text with its unit, or a whole number of bytes."""
-    if value is None or isinstance(value, str):
-        return None if value is None else _one_value(value)
-    number = _whole(value)
-    if abs(number) > MOST_BYTES:
-        raise _WrongTypeError(f"a size of at most {MOST_BYTES} bytes")
-    return number
-
-
-def _values(value: Any) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise _WrongTypeError("a list of values")
-    if not value or len(value) > MOST_VALUES:
-        raise _WrongTypeError(f"a list of 1 to {MOST_VALUES} values")
-    return [_one_value(each) for each in value]
-
-
-def _one_or_many(value: Any) -> Any:
-    if value is None or isinstance(value, list):
-        return _values(value)
-    return _one_value(value)
-
-
-Size = Annotated[
-    str | int | None,
-    BeforeValidator(_size),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1, "maximum": MOST_BYTES},
-                {"type": "string", "maxLength": MOST_CHARACTERS},
-                {"type": "null"},
-            ]
-        }
-    ),
-]
-Values = Annotated[
-    list[Any] | None,
-    BeforeValidator(_values),
-    WithJsonSchema({"anyOf": [_LIST, {"type": "null"}]}),
-]
-OneOrMany = Annotated[
-    Any,
-    BeforeValidator(_one_or_many),
-    WithJsonSchema({"anyOf": [*_ONE["anyOf"], _LIST, {"type": "null"}]}),
-]
-
-
-def _fixed(value: Any) -> Any:
-    """Check values by axis; they become the texts of ``--fix``."""
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise _WrongTypeError("an object of axes and their values")
-    if len(value) > MOST_VALUES:
-        raise _WrongTypeError(f"an object of at most {MOST_VALUES} axes")
-    for axis, values in value.items():
-        if len(axis) > MOST_CHARACTERS:
-            raise _WrongTypeError(f"an object whose axes have at most {MOST_CHARACTERS} characters")
-        _one_or_many([] if values is None else values)
+    if not isinstance(value, bool):
+        raise _UnfitError("true or false")
     return value
 
 
-Fixed = Annotated[
-    dict[str, Any] | None,
-    BeforeValidator(_fixed),
-    WithJsonSchema(
-        {
-            "type": ["object", "null"],
-            "additionalProperties": {"anyOf": [_LIST, *_VALUE["anyOf"]]},
-            "maxProperties": MOST_VALUES,
-        }
-    ),
-]
+def _text(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise _UnfitError("a text")
+    return value
+
+
+def _word(value: Any) -> Any:
+    if len(_text(value)) > MOST_CHARACTERS:
+        raise _UnfitError(f"at most {MOST_CHARACTERS} characters long", BadValueError)
+    return value
+
+
+def _object(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise _UnfitError("an object")
+    return value
+
+
+def _size(value: Any) -> Any:
+    """Take a text with a unit, or a whole number of bytes."""
+    return _word(value) if isinstance(value, str) else _whole(value, MOST_BYTES)
+
+
+def _value(value: Any) -> Any:
+    """Take one value of a list: a number, a word, true or false."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return _whole(value) if isinstance(value, int) or value.is_integer() else _number(value)
+    if not isinstance(value, str):
+        raise _UnfitError("a number or a text")
+    return _word(value)
+
+
+def _values(value: Any) -> Any:
+    if not isinstance(value, list):
+        raise _UnfitError("a list of values")
+    if not 1 <= len(value) <= MOST_VALUES:
+        raise _UnfitError(f"a list of 1 to {MOST_VALUES} values")
+    return [_value(each) for each in value]
+
+
+def _one_or_many(value: Any) -> Any:
+    return _values(value) if isinstance(value, list) else _value(value)
+
+
+def _fixed(value: Any) -> Any:
+    """Take values by axis."""
+    if not isinstance(value, dict):
+        raise _UnfitError("an object of axes and their values")
+    if len(value) > MOST_VALUES:
+        raise _UnfitError(f"an object of at most {MOST_VALUES} axes")
+    return {_word(axis): _one_or_many(values) for axis, values in value.items()}
+
+
+Whole = Annotated[Any, *_field(_whole, _WHOLE)]
+Number = Annotated[Any, *_field(_number, _NUMBER)]
+Truth = Annotated[Any, *_field(_truth, {"type": "boolean"})]
+Word = Annotated[Any, *_field(_word, _TEXT)]
+Text = Annotated[Any, *_field(_text, {"type": "string"})]
+Config = Annotated[Any, *_field(_object, _OBJECT)]
+Size = Annotated[Any, *_field(_size, _WHOLE | {"minimum": 1, "maximum": MOST_BYTES}, _TEXT)]
+Values = Annotated[Any, *_field(_values, _LIST)]
+OneOrMany = Annotated[Any, *_field(_one_or_many, _WHOLE, _NUMBER, _TEXT, _LIST)]
+Fixed = Annotated[Any, *_field(_fixed, _AXES)]
+
+
+def first_fault(errors: Sequence[Mapping[str, Any]], fields: Iterable[str]) -> ShardcostError:
+    """Return the first of pydantic's errors as the one line that the command line would print.
+
+    Args:
+        errors: Pydantic's.
+        fields: The names of all fields.
+    """
+    error = errors[0]
+    where = [str(part) for part in error["loc"] if part != "body"]
+    if not where:
+        if error["type"] == "missing":
+            return UsageError("the body of the request is missing: a JSON object")
+        return BadTypeError("the body of the request", error.get("input"), "a JSON object")
+    return _fault(where[-1], error, fields)
+
+
+def _fault(field: str, error: Mapping[str, Any], fields: Iterable[str]) -> ShardcostError:
+    kind, value, unfit = error["type"], error.get("input"), error.get("ctx", {}).get("error")
+    name = field if field in _PLAIN else flag(field)
+    if isinstance(unfit, _UnfitError):
+        return unfit.kind(name, value, unfit.rule)
+    if kind == "extra_forbidden":
+        return UnknownNameError("field", field, fields)
+    if kind == "missing":
+        required = f"one of {' '.join(map(flag, PHASES))} is required: phase"
+        return UsageError(required if field == "phase" else f"missing {name}")
+    if kind == "literal_error" and field == "phase":
+        return UnknownNameError(name, value, PHASES)
+    message = " ".join(str(error.get("msg", "")).split())
+    return UsageError(f"{name}: {message}, got {shown(value)}")

@@ -32,49 +32,35 @@ def listing() -> dict[str, Any]:
 
 
 def _model(model: Model) -> dict[str, Any]:
-    return {
-        "name": model.name,
+    plain = ("name", "parameters", "active_parameters", "hidden_size", "context_tokens")
+    return {each: getattr(model, each) for each in plain} | {
         "title": model.name,
-        "parameters": model.parameters,
-        "active_parameters": model.active_parameters,
         "layers": model.num_layers,
-        "hidden_size": model.hidden_size,
         "heads": list(model.attention_heads),
         "experts": model.most_experts,
-        "context_tokens": model.context_tokens,
         "not_priced_yet": list(model.not_priced_yet),
     }
 
 
 def _cluster(name: str) -> dict[str, Any]:
-    found = catalog.cluster_named(name)
-    tier = found.tiers[-1]
-    return {
-        "name": found.name,
-        "title": found.title,
-        "gpus_per_node": found.gpus_per_node,
+    cluster = catalog.cluster_named(name)
+    tier, device = cluster.tiers[-1], cluster.device
+    plain = ("memory_bytes", "memory_bytes_per_s", "vendor", "architecture")
+    return {each: getattr(device, each) for each in plain} | {
+        "name": cluster.name,
+        "title": cluster.title,
+        "gpus_per_node": cluster.gpus_per_node,
         "domain_gpus": tier.gpus,
-        "memory_bytes": found.device.memory_bytes,
-        "memory_bytes_per_s": found.device.memory_bytes_per_s,
-        "device": found.device.name,
-        "vendor": found.device.vendor,
-        "architecture": found.device.architecture,
+        "device": device.name,
         "link": tier.kind,
         "link_bytes_per_s": tier.bytes_per_s,
-        "peak_flop_per_s": dict(found.device.peak_flop_per_s),
+        "peak_flop_per_s": dict(device.peak_flop_per_s),
     }
 
 
 def _network(name: str) -> dict[str, Any]:
-    found = catalog.network_named(name)
-    return {
-        "name": found.name,
-        "title": found.title,
-        "kind": found.kind,
-        "nic_bytes_per_s": found.nic_bytes_per_s,
-        "nics_per_node": found.nics_per_node,
-        "nics_per_gpu": found.nics_per_gpu,
-    }
+    plain = ("name", "title", "kind", "nic_bytes_per_s", "nics_per_node", "nics_per_gpu")
+    return {each: getattr(catalog.network_named(name), each) for each in plain}
 
 
 def _software(name: str) -> dict[str, Any]:

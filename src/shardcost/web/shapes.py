@@ -5,9 +5,12 @@ Answers are sent as their views made them and have further keys.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+Table: TypeAlias = dict[str, Any]
+Rows: TypeAlias = list[dict[str, Any]]
 
 
 class Shape(BaseModel):
@@ -16,160 +19,84 @@ class Shape(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-class Refused(Shape):
-    """Why there is no answer."""
-
-    detail: str = Field(description="one line: what is wrong, and what would be right")
-    impossible: bool | None = Field(
-        default=None, description="the question is in good order, but that cannot be done"
-    )
-    field: str | None = Field(default=None, description="the field at fault, where it is one")
+def _shape(name: str, about: str, /, **keys: Any) -> type[Shape]:
+    """Return the shape of an answer: the type of each key, or a type and its description."""
+    fields: Any = {
+        key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in keys.items()
+    }
+    return create_model(name, __base__=Shape, __module__=__name__, __doc__=about, **fields)
 
 
-class Catalog(Shape):
-    """What can be chosen."""
-
-    version: str
-    models: list[dict[str, Any]]
-    clusters: list[dict[str, Any]]
-    networks: list[dict[str, Any]]
-    software: list[dict[str, Any]]
-    collectives: list[str]
-    algorithms: list[dict[str, Any]]
-    choices: dict[str, list[str]]
+def _maybe(kind: Any, about: str) -> tuple[Any, Any]:
+    return kind | None, Field(default=None, description=about)
 
 
-class Estimated(Shape):
-    """What a layout costs: seconds, bytes, FLOPs; as ``shardcost estimate --json``."""
-
-    title: str
-    details: str
-    model: str
-    cluster: str
-    gpus: int
-    layout: dict[str, Any]
-    workload: dict[str, Any]
-    time_s: float
-    low_s: float
-    high_s: float
-    memory_bytes: float
-    tokens_per_s: float
-    tokens_per_s_per_gpu: float
-    mfu: float
-    parts: dict[str, float]
-    compute: dict[str, Any]
-    comm: dict[str, Any]
-    memory: dict[str, Any]
-    warnings: list[str]
-    notes: list[str]
-
-
-class Advised(Shape):
-    """What each neighbouring layout would cost, what limits this one, what to change."""
-
-    steps: dict[str, list[dict[str, Any]]]
-    limit: dict[str, Any] | None
-    change: dict[str, Any] | None
-
-
-class Timeline(Shape):
-    """Events on streams."""
-
-    of: str
-    span_s: float
-    streams: list[dict[str, Any]]
-    events: list[dict[str, Any]]
-    totals: dict[str, Any]
-
-
-class Scaled(Shape):
-    """One row for each value, as ``shardcost estimate --vary --json``."""
-
-    vary: str
-    rows: list[dict[str, Any]]
-
-
-class Roofline(Shape):
-    """The kernels of a layer under the device's roof."""
-
-    device: str
-    dtype: str
-    peak_flop_per_s: float
-    memory_bytes_per_s: float
-    operations: list[dict[str, Any]]
-
-
-class Messages(Shape):
-    """Every collective of a step."""
-
-    messages: list[dict[str, Any]]
-
-
-class Collective(Shape):
-    """The time of one size, or columns over many; as ``shardcost collective --json``."""
-
-    collective: str
-    time_s: float | list[float]
-
-
-class Steps(Shape):
-    """The steps of a collective by an algorithm."""
-
-    collective: str
-    algorithm: str
-    ranks: int
-    steps: list[dict[str, Any]]
-
-
-class Explained(Shape):
-    """Where a figure comes from."""
-
-    figure: str
-    title: str
-    formula: str
-    terms: list[dict[str, Any]]
-
-
-class Commands(Shape):
-    """The same question to the command line and in Python."""
-
-    command: str
-    python: str
-
-
-class Trace(Shape):
-    """Events as Perfetto and chrome://tracing take them."""
-
-    traceEvents: list[dict[str, Any]]  # noqa: N815  the format's own name
-
-
-class Begun(Shape):
-    """A search that was begun."""
-
-    job: str
-
-
-class Search(Shape):
-    """How a search stands."""
-
-    job: str
-    state: str = Field(description="waiting, running, done, cancelled or failed")
-    done: int = Field(description="layouts looked at")
-    cells: int = Field(description="layouts in all")
-    seconds: float
-    result: dict[str, Any] | None = Field(
-        default=None, description="as `shardcost plan --json`, when it is done"
-    )
-    detail: str | None = Field(default=None, description="why there is no layout")
-    reasons: list[str] | None = None
-
-
-class Dropped(Shape):
-    """What a file is and means."""
-
-    name: str
-    kind: str
-    words: list[str]
-    report: dict[str, Any]
-    use: dict[str, Any] | None = Field(description="fields of a question that the file stands for")
-    words_on_use: str
+Refused = _shape(
+    "Refused", "Why there is no answer.",
+    detail=(str, Field(description="one line: what is wrong, and what would be right")),
+    impossible=_maybe(bool, "the request is in good order, but that cannot be done"),
+    field=_maybe(str, "the field at fault, where it is one"),
+)  # fmt: skip
+Catalog = _shape(
+    "Catalog", "What can be chosen.",
+    version=str, models=Rows, clusters=Rows, networks=Rows, software=Rows, collectives=list[str],
+    algorithms=Rows, choices=dict[str, list[str]],
+)  # fmt: skip
+Estimated = _shape(
+    "Estimated", "What a layout costs: seconds, bytes, FLOPs; as ``shardcost estimate --json``.",
+    title=str, details=str, model=str, cluster=str, gpus=int, layout=Table, workload=Table,
+    time_s=float, low_s=float, high_s=float, memory_bytes=float, tokens_per_s=float,
+    tokens_per_s_per_gpu=float, mfu=float, parts=dict[str, float], compute=Table, comm=Table,
+    memory=Table, warnings=list[str], notes=list[str],
+)  # fmt: skip
+Advised = _shape(
+    "Advised", "What each neighbouring layout would cost, what limits this one, what to change.",
+    steps=dict[str, Rows], limit=Table | None, change=Table | None,
+)  # fmt: skip
+Timeline = _shape(
+    "Timeline", "Events on streams.", of=str, span_s=float, streams=Rows, events=Rows, totals=Table
+)
+Scaled = _shape(
+    "Scaled",
+    "One row for each value, as ``shardcost estimate --vary --json``.",
+    vary=str,
+    rows=Rows,
+)
+Roofline = _shape(
+    "Roofline", "The kernels of a layer under the device's roof.",
+    device=str, dtype=str, peak_flop_per_s=float, memory_bytes_per_s=float, operations=Rows,
+)  # fmt: skip
+Messages = _shape("Messages", "Every collective of a step.", messages=Rows)
+Collective = _shape(
+    "Collective", "The time of one size, or columns over many; as ``shardcost collective --json``.",
+    collective=str, time_s=float | list[float],
+)  # fmt: skip
+Steps = _shape(
+    "Steps", "The steps of a collective by an algorithm.",
+    collective=str, algorithm=str, ranks=int, steps=Rows,
+)  # fmt: skip
+Explained = _shape(
+    "Explained", "Where a figure comes from.", figure=str, title=str, formula=str, terms=Rows
+)
+Commands = _shape(
+    "Commands", "The same request as a command and in Python.", command=str, python=str
+)
+Trace = _shape("Trace", "Events as Perfetto and chrome://tracing take them.", traceEvents=Rows)
+Begun = _shape("Begun", "A search that was begun.", job=str)
+Search = _shape(
+    "Search", "How a search stands.",
+    job=str,
+    state=(str, Field(description="waiting, running, done, cancelled or failed")),
+    done=(int, Field(description="layouts looked at")),
+    cells=(int, Field(description="layouts in all")),
+    seconds=float,
+    result=_maybe(Table, "as `shardcost plan --json`, when it is done"),
+    detail=_maybe(str, "why there is no layout"),
+    reasons=_maybe(list[str], "of the layouts that were rejected"),
+)  # fmt: skip
+Dropped = _shape(
+    "Dropped", "What a file is and means.",
+    name=str, kind=str, words=list[str], report=Table,
+    use=(Table | None, Field(description="fields of a request that the file stands for")),
+    words_on_use=str,
+)  # fmt: skip
