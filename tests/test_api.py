@@ -142,7 +142,7 @@ def test_what_is_shown_can_be_asked_again(page: Client, capsys: pytest.CaptureFi
     told = run_json(capsys, *words[1:])
     scope: dict[str, Any] = {}
     exec(found["python"], scope)
-    assert scope["found"].time_s == told["time_s"] == page.answer("estimate", DECODE)["time_s"]
+    assert scope["result"].time_s == told["time_s"] == page.answer("estimate", DECODE)["time_s"]
 
 
 def test_why_of_a_collective(page: Client) -> None:

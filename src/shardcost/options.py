@@ -116,7 +116,7 @@ class Option:
     def field_of(self, noun: Any) -> Field[Any]:
         """Return the field of a noun that it sets."""
         name = self.renamed.get(noun, self.name)
-        return next(each for each in fields(noun) if each.name == name)
+        return next(known for known in fields(noun) if known.name == name)
 
     @cached_property
     def _fields(self) -> list[Field[Any]]:
@@ -131,7 +131,7 @@ class Option:
     @cached_property
     def required(self) -> bool:
         """Whether its nouns cannot do without it."""
-        return any(each.default is MISSING for each in self._fields)
+        return any(known.default is MISSING for known in self._fields)
 
     @cached_property
     def default(self) -> Any:
@@ -145,7 +145,9 @@ class Option:
         """All that it may be, the default first; empty where that is no list."""
         known = self._fields[0].metadata.get("choices", ()) if self._fields else ()
         flags = (False, True) if self.kind == "flag" else ()
-        return tuple(sorted(self.allowed or known or flags, key=lambda each: each != self.default))
+        return tuple(
+            sorted(self.allowed or known or flags, key=lambda value: value != self.default)
+        )
 
     @cached_property
     def least(self) -> int:
@@ -172,8 +174,8 @@ class Option:
             return values.wholes(name, value)
         empty = "none" if self.kind == "whole" and self.default is None else None
         return [
-            None if empty and each == empty else self.read(each, name)
-            for each in values.several(name, value)
+            None if empty and one == empty else self.read(one, name)
+            for one in values.several(name, value)
         ]
 
     def described(self, choices: Iterable[str] = ()) -> str:
@@ -187,7 +189,7 @@ class Option:
         named = f": {', '.join(known[:-1])} or {known[-1]}" if listed else ""
         usual, notes = self.default, []
         if len(self.applies_to) < len(PHASES):
-            notes += [flag(each) for each in self.applies_to]
+            notes += [flag(phase) for phase in self.applies_to]
         if self.otherwise or not (usual is None or usual is False):
             notes.append(
                 self.otherwise or (f"{usual:g}" if isinstance(usual, float) else str(usual))
@@ -297,7 +299,7 @@ _CHOSEN: Final = (
         _LAYOUT, said="imbalance {:g}", place="more",
     ),
 )  # fmt: skip
-LAYOUT: Final = tuple(each for each in _CHOSEN if Layout in each.nouns)
+LAYOUT: Final = tuple(option for option in _CHOSEN if Layout in option.nouns)
 """How the model is divided: the fields of `Layout`."""
 
 WORKLOAD: Final = (
@@ -421,13 +423,15 @@ COLLECTIVE: Final = (
 )  # fmt: skip
 """One collective."""
 
-ESTIMATE: Final[Mapping[str, Option]] = {each.name: each for each in (*MACHINE, *LAYOUT, *WORKLOAD)}
+ESTIMATE: Final[Mapping[str, Option]] = {
+    option.name: option for option in (*MACHINE, *LAYOUT, *WORKLOAD)
+}
 """What an estimate takes, by name."""
 AXES: Final[Mapping[str, Option]] = {
-    each.name: each
+    option.name: option
     for kinds in (("degree",), ("size",), ("choice", "fixed"))
-    for each in (*MACHINE, *_CHOSEN, *WORKLOAD)
-    if each.axis in kinds
+    for option in (*MACHINE, *_CHOSEN, *WORKLOAD)
+    if option.axis in kinds
 }
 """What a search may vary: degrees, other numbers, choices."""
 OWN_AXES: Final = ("gpus", "batch")
@@ -436,22 +440,22 @@ OWN_AXES: Final = ("gpus", "batch")
 
 def needed(phase: str) -> list[Option]:
     """Return the options that a phase cannot do without."""
-    return [each for each in WORKLOAD if each.required and phase in each.applies_to]
+    return [option for option in WORKLOAD if option.required and phase in option.applies_to]
 
 
 def varied(phase: str) -> list[str]:
     """Return the options of an estimate that may vary."""
     return [
-        each.name
-        for each in ESTIMATE.values()
-        if each is not MODEL and each.kind != "flag" and phase in each.applies_to
+        option.name
+        for option in ESTIMATE.values()
+        if option is not MODEL and option.kind != "flag" and phase in option.applies_to
     ]
 
 
 def departures(layout: Layout) -> dict[str, str]:
     """Return, by option, the choices of a layout that are not the default, in words."""
     return {
-        each.name: each.said.format(getattr(layout, each.name))
-        for each in LAYOUT
-        if each.axis not in {"degree", "size"} and getattr(layout, each.name) != each.default
+        option.name: option.said.format(getattr(layout, option.name))
+        for option in LAYOUT
+        if option.axis not in {"degree", "size"} and getattr(layout, option.name) != option.default
     }

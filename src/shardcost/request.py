@@ -100,7 +100,7 @@ def value_of(given: Given, option: Option) -> Any:
 def workload_of(given: Given) -> Workload:
     """Return the workload that the options describe."""
     phase: str = given["phase"]
-    missing = [each.flag for each in options.needed(phase) if given.get(each.name) is None]
+    missing = [option.flag for option in options.needed(phase) if given.get(option.name) is None]
     if missing:
         raise UsageError(f"--{phase} needs {' and '.join(missing)}")
     noun, fields = options.PHASES[phase], {}
@@ -227,7 +227,7 @@ def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
     workload = _first_workload(given)
     name = given.get("software")
     software = software_of(None if name is None else finder.software(name), workload)
-    models = [finder.model(each) for each in _several(given, options.MODEL)]
+    models = [finder.model(name) for name in _several(given, options.MODEL)]
     clusters = _clusters(given, finder)
     price = _price(given, finder, clusters)
     return {
@@ -273,7 +273,7 @@ def _space(given: Given, software: Software) -> dict[str, Any]:
             space[name] = values.wholes(flag(name), given[name])
     for text, chosen in _fixed(given.get("fix") or ()):
         axis = text.strip().removeprefix("--").replace("-", "_")
-        known = [each for each in options.AXES if each not in options.OWN_AXES]
+        known = [name for name in options.AXES if name not in options.OWN_AXES]
         if axis not in known:
             own = axis in options.OWN_AXES
             hint = f"(--{axis} sets it)" if own else "(see shardcost plan --help)"
@@ -306,22 +306,22 @@ def _every(option: Option, software: Software) -> Any:
     if not option.choices:
         raise BadValueError(f"--fix {option.name}", "all", "numbers or none")
     usual = getattr(software, option.name, option.default)
-    return sorted(option.choices, key=lambda each: each != usual)
+    return sorted(option.choices, key=lambda value: value != usual)
 
 
 def _constraints(given: Given, workload: Workload) -> Constraints:
     """Return the limits; an error names the option rather than the field that it sets."""
     from shardcost.search.objectives import Constraints
 
-    asked = {each.limit: each for each in options.LIMITS if given.get(each.name) is not None}
-    limits = {name: option.read(given[option.name]) for name, option in asked.items()}
+    chosen = {row.limit: row for row in options.LIMITS if given.get(row.name) is not None}
+    limits = {name: option.read(given[option.name]) for name, option in chosen.items()}
     try:
-        found = Constraints.of(limits)
-        found.check(workload)
+        constraints = Constraints.of(limits)
+        constraints.check(workload)
     except BadValueError as error:
-        option = asked[error.argument]
+        option = chosen[error.argument]
         raise BadValueError(option.flag, given[option.name], error.rule) from None
-    return found
+    return constraints
 
 
 def _price(given: Given, finder: Finder, clusters: Sequence[Cluster]) -> Price | None:
@@ -361,7 +361,7 @@ def collective_of(given: Given, finder: Finder, size_bytes: Any) -> CollectiveTi
     from shardcost.machine.libraries import default_library
 
     cluster = finder.cluster(given.get("on"), given.get("network"))
-    read = {each.name: value_of(given, each) for each in options.COLLECTIVE[2:]}
+    read = {option.name: value_of(given, option) for option in options.COLLECTIVE[2:]}
     return collective_time(
         collective_name(given["collective"]),
         size_bytes,

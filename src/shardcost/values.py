@@ -72,10 +72,10 @@ def time(option: str, value: Any) -> float:
 
 def size(option: str, value: Any) -> int:
     """Return a size such as ``64MiB`` in bytes, at least one."""
-    found = parse_bytes(str(value), option)
-    if found < 1:
+    size_bytes = parse_bytes(str(value), option)
+    if size_bytes < 1:
         raise BadValueError(option, value, "at least 1 byte")
-    return found
+    return size_bytes
 
 
 def several(option: str, value: Any) -> list[Any]:
@@ -90,17 +90,17 @@ def several(option: str, value: Any) -> list[Any]:
 
 def wholes(option: str, value: Any) -> list[int]:
     """Return the numbers of ``A,B,…`` or a list, where ``A..B`` are A, 2 A, 4 A and so on to B."""
-    found: list[int] = []
-    for each in several(option, value):
-        first, dots, last = each.partition("..") if isinstance(each, str) else (each, "", "")
+    numbers: list[int] = []
+    for word in several(option, value):
+        first, dots, last = word.partition("..") if isinstance(word, str) else (word, "", "")
         least = whole_number(option, whole(option, first), 1)
         most = whole_number(option, whole(option, last), 1) if dots else least
         if most < least:
-            raise BadValueError(option, each, "from a smaller number to a larger one, like 1..64")
+            raise BadValueError(option, word, "from a smaller number to a larger one, like 1..64")
         while least <= most:
-            found.append(least)
+            numbers.append(least)
             least *= 2
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(numbers))
 
 
 def sizes(option: str, value: str) -> list[int]:
@@ -114,7 +114,7 @@ def sizes(option: str, value: str) -> list[int]:
         raise BadValueError(option, value, "with a factor of at least 2")
     if least >= most:
         raise BadValueError(option, value, "from a smaller size to a larger one")
-    found = [least]
-    while found[-1] * factor < most:
-        found.append(found[-1] * factor)
-    return [*found, most]
+    steps = [least]
+    while steps[-1] * factor < most:
+        steps.append(steps[-1] * factor)
+    return [*steps, most]

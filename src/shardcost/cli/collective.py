@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import UsageError
 from shardcost.options import COLLECTIVE, NETWORK, ON, SIZE, SWEEP
 from shardcost.request import collective_name, collective_of
-
-if TYPE_CHECKING:
-    from shardcost.collectives.library_time import CollectiveTime
 
 _EXAMPLES: Final = """\
   shardcost collective all_reduce --size 64MiB --gpus 8 --on h100
@@ -119,27 +116,17 @@ def _one_size(given: Namespace) -> int:
     size = SIZE.read(given.size)
     result = collective_of(vars(given), options.OnDisk(), size)
     if given.why is not None:
-        return _why(result, given)
+        from shardcost.report.why import collective_figures, why_collective
+
+        def why(figure: str) -> Any:
+            return why_collective(result, f"collective.{figure.removeprefix('collective.')}")
+
+        return options.print_why(given.why, collective_figures(result), why, json=given.json)
     if given.json:
         options.print_json(as_data(result))
     else:
         sweep = collective_of(vars(given), options.OnDisk(), octaves(size))
         print(as_text(result, explain=given.explain, sweep=sweep))
-    return 0
-
-
-def _why(result: CollectiveTime, given: Namespace) -> int:
-    """Print where one number comes from; its name may go without the word collective."""
-    from shardcost.report.why import as_data, as_text, collective_figures, why_collective
-
-    if given.why == "list":
-        options.print_names("figures", collective_figures(result), json=given.json)
-        return 0
-    answer = why_collective(result, f"collective.{given.why.removeprefix('collective.')}")
-    if given.json:
-        options.print_json(as_data(answer))
-    else:
-        print(as_text(answer))
     return 0
 
 

@@ -81,54 +81,42 @@ def run(given: Namespace) -> int:
     from shardcost.report.estimate import as_text
     from shardcost.report.estimate_data import as_data
 
-    found = estimate_of(vars(given), finder)
+    result = estimate_of(vars(given), finder)
     if given.why is not None:
-        return _why(found, given)
+        from shardcost.estimate.why import figures, why
+
+        return options.print_why(
+            given.why, figures(result), lambda name: why(result, name), json=given.json
+        )
     if given.trace is not None:
         from shardcost.report.trace import write_timeline
 
-        write_timeline(found, Path(given.trace))
+        write_timeline(result, Path(given.trace))
     if given.plot is not None:
-        _draw(found, Path(given.plot), given.picture or _PICTURES[0])
+        _draw(result, Path(given.plot), given.picture or _PICTURES[0])
     if given.json:
-        explained = {"explanation": found.explain().splitlines()} if given.explain else {}
-        options.print_json(as_data(found, finder.caveats) | explained | _drawn(given.plot))
+        explained = {"explanation": result.explain().splitlines()} if given.explain else {}
+        options.print_json(as_data(result, finder.caveats) | explained | _drawn(given.plot))
     else:
         from shardcost.search.advice import advice
 
-        place = (found.model, found.cluster, found.layout)
-        advised = advice(*place, found.workload, found.software)
-        print(as_text(found, finder.caveats, advice=advised, explain=given.explain))
+        place = (result.model, result.cluster, result.layout)
+        advised = advice(*place, result.workload, result.software)
+        print(as_text(result, finder.caveats, advice=advised, explain=given.explain))
         _say_drawn(given.plot)
     return 0
 
 
-def _why(found: Estimate, given: Namespace) -> int:
-    """Print where one number comes from."""
-    from shardcost.estimate.why import figures, why
-    from shardcost.report.why import as_data, as_text
-
-    if given.why == "list":
-        options.print_names("figures", figures(found), json=given.json)
-        return 0
-    answer = why(found, given.why)
-    if given.json:
-        options.print_json(as_data(answer))
-    else:
-        print(as_text(answer))
-    return 0
-
-
-def _draw(found: Estimate, file: Path, picture: str) -> None:
+def _draw(result: Estimate, file: Path, picture: str) -> None:
     """Write one picture of an estimate."""
     from shardcost.report import memory_plot, pictures, roofline_plot, timeline_plot
 
     if picture == "roofline":
-        sketch = roofline_plot.sketch(found)
+        sketch = roofline_plot.sketch(result)
     elif picture == "memory":
-        sketch = memory_plot.sketch(found)
+        sketch = memory_plot.sketch(result)
     else:
-        sketch = timeline_plot.sketch(found, "layer" if picture == "layer" else "step")
+        sketch = timeline_plot.sketch(result, "layer" if picture == "layer" else "step")
     pictures.write_picture(sketch, file)
 
 
@@ -172,19 +160,19 @@ def _vary(given: Namespace, finder: options.OnDisk) -> int:
     for name in ("explain", "why"):
         if getattr(given, name):
             raise UsageError(f"--{name} and --vary exclude each other: it explains one layout")
-    found = scaling_of(vars(given), finder, *varied(given.vary, given.phase))
-    plot = given.plot if found.possible else None
+    scaling = scaling_of(vars(given), finder, *varied(given.vary, given.phase))
+    plot = given.plot if scaling.possible else None
     if plot is not None:
         from shardcost.report.pictures import write_picture
         from shardcost.report.scaling_plot import sketch
 
-        write_picture(sketch(found), Path(plot))
+        write_picture(sketch(scaling), Path(plot))
     if given.json:
-        options.print_json(as_data(found, finder.caveats) | _drawn(plot))
+        options.print_json(as_data(scaling, finder.caveats) | _drawn(plot))
     else:
-        print(as_text(found, finder.caveats))
+        print(as_text(scaling, finder.caveats))
         _say_drawn(plot)
-    if found.feasible:
+    if scaling.feasible:
         return 0
-    print(f"shardcost: no value of {found.name} is feasible, see the reasons", file=sys.stderr)
+    print(f"shardcost: no value of {scaling.name} is feasible, see the reasons", file=sys.stderr)
     return options.NOTHING_FEASIBLE

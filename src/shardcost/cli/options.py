@@ -1,10 +1,10 @@
-"""What the commands share: a parser with options of the table, and what is found on disk."""
+"""What the commands share: a parser with options of the table, and what is on disk."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from shardcost import options
@@ -133,8 +133,8 @@ class OnDisk:
     @property
     def caveats(self) -> list[str]:
         """Caveats of the models' files."""
-        files = (found for text, found in self._models.items() if is_file(text))
-        return [caveat for found in files for caveat in found.caveats]
+        files = (model for text, model in self._models.items() if is_file(text))
+        return [caveat for model in files for caveat in model.caveats]
 
 
 def add_options(parser: Any, rows: Iterable[Option], *, several: bool = False) -> None:
@@ -171,7 +171,7 @@ def add_workload(parser: Parser, *, several: bool = False) -> None:
     group = parser.add_argument_group("workload")
     kinds = group.add_mutually_exclusive_group(required=True)
     for phase, text in options.ABOUT_PHASES.items():
-        needed = " and ".join(each.flag for each in options.needed(phase))
+        needed = " and ".join(option.flag for option in options.needed(phase))
         kinds.add_argument(
             options.flag(phase),
             dest="phase",
@@ -182,12 +182,17 @@ def add_workload(parser: Parser, *, several: bool = False) -> None:
     add_options(group, options.WORKLOAD, several=several)
 
 
-def print_names(what: str, names: Sequence[str], *, json: bool) -> None:
-    """Print names, one to a line, or as one document."""
-    if json:
-        print_json({what: list(names)})
+def print_why(figure: str, names: Sequence[str], why: Callable[[str], Any], *, json: bool) -> int:
+    """Print where a figure comes from; the names of all for ``list``."""
+    from shardcost.report.why import as_data, as_text
+
+    if figure == "list":
+        print_json({"figures": list(names)}) if json else print("\n".join(names))
+    elif json:
+        print_json(as_data(why(figure)))
     else:
-        print("\n".join(names))
+        print(as_text(why(figure)))
+    return 0
 
 
 def print_json(data: Any) -> None:

@@ -44,9 +44,9 @@ def parser() -> options.Parser:
 
 def _add_space(parser: options.Parser) -> None:
     space = parser.add_argument_group("where to look and for what")
-    axes = [each for each in AXES.values() if each.name not in OWN_AXES]
-    free = ", ".join(each.name for each in axes if each.axis != "fixed")
-    fixed = ", ".join(each.name for each in axes if each.axis == "fixed")
+    axes = [option for option in AXES.values() if option.name not in OWN_AXES]
+    free = ", ".join(option.name for option in axes if option.axis != "fixed")
+    fixed = ", ".join(option.name for option in axes if option.axis == "fixed")
     space.add_argument(
         "--fix",
         metavar="AXIS=A,B,…",
@@ -55,7 +55,7 @@ def _add_space(parser: options.Parser) -> None:
         help=f"values of one axis, all if not given: {free}; and {fixed}, which have one value"
         " unless several or all are given",
     )
-    options.add_options(space, (each for each in SEARCH if each is not TOP))
+    options.add_options(space, (option for option in SEARCH if option is not TOP))
 
 
 def _add_output(parser: options.Parser) -> None:

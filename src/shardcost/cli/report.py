@@ -46,19 +46,19 @@ def run(given: Namespace) -> int:
     if file.suffix.lower() != _SUFFIX:
         raise BadValueError("--output", given.output, f"a file name that ends in {_SUFFIX}")
     finder = options.OnDisk()
-    found = estimate_of(vars(given), finder)
+    estimate = estimate_of(vars(given), finder)
     from shardcost.files import write_whole
     from shardcost.report.estimate import title
     from shardcost.report.html import as_html
     from shardcost.search.review import review
     from shardcost.validate.shipped import points_like
 
-    whole = review(found)
+    whole = review(estimate)
     points = points_like(whole.heaviest.curve) if whole.heaviest else ()
     content = as_html(whole, points, finder.caveats).encode()
     write_whole(file, content)
     if given.json:
-        document = {"file": given.output, "bytes": len(content), "title": title(found)}
+        document = {"file": given.output, "bytes": len(content), "title": title(estimate)}
         options.print_json(document)
     else:
         print(f"Report: {given.output}")

@@ -22,10 +22,10 @@ MODEL_FILE: Final = "config.json"
 CLUSTER_FILE: Final = "profile.toml"
 NETWORK_FILE: Final = "network.toml"
 SOFTWARE_FILE: Final = "software.toml"
-_FIGURES: Final = "print(found.time_s, found.tokens_per_s_per_gpu, found.memory_bytes)"
+_FIGURES: Final = "print(result.time_s, result.tokens_per_s_per_gpu, result.memory_bytes)"
 
 
-def command_of(found: Estimate) -> str:
+def command_of(result: Estimate) -> str:
     """Return the command line that prints an estimate.
 
     >>> from shardcost import Decode, Layout, estimate
@@ -33,31 +33,31 @@ def command_of(found: Estimate) -> str:
     >>> command_of(estimate("llama3-70b", "h100_sxm", Layout(tp=8), step))
     'shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096'
     """
-    return shlex.join(("shardcost", "estimate", *words_of(found)))
+    return shlex.join(("shardcost", "estimate", *words_of(result)))
 
 
-def words_of(found: Estimate) -> list[str]:
+def words_of(result: Estimate) -> list[str]:
     """Return the model and the options that describe an estimate."""
-    words = [found.model.name if _is_known(found.model) else MODEL_FILE]
-    words += ["--on", found.cluster.name if _is_named(found.cluster) else CLUSTER_FILE]
-    network, software = found.cluster.network, found.software
+    words = [result.model.name if _is_known(result.model) else MODEL_FILE]
+    words += ["--on", result.cluster.name if _is_named(result.cluster) else CLUSTER_FILE]
+    network, software = result.cluster.network, result.software
     if network is not None:
         words += [
             "--network",
             network.name if _is_preset("networks", network.name) else NETWORK_FILE,
         ]
-    if software != software_of(None, found.workload):
+    if software != software_of(None, result.workload):
         is_preset = _is_preset("software", software.name)
         words += ["--software", software.name if is_preset else SOFTWARE_FILE]
-    words += _options(LAYOUT, found.layout)
-    words.append(flag(found.workload.phase))
-    words += _options(WORKLOAD, found.workload)
+    words += _options(LAYOUT, result.layout)
+    words.append(flag(result.workload.phase))
+    words += _options(WORKLOAD, result.workload)
     return words
 
 
-def python_of(found: Estimate) -> str:
+def python_of(result: Estimate) -> str:
     """Return Python that prints the main figures of an estimate."""
-    model, cluster, work = found.model, found.cluster, found.workload
+    model, cluster, work = result.model, result.cluster, result.workload
     kind = type(work).__name__
     where = repr(cluster.name) if _is_named(cluster) else f"Cluster.from_file({CLUSTER_FILE!r}"
     network = "" if cluster.network is None else f", network={_network(cluster.network)}"
@@ -66,17 +66,17 @@ def python_of(found: Estimate) -> str:
     elif network:
         where = f"Cluster.named({where}{network})"
     what = repr(model.name) if _is_known(model) else f"Model.from_hf({MODEL_FILE!r})"
-    arguments = [what, where, _called("Layout", found.layout), _called(kind, work)]
-    if found.software != software_of(None, work):
-        software = found.software.name
+    arguments = [what, where, _called("Layout", result.layout), _called(kind, work)]
+    if result.software != software_of(None, work):
+        software = result.software.name
         from_file = f"Software.from_file({SOFTWARE_FILE!r})"
         is_preset = _is_preset("software", software)
         arguments.append(f"software={software!r}" if is_preset else f"software={from_file}")
     nouns = ("Cluster", "Model", "Network", "Software")
-    needed = {name for name in nouns if any(name in each for each in arguments)}
+    needed = {name for name in nouns if any(name in text for text in arguments)}
     imported = ", ".join(sorted({*needed, "Layout", kind, "estimate"}, key=str.swapcase))
-    lines = [f"from shardcost import {imported}", "", "found = estimate("]
-    return "\n".join([*lines, *(f"    {each}," for each in arguments), ")", _FIGURES, ""])
+    lines = [f"from shardcost import {imported}", "", "result = estimate("]
+    return "\n".join([*lines, *(f"    {text}," for text in arguments), ")", _FIGURES, ""])
 
 
 def _is_known(model: Model) -> bool:
@@ -112,9 +112,8 @@ def _called(kind: str, noun: Any) -> str:
 
 def _chosen(noun: Any) -> dict[str, Any]:
     """Return the fields of a noun that are not the default."""
-    values = {each: getattr(noun, each.name) for each in fields(noun)}
     return {
-        each.name: value
-        for each, value in values.items()
-        if each.default is MISSING or value != each.default
+        field.name: getattr(noun, field.name)
+        for field in fields(noun)
+        if field.default is MISSING or getattr(noun, field.name) != field.default
     }

@@ -125,7 +125,7 @@ def _values(value: Any) -> Any:
         raise _UnfitError("a list of values")
     if not 1 <= len(value) <= MOST_VALUES:
         raise _UnfitError(f"a list of 1 to {MOST_VALUES} values")
-    return [_value(each) for each in value]
+    return [_value(one) for one in value]
 
 
 def _one_or_many(value: Any) -> Any:

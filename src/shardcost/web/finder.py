@@ -26,10 +26,10 @@ _NAMES: Final = 256
 class Pasted:
     """Finds the models and clusters that one request speaks of."""
 
-    def __init__(self, asked: Mapping[str, Any]) -> None:
-        config, self.profile = asked.get("config"), asked.get("profile")
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        config, self.profile = given.get("config"), given.get("profile")
         for name, other, file in (("model", "config", config), ("on", "profile", self.profile)):
-            if file is not None and asked.get(name) is not None:
+            if file is not None and given.get(name) is not None:
                 raise UsageError(f"{name} and {other} exclude each other; give one")
         self.config = None if config is None else json.dumps(config)
 

@@ -33,7 +33,7 @@ def listing() -> dict[str, Any]:
 
 def _model(model: Model) -> dict[str, Any]:
     plain = ("name", "parameters", "active_parameters", "hidden_size", "context_tokens")
-    return {each: getattr(model, each) for each in plain} | {
+    return {key: getattr(model, key) for key in plain} | {
         "title": model.name,
         "layers": model.num_layers,
         "heads": list(model.attention_heads),
@@ -46,7 +46,7 @@ def _cluster(name: str) -> dict[str, Any]:
     cluster = catalog.cluster_named(name)
     tier, device = cluster.tiers[-1], cluster.device
     plain = ("memory_bytes", "memory_bytes_per_s", "vendor", "architecture")
-    return {each: getattr(device, each) for each in plain} | {
+    return {key: getattr(device, key) for key in plain} | {
         "name": cluster.name,
         "title": cluster.title,
         "gpus_per_node": cluster.gpus_per_node,
@@ -60,7 +60,7 @@ def _cluster(name: str) -> dict[str, Any]:
 
 def _network(name: str) -> dict[str, Any]:
     plain = ("name", "title", "kind", "nic_bytes_per_s", "nics_per_node", "nics_per_gpu")
-    return {each: getattr(catalog.network_named(name), each) for each in plain}
+    return {key: getattr(catalog.network_named(name), key) for key in plain}
 
 
 def _software(name: str) -> dict[str, Any]:
