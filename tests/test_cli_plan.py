@@ -144,7 +144,7 @@ def test_a_screen_names_the_figures_of_its_phase(capsys: pytest.CaptureFixture[s
     assert " TTFT " in prefill
     cost = run_text(capsys, *DECODE, "--price", "2")
     assert " cost/Mtok " in cost
-    assert "best by seconds" in cost
+    assert "best by step time" in cost
     assert " per token " in run_text(capsys, *TRAIN, "--objective", "energy")
 
 

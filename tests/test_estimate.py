@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, estimate
+from shardcost import (
+    Cluster,
+    Decode,
+    Layout,
+    Model,
+    Prefill,
+    Train,
+    collective_time,
+    estimate,
+    search,
+)
 from shardcost.errors import BadValueError, InfeasibleError
 from shardcost.estimate import Estimate, price
 from shardcost.program.feasibility import reasons
@@ -313,3 +323,21 @@ def test_virtual_stages_share_the_layers_evenly() -> None:
     with pytest.raises(InfeasibleError, match="does not divide 80 layers") as error:
         estimate("llama3-70b", H100, layout, work)
     assert error.value.reason.values == (80,)
+
+
+def test_results_are_short_in_a_notebook() -> None:
+    work = Decode(batch=64, context_tokens=4096)
+    found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), work)
+    assert "tp8" in repr(found)
+    assert "MFU" in repr(found)
+    assert len(repr(found)) < 300
+    many = estimate("llama3-70b", "h100_sxm", Layout(tp=np.array([4, 8])), work)
+    assert len(repr(many)) < 300
+    plan = search("llama3-8b", "h100_sxm", work, space={"gpus": 8})
+    assert repr(plan.best[0]) in repr(plan)
+    assert len(repr(plan)) < 600
+    one = collective_time("all_reduce", 2**26, "h100_sxm", gpus=8)
+    assert "64 MiB" in repr(one)
+    assert len(repr(one)) < 200
+    sweep = collective_time("all_reduce", np.array([2.0**20, 2.0**26]), "h100_sxm", gpus=8)
+    assert "1 MiB to 64 MiB" in repr(sweep)

@@ -51,6 +51,7 @@ from shardcost.machine.libraries import (
     name_and_version,
 )
 from shardcost.scalars import positive_number
+from shardcost.units import format_bytes, format_rate, format_time
 
 MODES: Final = ("graph", "eager")
 MOST_BYTES: Final = 2.0**62
@@ -108,6 +109,17 @@ class CollectiveTime:
             request = (self.collective, self.size_bytes, ranks, each.title, where)
             for words in each.fit.outside(*request):
                 yield f"{words}; extrapolated"
+
+    def __repr__(self) -> str:
+        """Return the time, path and bandwidth of one size in a line."""
+        sizes = np.atleast_1d(self.size_bytes)
+        size = " to ".join(dict.fromkeys(format_bytes(each) for each in (sizes[0], sizes[-1])))
+        place = f"{self.group.ranks} x {self.group.cluster.name}, {self.library}"
+        what = f"CollectiveTime: {self.collective} of {size} over {place}"
+        if is_array(self.time_s):
+            return f"{what}, {self.time_s.size} values"
+        rate = f"busbw {format_rate(self.busbw_bytes_per_s)}"
+        return f"{what}: {format_time(self.time_s)} ({self.algorithm} {self.protocol}), {rate}"
 
     @property
     def choice(self) -> Any:

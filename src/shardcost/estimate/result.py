@@ -23,6 +23,7 @@ from shardcost.program.flops import model_flops
 from shardcost.program.operations import AttentionCore, Collective, Gemm
 from shardcost.schedule.timeline import Timeline, timeline_of
 from shardcost.software import Software
+from shardcost.units import format_bytes, format_percent, format_time, format_tokens
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 FLOP_CONVENTION = (
@@ -127,6 +128,26 @@ class Estimate:
             parts[BUBBLE] = ledger.step_time.bubble_s
         parts[HOST] = ledger.host_s + ledger.launch_wait_s
         return parts
+
+    def __repr__(self) -> str:
+        """Return the headline figures in a few lines."""
+        from shardcost.estimate.interval import interval_of
+
+        place = f"{self.model.name} on {self.cluster.name}, {self.software.name}"
+        if is_array(self.time_s):
+            return f"Estimate: {self.workload.phase}, {place}, an array of layouts"
+        interval = interval_of(self)
+        ends = f"{format_time(interval.low_s)} to {format_time(interval.high_s)}"
+        rate = f"{format_tokens(self.tokens_per_s_per_gpu)} tokens/s/GPU"
+        memory, capacity = self.memory_bytes, self.cluster.device.memory_bytes
+        return "\n".join(
+            (
+                f"Estimate: {self.workload.phase}, {place}, {self.layout.short()}",
+                f"  time    {format_time(self.time_s)} (90 % interval {ends})",
+                f"  rate    {rate}, MFU {format_percent(self.mfu)}",
+                f"  memory  {format_bytes(memory)} of {format_bytes(capacity)}",
+            )
+        )
 
     @cached_property
     def traffic(self) -> Traffic:

@@ -52,17 +52,17 @@ def model_as_data(model: Model) -> dict[str, Any]:
 
 def model_as_text(model: Model) -> str:
     """Return a model for a terminal: the counts, then each kind of layer."""
-    tied = "head and embedding tied" if model.tied_embeddings else "head and embedding apart"
+    tied = f"{'tied' if model.tied_embeddings else 'untied'} embedding and head"
     counts = [
         ("parameters", format_count(model.parameters), f"{model.parameters:,}, {tied}"),
         ("active per token", format_count(model.active_parameters), _active(model)),
         ("layers", f"{model.num_layers}", ""),
         ("hidden size", f"{model.hidden_size:,}", "elements"),
         ("vocabulary", f"{model.vocab_size:,}", "tokens"),
-        ("weights", model.weight_dtype, "number format"),
+        ("weights", model.weight_dtype, "dtype"),
         ("context", f"{model.context_tokens:,}" if model.context_tokens else "-", "tokens"),
         (
-            "key-value cache",
+            "KV cache",
             f"{model.cache_elements_per_token:,}",
             "elements per token, all layers",
         ),
@@ -85,13 +85,13 @@ def model_as_text(model: Model) -> str:
 
 
 def cluster_as_text(cluster: Cluster) -> str:
-    """Return a cluster for a terminal: each figure with who states it."""
+    """Return a cluster for a terminal: each figure with its source."""
     device, tier = cluster.device, cluster.tiers[0]
     figures = [
         ("GPUs per node", f"{cluster.gpus_per_node}", "gpus_per_node"),
         ("memory", format_bytes(device.memory_bytes), "device.memory_bytes"),
         ("memory bandwidth", format_rate(device.memory_bytes_per_s), "device.memory_bytes_per_s"),
-        ("compute units", f"{device.sms}", "device.sms"),
+        ("CUs" if device.vendor == "amd" else "SMs", f"{device.sms}", "device.sms"),
         *(
             (f"{dtype} dense", format_flops(peak), f"device.peak_flop_per_s.{dtype}")
             for dtype, peak in device.peak_flop_per_s.items()
@@ -106,7 +106,7 @@ def cluster_as_text(cluster: Cluster) -> str:
 
 
 def network_as_text(network: Network) -> str:
-    """Return a network for a terminal: each figure with who states it."""
+    """Return a network for a terminal: each figure with its source."""
     per_node = network.nics_per_node is not None
     count = network.nics_per_node if per_node else network.nics_per_gpu
     path, label = ("nics_per_node", "per node") if per_node else ("nics_per_gpu", "per GPU")
@@ -129,7 +129,7 @@ def _with_sources(title: str, figures: Sequence[tuple[str, str, Source | None]])
             remark = f"[{number}] {source.caveat}"
         rows.append((label, value, remark))
     cited = "\n".join(paragraph(f"[{n}] {citation}", "    ") for citation, n in numbers.items())
-    head = ("figure", "nominal", "source, and what to mind")
+    head = ("figure", "nominal", "source and caveat")
     return "\n\n".join([heading(title), table(head, rows, right="1"), cited])
 
 
@@ -137,14 +137,12 @@ def _active(model: Model) -> str:
     if model.active_parameters == model.parameters:
         return "every weight"
     tables = ("neither embedding table", "the output head", "both embedding tables")
-    return f"as its authors count, with {tables[model.active_embedding_tables]}"
+    return f"by its authors' count, with {tables[model.active_embedding_tables]}"
 
 
 def _allreduces(model: Model) -> str:
-    blocks = (
-        "attention and feed-forward part side by side" if model.allreduces_per_layer == 1 else ""
-    )
-    return f"forward, tensor parallel{'; ' if blocks else ''}{blocks}"
+    parallel = "; attention and MLP in parallel" if model.allreduces_per_layer == 1 else ""
+    return f"forward, tensor parallel{parallel}"
 
 
 def _attention(block: Block) -> str:

@@ -127,15 +127,6 @@ def as_text(
     return "\n\n".join(sections)
 
 
-def summary(estimate: Estimate) -> str:
-    """Return the figures of one layout in a few lines: time, interval, rates, memory."""
-    memory = next(text for label, text in foundations(estimate) if label == "memory")
-    lines = [*figures(estimate), ("memory", memory.partition(":")[0])]
-    return "\n".join(
-        (title(estimate), details(estimate), *(labelled(label, text) for label, text in lines))
-    )
-
-
 def as_remarks(
     warnings: Iterable[str], caveats: Sequence[str] = (), minor: Collection[str] = ()
 ) -> list[str]:

@@ -109,7 +109,7 @@ def _table_as_text(reading: TableFile) -> str:
         rows.append((name, str(len(values)), some + ", …" * (len(values) > _MOST_NAMED)))
     file, kind = reading.file, reading.table.kind
     unknown = unknown_columns(reading.table)
-    uses = [f"shardcost validate {file}: predicts every row and says how far off that is."]
+    uses = [f"shardcost validate {file}: predicts every row and reports the errors."]
     if unknown:
         uses = [f"Columns that predictions do not understand yet: {', '.join(unknown)}."]
     elif kind == "collectives":

@@ -17,7 +17,11 @@ from shardcost.search.parts import Columns, Part
 from shardcost.search.question import Question
 from shardcost.search.space import Family
 from shardcost.software import Software
+from shardcost.units import format_bytes, format_time
 from shardcost.workload import Workload
+
+_SHOWN = 5
+"""Of the best, in a notebook."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +31,11 @@ class Candidate:
     question: Question
     row: Mapping[str, Any]
     """What the search's table says of it."""
+
+    def __repr__(self) -> str:
+        """Return the layout and the figures that it was ranked by."""
+        figures = f"{format_time(self.time_s)}, {format_bytes(self.memory_bytes)}"
+        return f"Candidate({self.layout.short()}, {figures})"
 
     @property
     def family(self) -> Family:
@@ -118,6 +127,11 @@ class Found:
     """The best score with each value of each axis; infinite where nothing is feasible."""
     resumed: int = 0
     """Tasks whose results an earlier run of the same search had left behind."""
+
+    def __repr__(self) -> str:
+        """Return the counts and the best layouts in a few lines."""
+        counts = f"{self.feasible:,} of {self.considered:,} layouts feasible"
+        return "\n  ".join((f"Found: {counts}", *map(repr, self.best[:_SHOWN])))
 
     @property
     def price(self) -> Price | None:
