@@ -71,8 +71,8 @@ def test_one_message_is_what_the_command_on_collectives_predicts() -> None:
 def test_counts_are_those_of_the_layers() -> None:
     listed = messages(estimate("llama3-70b", "h100_sxm", Layout(tp=8), DECODE))
     by_name = {each.name: each.count for each in listed}
-    assert by_name["sum after proj"] == by_name["sum after down"] == 80
-    assert by_name["logits"] == 1
+    assert by_name["all-reduce (attn out)"] == by_name["all-reduce (MLP down)"] == 80
+    assert by_name["all-gather (logits)"] == 1
 
 
 def test_multimem_is_named_as_what_runs() -> None:

@@ -67,7 +67,7 @@ def moved(operations: Any) -> Any:
 def collectives(operations: Any) -> list[Collective]:
     """Return those of the matrix products; the sums of the norms are a few bytes per token."""
     found = [op for op in operations if isinstance(op, Collective)]
-    return [op for op in found if not op.name.startswith("norm")]
+    return [op for op in found if "(norm" not in op.name]
 
 
 def size(operations: Any) -> Any:
@@ -111,6 +111,9 @@ def test_products_are_those_of_one_dimension(scheme: str, adapters: bool) -> Non
         assert op.collective in COLLECTIVES
         assert {op.feeds, *op.beside} <= products | {""}
         assert op.feeds not in op.beside
+        linked = {*op.hides_behind, *([op.split_with] if op.split_with else [])}
+        assert linked <= {gemm.id for gemm in every if isinstance(gemm, Gemm)}
+        assert tuple(own.name for own in op.hides_behind) == op.beside
     hiding = [name for op in collectives(every) for name in op.beside]
     assert len(hiding) == len(set(hiding))  # no product hides two collectives
 
@@ -196,7 +199,7 @@ def test_more_dimensions_send_less_when_ranks_are_many() -> None:
 
 def test_norms_add_up_two_numbers_per_token_over_the_columns() -> None:
     def sums(passes: Passes) -> list[Collective]:
-        return [op for op in passes.forward if op.name == "norm sums"]  # type: ignore[misc]
+        return [op for op in passes.forward if op.name == "all-reduce (norm)"]  # type: ignore[misc]
 
     assert [(op.size_bytes, op.ranks) for op in sums(layer_of("3d"))] == [(16 * 512 / 4 * 8, 2)] * 2
     assert sums(layer_of("weight_gathered")) == []
@@ -229,7 +232,9 @@ def test_unfused_attention_is_not_mistaken_for_matrices() -> None:
     model = gpt()
     s = setting(Layout(tp=4, scheme="2d", micro_batch=4), model, attention="unfused")
     products = [op for op in layer_otherwise(s, model.blocks[0]).forward if isinstance(op, Gemm)]
-    assert [op.name for op in products] == ["qkv", "scores", "values", "proj", "up", "down"]
+    assert [op.name for op in products] == [
+        *("qkv", "scores", "values", "attn out", "MLP up", "MLP down")
+    ]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

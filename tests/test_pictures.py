@@ -86,7 +86,7 @@ def test_nothing_stands_above_its_roof(case: str) -> None:
 
 def test_intensities_are_those_of_the_shapes() -> None:
     kernels = {each.name: each for each in roofline(estimated("decode")).kernels}
-    up = kernels["up"]  # 64 tokens by 8192 x 57344/8, all in 16 bits
+    up = kernels["MLP up"]  # 64 tokens by 8192 x 57344/8, all in 16 bits
     m, n, k = 64, 2 * 28672 / 8, 8192
     assert up.flops == 2 * m * n * k
     assert up.moved_bytes == 2 * (m * k + k * n + m * n)

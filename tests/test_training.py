@@ -244,7 +244,7 @@ def test_a_loss_in_steps_takes_longer_than_a_fused_one() -> None:
 def test_gradients_of_embedding_and_head_are_summed_too() -> None:
     program = program_of(LLAMA, Layout(tp=2), BATCH, DEEPSPEED)
     for piece in (program.first, program.last):
-        (added,) = (op for op in piece.weight if op.name == "gradient sum")
+        (added,) = (op for op in piece.weight if op.name == "gradient accumulation")
         assert added.bytes_moved == pytest.approx(  # type: ignore[union-attr]
             128256 * 4096 / 2 * DEEPSPEED.gradient_sum_bytes,  # type: ignore[operator]
             rel=1e-3,

@@ -140,7 +140,7 @@ def test_rates_lie_between_the_tokens_over_both_times() -> None:
 
 
 def test_a_product_is_told_with_tiles_limit_source_and_error() -> None:
-    answer = why(estimated("decode"), "op.up")
+    answer = why(estimated("decode"), "op.MLP up")
     assert answer.formula == "tiles + launch"
     assert "m x n x k = 64 x 7,168 x 8,192" in answer.words
     assert "limited by memory" in answer.words
@@ -150,7 +150,7 @@ def test_a_product_is_told_with_tiles_limit_source_and_error() -> None:
 
 
 def test_a_collective_is_told_with_its_path() -> None:
-    answer = why(estimated("decode"), "op.sum after proj")
+    answer = why(estimated("decode"), "op.all-reduce (attn out)")
     assert "ring LL of trtllm" in answer.words
     assert answer.error is not None
     assert "all_reduce" in answer.error.like

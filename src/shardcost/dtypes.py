@@ -45,6 +45,17 @@ _ALIASES: Final = {
 }
 
 
+def activation_bytes(dtype: str) -> float:
+    """Return the bytes of an activation or weight outside the GEMMs: at least 16 bits.
+
+    Narrower formats are for the inputs of GEMMs alone.
+
+    >>> activation_bytes("fp8"), activation_bytes("fp32")
+    (2.0, 4.0)
+    """
+    return max(16, BITS[dtype]) / 8
+
+
 def canonical_dtype(name: str, argument: str = "dtype") -> str:
     """Return shardcost's name of a number format.
 

@@ -31,7 +31,6 @@ from shardcost.software import Software
 
 COMM: Final = "communication"
 _KINDS: Final = {Gemm: "gemm", AttentionCore: "attention", Elementwise: "elementwise"}
-_INPUT: Final = " input gradient"
 
 
 class _Piece(NamedTuple):
@@ -125,17 +124,17 @@ def _with_weights(backward: Sequence[_Piece], weight: Sequence[_Piece]) -> list[
             found += ready
             ready = []
         found.append(piece)
-        if piece.op.name.endswith(_INPUT):
-            own = piece.op.name.removesuffix(_INPUT)
-            ready += [each for each in left if _belongs(each.op.name, own)]
-            left = [each for each in left if not _belongs(each.op.name, own)]
+        own = piece.op.id if isinstance(piece.op, Gemm) else None
+        if own is not None and own == own.input_gradient:
+            ready += [each for each in left if _belongs(each.op.name, own.part)]
+            left = [each for each in left if not _belongs(each.op.name, own.part)]
     return found + ready + left
 
 
 def _belongs(name: str, matrix: str) -> bool:
     """Return whether an operation makes the gradient of a matrix's weights or bias."""
     own = f"{matrix} weight gradient"
-    return name in {own, f"{matrix} bias gradient"} or name.endswith(f" of {own}")
+    return name in {own, f"{matrix} bias gradient"} or f"({own}" in name
 
 
 def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from shardcost.arrays import ceil_div, choose, largest, smallest
 from shardcost.checks import is_array
 from shardcost.cluster import Device
-from shardcost.dtypes import BITS
+from shardcost.dtypes import BITS, activation_bytes
 from shardcost.errors import BadValueError
 from shardcost.layout import Layout
 from shardcost.memory.cache import cache_bytes_per_layer
@@ -34,7 +34,7 @@ from shardcost.memory.parameters import (
     stack_parameters,
 )
 from shardcost.memory.policy import MemoryPolicy, habits_of
-from shardcost.memory.saved import Setting, activation_bytes, saved_by_layer, setting_of
+from shardcost.memory.saved import Setting, saved_by_layer, setting_of
 from shardcost.memory.stages import Stage, in_flight, last_stage, stage_by_cost, stage_evenly
 from shardcost.model import Model
 from shardcost.workload import Decode, Prefill, Train, Workload

@@ -34,7 +34,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from shardcost.arrays import largest
-from shardcost.dtypes import BITS
+from shardcost.dtypes import activation_bytes
 from shardcost.layout import Layout
 from shardcost.memory.parameters import expert_tensor_degree, heads_per_rank
 from shardcost.memory.policy import MemoryPolicy, habits_of
@@ -93,15 +93,6 @@ class Saved(NamedTuple):
     def again(self, recompute: str) -> Any:
         """Return what is made again, one layer at a time, in the backward pass."""
         return self.input + self.rest + self.core - self.kept(recompute)
-
-
-def activation_bytes(dtype: str) -> float:
-    """Return the bytes of a kept activation: at least two, since narrower formats are for products.
-
-    >>> activation_bytes("fp8"), activation_bytes("fp32")
-    (2.0, 4.0)
-    """
-    return max(2.0, BITS[dtype] / 8)
 
 
 def setting_of(

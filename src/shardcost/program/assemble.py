@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
+from shardcost.dtypes import activation_bytes
 from shardcost.layout import Layout
 from shardcost.memory.parameters import (
     Parameters,
@@ -30,7 +31,6 @@ from shardcost.program.step import (
     gradient_bytes,
     layer_weights,
     step,
-    weight_bytes,
 )
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
@@ -81,8 +81,8 @@ class Program:
 
     @property
     def num_layers(self) -> Any:
-        """Layers of all kinds."""
-        return sum(each.count for each in self.layers)
+        """Layers of the whole model."""
+        return sum(kind.count for kind in self.layers)
 
     @property
     def usual_layers(self) -> Layers:
@@ -191,6 +191,6 @@ def _gradient_sum(s: Setting, workload: Train, weights: Any) -> Elementwise:
     """
     own = s.software.gradient_sum_bytes
     if own is not None:
-        return Elementwise("gradient sum", weights * own * gradient_bytes(workload) / 4, 4)
-    moved = largest(2 * gradient_bytes(workload) - weight_bytes(workload), 0)
-    return Elementwise("gradient sum", weights * moved, 0)
+        return Elementwise("gradient accumulation", weights * own * gradient_bytes(workload) / 4, 4)
+    moved = largest(2 * gradient_bytes(workload) - activation_bytes(workload.dtype), 0)
+    return Elementwise("gradient accumulation", weights * moved, 0)

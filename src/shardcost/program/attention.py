@@ -9,7 +9,7 @@ arXiv:2309.14509).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from shardcost.arrays import choose, smallest
 from shardcost.checks import anywhere
@@ -28,12 +28,16 @@ from shardcost.program.operations import (
     Elementwise,
     Gemm,
     Operations,
+    OpId,
     Passes,
     together,
 )
 from shardcost.program.setting import Setting, linear
 
-QKV, PROJECTION = "qkv", "proj"
+QKV, OUT = "qkv", "attn out"
+ROPE: Final = "RoPE"
+ATTENTION: Final = OpId("attention")
+_GRADIENT: Final = OpId("attention", "gradient")
 
 
 def attention_part(s: Setting, part: AnyAttention) -> Passes:
@@ -60,7 +64,7 @@ def _attention(s: Setting, part: Attention) -> Passes:
         _rotated(s, query + key_value),
         _over_context(s, query, 2 * key_value),
         attention_core(s, heads, kv_heads, part.head_dim, part.head_dim, part.window_tokens),
-        linear(s, PROJECTION, query, s.hidden, bias=part.out_bias),
+        linear(s, OUT, query, s.hidden, bias=part.out_bias),
     )
 
 
@@ -82,7 +86,7 @@ def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
         )
     )
     down = linear(s, "kv down", s.hidden, latent)
-    out = linear(s, PROJECTION, heads * part.v_head_dim, s.hidden)
+    out = linear(s, OUT, heads * part.v_head_dim, s.hidden)
     if s.decode:
         absorbed = Passes(
             (
@@ -123,15 +127,15 @@ def _recurrent(s: Setting, part: LinearAttention | StateSpace) -> Passes:
     scan = Passes((Elementwise("scan", 2 * size, 2),), (Elementwise("scan gradient", 4 * size, 3),))
     if not s.training:
         scan = Passes(scan.forward)
-    return together(linear(s, QKV, s.hidden, columns), scan, linear(s, PROJECTION, value, s.hidden))
+    return together(linear(s, QKV, s.hidden, columns), scan, linear(s, OUT, value, s.hidden))
 
 
 def _rotated(s: Setting, columns: Any) -> Passes:
     """Return the rotation of queries and keys: read and written once, forward and backward."""
     size = 2 * s.tokens * columns * s.element_bytes
     kernels = 1 if s.software.fused_elementwise else 2
-    backward = (Elementwise("rotation gradient", size, kernels),) if s.training else ()
-    return Passes((Elementwise("rotation", size, kernels),), backward)
+    backward = (Elementwise(f"{ROPE} gradient", size, kernels),) if s.training else ()
+    return Passes((Elementwise(ROPE, size, kernels),), backward)
 
 
 def attention_core(
@@ -158,7 +162,7 @@ def attention_core(
         kv_heads = choose(heads == groups * kv_heads, kv_heads, heads)
     packed = s.document_tokens is not None and anywhere(s.document_tokens < s.sequence_tokens)
     core = AttentionCore(
-        "attention",
+        ATTENTION.name,
         s.sequences,
         queries,
         context,
@@ -172,11 +176,12 @@ def attention_core(
         backward=False,
         dtype=s.cache_dtype if s.decode else s.wide_dtype,
         document_tokens=smallest(s.document_tokens, s.sequence_tokens) if packed else None,
+        id=ATTENTION,
     )
     if not s.training:
         return Passes((core,))
     recompute = (core,) if s.layout.recompute == "selective" else ()
-    gradient = core._replace(name="attention gradient", backward=True)
+    gradient = core._replace(name=_GRADIENT.name, backward=True, id=_GRADIENT)
     return Passes((core,), (gradient,), (), recompute)
 
 
@@ -219,26 +224,27 @@ def _over_context(s: Setting, query: Any, key_value: Any) -> Passes:
     if s.decode:
         # The cache is spread over the ranks: partial outputs and their weights are combined.
         combined = s.tokens * cp * query * s.element_bytes
-        return Passes((Collective("context sum", "all_reduce", combined, "cp", cp),))
+        return Passes((Collective.of("all_reduce", "context", combined, "cp", cp),))
     if scheme == "ring":
         return _ring(s, own)
     if scheme == "all_gather":
-        gather = Collective("gather keys and values", "all_gather", own * cp, "cp", cp)
-        back = Collective("key-value gradients", "reduce_scatter", own * cp, "cp", cp)
-        return _both(s, (gather,), (gather._replace(name="gather again"), back))
+        gather = Collective.of("all_gather", "KV", own * cp, "cp", cp)
+        again = Collective.of("all_gather", "KV backward", own * cp, "cp", cp)
+        back = Collective.of("reduce_scatter", "KV gradient", own * cp, "cp", cp)
+        return _both(s, (gather,), (again, back))
     moved = s.tokens * (2 * query + key_value) * s.element_bytes
-    exchange = Collective("sequence for heads", "all_to_all", moved, "cp", cp)
-    return _both(s, (exchange,), (exchange._replace(name="heads for sequence"),))
+    exchange = Collective.of("all_to_all", "Ulysses", moved, "cp", cp)
+    back = Collective.of("all_to_all", "Ulysses gradient", moved, "cp", cp)
+    return _both(s, (exchange,), (back,))
 
 
 def _ring(s: Setting, block_bytes: Any) -> Passes:
     """Return the turns of a ring: blocks go on forward, blocks and their gradients backward."""
     cp = s.layout.cp
-    turn = Collective("ring", "send_recv", block_bytes, "cp", cp, cp - 1, beside=("attention",))
-    back = turn._replace(
-        name="ring gradient", size_bytes=2 * block_bytes, beside=("attention gradient",)
-    )
-    return _both(s, (turn,), (back,))
+    turn = Collective("ring attention", "send_recv", block_bytes, "cp", cp, cp - 1)
+    turn = turn._replace(is_ring_attention=True)
+    back = turn._replace(name="ring attention gradient", size_bytes=2 * block_bytes)
+    return _both(s, (turn.linked((ATTENTION,)),), (back.linked((_GRADIENT,)),))
 
 
 def _both(s: Setting, forward: Operations, backward: Operations) -> Passes:

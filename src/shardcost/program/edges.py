@@ -7,12 +7,13 @@ largest logit, the exponentials and the target's logit (Shoeybi et al. 2019, arX
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from shardcost.arrays import ceil_div
 from shardcost.model import Model
-from shardcost.program.operations import Collective, Elementwise, Gemm, Passes, together
-from shardcost.program.setting import Setting, enter, leave
+from shardcost.program.operations import Collective, Elementwise, Passes, together
+from shardcost.program.setting import Setting, enter, leave, matrix
 
 HEAD = "head"
 
@@ -38,18 +39,15 @@ def head(s: Setting, model: Model) -> Passes:
     columns = vocabulary_of_a_rank(model, s)
     dtype = s.wide_dtype
     final = norm(s, "final norm")
-    forward = (Gemm(HEAD, rows, columns, s.hidden, dtype),)
     if not s.training:
-        gather = Collective(
-            "logits", "all_gather", rows * columns * s.layout.tp * 2, "tp", s.layout.tp
-        )
-        return together(final, Passes((*forward, gather) if s.shares_tensors else forward))
-    matrix = Passes(
-        forward,
-        (Gemm(f"{HEAD} input gradient", rows, s.hidden, columns, dtype),),
-        (Gemm(f"{HEAD} weight gradient", s.hidden, columns, rows, dtype),),
-    )
-    return together(final, enter(s, HEAD), matrix, _loss(s, rows * columns))
+        own = matrix(s, HEAD, rows, s.hidden, columns, dtype).forward
+        if s.shares_tensors:
+            size = rows * columns * s.layout.tp * 2
+            own = (*own, Collective.of("all_gather", "logits", size, "tp", s.layout.tp))
+        return together(final, Passes(own))
+    # The head's gradient is counted even where adapters freeze it: frameworks were fitted so.
+    own_passes = matrix(replace(s, frozen=False), HEAD, rows, s.hidden, columns, dtype)
+    return together(final, enter(s, HEAD), own_passes, _loss(s, rows * columns))
 
 
 def _loss(s: Setting, logits: Any) -> Passes:
@@ -59,7 +57,7 @@ def _loss(s: Setting, logits: Any) -> Passes:
     largest, subtracts it, takes exponentials, adds them up and divides by the sum; backward it
     multiplies by the loss's gradient and narrows the result.
     """
-    sums = Collective("loss sums", "all_reduce", 4 * s.tokens, "tp", s.layout.tp, 3)
+    sums = Collective.of("all_reduce", "loss", 4 * s.tokens, "tp", s.layout.tp, 3)
     there, back = 2 + 4 * 4, 4 + 2
     if not s.software.fused_loss:
         there, back = (2 + 4) + 4 + 8 + 8 + 4 + 8, 8 + (4 + 2)

@@ -12,36 +12,37 @@ from typing import Any
 from shardcost.arrays import ceil_div, largest, smallest
 from shardcost.memory.parameters import expert_tensor_degree
 from shardcost.model import AnyFeedForward, Experts, FeedForward
-from shardcost.program.operations import Collective, Elementwise, Gemm, Passes, together
-from shardcost.program.setting import Setting, linear
+from shardcost.program.operations import Collective, Elementwise, Passes, together
+from shardcost.program.setting import Setting, linear, matrix
 
-UP, DOWN = "up", "down"
+UP, DOWN = "MLP up", "MLP down"
+EXPERT_UP, EXPERT_DOWN = "expert up", "expert down"
 
 
 def feed_forward_part(s: Setting, part: AnyFeedForward) -> Passes:
     """Return the feed-forward part of a layer, without its norm and its tensor-parallel sums."""
     if isinstance(part, Experts):
         return _experts(s, part)
-    return _dense(s, part, s.layout.tp, "")
+    return _dense(s, part, UP, DOWN)
 
 
 def first_products(part: AnyFeedForward) -> tuple[str, ...]:
     """Return the names of the products that read the part's input."""
-    return ("expert up",) if isinstance(part, Experts) else (UP,)
+    return (EXPERT_UP,) if isinstance(part, Experts) else (UP,)
 
 
 def last_product(part: AnyFeedForward) -> str:
     """Return the name of the product that yields the part's output."""
-    return "expert down" if isinstance(part, Experts) else DOWN
+    return EXPERT_DOWN if isinstance(part, Experts) else DOWN
 
 
-def _dense(s: Setting, part: FeedForward, split: Any, prefix: str) -> Passes:
-    width = part.width / split
+def _dense(s: Setting, part: FeedForward, up: str, down: str) -> Passes:
+    width = part.width / s.layout.tp
     inner = 2 * width if part.gated else width
     return together(
-        linear(s, prefix + UP, s.hidden, inner, bias=part.bias),
+        linear(s, up, s.hidden, inner, bias=part.bias),
         activation(s, s.tokens, width, gated=part.gated),
-        linear(s, prefix + DOWN, width, s.hidden, bias=part.bias),
+        linear(s, down, width, s.hidden, bias=part.bias),
     )
 
 
@@ -66,17 +67,16 @@ def _experts(s: Setting, part: Experts) -> Passes:
     Each rank of the expert group has as many tokens as the others, so it receives as many as it
     sends; the fullest rank `imbalance` times as many.
     """
-    layout = s.layout
     tokens = tokens_routed_by_a_rank(s)
     routed = tokens * part.top_k
     pieces = [
         linear(s, "router", s.hidden, part.count, tokens),
         _exchange(s, "dispatch", routed),
-        _expert_products(s, part, routed * layout.imbalance),
+        _expert_products(s, part, routed * s.layout.imbalance),
         _exchange(s, "combine", routed),
     ]
     if part.shared is not None:
-        pieces.append(_dense(s, part.shared, layout.tp, "shared "))
+        pieces.append(_dense(s, part.shared, "shared expert up", "shared expert down"))
     return together(*pieces)
 
 
@@ -92,7 +92,7 @@ def tokens_routed_by_a_rank(s: Setting) -> Any:
 def _exchange(s: Setting, name: str, routed_tokens: Any) -> Passes:
     """Return one all-to-all of routed tokens with the pass that sorts them by expert."""
     size = routed_tokens * s.hidden * s.element_bytes
-    sort = Elementwise(f"{name} order", 2 * size)
+    sort = Elementwise(f"{name} permute", 2 * size)
     ep = s.layout.ep
     if isinstance(ep, int) and ep == 1:
         return Passes((sort,), (sort,) if s.training else ())
@@ -107,19 +107,8 @@ def _expert_products(s: Setting, part: Experts, routed_tokens: Any) -> Passes:
     rows = ceil_div(routed_tokens, busy)
     width = part.expert.width / expert_tensor_degree(s.layout)
     inner = 2 * width if part.expert.gated else width
-
-    def matrix(name: str, inputs: Any, outputs: Any) -> Passes:
-        forward = (Gemm(name, rows, outputs, inputs, s.dtype, busy),)
-        if not s.training:
-            return Passes(forward)
-        backward = (Gemm(f"{name} input gradient", rows, inputs, outputs, s.dtype, busy),)
-        if s.frozen:
-            return Passes(forward, backward)
-        weight = (Gemm(f"{name} weight gradient", inputs, outputs, rows, s.dtype, busy),)
-        return Passes(forward, backward, weight)
-
     return together(
-        matrix("expert up", s.hidden, inner),
+        matrix(s, EXPERT_UP, rows, s.hidden, inner, s.dtype, busy),
         activation(s, routed_tokens, width, gated=part.expert.gated),
-        matrix("expert down", width, s.hidden),
+        matrix(s, EXPERT_DOWN, rows, width, s.hidden, s.dtype, busy),
     )

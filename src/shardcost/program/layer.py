@@ -32,7 +32,7 @@ def _one_after_the_other(s: Setting, block: Block) -> list[Passes]:
             norm(s, "norm"),
             enter(s, *attention.first_products(block.attention)),
             attention.attention_part(s, block.attention),
-            leave(s, attention.PROJECTION),
+            leave(s, attention.OUT),
             residual(s),
         ]
     if block.feed_forward is not None:

@@ -1,7 +1,7 @@
-"""The operations of which a rank's day is made, and the order they come in.
+"""The operations of one rank, by pass, in the order in which they run.
 
 Sizes are numbers or NumPy arrays that broadcast. An operation happens `count` times where it
-stands. Passes and collectives are in bytes, products in elements.
+stands. Elementwise kernels and collectives are in bytes, GEMMs in elements.
 """
 
 from __future__ import annotations
@@ -9,6 +9,30 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 from shardcost.arrays import largest, smallest
+
+
+class OpId(NamedTuple):
+    """What identifies an operation in its piece of the model: collectives refer to it by this."""
+
+    part: str
+    """A matrix of weights, or attention."""
+    role: str = ""
+    """Empty forward; of a gradient, which."""
+
+    @property
+    def name(self) -> str:
+        """What the operation is called."""
+        return f"{self.part} {self.role}" if self.role else self.part
+
+    @property
+    def input_gradient(self) -> OpId:
+        """The GEMM of a matrix's input gradient."""
+        return OpId(self.part, "input gradient")
+
+    @property
+    def weight_gradient(self) -> OpId:
+        """The GEMM of a matrix's weight gradient."""
+        return OpId(self.part, "weight gradient")
 
 
 class Gemm(NamedTuple):
@@ -23,6 +47,8 @@ class Gemm(NamedTuple):
     count: Any = 1
     weights: bool = True
     """One factor is a weight; False for the products inside unfused attention."""
+    id: OpId | None = None
+    """None where nothing refers to it."""
 
     @property
     def flops(self) -> Any:
@@ -50,6 +76,7 @@ class AttentionCore(NamedTuple):
     document_tokens: Any = None
     """Mean length of the documents packed into a sequence, at whose ends attention stops; None
     where a sequence is one document."""
+    id: OpId | None = None
 
     def by_document(self) -> AttentionCore:
         """Return the same tokens as one causal call per document, as variable-length kernels run.
@@ -91,6 +118,7 @@ class Elementwise(NamedTuple):
     bytes_moved: Any
     kernels: Any = 1
     count: Any = 1
+    id: OpId | None = None
 
 
 class Collective(NamedTuple):
@@ -106,10 +134,44 @@ class Collective(NamedTuple):
     stride: Any = 1
     """From one rank to the next, in ranks of the group: more where a part of it takes part."""
     beside: tuple[str, ...] = ()
-    """Names of the products that do not wait for it and that it may hide behind."""
+    """The names of `hides_behind`."""
     feeds: str = ""
-    """The product that its result goes into, or that yields what it carries: the one that chunked
+    """The name of `split_with`."""
+    hides_behind: tuple[OpId, ...] = ()
+    """Operations that do not wait for it and that it may hide behind."""
+    split_with: OpId | None = None
+    """The GEMM that its result goes into, or that yields what it carries: the one that chunked
     overlap splits."""
+    is_ring_attention: bool = False
+    """Whether it passes on the key-value blocks of ring attention, behind which it hides."""
+
+    @classmethod
+    def of(
+        cls,
+        collective: str,
+        what: str,
+        size_bytes: Any,
+        group: str,
+        ranks: Any,
+        count: Any = 1,
+        stride: Any = 1,
+    ) -> Collective:
+        """Return a collective on something, called after both.
+
+        >>> Collective.of("all_reduce", "attn out", 2**20, "tp", 8).name
+        'all-reduce (attn out)'
+        """
+        name = f"{collective.replace('_', '-')} ({what})"
+        return cls(name, collective, size_bytes, group, ranks, count, stride)
+
+    def linked(self, hides_behind: tuple[OpId, ...], split_with: OpId | None = None) -> Collective:
+        """Return it with the operations that it may hide behind, and the one it is split with."""
+        return self._replace(
+            beside=tuple(own.name for own in hides_behind),
+            feeds="" if split_with is None else split_with.name,
+            hides_behind=hides_behind,
+            split_with=split_with,
+        )
 
 
 Operation: TypeAlias = Gemm | AttentionCore | Elementwise | Collective

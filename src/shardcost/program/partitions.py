@@ -40,6 +40,7 @@ from shardcost.program.operations import (
     Gemm,
     Operation,
     Operations,
+    OpId,
     Passes,
     together,
 )
@@ -114,12 +115,12 @@ def _pieces(s: Setting, block: Block) -> list[Passes]:
         parts.append(attention_part(share, block.attention))
     if block.feed_forward is not None:
         parts.append(feed_forward_part(share, block.feed_forward))
-    names = tuple(op.name for part in parts for op in part.forward if _is_matrix(op))
+    every = tuple(OpId(op.name) for part in parts for op in part.forward if _is_matrix(op))
     pieces: list[Passes] = []
     for number, part in enumerate(parts):
         if number == 0 or not block.parallel:
             pieces.append(_norm(between, grid))
-        pieces.append(_split_part(s, grid, part, names))
+        pieces.append(_split_part(s, grid, part, every))
         if number == len(parts) - 1 or not block.parallel:
             pieces.append(residual(between))
     return pieces
@@ -130,37 +131,41 @@ def _norm(between: Setting, grid: Grid) -> Passes:
     own = norm(between, "norm")
     if _is_one(grid.columns):
         return own
-    sums = Collective("norm sums", "all_reduce", _NORM_BYTES * between.tokens, "tp", grid.columns)
-    back = (sums._replace(name="norm gradient sums"),) if between.training else ()
-    return together(Passes((sums,), back), own)
+
+    def sums(what: str) -> Operations:
+        size = _NORM_BYTES * between.tokens
+        return (Collective.of("all_reduce", what, size, "tp", grid.columns),)
+
+    back = sums("norm gradient") if between.training else ()
+    return together(Passes(sums("norm"), back), own)
 
 
-def _split_part(s: Setting, grid: Grid, part: Passes, names: tuple[str, ...]) -> Passes:
+def _split_part(s: Setting, grid: Grid, part: Passes, every: tuple[OpId, ...]) -> Passes:
     """Return a part whose first and last operations, its two matrices, are split by the scheme."""
     first, last = (op for op in part.forward if isinstance(op, Gemm) and op.weights)
     rest = Passes(*(tuple(op for op in each if not _is_matrix(op)) for each in part))
     return together(
-        _matrix(s, grid, first.name, first.k, first.n * grid.columns, names),
+        _matrix(s, grid, OpId(first.name), first.k, first.n * grid.columns, every),
         rest,
-        _matrix(s, grid, last.name, last.k * grid.columns, last.n, names),
+        _matrix(s, grid, OpId(last.name), last.k * grid.columns, last.n, every),
     )
 
 
 def _matrix(
-    s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any, names: tuple[str, ...]
+    s: Setting, grid: Grid, own: OpId, inputs: Any, outputs: Any, every: tuple[OpId, ...]
 ) -> Passes:
     if s.layout.scheme == "weight_gathered":
-        whole = _weight_gathered(s, name, inputs, outputs, names)
+        whole = _weight_gathered(s, own, inputs, outputs, every)
     elif s.layout.scheme == "3d":
-        whole = _cube(s, grid, name, inputs, outputs)
+        whole = _cube(s, grid, own, inputs, outputs)
     else:
-        whole = _summa(s, grid, name, inputs, outputs)
+        whole = _summa(s, grid, own, inputs, outputs)
     if not s.training:
         return Passes(whole.forward)
     return whole._replace(weight=()) if s.frozen else whole
 
 
-def _summa(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Passes:
+def _summa(s: Setting, grid: Grid, own: OpId, inputs: Any, outputs: Any) -> Passes:
     """Return a product by SUMMA on a `q x q` grid, `depth` of which share the tokens.
 
     In each of q steps a column of blocks of X goes along the rows and a row of blocks of W along
@@ -173,34 +178,35 @@ def _summa(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Pass
     q = grid.side
     m, k, n = s.tokens / grid.rows, inputs / q, outputs / q
     x_bytes, w_bytes = m * k * s.element_bytes, k * n * s.element_bytes
-    gradient, weight = _gradients(name)
+    gradient, weight = own.input_gradient, own.weight_gradient
+    put_off = () if s.frozen else (weight,)
 
-    def each_step(what: str, collective: str, size: Any, feeds: str, stride: Any = 1) -> Operations:
-        put_off = feeds == gradient and collective == "reduce" and not s.frozen
-        beside = (weight,) if put_off else ()
-        return _over(f"{what} of {feeds}", collective, size, q, q, beside, feeds, stride=stride)
+    def broadcast(what: str, size: Any, of: OpId, stride: Any = 1) -> Operations:
+        return _over("broadcast", what, size, q, of, count=q, stride=stride)
 
     return Passes(
         (
-            *each_step("input", "broadcast", x_bytes, name),
-            *each_step("weights", "broadcast", w_bytes, name, q),
-            Gemm(name, m, n, k, s.dtype, count=q),
+            *broadcast("input", x_bytes, own),
+            *broadcast("weights", w_bytes, own, q),
+            _gemm(s, own, m, n, k, count=q),
         ),
         (
-            *each_step("weights", "broadcast", w_bytes, gradient, q),
-            Gemm(gradient, m, k, n, s.dtype, count=q),
-            *each_step("sum", "reduce", x_bytes, gradient),
+            *broadcast("weights", w_bytes, gradient, q),
+            _gemm(s, gradient, m, k, n, count=q),
+            *_over("reduce", "", x_bytes, q, gradient, put_off, count=q),
         ),
         (
-            *each_step("input", "broadcast", x_bytes, weight),
-            Gemm(weight, k, n, m, s.dtype, count=q),
-            *each_step("sum", "reduce", w_bytes, weight, q),
-            *_over(f"sum over depth of {weight}", "all_reduce", w_bytes, grid.depth, stride=q * q),
+            *broadcast("input", x_bytes, weight),
+            _gemm(s, weight, k, n, m, count=q),
+            *_over("reduce", "", w_bytes, q, weight, count=q, stride=q),
+            *_over(
+                "all_reduce", "over depth", w_bytes, grid.depth, weight, stride=q * q, split=False
+            ),
         ),
     )
 
 
-def _cube(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Passes:
+def _cube(s: Setting, grid: Grid, own: OpId, inputs: Any, outputs: Any) -> Passes:
     """Return a product on a cube of side q: two gathers before it and a scatter after it.
 
     Each rank gathers ``X/q²`` along one edge and ``W/q²`` along another, and scatters the partial
@@ -210,31 +216,29 @@ def _cube(s: Setting, grid: Grid, name: str, inputs: Any, outputs: Any) -> Passe
     q = grid.side
     m, k, n = s.tokens / q, inputs / q, outputs / q
     e = s.element_bytes
-    gradient, weight = _gradients(name)
-    beside = () if s.frozen else (weight,)
+    gradient, weight = own.input_gradient, own.weight_gradient
+    put_off = () if s.frozen else (weight,)
     return Passes(
         (
-            *_over(f"input of {name}", "all_gather", m * k * e, q, feeds=name),
-            *_over(f"weights of {name}", "all_gather", k * n * e, q, feeds=name, stride=q),
-            Gemm(name, m, n, k, s.dtype),
-            *_over(f"sum of {name}", "reduce_scatter", m * n * e, q, feeds=name, stride=q * q),
+            *_over("all_gather", "input", m * k * e, q, own),
+            *_over("all_gather", "weights", k * n * e, q, own, stride=q),
+            _gemm(s, own, m, n, k),
+            *_over("reduce_scatter", "", m * n * e, q, own, stride=q * q),
         ),
         (
-            *_over(
-                f"input of {gradient}", "all_gather", m * n * e, q, feeds=gradient, stride=q * q
-            ),
-            Gemm(gradient, m, k, n, s.dtype),
-            *_over(f"sum of {gradient}", "reduce_scatter", m * k * e, q, 1, beside, gradient),
+            *_over("all_gather", "input", m * n * e, q, gradient, stride=q * q),
+            _gemm(s, gradient, m, k, n),
+            *_over("reduce_scatter", "", m * k * e, q, gradient, put_off),
         ),
         (
-            Gemm(weight, k, n, m, s.dtype),
-            *_over(f"sum of {weight}", "reduce_scatter", k * n * e, q, feeds=weight, stride=q),
+            _gemm(s, weight, k, n, m),
+            *_over("reduce_scatter", "", k * n * e, q, weight, stride=q),
         ),
     )
 
 
 def _weight_gathered(
-    s: Setting, name: str, inputs: Any, outputs: Any, names: tuple[str, ...]
+    s: Setting, own: OpId, inputs: Any, outputs: Any, every: tuple[OpId, ...]
 ) -> Passes:
     """Return a product of the rank's own tokens with weights gathered for it.
 
@@ -246,47 +250,58 @@ def _weight_gathered(
     tp = s.layout.tp
     m = s.tokens / tp
     w_bytes = inputs * outputs * s.element_bytes
-    gradient, weight = _gradients(name)
-    before = names[names.index(name) - 1]
-    after = _gradients(names[(names.index(name) + 1) % len(names)])
-    last_of_after = after[0] if s.frozen else after[1]
-    first_of_before, _ = _gradients(before)
+    gradient, weight = own.input_gradient, own.weight_gradient
+    before = every[every.index(own) - 1]
+    after = every[(every.index(own) + 1) % len(every)]
+    last_of_after = after.input_gradient if s.frozen else after.weight_gradient
 
-    def gather(feeds: str, beside: tuple[str, ...]) -> Operations:
-        return _over(f"weights of {feeds}", "all_gather", w_bytes, tp, 1, beside, feeds)
+    def gather(of: OpId, hides_behind: OpId) -> Operations:
+        return _over("all_gather", "weights", w_bytes, tp, of, (hides_behind,))
 
     return Passes(
-        (*gather(name, (before,)), Gemm(name, m, outputs, inputs, s.dtype)),
-        (*gather(gradient, (last_of_after,)), Gemm(gradient, m, inputs, outputs, s.dtype)),
+        (*gather(own, before), _gemm(s, own, m, outputs, inputs)),
+        (*gather(gradient, last_of_after), _gemm(s, gradient, m, inputs, outputs)),
         (
-            Gemm(weight, inputs, outputs, m, s.dtype),
-            *_over(
-                f"sum of {weight}", "reduce_scatter", w_bytes, tp, 1, (first_of_before,), weight
-            ),
+            _gemm(s, weight, inputs, outputs, m),
+            *_over("reduce_scatter", "", w_bytes, tp, weight, (before.input_gradient,)),
         ),
     )
 
 
+def _gemm(s: Setting, own: OpId, m: Any, n: Any, k: Any, count: Any = 1) -> Gemm:
+    return Gemm(own.name, m, n, k, s.dtype, count=count, id=own)
+
+
 def _over(
-    name: str,
     collective: str,
+    what: str,
     size_bytes: Any,
     ranks: Any,
-    count: Any = 1,
-    beside: tuple[str, ...] = (),
-    feeds: str = "",
+    of: OpId,
+    hides_behind: tuple[OpId, ...] = (),
     *,
+    count: Any = 1,
     stride: Any = 1,
+    split: bool = True,
 ) -> Operations:
-    """Return a collective over some of the tensor group's ranks; none where it is one rank."""
+    """Return a collective over some of the tensor group's ranks; none where it is one rank.
+
+    Args:
+        collective: Which.
+        what: What of the GEMM it moves; nothing for its result.
+        size_bytes: As nccl-tests counts them.
+        ranks: That take part.
+        of: The GEMM whose input or result it moves.
+        hides_behind: GEMMs that do not wait for it.
+        count: How often.
+        stride: From one rank to the next.
+        split: Whether chunked overlap splits it with the GEMM.
+    """
     if _is_one(ranks):
         return ()
-    return (Collective(name, collective, size_bytes, "tp", ranks, count, stride, beside, feeds),)
-
-
-def _gradients(name: str) -> tuple[str, str]:
-    """Return what the products of a matrix's gradients are called, as in 1-D's program."""
-    return f"{name} input gradient", f"{name} weight gradient"
+    moved = f"{of.name} {what}".rstrip()
+    sends = Collective.of(collective, moved, size_bytes, "tp", ranks, count, stride)
+    return (sends.linked(hides_behind, of if split else None),)
 
 
 def _is_matrix(op: Operation) -> bool:

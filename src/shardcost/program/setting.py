@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from shardcost.dtypes import BITS
+from shardcost.dtypes import BITS, activation_bytes
 from shardcost.layout import Layout
 from shardcost.model import Model
-from shardcost.program.operations import Collective, Elementwise, Gemm, Operations, Passes
+from shardcost.program.operations import Collective, Elementwise, Gemm, Operations, OpId, Passes
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -49,8 +49,8 @@ class Setting:
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of one activation; formats narrower than 16 bits are for products only."""
-        return max(16, BITS[self.dtype]) / 8
+        """Bytes of one activation."""
+        return activation_bytes(self.dtype)
 
     @property
     def wide_dtype(self) -> str:
@@ -116,16 +116,32 @@ def linear(
     A bias is added by the product or the pass after it; its gradient is a sum over all tokens.
     """
     rows = s.tokens if tokens is None else tokens
-    forward: Operations = (Gemm(name, rows, outputs, inputs, s.dtype),)
+    passes = matrix(s, name, rows, inputs, outputs, s.dtype)
     if not s.training:
-        return Passes(_converted(s, name, rows * inputs) + forward)
-    back = (Gemm(f"{name} input gradient", rows, inputs, outputs, s.dtype),)
-    if s.frozen:
-        return Passes(forward, back)
-    weight: Operations = (Gemm(f"{name} weight gradient", inputs, outputs, rows, s.dtype),)
-    if bias:
-        weight += (Elementwise(f"{name} bias gradient", rows * outputs * s.element_bytes),)
-    return Passes(forward, back, weight)
+        return Passes(_converted(s, name, rows * inputs) + passes.forward)
+    if bias and not s.frozen:
+        own = OpId(name, "bias gradient")
+        gradient = Elementwise(own.name, rows * outputs * s.element_bytes, id=own)
+        return passes._replace(weight=(*passes.weight, gradient))
+    return passes
+
+
+def matrix(
+    s: Setting, name: str, rows: Any, inputs: Any, outputs: Any, dtype: str, batch: Any = 1
+) -> Passes:
+    """Return the GEMMs of a matrix of weights, `batch` of them at once as for experts."""
+
+    def gemm(own: OpId, m: Any, n: Any, k: Any) -> Operations:
+        return (Gemm(own.name, m, n, k, dtype, batch, id=own),)
+
+    forward = OpId(name)
+    if not s.training:
+        return Passes(gemm(forward, rows, outputs, inputs))
+    return Passes(
+        gemm(forward, rows, outputs, inputs),
+        gemm(forward.input_gradient, rows, inputs, outputs),
+        () if s.frozen else gemm(forward.weight_gradient, inputs, outputs, rows),
+    )
 
 
 def _converted(s: Setting, name: str, elements: Any) -> Operations:
@@ -133,7 +149,7 @@ def _converted(s: Setting, name: str, elements: Any) -> Operations:
     bits = BITS[s.dtype]
     if bits >= 16 or s.software.narrow_gemm_measured_with is None:
         return ()
-    return (Elementwise(f"{name} conversion", elements * (s.element_bytes + bits / 8)),)
+    return (Elementwise(f"{name} quantize", elements * (s.element_bytes + bits / 8)),)
 
 
 def enter(s: Setting, *products: str) -> Passes:
@@ -146,19 +162,20 @@ def enter(s: Setting, *products: str) -> Passes:
     """
     if not s.shares_tensors:
         return Passes(())
-    weight = () if s.frozen else tuple(f"{name} weight gradient" for name in products)
-    own = f"{products[0]} input gradient"
+    own = tuple(OpId(name) for name in products)
+    gradient = own[0].input_gradient
+    weights = () if s.frozen else tuple(each.weight_gradient for each in own)
     if not s.layout.sequence_parallel:
-        sums = _over_tp(s, "all_reduce", f"gradient before {products[0]}", weight, own)
+        sums = _over_tp(s, "all_reduce", gradient.name, weights, gradient)
         return Passes((), sums if s.training else ())
-    gather = _over_tp(s, "all_gather", f"gather before {products[0]}", (), products[0])
+    gather = _over_tp(s, "all_gather", own[0].name, (), own[0])
     if not s.training:
         return Passes(gather)
-    scatter = _over_tp(s, "reduce_scatter", f"gradient before {products[0]}", weight, own)
+    scatter = _over_tp(s, "reduce_scatter", gradient.name, weights, gradient)
     if s.frozen:
         return Passes(gather, scatter)
-    inputs = tuple(f"{name} input gradient" for name in products)
-    again = _over_tp(s, "all_gather", f"gather again before {products[0]}", inputs, "")
+    inputs = tuple(each.input_gradient for each in own)
+    again = _over_tp(s, "all_gather", own[0].weight_gradient.name, inputs, None)
     return Passes(gather, scatter + again)
 
 
@@ -166,19 +183,22 @@ def leave(s: Setting, product: str) -> Passes:
     """Return what a row-parallel product needs of the others after it: Megatron's operator g."""
     if not s.shares_tensors:
         return Passes(())
+    own = OpId(product)
     if not s.layout.sequence_parallel:
-        return Passes(_over_tp(s, "all_reduce", f"sum after {product}", (), product))
+        return Passes(_over_tp(s, "all_reduce", product, (), own))
+    scatter = _over_tp(s, "reduce_scatter", product, (), own)
     if not s.training:
-        return Passes(_over_tp(s, "reduce_scatter", f"sum after {product}", (), product))
-    return Passes(
-        _over_tp(s, "reduce_scatter", f"sum after {product}", (), product),
-        _over_tp(s, "all_gather", f"gradient after {product}", (), f"{product} input gradient"),
-    )
+        return Passes(scatter)
+    return Passes(scatter, _over_tp(s, "all_gather", f"{product} gradient", (), own.input_gradient))
 
 
 def _over_tp(
-    s: Setting, collective: str, name: str, beside: tuple[str, ...], feeds: str
+    s: Setting,
+    collective: str,
+    what: str,
+    hides_behind: tuple[OpId, ...],
+    split_with: OpId | None,
 ) -> Operations:
-    return (
-        Collective(name, collective, s.hidden_bytes, "tp", s.layout.tp, beside=beside, feeds=feeds),
-    )
+    """Return a collective of the tensor group on the activations between two layers."""
+    sends = Collective.of(collective, what, s.hidden_bytes, "tp", s.layout.tp)
+    return (sends.linked(hides_behind, split_with),)

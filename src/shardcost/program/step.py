@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from shardcost.arrays import ceil_div, smallest
 from shardcost.checks import anywhere
-from shardcost.dtypes import BITS
+from shardcost.dtypes import BITS, activation_bytes
 from shardcost.layout import Layout
 from shardcost.memory.parameters import Parameters, expert_copies
 from shardcost.program.operations import Collective, Elementwise, Operations
@@ -48,11 +48,6 @@ class LayerWeights(NamedTuple):
 NO_STEP = Step((), (), ())
 """Of adapters, whose weights are too few to count."""
 NO_GATHERS = LayerWeights((), (), ())
-
-
-def weight_bytes(workload: Train) -> float:
-    """Return the bytes of one weight as the products read it: formats below 16 bits are cast."""
-    return max(16, BITS[workload.dtype]) / 8
 
 
 def gradient_bytes(workload: Train) -> float:
@@ -94,19 +89,20 @@ def _reduced(
     held = weights / (shared if layout.zero else 1)
     per_weight = _ADAM_BYTES if workload.optimizer == "adam" else _SGD_BYTES
     optimizer = Elementwise(
-        "optimizer", held * (per_weight + _CLIP_BYTES + weight_bytes(workload)), 4
+        "optimizer", held * (per_weight + _CLIP_BYTES + activation_bytes(workload.dtype)), 4
     )
     if _is(replicas, 1):
         return Step((), (), (optimizer,))
     if layout.zero == 0:
-        reduce = Collective("gradients", "all_reduce", gradient, group, replicas)
+        reduce = Collective.of("all_reduce", "gradients", gradient, group, replicas)
         return Step(_in_buckets(reduce, software), (), (optimizer,))
     across = _across_shards(layout, gradient / shared)
     if layout.zero == 3:
         return Step(across, (), (optimizer,))
     reduction = software.zero_reduce if layout.zero == 1 else "reduce_scatter"
-    scatter = Collective("gradients", reduction, gradient, group, shared)
-    gather = Collective("weights", "all_gather", weights * weight_bytes(workload), group, shared)
+    scatter = Collective.of(reduction, "gradients", gradient, group, shared)
+    gathered = weights * activation_bytes(workload.dtype)
+    gather = Collective.of("all_gather", "weights", gathered, group, shared)
     return Step((*_in_buckets(scatter, software), *across), (gather,), (optimizer,))
 
 
@@ -133,12 +129,10 @@ def layer_weights(layout: Layout, workload: Train, weights: Any) -> LayerWeights
     shared = shard_ranks(layout)
     if layout.zero != 3 or _is(shared, 1):
         return NO_GATHERS
-    gather = Collective(
-        "layer weights", "all_gather", weights * weight_bytes(workload), "dp", shared
-    )
-    scatter = Collective(
-        "layer gradients", "reduce_scatter", weights * gradient_bytes(workload), "dp", shared
-    )
+    gathered = weights * activation_bytes(workload.dtype)
+    gather = Collective.of("all_gather", "layer weights", gathered, "dp", shared)
+    gradients = weights * gradient_bytes(workload)
+    scatter = Collective.of("reduce_scatter", "layer gradients", gradients, "dp", shared)
     return LayerWeights((gather,), (gather,), (scatter,))
 
 
@@ -149,4 +143,4 @@ def _across_shards(layout: Layout, gradient: Any) -> Operations:
     copies = layout.dp * layout.cp // layout.shard_degree
     if _is(copies, 1):
         return ()
-    return (Collective("gradients across shards", "all_reduce", gradient, "dp_outer", copies),)
+    return (Collective.of("all_reduce", "gradients across shards", gradient, "dp_outer", copies),)

@@ -20,6 +20,8 @@ from shardcost.formats.tables import Row, Table
 from shardcost.kernels.attention import decode_time_s
 from shardcost.kernels.elementwise import elementwise_time_s
 from shardcost.machine import CATALOG, Fitted
+from shardcost.program.attention import OUT, QKV
+from shardcost.program.feed_forward import DOWN, UP
 from shardcost.program.operations import AttentionCore, Elementwise, Operations
 from shardcost.validate.attention import FLASH_DECODE
 from shardcost.validate.layers import machine, pass_time, passes_of
@@ -31,8 +33,8 @@ Floats = NDArray[np.float64]
 MEASURED: Final = "time_us"
 ATTENTION: Final = "attention"
 _NORM: Final = "rmsnorm"
-_PRODUCT: Final = "gemm:"
-TIMES: Final = {"gemm:qkv": 1, "gemm:proj": 1, "gemm:up": 1, "gemm:down": 1, _NORM: 2, ATTENTION: 1}
+_PRODUCTS: Final = {"gemm:qkv": QKV, "gemm:proj": OUT, "gemm:up": UP, "gemm:down": DOWN}
+TIMES: Final = {**dict.fromkeys(_PRODUCTS, 1), _NORM: 2, ATTENTION: 1}
 """How often a layer has each part."""
 _ONE_LAYER: Final = (
     "dataset", "gpu", "model", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "tp",
@@ -66,7 +68,7 @@ def time_us(row: Row, fitted: Fitted = CATALOG) -> float:
         norm = next(op for op in operations if isinstance(op, Elementwise) and op.name == "norm")
         width = whole_cell(row, "hidden")
         return 1e6 * float(elementwise_time_s(on.kernels, norm.bytes_moved, row_elements=width))
-    product: Operations = tuple(op for op in operations if _PRODUCT + op.name == part)
+    product: Operations = tuple(op for op in operations if op.name == _PRODUCTS[part])
     return 1e6 * float(pass_time(on, product).device_s)
 
 

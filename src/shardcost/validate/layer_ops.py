@@ -27,6 +27,8 @@ from shardcost.kernels.gemm import gemm_time_s
 from shardcost.machine import CATALOG, Fitted, KernelConstants, Machine, machine_of
 from shardcost.memory.parameters import heads_per_rank
 from shardcost.model import Attention
+from shardcost.program.attention import OUT, QKV
+from shardcost.program.feed_forward import DOWN, UP
 from shardcost.validate.layers import model_of, pass_time, passes_of, torch
 from shardcost.validate.predictions import Predictions, by_row, whole_cell
 from shardcost.workload import Prefill
@@ -73,10 +75,10 @@ def _inner(row: Row) -> float:
 
 
 PRODUCTS: Final = {
-    "attn_pre_proj": "qkv",
-    "attn_post_proj": "proj",
-    "mlp_up_proj": "up",
-    "mlp_down_proj": "down",
+    "attn_pre_proj": QKV,
+    "attn_post_proj": OUT,
+    "mlp_up_proj": UP,
+    "mlp_down_proj": DOWN,
 }
 """Operators that are products of a layer's program."""
 ROW_KERNELS: Final = {

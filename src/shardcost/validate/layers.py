@@ -22,6 +22,7 @@ from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.model import Attention, Block, FeedForward, Model
+from shardcost.program.attention import ROPE
 from shardcost.program.feasibility import check_feasible
 from shardcost.program.layer import layer
 from shardcost.program.operations import Collective, Operations, Passes
@@ -32,7 +33,7 @@ from shardcost.workload import Train, Workload
 
 MEASURED: Final = "time_us"
 PASSES: Final = ("forward", "backward")
-_LEFT_OUT: Final = ("rotation", "rotation gradient")
+_LEFT_OUT: Final = (ROPE, f"{ROPE} gradient")
 """Operations of a layer that the measured one does not have."""
 _VOCABULARY: Final = 1
 """A layer by itself has neither embedding nor head."""

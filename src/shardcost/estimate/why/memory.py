@@ -7,7 +7,7 @@ from math import exp
 from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import ceil_div, smallest
-from shardcost.dtypes import BITS
+from shardcost.dtypes import BITS, activation_bytes
 from shardcost.estimate.interval import residuals_of_memory
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.why.reason import Error, Part, Why, cited, reason, spread, stated_by, total
@@ -18,7 +18,7 @@ from shardcost.memory.policy import MemoryPolicy, policy_with
 from shardcost.memory.saved import saved_by_layer, setting_of
 from shardcost.memory.stages import in_flight, last_stage, stage_by_cost, stage_evenly
 from shardcost.program.assemble import StageShare
-from shardcost.program.step import gradient_bytes, shard_ranks, weight_bytes
+from shardcost.program.step import gradient_bytes, shard_ranks
 from shardcost.receipt import Term, in_unit
 from shardcost.units import format_bytes, format_count
 from shardcost.workload import Decode, Prefill, Train
@@ -192,7 +192,9 @@ def _trained(place: _Place, held: Held, kind: str) -> _Formula:
     if not isinstance(work, Train):
         raise TypeError(type(work).__name__)
     if kind == "weights":
-        return _per_weight(place, weight_bytes(work), f"in {work.dtype}", sharded=layout.zero >= 3)
+        return _per_weight(
+            place, activation_bytes(work.dtype), f"in {work.dtype}", sharded=layout.zero >= 3
+        )
     if kind == "gradients":
         meaning = f"in {work.gradient_dtype}"
         return _per_weight(place, gradient_bytes(work), meaning, sharded=layout.zero >= 2)
@@ -208,7 +210,7 @@ def _trained(place: _Place, held: Held, kind: str) -> _Formula:
 
 
 def _state_bytes(work: Train) -> float:
-    master = _FP32 if weight_bytes(work) < _FP32 else 0
+    master = _FP32 if activation_bytes(work.dtype) < _FP32 else 0
     return float(master + _FP32 * {"adam": 2, "sgd": 1}[work.optimizer])
 
 
@@ -342,7 +344,7 @@ def _training_memory(found: Estimate, share: StageShare) -> Mapping[str, str]:
     over = [f" / {ranks} ranks" if layout.zero >= stage else "" for stage in (1, 2, 3)]
     states = f"{_state_bytes(work):g} B: master copy and {work.optimizer}'s means"
     return {
-        "weights": f"{held} weights{over[2]} x {weight_bytes(work):g} B",
+        "weights": f"{held} weights{over[2]} x {activation_bytes(work.dtype):g} B",
         "gradients": f"{weights}{over[1]} x {gradient_bytes(work):g} B",
         "optimizer": f"{weights}{over[0]} x {states}",
         "activations": f"of the micro-batches in flight, recompute {layout.recompute}",
