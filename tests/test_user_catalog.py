@@ -25,7 +25,8 @@ from shardcost import (
     estimate,
 )
 from shardcost.catalog import user_files
-from shardcost.errors import FormatError, ShardcostError, UnknownNameError
+from shardcost.errors import BadValueError, FormatError, ShardcostError, UnknownNameError
+from shardcost.web.finder import Pasted
 
 BUILT_IN = Path(catalog.__file__).parent
 CHANGES = {
@@ -120,6 +121,21 @@ def test_changed_figures_change_the_price() -> None:
     assert Model.from_file("my8b.toml").parameters == Model.named("llama3-8b").parameters
 
 
+def test_unsound_memory_constants_are_named(tmp_path: Path) -> None:
+    _, text = changed("software/vllm")
+    (tmp_path / "x.toml").write_text(
+        text.replace("reserve_bytes = 2.5e9", 'reserve_bytes = "much"')
+    )
+    with pytest.raises(BadValueError, match="reserve_bytes must be a number"):
+        estimate(
+            "llama3-8b",
+            "h100_sxm",
+            Layout(),
+            WORK,
+            software=Software.from_file(tmp_path / "x.toml"),
+        )
+
+
 def test_the_same_device_elsewhere_keeps_its_constants(tmp_path: Path) -> None:
     _, text = changed("clusters/h100_sxm")
     (tmp_path / "slow.toml").write_text(text.replace("value = 6700", "value = 3350"))
@@ -176,6 +192,25 @@ def test_a_wrong_kind_of_file_is_told_what_it_is(
         capsys, f"estimate llama3-8b {options} --decode --batch 1 --context-tokens 64", code=2
     )
     assert re.match(f"shardcost: {message}", line), line
+
+
+def test_a_cluster_file_is_pasted_as_text() -> None:
+    name, text = changed("clusters/h100_sxm")
+    assert Pasted({"profile": text}).cluster(None).name == name
+
+
+def test_a_path_in_a_request_is_not_read(folder: Path) -> None:
+    path = str(folder / "h100_2x.toml")
+    with pytest.raises(UnknownNameError):
+        Pasted({}).cluster(path)
+    with pytest.raises(UnknownNameError):
+        Pasted({}).cluster("h100_sxm", str(folder / "ib_mine.toml"))
+    with pytest.raises(UnknownNameError):
+        Pasted({}).software(str(folder / "vllm_mine.toml"))
+    with pytest.raises(UnknownNameError):
+        Pasted({}).model(str(folder / "my8b.toml"))
+    with pytest.raises(FormatError):
+        Pasted({"profile": path}).cluster(None)
 
 
 def test_a_path_is_never_a_name(folder: Path) -> None:

@@ -118,12 +118,18 @@ def cluster_in_file(path: str | Path, network: str | Network | None = None) -> C
         path: A cluster file in the form of the catalog, or what ``shardcost calibrate`` wrote.
         network: A network, or the name of one in the catalog.
     """
-    from shardcost.catalog.profile import cluster_of_text
+    return cluster_in_text(read_text(Path(path), user_files.MOST_BYTES), network, str(path))
 
-    file, text = str(path), read_text(Path(path), user_files.MOST_BYTES)
+
+def cluster_in_text(
+    text: str, network: str | Network | None = None, file: str = "cluster file"
+) -> Cluster:
+    """Return the cluster that the text of a cluster file or profile describes."""
+    from shardcost.catalog.profile import cluster_of_profile
+
     content = user_files.parsed(text, file)
     if "based_on" in content:
-        return cluster_of_text(text, network, file=file)
+        return cluster_of_profile(content, text, network, file)
     user_files.check_kind(content, "clusters", file)
     _check_name(content, "clusters", file)
     if isinstance(network, str):
@@ -189,7 +195,8 @@ def preset(folder: Folder, name: str) -> tuple[dict[str, Any], str]:
     noun, lister = _SINGULAR.get(folder, folder), _LISTED_BY.get(folder, "clusters")
     hint = f"(`shardcost {lister}` lists them)"
     if is_file(name):
-        hint = f"({user_files.KINDS[folder][1]})"
+        noun_class = "Software" if folder == "software" else noun.capitalize()
+        hint = f"(a file is read by {noun_class}.from_file; names of files need --catalog DIR)"
     raise UnknownNameError(noun, name, all_names(folder), hint)
 
 

@@ -7,6 +7,7 @@ form of the catalog's own files (``catalog/collectives/``). It is a file from ou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,23 +25,10 @@ def checked_name(name: str) -> str:
     return user_files.checked_name(name, "profile", names("clusters"))
 
 
-def cluster_of_text(
-    text: str, network: str | Network | None = None, *, file: str = "profile"
+def cluster_of_profile(
+    content: Mapping[str, Any], text: str, network: str | Network | None, file: str
 ) -> Cluster:
-    """Return the cluster that the text of a profile describes; errors name `file`."""
-    content = _content(text, file)
-    try:
-        joined = content.get("network") if network is None else network
-        base = cluster_named(content["based_on"], joined)
-        name = checked_name(content["name"])
-    except ShardcostError as error:
-        raise FormatError.within(file, error) from None
-    title = f"{name}: {base.title}, calibrated"
-    return replace(base, name=name, title=title, based_on=base.name, profile=text)
-
-
-def _content(text: str, file: str) -> dict[str, Any]:
-    content = user_files.parsed(text, file)
+    """Return the cluster that a profile describes: its content, and the text that it was."""
     unknown = sorted(set(content) - set(_KEYS))
     if unknown:
         raise FormatError(file, f"unknown key {unknown[0][:60]}")
@@ -49,4 +37,11 @@ def _content(text: str, file: str) -> dict[str, Any]:
             raise FormatError(file, f"{key} is missing: not a profile of shardcost")
         if key in content and not isinstance(content[key], kind):
             raise FormatError(file, f"{key} must be {kind.__name__}, got {shown(content[key])}")
-    return content
+    try:
+        joined = content.get("network") if network is None else network
+        base = cluster_named(content["based_on"], joined)
+        name = checked_name(content["name"])
+    except ShardcostError as error:
+        raise FormatError.within(file, error) from None
+    title = f"{name}: {base.title}, calibrated"
+    return replace(base, name=name, title=title, based_on=base.name, profile=text)

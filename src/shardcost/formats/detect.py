@@ -39,6 +39,9 @@ KINDS: Final = (
     " JSONL, OSU output, PyTorch profiler trace, nvidia-smi topo -m, NCCL topology or graph XML,"
     " NCCL tuner CSV, a measured table, a shardcost profile"
 )
+_CATALOG_FILE: Final = re.compile(
+    r"^\[(?:device|choices|\[block\])|^nic_rate_gbit_per_s", re.MULTILINE
+)
 _PROFILE: Final = re.compile(r"^[ \t]*+based_on[ \t]*+=", re.MULTILINE)
 
 
@@ -82,6 +85,11 @@ def read_file(path: Path, tick: Tick = no_tick) -> Reading:
     if head.lstrip().startswith("{"):
         _refuse_other_json(path)
         return ModelFile(file=file, kind="hf-config", model=model_of_file(path))
+    if _CATALOG_FILE.search(head):
+        raise FormatError(
+            file,
+            "looks like a catalog file: `shardcost clusters`, `software` or `models` show it",
+        )
     first = head.strip().splitlines()[0]
     raise FormatError(file, f"begins like no kind of file that is read ({shown(first)}): {KINDS}")
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardcost import catalog
-from shardcost.catalog.profile import cluster_of_text
 from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, BadValueError, FormatError, UnknownNameError
 from shardcost.machine.constants import (
@@ -301,7 +300,7 @@ def profile_in(path: str | Path, network: str | Network | None = None) -> Cluste
 
 def profile_of_text(text: str, network: str | Network | None = None) -> Cluster:
     """Return the cluster of a profile's text whose constants are sound too."""
-    return _sound(cluster_of_text(text, network), "profile")
+    return _sound(catalog.cluster_in_text(text, network, "profile"), "profile")
 
 
 def _sound(cluster: Cluster, file: str) -> Cluster:

@@ -67,7 +67,7 @@ class MemoryPolicy:
             elif isinstance(each.default, bool):
                 if not isinstance(value, bool):
                     raise BadTypeError(each.name, value, "True or False")
-            elif value is not None and not value >= 0:
+            elif value is not None and (isinstance(value, str) or not value >= 0):
                 raise BadValueError(each.name, value, "a number of at least 0")
 
 
