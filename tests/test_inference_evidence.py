@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardcost.estimate.totals import tensor_collectives
 
 from lab import refit_engines
 from shardcost import Cluster, Layout, Model
@@ -20,6 +19,7 @@ from shardcost.estimate.serving import (
     generation,
     under_load,
 )
+from shardcost.estimate.step import tensor_collectives
 from shardcost.formats.tables import Table, read_table
 from shardcost.model import Attention
 from shardcost.software import Software

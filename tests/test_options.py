@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from running import run_error, run_text
-from shardcost.estimate.totals import software_of
 
 from shardcost import Cluster, Decode, Layout, Model, Prefill, Space, Train, options, request
 from shardcost.checks import Noun, noun, one_of, whole
 from shardcost.cli import estimate as estimate_command
 from shardcost.cli.options import Parser, add_options
+from shardcost.estimate.step import software_of
 from shardcost.options import AXES, ESTIMATE, LAYOUT, SEARCH, WORKLOAD, Option
 from shardcost.report.command import command_of
 from shardcost.search.objectives import OBJECTIVES, Constraints

@@ -222,7 +222,7 @@ def varied(text: str, phase: str) -> tuple[str, list[str]]:
 
 def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
     """Return what to call `search` with: what is requested, not where it runs."""
-    from shardcost.estimate.totals import software_of
+    from shardcost.estimate.step import software_of
 
     workload = _first_workload(given)
     name = given.get("software")

@@ -14,7 +14,7 @@ from typing import Any, Final
 from shardcost.catalog import Folder, all_names
 from shardcost.cluster import Cluster, Network
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.totals import software_of
+from shardcost.estimate.step import software_of
 from shardcost.model import Model
 from shardcost.options import LAYOUT, WORKLOAD, Option, flag
 

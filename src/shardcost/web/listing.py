@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from shardcost import __version__, catalog
-from shardcost.estimate.totals import SERVES_WITH, TRAINS_WITH
+from shardcost.estimate.step import SERVES_WITH, TRAINS_WITH
 from shardcost.model import Model
 from shardcost.options import ESTIMATE
 
