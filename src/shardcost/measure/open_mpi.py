@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardcost.collectives.exact.algorithms import direct, open_mpi, recursive, ring, tree
-from shardcost.collectives.exact.algorithms.plan import Plan
+from shardcost.collectives.exact.algorithms.plan import Plan, mirror
 from shardcost.collectives.exact.schedule import Ints
 from shardcost.errors import UnknownNameError
 from shardcost.measure.job import ITEM_BYTES, Measurement
@@ -100,8 +100,8 @@ _KNOWN: Final[Mapping[tuple[str, str], _Known]] = {
     ("broadcast", "pipeline"): _Known(_whole(tree.chain_broadcast)),
     ("reduce", "linear"): _Known(open_mpi.linear_reduce),
     ("reduce", "binomial"): _Known(open_mpi.binomial_reduce),
-    ("reduce", "binary_tree"): _Known(_whole(tree.binary_reduce)),
-    ("reduce", "pipeline"): _Known(_whole(tree.chain_reduce)),
+    ("reduce", "binary_tree"): _Known(_whole(mirror(tree.binary_broadcast))),
+    ("reduce", "pipeline"): _Known(_whole(mirror(tree.chain_broadcast))),
 }
 VERIFIABLE: Final = tuple(_KNOWN)
 """The collectives and algorithms whose bytes can be told beforehand."""

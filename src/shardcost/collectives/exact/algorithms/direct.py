@@ -17,8 +17,8 @@ from shardcost.collectives.exact.algorithms.plan import (
     Algorithm,
     Form,
     Plan,
-    in_turn,
-    mirrored,
+    mirror,
+    up_and_down,
 )
 from shardcost.collectives.exact.schedule import Ints, Step
 
@@ -29,20 +29,10 @@ def all_gather(ranks: int) -> Plan:
     return Plan(ranks, (Step.of(source, target, source, reduces=False),))
 
 
-def reduce_scatter(ranks: int) -> Plan:
-    """Return the one step in which everyone sends each block to its owner."""
-    return mirrored(all_gather(ranks))
-
-
 def one_shot_all_reduce(ranks: int) -> Plan:
     """Return the one step in which everyone sends its whole buffer to all others."""
     source, target = other_pairs(ranks)
     return Plan(1, (Step.of(source, target, 0, reduces=True),))
-
-
-def two_shot_all_reduce(ranks: int) -> Plan:
-    """Return the direct reduce-scatter, then the direct all-gather."""
-    return in_turn(reduce_scatter(ranks), all_gather(ranks))
 
 
 def all_to_all(ranks: int) -> Plan:
@@ -86,12 +76,12 @@ ALGORITHMS: Final = (
     Algorithm(
         "all_reduce",
         "two_shot",
-        two_shot_all_reduce,
+        up_and_down(all_gather),
         (Form("2", "2*(n - 1)/n", "2/n", wire="2/n"),),
         "every block goes to its owner, and the sum from there to all",
         phases=SCATTER_AND_GATHER,
     ),
-    Algorithm("reduce_scatter", "direct", reduce_scatter, _AT_ONCE, _TO_ALL),
+    Algorithm("reduce_scatter", "direct", mirror(all_gather), _AT_ONCE, _TO_ALL),
     Algorithm("all_gather", "direct", all_gather, _AT_ONCE, _TO_ALL),
     Algorithm("all_to_all", "direct", all_to_all, _AT_ONCE, _TO_ALL),
     Algorithm(

@@ -100,6 +100,16 @@ def in_turn(first: Plan, second: Plan) -> Plan:
     return first._replace(steps=first.steps + second.steps)
 
 
+def mirror(build: Callable[..., Plan]) -> Callable[..., Plan]:
+    """Return the builder of the mirrored plan: the reduce of a broadcast, and the like."""
+    return lambda *arguments: mirrored(build(*arguments))
+
+
+def up_and_down(build: Callable[..., Plan]) -> Callable[..., Plan]:
+    """Return the builder of the all-reduce that mirrors a plan and then runs it."""
+    return lambda *arguments: in_turn(mirrored(build(*arguments)), build(*arguments))
+
+
 def at_once(first: Plan, second: Plan) -> Plan:
     """Return two plans run side by side, step by step; both cut the buffer alike."""
     pairs = zip_longest(first.steps, second.steps)

@@ -20,6 +20,7 @@ from shardcost.collectives.exact.algorithms.plan import (
     Plan,
     in_turn,
     is_power_of_two,
+    mirror,
     mirrored,
 )
 from shardcost.collectives.exact.schedule import Ints, Step
@@ -101,11 +102,6 @@ def bruck_all_gather(ranks: int) -> Plan:
         for distance in _powers_of_two(ranks)
     )
     return Plan(ranks, tuple(steps))
-
-
-def bruck_reduce_scatter(ranks: int) -> Plan:
-    """Return the mirror of the all-gather."""
-    return mirrored(bruck_all_gather(ranks))
 
 
 def bruck_all_to_all(ranks: int) -> Plan:
@@ -205,7 +201,7 @@ ALGORITHMS: Final = (
         _FOLDED,
     ),
     Algorithm("all_gather", "recursive_doubling", doubling_all_gather, (_EVEN, _UNEVEN), *_DOUBLED),
-    Algorithm("reduce_scatter", "bruck", bruck_reduce_scatter, (_BRUCK_FORM,), *_BY_BITS),
+    Algorithm("reduce_scatter", "bruck", mirror(bruck_all_gather), (_BRUCK_FORM,), *_BY_BITS),
     Algorithm("all_gather", "bruck", bruck_all_gather, (_BRUCK_FORM,), *_BY_BITS),
     Algorithm(
         "all_to_all",

@@ -18,7 +18,9 @@ from shardcost.collectives.exact.algorithms.plan import (
     at_once,
     in_turn,
     is_pair,
+    mirror,
     mirrored,
+    up_and_down,
 )
 from shardcost.collectives.exact.schedule import Ints, Step
 
@@ -60,16 +62,6 @@ def bidirectional_all_gather(ranks: int) -> Plan:
     return at_once(_ring(up, 2 * up, chunks=chunks), _ring(down, 2 * down + 1, chunks=chunks))
 
 
-def bidirectional_reduce_scatter(ranks: int) -> Plan:
-    """Return the mirror of the all-gather."""
-    return mirrored(bidirectional_all_gather(ranks))
-
-
-def bidirectional_all_reduce(ranks: int) -> Plan:
-    """Return the reduce-scatter, then the all-gather."""
-    return in_turn(bidirectional_reduce_scatter(ranks), bidirectional_all_gather(ranks))
-
-
 def _ring(order: Ints, held: Ints, *, chunks: int) -> Plan:
     return Plan(chunks, passed_around(order[None, :], held[None, :, None]))
 
@@ -99,13 +91,17 @@ ALGORITHMS: Final = (
     Algorithm(
         "all_reduce",
         "bidirectional_ring",
-        bidirectional_all_reduce,
+        up_and_down(bidirectional_all_gather),
         _TWO_WAYS_TWICE,
         *_HALVES,
         phases=SCATTER_AND_GATHER,
     ),
     Algorithm(
-        "reduce_scatter", "bidirectional_ring", bidirectional_reduce_scatter, _TWO_WAYS, *_HALVES
+        "reduce_scatter",
+        "bidirectional_ring",
+        mirror(bidirectional_all_gather),
+        _TWO_WAYS,
+        *_HALVES,
     ),
     Algorithm("all_gather", "bidirectional_ring", bidirectional_all_gather, _TWO_WAYS, *_HALVES),
 )

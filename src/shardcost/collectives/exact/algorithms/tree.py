@@ -21,11 +21,11 @@ from shardcost.collectives.exact.algorithms.plan import (
     Form,
     Plan,
     at_once,
-    in_turn,
     is_pair,
     is_power_of_two,
-    mirrored,
+    mirror,
     pipelined,
+    up_and_down,
 )
 from shardcost.collectives.exact.schedule import Ints, Step
 
@@ -35,25 +35,10 @@ def chain_broadcast(ranks: int, pieces: int) -> Plan:
     return pipelined(_down(np.maximum(np.arange(ranks) - 1, 0), chunk=0, chunks=1), pieces)
 
 
-def chain_reduce(ranks: int, pieces: int) -> Plan:
-    """Return the mirror of the broadcast."""
-    return mirrored(chain_broadcast(ranks, pieces))
-
-
 def binary_broadcast(ranks: int, pieces: int) -> Plan:
     """Return the broadcast down the tree in which the children of r are 2r + 1 and 2r + 2."""
     parents = np.maximum(np.arange(ranks) - 1, 0) // 2
     return pipelined(_down(parents, chunk=0, chunks=1), pieces)
-
-
-def binary_reduce(ranks: int, pieces: int) -> Plan:
-    """Return the mirror of the broadcast."""
-    return mirrored(binary_broadcast(ranks, pieces))
-
-
-def binary_all_reduce(ranks: int, pieces: int) -> Plan:
-    """Return the reduce, then the broadcast."""
-    return in_turn(binary_reduce(ranks, pieces), binary_broadcast(ranks, pieces))
 
 
 def double_binary_broadcast(ranks: int, pieces: int) -> Plan:
@@ -61,16 +46,6 @@ def double_binary_broadcast(ranks: int, pieces: int) -> Plan:
     first, second = two_trees(ranks)
     halves = at_once(_down(first, chunk=0, chunks=2), _down(second, chunk=1, chunks=2))
     return pipelined(halves, pieces)
-
-
-def double_binary_reduce(ranks: int, pieces: int) -> Plan:
-    """Return the mirror of the broadcast."""
-    return mirrored(double_binary_broadcast(ranks, pieces))
-
-
-def double_binary_all_reduce(ranks: int, pieces: int) -> Plan:
-    """Return the reduce, then the broadcast."""
-    return in_turn(double_binary_reduce(ranks, pieces), double_binary_broadcast(ranks, pieces))
 
 
 def binomial_broadcast(ranks: int) -> Plan:
@@ -82,11 +57,6 @@ def binomial_broadcast(ranks: int) -> Plan:
         steps.append(Step.of(source, source + have, 0, reduces=False))
         have *= 2
     return Plan(1, tuple(steps))
-
-
-def binomial_reduce(ranks: int) -> Plan:
-    """Return the mirror of the broadcast."""
-    return mirrored(binomial_broadcast(ranks))
 
 
 def two_trees(ranks: int) -> tuple[Ints, Ints]:
@@ -211,20 +181,28 @@ _TWO_TREES: Final = (
 
 ALGORITHMS: Final = (
     _tree("broadcast", "chain", chain_broadcast, _CHAIN, *_ALONG),
-    _tree("reduce", "chain", chain_reduce, _CHAIN, *_ALONG),
+    _tree("reduce", "chain", mirror(chain_broadcast), _CHAIN, *_ALONG),
     Algorithm("broadcast", "binomial", binomial_broadcast, (Form("c", "c"),), *_BY_ONE_MORE),
-    Algorithm("reduce", "binomial", binomial_reduce, (Form("c", "c", sent="1"),), *_BY_ONE_MORE),
+    Algorithm(
+        "reduce", "binomial", mirror(binomial_broadcast), (Form("c", "c", sent="1"),), *_BY_ONE_MORE
+    ),
     _tree(
         "all_reduce",
         "binary_tree",
-        binary_all_reduce,
+        up_and_down(binary_broadcast),
         _UP_AND_DOWN,
         "up a binary tree in pieces, adding, then down",
         _SANDERS,
     ),
     _tree("broadcast", "binary_tree", binary_broadcast, _DOWN, *_ONE_TREE),
-    _tree("reduce", "binary_tree", binary_reduce, _UP, *_ONE_TREE),
-    _tree("all_reduce", "double_binary_tree", double_binary_all_reduce, _DOUBLE_TWICE, *_TWO_TREES),
+    _tree("reduce", "binary_tree", mirror(binary_broadcast), _UP, *_ONE_TREE),
+    _tree(
+        "all_reduce",
+        "double_binary_tree",
+        up_and_down(double_binary_broadcast),
+        _DOUBLE_TWICE,
+        *_TWO_TREES,
+    ),
     _tree("broadcast", "double_binary_tree", double_binary_broadcast, _DOUBLE, *_TWO_TREES),
-    _tree("reduce", "double_binary_tree", double_binary_reduce, _DOUBLE, *_TWO_TREES),
+    _tree("reduce", "double_binary_tree", mirror(double_binary_broadcast), _DOUBLE, *_TWO_TREES),
 )
