@@ -153,7 +153,7 @@ def _value(number: Any) -> float:
 
 def _computed(operation: str, *inputs: Any) -> Any:
     """Return a result with its operation; an input alone where the operation changes nothing."""
-    known = tuple(each if isinstance(each, Traced) else float(each) for each in inputs)
+    known = tuple(value if isinstance(value, Traced) else float(value) for value in inputs)
     simple = _simplified(operation, *known) if len(known) == 2 else None
     if simple is not None:
         return simple
@@ -183,7 +183,7 @@ def _plain(number: Any) -> float | None:
 
 def _same_quantity(left: Any, right: Any) -> bool:
     """Return whether two terms are equal quantities, such as two rates of the same links."""
-    terms = [each.term for each in (left, right) if isinstance(each, Traced) and each.term]
+    terms = [side.term for side in (left, right) if isinstance(side, Traced) and side.term]
     units = {term.unit for term in terms}
     return len(terms) == 2 and len(units) == 1 and "" not in units and left.value == right.value
 
@@ -203,15 +203,15 @@ def receipts(
     """
     names = dict(zip(parts, identifiers(list(parts)), strict=True))
     before: dict[int, Term] = {}
-    found = []
+    written = []
     for name, part in parts.items():
         expression, _ = _text(part, before)
         terms = {term.name: term for term in _terms(part, before)}
         value = _value(part)
-        found.append(Receipt(name, "", value, unit, expression, tuple(terms.values()), constants))
+        written.append(Receipt(name, "", value, unit, expression, tuple(terms.values()), constants))
         if isinstance(part, Traced) and part.operation:
             before[id(part)] = Term(names[name], value, unit, "the part of that name")
-    return found
+    return written
 
 
 def _terms(number: Any, before: Mapping[int, Term]) -> Iterator[Term]:
@@ -221,8 +221,8 @@ def _terms(number: Any, before: Mapping[int, Term]) -> Iterator[Term]:
     if term is not None:
         yield term
     else:
-        for each in number.inputs:
-            yield from _terms(each, before)
+        for value in number.inputs:
+            yield from _terms(value, before)
 
 
 def _text(number: Any, before: Mapping[int, Term]) -> tuple[str, int]:
@@ -232,7 +232,7 @@ def _text(number: Any, before: Mapping[int, Term]) -> tuple[str, int]:
     term = before.get(id(number), number.term)
     if term is not None:
         return term.name, _LEAF
-    texts = [_text(each, before) for each in _flat(number, before)]
+    texts = [_text(value, before) for value in _flat(number, before)]
     if number.operation not in _SYMBOLS:
         return f"{number.operation}({', '.join(text for text, _ in texts)})", _LEAF
     symbol, strength = _SYMBOLS[number.operation]
@@ -245,6 +245,6 @@ def _text(number: Any, before: Mapping[int, Term]) -> tuple[str, int]:
 
 def _flat(number: Traced, before: Mapping[int, Term]) -> Iterator[Any]:
     """Yield the inputs of a number; of the largest of largest ones, those of all."""
-    for each in number.inputs:
-        nested = isinstance(each, Traced) and each.operation == number.operation in {"max", "min"}
-        yield from _flat(each, before) if nested and id(each) not in before else (each,)
+    for value in number.inputs:
+        nested = isinstance(value, Traced) and value.operation == number.operation in {"max", "min"}
+        yield from _flat(value, before) if nested and id(value) not in before else (value,)

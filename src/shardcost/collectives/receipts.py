@@ -78,7 +78,7 @@ def path_receipts(result: CollectiveTime, path: PathName) -> list[Receipt]:
     size = _traced("size", result.size_bytes)
     if result.library == TUNER:
         return receipts(_estimate(result, path, size), "s")
-    by_kind = {type(each.constants): each for each in result.calibrations}
+    by_kind = {type(used.constants): used for used in result.calibrations}
     engine = by_kind.get(EngineLibrary)
     own: Any = None if engine is None else _constants(engine)
     group = _group(result.group)

@@ -160,13 +160,13 @@ def messages(
     plan = known.plan(ranks)
     buffer = elements * ranks if collective == "all_to_all" else elements
     lengths = known.lengths(buffer, plan.chunks) * item_bytes
-    found: list[Message] = []
+    sends: list[Message] = []
     for step in plan.steps:
         pairs = np.zeros((ranks, ranks), dtype=np.int64)
         np.add.at(pairs, (step.source, step.target), lengths[step.chunk])
         lanes = np.unique(np.stack([step.source, step.target], axis=1), axis=0).tolist()
-        found += [Message(a, b, int(pairs[a, b])) for a, b in lanes]
-    return found
+        sends += [Message(a, b, int(pairs[a, b])) for a, b in lanes]
+    return sends
 
 
 def rank_traffic(

@@ -135,7 +135,7 @@ def _measured(ranks: Ranks, job: Job, collective: str, elements: int) -> Measure
         time_us=float(np.median(slowest)) if timed else None,
         min_us=float(slowest.min()) if timed else None,
         p90_us=float(np.percentile(slowest, 90)) if timed else None,
-        sent_bytes=None if sent is None else [int(each) for (each,) in sent],
+        sent_bytes=None if sent is None else [int(count) for (count,) in sent],
     )
 
 
@@ -202,10 +202,10 @@ def _wanted(collective: str, rank: int, ranks: int, elements: int) -> Values:
     if collective == "broadcast":
         return _values(0, elements)
     if collective == "all_gather":
-        return np.concatenate([_values(each, elements // ranks) for each in range(ranks)])
+        return np.concatenate([_values(source, elements // ranks) for source in range(ranks)])
     if collective == "all_to_all":
-        return np.concatenate([_values(each, elements)[block] for each in range(ranks)])
+        return np.concatenate([_values(source, elements)[block] for source in range(ranks)])
     total = np.zeros(elements, dtype=np.uint8)
-    for each in range(ranks):
-        total += _values(each, elements)
+    for source in range(ranks):
+        total += _values(source, elements)
     return total[block] if collective == "reduce_scatter" else total

@@ -51,13 +51,13 @@ def sent() -> Sent:
         try:
             if not str(link.readlink()).startswith("socket:"):
                 continue
-            each = socket.socket(fileno=int(link.name))
+            open_socket = socket.socket(fileno=int(link.name))
         except OSError:  # it was closed since
             continue
         try:
-            info = _info(each)
+            info = _info(open_socket)
         finally:
-            each.detach()  # the socket is not ours to close
+            open_socket.detach()  # the socket is not ours to close
         if len(info) >= _KNOWN_BYTES:
             once, again = struct.unpack_from("=QQ", info, _SENT_AT)
             payload += once - again
@@ -82,9 +82,9 @@ def settled(progress: Callable[[], object]) -> int:
     return last.payload_bytes
 
 
-def _info(each: socket.socket) -> bytes:
+def _info(tcp: socket.socket) -> bytes:
     """Return a socket's ``struct tcp_info``; nothing of one that is not TCP."""
     try:
-        return each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        return tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     except OSError:
         return b""

@@ -107,7 +107,7 @@ class TorchRanks:
         all_of_them = [self.torch.zeros_like(mine) for _ in range(self.size)]
         if values:
             self.dist.all_gather(all_of_them, mine)
-        return [each.tolist() for each in all_of_them]
+        return [values.tolist() for values in all_of_them]
 
     def prepared(self, collective: str, given: Values, elements: int, dtype: str) -> Prepared:
         """Return a collective whose input on this rank is `given`."""

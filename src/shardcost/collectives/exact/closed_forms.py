@@ -156,8 +156,8 @@ def cost(
         chunks: Pieces in a pipeline; a number or an array.
         shape: (rows, columns) or (nodes, ranks per node), numbers or arrays.
 
-    >>> found = cost("all_reduce", "one_shot", 4, 1000)
-    >>> found.steps, found.sent_bytes, found.link_bytes
+    >>> one_shot = cost("all_reduce", "one_shot", 4, 1000)
+    >>> one_shot.steps, one_shot.sent_bytes, one_shot.link_bytes
     (1, 3000.0, 1000.0)
     """
     known = algorithm_named(collective, algorithm)
@@ -228,8 +228,8 @@ def time_s(
     >>> time_s("all_reduce", "ring", 4, 1_000_000, alpha_s=1e-6, bytes_per_s=125e9)
     1.8e-05
     """
-    found = cost(collective, algorithm, ranks, size_bytes, chunks=chunks, shape=shape)
-    return found.time_s(alpha_s, bytes_per_s, wiring)
+    price = cost(collective, algorithm, ranks, size_bytes, chunks=chunks, shape=shape)
+    return price.time_s(alpha_s, bytes_per_s, wiring)
 
 
 def two_tier_time_s(
@@ -299,8 +299,8 @@ def best_chunks(
     best = np.ones_like(below)
     for k in (below, below + 1):
         best = np.where(time(k) < time(best), k, best)
-    found: Count = _plain(best)
-    return found
+    pieces: Count = _plain(best)
+    return pieces
 
 
 def lower_bound(
@@ -351,8 +351,8 @@ def lower_bound(
 
 def _counts(name: str, value: Any) -> Any:
     """Return whole numbers of at least 1 as NumPy's."""
-    found = count_or_array(name, value)
-    return found if is_array(found) else np.int64(found)
+    counts = count_or_array(name, value)
+    return counts if is_array(counts) else np.int64(counts)
 
 
 def _at_least_zero(name: str, value: Any) -> Any:

@@ -117,8 +117,8 @@ def executed(schedule: Schedule, buffers: NDArray[Any]) -> NDArray[Any]:
     """
     if len(buffers) != schedule.ranks:
         raise BadValueError("buffers", len(buffers), f"one row per rank, {schedule.ranks}")
-    held = np.zeros((schedule.participants, buffers.shape[1]), buffers.dtype)
-    held[: schedule.ranks] = buffers
+    state = np.zeros((schedule.participants, buffers.shape[1]), buffers.dtype)
+    state[: schedule.ranks] = buffers
     edges = cuts(buffers.shape[1], schedule.chunks).tolist()
     for number, step in enumerate(schedule.steps):
         added: set[tuple[int, int]] = set()
@@ -126,7 +126,7 @@ def executed(schedule: Schedule, buffers: NDArray[Any]) -> NDArray[Any]:
         on_the_way = []
         for source, target, chunk, reduces in step:
             piece = slice(edges[chunk], edges[chunk + 1])
-            on_the_way.append((target, piece, reduces, held[source, piece].copy()))
+            on_the_way.append((target, piece, reduces, state[source, piece].copy()))
             place = (target, chunk)
             if place in copied or (not reduces and place in added):
                 raise BadValueError(
@@ -137,10 +137,10 @@ def executed(schedule: Schedule, buffers: NDArray[Any]) -> NDArray[Any]:
             (added if reduces else copied).add(place)
         for target, piece, reduces, data in on_the_way:
             if reduces:
-                held[target, piece] += data
+                state[target, piece] += data
             else:
-                held[target, piece] = data
-    return held
+                state[target, piece] = data
+    return state
 
 
 def traffic(schedule: Schedule, size_bytes: int) -> Traffic:

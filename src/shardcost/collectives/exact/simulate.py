@@ -317,12 +317,12 @@ def _families(schedule: Schedule, moves: _Moves, *, barrier: bool) -> Iterator[_
         nothing = np.zeros_like(moves.step)
         yield _Family.of(nothing, nothing, moves.step)
         return
-    held = moves.source * schedule.chunks + moves.chunk
+    read = moves.source * schedule.chunks + moves.chunk
     written = moves.target * schedule.chunks + moves.chunk
     lane = moves.source * schedule.participants + moves.target
-    yield _Family.of(written, held, moves.step)
+    yield _Family.of(written, read, moves.step)
     yield _Family.of(lane, lane, moves.step)
-    yield _Family.of(held, written, moves.step)
+    yield _Family.of(read, written, moves.step)
 
 
 class _Gates:

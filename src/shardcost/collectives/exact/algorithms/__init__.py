@@ -76,8 +76,8 @@ def schedule(
         shape: (rows, columns) of a torus, (nodes, ranks per node) of a hierarchy; the most square
             one where it is left out.
 
-    >>> found = schedule("all_reduce", "ring", 4)
-    >>> len(found.steps), found.chunks
+    >>> ring_steps = schedule("all_reduce", "ring", 4)
+    >>> len(ring_steps.steps), ring_steps.chunks
     (6, 4)
     """
     known = algorithm_named(collective, algorithm)
@@ -142,7 +142,7 @@ def buffer_bytes(collective: str, ranks: Count, size_bytes: Count) -> Count:
 def _checked_shape(shape: object, ranks: int) -> Shape:
     if not isinstance(shape, tuple | list) or len(shape) != 2:
         raise BadTypeError("shape", shape, "a pair of whole numbers")
-    rows, columns = (whole_number("shape", each, least=1) for each in shape)
+    rows, columns = (whole_number("shape", side, least=1) for side in shape)
     if rows * columns != ranks:
         raise BadValueError("shape", shape, f"a pair whose product is the number of ranks, {ranks}")
     return rows, columns

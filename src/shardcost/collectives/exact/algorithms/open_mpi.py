@@ -145,7 +145,7 @@ def _gathered(core: Ints) -> tuple[Step, ...]:
 
 def _backwards(seats: int) -> Ints:
     """Return each number below a power of two, its binary digits read backwards."""
-    found = np.zeros(1, dtype=np.int64)
-    while len(found) < seats:
-        found = np.concatenate([2 * found, 2 * found + 1])
-    return found
+    numbers = np.zeros(1, dtype=np.int64)
+    while len(numbers) < seats:
+        numbers = np.concatenate([2 * numbers, 2 * numbers + 1])
+    return numbers

@@ -73,8 +73,8 @@ def doubling_all_gather(ranks: int) -> Plan:
     """Return the exchange of all blocks gathered so far with partners at distance 1, 2, 4, …."""
     fold = folding(ranks)
     guests = dict(zip(fold.hosts.tolist(), fold.excess.tolist(), strict=True))
-    held = [[guests[rank], rank] if rank in guests else [rank] for rank in fold.core.tolist()]
-    steps = _doubled(fold.core, held)
+    blocks = [[guests[rank], rank] if rank in guests else [rank] for rank in fold.core.tolist()]
+    steps = _doubled(fold.core, blocks)
     if not guests:
         return Plan(ranks, steps)
     before = Step.of(fold.excess, fold.hosts, fold.excess, reduces=False)
@@ -128,18 +128,18 @@ def _folded(plan: Plan, fold: Folding) -> Plan:
     return plan._replace(steps=(before, *plan.steps, after))
 
 
-def _doubled(core: Ints, held: Sequence[list[int]]) -> tuple[Step, ...]:
-    """Return the all-gather by doubling among `core`, each of which starts with chunks `held`."""
+def _doubled(core: Ints, blocks: Sequence[list[int]]) -> tuple[Step, ...]:
+    """Return the all-gather by doubling among `core`, each of which starts with chunks `blocks`."""
     steps = []
     for distance in _powers_of_two(len(core)):
         moves = [
             (core[seat], core[seat ^ distance], chunk)
-            for seat, chunks in enumerate(held)
+            for seat, chunks in enumerate(blocks)
             for chunk in chunks
         ]
         source, target, chunk = np.array(moves).T
         steps.append(Step.of(source, target, chunk, reduces=False))
-        held = [chunks + held[seat ^ distance] for seat, chunks in enumerate(held)]
+        blocks = [chunks + blocks[seat ^ distance] for seat, chunks in enumerate(blocks)]
     return tuple(steps)
 
 

@@ -25,16 +25,16 @@ from shardcost.collectives.exact.algorithms.plan import (
 from shardcost.collectives.exact.schedule import Ints, Step
 
 
-def passed_around(rings: Ints, held: Ints) -> tuple[Step, ...]:
+def passed_around(rings: Ints, blocks: Ints) -> tuple[Step, ...]:
     """Return the steps after which everyone on a ring holds what anyone on it held.
 
     Args:
         rings: Ranks in the order of their ring, one row per ring.
-        held: The chunks that each of them starts with, along a third axis.
+        blocks: The chunks that each of them starts with, along a third axis.
     """
     after = np.roll(rings, -1, axis=1)[..., None]
     return tuple(
-        Step.of(rings[..., None], after, np.roll(held, number, axis=1), reduces=False)
+        Step.of(rings[..., None], after, np.roll(blocks, number, axis=1), reduces=False)
         for number in range(rings.shape[1] - 1)
     )
 
@@ -62,8 +62,8 @@ def bidirectional_all_gather(ranks: int) -> Plan:
     return at_once(_ring(up, 2 * up, chunks=chunks), _ring(down, 2 * down + 1, chunks=chunks))
 
 
-def _ring(order: Ints, held: Ints, *, chunks: int) -> Plan:
-    return Plan(chunks, passed_around(order[None, :], held[None, :, None]))
+def _ring(order: Ints, blocks: Ints, *, chunks: int) -> Plan:
+    return Plan(chunks, passed_around(order[None, :], blocks[None, :, None]))
 
 
 _PAPER: Final = (
