@@ -98,12 +98,6 @@ def path_receipts(result: CollectiveTime, path: PathName) -> list[Receipt]:
     return receipts(parts, "s", constants=result.calibrations)
 
 
-def subject(calibration: Calibration) -> str:
-    """Return what constants are of: ``nccl on h100_sxm``, ``network ib_8x400g``."""
-    network = isinstance(calibration.constants, NetworkConstants)
-    return f"{calibration.library}{' ' if network else ' on '}{calibration.system}"
-
-
 def _traced(name: str, value: Any, source: str = "") -> Traced:
     """Return a named number, with the unit and the symbol that its name tells."""
     unit, symbol = "", name
@@ -121,7 +115,7 @@ def _traced(name: str, value: Any, source: str = "") -> Traced:
 
 def _constants(calibration: Calibration) -> Any:
     """Return constants as named numbers; None where a library has no such path."""
-    constants, source = calibration.constants, f"{subject(calibration)}: {calibration.source()}"
+    constants, source = calibration.constants, f"{calibration.title}: {calibration.source()}"
     values = {field.name: getattr(constants, field.name) for field in fields(constants)}
     return SimpleNamespace(
         **{

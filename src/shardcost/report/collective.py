@@ -14,7 +14,7 @@ from shardcost.collectives.bounds import nominal_rate
 from shardcost.collectives.interval import interval_of
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.paths import total
-from shardcost.collectives.receipts import path_receipts, subject
+from shardcost.collectives.receipts import path_receipts
 from shardcost.collectives.sweep import switches
 from shardcost.collectives.tuner import PathName, tables
 from shardcost.errors import BadValueError
@@ -502,7 +502,7 @@ def _remarks(result: CollectiveTime, *, cited: bool = False) -> list[str]:
     said = [f"Note: {note}" for note in notes(result)]
     if not cited and result.group.ranks > 1:
         said += [
-            f"Fit of {subject(own)}: {own.fit.rows:,} rows, median error"
+            f"Fit of {own.title}: {own.fit.rows:,} rows, median error"
             f" {own.fit.median_pct:.1f} %, p90 {own.fit.p90_pct:.1f} %"
             for own in result.calibrations
             if not own.inherited_from
