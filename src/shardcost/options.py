@@ -149,6 +149,11 @@ class Option:
             sorted(self.allowed or known or flags, key=lambda value: value != self.default)
         )
 
+    def free_choices(self, phase: str) -> tuple[Any, ...]:
+        """Return the choices that a search tries in a phase; none where it has no choice."""
+        free = self.axis == "choice" and phase in (self.free_in or self.applies_to)
+        return self.choices if free else ()
+
     @cached_property
     def least(self) -> int:
         """The least whole number that it may be."""

@@ -84,7 +84,10 @@ class Space(_Axes):  # type: ignore[misc]  # its fields are the axes of the tabl
             "batch": (batch,),
             "virtual_stages": _virtual_stages(int(model.num_layers)) if training else (1,),
             **{name: (getattr(software, name),) for name in SOFTWARE_CHOICES},
-            **{name: _choices(AXES[name], workload.phase) for name in LAYOUT_CHOICES},
+            **{
+                name: AXES[name].free_choices(workload.phase) or (AXES[name].default,)
+                for name in LAYOUT_CHOICES
+            },
         }
         if training and self.batch not in {None, (batch,)}:
             raise BadValueError("axis batch", self.batch, "left out in training: micro_batch is it")
@@ -175,12 +178,6 @@ def divisors(number: int) -> Counts:
     """
     small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
     return tuple(sorted({*small, *(number // each for each in small)}))
-
-
-def _choices(option: Option, phase: str) -> tuple[Any, ...]:
-    """Return what a choice of a layout may be in a phase."""
-    free = option.axis == "choice" and phase in (option.free_in or option.applies_to)
-    return option.choices if free else (option.default,)
 
 
 def _virtual_stages(layers: int) -> Counts:

@@ -26,23 +26,14 @@ from shardcost.layout import Layout
 from shardcost.machine import machine_of
 from shardcost.memory import Memory
 from shardcost.model import Model
+from shardcost.options import LAYOUT
 from shardcost.program.feasibility import LAYER_PLACES, first_reason
 from shardcost.search.space import divisors
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
-KEEP_GPUS: Final = (
-    "tp",
-    "cp",
-    "pp",
-    "ep",
-    "virtual_stages",
-    "micro_batch",
-    "zero",
-    "sequence_parallel",
-    "recompute",
-    "schedule",
-    "context_scheme",
+KEEP_GPUS: Final = tuple(
+    option.name for option in LAYOUT if option.axis not in {"", "fixed"} and option.name != "dp"
 )
 """Axes along which a step leaves the devices as many as they are."""
 _INNER: Final = ("tp", "cp", "pp")
@@ -327,14 +318,10 @@ def _choices_offered(setup: Setup) -> Iterator[tuple[str, list[Any]]]:
         sequences = divisors(max(1, int(workload.global_batch) // int(layout.dp)))
         few = takewhile(lambda each: each <= _MOST_SEQUENCES, sequences)
         yield "micro_batch", sorted({*few, int(layout.micro_batch)})
-        yield "zero", [0, 1, 2, 3]
-    if not isinstance(workload, Decode):
-        yield "sequence_parallel", [False, True]
-    if isinstance(workload, Train):
-        yield "recompute", ["none", "selective", "full"]
-        yield "schedule", ["1f1b", "interleaved", "zero_bubble"]
-    if layout.cp > 1 and not isinstance(workload, Decode):
-        yield "context_scheme", ["ring", "all_gather", "ulysses"]
+    for option in LAYOUT:
+        choices = option.free_choices(workload.phase)
+        if choices and (option.name != "context_scheme" or layout.cp > 1):
+            yield option.name, list(choices)
 
 
 def _doubled(first: int, most: int) -> Iterator[int]:
