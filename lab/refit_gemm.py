@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from shardcost.kernels.constants import Fit
 
 from lab import catalog_files
 from lab.command import ended, parser_of
@@ -34,7 +33,7 @@ from shardcost.errors import BadValueError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, number, read_table
 from shardcost.kernels.gemm import copy_rate, kernel_of, kernel_time_s
-from shardcost.machine.kernels import gemm_sections, kernels_of
+from shardcost.machine.kernels import Fit, gemm_sections, kernels_of
 from shardcost.validate import gemm, overlap
 from shardcost.validate.gemm import GemmCase, device_of, measured_with
 from shardcost.validate.predictions import Cases

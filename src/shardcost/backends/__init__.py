@@ -9,11 +9,10 @@ each call, and hands it to that library::
     found = estimate(model, cluster, Layout(dp=cells), workload)   # computed on the GPU
     times = to_numpy(found.time_s)
 
-What the libraries do differently is settled as NumPy does it: every call is first brought to the
-number formats that NumPy would compute in, so that whole numbers divided give 64-bit floats and
-truth values can be added up. Constants and NumPy's arrays that meet a wrapped one are moved to its
-device. Nothing goes back unasked: `to_numpy` does, and so does every result without dimensions,
-such as a sum or `any`, which is a number of NumPy's like anywhere else.
+Where libraries differ, NumPy's rule holds: arguments are first cast to the dtypes in which NumPy
+would compute, so that a quotient of whole numbers is a 64-bit float and booleans can be added.
+Constants and NumPy's arrays that meet a wrapped one are moved to its device. Only `to_numpy` moves
+an array back, besides results without dimensions, such as a sum or `any`, which are NumPy scalars.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An array of another library that answers NumPy's calls: `BackendArray`, and what it hands on."""
+"""`BackendArray`: an array of another library that takes NumPy's calls, and their counterparts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from shardcost.backends.libraries import formats, moved, own_formats
 
 _PYTHONS: Final[Mapping[str, type]] = {"b": bool, "i": int, "u": int, "f": float}
-"""By the kind of a number format, the type of Python's that stands for it."""
+"""Python's type by the kind of a NumPy dtype."""
 
 Function: TypeAlias = Callable[..., Any]
 
 
 def to_numpy(array: Any) -> Any:
-    """Return an array of any backend as NumPy's; what is none stays as it is."""
+    """Return an array of any backend as NumPy's; any other value unchanged."""
     if not isinstance(array, BackendArray):
         return array
     cells = array.cells
@@ -31,9 +31,9 @@ def to_numpy(array: Any) -> Any:
 
 
 class BackendArray(NDArrayOperatorsMixin):
-    """An array of another library that answers NumPy's functions and Python's operators.
+    """An array of another library that takes NumPy's functions and Python's operators.
 
-    Its number format is told as NumPy's. It is never changed in place.
+    Its `dtype` is NumPy's. It is never changed in place.
     """
 
     __slots__ = ("cells", "device", "dtype", "library", "ndim", "shape")
@@ -51,7 +51,7 @@ class BackendArray(NDArrayOperatorsMixin):
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(
-            f"an array of {self.library.__name__} becomes NumPy's only when told to:"
+            f"an array of {self.library.__name__} becomes NumPy's only by"
             " shardcost.backends.to_numpy"
         )
 
@@ -81,7 +81,7 @@ class BackendArray(NDArrayOperatorsMixin):
         return _answer(self, self.library.permute_dims(self.cells, axes))
 
     def astype(self, dtype: Any, *, copy: bool = True) -> Any:  # noqa: ARG002  # NumPy's option
-        """Return the cells in another number format."""
+        """Return the cells in another dtype."""
         return _answer(self, _cast(self, np.dtype(dtype)))
 
     def reshape(self, *shape: Any) -> Any:
@@ -110,7 +110,7 @@ class BackendArray(NDArrayOperatorsMixin):
         return _reduced("max", self, axis)
 
     def sum(self, axis: Any = None) -> Any:
-        """Return the sum; whole numbers and truth values are added up in 64 bits."""
+        """Return the sum; whole numbers and booleans are added in 64 bits."""
         return _reduced("sum", self, axis, self.dtype if self.dtype.kind == "f" else np.dtype("i8"))
 
     def argmin(self, axis: Any = None) -> Any:
@@ -122,7 +122,7 @@ class BackendArray(NDArrayOperatorsMixin):
         return _reduced("argmax", self, axis)
 
     def entries_of(self, table: Any) -> Any:
-        """Return the entries of NumPy's table at the places that cells name; texts as NumPy's."""
+        """Return the entries of a NumPy table at the indices in the cells; texts as NumPy's."""
         if table.dtype.kind == "U":
             return table[to_numpy(self)]
         return _answer(self, _taken(self, table, _cast(self, np.dtype("i8"))))
@@ -144,7 +144,7 @@ class BackendArray(NDArrayOperatorsMixin):
         return _answer(self, self.cells[whole])
 
     def _picked(self, key: Any) -> Any:
-        """Return the cells where a mask is true, or at the places that whole numbers name."""
+        """Return the cells where a mask is true, or at whole-number indices."""
         if key.dtype.kind == "b":
             return _answer(self, self.cells[_cast_like(self, key, key.dtype)])
         return _answer(self, _taken(self, self, _cast_like(self, key, np.dtype("i8"))))
@@ -168,21 +168,21 @@ class BackendArray(NDArrayOperatorsMixin):
 
 
 def _without_counterpart(name: str) -> TypeError:
-    """Return the error of a call that is not handed on, rather than computed somewhere else."""
-    return TypeError(f"np.{name} takes no BackendArray: it is not among those handed on")
+    """Return the error of a call without counterpart: nothing is computed elsewhere silently."""
+    return TypeError(f"np.{name} takes no BackendArray: it has no counterpart here")
 
 
-# What NumPy would compute in
+# The dtypes in which NumPy would compute
 
 
 @lru_cache(maxsize=4096)
 def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
-    """Return the number formats of a function's arguments, as NumPy would cast them."""
+    """Return the dtypes to which NumPy casts the arguments of a function."""
     if ufunc.__name__.startswith("logical_"):
         return (np.dtype(bool),) * ufunc.nin
     found: tuple[np.dtype[Any], ...] = ufunc.resolve_dtypes((*kinds, *(None,) * ufunc.nout))
     if found[0].kind == "b" and ufunc in _ORDERS:
-        return (np.dtype("i1"),) * ufunc.nin  # the standard has no order of truth values
+        return (np.dtype("i1"),) * ufunc.nin  # the standard does not order booleans
     return found[: ufunc.nin]
 
 
@@ -191,13 +191,13 @@ _PLAIN: Final[Mapping[type, Any]] = {bool: np.dtype(bool), int: int, float: floa
 
 
 def _kind(value: Any) -> Any:
-    """Return a value's number format; Python's own numbers adapt to the others'."""
+    """Return a value's dtype; Python's own numbers adapt to the others'."""
     kind = type(value)
     return _PLAIN[kind] if kind in _PLAIN else getattr(value, "dtype", None)
 
 
 def _common(*values: Any) -> np.dtype[Any]:
-    """Return the number format that NumPy would join values in."""
+    """Return the dtype of NumPy for several values together."""
     return np.result_type(*(each if type(each) in _PLAIN else _kind(each) for each in values))
 
 
@@ -215,12 +215,12 @@ def _computed(ufunc: np.ufunc, like: BackendArray, inputs: tuple[Any, ...]) -> A
         return _answer(like, _OPERATORS[ufunc](*arguments))
     if ufunc not in _NAMES:
         raise _without_counterpart(ufunc.__name__)
-    arguments = [_as_array(like, *each) for each in zip(arguments, loop, strict=True)]
-    return _answer(like, getattr(like.library, _NAMES[ufunc])(*arguments))
+    cells = [_cells(like, each, kind) for each, kind in zip(inputs, loop, strict=True)]
+    return _answer(like, getattr(like.library, _NAMES[ufunc])(*cells))
 
 
 def _cast_like(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a value on another's device in a number format; a single number as Python's."""
+    """Return a value on the device of `like`, in a dtype; a single number as Python's."""
     if isinstance(value, BackendArray):
         return _cast(value, dtype)
     if isinstance(value, np.ndarray) and value.ndim:
@@ -234,11 +234,12 @@ def _cast(array: BackendArray, dtype: np.dtype[Any]) -> Any:
     return array.library.astype(array.cells, own_formats(array.library)[dtype])
 
 
-def _as_array(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return an argument for a function that takes no plain numbers."""
-    if isinstance(value, bool | int | float):
-        return _constant(like.library, value, dtype, like.device)
-    return value
+def _cells(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a value as `_cast_like`, for a function that takes no plain numbers."""
+    cells = _cast_like(like, value, dtype)
+    if isinstance(cells, bool | int | float):
+        return _constant(like.library, cells, dtype, like.device)
+    return cells
 
 
 @lru_cache(maxsize=1024)
@@ -309,7 +310,7 @@ _OF_TRUTH: Final[Mapping[np.ufunc, np.ufunc]] = {
     np.multiply: np.bitwise_and,
     np.minimum: np.bitwise_and,
 }
-"""What arithmetic on nothing but truth values is."""
+"""Arithmetic on booleans alone."""
 
 _LEAST_EXPONENT: Final = -1022
 _POWERS: Final = np.ldexp(1.0, np.arange(_LEAST_EXPONENT, 1024))
@@ -358,10 +359,9 @@ def _first(*values: Any) -> BackendArray:
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Any:
-    like, dtype, truth = _first(condition, yes, no), _common(yes, no), np.dtype(bool)
-    one, other = (_as_array(like, _cast_like(like, each, dtype), dtype) for each in (yes, no))
-    where = _as_array(like, _cast_like(like, condition, truth), truth)
-    return _answer(like, like.library.where(where, one, other))
+    like, dtype = _first(condition, yes, no), _common(yes, no)
+    one, other = (_cells(like, value, dtype) for value in (yes, no))
+    return _answer(like, like.library.where(_cells(like, condition, np.dtype(bool)), one, other))
 
 
 def _clip(cells: Any, least: Any, most: Any) -> Any:
@@ -377,8 +377,8 @@ def _taken(like: BackendArray, table: Any, places: Any) -> Any:
 def _searchsorted(table: Any, values: Any, side: str = "left") -> Any:
     table = table if isinstance(table, BackendArray) else np.asarray(table)
     like, dtype = _first(table, values), _common(table, values)
-    arguments = (_as_array(like, _cast_like(like, each, dtype), dtype) for each in (table, values))
-    return _answer(like, like.library.searchsorted(*arguments, side=side))
+    cells = (_cells(like, array, dtype) for array in (table, values))
+    return _answer(like, like.library.searchsorted(*cells, side=side))
 
 
 def _unique(cells: BackendArray, *, return_inverse: bool = False) -> Any:
@@ -390,7 +390,7 @@ def _unique(cells: BackendArray, *, return_inverse: bool = False) -> Any:
 
 def _stack(arrays: Any, axis: int = 0) -> Any:
     like, dtype = _first(*arrays), _common(*arrays)
-    cells = [_as_array(like, _cast_like(like, each, dtype), dtype) for each in arrays]
+    cells = [_cells(like, array, dtype) for array in arrays]
     return _answer(like, like.library.stack(cells, axis=axis))
 
 
@@ -401,10 +401,8 @@ def _broadcast_to(cells: BackendArray, shape: tuple[int, ...]) -> Any:
 def _broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
     like = _first(*arrays)
     shape = np.broadcast_shapes(*map(np.shape, arrays))
-    cells = (
-        _as_array(like, _cast_like(like, each, _common(each)), _common(each)) for each in arrays
-    )
-    return tuple(_answer(like, like.library.broadcast_to(each, shape)) for each in cells)
+    cells = (_cells(like, array, _common(array)) for array in arrays)
+    return tuple(_answer(like, like.library.broadcast_to(array, shape)) for array in cells)
 
 
 def _filled(cells: BackendArray, value: int) -> Any:
