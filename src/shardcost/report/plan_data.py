@@ -9,7 +9,6 @@ from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.describe import plain
 from shardcost.report.plan import capacity, money
-from shardcost.search.answers import Crossover
 from shardcost.search.found import Candidate, Found
 from shardcost.search.plan import Plan
 from shardcost.workload import Decode, Prefill, Train
@@ -31,37 +30,13 @@ def as_data(plan: Plan) -> dict[str, Any]:
             "front": [_short_as_data(plan, each) for each in found.front],
             "objective": found.questions[0].objective.name,
             "unit": found.questions[0].objective.aim.unit,
-            "losses": [
-                {
-                    "part": each.part,
-                    "winner_s": each.winner_s,
-                    "other_s": each.other_s,
-                    "lost_s": each.lost_s,
-                }
-                for each in plan.losses
+            "losses": [each._asdict() | {"lost_s": each.lost_s} for each in plan.losses],
+            "sensitivity": [each._asdict() for each in plan.gains],
+            "crossovers": [
+                each._asdict() | {"best": [{"value": v, "score": score} for v, score in each.best]}
+                for each in plan.crossovers
             ],
-            "sensitivity": [
-                {
-                    "what": each.what,
-                    "time_s": each.time_s,
-                    "faster_pct": each.faster_pct,
-                    "elasticity": each.elasticity,
-                    "note": each.note,
-                }
-                for each in plan.gains
-            ],
-            "crossovers": [_crossover_as_data(each) for each in plan.crossovers],
-            "stability": None
-            if steady is None
-            else {
-                "layouts": steady.layouts,
-                "shown": steady.shown,
-                "draws": steady.draws,
-                "first_stays_pct": steady.first_stays_pct,
-                "changed": steady.changed,
-                "worst_loss_pct": steady.worst_loss_pct,
-                "errors": dict(steady.errors),
-            },
+            "stability": None if steady is None else steady._asdict(),
             "smallest": _smallest_as_data(found),
             "relaxations": [
                 {"words": each.words, **_short_as_data(plan, each.candidate)}
@@ -119,15 +94,6 @@ def _serving_as_data(each: Candidate) -> dict[str, Any]:
         known = {"ttft_s": each.row["ttft_s"]} if "ttft_s" in each.row else {}
         return {"tpot_s": tpot_s, "tokens_per_s_per_user": 1 / tpot_s, **known}
     return {}
-
-
-def _crossover_as_data(each: Crossover) -> dict[str, Any]:
-    return {
-        "axis": each.axis,
-        "value": each.value,
-        "best": [{"value": value, "score": score} for value, score in each.best],
-        "words": each.words,
-    }
 
 
 def _smallest_as_data(found: Found) -> dict[str, Any] | None:
