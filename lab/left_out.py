@@ -28,7 +28,7 @@ from shardcost.formats.tables import Row, Table
 from shardcost.machine import CATALOG, Fitted
 from shardcost.machine.constants import Calibration
 from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES
-from shardcost.memory.policy import habits_named
+from shardcost.memory.policy import policy_named
 from shardcost.software import Software
 from shardcost.validate import collectives, gemm, inference, layer_ops, memory, training
 from shardcost.validate.intervals import facts_of_collective, facts_of_rows
@@ -394,7 +394,7 @@ def _system(gpu: str) -> str:
 def _memory(table: Table, say: Say) -> Iterator[Tried]:
     """Yield what runs allocated, the workspace fitted without a model or a degree."""
     say("memory: models and degrees left out")
-    policy = replace(habits_named("nanotron"), workspace_bytes=0.0)
+    policy = replace(policy_named("nanotron"), workspace_bytes=0.0)
     bare, measured = memory.predictions(table, policy=policy).values, _measured(table)
     facts = tuple(facts_of_rows(table))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 from lab import memory_fit
 from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.estimate.step import estimate
+from shardcost.estimate.why import why
 from shardcost.formats.tables import Table, read_table
 from shardcost.layout import Layout
 from shardcost.memory import KINDS, Memory, MemoryPolicy, memory_of, saved_bytes_per_layer
 from shardcost.memory.parameters import layer_parameters
-from shardcost.memory.policy import habits_named, habits_of
+from shardcost.memory.policy import policy_named, policy_of
 from shardcost.memory.stages import in_flight, last_stage, stage_by_cost, stage_evenly
 from shardcost.model import Attention, Block, Experts, FeedForward, Model
 from shardcost.validate import memory as evidence_memory
@@ -315,20 +318,20 @@ def test_whether_it_fits_and_why_not() -> None:
         memory_of(model, Layout(tp=np.array([4, 8])), WORK).reason(device)
 
 
-def test_a_stage_must_exist_and_habits_must_be_known() -> None:
+def test_a_stage_must_exist_and_policies_must_be_known() -> None:
     with pytest.raises(BadValueError, match="stage"):
         memory_of(plain(), Layout(pp=2), WORK, stage=2)
     with pytest.raises(UnknownNameError, match="atention"):
-        habits_of({"atention": "flash"})
+        policy_of({"atention": "flash"})
     with pytest.raises(UnknownNameError, match="attention"):
-        habits_of({"attention": "fast"})
+        policy_of({"attention": "fast"})
     with pytest.raises(BadTypeError, match="dropout"):
-        habits_of({"dropout": 1})
+        policy_of({"dropout": 1})
     with pytest.raises(BadValueError, match="reserve_share"):
-        habits_of({"reserve_share": -1.0})
-    assert habits_of({"memory": {"dropout": True}, "launch": "eager"}).dropout
-    assert habits_of(None).reserve_bytes == habits_named("nanotron").reserve_bytes
-    assert habits_of(None).reserve_share == 0
+        policy_of({"reserve_share": -1.0})
+    assert policy_of({"memory": {"dropout": True}, "launch": "eager"}).dropout
+    assert policy_of(None).reserve_bytes == policy_named("nanotron").reserve_bytes
+    assert policy_of(None).reserve_share == 0
 
 
 DEGREES = ("tp", "cp", "ep", "pp", "dp", "virtual_stages", "micro_batch")
@@ -364,7 +367,7 @@ def random_layouts(count: int, seed: int) -> dict[str, Any]:
 def test_arrays_are_scalars_side_by_side(
     name: str, work: Workload, policy: MemoryPolicy | str | None
 ) -> None:
-    software = habits_named(policy) if isinstance(policy, str) else policy
+    software = policy_named(policy) if isinstance(policy, str) else policy
     model = Model.named(name)
     for seed, choices in enumerate(CHOICES):
         cells = random_layouts(25, seed)
@@ -461,7 +464,7 @@ def test_a_row_without_a_capacity_is_not_classified_right() -> None:
 
 def test_bytes_per_parameter_between_steps() -> None:
     """Weights 2, their gradients' buckets 2, sums 4, master and moments 12; ZeRO-1 buffers 2."""
-    quiet = replace(habits_named("nanotron"), workspace_bytes=0.0)
+    quiet = replace(policy_named("nanotron"), workspace_bytes=0.0)
 
     def held(**cells: str) -> float:
         row = ROW | cells
@@ -492,7 +495,7 @@ def test_measured_runs(runs: Table) -> None:
 
 
 def test_constants_are_those_of_the_fit(runs: Table) -> None:
-    kept = habits_named("nanotron")
+    kept = policy_named("nanotron")
     found = memory_fit.fitted(runs, kept)
     assert kept.workspace_bytes == pytest.approx(found.workspace_bytes, rel=0.05)
     assert kept.reserve_share == pytest.approx(found.reserve_share, rel=0.05)
@@ -501,8 +504,21 @@ def test_constants_are_those_of_the_fit(runs: Table) -> None:
 
 @pytest.mark.parametrize("column", ["num_params", "zero_stage"])
 def test_measured_runs_that_were_left_out_of_the_fit(runs: Table, column: str) -> None:
-    found = list(memory_fit.left_out(runs, column, habits_named("nanotron")))
+    found = list(memory_fit.left_out(runs, column, policy_named("nanotron")))
     assert sum(each.rows for each in found) == runs.rows
     for each in found:
         assert each.classified_pct > 96
         assert each.allocated.median_pct is None or each.allocated.median_pct < 2
+
+
+def test_serving_has_no_moment_of_a_training_step() -> None:
+    model, layout = Model.named("llama3-8b"), Layout(tp=2, pp=2)
+    for work in (Prefill(batch=2, prompt_tokens=64), Decode(batch=512, context_tokens=64)):
+        footprints = memory_of(model, layout, work).stages.values()
+        assert {footprint.moment for footprint in footprints} == {None}
+        assert any(footprint.logits for footprint in footprints) == (work.batch == 512)
+    served = estimate(model, "h100_sxm", layout, Decode(batch=512, context_tokens=64))
+    for figure in ("memory_bytes", "memory.last.logits"):
+        answer = why(served, figure)
+        said = " ".join((answer.title, answer.words, *(term.meaning for term in answer.terms)))
+        assert not re.search(r"loss|gradient|update|None", said), said

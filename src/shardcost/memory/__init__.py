@@ -6,14 +6,13 @@
     parameters   the weights of a rank, by tensor, expert and pipeline parallelism
     saved        the tensors that a layer's forward pass keeps for its backward pass
     stages       layers and micro-batches in flight of a pipeline stage
-    cache        keys, values and states of a decoder
-    account      the sum of all, by kind and moment
-    held         the answer: `Memory`
+    account      the sum of all by kind, with keys, values and states of a decoder
+    footprint    the result: `Memory`
 """
 
 from shardcost.memory.account import memory_of
-from shardcost.memory.footprint import KINDS, Held, Memory
+from shardcost.memory.footprint import KINDS, Footprint, Memory
 from shardcost.memory.policy import MemoryPolicy
 from shardcost.memory.saved import saved_bytes_per_layer
 
-__all__ = ["KINDS", "Held", "Memory", "MemoryPolicy", "memory_of", "saved_bytes_per_layer"]
+__all__ = ["KINDS", "Footprint", "Memory", "MemoryPolicy", "memory_of", "saved_bytes_per_layer"]

@@ -1,10 +1,11 @@
-"""Adds up what a rank holds, by kind, in the fullest moment of a step.
+"""Memory footprints of ranks, by kind, at the peak of a step: `memory_of`.
 
-Weights, gradients and optimizer state stay all the time. Activations of all micro-batches in
-flight are fullest when a stage's backward pass begins; then there are besides them either the
-logits with their softmax and gradient (at the loss, on the stage that has the head) or the
-gradients inside one layer, with what recomputation makes again. The larger of the two counts,
-unless the update of the weights has buffers that are larger still.
+In training, weights, gradients and optimizer state stay all the time. Activations of all micro-
+batches in flight are fullest when a stage's backward pass begins; then there are besides them
+either the logits with their softmax and gradient (at the loss, on the stage that has the head) or
+the gradients inside one layer, with what recomputation makes again. The larger of the two counts,
+unless the update of the weights has buffers that are larger still. In serving, weights and KV cache
+stay; the widest layer or the logits come on top.
 
 ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) divides optimizer state (1), gradients (2) and
 weights (3) over the ranks along `dp` and `cp`; those of experts over the ranks with the same ones.
@@ -24,24 +25,26 @@ from shardcost.cluster import Device
 from shardcost.dtypes import BITS, activation_bytes
 from shardcost.errors import BadValueError
 from shardcost.layout import Layout
-from shardcost.memory.cache import cache_bytes_per_layer
-from shardcost.memory.footprint import Held, Memory
+from shardcost.memory.footprint import Footprint, Memory
 from shardcost.memory.parameters import (
     Parameters,
     embedding_parameters,
     expert_copies,
     head_parameters,
+    heads_per_rank,
     stack_parameters,
 )
-from shardcost.memory.policy import MemoryPolicy, habits_of
+from shardcost.memory.policy import MemoryPolicy, policy_of
 from shardcost.memory.saved import Setting, saved_by_layer, setting_of
 from shardcost.memory.stages import Stage, in_flight, last_stage, stage_by_cost, stage_evenly
-from shardcost.model import Model
+from shardcost.model import AnyAttention, Attention, LatentAttention, LinearAttention, Model
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 _FP32: Final = 4
 _MOMENTS: Final = {"adam": 2, "sgd": 1}
 """Running means of an optimizer, each in fp32: Adam's two, the momentum of SGD."""
+_STATE_BYTES: Final = 4
+"""States are sums over the whole past, and kept in fp32."""
 _GATHERED_LAYERS: Final = 2
 """Layers whose weights ZeRO-3 holds whole: the one computed and the one fetched ahead."""
 
@@ -81,7 +84,7 @@ def memory_of(
     >>> round(memory.by_kind()["optimizer"] / 8030261248 * 2, 2)
     12.0
     """
-    policy = habits_of(software)
+    policy = policy_of(software)
     rank = _Rank(model, layout, policy, stack_parameters(model, layout))
     split = stage_evenly if policy.balance == "layers" else stage_by_cost
     held = {
@@ -104,7 +107,7 @@ def _places(model: Model, layout: Layout, balance: str, stage: int | None) -> di
     return {"first": 0} | middle | ({"last": last} if last > 0 else {})
 
 
-def _held(rank: _Rank, workload: Workload, stage: Stage) -> Held:
+def _held(rank: _Rank, workload: Workload, stage: Stage) -> Footprint:
     if isinstance(workload, Train):
         return _training(rank, workload, stage)
     if isinstance(workload, Prefill | Decode):
@@ -120,7 +123,7 @@ def _weights(rank: _Rank, stage: Stage) -> Parameters:
     return Parameters(dense, rank.layer.experts * stage.layers)
 
 
-def _training(rank: _Rank, work: Train, stage: Stage) -> Held:
+def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     layout, policy, weights = rank.layout, rank.policy, _weights(rank, stage)
     # Adapters are too small to count; the weights that they adapt have no gradients.
     trained = Parameters(0, 0) if work.adapters else weights
@@ -147,7 +150,7 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Held:
     gradients = (shard if layout.zero >= 2 else trained.total) * gradient_bytes
     optimizer = (shard if layout.zero >= 1 else trained.total) * state_bytes
     fragments = activations + logits + choose(at_update, 0, in_pass)
-    return Held(
+    return Footprint(
         weights=held_weights,
         gradients=gradients,
         optimizer=optimizer,
@@ -156,9 +159,9 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Held:
         kv_cache=0,
         buffers=lasting + choose(at_update, update, in_pass),
         framework=policy.reserve_bytes + policy.reserve_share * fragments,
+        between_steps=held_weights + gradients + optimizer + lasting + update,
         at_loss=at_loss,
         at_update=at_update,
-        between_steps=held_weights + gradients + optimizer + lasting + update,
     )
 
 
@@ -237,7 +240,7 @@ def _passing_buffers(
     return total
 
 
-def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Held:
+def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
     model, layout, policy = rank.model, rank.layout, rank.policy
     weights = _weights(rank, stage).total * BITS[work.dtype] / 8
     sequences = ceil_div(work.batch, layout.dp)
@@ -255,15 +258,16 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Held:
     widest = largest(*(saved_by_layer(setting, block).widest for block in model.blocks))
     inside = tokens * (widest + hidden)
     each = _FP32 + setting.element_bytes
-    loss = choose(stage.has_head, sequences * answered * model.vocab_size / layout.tp * each, 0)
-    at_loss = loss > inside
-    activations = choose(at_loss, tokens * 2 * hidden, inside)
-    logits = choose(at_loss, loss, 0)
+    # The peak is inside the widest layer, or at the head where the logits are larger.
+    scores = choose(stage.has_head, sequences * answered * model.vocab_size / layout.tp * each, 0)
+    at_head = scores > inside
+    activations = choose(at_head, tokens * 2 * hidden, inside)
+    logits = choose(at_head, scores, 0)
     buffers = policy.workspace_bytes + choose(layout.pp > 1, 2 * tokens * hidden, 0)
     held_cache = cache * sequences * stage.layers
     reserve = policy.reserve_bytes + policy.reserve_share * (activations + logits)
     lasting = weights + held_cache + policy.workspace_bytes
-    return Held(
+    return Footprint(
         weights=weights,
         gradients=0,
         optimizer=0,
@@ -272,7 +276,33 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Held:
         kv_cache=held_cache,
         buffers=buffers,
         framework=reserve,
-        at_loss=at_loss,
-        at_update=False,
         between_steps=lasting,
     )
+
+
+def cache_bytes_per_layer(model: Model, layout: Layout, tokens: Any, element_bytes: float) -> Any:
+    """Return what an average layer keeps of one sequence of `tokens`, on one rank."""
+    held = sum(
+        block.count * _cache_of_layer(block.attention, layout, tokens, element_bytes)
+        for block in model.blocks
+        if block.attention is not None
+    )
+    return held / model.num_layers
+
+
+def _cache_of_layer(part: AnyAttention, layout: Layout, tokens: Any, element_bytes: float) -> Any:
+    tp = layout.tp
+    if isinstance(part, Attention):
+        seen = tokens if part.window_tokens is None else smallest(tokens, part.window_tokens)
+        heads = heads_per_rank(part.kv_heads, tp)
+        return seen / layout.cp * 2 * heads * part.head_dim * element_bytes
+    if isinstance(part, LatentAttention):
+        return tokens / layout.cp * part.cache_elements_per_token * element_bytes
+    if isinstance(part, LinearAttention):
+        key, value = part.key_heads * part.key_head_dim, part.value_heads * part.value_head_dim
+        state = part.value_heads * part.key_head_dim * part.value_head_dim
+        past = (2 * key + value) * (part.conv_kernel - 1) * element_bytes
+        return (state * _STATE_BYTES + past) / tp
+    channels = part.inner_size + 2 * part.groups * part.state_size
+    past = channels * (part.conv_kernel - 1) * element_bytes
+    return (part.inner_size * part.state_size * _STATE_BYTES + past) / tp

@@ -1,4 +1,4 @@
-"""The answer of the memory model: bytes by kind, of each stage, in its fullest moment."""
+"""Memory footprints: bytes by kind of the ranks of each stage, at their peak."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _SHOWN: Final = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
-    """What one rank of a stage holds in its fullest moment, in bytes.
+class Footprint:
+    """What one rank of a stage holds at its peak, in bytes.
 
-    The kinds add up to `total`: what is not alive in that moment counts 0.
+    The kinds add up to `total`: what is not alive at the peak counts 0.
     """
 
     weights: Any
@@ -53,12 +53,12 @@ class Held:
     kv_cache: Any
     buffers: Any
     framework: Any
-    at_loss: Any
-    """Whether the fullest moment is at the loss,"""
-    at_update: Any
-    """or when the weights have been updated, rather than inside a layer."""
     between_steps: Any
     """What stays between two steps: all but activations, logits and what the framework reserves."""
+    at_loss: Any = None
+    """In training, whether the peak is at the loss,"""
+    at_update: Any = None
+    """or after the update of the weights, rather than inside a layer."""
 
     @property
     def total(self) -> Any:
@@ -67,7 +67,9 @@ class Held:
 
     @property
     def moment(self) -> Any:
-        """When the stage is fullest, in words."""
+        """When in a training step the peak is, in words; None in serving."""
+        if self.at_loss is None:
+            return None
         return named(_MOMENTS, choose(self.at_update, 2, choose(self.at_loss, 1, 0)))
 
 
@@ -75,7 +77,7 @@ class Held:
 class Memory:
     """What the ranks of a layout hold."""
 
-    stages: Mapping[str, Held]
+    stages: Mapping[str, Footprint]
     """By place in the pipeline: ``first``, ``middle`` (the second of more than two), ``last``.
 
     A middle stage never holds more than the first, so arrays of layouts go without it."""
@@ -83,7 +85,7 @@ class Memory:
 
     @property
     def peak_bytes(self) -> Any:
-        """What the fullest rank holds in its fullest moment."""
+        """Peak of the fullest rank."""
         return largest(*(held.total for held in self.stages.values()))
 
     @property

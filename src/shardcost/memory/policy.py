@@ -74,7 +74,7 @@ class MemoryPolicy:
 _KEYS: Final = tuple(each.name for each in fields(MemoryPolicy))
 
 
-def habits_of(software: Mapping[str, Any] | MemoryPolicy | None) -> MemoryPolicy:
+def policy_of(software: Mapping[str, Any] | MemoryPolicy | None) -> MemoryPolicy:
     """Return the policy in a table of a framework; its ``memory`` table where it has one.
 
     What the table leaves open stays at the default, and scratch space and reserve at those of the
@@ -87,12 +87,12 @@ def habits_of(software: Mapping[str, Any] | MemoryPolicy | None) -> MemoryPolicy
     given = software.get("memory", software)
     unknown = next((key for key in given if key not in _KEYS and key not in _NOTES), None)
     if unknown is not None:
-        raise UnknownNameError("memory habit", unknown, _KEYS)
+        raise UnknownNameError("key of a memory policy", unknown, _KEYS)
     return MemoryPolicy(**_reserve() | {key: given[key] for key in _KEYS if key in given})
 
 
 @cache
-def habits_named(name: str) -> MemoryPolicy:
+def policy_named(name: str) -> MemoryPolicy:
     """Return the policy of a framework of the catalog."""
     known = {stem: content for stem, content in catalog.contents("software") if "memory" in content}
     if name not in known:
@@ -103,7 +103,7 @@ def habits_named(name: str) -> MemoryPolicy:
 def policy_with(choices: Mapping[str, Any], memory: Mapping[str, Any]) -> MemoryPolicy:
     """Return the policy of a framework: those of its choices that memory shows, and its own."""
     shown = {key: choices[key] for key in _CHOICES if key in choices}
-    return habits_of({**shown, **memory})
+    return policy_of({**shown, **memory})
 
 
 @cache

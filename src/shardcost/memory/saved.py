@@ -37,7 +37,7 @@ from shardcost.arrays import largest
 from shardcost.dtypes import activation_bytes
 from shardcost.layout import Layout
 from shardcost.memory.parameters import expert_tensor_degree, heads_per_rank
-from shardcost.memory.policy import MemoryPolicy, habits_of
+from shardcost.memory.policy import MemoryPolicy, policy_of
 from shardcost.model import (
     AnyAttention,
     AnyFeedForward,
@@ -125,7 +125,7 @@ def saved_bytes_per_layer(
     11.0
     """
     length = workload.sequence_length
-    setting = setting_of(model, layout, workload.dtype, length, habits_of(software))
+    setting = setting_of(model, layout, workload.dtype, length, policy_of(software))
     kept = saved_by_layer(setting, block).kept(layout.recompute)
     return kept * layout.micro_batch * length / layout.cp
 

@@ -129,11 +129,11 @@ def _memory_as_data(estimate: Estimate) -> dict[str, Any]:
         "fits": memory.fits(device),
         "reason": memory.reason(device),
         "fullest_stage": worst,
-        "moment": str(memory.stages[worst].moment),
+        "moment": memory.stages[worst].moment,
         "by_kind": memory.by_kind(),
         "stages": {
             name: {kind: getattr(stage, kind) for kind in KINDS}
-            | {"total": stage.total, "moment": str(stage.moment)}
+            | {"total": stage.total, "moment": stage.moment}
             for name, stage in memory.stages.items()
         },
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shardcost.estimate.result import Estimate
-from shardcost.memory.footprint import KINDS, Held, Memory
+from shardcost.memory.footprint import KINDS, Footprint, Memory
 from shardcost.report.estimate import details, title
 from shardcost.report.pictures import COLOURS, GREY, GRID, MEMORY, Sketch, note
 from shardcost.report.text import name_of
@@ -55,12 +55,12 @@ def _fill(figure: Figure, estimate: Estimate) -> None:
     _name_kinds(axes, estimate.memory)
 
 
-def _place(estimate: Estimate, name: str, held: Held) -> str:
+def _place(estimate: Estimate, name: str, held: Footprint) -> str:
     place = f"{name} stage" if len(estimate.memory.stages) > 1 else "every rank"
     return f"{place}\n{held.moment}" if isinstance(estimate.workload, Train) else place
 
 
-def _draw_stage(axes: Axes, row: int, held: Held, capacity: float, across: float) -> None:
+def _draw_stage(axes: Axes, row: int, held: Footprint, capacity: float, across: float) -> None:
     """Draw the kinds of one stage one after the other, with their sizes where there is room."""
     left = 0.0
     for kind in KINDS:

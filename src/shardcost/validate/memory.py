@@ -24,7 +24,7 @@ from shardcost.formats.tables import Row, Table, number
 from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted
 from shardcost.memory import Memory, MemoryPolicy, memory_of
-from shardcost.memory.policy import habits_named
+from shardcost.memory.policy import policy_named
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.units import GIGA
 from shardcost.validate.predictions import Predictions, by_row, whole_cell
@@ -120,7 +120,7 @@ def memory_of_row(row: Row, policy: MemoryPolicy | None = None) -> Memory:
         gradient_dtype="fp32" if fp32 else "bf16",
     )
     if policy is None:
-        policy = habits_named(FRAMEWORKS.get(row.get("dataset", ""), _ANY_FRAMEWORK))
+        policy = policy_named(FRAMEWORKS.get(row.get("dataset", ""), _ANY_FRAMEWORK))
     if not fp32:  # what is accumulated is what is reduced
         policy = replace(policy, gradient_buckets=False)
     return memory_of(model_of(row), layout, work, software=policy)

@@ -11,8 +11,8 @@ from shardcost.dtypes import BITS, activation_bytes
 from shardcost.estimate.interval import residuals_of_memory
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.why.reason import Error, Part, Why, cited, reason, spread, stated_by, total
-from shardcost.memory.cache import cache_bytes_per_layer
-from shardcost.memory.footprint import KINDS, Held
+from shardcost.memory.account import cache_bytes_per_layer
+from shardcost.memory.footprint import KINDS, Footprint
 from shardcost.memory.parameters import expert_copies
 from shardcost.memory.policy import MemoryPolicy, policy_with
 from shardcost.memory.saved import saved_by_layer, setting_of
@@ -94,7 +94,7 @@ def _peak(found: Estimate) -> Why:
     )
     return total(
         "memory_bytes",
-        f"Memory of the fullest rank: {worst} stage, {held.stages[worst].moment}{beside}",
+        f"Memory of the fullest rank: {worst} stage{_when(held.stages[worst])}{beside}",
         held.peak_bytes,
         "bytes",
         _kinds("memory.{}", held.stages[worst]),
@@ -108,7 +108,7 @@ def _stage(found: Estimate, figure: str, stage: str) -> Why:
     held = found.memory.stages[stage]
     return total(
         figure,
-        f"Memory of a rank of the {stage} stage, {held.moment}",
+        f"Memory of a rank of the {stage} stage{_when(held)}",
         held.total,
         "bytes",
         _kinds(f"memory.{stage}.{{}}", held),
@@ -116,7 +116,11 @@ def _stage(found: Estimate, figure: str, stage: str) -> Why:
     )
 
 
-def _kinds(name: str, held: Held) -> list[Part]:
+def _when(footprint: Footprint) -> str:
+    return f", {footprint.moment}" if footprint.moment else ""
+
+
+def _kinds(name: str, held: Footprint) -> list[Part]:
     return [
         Part(name.format(kind), kind.replace("_", " "), float(getattr(held, kind)), "bytes")
         for kind in KINDS
@@ -131,9 +135,9 @@ def _kind(found: Estimate, figure: str, stage: str, kind: str) -> Why:
     known = _trained(place, held, kind) if train else _served(place, held, kind)
     words = _training_memory(found, place.share) if train else _serving_memory(found)
     name = "KV cache" if kind == "kv_cache" else kind.capitalize()
-    title = f"{name} on a rank of the {stage} stage, {held.moment}"
+    title = f"{name} on a rank of the {stage} stage{_when(held)}"
     expression, terms = known if size else _NONE
-    says = words[kind] if size else "none in the fullest moment"
+    says = words[kind] if size else "none at the peak"
     error = _error(found, None)
     return reason(figure, title, size, "bytes", expression, terms, error=error, words=says)
 
@@ -186,7 +190,7 @@ def _per_weight(place: _Place, each: float, meaning: str, *, sharded: bool = Fal
     return _Formula(f"{expression} * bytes_each", [*terms, width])
 
 
-def _trained(place: _Place, held: Held, kind: str) -> _Formula:
+def _trained(place: _Place, held: Footprint, kind: str) -> _Formula:
     """Return one kind's formula in training."""
     work, layout = place.found.workload, place.found.layout
     if not isinstance(work, Train):
@@ -214,7 +218,7 @@ def _state_bytes(work: Train) -> float:
     return float(master + _FP32 * {"adam": 2, "sgd": 1}[work.optimizer])
 
 
-def _activations(place: _Place, held: Held, work: Train) -> _Formula:
+def _activations(place: _Place, held: Footprint, work: Train) -> _Formula:
     model, layout = place.found.model, place.found.layout
     setting = setting_of(model, layout, work.dtype, work.sequence_length, place.policy)
     kept = sum(
@@ -242,19 +246,20 @@ def _activations(place: _Place, held: Held, work: Train) -> _Formula:
     return _Formula("in_flight * tokens * (layers * kept + ends)", terms)
 
 
-def _logits(place: _Place, held: Held, tokens: Any, which: str) -> _Formula:
+def _logits(place: _Place, held: Footprint, tokens: Any, which: str) -> _Formula:
     model, tp = place.found.model, place.found.layout.tp
     each = held.logits * tp / (tokens * model.vocab_size)
+    gradient = ", its gradient" if isinstance(place.found.workload, Train) else ""
     terms = [
         Term("tokens", float(tokens), "", which),
         Term("vocabulary", float(model.vocab_size), ""),
         Term("tp", float(tp), ""),
-        Term("bytes_each", float(each), "B", "the logit, its softmax in fp32, its gradient"),
+        Term("bytes_each", float(each), "B", f"the logit, its softmax in fp32{gradient}"),
     ]
     return _Formula("tokens * vocabulary / tp * bytes_each", terms)
 
 
-def _rest(place: _Place, held: Held, kind: str) -> _Formula:
+def _rest(place: _Place, held: Footprint, kind: str) -> _Formula:
     """Return what the software takes besides the tensors of the model."""
     policy, software = place.policy, place.found.software
     stated = str(software.memory.get("source", "")) if software.memory else ""
@@ -279,7 +284,7 @@ def _rest(place: _Place, held: Held, kind: str) -> _Formula:
     return _Formula("reserve + fragments * tensors", terms)
 
 
-def _served(place: _Place, held: Held, kind: str) -> _Formula:
+def _served(place: _Place, held: Footprint, kind: str) -> _Formula:
     """Return one kind's formula in serving."""
     work, layout, model = place.found.workload, place.found.layout, place.found.model
     if not isinstance(work, Prefill | Decode):
