@@ -27,6 +27,8 @@ from shardcost.errors import BadTypeError, BadValueError, MissingExtraError, Unk
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s
 from shardcost.kernels.gemm import gemm_time_s
+from shardcost.machine import machine_of
+from shardcost.machine.kernels import KernelConstants
 from shardcost.memory import memory_of
 from shardcost.program import program_of
 from shardcost.schedule.step import step_s, step_time
@@ -64,6 +66,7 @@ on_every_library = pytest.mark.parametrize(
 ALONE = Cluster.named("h100_sxm")
 JOINED = Cluster.named("h100_sxm", network="ib_8x400g")
 DEVICE = ALONE.device
+KERNELS = KernelConstants(DEVICE, DEVICE)
 CLOSE = 1e-12
 
 
@@ -383,8 +386,8 @@ def on(library: str, cells: dict[str, Any]) -> dict[str, Any]:
 def test_products(library: str, dtype: str, taken: int) -> None:
     shape = grid(m=[1, 17, 4096], n=[64, 1000, 8192], k=[128, 5000])
     rest: dict[str, Any] = {"batch": 2, "sms_taken": taken, "memory_taken": 1e9 * taken}
-    expected = gemm_time_s(DEVICE, dtype, **shape, **rest)
-    assert_alike(gemm_time_s(DEVICE, dtype, **on(library, shape), **rest), expected)
+    expected = gemm_time_s(KERNELS, dtype, **shape, **rest)
+    assert_alike(gemm_time_s(KERNELS, dtype, **on(library, shape), **rest), expected)
 
 
 @on_every_library
@@ -402,22 +405,29 @@ def test_attention(library: str, window: int | None, flagged: bool) -> None:
     few: dict[str, Any] = {"kv_heads": 8, "head_dim": 128, "window_tokens": window}
     few |= {"cache_is_warm": flagged}
     cells = on(library, sizes)
-    expected = prefill_time_s(DEVICE, "bf16", **sizes, **many)
-    assert_alike(prefill_time_s(DEVICE, "bf16", **cells, **many), expected)
-    expected = decode_time_s(DEVICE, "fp8", **sizes, **few)
-    assert_alike(decode_time_s(DEVICE, "fp8", **cells, **few), expected)
+    expected = prefill_time_s(KERNELS, "bf16", **sizes, **many)
+    assert_alike(prefill_time_s(KERNELS, "bf16", **cells, **many), expected)
+    expected = decode_time_s(KERNELS, "fp8", **sizes, **few)
+    assert_alike(decode_time_s(KERNELS, "fp8", **cells, **few), expected)
     with pytest.raises(BadValueError, match="context_tokens"):
-        prefill_time_s(DEVICE, "bf16", 1, 2000, cells["context_tokens"], 8, 8, 128)
+        prefill_time_s(KERNELS, "bf16", 1, 2000, cells["context_tokens"], 8, 8, 128)
+
+
+@on_every_library
+def test_texts_are_chosen_as_numpy_s(library: str) -> None:
+    later = moved(library, np.array([False, True]))
+    assert np.where(later, "last", "first").tolist() == ["first", "last"]
+    assert np.where(later, np.array(["a", "b"]), "c").tolist() == ["c", "b"]
 
 
 @on_every_library
 def test_passes(library: str) -> None:
     moves = np.geomspace(1, 1e9, 40)
     assert_alike(
-        elementwise_time_s(DEVICE, moved(library, moves)), elementwise_time_s(DEVICE, moves)
+        elementwise_time_s(KERNELS, moved(library, moves)), elementwise_time_s(KERNELS, moves)
     )
     with pytest.raises(BadValueError, match="at least 0"):
-        elementwise_time_s(DEVICE, moved(library, -moves))
+        elementwise_time_s(KERNELS, moved(library, -moves))
 
 
 @on_every_library
@@ -453,8 +463,8 @@ def test_collectives(
 @on_every_library
 def test_all_reduces_by_multimem(library: str) -> None:
     ranks, sizes = axis([2, 4, 8], 0, 2), axis(np.geomspace(1e3, 1e9, 9), 1, 2)
-    expected = multimem_all_reduce_s(ALONE, ranks, sizes)
-    found = multimem_all_reduce_s(ALONE, moved(library, ranks), moved(library, sizes))
+    expected = multimem_all_reduce_s(machine_of(ALONE), ranks, sizes)
+    found = multimem_all_reduce_s(machine_of(ALONE), moved(library, ranks), moved(library, sizes))
     assert_alike(found, expected)
 
 
@@ -525,7 +535,9 @@ FAMILIES: dict[str, tuple[str, Cluster, dict[str, Any], dict[str, Any], Workload
     "interleaved": (
         "llama3-70b",
         JOINED,
-        grid(tp=[2, 4, 8], pp=[2, 4], dp=[1, 2, 8], micro_batch=[1, 2, 4], chunks=[1, 2, 5]),
+        grid(
+            tp=[2, 4, 8], pp=[2, 4], dp=[1, 2, 8], micro_batch=[1, 2, 4], virtual_stages=[1, 2, 5]
+        ),
         {"schedule": "interleaved", "zero": 1, "sequence_parallel": True},
         TRAINED,
     ),

@@ -359,6 +359,8 @@ def _first(*values: Any) -> BackendArray:
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Any:
+    if isinstance(yes, str) or (isinstance(yes, np.ndarray) and yes.dtype.kind == "U"):
+        return np.where(to_numpy(condition), yes, no)  # no other library has texts
     like, dtype = _first(condition, yes, no), _common(yes, no)
     one, other = (_cells(like, value, dtype) for value in (yes, no))
     return _answer(like, like.library.where(_cells(like, condition, np.dtype(bool)), one, other))
