@@ -251,8 +251,6 @@ def plan_check(given: Fields) -> Any:
         constraints=arguments["constraints"],
         objective=Objective.of(arguments["objective"], arguments["price_per_gpu_hour"]),
         software=arguments["software"],
-        wire=None,
-        backend="numpy",
     )
     cells = sum(int(each.cells) for each in questions)
     if cells > MOST_CELLS:
