@@ -21,11 +21,11 @@ from shardcost.calibrate.calibrate import calibrate
 from shardcost.calibrate.fit import Curve
 from shardcost.calibrate.gather import Told, gathered
 from shardcost.calibrate.profile import as_profile
-from shardcost.collectives import calibration
 from shardcost.errors import FormatError
 from shardcost.formats.reading import MeasurementLog, Point, Run
 from shardcost.formats.tables import read_table
-from shardcost.machine.constants import stated
+from shardcost.machine import machine_of
+from shardcost.machine.constants import Calibration, in_file_units, stated
 from shardcost.machine.libraries import CATALOG_LIBRARIES, profile_calibrations
 
 H100 = catalog.cluster_named("h100_sxm")
@@ -57,7 +57,7 @@ def log_of(known: Curve, device: str = "NVIDIA H100 80GB HBM3") -> str:
     )
 
 
-def few(truth: calibration.Calibration, **asked: Any) -> Curve:
+def few(truth: Calibration, **asked: Any) -> Curve:
     """Return six points of a curve that a truth would show."""
     return six_points(curve(truth, noise=0.01, **asked))[0]
 
@@ -111,7 +111,7 @@ def test_the_next_measurement_does_narrow_predictions() -> None:
     assert first is not None
     case = known[0].case._replace(collective=first.collective, gpus=first.gpus)
     size = np.array([float(first.size_bytes)])
-    added = Curve(case, size, case.time_s(size, NCCL), frozenset({"me"}))
+    added = Curve(case, size, case.time_s(size, case.machine().with_own(NCCL)), frozenset({"me"}))
     second = calibrate([*known, added])[0].further
     assert second is not None
     assert second.now_pct < first.now_pct
@@ -119,10 +119,10 @@ def test_the_next_measurement_does_narrow_predictions() -> None:
 
 def test_a_network_is_fitted_to_what_crosses_it() -> None:
     network = Cluster.named("h100_sxm", "ib_8x400g")
-    wire = calibration.wire_on(network)
+    wire = machine_of(network).network
     lame = with_constants(wire, efficiency=0.5)
     case = curve(None).case._replace(network="ib_8x400g", gpus=16, nodes=2)
-    known = Curve(case, SIZES, case.time_s(SIZES, None, lame), frozenset({"me"}))
+    known = Curve(case, SIZES, case.time_s(SIZES, case.machine().with_own(lame)), frozenset({"me"}))
     found = calibrate([known])
     assert [each.calibration.library for each in found] == ["network"]
     assert stated(found[0].calibration.constants)["efficiency"] == pytest.approx(0.5, rel=0.05)
@@ -146,8 +146,8 @@ def test_what_was_calibrated_is_read_back_equal(tmp_path: Path) -> None:
     cluster = Cluster.from_file(path)
     (again,) = profile_calibrations(cluster)
     assert again.system == "mine"
-    expected = calibration.in_file_units(found[0].calibration.constants)
-    assert calibration.in_file_units(again.constants) == expected
+    expected = in_file_units(found[0].calibration.constants)
+    assert in_file_units(again.constants) == expected
     assert again.fit.low_pct == pytest.approx(found[0].calibration.fit.low_pct, abs=0.01)
     assert (cluster.system, cluster.device) == ("h100_sxm", H100.device)
 

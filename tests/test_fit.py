@@ -17,11 +17,17 @@ from lab.refit_collectives import as_toml, by_key, engines, networks, ring_libra
 from shardcost import catalog
 from shardcost.calibrate.calibrate import calibrate
 from shardcost.calibrate.fit import Curve, blank, curves, fitted_library, inside, starting_point
-from shardcost.collectives import calibration
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import MissingExtraError
 from shardcost.formats.tables import read_table
-from shardcost.machine.constants import Calibration, RingLibrary, in_file_units, stated
+from shardcost.machine import machine_of
+from shardcost.machine.constants import (
+    Calibration,
+    RingLibrary,
+    from_file_content,
+    in_file_units,
+    stated,
+)
 from shardcost.machine.libraries import CATALOG_LIBRARIES, default_library
 from shardcost.validate.collectives import CollectiveCase
 
@@ -44,7 +50,12 @@ def curve(
     """Return a curve that a model measured, with some noise that is the same in every run."""
     case = USUAL._replace(collective=collective, **asked)
     wobble = np.random.default_rng(0).normal(0, noise, len(SIZES)) if noise else 0.0
-    return Curve(case, SIZES, case.time_s(SIZES, truth) * np.exp(wobble), frozenset({"me"}))
+    return Curve(
+        case,
+        SIZES,
+        case.time_s(SIZES, case.machine().with_own(truth)) * np.exp(wobble),
+        frozenset({"me"}),
+    )
 
 
 def slower(own: Calibration, factor: float) -> Calibration:
@@ -114,15 +125,17 @@ def test_what_no_row_speaks_of_stays_where_it_was() -> None:
 
 def test_a_library_of_ones_own_works_through_its_constants(tmp_path: Path) -> None:
     """Gloo, MPI or anything else: fit a few measured points, then ask by any name."""
-    truth = slower(CATALOG_LIBRARIES.library(catalog.cluster_named("a100_sxm"), "nccl"), 3.0)
+    nccl = CATALOG_LIBRARIES.library(catalog.cluster_named("a100_sxm"), "nccl")
+    truth = replace(slower(nccl, 3.0), library="gloo")
     known = [curve(truth, cluster="a100_sxm", library="gloo", gpus=n, noise=0.02) for n in (2, 8)]
     table = read_table(written(tmp_path, [row for each in known for row in rows_of(each)]))
     mine = calibrate(curves(table))[0].calibration
-    result = collective_time("all_reduce", 2**20, "a100_sxm", 8, library="gloo", calibration=mine)
+    machine = machine_of("a100_sxm").with_own(mine)
+    result = collective_time("all_reduce", 2**20, machine, 8, library="gloo")
     expected = known[1].time_s[SIZES == 2**20][0]
     assert result.time_s == pytest.approx(expected, rel=0.15)
     assert result.calibrations[0].library == "gloo"
-    again = list(calibration.from_file_content(_read(as_toml("a100_sxm", [mine])), "mine.toml"))
+    again = list(from_file_content(_read(as_toml("a100_sxm", [mine])), "mine.toml"))
     assert in_file_units(again[0].constants) == in_file_units(mine.constants)
 
 
@@ -157,7 +170,7 @@ def test_the_catalog_is_written_anew_from_a_table(
     refit.main([str(table)])
     assert "h100_sxm nccl 0" in capsys.readouterr().out
     content = _read((tmp_path / "collectives" / "h100_sxm.toml").read_text())
-    assert [each.library for each in calibration.from_file_content(content, "f")] == ["nccl"]
+    assert [each.library for each in from_file_content(content, "f")] == ["nccl"]
 
 
 def test_what_is_left_out_is_predicted_without_it() -> None:

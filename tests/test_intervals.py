@@ -21,7 +21,6 @@ from lab.intervals_groups import (
     weighted_quantile,
 )
 from lab.left_out import Tried, left_out
-from lab.other_constants import without_system
 from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, catalog, collective_time
 from shardcost import estimate as estimated
 from shardcost.catalog.errors import MEASURED, OTHER_ARCHITECTURE, SAME_ARCHITECTURE, residuals_like
@@ -30,7 +29,8 @@ from shardcost.collectives.interval import BANDS, facts_of, interval_of
 from shardcost.errors import UnknownNameError
 from shardcost.estimate import interval as of_runs
 from shardcost.formats.tables import VALIDATED, Table, read_table
-from shardcost.kernels.gemm import gemm_section, gemm_time_s
+from shardcost.kernels.gemm import gemm_time_s
+from shardcost.machine import CATALOG, machine_of
 from shardcost.machine.libraries import CATALOG_LIBRARIES
 from shardcost.validate import layer_ops
 from shardcost.validate.shipped import ROWS
@@ -131,7 +131,7 @@ def test_the_finest_group_is_found() -> None:
     fine = residuals_like("attention", **known)
     coarse = residuals_like("attention", **known | {"context": "unheard of"})
     assert fine.rows < coarse.rows < residuals_like("attention").rows
-    assert "own constants, decode, <=1024 tokens" in fine.like
+    assert "this GPU's own fit, decode, <=1024 tokens" in fine.like
     assert residuals_like("attention", unknown="fact") == residuals_like("attention")
     with pytest.raises(UnknownNameError, match="astrology"):
         residuals_like("astrology")
@@ -191,7 +191,7 @@ def test_networks_and_counts_that_were_not_measured_are_told_apart() -> None:
 def test_a_profile_of_ones_own_says_how_far_it_is_off() -> None:
     usual = CATALOG_LIBRARIES.library(Cluster.named("h100_sxm"), "nccl")
     own = replace(usual, fit=replace(usual.fit, low_pct=-5.0, high_pct=10.0))
-    result = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8, calibration=own)
+    result = collective_time("all_reduce", 2.0**20, machine_of("h100_sxm").with_own(own), gpus=8)
     found = interval_of(result)
     assert found.low_s == pytest.approx(0.95 * result.time_s)
     assert found.high_s == pytest.approx(1.10 * result.time_s)
@@ -208,7 +208,7 @@ def test_a_profile_does_not_speak_of_what_it_has_no_rows_of() -> None:
     own = replace(usual, fit=fit)
 
     def reach(collective: str, size: object, gpus: int = 8) -> object:
-        result = collective_time(collective, size, "h100_sxm", gpus, calibration=own)
+        result = collective_time(collective, size, machine_of("h100_sxm").with_own(own), gpus)
         return interval_of(result).high_s / result.time_s
 
     near = pytest.approx(1.01)
@@ -226,8 +226,8 @@ def test_intervals_of_estimates() -> None:
     model, cluster = Model.named("llama3-8b"), Cluster.named("h100_sxm", "ib_8x400g")
     works = {
         "training": Train(global_batch=64, sequence_length=4096),
-        "first token": Prefill(batch=1, prompt_tokens=1024),
-        "further tokens": Decode(batch=8, context_tokens=1024),
+        "TTFT": Prefill(batch=1, prompt_tokens=1024),
+        "TPOT": Decode(batch=8, context_tokens=1024),
     }
     for words, work in works.items():
         dp = 2 if isinstance(work, Train) else 1
@@ -241,29 +241,26 @@ def test_intervals_of_estimates() -> None:
 
 
 def test_training_across_nodes_is_told_apart() -> None:
-    cluster = Cluster.named("h100_sxm", "ib_8x400g")
+    machine = machine_of(Cluster.named("h100_sxm", "ib_8x400g"))
     one, many = (
-        of_runs.facts_of_training(cluster, "megatron_core", Layout(tp=8, dp=dp), "bf16")
+        of_runs.facts_of_training(machine, "megatron_core", Layout(tp=8, dp=dp), "bf16")
         for dp in (1, 4)
     )
     assert (one["span"], many["span"]) == ("one domain", "across nodes")
     assert one["standing"] == MEASURED
-    assert of_runs.kernel_standing(Cluster.named("b300_sxm").device, "bf16") == SAME_ARCHITECTURE
-    assert of_runs.kernel_standing(Cluster.named("l40s").device, "bf16") == OTHER_ARCHITECTURE
+    assert of_runs.kernel_standing(Cluster.named("b300_sxm"), "bf16") == SAME_ARCHITECTURE
+    assert of_runs.kernel_standing(Cluster.named("l40s"), "bf16") == OTHER_ARCHITECTURE
 
 
-def test_a_system_can_be_hidden_and_comes_back() -> None:
-    device = Cluster.named("h100_sxm").device
-    before = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8)
-    with without_system("h100_sxm"):
-        hidden = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8)
-        assert hidden.calibrations[0].inherited_from
-        assert "h100_sxm" not in hidden.calibrations[0].inherited_from
-        assert gemm_section(device, "bf16").inherited_from == "h200_sxm"
-        assert hidden.time_s != before.time_s
-    after = collective_time("all_reduce", 2.0**20, "h100_sxm", gpus=8)
-    assert after.time_s == before.time_s
-    assert gemm_section(device, "bf16").inherited_from is None
+def test_a_machine_without_measurements_of_its_own_inherits() -> None:
+    own = machine_of("h100_sxm")
+    hidden = machine_of("h100_sxm", fitted=CATALOG.without("h100_sxm"))
+    assert own.kernels.section("gemm", "bf16").inherited_from is None
+    assert hidden.kernels.section("gemm", "bf16").inherited_from == "h200_sxm"
+    result = collective_time("all_reduce", 2.0**20, hidden, gpus=8)
+    assert result.calibrations[0].inherited_from
+    assert facts_of(result)["standing"] != MEASURED
+    assert not collective_time("all_reduce", 2.0**20, own, gpus=8).calibrations[0].inherited_from
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
@@ -324,7 +321,7 @@ HEAD = "gpu,dtype,m,n,k,time_us"
 
 @pytest.fixture
 def products(tmp_path: Path) -> Path:
-    right_us = 1e6 * gemm_time_s(Cluster.named("h100_sxm").device, "bf16", 64, 8192, 8192)
+    right_us = 1e6 * gemm_time_s(machine_of("h100_sxm").kernels, "bf16", 64, 8192, 8192)
     rows = (f"h100_sxm,bf16,64,8192,8192,{right_us:.3f}", "h100_sxm,bf16,1,8192,8192,1e6")
     path = tmp_path / "products.csv"
     path.write_text("\n".join([HEAD, *rows, "abacus,bf16,1,1,1,1", ""]))

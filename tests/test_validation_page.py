@@ -28,7 +28,7 @@ from shardcost.catalog import Folder
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, MissingExtraError, UnknownNameError
 from shardcost.formats.tables import VALIDATED, Table, read_table
-from shardcost.machine.kernels import section_of
+from shardcost.machine import machine_of
 from shardcost.software import Software
 from shardcost.validate import training
 from shardcost.validate.shipped import shipped
@@ -361,8 +361,7 @@ def test_engines_and_the_device_are_refitted_by_one_command(tmp_path: Path) -> N
 def test_a_left_out_device_runs_by_the_constants_that_any_other_would() -> None:
     """By architecture, vendor, capability and bandwidth: no vendor is out of reach."""
     constants = inherited_constants("gemm", "mi300x", "bf16")
-    device = Cluster.named("mi300x").device
-    assert constants == section_of("gemm", device, "bf16").constants
+    assert constants == machine_of("mi300x").kernels.section("gemm", "bf16").constants
     assert inherited_constants("gemm", "h200_sxm", "sharing") is None
 
 
