@@ -214,7 +214,12 @@ NETWORK: Final = Option(
     "network", "name", "Network", "what joins the nodes, a network of the catalog",
     several="; or several",
 )  # fmt: skip
-SOFTWARE: Final = Option("software", "name", "Software", "framework or engine")
+DEFAULT_SOFTWARE: Final = {"train": "megatron_core", "prefill": "trtllm", "decode": "trtllm"}
+"""By phase."""
+SOFTWARE: Final = Option(
+    "software", "name", "Software", "framework or engine",
+    otherwise=f"{DEFAULT_SOFTWARE['train']} with --train, else {DEFAULT_SOFTWARE['decode']}",
+)  # fmt: skip
 GPUS: Final = Option(
     "gpus", "whole", "GPUs", "GPUs in all (tp x cp x pp x dp)",
     several="; 64,96 or 8..1024 by doubling (one node)", axis="degree", place="slider",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
 
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
@@ -14,13 +13,10 @@ from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.machine import Machine, machine_of
 from shardcost.model import Model
+from shardcost.options import DEFAULT_SOFTWARE
 from shardcost.program.assemble import Program, program_of
 from shardcost.software import Software
-from shardcost.workload import Train, Workload
-
-TRAINS_WITH: Final = "megatron_core"
-SERVES_WITH: Final = "trtllm"
-"""The software taken where none is named."""
+from shardcost.workload import Workload
 
 
 def estimate(
@@ -83,7 +79,7 @@ def software_of(given: Software | str | None, workload: Workload) -> Software:
     """Return a software, the usual one for the workload if none is given."""
     if isinstance(given, Software):
         return given
-    return _named(given or (TRAINS_WITH if isinstance(workload, Train) else SERVES_WITH))
+    return _named(given or DEFAULT_SOFTWARE[workload.phase])
 
 
 @lru_cache(maxsize=64)  # a file is read and checked for each, and every estimate asks

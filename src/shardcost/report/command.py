@@ -14,9 +14,8 @@ from typing import Any, Final
 from shardcost.catalog import Folder, all_names
 from shardcost.cluster import Cluster, Network
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.step import software_of
 from shardcost.model import Model
-from shardcost.options import LAYOUT, WORKLOAD, Option, flag
+from shardcost.options import DEFAULT_SOFTWARE, LAYOUT, WORKLOAD, Option, flag
 
 MODEL_FILE: Final = "config.json"
 CLUSTER_FILE: Final = "profile.toml"
@@ -46,7 +45,7 @@ def words_of(result: Estimate) -> list[str]:
             "--network",
             network.name if _is_preset("networks", network.name) else NETWORK_FILE,
         ]
-    if software != software_of(None, result.workload):
+    if software.name != DEFAULT_SOFTWARE[result.workload.phase]:
         is_preset = _is_preset("software", software.name)
         words += ["--software", software.name if is_preset else SOFTWARE_FILE]
     words += _options(LAYOUT, result.layout)
@@ -67,7 +66,7 @@ def python_of(result: Estimate) -> str:
         where = f"Cluster.named({where}{network})"
     what = repr(model.name) if _is_known(model) else f"Model.from_hf({MODEL_FILE!r})"
     arguments = [what, where, _called("Layout", result.layout), _called(kind, work)]
-    if result.software != software_of(None, work):
+    if result.software.name != DEFAULT_SOFTWARE[work.phase]:
         software = result.software.name
         from_file = f"Software.from_file({SOFTWARE_FILE!r})"
         is_preset = _is_preset("software", software)

@@ -6,9 +6,8 @@ from functools import cache
 from typing import Any
 
 from shardcost import __version__, catalog
-from shardcost.estimate.step import SERVES_WITH, TRAINS_WITH
 from shardcost.model import Model
-from shardcost.options import ESTIMATE
+from shardcost.options import DEFAULT_SOFTWARE, ESTIMATE
 
 
 @cache
@@ -71,5 +70,5 @@ def _software(name: str) -> dict[str, Any]:
         "name": name,
         "title": content["title"],
         "phases": ["train"] if trains else ["prefill", "decode"],
-        "usual": name in {TRAINS_WITH, SERVES_WITH},
+        "usual": name in DEFAULT_SOFTWARE.values(),
     }
