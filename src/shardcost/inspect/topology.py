@@ -1,8 +1,8 @@
 """What a file on a machine's topology means: tiers with link rates, network, faults, a preset.
 
 Two files say how devices are joined: the matrix of ``nvidia-smi topo -m`` and NCCL's topology
-dump. Both become one machine (`topology_machine`), so that what follows is said once: `link_tiers`
-finds the groups, the catalog gives the rate of a link (by PCI identity or compute capability where
+dump. Both become one `DeviceGraph` with its groups (`device_graph`), so that what follows is said
+once: the catalog gives the rate of a link (by PCI identity or compute capability where
 the file has them, else by the number of links, and then a note says that this is a guess), and what
 is out of line is named: a GPU with fewer links than its peers, or one from which every network card
 is across sockets.
@@ -24,8 +24,14 @@ from shardcost.cluster import Cluster, Network
 from shardcost.formats.nccl_xml import NcclGraphs, NcclTopology
 from shardcost.formats.nvidia_smi import NEAREST_FIRST, DeviceMatrix
 from shardcost.formats.reading import Reading
-from shardcost.inspect.device_graph import Machine, few_of, machine_in
-from shardcost.inspect.link_tiers import Joined, joined_by_nvlink, pcie_groups
+from shardcost.inspect.device_graph import (
+    DeviceGraph,
+    Joined,
+    few_of,
+    graph_in,
+    joined_by_nvlink,
+    pcie_groups,
+)
 from shardcost.units import GIGA
 
 _GBIT: Final = GIGA / 8
@@ -84,7 +90,7 @@ class TopologyInspection:
     """Of those cards together, per node."""
     faults: tuple[str, ...]
     cluster: str | None
-    """The preset that is most like the machine."""
+    """The preset that is most like the graph."""
     network: str | None
     notes: tuple[str, ...]
 
@@ -119,27 +125,27 @@ def inspected(
     """Return what a topology file means; `cluster` says what the machine is, where it is known."""
     if isinstance(reading, NcclGraphs):
         return _inspected_graphs(reading)
-    machine = machine_in(reading)
-    joined = joined_by_nvlink(machine.links, _links_in_all(), behind_switch=machine.behind_switch)
-    preset = cluster or _like(machine, joined)
-    _say_what_is_out_of_line(machine, joined)
+    graph = graph_in(reading)
+    joined = joined_by_nvlink(graph.links, _links_in_all(), behind_switch=graph.behind_switch)
+    preset = cluster or _like(graph, joined)
+    _say_what_is_out_of_line(graph, joined)
     if cluster is not None:
-        _say_where_presets_differ(machine, joined, cluster)
-    cards = tuple(_card(machine, card) for card in machine.cards)
+        _say_where_presets_differ(graph, joined, cluster)
+    cards = tuple(_card(graph, card) for card in graph.cards)
     serving = [card for card in cards if card.how in _BESIDE] or list(cards)
-    network = _network(machine, serving, preset)
+    network = _network(graph, serving, preset)
     return TopologyInspection(
         reading=reading,
-        gpus=machine.gpus,
-        hosts=machine.hosts,
-        tiers=tuple(_tiers(machine, joined, preset)),
+        gpus=graph.gpus,
+        hosts=graph.hosts,
+        tiers=tuple(_tiers(graph, joined, preset)),
         cards=cards,
         beside=len(serving),
-        network_gbit_per_s=_together(serving, machine.hosts),
-        faults=tuple(machine.faults),
+        network_gbit_per_s=_together(serving, graph.hosts),
+        faults=tuple(graph.faults),
         cluster=preset.name if preset else None,
         network=network,
-        notes=(*reading.notes, *machine.notes),
+        notes=(*reading.notes, *graph.notes),
     )
 
 
@@ -155,33 +161,33 @@ def _nvidia_clusters() -> list[Cluster]:
     return [each for each in clusters if each.device.vendor == "nvidia"]
 
 
-def _like(machine: Machine, joined: Joined | None) -> Cluster | None:
+def _like(graph: DeviceGraph, joined: Joined | None) -> Cluster | None:
     """Return the preset that is most like a machine: by its board, else by generation and links."""
-    if machine.board is not None:
-        return cluster_named(machine.board)
-    found = _candidates(machine, joined)
-    if found and (machine.sm is None or len(found) > 1):
-        machine.notes.append(_guess(machine, joined, found))
+    if graph.board is not None:
+        return cluster_named(graph.board)
+    found = _candidates(graph, joined)
+    if found and (graph.sm is None or len(found) > 1):
+        graph.notes.append(_guess(graph, joined, found))
     return found[0] if found else None
 
 
-def _guess(machine: Machine, joined: Joined | None, found: Sequence[Cluster]) -> str:
+def _guess(graph: DeviceGraph, joined: Joined | None, found: Sequence[Cluster]) -> str:
     """Return by what a machine was taken for the first of some presets, in words."""
     links = f" by its {joined.links_per_gpu} NVLinks per GPU" if joined else ""
-    unnamed = "" if machine.sm else "the file does not name the GPUs: "
+    unnamed = "" if graph.sm else "the file does not name the GPUs: "
     others = ", ".join(each.name for each in found[1:])
     alike = f"; {others} would look alike (--on names the machine)" if others else ""
     return f"{unnamed}taken for {found[0].name}{links}{alike}"
 
 
-def _candidates(machine: Machine, joined: Joined | None) -> list[Cluster]:
+def _candidates(graph: DeviceGraph, joined: Joined | None) -> list[Cluster]:
     """Return the presets that a machine can be, those of as many GPUs first, then the slowest."""
-    gpus = len(machine.gpus) // machine.hosts
-    of_capability = None if machine.sm is None else set(clusters_of_capability(machine.sm))
+    gpus = len(graph.gpus) // graph.hosts
+    of_capability = None if graph.sm is None else set(clusters_of_capability(graph.sm))
     kind, links = ("pcie", None) if joined is None else (joined.kind, joined.links_per_gpu)
     if joined is not None and joined.kind == "bridge":
         kind, links = "pcie", None
-    no_links_said = joined is None and machine.sm is not None
+    no_links_said = joined is None and graph.sm is not None
     found = [
         each
         for each in _nvidia_clusters()
@@ -203,44 +209,44 @@ def _candidates(machine: Machine, joined: Joined | None) -> list[Cluster]:
     )
 
 
-def _say_what_is_out_of_line(machine: Machine, joined: Joined | None) -> None:
+def _say_what_is_out_of_line(graph: DeviceGraph, joined: Joined | None) -> None:
     if joined is not None:
         for gpu, links in joined.fewer:
             has = f"{links} NVLinks" if links else "no NVLink"
-            machine.faults.append(
-                f"{machine.gpus[gpu]} has {has}, the others {joined.links_per_gpu}: NCCL finds"
+            graph.faults.append(
+                f"{graph.gpus[gpu]} has {has}, the others {joined.links_per_gpu}: NCCL finds"
                 " fewer channels for every group that it is in"
             )
     far = [
         name
-        for place, name in enumerate(machine.gpus)
-        if {way[place] for _, _, way in machine.cards if way[place]} == {"SYS"}
+        for place, name in enumerate(graph.gpus)
+        if {way[place] for _, _, way in graph.cards if way[place]} == {"SYS"}
     ]
     if far:
-        machine.notes.append(
+        graph.notes.append(
             f"from {few_of(far)} every network card is across sockets (SYS): slow, and without"
             " GPUDirect RDMA"
         )
 
 
-def _say_where_presets_differ(machine: Machine, joined: Joined | None, given: Cluster) -> None:
+def _say_where_presets_differ(graph: DeviceGraph, joined: Joined | None, given: Cluster) -> None:
     links = given.tiers[0].links_per_gpu
     if joined is not None and links is not None and links != joined.links_per_gpu:
-        machine.notes.append(
+        graph.notes.append(
             f"{given.name} has {links} links per GPU, the file {joined.links_per_gpu}"
         )
 
 
-def _tiers(machine: Machine, joined: Joined | None, preset: Cluster | None) -> list[LinkTier]:
+def _tiers(graph: DeviceGraph, joined: Joined | None, preset: Cluster | None) -> list[LinkTier]:
     """Return the tiers of a machine, NVLinks first, then PCIe from inside outward."""
 
     def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
-        return tuple(tuple(machine.gpus[gpu] for gpu in group) for group in groups)
+        return tuple(tuple(graph.gpus[gpu] for gpu in group) for group in groups)
 
     found = []
     if joined is not None:
         links = joined.links_per_gpu
-        nominal, usable = _link_rates(machine, preset)
+        nominal, usable = _link_rates(graph, preset)
         found.append(
             LinkTier(
                 joined.kind,
@@ -250,29 +256,29 @@ def _tiers(machine: Machine, joined: Joined | None, preset: Cluster | None) -> l
                 usable * links if usable else None,
             )
         )
-    elif preset is not None and preset.tiers[0].kind != "pcie" and len(machine.gpus) > 1:
-        found.append(_tier_of_preset(machine, preset))
-    pcie = _pcie_rate(machine, preset)
-    for kind, groups in pcie_groups(machine.near):
+    elif preset is not None and preset.tiers[0].kind != "pcie" and len(graph.gpus) > 1:
+        found.append(_tier_of_preset(graph, preset))
+    pcie = _pcie_rate(graph, preset)
+    for kind, groups in pcie_groups(graph.near):
         found.append(LinkTier(kind, named(groups), None, pcie, None))
     return found
 
 
-def _tier_of_preset(machine: Machine, preset: Cluster) -> LinkTier:
+def _tier_of_preset(graph: DeviceGraph, preset: Cluster) -> LinkTier:
     """Return the NVLinks that a GPU has by its datasheet, in a file that leaves them out."""
     tier = preset.tiers[0]
     links = tier.links_per_gpu
-    _, usable = _link_rates(machine, preset)
+    _, usable = _link_rates(graph, preset)
     in_all = usable * links if usable and links else None
-    return LinkTier(tier.kind, (machine.gpus,), links, float(tier.bytes_per_s), in_all)
+    return LinkTier(tier.kind, (graph.gpus,), links, float(tier.bytes_per_s), in_all)
 
 
-def _link_rates(machine: Machine, preset: Cluster | None) -> tuple[float | None, float | None]:
+def _link_rates(graph: DeviceGraph, preset: Cluster | None) -> tuple[float | None, float | None]:
     """Return what one NVLink carries, nominally and as NCCL counts."""
     nominal = None
     if preset is not None and preset.tiers[0].links_per_gpu:
         nominal = float(preset.tiers[0].bytes_per_s) / preset.tiers[0].links_per_gpu
-    capability = machine.sm
+    capability = graph.sm
     if capability is None and preset is not None and preset.device.compute_capability:
         capability = int(preset.device.compute_capability.replace(".", ""))
     return nominal, _usable_link_rate(capability)
@@ -285,18 +291,18 @@ def _usable_link_rate(sm: int | None) -> float | None:
     return by_capability[max(reached)] * GIGA if reached else None
 
 
-def _pcie_rate(machine: Machine, preset: Cluster | None) -> float | None:
-    if machine.pci_bytes_per_s:
-        return machine.pci_bytes_per_s
+def _pcie_rate(graph: DeviceGraph, preset: Cluster | None) -> float | None:
+    if graph.pci_bytes_per_s:
+        return graph.pci_bytes_per_s
     pcie = preset is not None and preset.tiers[0].kind == "pcie"
     return float(preset.tiers[0].bytes_per_s) if preset is not None and pcie else None
 
 
-def _card(machine: Machine, card: tuple[str, float | None, list[str]]) -> Card:
+def _card(graph: DeviceGraph, card: tuple[str, float | None, list[str]]) -> Card:
     name, rate, ways = card
     known = [way for way in ways if way in NEAREST_FIRST]
     how = min(known, key=NEAREST_FIRST.index) if known else ""
-    nearest = tuple(gpu for gpu, way in zip(machine.gpus, ways, strict=True) if how and way == how)
+    nearest = tuple(gpu for gpu, way in zip(graph.gpus, ways, strict=True) if how and way == how)
     return Card(name, rate, how, nearest)
 
 
@@ -305,22 +311,22 @@ def _together(cards: Sequence[Card], hosts: int) -> float | None:
     return sum(rates) / hosts if rates and len(rates) == len(cards) else None
 
 
-def _network(machine: Machine, cards: Sequence[Card], preset: Cluster | None) -> str | None:
+def _network(graph: DeviceGraph, cards: Sequence[Card], preset: Cluster | None) -> str | None:
     """Return the preset of the network that is most like the cards of one node."""
-    if not cards or not machine.network_kind:
+    if not cards or not graph.network_kind:
         return None
-    count = max(1, len(cards) // machine.hosts)
-    rate = _together(cards, machine.hosts)
+    count = max(1, len(cards) // graph.hosts)
+    rate = _together(cards, graph.hosts)
     if rate is None and preset is not None:
-        shipped = _network_rate_of(machine.network_kind, preset)
+        shipped = _network_rate_of(graph.network_kind, preset)
         rate = shipped * count if shipped else None
-        machine.notes.append(
+        graph.notes.append(
             "the file does not have the rate of the network cards; the network is guessed from"
             f" their number{' and the generation of the GPUs' if shipped else ''}"
         )
-    gpus = max(1, len(machine.gpus) // machine.hosts)
+    gpus = max(1, len(graph.gpus) // graph.hosts)
     known = [network_named(name) for name in names("networks")]
-    alike = [each for each in known if each.kind == machine.network_kind and not _assumed(each)]
+    alike = [each for each in known if each.kind == graph.network_kind and not _assumed(each)]
     return _best_network(alike, count, rate, gpus)
 
 
