@@ -106,15 +106,12 @@ def test_products_are_those_of_one_dimension(scheme: str, adapters: bool) -> Non
         named = [op.name for op in ours if isinstance(op, Gemm)]
         assert named == [op.name for op in alone if isinstance(op, Gemm)]
     every = [op for part in passes[scheme] for op in part]
-    products = {op.name for op in every if isinstance(op, Gemm)}
     for op in collectives(every):
         assert op.collective in COLLECTIVES
-        assert {op.feeds, *op.beside} <= products | {""}
-        assert op.feeds not in op.beside
         linked = {*op.hides_behind, *([op.split_with] if op.split_with else [])}
         assert linked <= {gemm.id for gemm in every if isinstance(gemm, Gemm)}
-        assert tuple(own.name for own in op.hides_behind) == op.beside
-    hiding = [name for op in collectives(every) for name in op.beside]
+        assert op.split_with not in op.hides_behind
+    hiding = [name for op in collectives(every) for name in op.hides_behind]
     assert len(hiding) == len(set(hiding))  # no product hides two collectives
 
 

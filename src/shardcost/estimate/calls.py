@@ -86,7 +86,7 @@ def _slowdown(estimate: Estimate, entry: Entry) -> float:
 def _once(op: Operation) -> Operation:
     """Return an operation without what does not change one call of it."""
     if isinstance(op, Collective):
-        return op._replace(count=1, beside=(), feeds="", hides_behind=(), split_with=None)
+        return op._replace(count=1, hides_behind=(), split_with=None)
     return op._replace(count=1)
 
 

@@ -26,6 +26,7 @@ from shardcost.program.operations import (
     Gemm,
     Operation,
     Operations,
+    OpId,
 )
 from shardcost.software import Software
 
@@ -116,7 +117,7 @@ def _with_weights(backward: Sequence[_Piece], weight: Sequence[_Piece]) -> list[
     Collectives that follow the input gradient come first: they send its result, or gather what the
     weight gradient reads.
     """
-    left = list(weight)
+    left = _with_matrices(weight)
     ready: list[_Piece] = []
     found: list[_Piece] = []
     for piece in backward:
@@ -126,15 +127,20 @@ def _with_weights(backward: Sequence[_Piece], weight: Sequence[_Piece]) -> list[
         found.append(piece)
         own = piece.op.id if isinstance(piece.op, Gemm) else None
         if own is not None and own == own.input_gradient:
-            ready += [each for each in left if _belongs(each.op.name, own.part)]
-            left = [each for each in left if not _belongs(each.op.name, own.part)]
-    return found + ready + left
+            ready += [each for each, part in left if part == own.part]
+            left = [(each, part) for each, part in left if part != own.part]
+    return found + ready + [each for each, _ in left]
 
 
-def _belongs(name: str, matrix: str) -> bool:
-    """Return whether an operation makes the gradient of a matrix's weights or bias."""
-    own = f"{matrix} weight gradient"
-    return name in {own, f"{matrix} bias gradient"} or f"({own}" in name
+def _with_matrices(weight: Sequence[_Piece]) -> list[tuple[_Piece, str | None]]:
+    """Return operations with the matrix whose gradient they make or send, if it is of one."""
+    found: list[tuple[_Piece, str | None]] = []
+    for piece in weight:
+        op = piece.op
+        own = op.split_with if isinstance(op, Collective) else op.id
+        follows = isinstance(op, Collective) and own is None and bool(found)
+        found.append((piece, found[-1][1] if follows else own and own.part))
+    return found
 
 
 def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
@@ -145,28 +151,33 @@ def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
     """
     found: list[_Piece] = []
     waiting: list[_Piece] = []
-    left = [piece.op.name for piece in pieces]
+    left = [_id(piece.op) for piece in pieces]
     for piece in pieces:
-        left.remove(piece.op.name)
-        due = [each for each in waiting if _feeds(each.op, piece.op.name)]
+        own = _id(piece.op)
+        left.remove(own)
+        due = [each for each in waiting if own is not None and _split_with(each.op) == own]
         found += due
         waiting = [each for each in waiting if each not in due]
-        if piece.hidden_s and any(name in left for name in _beside_names(piece.op)):
+        if piece.hidden_s and any(own in left for own in _hides_behind(piece.op)):
             waiting.append(piece)
             continue
         found.append(piece)
-        over = [each for each in waiting if not set(_beside_names(each.op)) & set(left)]
+        over = [each for each in waiting if not set(_hides_behind(each.op)) & set(left)]
         found += over
         waiting = [each for each in waiting if each not in over]
     return found + waiting
 
 
-def _beside_names(op: Operation) -> tuple[str, ...]:
-    return op.beside if isinstance(op, Collective) else ()
+def _id(op: Operation) -> OpId | None:
+    return None if isinstance(op, Collective) else op.id
 
 
-def _feeds(op: Operation, name: str) -> bool:
-    return isinstance(op, Collective) and op.feeds == name
+def _hides_behind(op: Operation) -> tuple[OpId, ...]:
+    return op.hides_behind if isinstance(op, Collective) else ()
+
+
+def _split_with(op: Operation) -> OpId | None:
+    return op.split_with if isinstance(op, Collective) else None
 
 
 def _laid_out(pieces: Sequence[_Piece], start: float) -> tuple[list[Event], float]:
@@ -214,9 +225,9 @@ def _hidden(
     It lies next to the exposed part: at the end of what comes before that, at the start of what
     comes after.
     """
-    op = piece.op
-    names = _beside_names(op) or ((op.feeds,) if isinstance(op, Collective) else ())
-    hosts = [index for name in names if (index := _nearest(name, number, pieces)) is not None]
+    split_with = _split_with(piece.op)
+    hiding = _hides_behind(piece.op) or ((split_with,) if split_with else ())
+    hosts = [index for own in hiding if (index := _nearest(own, number, pieces)) is not None]
     hosts.sort(key=lambda index: abs(index - number))
     left = piece.hidden_s
     for place, index in enumerate(hosts):
@@ -232,8 +243,8 @@ def _hidden(
             return
 
 
-def _nearest(name: str, number: int, pieces: Sequence[_Piece]) -> int | None:
-    where = [index for index, each in enumerate(pieces) if each.op.name == name]
+def _nearest(own: OpId, number: int, pieces: Sequence[_Piece]) -> int | None:
+    where = [index for index, piece in enumerate(pieces) if _id(piece.op) == own]
     return min(where, key=lambda index: abs(index - number), default=None)
 
 

@@ -32,6 +32,7 @@ from shardcost.program.operations import (
     Gemm,
     Operation,
     Operations,
+    OpId,
     Passes,
 )
 from shardcost.schedule.overlap import beside, chunked, ring_attention
@@ -567,10 +568,10 @@ def _pass_time(rows: Sequence[Row]) -> PassTime:
 
 
 class _Overlaps(NamedTuple):
-    """Seconds of a piece's operations by name, alone and with a collective's kernel beside them."""
+    """Seconds of a piece's operations by id, alone and with a collective's kernel beside them."""
 
-    alone_s: Mapping[str, Any]
-    slowed_s: Mapping[str, Any]
+    alone_s: Mapping[OpId, Any]
+    slowed_s: Mapping[OpId, Any]
 
 
 def _overlaps(
@@ -579,32 +580,40 @@ def _overlaps(
     collectives = [op for op in every if isinstance(op, Collective)]
     if not collectives:
         return _Overlaps({}, {})
-    alone_s = {op.name: op.count * each for op, each in zip(every, seconds, strict=True)}
+    alone_s = _by_id(every, seconds)
     if software.tp_overlap == "none":
         return _Overlaps(alone_s, {})
     gemms = tuple(op for op in every if isinstance(op, Gemm))
     slowed = prices.of(gemms, sms_taken=software.overlap_sms)
-    return _Overlaps(
-        alone_s, {op.name: op.count * each for op, each in zip(gemms, slowed, strict=True)}
-    )
+    return _Overlaps(alone_s, _by_id(gemms, slowed))
+
+
+def _by_id(operations: Operations, seconds: list[Any]) -> dict[OpId, Any]:
+    """Return the seconds of the operations that collectives may refer to."""
+    return {
+        op.id: op.count * each_s
+        for op, each_s in zip(operations, seconds, strict=True)
+        if not isinstance(op, Collective) and op.id is not None
+    }
 
 
 def _exposed(op: Collective, each_s: Any, software: Software, gemms: _Overlaps) -> Any:
     """Return how much longer a pass takes for a collective: never more than it does alone."""
     whole = op.count * each_s
-    if op.collective == "send_recv":
+    if op.is_ring_attention:
         steps = op.count + 1
-        attention = gemms.alone_s.get(op.beside[0], 0.0)
+        attention = gemms.alone_s.get(op.hides_behind[0], 0.0)
         return ring_attention(attention / steps, each_s, steps) - attention
     if op.group != "tp" or not gemms.slowed_s:
         return whole
-    if op.beside:
-        alone = sum(gemms.alone_s[name] for name in op.beside)
-        slowed = sum(gemms.slowed_s[name] for name in op.beside)
+    if op.hides_behind:
+        alone = sum(gemms.alone_s[own] for own in op.hides_behind)
+        slowed = sum(gemms.slowed_s[own] for own in op.hides_behind)
         return smallest(whole, beside(alone, whole, slowed) - alone)
-    if software.tp_overlap == "chunked" and op.feeds in gemms.slowed_s:
+    own = op.split_with
+    if software.tp_overlap == "chunked" and own is not None and own in gemms.slowed_s:
         chunks = software.overlap_chunks
-        alone, slowed = (table[op.feeds] for table in gemms)
+        alone, slowed = gemms.alone_s[own], gemms.slowed_s[own]
         together = chunked(alone / chunks, whole / chunks, chunks, slowed / chunks)
         return smallest(whole, together - alone)
     return whole

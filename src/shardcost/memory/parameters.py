@@ -29,9 +29,9 @@ class Parameters(NamedTuple):
     """Weights by the group of ranks that hold a copy of them."""
 
     dense: Any
-    """Footprint by all ranks along `dp` and `cp`."""
+    """On all ranks along `dp` and `cp`."""
     experts: Any
-    """Footprint by those of them that have the same experts."""
+    """On those of them that have the same experts."""
 
     @property
     def total(self) -> Any:

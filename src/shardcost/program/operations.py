@@ -133,10 +133,6 @@ class Collective(NamedTuple):
     count: Any = 1
     stride: Any = 1
     """From one rank to the next, in ranks of the group: more where a part of it takes part."""
-    beside: tuple[str, ...] = ()
-    """The names of `hides_behind`."""
-    feeds: str = ""
-    """The name of `split_with`."""
     hides_behind: tuple[OpId, ...] = ()
     """Operations that do not wait for it and that it may hide behind."""
     split_with: OpId | None = None
@@ -166,12 +162,7 @@ class Collective(NamedTuple):
 
     def linked(self, hides_behind: tuple[OpId, ...], split_with: OpId | None = None) -> Collective:
         """Return it with the operations that it may hide behind, and the one it is split with."""
-        return self._replace(
-            beside=tuple(own.name for own in hides_behind),
-            feeds="" if split_with is None else split_with.name,
-            hides_behind=hides_behind,
-            split_with=split_with,
-        )
+        return self._replace(hides_behind=hides_behind, split_with=split_with)
 
 
 Operation: TypeAlias = Gemm | AttentionCore | Elementwise | Collective

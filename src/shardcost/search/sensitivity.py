@@ -134,7 +134,7 @@ class _Links:
     def _how(self, op: Any, seconds: Any) -> Any:
         if not isinstance(op, Collective) or op.ranks == 1:
             return seconds
-        alike = op._replace(name="", count=1, beside=(), feeds="", hides_behind=(), split_with=None)
+        alike = op._replace(name="", count=1, hides_behind=(), split_with=None)
         return self._seconds(alike)
 
     def _collective_s(self, op: Collective) -> Any:
