@@ -29,7 +29,7 @@ from shardcost.errors import (
 )
 from shardcost.search import engines
 from shardcost.search.engines import engine_of
-from shardcost.search.request import fingerprint, package_digest, request_of
+from shardcost.search.fingerprint import fingerprint, package_digest, request_of
 from shardcost.search.run import questions_of
 from shardcost.search.space import CHOICES, Space
 from shardcost.search.store import Store, part_of_summary, summary_of

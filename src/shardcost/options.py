@@ -228,136 +228,86 @@ GPUS: Final = Option(
 MACHINE: Final = (MODEL, ON, NETWORK, GPUS, SOFTWARE)
 
 _CHOSEN: Final = (
-    Option(
-        "tp", "whole", "Tensor", "tensor parallelism: GPUs that share each layer's matrices",
-        _LAYOUT, axis="degree", place="slider",
-    ),
-    Option(
-        "cp", "whole", "Context", "context parallelism: GPUs that share each sequence",
-        _LAYOUT, axis="degree", place="slider",
-    ),
-    Option(
-        "pp", "whole", "Pipeline", "pipeline parallelism: stages of consecutive layers",
-        _LAYOUT, axis="degree", place="slider",
-    ),
-    Option(
-        "dp", "whole", "Data", "data parallelism: replicas that divide the batch",
-        _LAYOUT, otherwise="what --gpus leaves, or 1", axis="degree", place="slider",
-    ),
-    Option(
-        "ep", "whole", "Expert",
-        "expert parallelism: GPUs, among those above, over which experts are spread",
-        _LAYOUT, axis="degree", place="slider",
-    ),
-    Option(
-        "micro_batch", "whole", "Micro-batch", "sequences that a replica works on at a time",
-        _LAYOUT, phases=_TRAIN, axis="size", said="micro-batch {}", place="slider",
-    ),
-    Option(
-        "virtual_stages", "whole", "Virtual stages",
-        "virtual stages per pipeline rank (VP), with --schedule interleaved",
-        _LAYOUT, phases=_TRAIN, axis="size", place="slider",
-    ),
-    Option(
-        "scheme", "word", "TP scheme", "how TP partitions a GEMM",
-        _LAYOUT, axis="fixed", said="{} TP scheme", place="more",
-    ),
-    Option(
-        "context_scheme", "word", "CP method", "how CP exchanges keys and values",
-        _LAYOUT, axis="choice", free_in=("train", "prefill"), said="CP by {}", place="more",
-    ),
-    Option(
-        "order", "word", "Rank order (fastest first)",
-        "rank order: which groups are nearest neighbours, fastest links first",
-        _LAYOUT, axis="fixed", said="rank order {}", place="more",
-    ),
-    Option(
-        "sequence_parallel", "flag", "Sequence parallel",
-        "split activations between tensor-parallel GEMMs along the sequence",
-        _LAYOUT, axis="choice", free_in=("train", "prefill"), said="sequence parallel",
-        place="main",
-    ),
+    Option("tp", "whole", "Tensor", "tensor parallelism: GPUs that share each layer's matrices",
+           _LAYOUT, axis="degree", place="slider"),
+    Option("cp", "whole", "Context", "context parallelism: GPUs that share each sequence",
+           _LAYOUT, axis="degree", place="slider"),
+    Option("pp", "whole", "Pipeline", "pipeline parallelism: stages of consecutive layers",
+           _LAYOUT, axis="degree", place="slider"),
+    Option("dp", "whole", "Data", "data parallelism: replicas that divide the batch",
+           _LAYOUT, otherwise="what --gpus leaves, or 1", axis="degree", place="slider"),
+    Option("ep", "whole", "Expert",
+           "expert parallelism: GPUs, among those above, over which experts are spread",
+           _LAYOUT, axis="degree", place="slider"),
+    Option("micro_batch", "whole", "Micro-batch", "sequences that a replica works on at a time",
+           _LAYOUT, phases=_TRAIN, axis="size", said="micro-batch {}", place="slider"),
+    Option("virtual_stages", "whole", "Virtual stages",
+           "virtual stages per pipeline rank (VP), with --schedule interleaved",
+           _LAYOUT, phases=_TRAIN, axis="size", place="slider"),
+    Option("scheme", "word", "TP scheme", "how TP partitions a GEMM",
+           _LAYOUT, axis="fixed", said="{} TP scheme", place="more"),
+    Option("context_scheme", "word", "CP method", "how CP exchanges keys and values",
+           _LAYOUT, axis="choice", free_in=("train", "prefill"), said="CP by {}", place="more"),
+    Option("order", "word", "Rank order (fastest first)",
+           "rank order: which groups are nearest neighbours, fastest links first",
+           _LAYOUT, axis="fixed", said="rank order {}", place="more"),
+    Option("sequence_parallel", "flag", "Sequence parallel",
+           "split activations between tensor-parallel GEMMs along the sequence",
+           _LAYOUT, axis="choice", free_in=("train", "prefill"), said="sequence parallel",
+           place="main"),
     Option(
         "shard_degree", "whole", "ZeRO group size", "ranks that share what ZeRO shards, as in HSDP",
         _LAYOUT, phases=_TRAIN, otherwise="all of dp x cp", axis="fixed",
         said="ZeRO over {} ranks", place="more",
     ),
-    Option(
-        "recompute", "word", "Recompute", "activations computed again in the backward pass",
-        _LAYOUT, phases=_TRAIN, axis="choice", said="{} recompute", place="main",
-    ),
-    Option(
-        "tp_overlap", "word", "TP overlap", "what hides tensor-parallel communication",
-        (Software,), axis="fixed",
-    ),
+    Option("recompute", "word", "Recompute", "activations computed again in the backward pass",
+           _LAYOUT, phases=_TRAIN, axis="choice", said="{} recompute", place="main"),
+    Option("tp_overlap", "word", "TP overlap", "what hides tensor-parallel communication",
+           (Software,), axis="fixed"),
     Option(
         "zero", "whole", "ZeRO",
         "ZeRO stage: dp shards optimizer states (1), gradients (2) and weights (3) as well",
         _LAYOUT, phases=_TRAIN, allowed=(0, 1, 2, 3), axis="choice", said="ZeRO {}", place="slider",
     ),
-    Option(
-        "dp_overlap", "flag", "DP overlap", "hide data-parallel communication",
-        (Software,), phases=_TRAIN, axis="fixed",
-    ),
-    Option(
-        "schedule", "word", "Schedule", "pipeline schedule",
-        _LAYOUT, phases=_TRAIN, axis="choice", said="{} schedule", place="main",
-    ),
-    Option(
-        "imbalance", "number", "Expert imbalance",
-        "tokens of the fullest expert-parallel rank over the mean of the ranks, at least 1",
-        _LAYOUT, said="imbalance {:g}", place="more",
-    ),
+    Option("dp_overlap", "flag", "DP overlap", "hide data-parallel communication",
+           (Software,), phases=_TRAIN, axis="fixed"),
+    Option("schedule", "word", "Schedule", "pipeline schedule",
+           _LAYOUT, phases=_TRAIN, axis="choice", said="{} schedule", place="main"),
+    Option("imbalance", "number", "Expert imbalance",
+           "tokens of the fullest expert-parallel rank over the mean of the ranks, at least 1",
+           _LAYOUT, said="imbalance {:g}", place="more"),
 )  # fmt: skip
 LAYOUT: Final = tuple(option for option in _CHOSEN if Layout in option.nouns)
 """How the model is divided: the fields of `Layout`."""
 
 WORKLOAD: Final = (
-    Option(
-        "batch", "whole", "Batch",
-        "sequences over all replicas: of a training step, or served at once",
-        (Train, Prefill, Decode), renamed={Train: "global_batch"}, place="main",
-        several="; or several, like 1..512, with --prefill and --decode", axis="size",
-        start={"train": 64, "prefill": 1, "decode": 64}, example="64 or 1..512",
-    ),
-    Option(
-        "sequence_length", "whole", "Sequence length", "tokens per sequence",
-        (Train,), place="main", start={"train": 4096},
-    ),
-    Option(
-        "prompt_tokens", "whole", "Prompt tokens", "new tokens per sequence",
-        (Prefill,), place="main", start={"prefill": 4096},
-    ),
-    Option(
-        "context_tokens", "whole", "Context tokens",
-        "tokens per sequence in the KV cache when the step begins",
-        (Decode,), place="main", start={"decode": 4096},
-    ),
+    Option("batch", "whole", "Batch",
+           "sequences over all replicas: of a training step, or served at once",
+           (Train, Prefill, Decode), renamed={Train: "global_batch"}, place="main",
+           several="; or several, like 1..512, with --prefill and --decode", axis="size",
+           start={"train": 64, "prefill": 1, "decode": 64}, example="64 or 1..512"),
+    Option("sequence_length", "whole", "Sequence length", "tokens per sequence",
+           (Train,), place="main", start={"train": 4096}),
+    Option("prompt_tokens", "whole", "Prompt tokens", "new tokens per sequence",
+           (Prefill,), place="main", start={"prefill": 4096}),
+    Option("context_tokens", "whole", "Context tokens",
+           "tokens per sequence in the KV cache when the step begins",
+           (Decode,), place="main", start={"decode": 4096}),
     Option(
         "cached_tokens", "whole", "Cached tokens", "tokens per sequence already in the KV cache",
         (Prefill,), place="more",
     ),
-    Option(
-        "new_tokens", "whole", "New tokens per step", "tokens per sequence and step",
-        (Decode,), place="more",
-    ),
-    Option(
-        "document_tokens", "whole", "Mean document length",
-        "mean length of the documents packed into a sequence",
-        (Train,), place="more",
-    ),
-    Option(
-        "dtype", "word", "Weights and matmul dtype", "number format of weights and GEMMs",
-        (Train, Prefill, Decode), place="more",
-    ),
-    Option(
-        "cache_dtype", "word", "KV-cache dtype", "number format of the KV cache",
-        _SERVE, place="more",
-    ),
-    Option(
-        "gradient_dtype", "word", "Gradient dtype", "number format of gradients",
-        (Train,), place="more",
-    ),
+    Option("new_tokens", "whole", "New tokens per step", "tokens per sequence and step",
+           (Decode,), place="more"),
+    Option("document_tokens", "whole", "Mean document length",
+           "mean length of the documents packed into a sequence",
+           (Train,), place="more"),
+    Option("dtype", "word", "Weights and matmul dtype", "number format of weights and GEMMs",
+           (Train, Prefill, Decode), place="more"),
+    Option("cache_dtype", "word", "KV-cache dtype", "number format of the KV cache",
+           _SERVE, place="more"),
+    Option("gradient_dtype", "word", "Gradient dtype", "number format of gradients",
+           (Train,), place="more"),
     Option("optimizer", "word", "Optimizer", "optimizer", (Train,), place="more"),
     Option(
         "adapters", "flag", "Low-rank adapters only (LoRA)", "train low-rank adapters (LoRA) only",
@@ -367,33 +317,21 @@ WORKLOAD: Final = (
 """What is computed: the fields of `Train`, `Prefill` and `Decode`."""
 
 LIMITS: Final = (
-    Option(
-        "max_time", "time", "Step at most", "the longest step, like 20s", limit="max_time_s",
-        example="no limit, or 20s",
-    ),
-    Option(
-        "max_ttft", "time", "TTFT at most", "the longest time to the first token, like 500ms",
-        phases=("prefill", "decode"), limit="max_ttft_s", example="no limit, or 500ms",
-    ),
-    Option(
-        "max_tpot", "time", "TPOT at most", "the longest time per output token, like 50ms",
-        phases=("decode",), limit="max_tpot_s", example="no limit, or 50ms",
-    ),
-    Option(
-        "min_tokens_per_user", "number", "Tokens/s/user at least",
-        "the fewest tokens per second of a user",
-        phases=("decode",), limit="min_tokens_per_s_per_user", example="no limit, or 30",
-    ),
-    Option(
-        "min_tokens_per_s", "number", "Tokens/s in all at least",
-        "the fewest tokens per second of all GPUs together",
-        limit="min_tokens_per_s", example="no limit",
-    ),
-    Option(
-        "headroom", "share", "Memory to leave free",
-        "share of the memory to leave free, like 10% or 0.1", otherwise="0",
-        limit="memory_headroom", example="none, or 10%",
-    ),
+    Option("max_time", "time", "Step at most", "the longest step, like 20s", limit="max_time_s",
+           example="no limit, or 20s"),
+    Option("max_ttft", "time", "TTFT at most", "the longest time to the first token, like 500ms",
+           phases=("prefill", "decode"), limit="max_ttft_s", example="no limit, or 500ms"),
+    Option("max_tpot", "time", "TPOT at most", "the longest time per output token, like 50ms",
+           phases=("decode",), limit="max_tpot_s", example="no limit, or 50ms"),
+    Option("min_tokens_per_user", "number", "Tokens/s/user at least",
+           "the fewest tokens per second of a user",
+           phases=("decode",), limit="min_tokens_per_s_per_user", example="no limit, or 30"),
+    Option("min_tokens_per_s", "number", "Tokens/s in all at least",
+           "the fewest tokens per second of all GPUs together",
+           limit="min_tokens_per_s", example="no limit"),
+    Option("headroom", "share", "Memory to leave free",
+           "share of the memory to leave free, like 10% or 0.1", otherwise="0",
+           limit="memory_headroom", example="none, or 10%"),
 )  # fmt: skip
 """What a layout of a search must keep."""
 OBJECTIVE: Final = Option("objective", "name", "Optimise", "what to optimise", preset="time")
@@ -416,20 +354,14 @@ COLLECTIVE: Final = (
     SIZE,
     SWEEP,
     Option("gpus", "whole", "GPUs", "GPUs that take part"),
-    Option(
-        "nodes", "whole", "Nodes", "nodes that share the GPUs evenly",
-        otherwise="as few as hold them",
-    ),
-    Option(
-        "library", "name", "Library",
-        "nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14), or"
-        " nccl-tuner: NCCL's own estimate", otherwise="the GPU vendor's: nccl, rccl or oneccl",
-    ),
-    Option(
-        "mode", "word", "Launch",
-        "launch of calls, recorded as a CUDA graph or one by one by the host",
-        preset="graph", allowed=("graph", "eager"),
-    ),
+    Option("nodes", "whole", "Nodes", "nodes that share the GPUs evenly",
+           otherwise="as few as hold them"),
+    Option("library", "name", "Library",
+           "nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14), or"
+           " nccl-tuner: NCCL's own estimate", otherwise="the GPU vendor's: nccl, rccl or oneccl"),
+    Option("mode", "word", "Launch",
+           "launch of calls, recorded as a CUDA graph or one by one by the host",
+           preset="graph", allowed=("graph", "eager")),
 )  # fmt: skip
 """One collective."""
 

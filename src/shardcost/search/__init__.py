@@ -9,7 +9,7 @@
 
 `grid` lays a block's cells out as arrays, `rules` says which are left out and why, `objectives`
 what makes one better than another. `engines` says where tasks run (this process, several, Ray),
-`store` keeps what they find on disk as a `table`, under the fingerprint of a `request`. `answers`
+`store` keeps what they find on disk as a `table`, under its `fingerprint`. `answers`
 has what one asks next (why the second lost, what more of a resource would bring, how steady the
 order is, what to relax), `plan` a search together with its answers.
 """

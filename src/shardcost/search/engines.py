@@ -28,8 +28,8 @@ from shardcost.errors import (
     UnknownNameError,
 )
 from shardcost.scalars import whole_number
+from shardcost.search.fingerprint import package_digest
 from shardcost.search.question import Question
-from shardcost.search.request import package_digest
 from shardcost.search.tasks import Answer, Task, Tick, Want, answered
 
 Questions = tuple[Question, ...]

@@ -28,9 +28,9 @@ import numpy as np
 
 from shardcost.errors import BadTypeError, BadValueError, FormatError, Reason
 from shardcost.files import write_whole
+from shardcost.search.fingerprint import differences, fingerprint, request_of
 from shardcost.search.parts import Columns, Part
 from shardcost.search.question import Question
-from shardcost.search.request import differences, fingerprint, request_of
 from shardcost.search.table import frame_of, needs_polars
 from shardcost.search.tasks import Answer, Task, Want
 
