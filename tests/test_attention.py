@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from hypothesis import strategies as st
 
 from lab import refit_attention
 from shardcost import catalog
-from shardcost.cluster import Cluster, Device
+from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.formats.tables import Table, read_table
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
-from shardcost.machine.kernels import section_of
+from shardcost.machine.kernels import Fit, KernelConstants, Section, kernels_of
 from shardcost.validate.validation import stats, validate
 
 SYSTEMS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm")
@@ -27,46 +28,46 @@ SIZES = st.integers(1, 64)
 TOKENS = st.integers(1, 20_000)
 
 
-def device_of(name: str) -> Device:
-    return Cluster.named(name).device
+def kernels_on(system: str) -> KernelConstants:
+    return kernels_of(Cluster.named(system).device)
 
 
-def tables_of(system: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    device = device_of(system)
-    prefill = section_of("attention", device, "prefill").constants
-    return prefill, section_of("attention", device, "decode").constants
+def constants_of(system: str, section: str) -> Mapping[str, Any]:
+    return kernels_on(system).section("attention", section).constants
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_long_prefill_reaches_the_share_of_the_peak(system: str) -> None:
-    device = device_of(system)
+    kernels = kernels_on(system)
     heads, tokens = 8192, 32768
-    time_s = prefill_time_s(device, "bf16", 1, tokens, tokens, heads, heads // 8, 128)
-    rate = 2 * heads * tokens**2 * 128 / time_s / device.peak("bf16")
-    assert rate == pytest.approx(tables_of(system)[0]["peak_share"], rel=0.06)
+    time_s = prefill_time_s(kernels, "bf16", 1, tokens, tokens, heads, heads // 8, 128)
+    rate = 2 * heads * tokens**2 * 128 / time_s / kernels.device.peak("bf16")
+    assert rate == pytest.approx(constants_of(system, "prefill")["peak_share"], rel=0.06)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_long_decode_reaches_the_share_of_the_bandwidth(system: str) -> None:
-    device = device_of(system)
-    time_s = decode_time_s(device, "bf16", 128, 131072, 64, 8, 128)
-    rate = 128 * 131072 * 8 * 2 * 128 * 2 / time_s / device.memory_bytes_per_s
-    assert rate == pytest.approx(tables_of(system)[1]["grouped"]["memory_share"], rel=0.02)
+    kernels = kernels_on(system)
+    time_s = decode_time_s(kernels, "bf16", 128, 131072, 64, 8, 128)
+    rate = 128 * 131072 * 8 * 2 * 128 * 2 / time_s / kernels.device.memory_bytes_per_s
+    assert rate == pytest.approx(
+        constants_of(system, "decode")["grouped"]["memory_share"], rel=0.02
+    )
 
 
 @pytest.mark.parametrize("system", [*SYSTEMS, "mi300x", "v100_dgx2", "l40s"])
 def test_tiny_calls_take_the_latency_of_a_launch(system: str) -> None:
-    device = device_of(system)
+    kernels = kernels_on(system)
     for time_s in (
-        prefill_time_s(device, "fp16", 1, 1, 1, 1, 1, 128),
-        decode_time_s(device, "fp16", 1, 1, 1, 1, 128),
+        prefill_time_s(kernels, "fp16", 1, 1, 1, 1, 1, 128),
+        decode_time_s(kernels, "fp16", 1, 1, 1, 1, 128),
     ):
         assert 3e-6 < time_s < 30e-6
 
 
 def test_pairs_of_a_causal_triangle_are_counted_by_tiles() -> None:
     """One head of four tiles: 1 + 2 + 3 + 4 of them, all else being free."""
-    device = device_of("h100_sxm")
+    kernels = kernels_on("h100_sxm")
     table = {
         "tile_queries": 128,
         "tile_keys": 128,
@@ -80,68 +81,68 @@ def test_pairs_of_a_causal_triangle_are_counted_by_tiles() -> None:
         "kv_weight": 1.0,
         "overlap_power": 1.0,
     }
-    tile_s = 4 * 128**3 / device.peak("bf16")
-    one = prefill_time_s(device, "bf16", 1, 512, 512, 1, 1, 128, constants=table)
+    section = Section("by_hand", "prefill", table, Fit("by hand", 1, 1.0, 1.0), None)
+    kernels = replace(kernels, sections={("attention", "prefill"): section})
+    tile_s = 4 * 128**3 / kernels.device.peak("bf16")
+    one = prefill_time_s(kernels, "bf16", 1, 512, 512, 1, 1, 128)
     assert one == pytest.approx(10 * tile_s, rel=1e-6)
-    after = prefill_time_s(device, "bf16", 1, 512, 1536, 1, 1, 128, constants=table)
+    after = prefill_time_s(kernels, "bf16", 1, 512, 1536, 1, 1, 128)
     assert after == pytest.approx((10 + 4 * 8) * tile_s, rel=1e-6)
-    both_ways = prefill_time_s(
-        device, "bf16", 1, 512, 512, 1, 1, 128, causal=False, constants=table
-    )
+    both_ways = prefill_time_s(kernels, "bf16", 1, 512, 512, 1, 1, 128, causal=False)
     assert both_ways == pytest.approx(16 * tile_s, rel=1e-6)
-    fp8 = prefill_time_s(device, "fp8", 1, 512, 512, 1, 1, 128, constants=table)
+    fp8 = prefill_time_s(kernels, "fp8", 1, 512, 512, 1, 1, 128)
     assert fp8 == pytest.approx(5 * tile_s, rel=1e-3)
 
 
 def test_a_window_as_long_as_the_context_hides_nothing() -> None:
-    device = device_of("h100_sxm")
-    whole = prefill_time_s(device, "bf16", 1, 8192, 8192, 32, 8, 128)
-    wide = prefill_time_s(device, "bf16", 1, 8192, 8192, 32, 8, 128, window_tokens=8192)
+    kernels = kernels_on("h100_sxm")
+    whole = prefill_time_s(kernels, "bf16", 1, 8192, 8192, 32, 8, 128)
+    wide = prefill_time_s(kernels, "bf16", 1, 8192, 8192, 32, 8, 128, window_tokens=8192)
     assert wide == pytest.approx(whole)
-    narrow = prefill_time_s(device, "bf16", 1, 65536, 65536, 32, 8, 128, window_tokens=1024)
-    linear = prefill_time_s(device, "bf16", 1, 32768, 32768, 32, 8, 128, window_tokens=1024)
+    narrow = prefill_time_s(kernels, "bf16", 1, 65536, 65536, 32, 8, 128, window_tokens=1024)
+    linear = prefill_time_s(kernels, "bf16", 1, 32768, 32768, 32, 8, 128, window_tokens=1024)
     assert narrow == pytest.approx(2 * linear, rel=0.05)
-    cut = decode_time_s(device, "bf16", 16, 65536, 32, 8, 128, window_tokens=4096)
-    assert cut == pytest.approx(decode_time_s(device, "bf16", 16, 4096, 32, 8, 128))
+    cut = decode_time_s(kernels, "bf16", 16, 65536, 32, 8, 128, window_tokens=4096)
+    assert cut == pytest.approx(decode_time_s(kernels, "bf16", 16, 4096, 32, 8, 128))
 
 
 def test_small_heads_run_at_a_lower_share_of_the_peak() -> None:
-    device = device_of("h100_sxm")
-    times = [prefill_time_s(device, "bf16", 8, 8192, 8192, 32, 8, dim) for dim in (64, 128, 256)]
+    kernels = kernels_on("h100_sxm")
+    times = [prefill_time_s(kernels, "bf16", 8, 8192, 8192, 32, 8, dim) for dim in (64, 128, 256)]
     rates = np.array([64, 128, 256]) / np.array(times)
     assert rates[0] < rates[1] < rates[2]
     assert 0.7 < rates[0] / rates[1] < 0.9
 
 
 def test_gradients_take_about_two_and_a_half_times_as_long() -> None:
-    device = device_of("h200_sxm")
-    shape = (device, "bf16", 1, 8192, 8192, 32, 8, 128)
+    kernels = kernels_on("h200_sxm")
+    shape = (kernels, "bf16", 1, 8192, 8192, 32, 8, 128)
     ratio = prefill_time_s(*shape, backward=True) / prefill_time_s(*shape)
     assert 2.4 < ratio < 3
 
 
 def test_a_narrow_cache_is_read_faster_by_the_grouped_kernel() -> None:
-    device = device_of("h100_sxm")
-    wide = decode_time_s(device, "bf16", 64, 32768, 32, 8, 128)
-    narrow = decode_time_s(device, "fp8", 64, 32768, 32, 8, 128)
+    kernels = kernels_on("h100_sxm")
+    wide = decode_time_s(kernels, "bf16", 64, 32768, 32, 8, 128)
+    narrow = decode_time_s(kernels, "fp8", 64, 32768, 32, 8, 128)
     assert 0.45 < narrow / wide < 0.6
 
 
 def test_a_warm_cache_is_faster_where_it_fits() -> None:
-    device = device_of("b200_sxm")
-    small, large = (device, "bf16", 4, 4096, 32, 8, 128), (device, "bf16", 64, 65536, 32, 8, 128)
+    kernels = kernels_on("b200_sxm")
+    small, large = (kernels, "bf16", 4, 4096, 32, 8, 128), (kernels, "bf16", 64, 65536, 32, 8, 128)
     assert decode_time_s(*small, cache_is_warm=True) < 0.9 * decode_time_s(*small)
     assert decode_time_s(*large, cache_is_warm=True) == decode_time_s(*large)
 
 
 def test_latent_attention_reads_its_cache_once() -> None:
     """576 elements of one head for 128 query heads: bound by memory, then by the products."""
-    device = device_of("h200_sxm")
-    time_s = decode_time_s(device, "bf16", 32, 16384, 16, 1, 576, value_dim=512)
-    floor_s = 32 * 16384 * 576 * 2 / device.memory_bytes_per_s
+    kernels = kernels_on("h200_sxm")
+    time_s = decode_time_s(kernels, "bf16", 32, 16384, 16, 1, 576, value_dim=512)
+    floor_s = 32 * 16384 * 576 * 2 / kernels.device.memory_bytes_per_s
     assert floor_s < time_s < 2 * floor_s
-    whole = decode_time_s(device, "bf16", 32, 16384, 128, 1, 576, value_dim=512)
-    products_s = 2 * 32 * 16384 * 128 * (576 + 512) / device.peak("bf16")
+    whole = decode_time_s(kernels, "bf16", 32, 16384, 128, 1, 576, value_dim=512)
+    products_s = 2 * 32 * 16384 * 128 * (576 + 512) / kernels.device.peak("bf16")
     assert products_s < whole < 3 * products_s
 
 
@@ -150,44 +151,44 @@ def test_latent_attention_reads_its_cache_once() -> None:
 def test_more_work_takes_no_less_time(
     system: str, batch: int, tokens: int, kv_heads: int, group: int
 ) -> None:
-    device = device_of(system)
+    kernels = kernels_on(system)
     heads = kv_heads * group
 
     def prefill(batch: int, tokens: int) -> Any:
-        return prefill_time_s(device, "bf16", batch, tokens, tokens, heads, kv_heads, 128)
+        return prefill_time_s(kernels, "bf16", batch, tokens, tokens, heads, kv_heads, 128)
 
     assert prefill(batch, tokens) <= prefill(batch + 1, tokens)
     assert prefill(batch, tokens) <= prefill(batch, tokens + 1)
-    floor_s = 2 * batch * heads * tokens**2 * 128 / device.peak("bf16")
+    floor_s = 2 * batch * heads * tokens**2 * 128 / kernels.device.peak("bf16")
     assert prefill(batch, tokens) > floor_s
-    decode = decode_time_s(device, "bf16", batch, tokens, heads, kv_heads, 128)
+    decode = decode_time_s(kernels, "bf16", batch, tokens, heads, kv_heads, 128)
     cache_bytes = 2 * batch * tokens * kv_heads * 128 * 2
-    assert decode > cache_bytes / device.memory_bytes_per_s
+    assert decode > cache_bytes / kernels.device.memory_bytes_per_s
     # Right where the kernel changes, a little more work may take a little less time.
-    more = decode_time_s(device, "bf16", 64 * batch, 4 * tokens, heads, kv_heads, 128)
+    more = decode_time_s(kernels, "bf16", 64 * batch, 4 * tokens, heads, kv_heads, 128)
     assert decode < more
 
 
 def test_arrays_are_the_numbers_of_each_cell() -> None:
-    device = device_of("h100_sxm")
+    kernels = kernels_on("h100_sxm")
     batch = np.array([[1], [64]])
     tokens = np.array([1, 100, 4096])
-    prefill = np.asarray(prefill_time_s(device, "bf16", batch, tokens, tokens, 32, 8, 128))
-    decode = np.asarray(decode_time_s(device, "bf16", batch, tokens, 32, 8, 128))
+    prefill = np.asarray(prefill_time_s(kernels, "bf16", batch, tokens, tokens, 32, 8, 128))
+    decode = np.asarray(decode_time_s(kernels, "bf16", batch, tokens, 32, 8, 128))
     assert prefill.shape == decode.shape == (2, 3)
     for (i, j), value in np.ndenumerate(prefill):
         shape = int(batch[i, 0]), int(tokens[j])
-        one = prefill_time_s(device, "bf16", shape[0], shape[1], shape[1], 32, 8, 128)
+        one = prefill_time_s(kernels, "bf16", shape[0], shape[1], shape[1], 32, 8, 128)
         assert isinstance(one, float)
         assert value == pytest.approx(one)
-        assert decode[i, j] == pytest.approx(decode_time_s(device, "bf16", *shape, 32, 8, 128))
+        assert decode[i, j] == pytest.approx(decode_time_s(kernels, "bf16", *shape, 32, 8, 128))
 
 
 def test_kernels_by_group_and_fill() -> None:
     """Without groups, with groups too large, or with few blocks, every query head has its block."""
-    device = device_of("h100_sxm")
-    grouped = decode_time_s(device, "bf16", 256, 64, 64, 2, 128)
-    ungrouped = decode_time_s(device, "bf16", 256, 64, 64, 1, 128)
+    kernels = kernels_on("h100_sxm")
+    grouped = decode_time_s(kernels, "bf16", 256, 64, 64, 2, 128)
+    ungrouped = decode_time_s(kernels, "bf16", 256, 64, 64, 1, 128)
     assert ungrouped > 2 * grouped
 
 
@@ -202,25 +203,25 @@ def test_kernels_by_group_and_fill() -> None:
 )
 def test_bad_shapes(shape: tuple[int, int, int, int, int, int], name: str) -> None:
     with pytest.raises(BadValueError, match=name):
-        prefill_time_s(device_of("h100_sxm"), "bf16", *shape)
+        prefill_time_s(kernels_on("h100_sxm"), "bf16", *shape)
 
 
 def test_unknown_number_format() -> None:
     with pytest.raises(UnknownNameError, match="fp8"):
-        prefill_time_s(device_of("a100_sxm"), "fp8", 1, 8, 8, 8, 8, 128)
+        prefill_time_s(kernels_on("a100_sxm"), "fp8", 1, 8, 8, 8, 8, 128)
     with pytest.raises(ShardcostError):
-        decode_time_s(device_of("a100_sxm"), "bf17", 1, 8, 8, 8, 128)
+        decode_time_s(kernels_on("a100_sxm"), "bf17", 1, 8, 8, 8, 128)
 
 
 def test_every_file_is_of_a_cluster_and_states_its_fit() -> None:
     for name, content in catalog.contents("attention"):
-        device = device_of(name)
+        kernels = kernels_on(name)
         for section in content.keys() - {"system"}:
-            found = section_of("attention", device, section)
+            found = kernels.section("attention", section)
             assert found.system == name
             assert found.inherited_from is None
             assert found.fit.rows > 0
-    assert section_of("attention", device_of("h200_sxm"), "prefill").inherited_from == "h100_sxm"
+    assert kernels_on("h200_sxm").section("attention", "prefill").inherited_from == "h100_sxm"
 
 
 HEAD = "dataset,gpu,phase,batch,query_tokens,context_tokens,heads,kv_heads,head_dim,time_us\n"
@@ -254,11 +255,11 @@ def test_rows_that_cannot_be_predicted_say_why(tmp_path: Path) -> None:
 def test_constants_are_found_again(tmp_path: Path) -> None:
     """A table that the model itself wrote is fitted without error."""
     rows = []
-    device = device_of("h100_sxm")
+    kernels = kernels_on("h100_sxm")
     for batch in (1, 8, 64):
         for tokens in (16, 128, 512, 2048, 8192):
             for heads in (8, 32):
-                time_s = prefill_time_s(device, "bf16", batch, tokens, tokens, heads, 8, 128)
+                time_s = prefill_time_s(kernels, "bf16", batch, tokens, tokens, heads, 8, 128)
                 shape = f"{batch},{tokens},{tokens},{heads},8,128"
                 rows.append(f"mine,h100_sxm,prefill,{shape},{1e6 * time_s}")
     table = written(tmp_path, *rows)

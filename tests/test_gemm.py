@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from shardcost.kernels.constants import Fit
 
 from lab import refit_gemm as refit_products
 from shardcost import BadValueError, Cluster, UnknownNameError, catalog
@@ -20,26 +20,34 @@ from shardcost.kernels.gemm import (
     gemm_bytes,
     gemm_flops,
     gemm_parts,
-    gemm_section,
     gemm_time_s,
 )
-from shardcost.machine.kernels import Section, section_measured_with, section_of
+from shardcost.machine.kernels import Fit, KernelConstants, Section, kernels_of
 from shardcost.validate import gemm, overlap
 from shardcost.validate.validation import validate
 
-H200 = Cluster.named("h200_sxm").device
-HOSTS = [Cluster.named(name).device for name in catalog.names("clusters")]
+H200 = kernels_of(Cluster.named("h200_sxm").device)
+DEVICES = [Cluster.named(name).device for name in catalog.names("clusters")]
 MEASURED = [
     (system, name)
     for system, sections in catalog.contents("gemm")
     for name in sections
     if name in BITS
 ]
+TOY = Device(
+    name="toy",
+    vendor="nvidia",
+    architecture="hopper",
+    peak_flop_per_s={"bf16": 1e13, "fp8": 2e13},
+    memory_bytes=1e10,
+    memory_bytes_per_s=1e12,
+    sms=10,
+)
 SIZES = np.array([1, 3, 16, 64, 128, 200, 256, 512, 1000, 2048, 8192, 30000])
 
 
-def one_tile(**others: Any) -> Section:
-    """Return constants of one tile shape whose every part can be worked out by hand."""
+def one_tile(**others: Any) -> KernelConstants:
+    """Return a toy device with one tile shape whose every part can be worked out by hand."""
     plain = {
         "tiles": [[100, 200, 1]],
         "peak_share": 0.5,
@@ -54,28 +62,17 @@ def one_tile(**others: Any) -> Section:
         "launch_us": 0.0,
         "input_bytes": 0.0,
     }
-    return Section("by_hand", "bf16", plain | others, Fit("by hand", 1, 1.0, 1.0), None)
-
-
-def toy(units: int = 10) -> Device:
-    return Device(
-        name="toy",
-        vendor="nvidia",
-        architecture="hopper",
-        peak_flop_per_s={"bf16": 1e13, "fp8": 2e13},
-        memory_bytes=1e10,
-        memory_bytes_per_s=1e12,
-        sms=units,
-    )
+    section = Section("by_hand", "bf16", plain | others, Fit("by hand", 1, 1.0, 1.0), None)
+    return replace(kernels_of(TOY), sections={("gemm", "bf16"): section})
 
 
 def test_waves_by_hand() -> None:
     """A tile takes 2 x 100 x 200 x k operations at half of a tenth of 10 TFLOP/s."""
     tile_s = 2 * 100 * 200 * 100_000 / (0.5 * 1e12)
     for tiles, waves in ((1, 1), (10, 1), (11, 2), (20, 2), (21, 3)):
-        found = gemm_time_s(toy(), "bf16", 100 * tiles, 200, 100_000, constants=one_tile())
+        found = gemm_time_s(one_tile(), "bf16", 100 * tiles, 200, 100_000)
         assert found == pytest.approx(waves * tile_s, rel=1e-3)
-    half = gemm_time_s(toy(), "bf16", 1100, 200, 100_000, constants=one_tile(wave_rounding=0.5))
+    half = gemm_time_s(one_tile(wave_rounding=0.5), "bf16", 1100, 200, 100_000)
     assert half == pytest.approx((1.1 + 0.45) * tile_s, rel=1e-3)
 
 
@@ -83,7 +80,7 @@ def test_memory_by_hand() -> None:
     """One row by a large matrix is a pass over the matrix."""
     n, k = 200 * 10, 10**6
     constants = one_tile(tiles=[[1, 200, 1]])
-    found = gemm_time_s(toy(), "bf16", 1, n, k, constants=constants)
+    found = gemm_time_s(constants, "bf16", 1, n, k)
     assert found == pytest.approx(2 * (n * k + k + n) / 0.8e12, rel=1e-3)
 
 
@@ -92,23 +89,23 @@ def test_splits_by_hand() -> None:
     whole_s = 2 * 100 * 200 * 10**6 / (0.5 * 1e12)
     added_s = 3e-6 + 8 * 2 * 100 * 200 / 1e12
     constants = one_tile(tiles=[[100, 200, 2]], split_us=3.0, split_bytes=8.0)
-    found = gemm_time_s(toy(), "bf16", 100, 200, 10**6, constants=constants)
+    found = gemm_time_s(constants, "bf16", 100, 200, 10**6)
     assert found == pytest.approx(whole_s / 2 + added_s, rel=1e-3)
-    assert gemm_parts(toy(), "bf16", 100, 200, 10**6, constants=constants).splits == 2
+    assert gemm_parts(constants, "bf16", 100, 200, 10**6).splits == 2
 
 
 def test_what_is_added_to_every_product() -> None:
-    plain = gemm_time_s(toy(), "fp8", 64, 64, 1000, constants=one_tile())
+    plain = gemm_time_s(one_tile(), "fp8", 64, 64, 1000)
     more = one_tile(launch_us=5.0, input_bytes=3.0)
-    found = gemm_time_s(toy(), "fp8", 64, 64, 1000, constants=more)
+    found = gemm_time_s(more, "fp8", 64, 64, 1000)
     assert found - plain == pytest.approx(5e-6 + 3 * 64 * 1000 / 1e12)
 
 
 def test_one_multiprocessor_less_costs_a_wave_that_was_full() -> None:
     shape = (2000, 200, 100_000)
-    alone = gemm_time_s(toy(), "bf16", *shape, constants=one_tile())
-    shared = gemm_time_s(toy(), "bf16", *shape, sms_taken=1, constants=one_tile())
-    rounding = section_of("gemm", toy(), "sharing").constants["wave_rounding"]
+    alone = gemm_time_s(one_tile(), "bf16", *shape)
+    shared = gemm_time_s(one_tile(), "bf16", *shape, sms_taken=1)
+    rounding = kernels_of(TOY).section("gemm", "sharing").constants["wave_rounding"]
     stretched = 2 * 10 / 9
     assert shared / alone == pytest.approx((stretched + rounding * (3 - stretched)) / 2, rel=1e-3)
 
@@ -124,7 +121,7 @@ def test_copies_get_in_each_others_way() -> None:
     rates = copy_bytes_per_s(H200, np.arange(1, 65))
     assert (np.diff(rates) > 0).all()
     assert (np.diff(rates / np.arange(1, 65)) < 0).all()
-    assert copy_bytes_per_s(H200, 132) < H200.memory_bytes_per_s
+    assert copy_bytes_per_s(H200, 132) < H200.device.memory_bytes_per_s
     assert copy_bytes_per_s(H200, 0) == 0
 
 
@@ -150,11 +147,11 @@ def test_arrays_of_what_is_taken() -> None:
     assert found[3] > 132 / 68 * 0.9 * found[0]
 
 
-@pytest.mark.parametrize("device", HOSTS, ids=lambda device: device.name)
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
 def test_no_device_beats_its_datasheet(device: Device) -> None:
     for dtype in device.peak_flop_per_s:
         m, n, k = SIZES[:, None, None], 64 * SIZES[None, :, None], np.array([64, 1024, 16384])
-        found = gemm_time_s(device, dtype, m, n, k)
+        found = gemm_time_s(kernels_of(device), dtype, m, n, k)
         assert (found > gemm_flops(m, n, k) / device.peak(dtype)).all()
         assert (found > gemm_bytes(dtype, m, n, k) / device.memory_bytes_per_s).all()
         padded = gemm_flops(np.maximum(m, 256), np.maximum(n, 256), k) / device.peak(dtype)
@@ -169,14 +166,14 @@ def test_more_work_takes_longer_but_for_the_choice_of_a_shape(name: str, dtype: 
     for axis in range(3):
         sizes: list[Any] = [512, 4096, 4096]
         sizes[axis] = 2 ** np.arange(6, 16)
-        found = gemm_time_s(device, dtype, *sizes)
+        found = gemm_time_s(kernels_of(device), dtype, *sizes)
         assert (found[4:] > 0.98 * found[:-4]).all()
         assert (found[1:] > 0.85 * found[:-1]).all()
 
 
 @pytest.mark.parametrize(("name", "dtype"), MEASURED)
 def test_constants_are_physical(name: str, dtype: str) -> None:
-    section = gemm_section(Cluster.named(name).device, dtype)
+    section = kernels_of(Cluster.named(name).device).gemm(dtype)
     assert section.inherited_from is None
     assert 0.5 < section.constants["peak_share"] <= 1
     assert 0.6 < section.constants["memory_share"] <= 1
@@ -185,21 +182,21 @@ def test_constants_are_physical(name: str, dtype: str) -> None:
     assert 1 < section.constants["launch_us"] < 20
 
 
-def test_kin_lends_constants_that_fit(measured: Table) -> None:
+def test_inherited_constants_fit(measured: Table) -> None:
     """A device that nobody had measured would be predicted to a tenth, in 16 bits."""
     hopper = {name: Cluster.named(name).device for name in ("h100_sxm", "h200_sxm")}
-    lent = dict(zip(hopper, reversed(hopper.values()), strict=True))
+    fallback = dict(zip(hopper, reversed(hopper.values()), strict=True))
     for rows in refit_products.measured_gemms(measured):
         gpu, dtype, _ = rows.case
         if gpu in hopper and dtype == "bf16":
-            donor = gemm_section(lent[gpu], dtype)
-            found = gemm_time_s(hopper[gpu], dtype, *rows.shapes, constants=donor)
+            other = replace(kernels_of(fallback[gpu]), device=hopper[gpu])
+            found = gemm_time_s(other, dtype, *rows.shapes)
             assert np.median(np.abs(found / rows.time_s - 1)) < 0.08
 
 
 def test_a_large_product_runs_near_its_peak() -> None:
     rate = gemm_flops(8192, 8192, 8192) / gemm_time_s(H200, "bf16", 8192, 8192, 8192)
-    assert 0.6 < rate / H200.peak("bf16") < 0.85
+    assert 0.6 < rate / H200.device.peak("bf16") < 0.85
 
 
 def test_products_side_by_side() -> None:
@@ -217,21 +214,22 @@ def test_bytes_of_block_formats_count_their_scales() -> None:
 
 
 def test_which_constants_speak_for_a_format() -> None:
-    a100, b200 = (Cluster.named(name).device for name in ("a100_sxm", "b200_sxm"))
-    v100 = Cluster.named("v100_cube").device
-    assert gemm_section(H200, "float16").name == "bf16"
-    assert gemm_section(H200, "int8").name == "fp8"
-    assert gemm_section(b200, "mxfp8").name == "fp8"
-    assert gemm_section(b200, "fp4").name == "nvfp4"
-    assert gemm_section(a100, "int8")[:2] == ("a100_sxm", "bf16")
-    assert gemm_section(v100, "fp16").inherited_from == "a100_sxm"
-    assert gemm_section(H200, "bf16").inherited_from is None
+    a100, b200, v100 = (
+        kernels_of(Cluster.named(name).device) for name in ("a100_sxm", "b200_sxm", "v100_cube")
+    )
+    assert H200.gemm("float16").name == "bf16"
+    assert H200.gemm("int8").name == "fp8"
+    assert b200.gemm("mxfp8").name == "fp8"
+    assert b200.gemm("fp4").name == "nvfp4"
+    assert a100.gemm("int8")[:2] == ("a100_sxm", "bf16")
+    assert v100.gemm("fp16").inherited_from == "a100_sxm"
+    assert H200.gemm("bf16").inherited_from is None
     assert gemm_time_s(b200, "nvfp4", 64, 64, 64) > gemm_time_s(b200, "fp4", 64, 64, 64)
 
 
 def test_a_format_that_a_device_lacks() -> None:
     with pytest.raises(UnknownNameError, match="number format of NVIDIA A100"):
-        gemm_time_s(Cluster.named("a100_sxm").device, "fp8", 1, 1, 1)
+        gemm_time_s(DONOR, "fp8", 1, 1, 1)
     with pytest.raises(UnknownNameError, match="dtype"):
         gemm_time_s(H200, "bf17", 1, 1, 1)
 
@@ -311,7 +309,7 @@ def test_refit_finds_the_constants_that_made_a_table(
     assert "rows = 72" in text
 
 
-DONOR = Cluster.named("a100_sxm").device
+DONOR = kernels_of(Cluster.named("a100_sxm").device)
 
 
 def test_refit_refuses_other_tables(tmp_path: Path) -> None:
@@ -363,7 +361,5 @@ def test_errors_on_shapes_that_were_left_out(measured: Table) -> None:
 
 
 def test_narrow_products_of_an_engine_are_measured_with_their_conversion() -> None:
-    device = Cluster.named("h200_sxm").device
-    found = section_measured_with("gemm", device, "trtllm", "fp8")
-    assert found.system == "h100_sxm"
-    assert section_measured_with("gemm", device, "nobody's", "fp8").system == "h200_sxm"
+    assert H200.measured_with("trtllm", "gemm", "fp8").system == "h100_sxm"
+    assert H200.measured_with("nobody's", "gemm", "fp8").system == "h200_sxm"
