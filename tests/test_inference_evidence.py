@@ -19,8 +19,8 @@ from shardcost.estimate.serving import (
     generation,
     under_load,
 )
-from shardcost.estimate.step import tensor_collectives
 from shardcost.formats.tables import Table, read_table
+from shardcost.machine import machine_of
 from shardcost.model import Attention
 from shardcost.software import Software
 from shardcost.validate import comm_fraction, inference
@@ -112,13 +112,13 @@ def test_sequences_and_collectives_cost_what_the_software_says() -> None:
     plain = engine(tp=2, host_per_sequence_s=1e-12, collective_wait_s=1e-12)
     busy = engine(tp=2, host_per_sequence_s=1e-4, collective_wait_s=1e-5)
     without, with_both = plain.decode(16, 1024), busy.decode(16, 1024)
-    assert tensor_collectives(with_both.program) >= 2 * 32
-    extra = 16 * 1e-4 + 1e-5 * tensor_collectives(with_both.program)
+    assert with_both.ledger.tensor_collectives >= 2 * 32
+    extra = 16 * 1e-4 + 1e-5 * with_both.ledger.tensor_collectives
     assert with_both.time_s - without.time_s == pytest.approx(extra, rel=1e-3)
 
 
 def test_one_rank_waits_for_none() -> None:
-    assert tensor_collectives(engine().decode(1, 64).program) == 0
+    assert engine().decode(1, 64).ledger.tensor_collectives == 0
 
 
 def test_output_rate_is_little_s_law() -> None:
@@ -263,7 +263,7 @@ def test_every_engine_states_its_fit() -> None:
 def test_multimem_costs_the_wire_of_the_switch() -> None:
     cluster = Cluster.named("h100_sxm")
     sizes = np.array([2.0**24, 2.0**27])
-    found = multimem_all_reduce_s(cluster, 4, sizes)
+    found = multimem_all_reduce_s(machine_of(cluster), 4, sizes)
     # One direction of NVLink carries the buffer once.
     assert (found > sizes / cluster.tiers[-1].bytes_per_s).all()
     assert (found < 3 * sizes / cluster.tiers[-1].bytes_per_s).all()
@@ -271,7 +271,7 @@ def test_multimem_costs_the_wire_of_the_switch() -> None:
 
 def test_without_a_switch_that_adds_there_is_none() -> None:
     with pytest.raises(BadValueError, match="one with"):
-        multimem_all_reduce_s(Cluster.named("a100_sxm"), 4, 2**20)
+        multimem_all_reduce_s(machine_of("a100_sxm"), 4, 2**20)
 
 
 def test_almost_all_rows_are_predicted_and_the_rest_named(evidence: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.tables import Row, read_table
 from shardcost.kernels.elementwise import elementwise_time_s
 from shardcost.kernels.gemm import gemm_time_s
+from shardcost.machine import machine_of
 from shardcost.program.operations import Collective
 from shardcost.validate import decode, layer_ops, layers
 from shardcost.validate.validation import validate
@@ -28,7 +28,7 @@ SHAPE = {
     "tp": "1",
     "batch": "1",
 }
-H200 = Cluster.named("h200_sxm").device
+H200 = machine_of("h200_sxm").kernels
 
 
 def a_layer(**cells: str) -> Row:
@@ -76,8 +76,8 @@ def test_collectives_and_rotations_are_left_out() -> None:
     operations = layers.passes_of(a_layer(tp="8"), workload).forward
     assert any(isinstance(op, Collective) for op in operations)
     kept = tuple(op for op in operations if not isinstance(op, Collective))
-    found = layers.busy_of("h200_sxm", operations)
-    assert not found.comm_s
+    found = layers.pass_time(layers.machine("h200_sxm"), operations)
+    assert not found.hops
     assert found.kernels < sum(getattr(op, "kernels", 1) for op in kept)
 
 
@@ -126,7 +126,7 @@ def test_a_layer_is_the_sum_of_its_parts_with_two_norms(tmp_path: Path) -> None:
 
 
 def test_operators_are_the_program_s_products() -> None:
-    h100 = Cluster.named("h100_sxm").device
+    h100 = machine_of("h100_sxm").kernels
     for op, n, k in (("mlp_up_proj", 28672 / 8, 4096), ("attn_post_proj", 4096, 4096 / 8)):
         found = layer_ops.time_s(an_operator(op, tp="8"))
         assert found == pytest.approx(gemm_time_s(h100, "fp16", 64, n, k))

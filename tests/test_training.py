@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shardcost.estimate.busy import Busy
 
 from shardcost import Layout, Software, Train, estimate
+from shardcost.estimate.ledger import PassTime
 from shardcost.formats.tables import Table, read_table
+from shardcost.machine import machine_of
 from shardcost.model import Model
 from shardcost.program.assemble import program_of
 from shardcost.program.operations import Collective
@@ -128,16 +129,18 @@ def test_fewer_links_are_as_much_slower() -> None:
 def test_a_run_with_a_slow_network_has_longer_crossings() -> None:
     def crossing_s(rate: str, tp: str = "1", column: str = "ar_GBps_measured") -> float:
         row = {**ROW, "tp": tp, "dp": str(16 // int(tp)), column: rate}
-        wire: Any = training.job_wire(row)
-        return float(wire.constants.latency_s)
+        machine = training.machine_of_row(row, training.software_of(row))
+        constants: Any = machine.network.constants
+        return float(constants.latency_s)
 
     assert crossing_s("5") > 4 * crossing_s("100")
     # A tensor group across nodes gathers; what sums took says nothing of it.
-    assert training.job_wire({**ROW, "tp": "16", "dp": "1", "ar_GBps_measured": "5"}) is None
+    usual: Any = machine_of(training.machine(ROW)).network.constants
+    assert crossing_s("5", "16") == usual.latency_s
     assert crossing_s("5", "16", "ag_GBps_measured") > 4 * crossing_s(
         "190", "16", "ag_GBps_measured"
     )
-    assert training.job_wire(ROW) is None
+    assert crossing_s("") == usual.latency_s
 
 
 def test_deepspeed_keeps_gradients_in_the_format_of_fp16() -> None:
@@ -171,7 +174,7 @@ def test_smaller_buckets_take_longer_to_reduce() -> None:
             Layout(tp=2, dp=4),
             BATCH,
             software=replace(NANOTRON, bucket_bytes=size),
-        ).work.reduce_s
+        ).ledger.reduce_s
         for size in (1e9, 5e7, 5e6)
     ]
     assert times == sorted(times)
@@ -211,7 +214,7 @@ def test_layouts_in_arrays_are_priced_like_each_by_itself() -> None:
 
 def wall_s(device_s: Any, kernels: Any, scatter: float | None) -> Any:
     software = replace(DEEPSPEED, host_per_kernel_s=1e-5, host_per_hop_s=None, host_scatter=scatter)
-    return Busy({"gemm": device_s}, kernels=kernels).wall_s(software)
+    return PassTime(device_s, kernels).wall_s(software)
 
 
 def test_host_and_device_wait_for_each_other_where_they_have_as_much_to_do() -> None:
