@@ -1,4 +1,4 @@
-"""The silicon model: what must hold of every prediction, whatever the constants are."""
+"""The time of collective libraries: what must hold of every prediction, whatever the constants."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shardcost import Cluster, catalog
-from shardcost.collectives import calibration
 from shardcost.collectives.bounds import wire_bound_s
 from shardcost.collectives.choice import tuner_weights
 from shardcost.collectives.library_time import COLLECTIVES, CollectiveTime, collective_time
 from shardcost.collectives.paths import total
 from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError
-from shardcost.machine.constants import NetworkConstants
+from shardcost.machine import machine_of
+from shardcost.machine.constants import NetworkConstants, from_file_content, stated
 from shardcost.machine.libraries import (
     CATALOG_LIBRARIES,
     catalog_calibrations,
@@ -216,7 +216,7 @@ def test_uneven_groups_work_inside_a_domain_and_say_why_not_beyond() -> None:
     cluster = Cluster.named("h100_sxm", "ib_8x400g")
     with pytest.raises(BadValueError, match="the same on each of 2 nodes") as caught:
         collective_time("all_reduce", MIB, cluster, 9)
-    assert "never catalog_calibrations" in str(caught.value)
+    assert "never measured" in str(caught.value)
 
 
 def test_links_that_do_not_lead_to_the_group_do_not_help() -> None:
@@ -273,10 +273,10 @@ def test_trees_over_pcie_are_as_crowded_as_rings() -> None:
 
 
 def test_constants_of_another_system_or_version_are_noted() -> None:
-    found = collective_time("all_reduce", MIB, "b200_sxm", 8, calibration=NCCL)
+    found = collective_time("all_reduce", MIB, machine_of("b200_sxm").with_own(NCCL), 8)
     assert "constants of h100_sxm are used for b200_sxm" in found.notes
     old = collective_time("all_reduce", MIB, "a100_sxm", 8, library="vllm")
-    assert "was not catalog_calibrations on a100_sxm" in " ".join(old.notes)
+    assert "was not measured on a100_sxm" in " ".join(old.notes)
     wide = collective_time("all_to_all", MIB, Cluster.named("h100_sxm", "ib_8x400g"), 512)
     assert "no all_to_all measurements for network ib_8x400g; extrapolated" in wide.notes
     assert "network ib_8x400g measured only on 16 GPUs; extrapolated" in wide.notes
@@ -289,7 +289,7 @@ def test_a_system_that_was_not_measured_inherits_and_says_so() -> None:
     assert "inherited from h100_sxm" in " ".join(h200.notes)
     assert not h100.notes
     a800, a100 = (
-        calibration.given(CATALOG_LIBRARIES.library(Cluster.named(name), "nccl").constants)
+        stated(CATALOG_LIBRARIES.library(Cluster.named(name), "nccl").constants)
         for name in ("a800_sxm", "a100_sxm")
     )
     share = a800["simple_bytes_per_s"] / a100["simple_bytes_per_s"]
@@ -331,7 +331,7 @@ def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], 
         (
             {"library": "rccl"},
             UnknownNameError,
-            "nccl, nccl-tuner, sglang, trtllm, vllm (catalog_calibrations",
+            "nccl, nccl-tuner, sglang, trtllm, vllm (measured",
         ),
         ({"library": "gloo"}, UnknownNameError, "to fit one to your own measurements"),
         ({"library": 3}, BadTypeError, "library"),
@@ -352,10 +352,7 @@ def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], 
         ({"size_bytes": np.array([])}, BadValueError, "at least one cell"),
         ({"size_bytes": np.ones(3), "gpus": np.array([2, 4])}, BadValueError, "alike"),
         ({"cluster": 5}, BadTypeError, "a Cluster or the name of one"),
-        ({"calibration": 5}, BadTypeError, "a Calibration with constants of RingLibrary"),
-        ({"wire": NCCL}, BadTypeError, "a Calibration with constants of NetworkConstants"),
         ({"library": "nccl-tuner", "mode": "eager"}, BadValueError, "another, for eager"),
-        ({"library": "nccl-tuner", "calibration": NCCL}, BadValueError, "own constants"),
         ({"cluster": "gb200_nvl72", "gpus": 76, "network": "ib"}, BadValueError, "in 2 domains"),
     ],
 )
@@ -371,10 +368,10 @@ def test_bad_questions_get_one_clear_line(
 def test_every_measured_set_of_constants_is_small_physical_and_sourced() -> None:
     assert len(catalog_calibrations()) > 40
     for each in catalog_calibrations():
-        constants = calibration.given(each.constants)
+        constants = stated(each.constants)
         assert len(constants) <= 24
         assert each.fit.rows >= 4
-        assert each.fit.source.startswith("fitted by shardcost to catalog_calibrations rows of ")
+        assert each.fit.source.startswith("fitted by shardcost to measured rows of ")
         if isinstance(each.constants, NetworkConstants):
             assert catalog.network_named(each.system).name == each.system
             assert constants["efficiency"] <= 1
@@ -392,9 +389,7 @@ def test_an_engine_has_few_constants_with_its_limits_counted() -> None:
     """Sizes at which SGLang and TensorRT-LLM switch are read off measured curves, so they count."""
     for engine in ("sglang", "trtllm"):
         most = max(
-            len(calibration.given(each.constants))
-            for each in catalog_calibrations()
-            if each.library == engine
+            len(stated(each.constants)) for each in catalog_calibrations() if each.library == engine
         )
         for generation in catalog.tuner_table(engine)["generation"]:
             for kernels in generation["below_mib"].values():
@@ -429,7 +424,7 @@ def test_a_network_that_was_not_measured_inherits_from_its_kind() -> None:
 
 def test_calibration_files_of_a_wrong_form_are_refused() -> None:
     good = next(iter(catalog.contents("collectives")))[1]
-    assert list(calibration.from_file_content(good, "f"))
+    assert list(from_file_content(good, "f"))
     entry = good["library"][0]
     worse = entry["constants"] | {"fill": -1}
     bad: list[tuple[dict[str, Any], str]] = [
@@ -441,4 +436,4 @@ def test_calibration_files_of_a_wrong_form_are_refused() -> None:
     ]
     for content, said in bad:
         with pytest.raises(ShardcostError, match=said):
-            list(calibration.from_file_content(content, "f"))
+            list(from_file_content(content, "f"))
