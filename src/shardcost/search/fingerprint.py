@@ -22,7 +22,7 @@ from shardcost.search.question import Question
 from shardcost.search.tasks import BLOCK_CELLS, DEVICE_BLOCK_CELLS, TASK_CELLS, Want
 
 _READ: Final = frozenset({".py", ".toml"})
-_ABOVE: Final = frozenset({"cli", "evidence", "report", "web"})
+_ABOVE: Final = frozenset({"calibrate", "cli", "inspect", "measure", "report", "validate", "web"})
 """Rooms that stand above a search: none of its figures comes from there."""
 
 
