@@ -10,16 +10,18 @@ A name never becomes a path: ``…_named`` take names, ``…_in_file`` take path
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from shardcost.catalog import user_files
 from shardcost.catalog.build import cluster_from, model_from, network_from, software_from
+from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, FormatError, ShardcostError, UnknownNameError
 from shardcost.files import read_text
@@ -75,25 +77,47 @@ def is_file(text: str) -> bool:
 
 def model_named(name: str) -> Model:
     """Return the model preset of that name or alias."""
-    return model_from(*preset("models", name))
+    return cast("Model", _named("models", name))
 
 
 def network_named(name: str) -> Network:
     """Return the network preset of that name or alias."""
-    return network_from(*preset("networks", name))
+    return cast("Network", _named("networks", name))
 
 
 def cluster_named(name: str, network: str | Network | None = None) -> Cluster:
     """Return the cluster preset of that name or alias, joined by `network` if one is given."""
-    content, file = preset("clusters", name)
-    if isinstance(network, str):
-        network = network_from(*preset("networks", network), _architecture(content))
-    return _cluster(content, file, network)
+    return cast("Cluster", _named("clusters", name, network))
 
 
 def software_named(name: str) -> Software:
     """Return the framework or engine of that name or alias."""
-    return software_from(*preset("software", name))
+    return cast("Software", _named("software", name))
+
+
+def _named(folder: Folder, name: str, network: str | Network | None = None) -> Noun:
+    if not isinstance(name, str):
+        raise BadTypeError(_SINGULAR.get(folder, folder), name, "a name")
+    if not isinstance(network, str | Network | None):
+        raise BadTypeError("network", network, "a Network or the name of one")
+    return _built(folder, name, network, os.environ.get(user_files.VARIABLE))
+
+
+@lru_cache(maxsize=1024)  # building and checking takes a millisecond; each row of a table asks
+def _built(folder: Folder, name: str, network: str | Network | None, place: str | None) -> Noun:
+    """Return a preset as a noun, which nobody can change; `place` is the folder of user files."""
+    del place  # decides what `preset` returns
+    content, file = preset(folder, name)
+    match folder:
+        case "models":
+            return model_from(content, file)
+        case "networks":
+            return network_from(content, file)
+        case "software":
+            return software_from(content, file)
+    if isinstance(network, str):
+        network = network_from(*preset("networks", network), _architecture(content))
+    return _cluster(content, file, network)
 
 
 def model_in_file(path: str | Path) -> Model:
@@ -179,8 +203,6 @@ def preset(folder: Folder, name: str) -> tuple[dict[str, Any], str]:
 
     What does not matter in a name is case and separators. Built-in presets come before the user's.
     """
-    if not isinstance(name, str):
-        raise BadTypeError(_SINGULAR.get(folder, folder), name, "a name")
     folded = _folded(name)
     for stem in names(folder):
         if _folded(stem) == folded:
@@ -211,7 +233,7 @@ def _folded(name: str) -> str:
     return name.lower().translate(_SEPARATORS)
 
 
-@cache
+@cache  # parsing a file takes milliseconds
 def raw(folder: Folder, stem: str) -> dict[str, Any]:
     """Return the content of a built-in file as it is."""
     with (_HERE / folder / f"{stem}.toml").open("rb") as file:

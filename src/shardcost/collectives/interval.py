@@ -8,7 +8,6 @@ their fit, the kind of library and of links, the collective, the mode and the si
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import log1p
 from typing import Any, Final, NamedTuple
 
@@ -105,7 +104,6 @@ def _fit(result: CollectiveTime) -> str:
     return "within the fit"
 
 
-@lru_cache(maxsize=1024)
 def _standing(used: tuple[Calibration, ...], architecture: str) -> str:
     """Return whether a system's constants are its own, or of which kin they are.
 
@@ -122,7 +120,6 @@ def _standing(used: tuple[Calibration, ...], architecture: str) -> str:
     )
 
 
-@lru_cache(maxsize=1024)
 def _span(used: tuple[Calibration, ...]) -> str:
     wires = [each for each in used if isinstance(each.constants, NetworkConstants)]
     measured = all(not each.inherited_from for each in wires)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import Final
 
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
@@ -85,6 +85,8 @@ def software_of(given: Software | str | None, workload: Workload) -> Software:
 @lru_cache(maxsize=64)  # a file is read and checked for each, and every estimate asks
 def _named(name: str) -> Software:
     return Software.named(name)
+    usual = TRAINS_WITH if isinstance(workload, Train) else SERVES_WITH
+    return Software.named(given or usual)
 
 
 def _check_kinds(model: object, cluster: object, layout: object, workload: object) -> None:

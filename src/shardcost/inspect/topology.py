@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 from shardcost.catalog import cluster_named, names, network_named, tuner_table
@@ -155,7 +154,6 @@ def _links_in_all() -> list[int]:
     return sorted(links for links in found if links)
 
 
-@cache
 def _nvidia_clusters() -> list[Cluster]:
     clusters = [cluster_named(name) for name in names("clusters")]
     return [each for each in clusters if each.device.vendor == "nvidia"]

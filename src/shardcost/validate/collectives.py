@@ -7,7 +7,6 @@ of sizes. A row that cannot be predicted gets a reason instead, and its neighbou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -147,7 +146,6 @@ def _case(row: Row, *, ignore_versions: bool) -> CollectiveCase:
     )
 
 
-@cache
 def machine(name: str, network: str) -> Cluster:
     """Return a cluster of the catalog, joined by a network unless that is empty."""
     return Cluster.named(name, network or None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any, Final
 
 from shardcost.cluster import Cluster
@@ -107,7 +106,6 @@ def _shape_name(name: str) -> str:
     return name.replace(" layer", "").replace(" FP8", "")
 
 
-@cache
 def cluster_of(gpu: str) -> Cluster:
     """Return the cluster of the catalog that has a device."""
     name = next((found for start, found in _MACHINES if gpu.startswith(start)), None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -44,7 +43,6 @@ class GemmCase(NamedTuple):
         return replace(constants, narrow_measured_with=self.software or None)
 
 
-@cache
 def device_of(gpu: str) -> Device:
     """Return the device of a cluster of the catalog."""
     return Cluster.named(gpu).device

@@ -101,7 +101,7 @@ def case_of(row: Row) -> InferenceCase:
         _routed_alike(model_of(row)) if _one_prompt(row) else model_of(row),
         machine(row, tp * pp),
         Layout(tp=tp, pp=pp),
-        _software(engine_of(row)),
+        Software.named(engine_of(row)),
         _dtype(row["weight_dtype"]),
         figure,
     )
@@ -194,12 +194,6 @@ def engine_of(row: Row) -> str:
     return earlier if tuple(map(int, stated.groups())) < change else name
 
 
-@cache
-def _software(name: str) -> Software:
-    return Software.named(name)
-
-
-@cache
 def _dtype(name: str) -> str:
     """Return the format of the products; a row that leaves it open ran in 16 bits."""
     return name.partition("/")[0] or "bf16"
@@ -215,11 +209,7 @@ def _cache_dtype(case: InferenceCase) -> str:
 def machine(row: Row, devices: int) -> Cluster:
     """Return the cluster of a row, joined by InfiniBand where a run exceeds a node."""
     name = row["cluster"]
-    return _machine(_SMALLER.get((name, row.get("gpu", "")), name), devices)
-
-
-@cache
-def _machine(name: str, devices: int) -> Cluster:
+    name = _SMALLER.get((name, row.get("gpu", "")), name)
     inside = Cluster.named(name)
     return inside if devices <= inside.tiers[-1].gpus else Cluster.named(name, "ib")
 
@@ -235,8 +225,14 @@ def model_of(row: Row) -> Model:
         return known
     if not row["layers"]:
         return known_model(row["model"])
-    sizes = (whole_cell(row, column) for column in _SHAPE)
-    return _shaped(row["model"], *sizes, gated=row["gated"] == "1")
+    layers, hidden, heads, kv_heads, ffn, vocab = (whole_cell(row, name) for name in _SHAPE)
+    block = Block(
+        count=layers,
+        attention=Attention(heads=heads, kv_heads=kv_heads, head_dim=ceil_div(hidden, heads)),
+        feed_forward=FeedForward(width=ffn, gated=row["gated"] == "1"),
+        parallel=row["model"].lower().replace(" ", "-").startswith(_PARALLEL),
+    )
+    return Model(name=row["model"], hidden_size=hidden, vocab_size=vocab, blocks=(block,))
 
 
 def _one_prompt(row: Row) -> bool:
@@ -248,7 +244,6 @@ def _one_prompt(row: Row) -> bool:
     return row.get("dataset", "").startswith(_EARLY_RUNS) and engine_of(row) != _EARLIER["vllm"][1]
 
 
-@cache
 def _routed_alike(model: Model) -> Model:
     """Return a model as it runs when all tokens of a step choose the same experts."""
     blocks = tuple(
@@ -283,7 +278,7 @@ def _alike(model: Model, row: Row) -> bool:
     )
 
 
-@cache
+@cache  # folds the names of a hundred models; tables repeat few names
 def _known(name: str) -> Model | None:
     folded = _folded(name)
     for stem, content in catalog.contents("models"):
@@ -306,27 +301,6 @@ def _folded(name: str) -> str:
     words = name.rpartition("/")[2].lower().replace("_", "-").replace(" ", "-").split("-")
     kept = (word.removeprefix("v") for word in words if word not in _ADDED)
     return "".join(kept)
-
-
-@cache
-def _shaped(
-    name: str,
-    layers: int,
-    hidden: int,
-    heads: int,
-    kv_heads: int,
-    ffn: int,
-    vocab: int,
-    *,
-    gated: bool,
-) -> Model:
-    block = Block(
-        count=layers,
-        attention=Attention(heads=heads, kv_heads=kv_heads, head_dim=ceil_div(hidden, heads)),
-        feed_forward=FeedForward(width=ffn, gated=gated),
-        parallel=name.lower().replace(" ", "-").startswith(_PARALLEL),
-    )
-    return Model(name=name, hidden_size=hidden, vocab_size=vocab, blocks=(block,))
 
 
 DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"software": engine_of}

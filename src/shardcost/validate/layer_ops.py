@@ -15,7 +15,6 @@ Such tables come from several hands, and each names operators its own way:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Final, NamedTuple
 
 from shardcost.cluster import Cluster
@@ -141,7 +140,6 @@ def row_kernel_time_s(on: KernelConstants, kernel: str, width: float, moved_byte
     return float(1e-6 * table["latency_us"] + max(walk_s, memory_s))
 
 
-@cache
 def cluster_of(gpu: str) -> Cluster:
     """Return the cluster of the catalog that has a device, by the name of its chip.
 

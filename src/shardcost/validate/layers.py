@@ -11,7 +11,6 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Final
 
 from shardcost.cluster import Cluster
@@ -79,24 +78,12 @@ def model_of(row: Row) -> Model:
     hidden, heads = whole_cell(row, "hidden"), whole_cell(row, "heads")
     if row["gated"] not in {"0", "1"}:
         raise BadValueError("gated", row["gated"], "0 or 1")
-    return _model(
-        hidden,
-        heads,
-        whole_cell(row, "kv_heads"),
-        whole_cell(row, "head_dim") if "head_dim" in row else hidden // heads,
-        whole_cell(row, "ffn"),
-        gated=row["gated"] == "1",
-    )
-
-
-@cache
-def _model(
-    hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int, *, gated: bool
-) -> Model:
+    kv_heads = whole_cell(row, "kv_heads")
+    head_dim = whole_cell(row, "head_dim") if "head_dim" in row else hidden // heads
     block = Block(
         count=1,
         attention=Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim),
-        feed_forward=FeedForward(width=ffn, gated=gated),
+        feed_forward=FeedForward(width=whole_cell(row, "ffn"), gated=row["gated"] == "1"),
     )
     return Model(
         name=f"a layer of {hidden}", hidden_size=hidden, vocab_size=_VOCABULARY, blocks=(block,)
@@ -111,7 +98,6 @@ def pass_time(on: Machine, operations: Operations) -> PassTime:
     return piece_of("layer", Passes(kept), Prices(on, places(Layout())), torch()).forward
 
 
-@cache
 def torch() -> Software:
     """Return the software that all such rows were measured with."""
     return Software.named("torch")

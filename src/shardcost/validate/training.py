@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import log2
 from typing import Any, Final, cast
 
@@ -64,17 +64,9 @@ def estimate_of(row: Row, software: Software | None = None, fitted: Fitted = CAT
 
 def model_of(row: Row) -> Model:
     """Return the dense model that a row describes."""
-    return _model(
-        *(whole_cell(row, name) for name in ("layers", "hidden", "heads")),
-        *(_or_one(row, name) for name in ("kv_heads", "ffn", "vocab")),
-        gated=row.get("gated") == "1",
-    )
-
-
-@cache
-def _model(
-    layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, *, gated: bool
-) -> Model:
+    layers, hidden, heads = (whole_cell(row, name) for name in ("layers", "hidden", "heads"))
+    kv_heads, ffn, vocab = (_or_one(row, name) for name in ("kv_heads", "ffn", "vocab"))
+    gated = row.get("gated") == "1"
     block = Block(
         count=layers,
         attention=Attention(
@@ -98,63 +90,50 @@ def _model(
 
 def machine(row: Row) -> Cluster:
     """Return the cluster of the catalog that a row names, with as many links as the row says."""
+    cluster = Cluster.named(row.get("cluster", ""), row.get("network", "") or None)
     stated = _LINKS.search(row.get("intra_link", ""))
-    links = int(stated[1]) if stated else None
-    return _machine(row.get("cluster", ""), row.get("network", ""), links)
-
-
-_LINKS: Final = re.compile(r"\b(\d+)-link\b")
-
-
-@cache
-def _machine(name: str, network: str, links: int | None = None) -> Cluster:
-    cluster = Cluster.named(name, network or None)
     usual = cluster.tiers[-1].links_per_gpu
-    if links is None or usual is None or links == usual:
+    if stated is None or usual is None or (links := int(stated[1])) == usual:
         return cluster
     # Under a name of its own it has no constants of its own either: they are inherited as shares of
     # what its links can do.
     tier = cluster.tiers[-1]
     fewer = replace(tier, links_per_gpu=links, bytes_per_s=tier.bytes_per_s * links / usual)
-    return replace(cluster, name=f"{name}_{links}_links", tiers=(*cluster.tiers[:-1], fewer))
+    name = f"{cluster.name}_{links}_links"
+    return replace(cluster, name=name, tiers=(*cluster.tiers[:-1], fewer))
+
+
+_LINKS: Final = re.compile(r"\b(\d+)-link\b")
 
 
 def machine_of_row(row: Row, software: Software, fitted: Fitted = CATALOG) -> Machine:
-    """Return the machine of a row's run, its network as fast as the row says it was."""
-    on = machine_of(machine(row), software, fitted)
-    own = _job_network(row, fitted)
-    return on if own is None else _with_network(on, own)
-
-
-@lru_cache(maxsize=64)  # rows of one run share their machine, and so its prices
-def _with_network(on: Machine, own: Calibration) -> Machine:
-    return replace(on, own=(own, *on.own))
-
-
-def _job_network(row: Row, fitted: Fitted) -> Calibration | None:
-    """Return what the network did in the run itself, where the row says how fast it was.
+    """Return the machine of a row's run, its network as fast as the row says it was.
 
     A collective over all devices passes the network once for each node, so it tells what one
     crossing takes; the rates of the catalog stay. Where the tensor group stays inside a node the
     network carries sums of gradients, else gathers of activations: so the one or the other tells.
     """
-    inside = _or_one(row, "tp") <= machine(row).tiers[-1].gpus and _or_one(row, "dp") > 1
+    cluster = machine(row)
+    inside = _or_one(row, "tp") <= cluster.tiers[-1].gpus and _or_one(row, "dp") > 1
     column = "ar_GBps_measured" if inside else "ag_GBps_measured"
     rate, gpus = row.get(column, ""), whole_cell(row, "gpus")
-    if not rate or machine(row).network is None or gpus <= machine(row).tiers[-1].gpus:
-        return None
+    if not rate or cluster.network is None or gpus <= cluster.tiers[-1].gpus:
+        return machine_of(cluster, software, fitted)
     collective = "all_reduce" if inside else "all_gather"
     rate_quarters = round(4 * log2(float(rate)))
-    return _explaining_network(machine(row), fitted, gpus, collective, rate_quarters)
+    return _on_measured_network(cluster, software, fitted, gpus, collective, rate_quarters)
 
 
-@cache
-def _explaining_network(
-    cluster: Cluster, fitted: Fitted, gpus: int, collective: str, rate_quarters: int
-) -> Calibration | None:
-    """Return the network's constants with the crossing that explains a rate, within 10 %."""
-    if cluster.network is None:
-        return None
+@lru_cache(maxsize=64)  # tries 33 networks; rows of one run share their machine and its prices
+def _on_measured_network(
+    cluster: Cluster,
+    software: Software,
+    fitted: Fitted,
+    gpus: int,
+    collective: str,
+    rate_quarters: int,
+) -> Machine:
+    """Return a machine with the network crossing that explains a rate, within 10 %."""
     on, size = machine_of(cluster, fitted=fitted), _MEASURED_BYTES[collective]
     wanted_s = size * bus_factor(collective, gpus) / (1e9 * 2 ** (rate_quarters / 4))
 
@@ -162,9 +141,9 @@ def _explaining_network(
         found = collective_time(collective, size, replace(on, own=(network,)), gpus)
         return abs(log2(float(found.time_s) / wanted_s))
 
-    return min(
-        (_with_crossing(on.network, 2 ** (step / 4)) for step in range(-8, 25)), key=distance
-    )
+    networks = (_with_crossing(on.network, 2 ** (step / 4)) for step in range(-8, 25))
+    full = machine_of(cluster, software, fitted)
+    return replace(full, own=(min(networks, key=distance), *full.own))
 
 
 def _with_crossing(usual: Calibration, factor: float) -> Calibration:
@@ -186,14 +165,12 @@ elsewhere."""
 
 def software_of(row: Row) -> Software:
     """Return the framework of a row, with what the row itself states of it."""
-    software = _software(_framework(row), row.get("tp_overlap", ""))
+    software = Software.named(_framework(row))
+    stated = {"no": "none", "asyncTP": "chunked"}.get(row.get("tp_overlap", ""))
+    if stated is not None:
+        software = replace(software, tp_overlap=stated)
     if software.host_per_hop_s is None or _has_slow_hops(row):
         return software
-    return _without_hops(software)
-
-
-@cache
-def _without_hops(software: Software) -> Software:
     return replace(software, host_per_hop_s=None)
 
 
@@ -215,13 +192,6 @@ _LINK_SHARE_USED: Final = 1.7
 """Link rate over the rate at which runs gather inside one node."""
 _SLOW_HOP_S: Final = 1e-4
 """Runs have either a third of this or three times as much."""
-
-
-@cache
-def _software(name: str, tp_overlap: str) -> Software:
-    software = Software.named(name)
-    stated = {"no": "none", "asyncTP": "chunked"}.get(tp_overlap)
-    return software if stated is None else replace(software, tp_overlap=stated)
 
 
 def _framework(row: Row) -> str:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 _KEPT: Final = 16
 """Pasted files whose meaning is kept."""
-_NAMES: Final = 256
-"""Names of the catalog whose meaning is kept: what is the same object need not be compared."""
 
 
 class Pasted:
@@ -39,7 +37,9 @@ class Pasted:
             return _model_of(self.config)
         if text is None:
             raise UsageError("missing MODEL (`shardcost models` lists them)")
-        return _model_named(text)
+        from shardcost.model import Model
+
+        return Model.named(text)
 
     def cluster(self, text: str | None, network: str | None = None) -> Cluster:
         """Return the pasted cluster, or one of the catalog."""
@@ -47,27 +47,15 @@ class Pasted:
             return _cluster_of(self.profile, network)
         if text is None:
             raise UsageError("missing --on CLUSTER (`shardcost clusters` lists them)")
-        return _cluster_named(text, network)
+        from shardcost.cluster import Cluster
+
+        return Cluster.named(text, network)
 
     def software(self, text: str) -> Software:
         """Return a framework or engine of the catalog."""
         from shardcost.software import Software
 
         return Software.named(text)
-
-
-@lru_cache(maxsize=_NAMES)
-def _model_named(name: str) -> Model:
-    from shardcost.model import Model
-
-    return Model.named(name)
-
-
-@lru_cache(maxsize=_NAMES)
-def _cluster_named(name: str, network: str | None) -> Cluster:
-    from shardcost.cluster import Cluster
-
-    return Cluster.named(name, network)
 
 
 @lru_cache(maxsize=_KEPT)
