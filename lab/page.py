@@ -26,7 +26,7 @@ from lab.peers import Compared, Peer, compared, elsewhere
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table
 from shardcost.validate.shipped import is_shipped, joined
-from shardcost.validate.sources import Source, grouped, sources, stands_for
+from shardcost.validate.sources import SOURCES, Source, grouped, stands_for
 from shardcost.validate.validation import Stats, Validation, stats, validate
 
 LEFT_OUT: Final = "## What was left out of the fit"
@@ -367,7 +367,7 @@ def _sources(found: Sequence[Validation], origin: Origin) -> str:
     """Return who published the rows, and the rows behind constants even where they are not here."""
     known, unknown = grouped(_datasets(found))
     if not origin.named:
-        known = {source: list(source.datasets) for source in sources()}
+        known = {source: list(source.datasets) for source in SOURCES}
     lines = [_source_line(source, names) for source, names in known.items()]
     lines += [(f"`{name}`", "not known here", "", "") for name in unknown]
     head = ("data sets", "published in", "licence, where stated", "what")

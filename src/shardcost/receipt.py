@@ -34,7 +34,6 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 from shardcost.errors import BadValueError
@@ -221,13 +220,8 @@ def evaluate(
         known = ", ".join([*values, *functions])
         raise BadValueError("expression", ast.unparse(node), f"arithmetic over {known}")
 
-    return computed(_parsed(expression))
-
-
-@lru_cache(maxsize=1024)  # a closed form is evaluated for many group sizes
-def _parsed(expression: str) -> ast.expr:
     try:
-        return ast.parse(expression, mode="eval").body
+        return computed(ast.parse(expression, mode="eval").body)
     except SyntaxError as error:
         raise BadValueError("expression", expression, "arithmetic") from error
 

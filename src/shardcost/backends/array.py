@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from shardcost.backends.libraries import formats, moved, own_formats
+from shardcost.backends.libraries import formats, moved
 
 _PYTHONS: Final[Mapping[str, type]] = {"b": bool, "i": int, "u": int, "f": float}
 """Python's type by the kind of a NumPy dtype."""
@@ -175,7 +175,7 @@ def _without_counterpart(name: str) -> TypeError:
 # The dtypes in which NumPy would compute
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # NumPy takes longer to resolve dtypes than a library to start a kernel
 def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
     """Return the dtypes to which NumPy casts the arguments of a function."""
     if ufunc.__name__.startswith("logical_"):
@@ -231,7 +231,7 @@ def _cast_like(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
 def _cast(array: BackendArray, dtype: np.dtype[Any]) -> Any:
     if array.dtype == dtype:
         return array.cells
-    return array.library.astype(array.cells, own_formats(array.library)[dtype])
+    return array.library.astype(array.cells, getattr(array.library, dtype.name))
 
 
 def _cells(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
@@ -242,7 +242,7 @@ def _cells(like: BackendArray, value: Any, dtype: np.dtype[Any]) -> Any:
     return cells
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # a constant is copied to the device once
 def _constant(library: Any, value: Any, dtype: np.dtype[Any], device: Any) -> Any:
     return moved(library, np.asarray(value, dtype=dtype), device)
 

@@ -24,19 +24,12 @@ _MISSING: Final = {
 """What to install for each library, and the extra that brings it, or what it needs, along."""
 
 
-@cache
+@cache  # every result of an operation asks
 def formats(library: Any) -> dict[Any, np.dtype[Any]]:
     """Return NumPy's name for each number format of a library."""
-    return {own: dtype for dtype, own in own_formats(library).items()}
+    return {getattr(library, name): np.dtype(name) for name in FORMATS}
 
 
-@cache
-def own_formats(library: Any) -> dict[np.dtype[Any], Any]:
-    """Return a library's name for each number format of NumPy's."""
-    return {np.dtype(name): getattr(library, name) for name in FORMATS}
-
-
-@cache
 def library_of(name: str) -> Any:
     """Return a library's functions as the standard has them."""
     try:

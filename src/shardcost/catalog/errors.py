@@ -10,7 +10,7 @@ source. `residuals_like` picks the finest group that a question belongs to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from math import log
 from typing import Final, NamedTuple
 
@@ -70,12 +70,6 @@ def residuals_like(kind: str, /, **facts: str) -> Residuals:
         kind: A kind of table, such as ``collectives``.
         facts: What is known of the prediction; what a group does not ask for is not looked at.
     """
-    return _like(kind, frozenset(facts.items()))
-
-
-@lru_cache(maxsize=65536)
-def _like(kind: str, known: frozenset[tuple[str, str]]) -> Residuals:
-    facts = dict(known)
     levels, groups = _groups(kind)
     for level in levels:
         group = groups.get((level, tuple(facts.get(name, "") for name in level)))
@@ -84,7 +78,7 @@ def _like(kind: str, known: frozenset[tuple[str, str]]) -> Residuals:
     raise UnknownNameError("kind", kind, catalog.names("errors"))
 
 
-@cache
+@cache  # a file has hundreds of groups, and every interval asks
 def _groups(
     kind: str,
 ) -> tuple[

@@ -8,7 +8,6 @@ what its boards are known to report, names and PCI identities, under ``reported_
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Final
 
 from shardcost.catalog import contents
@@ -64,7 +63,6 @@ def _as_sm(capability: str | None) -> int | None:
     return int(capability.replace(".", "")) if capability else None
 
 
-@cache
 def _reported_words() -> list[tuple[str, tuple[str, ...]]]:
     """Return every reported name as its words, with its cluster."""
     return [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError
@@ -79,14 +77,7 @@ def software_of(given: Software | str | None, workload: Workload) -> Software:
     """Return a software, the usual one for the workload if none is given."""
     if isinstance(given, Software):
         return given
-    return _named(given or DEFAULT_SOFTWARE[workload.phase])
-
-
-@lru_cache(maxsize=64)  # a file is read and checked for each, and every estimate asks
-def _named(name: str) -> Software:
-    return Software.named(name)
-    usual = TRAINS_WITH if isinstance(workload, Train) else SERVES_WITH
-    return Software.named(given or usual)
+    return Software.named(given or DEFAULT_SOFTWARE[workload.phase])
 
 
 def _check_kinds(model: object, cluster: object, layout: object, workload: object) -> None:

@@ -9,8 +9,7 @@ pipeline's bubbles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from shardcost.estimate.events import COMPUTE, TRIFLE_S, Drawing, Event, Span, drawing, step_totals
@@ -46,10 +45,7 @@ def training_timeline(found: Estimate) -> Drawing:
     line = timeline_of(work, found.layout.schedule)
     window, cut = _window(work, len({group for group in found.comm_s if group not in {"dp", "pp"}}))
 
-    @cache
-    def numbers(stage: int) -> dict[Op, int]:
-        return {op: number for number, op in enumerate(line.lanes[stage].ops)}
-
+    numbers: dict[int, dict[Op, int]] = {}  # shared: neighbours ask for the same stages
     events: list[Event] = []
     for stage in sorted(window.stages):
         events += _Staged(found, work, line, stage, window, numbers).events()
@@ -111,7 +107,7 @@ class _Staged:
         line: Timeline,
         stage: int,
         window: _Window,
-        numbers: Callable[[int], dict[Op, int]],
+        numbers: dict[int, dict[Op, int]],
     ) -> None:
         self.found = found
         self.work = work
@@ -119,13 +115,13 @@ class _Staged:
         self.stage = stage
         self.window = window
         self.numbers = numbers
-        """The place of each operation of a stage."""
+        """The place of each operation of a stage, for stages wanted so far."""
         self.lane: Lane = line.lanes[stage]
         schedule = found.layout.schedule
         self.bare = durations(work, schedule, stage, gathered=False)
         self.gathered = durations(work, schedule, stage)
-        self.inside: Callable[[str, int], _Inside] = cache(self._inside)
-        self.usual: Callable[[str, int], list[Event]] = cache(self._usual)
+        self.usual: dict[tuple[str, int], list[Event]] = {}
+        """By kind and virtual stage, an operation that starts at 0 and waits for nothing."""
 
     def events(self) -> Iterator[Event]:
         """Yield all events of the stage."""
@@ -193,7 +189,11 @@ class _Staged:
         """Yield one operation, like others of its kind, after what it waits for."""
         kind, chunk, batch = op
         begin = start + self._late(op, start, end)
-        for each in self.usual(kind, chunk):
+        if (kind, chunk) not in self.usual:
+            self.usual[kind, chunk] = [
+                event for event in self._shown(kind, chunk) if event.seconds > TRIFLE_S
+            ]
+        for each in self.usual[kind, chunk]:
             name, stage, stream, what, one, other, exposed, group, _, _, passing = each
             span = begin + one, min(begin + other, end)
             yield Event(name, stage, stream, what, *span, exposed, group, batch, chunk, passing)
@@ -205,13 +205,9 @@ class _Staged:
             return 0.0
         return max(0.0, end - start - self.gathered[kind][chunk])
 
-    def _usual(self, kind: str, chunk: int) -> list[Event]:
-        """Return an operation that starts at 0 and waits for nothing."""
-        return [each for each in self._shown(kind, chunk) if each.seconds > TRIFLE_S]
-
     def _shown(self, kind: str, chunk: int) -> Iterator[Event]:
         """Yield what an operation is made of, piece by piece from 0 on."""
-        inside, name = self.inside(kind, chunk), _NAMES[kind]
+        inside, name = self._inside(kind, chunk), _NAMES[kind]
         more = {"chunk": chunk, "passing": name}
         yield from self._sharded(inside, more)
         computed = inside.late_s + inside.compute_s
@@ -256,7 +252,9 @@ class _Staged:
         else:
             to, there = (self.stage - 1, chunk) if self.stage else (last, chunk - 1)
         lane = self.line.lanes[to]
-        number = self.numbers(to)[kind, there, batch]
+        if to not in self.numbers:
+            self.numbers[to] = {op: number for number, op in enumerate(lane.ops)}
+        number = self.numbers[to][kind, there, batch]
         return lane.ends[number - 1] if number else 0.0
 
     def _gathers(self) -> Iterator[Event]:

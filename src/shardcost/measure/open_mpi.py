@@ -18,7 +18,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
@@ -107,9 +106,9 @@ VERIFIABLE: Final = tuple(_KNOWN)
 """The collectives and algorithms whose bytes can be told beforehand."""
 
 
-@cache
-def _facts() -> dict[str, Any]:
-    return tomllib.loads((files(__package__) / "open_mpi.toml").read_text(encoding="utf-8"))
+_FACTS: Final[dict[str, Any]] = tomllib.loads(
+    (files(__package__) / "open_mpi.toml").read_text(encoding="utf-8")
+)
 
 
 def algorithms_of(collective: str) -> tuple[str, ...]:
@@ -118,13 +117,13 @@ def algorithms_of(collective: str) -> tuple[str, ...]:
     >>> algorithms_of("all_reduce")[-1]
     'rabenseifner'
     """
-    known = _facts()["algorithms"][collective]
+    known = _FACTS["algorithms"][collective]
     return (DEFAULT, *(name for name in known if name != "parameter"))
 
 
 def eager_limit_bytes() -> int:
     """Return what the parameter btl_tcp_eager_limit is set to."""
-    limit: int = _facts()["eager"]["limit_bytes"]
+    limit: int = _FACTS["eager"]["limit_bytes"]
     return limit
 
 
@@ -134,7 +133,7 @@ def forced(collective: str, algorithm: str) -> dict[str, str]:
         raise UnknownNameError(f"algorithm of {collective}", algorithm, algorithms_of(collective))
     if algorithm == DEFAULT:
         return {}
-    known = _facts()["algorithms"][collective]
+    known = _FACTS["algorithms"][collective]
     return {
         "coll_tuned_use_dynamic_rules": "1",
         f"coll_tuned_{known['parameter']}_algorithm": str(known[algorithm]),
@@ -179,7 +178,7 @@ def rank_traffic(
     """
     payload, count, headers = (np.zeros(ranks, dtype=np.int64) for _ in range(3))
     eager, rendezvous = _overhead("eager"), _overhead("rendezvous")
-    limits = _facts()["eager"]
+    limits = _FACTS["eager"]
     most = limits["limit_bytes"] - limits["largest_header_bytes"]
     for source, target, size_bytes in messages(collective, algorithm, ranks, elements, item_bytes):
         there, back = eager if size_bytes <= most else rendezvous
@@ -190,17 +189,15 @@ def rank_traffic(
     return RankTraffic(payload, count, headers)
 
 
-@cache
 def _overhead(protocol: str) -> tuple[int, int]:
     """Return the header bytes of one message, from its sender and from its receiver.
 
     >>> _overhead("eager"), _overhead("rendezvous")
     ((22, 0), (96, 64))
     """
-    facts = _facts()
-    of = {name: header["bytes"] for name, header in facts["headers"].items()}
+    of = {name: header["bytes"] for name, header in _FACTS["headers"].items()}
     there, back = (
-        sum(of[name] for fragment in facts["protocols"][protocol][side] for name in fragment)
+        sum(of[name] for fragment in _FACTS["protocols"][protocol][side] for name in fragment)
         for side in ("sender", "receiver")
     )
     return there, back

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any, Final
 
 from shardcost import catalog
@@ -81,7 +80,7 @@ def policy_of(software: Mapping[str, Any] | MemoryPolicy | None) -> MemoryPolicy
     one framework that was measured.
     """
     if software is None:
-        return _default()
+        return MemoryPolicy(**_reserve())
     if isinstance(software, MemoryPolicy):
         return software
     given = software.get("memory", software)
@@ -91,7 +90,6 @@ def policy_of(software: Mapping[str, Any] | MemoryPolicy | None) -> MemoryPolicy
     return MemoryPolicy(**_reserve() | {key: given[key] for key in _KEYS if key in given})
 
 
-@cache
 def policy_named(name: str) -> MemoryPolicy:
     """Return the policy of a framework of the catalog."""
     known = {stem: content for stem, content in catalog.contents("software") if "memory" in content}
@@ -106,14 +104,8 @@ def policy_with(choices: Mapping[str, Any], memory: Mapping[str, Any]) -> Memory
     return policy_of({**shown, **memory})
 
 
-@cache
-def _default() -> MemoryPolicy:
-    return MemoryPolicy(**_reserve())
-
-
-@cache
 def _reserve() -> dict[str, Any]:
     # Fragments are left out: they follow from the order in which one framework allocates.
     keys = ("workspace_bytes", "reserve_bytes")
-    content = dict(catalog.contents("software"))[MEASURED_FRAMEWORK]["memory"]
-    return {key: content[key] for key in keys}
+    memory = catalog.raw("software", MEASURED_FRAMEWORK)["memory"]
+    return {key: memory[key] for key in keys}

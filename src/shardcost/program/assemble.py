@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
@@ -116,11 +115,6 @@ def _as_run(software: Software, layout: Layout) -> Software:
     """Return a software as it runs a layout: some overlap nothing with a sharded optimizer."""
     if layout.zero != 1 or software.zero_overlap or not software.dp_overlap:
         return software
-    return _without_overlap(software)
-
-
-@lru_cache(maxsize=64)
-def _without_overlap(software: Software) -> Software:
     return replace(software, dp_overlap=False)
 
 

@@ -43,7 +43,7 @@ def fingerprint(request: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@cache
+@cache  # reads the whole package; each task of a Ray cluster asks
 def package_digest() -> str:
     """Return a digest of the files that hold the formulas and their constants."""
     folder = Path(__file__).resolve().parents[1]

@@ -8,9 +8,8 @@ datasheet says more (their constants are shares of it), collectives on links of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from math import log
 from typing import Any, Final, NamedTuple
 
@@ -124,7 +123,8 @@ class _Links:
         self.used = self.crossed = False
         """Whether any group has ranks in one domain, or in several."""
         self._prices = found.ledger.prices
-        self._seconds: Callable[[Collective], Any] = cache(self._collective_s)
+        self._seconds: dict[Collective, Any] = {}
+        """Of collectives priced so far: many operations call the same one."""
 
     @property
     def time_s(self) -> Any:
@@ -135,7 +135,9 @@ class _Links:
         if not isinstance(op, Collective) or op.ranks == 1:
             return seconds
         alike = op._replace(name="", count=1, hides_behind=(), split_with=None)
-        return self._seconds(alike)
+        if alike not in self._seconds:
+            self._seconds[alike] = self._collective_s(alike)
+        return self._seconds[alike]
 
     def _collective_s(self, op: Collective) -> Any:
         if self._prices.is_multimem(op):

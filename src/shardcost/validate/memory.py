@@ -141,7 +141,7 @@ def model_of(row: Row) -> Model:
     )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)  # thousands of rows are runs of a few models
 def _model(
     *,
     layers: int,

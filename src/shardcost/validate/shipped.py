@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -171,7 +171,7 @@ def _place(case: CollectiveCase, across: str) -> tuple[str, str, str, int, int]:
     return (case.collective, case.cluster, network, case.gpus, case.nodes)
 
 
-@lru_cache(maxsize=1)
+@cache  # reads a table of thousands of rows
 def _shipped_points() -> tuple[tuple[CollectiveCase, tuple[Point, ...]], ...]:
     """Return the points of every case of the shipped table, launched as in a graph."""
     table = read_table(ROWS / "collectives.csv")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -43,19 +42,20 @@ def stands_for(name: str, dataset: str) -> bool:
     return dataset == name
 
 
-@cache
-def sources() -> tuple[Source, ...]:
-    """Return every source, in the file's order."""
-    with Path(__file__).with_name("sources.toml").open("rb") as file:
-        entries = tomllib.load(file)["source"]
-    return tuple(Source(**each | {"datasets": tuple(each["datasets"])}) for each in entries)
+SOURCES: Final = tuple(
+    Source(**entry | {"datasets": tuple(entry["datasets"])})
+    for entry in tomllib.loads(
+        Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")
+    )["source"]
+)
+"""Every source, in the file's order."""
 
 
 def source_of(dataset: str) -> Source:
     """Return where a data set comes from."""
-    found = next((each for each in sources() if each.holds(dataset)), None)
+    found = next((each for each in SOURCES if each.holds(dataset)), None)
     if found is None:
-        raise UnknownNameError("dataset", dataset, [n for each in sources() for n in each.datasets])
+        raise UnknownNameError("dataset", dataset, [n for each in SOURCES for n in each.datasets])
     return found
 
 
@@ -63,7 +63,7 @@ def grouped(datasets: Iterable[str]) -> tuple[dict[Source, list[str]], list[str]
     """Return data sets by their source, in the file's order, and those that nobody is named for."""
     left = sorted(set(datasets))
     found: dict[Source, list[str]] = {}
-    for source in sources():
+    for source in SOURCES:
         held = [name for name in left if source.holds(name)]
         if held:
             found[source] = held

@@ -5,10 +5,8 @@ Never on disk: a text that looks like a path is a name that the catalog does not
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from shardcost.errors import UsageError
 
@@ -17,24 +15,23 @@ if TYPE_CHECKING:
     from shardcost.model import Model
     from shardcost.software import Software
 
-_KEPT: Final = 16
-"""Pasted files whose meaning is kept."""
-
 
 class Pasted:
     """Finds the models and clusters that one request speaks of."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        config, self.profile = given.get("config"), given.get("profile")
-        for name, other, file in (("model", "config", config), ("on", "profile", self.profile)):
+        self.config, self.profile = given.get("config"), given.get("profile")
+        files = ("model", "config", self.config), ("on", "profile", self.profile)
+        for name, other, file in files:
             if file is not None and given.get(name) is not None:
                 raise UsageError(f"{name} and {other} exclude each other; give one")
-        self.config = None if config is None else json.dumps(config)
 
     def model(self, text: str | None) -> Model:
         """Return the pasted model, or one of the catalog."""
         if self.config is not None:
-            return _model_of(self.config)
+            from shardcost.formats.hf_config import model_of_file
+
+            return model_of_file(self.config)
         if text is None:
             raise UsageError("missing MODEL (`shardcost models` lists them)")
         from shardcost.model import Model
@@ -44,7 +41,9 @@ class Pasted:
     def cluster(self, text: str | None, network: str | None = None) -> Cluster:
         """Return the pasted cluster, or one of the catalog."""
         if self.profile is not None and text is None:
-            return _cluster_of(self.profile, network)
+            from shardcost.machine.libraries import profile_of_text
+
+            return profile_of_text(self.profile, network)
         if text is None:
             raise UsageError("missing --on CLUSTER (`shardcost clusters` lists them)")
         from shardcost.cluster import Cluster
@@ -56,17 +55,3 @@ class Pasted:
         from shardcost.software import Software
 
         return Software.named(text)
-
-
-@lru_cache(maxsize=_KEPT)
-def _model_of(config: str) -> Model:
-    from shardcost.formats.hf_config import model_of_file
-
-    return model_of_file(json.loads(config))
-
-
-@lru_cache(maxsize=_KEPT)
-def _cluster_of(profile: str, network: str | None) -> Cluster:
-    from shardcost.machine.libraries import profile_of_text
-
-    return profile_of_text(profile, network)

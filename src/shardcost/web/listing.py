@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from shardcost import __version__, catalog
@@ -10,7 +9,6 @@ from shardcost.model import Model
 from shardcost.options import DEFAULT_SOFTWARE, ESTIMATE
 
 
-@cache
 def listing() -> dict[str, Any]:
     """Return all models, clusters, networks, software, collectives and words."""
     from shardcost.collectives.library_time import COLLECTIVES

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -175,7 +174,7 @@ def stepped(
         raise BadValueError("ranks", ranks, f"at most {MOST_RANKS}, to be looked at step by step")
     pieces = _checked_pieces(pieces, known.takes)
     size_bytes = whole_number("size_bytes", size_bytes, least=1)
-    topology = None if cluster is None else _wired(cluster, ranks, nodes)
+    topology = None if cluster is None else of_cluster(cluster, ranks, nodes)
     if known.takes == "shape" and shape is None:
         shape = _usual_shape(algorithm, ranks, topology)
     steps = schedule(collective, algorithm, ranks, chunks=pieces, shape=shape)
@@ -216,12 +215,6 @@ def _checked_pieces(pieces: int | None, takes: str) -> int:
     if pieces > MOST_PIECES:
         raise BadValueError("pieces", pieces, f"at most {MOST_PIECES}, to be looked at one by one")
     return pieces
-
-
-@lru_cache(maxsize=64)
-def _wired(cluster: Cluster, ranks: int, nodes: int | None) -> Topology:
-    """Return the links among ranks, kept because finding routes is most of the work."""
-    return of_cluster(cluster, ranks, nodes)
 
 
 def _usual_shape(algorithm: str, ranks: int, topology: Topology | None) -> Shape:
