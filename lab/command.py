@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,3 +63,23 @@ def tables_of(options: argparse.Namespace) -> Tables:
     if twice:
         raise BadValueError("tables", ", ".join(twice), "one table of each kind")
     return Tables(named, not_in(named, shipped()) if options.shipped else [])
+
+
+def joined(tables: Sequence[Table]) -> list[Table]:
+    """Return one table of each kind, with the rows of all of that kind.
+
+    A column that one of them lacks is blank in its rows. The first of a kind gives its path.
+    """
+    kinds: dict[str, list[Table]] = {}
+    for table in tables:
+        kinds.setdefault(table.kind, []).append(table)
+    return [_joined(alike) if len(alike) > 1 else alike[0] for alike in kinds.values()]
+
+
+def _joined(tables: Sequence[Table]) -> Table:
+    names = dict.fromkeys(name for table in tables for name in table.columns)
+    columns: dict[str, list[str]] = {
+        name: [cell for table in tables for cell in table.columns.get(name, [""] * table.rows)]
+        for name in names
+    }
+    return replace(tables[0], columns=columns, rows=sum(table.rows for table in tables))

@@ -15,8 +15,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.refit_collectives import by_key, engines, family_of, key_of, network_blank, ring_libraries
-from shardcost.calibrate.fit import Curve, Key, blank, fitted_library, fitted_network, inside
+from lab.refit_collectives import (
+    by_key,
+    engines,
+    family_of,
+    fitted_network,
+    key_of,
+    network_blank,
+    ring_libraries,
+)
+from shardcost.calibrate.fit import Curve, Key, blank, fitted_library, inside
 from shardcost.catalog import cluster_named
 from shardcost.machine.constants import Calibration
 from shardcost.machine.libraries import ENGINES, inherited, link_family

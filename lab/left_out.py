@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from lab import refit_attention, refit_engines, refit_frameworks, refit_gemm
 from lab.command import Say
+from lab.descent import in_seconds
 from lab.parts import Mask, evenly, leave_out, shape_parts
-from lab.refit_collectives import OUTDATED, engines, key_of, network_blank
-from shardcost.calibrate.descent import in_seconds
-from shardcost.calibrate.fit import Key, blank, curves, fitted_library, fitted_network, inside
+from lab.refit_collectives import OUTDATED, engines, fitted_network, key_of, network_blank
+from lab.sources import grouped
+from shardcost.calibrate.fit import Key, blank, curves, fitted_library, inside
 from shardcost.catalog import cluster_named
 from shardcost.catalog.errors import MEASURED, Facts
 from shardcost.errors import ShardcostError
@@ -33,7 +34,6 @@ from shardcost.software import Software
 from shardcost.validate import collectives, gemm, inference, layer_ops, memory, training
 from shardcost.validate.intervals import facts_of_collective, facts_of_rows
 from shardcost.validate.predictions import Floats, cases_of
-from shardcost.validate.sources import grouped
 from shardcost.validate.validation import kind_of, measurements
 
 _ENOUGH: Final = 50

@@ -17,16 +17,16 @@ import numpy as np
 
 from lab import markdown
 from lab import page_collectives as validation_collectives
-from lab.command import Say, add_tables, ended, parser_of, say, tables_of
+from lab.command import Say, add_tables, ended, joined, parser_of, say, tables_of
 from lab.folds import Fold, folds
 from lab.left_out import MOST_ROWS
 from lab.page_plots import Picture, pictures
 from lab.page_tables import KINDS, section
 from lab.peers import Compared, Peer, compared, elsewhere
+from lab.sources import SOURCES, Source, grouped, stands_for
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table
-from shardcost.validate.shipped import is_shipped, joined
-from shardcost.validate.sources import SOURCES, Source, grouped, stands_for
+from shardcost.validate.shipped import is_shipped
 from shardcost.validate.validation import Stats, Validation, stats, validate
 
 LEFT_OUT: Final = "## What was left out of the fit"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lab.catalog_files import CATALOG
 from lab.command import ended, parser_of
@@ -22,11 +22,13 @@ from shardcost import catalog
 from shardcost.calibrate.fit import (
     UNFITTED,
     Curve,
+    Floats,
     Key,
     blank,
     curves,
+    fit_of,
+    fitted,
     fitted_library,
-    fitted_network,
     inside,
 )
 from shardcost.calibrate.profile import entry_lines
@@ -35,7 +37,7 @@ from shardcost.files import write_whole
 from shardcost.formats.tables import Table, read_table
 from shardcost.machine import CATALOG as CONSTANTS
 from shardcost.machine import Fitted
-from shardcost.machine.constants import Calibration, EngineLibrary, stated
+from shardcost.machine.constants import Calibration, EngineLibrary, NetworkConstants, stated
 from shardcost.machine.libraries import (
     ENGINES,
     Libraries,
@@ -117,6 +119,26 @@ def networks(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Cali
     for name, each in groups.items():
         found[name, "network", "0"] = fitted_network(each, network_blank(name), rest)
     return found
+
+
+def fitted_network(
+    known: Sequence[Curve], start: Calibration, rest: Fitted = CONSTANTS
+) -> Calibration:
+    """Return a network's calibration, from curves that cross it, all else being known.
+
+    Twice: a network none of whose rows is under LL keeps the latency of LL that it started from,
+    and half of what LL128 shows is a better guess than a round figure.
+    """
+
+    def predict(curve: Curve, constants: Any) -> Floats:
+        return curve.predicted_s(replace(start, constants=constants), fitted=rest)
+
+    first: NetworkConstants = fitted(known, start.constants, predict)
+    again = replace(first, ll_latency_s=first.ll128_latency_s / 2)
+    found = replace(start, constants=fitted(known, again, predict))
+    return replace(
+        found, fit=fit_of(known, [curve.error_pct(found, fitted=rest) for curve in known])
+    )
 
 
 def network_blank(network: str) -> Calibration:

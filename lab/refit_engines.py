@@ -4,7 +4,7 @@
 
 Which kernels an engine has, and what it overlaps, are choices that its documentation states. What
 is left are two constants each, the same on every system: what its host does once a step, for each
-sequence or for each kernel, and what a collective waits for (`shardcost.calibrate.descent`). What
+sequence or for each kernel, and what a collective waits for (`lab.descent`). What
 the fits are worth on rows that they have not seen is told by `lab.folds`.
 
 Kernels of a device that nobody measured by themselves are fitted the same way, to one half of the
@@ -23,8 +23,8 @@ import numpy as np
 
 from lab.catalog_files import CATALOG, fit_of, update, update_software
 from lab.command import ended, parser_of
+from lab.descent import descend, errors_pct, in_seconds, loss
 from lab.other_constants import ConstantPath, with_kernel_constants
-from shardcost.calibrate.descent import descend, errors_pct, in_seconds, loss
 from shardcost.errors import ShardcostError
 from shardcost.formats.tables import Row, Table, read_table
 from shardcost.machine import CATALOG as CONSTANTS

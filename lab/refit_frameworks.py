@@ -21,8 +21,8 @@ import numpy as np
 
 from lab.catalog_files import CATALOG, fit_of, update_software
 from lab.command import ended, parser_of
+from lab.descent import descend, errors_pct, in_seconds, loss
 from lab.parts import Mask
-from shardcost.calibrate.descent import descend, errors_pct, in_seconds, loss
 from shardcost.formats.tables import Row, Table, read_table
 from shardcost.validate import training
 from shardcost.validate.predictions import Floats

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lab import refit_engines
+from lab.descent import descend, loss
 from shardcost import Cluster, Layout, Model
-from shardcost.calibrate.descent import descend, loss
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.estimate.serving import (

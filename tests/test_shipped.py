@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from lab.command import joined
 from lab.record import Figures, as_toml, figures, limit, main, read_record, worsened
+from lab.sources import source_of
 from shardcost import cli
 from shardcost.errors import FormatError
 from shardcost.formats.tables import Table, read_table
-from shardcost.validate.shipped import ROWS, is_shipped, joined, not_in, shipped, tables_in
-from shardcost.validate.sources import source_of
+from shardcost.validate.shipped import ROWS, is_shipped, not_in, shipped, tables_in
 from shardcost.validate.validation import validate
 
 OWN = "own_h200_torch2.11"

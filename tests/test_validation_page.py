@@ -23,6 +23,7 @@ from lab.page_axes import DEGREES, MOST_BINS, SIZES, bins
 from lab.page_plots import pictures
 from lab.page_tables import KINDS, section
 from lab.peers import compared, peers
+from lab.sources import grouped, source_of
 from shardcost import Cluster, catalog
 from shardcost.catalog import Folder
 from shardcost.collectives.library_time import collective_time
@@ -32,7 +33,6 @@ from shardcost.machine import machine_of
 from shardcost.software import Software
 from shardcost.validate import training
 from shardcost.validate.shipped import shipped
-from shardcost.validate.sources import grouped, source_of
 from shardcost.validate.validation import errors_pct, split, validate
 
 

@@ -286,26 +286,6 @@ def fitted_library(
     )
 
 
-def fitted_network(
-    known: Sequence[Curve], start: Calibration, rest: Fitted = CATALOG
-) -> Calibration:
-    """Return a network's calibration, from curves that cross it, all else being known.
-
-    Twice: a network none of whose rows is under LL keeps the latency of LL that it started from,
-    and half of what LL128 shows is a better guess than a round figure.
-    """
-
-    def predict(curve: Curve, constants: Any) -> Floats:
-        return curve.predicted_s(replace(start, constants=constants), fitted=rest)
-
-    first: NetworkConstants = fitted(known, start.constants, predict)
-    again = replace(first, ll_latency_s=first.ll128_latency_s / 2)
-    found = replace(start, constants=fitted(known, again, predict))
-    return replace(
-        found, fit=fit_of(known, [curve.error_pct(found, fitted=rest) for curve in known])
-    )
-
-
 def fit_of(known: Sequence[Curve], errors_pct: Sequence[Floats]) -> Fit:
     """Return what a fit rests on, and its errors."""
     sizes = np.concatenate([curve.size_bytes for curve in known])

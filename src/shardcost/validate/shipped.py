@@ -8,7 +8,7 @@ what ships only where no named table has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -80,26 +80,6 @@ def not_in(named: Iterable[Table], shipped_tables: Iterable[Table]) -> list[Tabl
         for table in shipped_tables
     ]
     return [table for table in rest if table.rows]
-
-
-def joined(tables: Sequence[Table]) -> list[Table]:
-    """Return one table of each kind, with the rows of all of that kind.
-
-    A column that one of them lacks is blank in its rows. The first of a kind lends its path.
-    """
-    kinds = dict.fromkeys(table.kind for table in tables)
-    return [_one_of([table for table in tables if table.kind == kind]) for kind in kinds]
-
-
-def _one_of(tables: Sequence[Table]) -> Table:
-    if len(tables) == 1:
-        return tables[0]
-    names = dict.fromkeys(name for table in tables for name in table.columns)
-    columns: dict[str, list[str]] = {
-        name: [cell for table in tables for cell in table.columns.get(name, [""] * table.rows)]
-        for name in names
-    }
-    return replace(tables[0], columns=columns, rows=sum(table.rows for table in tables))
 
 
 def _datasets(table: Table) -> list[str]:
