@@ -6,6 +6,7 @@ from functools import cache
 from typing import NamedTuple
 
 from shardcost import Cluster, Decode, Estimate, Layout, Prefill, Train, Workload, estimate
+from shardcost.estimate.ledger import PassParts
 
 DECODE = Decode(batch=64, context_tokens=4096)
 TRAIN = Train(global_batch=64, sequence_length=4096)
@@ -164,3 +165,10 @@ def estimated(name: str) -> Estimate:
     """Return the estimate of a case."""
     model, layout, workload, software, on, network = CASES[name]
     return estimate(model, Cluster.named(on, network), layout, workload, software=software)
+
+
+def usual_passes(found: Estimate) -> dict[str, PassParts]:
+    """Return the passes over one layer of the kind that the model has most of, by part."""
+    program = found.program
+    piece = found.ledger.layers[program.layers.index(program.usual_layers)]
+    return {phase: PassParts.of([(1, piece)], phase) for phase in ("forward", "backward", "weight")}

@@ -10,18 +10,16 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-from cases import estimated
-from shardcost.estimate.placement import places
-from shardcost.estimate.work import PieceWork, piece_work
+from cases import estimated, usual_passes
 
 from shardcost import Cluster, Decode, Layout, Model, Train, cli
 from shardcost.dtypes import BITS
 from shardcost.errors import BadTypeError, UnknownNameError
-from shardcost.estimate import Estimate, estimate
-from shardcost.estimate.price import Prices
-from shardcost.estimate.roofline import PASSES, moved_bytes, roofline
+from shardcost.estimate import estimate
+from shardcost.estimate.ledger import PASSES, PassParts
+from shardcost.estimate.roofline import moved_bytes, roofline
 from shardcost.estimate.scaling import Row, Scaling, degrees_to_vary, split_of
-from shardcost.program.operations import AttentionCore
+from shardcost.program.operations import AttentionCore, Gemm
 from shardcost.report import memory_plot, roofline_plot, scaling_plot
 from shardcost.report import scaling as scaling_report
 from shardcost.report.estimate_data import roofline_as_data
@@ -44,33 +42,23 @@ DRAWN = [
 ]
 
 
-def main_work(found: Estimate) -> PieceWork:
-    prices = Prices(found.cluster, found.software, places(found.layout))
-    return piece_work(found.program.usual_layers.passes, prices, found.software)
-
-
 @pytest.mark.parametrize("case", DRAWN)
 def test_kernels_add_up_to_what_the_layer_computes(case: str) -> None:
     found = estimated(case)
     roof = roofline(found)
-    work = main_work(found)
-    passes = {
-        "forward": (work.forward, ["forward"]),
-        "backward": (work.backward, ["recompute", "backward"]),
-        "weight": (work.weight, ["weight"]),
-    }
-    kinds = {"gemm": "gemm", "attention": "attention", "elementwise": "elementwise"}
-    for busy, during in passes.values():
+    for phase, parts in usual_passes(found).items():
+        during = {"backward": ["recompute", "backward"]}.get(phase, [phase])
         own = [each for each in roof.kernels if each.during in during]
-        for kind, name in kinds.items():
+        for kind, counted in parts.compute_s.items():
             seconds = sum(each.time_s for each in own if each.kind == kind)
-            assert seconds == pytest.approx(busy.compute_s[name], rel=1e-12, abs=1e-15)
-        assert sum(each.flops for each in own) == pytest.approx(busy.flops, rel=1e-12)
+            assert seconds == pytest.approx(counted, rel=1e-12, abs=1e-15)
+        listed = [op for name in during for op in getattr(found.program.usual_layers.passes, name)]
+        flops = sum(op.flops for op in listed if isinstance(op, Gemm | AttentionCore))
+        assert sum(each.flops for each in own) == pytest.approx(flops, rel=1e-12)
     if len(found.program.layers) == 1:
-        layer = found.work.layer
-        assert sum(
-            sum(each.compute_s.values()) for each in (layer.forward, layer.backward, layer.weight)
-        ) == pytest.approx(roof.time_s, rel=1e-12)
+        mean = [PassParts.of(found.ledger.shares, each) for each in usual_passes(found)]
+        computed = sum(sum(each.compute_s.values()) for each in mean)
+        assert computed == pytest.approx(roof.time_s, rel=1e-12)
 
 
 @pytest.mark.parametrize("case", DRAWN)

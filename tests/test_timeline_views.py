@@ -13,16 +13,14 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-from shardcost.estimate.busy import Busy
-from shardcost.estimate.placement import places
-from shardcost.estimate.work import all_passes, piece_work
+from cases import usual_passes
 
 from shardcost import Cluster, Layout, Model
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.estimate import Estimate, estimate
 from shardcost.estimate.events import COMMUNICATION, Drawing, Event
 from shardcost.estimate.layer_timeline import layer_timeline
-from shardcost.estimate.price import Prices
+from shardcost.estimate.ledger import PassParts
 from shardcost.estimate.step_timeline import step_timeline
 from shardcost.estimate.training_timeline import MOST_EVENTS
 from shardcost.formats.kineto import read
@@ -115,15 +113,6 @@ def seconds(events: Iterable[Event], **like: Any) -> float:
     )
 
 
-def layer_of(found: Estimate) -> dict[str, Busy]:
-    prices = Prices(found.cluster, found.program.setting.software, places(found.layout))
-    work = piece_work(found.program.usual_layers.passes, prices, found.program.setting.software)
-    if len(found.program.layers) == 1:
-        assert work.forward.device_s == found.work.layer.forward.device_s
-        assert work.backward.device_s == found.work.layer.backward.device_s
-    return {"forward": work.forward, "backward": work.backward, "weight": work.weight}
-
-
 def test_a_layers_events_add_up_to_what_the_estimate_counts(estimates: list[Estimate]) -> None:
     hiding = set()
     for found in estimates:
@@ -134,7 +123,7 @@ def test_a_layers_events_add_up_to_what_the_estimate_counts(estimates: list[Esti
             for event in drawn.events
             if event.stream != "dp"
         ]
-        for name, busy in layer_of(found).items():
+        for name, busy in usual_passes(found).items():
             own = [event for event in inside if event.passing == name]
             for kind, counted in KINDS.items():
                 assert seconds(own, kind=kind) == pytest.approx(busy.compute_s[counted], abs=1e-15)
@@ -145,7 +134,7 @@ def test_a_layers_events_add_up_to_what_the_estimate_counts(estimates: list[Esti
                 assert exposed == pytest.approx(busy.exposed_s[group], rel=1e-9, abs=1e-15)
                 if exposed < 0.99 * sent:
                     hiding.add((group, name))
-            waits = float(busy.wall_s(found.program.setting.software) - busy.device_s)
+            waits = float(busy.time.wall_s(found.program.setting.software) - busy.time.device_s)
             assert seconds(own, kind="host") == pytest.approx(waits, abs=1e-12)
             assert {event.group for event in own} - {None} <= set(busy.comm_s)
     assert {("tp", "forward"), ("tp", "backward"), ("cp", "forward"), ("cp", "backward")} <= hiding
@@ -185,10 +174,12 @@ def test_other_partitions_of_a_layer_add_up_too(scheme: str, overlap: str) -> No
     found = estimate("llama2-7b", H100, layout, train, software=software)
     drawn = layer_timeline(found)
     check_sound(drawn)
-    whole = sum(layer_of(found).values(), Busy({}))
-    assert seconds(drawn.events, kind="comm") == pytest.approx(whole.comm_s["tp"], rel=1e-9)
+    passes = usual_passes(found).values()
+    comm_s = sum(each.comm_s.get("tp", 0.0) for each in passes)
+    assert seconds(drawn.events, kind="comm") == pytest.approx(comm_s, rel=1e-9)
     exposed = seconds(drawn.events, kind="comm", exposed=True)
-    assert exposed == pytest.approx(whole.exposed_s["tp"], rel=1e-9)
+    waits_s = sum(each.exposed_s.get("tp", 0.0) for each in passes)
+    assert exposed == pytest.approx(waits_s, rel=1e-9)
     assert (exposed < seconds(drawn.events, kind="comm")) == (overlap != "none")
 
 
@@ -197,13 +188,10 @@ def test_sharded_weights_of_the_next_layer_are_gathered_beside_a_layer() -> None
     found = estimate("llama3-8b", H100, Layout(dp=64, zero=3), train)
     drawn = layer_timeline(found)
     check_sound(drawn)
-    work, software = found.work, found.program.setting.software
-    sent = {"forward": work.gather_s, "backward": work.gather_s + work.scatter_s}
-    layer = work.layer
-    computes = {
-        "forward": layer.forward.wall_s(software),
-        "backward": layer.backward.wall_s(software) + layer.weight.wall_s(software),
-    }
+    ledger, software = found.ledger, found.program.setting.software
+    sent = {"forward": ledger.gather_s, "backward": ledger.gather_s + ledger.scatter_s}
+    forward, backward, weight = (each.wall_s(software) for each in ledger.layer)
+    computes = {"forward": forward, "backward": backward + weight}
     for name, total in sent.items():
         own = [event for event in drawn.events if event.group == "dp" and event.passing == name]
         assert sum(event.seconds for event in own) == pytest.approx(total, rel=1e-9)
@@ -244,18 +232,21 @@ def test_a_trained_step_computes_what_its_stages_have_to(estimates: list[Estimat
     for found in estimates:
         if not isinstance(found.workload, Train):
             continue
-        events, program, work = step_timeline(found).events, found.program, found.work
-        layer, runs = all_passes(work.layer), program.micro_batches
-        layers = sum(each.count for each in program.layers)
-        whole = layer.times(layers) + all_passes(work.first) + all_passes(work.last)
+        events, program, ledger = step_timeline(found).events, found.program, found.ledger
+        runs = program.micro_batches
+        counts = [each.count for each in program.layers]
+        pieces = [*zip(counts, ledger.layers, strict=True), (1, ledger.first), (1, ledger.last)]
+        passes = [PassParts.of(pieces, each) for each in ("forward", "backward", "weight")]
         computed = sum(seconds(events, kind=kind) for kind in ("forward", "backward", "weight"))
-        assert computed == pytest.approx(runs * sum(whole.compute_s.values()), rel=1e-6)
-        for group, total in whole.exposed_s.items():
+        compute_s = sum(sum(each.compute_s.values()) for each in passes)
+        assert computed == pytest.approx(runs * compute_s, rel=1e-6)
+        for group in {group for each in passes for group in each.exposed_s}:
+            waits_s = sum(each.exposed_s.get(group, 0.0) for each in passes)
             exposed = seconds(events, group=group, exposed=True)
-            assert exposed == pytest.approx(runs * total, rel=1e-6, abs=1e-9)
+            assert exposed == pytest.approx(runs * waits_s, rel=1e-6, abs=1e-9)
         sends = seconds(events, kind="send")
         pp = found.layout.pp
-        assert sends == pytest.approx(2 * (pp - 1) * runs * work.send_s, rel=1e-6)
+        assert sends == pytest.approx(2 * (pp - 1) * runs * ledger.send_s, rel=1e-6)
         line = found.timeline()
         for stage in range(pp):
             early = [each for each in events if each.start_s < line.lanes[stage].ends[-1]]
@@ -279,8 +270,10 @@ def test_communication_of_replicas_is_drawn_whole_and_exposed_where_a_stage_wait
         check_sound(drawn)
         for stage in range(layout.pp):
             own = [event for event in drawn.events if event.stage == stage]
-            work, layers = found.work, found.program.stages.first.layers
-            sharded = found.program.micro_batches * layers * (2 * work.gather_s + work.scatter_s)
+            ledger, layers = found.ledger, found.program.stages.first.layers
+            sharded = (
+                found.program.micro_batches * layers * (2 * ledger.gather_s + ledger.scatter_s)
+            )
             sent = line.busy_s(stage, "dp") + sharded
             assert seconds(own, group="dp") == pytest.approx(sent, rel=1e-6)
             blocked = seconds(own, group="dp", exposed=True)
@@ -290,7 +283,7 @@ def test_communication_of_replicas_is_drawn_whole_and_exposed_where_a_stage_wait
     found = estimate("llama3-8b", H100, Layout(dp=8, zero=1), train, software=alone)
     drawn = step_timeline(found)
     check_sound(drawn)
-    both = found.work.reduce_s + found.work.collect_s
+    both = found.ledger.reduce_s + found.ledger.collect_s
     assert seconds(drawn.events, group="dp", exposed=True) == pytest.approx(both, rel=1e-9)
     assert drawn.span_s == pytest.approx(found.time_s, rel=1e-9)
 
