@@ -12,7 +12,6 @@ import pytest
 from shardcost import Cluster, Decode, Layout, Prefill, Train, estimate, search
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError
-from shardcost.estimate.calls import prices_of
 from shardcost.search.answers import (
     Gain,
     Relaxation,
@@ -24,7 +23,7 @@ from shardcost.search.answers import (
     stability,
 )
 from shardcost.search.found import Candidate, Found
-from shardcost.search.sensitivity import adjusted_time_s, seconds_on_links
+from shardcost.search.sensitivity import adjusted_time_s
 from shardcost.workload import Workload
 
 H100 = Cluster.named("h100_sxm", network="ib_8x400g")
@@ -180,17 +179,19 @@ def test_links_of_the_same_rate_take_the_same_time(
     library: str, collective: str, gpus: int
 ) -> None:
     found = collective_time(collective, 8e6, H100, gpus, library=library)
-    same = seconds_on_links(found)
+    same = found.time_on_links_s()
     assert same == pytest.approx(found.time_s, rel=1e-12)
     faster = np.array([1.0, 1.1, 2.0, 1e9])
-    inside, outside = seconds_on_links(found, faster), seconds_on_links(found, 1.0, faster)
+    inside, outside = np.broadcast_arrays(
+        found.time_on_links_s(faster), found.time_on_links_s(1.0, faster), faster
+    )[:2]
     for times in (inside, outside):
         assert times[0] == pytest.approx(same, rel=1e-12)
         assert (np.diff(times) <= 1e-15).all()
         assert (times > same / 2.0 - 1e-12)[:3].all()
     assert (outside == outside[0]).all() == (gpus <= 8)
     # What is left with links of any rate are latencies.
-    both = seconds_on_links(found, 1e9, 1e9)
+    both = found.time_on_links_s(1e9, 1e9)
     assert both < same
 
 
@@ -286,17 +287,14 @@ def test_half_of_the_draws_lie_within_the_median_error() -> None:
 def test_adjusted_prices_change_the_step_and_nothing_that_is_kept(trained: Found) -> None:
     best = trained.best[0]
     program = best.estimate.program
-    prices = prices_of(best.estimate)
-    plain = adjusted_time_s(best.estimate, prices, lambda _, seconds: seconds)
+    plain = adjusted_time_s(best.estimate, lambda _, seconds: seconds)
     assert plain == pytest.approx(best.time_s, rel=1e-9)
-    longer = adjusted_time_s(
-        best.estimate, prices, lambda _, seconds: seconds * np.array([1.0, 2.0])
-    )
+    longer = adjusted_time_s(best.estimate, lambda _, seconds: seconds * np.array([1.0, 2.0]))
     overhead = program.setting.software.step_overhead_s
     assert longer[0] == pytest.approx(plain, rel=1e-12)
     assert longer[1] - overhead <= 2 * (plain - overhead) * (1 + 1e-9)
     assert longer[1] > 1.9 * plain - overhead
-    assert adjusted_time_s(best.estimate, prices, lambda _, seconds: seconds) == plain
+    assert adjusted_time_s(best.estimate, lambda _, seconds: seconds) == plain
 
 
 def test_a_search_that_found_nothing_has_nothing_to_change() -> None:
