@@ -56,7 +56,7 @@ def alpha_beta(curve: Curve) -> Floats:
 
     largest = int(np.argmax(curve.size_bytes))
     begin = np.log([curve.time_s.min(), curve.size_bytes[largest] / curve.time_s[largest]])
-    found = fit_robustly(
+    minimum = fit_robustly(
         begin,
         (begin - 60, begin + 60),
         lambda logs: np.log(line(logs)) - measured,
@@ -64,7 +64,7 @@ def alpha_beta(curve: Curve) -> Floats:
         outliers=(1.0,),
         evaluations=200,
     )
-    return line(found.at)
+    return line(minimum.at)
 
 
 def tuner(curve: Curve) -> Floats | None:

@@ -59,8 +59,8 @@ def gpu_counts(known: Iterable[Curve], *, of_engines: bool = False) -> Iterator[
         for count in counts:
             rest = [curve for curve in curves if curve.case.gpus != count]
             tried = [curve for curve in curves if curve.case.gpus == count]
-            found = fitted_library(rest, start)
-            yield LeftOut(key[0], key[1], f"{count} GPUs", _errors(tried, found))
+            result = fitted_library(rest, start)
+            yield LeftOut(key[0], key[1], f"{count} GPUs", _errors(tried, result))
 
 
 def systems(known: Iterable[Curve]) -> Iterator[LeftOut]:
@@ -69,8 +69,8 @@ def systems(known: Iterable[Curve]) -> Iterator[LeftOut]:
     for key, curves in _groups(everything, of_engines=False):
         family = family_without(key, everything)
         if family and sum(len(curve.time_s) for curve in curves) >= _ENOUGH_ROWS:
-            found = inherited(curves[0].cluster, family)
-            yield LeftOut(key[0], key[1], "the whole system", _errors(curves, found))
+            result = inherited(curves[0].cluster, family)
+            yield LeftOut(key[0], key[1], "the whole system", _errors(curves, result))
 
 
 def networks(known: Iterable[Curve]) -> Iterator[LeftOut]:
@@ -86,13 +86,13 @@ def networks(known: Iterable[Curve]) -> Iterator[LeftOut]:
                 yield LeftOut(name, "network", cluster, _errors(tried, None, wire))
 
 
-def pooled_by_library(found: Iterable[LeftOut]) -> list[LeftOut]:
+def pooled_by_library(left_out_rows: Iterable[LeftOut]) -> list[LeftOut]:
     """Return what was left out of each library on each system as one."""
     together: dict[tuple[str, str], list[LeftOut]] = {}
-    for each in found:
-        together.setdefault((each.system, each.library), []).append(each)
+    for entry in left_out_rows:
+        together.setdefault((entry.system, entry.library), []).append(entry)
     return [
-        LeftOut(system, library, library, np.concatenate([each.error_pct for each in parts]))
+        LeftOut(system, library, library, np.concatenate([part.error_pct for part in parts]))
         for (system, library), parts in together.items()
     ]
 
@@ -126,6 +126,6 @@ def family_without(key: Key, known: tuple[Curve, ...]) -> list[Calibration]:
 
 
 def _errors(
-    curves: Sequence[Curve], found: Calibration | None, wire: Calibration | None = None
+    curves: Sequence[Curve], result: Calibration | None, wire: Calibration | None = None
 ) -> Floats:
-    return np.concatenate([curve.error_pct(found, wire) for curve in curves])
+    return np.concatenate([curve.error_pct(result, wire) for curve in curves])

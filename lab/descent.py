@@ -61,9 +61,9 @@ def descend(
             for name, value in list(best.items()):
                 for factor in (step, 1 / step):
                     trial = {**best, name: value * factor}
-                    found = lost(trial)
-                    if found < least * (1 - _WORTHWHILE):
-                        best, least, improved = trial, found, True
+                    result = lost(trial)
+                    if result < least * (1 - _WORTHWHILE):
+                        best, least, improved = trial, result, True
                         break
     return {name: float(f"{value:.{_DIGITS}g}") for name, value in best.items()}
 

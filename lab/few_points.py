@@ -40,8 +40,8 @@ def few_points(table: Table) -> Iterator[LeftOut]:
             others = [rest, *(curve for curve in known if curve is not shown[0])]
             others = [curve for curve in others if len(curve.time_s)]
             if others:
-                found = fitted_calibration([seen], start)
-                errors = np.concatenate([curve.error_pct(found) for curve in others])
+                result = fitted_calibration([seen], start)
+                errors = np.concatenate([curve.error_pct(result) for curve in others])
                 yield LeftOut(key[0], key[1], f"six points of {count} GPUs", errors)
 
 
@@ -50,8 +50,8 @@ def all_points(table: Table) -> Iterator[LeftOut]:
     for key, known in _data_sets(table):
         start = _start(key)
         if start is not None:
-            found = fitted_calibration(known, start)
-            errors = np.concatenate([curve.error_pct(found) for curve in known])
+            result = fitted_calibration(known, start)
+            errors = np.concatenate([curve.error_pct(result) for curve in known])
             yield LeftOut(key[0], key[1], "all points", errors)
 
 

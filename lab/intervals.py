@@ -174,13 +174,13 @@ def lengthening(trials: Mapping[str, Trial]) -> dict[str, float]:
 
 def _reach_by_standing(pool: Pool) -> dict[str, float]:
     standings = np.array([facts.get("standing", "") for facts in pool.facts])
-    found = {}
+    results = {}
     for standing in np.unique(standings):
         own = standings == standing
         if own.sum() >= pool.plan.enough:
             sizes = np.abs(pool.residuals[own])
-            found[str(standing)] = weighted_quantile(sizes, pool.weights[own], INSIDE)
-    return found
+            results[str(standing)] = weighted_quantile(sizes, pool.weights[own], INSIDE)
+    return results
 
 
 def written(trial: Trial, longer: Mapping[str, float]) -> list[Group]:
@@ -192,16 +192,16 @@ def written(trial: Trial, longer: Mapping[str, float]) -> list[Group]:
         trial: The residuals of a kind.
         longer: By how much farther these then reach, by the nearness of the others.
     """
-    found = list(groups(trial))
-    standings = {each.key.get("standing") for each in found}
-    own = [each for each in found if each.key.get("standing") == MEASURED]
+    result = list(groups(trial))
+    standings = {entry.key.get("standing") for entry in result}
+    own = [entry for entry in result if entry.key.get("standing") == MEASURED]
     for standing, factor in longer.items():
         if standing not in standings:
-            found += [
-                each._replace(key={**each.key, "standing": standing}, reach=factor * each.reach)
-                for each in own
+            result += [
+                entry._replace(key={**entry.key, "standing": standing}, reach=factor * entry.reach)
+                for entry in own
             ]
-    return found
+    return result
 
 
 def as_toml(kind: str, trial: Trial, longer: Mapping[str, float], datasets: Iterable[str]) -> str:
@@ -214,27 +214,27 @@ def as_toml(kind: str, trial: Trial, longer: Mapping[str, float], datasets: Iter
         "levels": [list(level) for level in trial.pool.plan.levels],
         "group": [
             {
-                "key": inline(each.key),
-                "rows": each.rows,
-                "parts": each.parts,
-                "low": round(-each.reach, 4),
-                "high": round(each.reach, 4),
-                "median_pct": round(each.median_pct, 1),
+                "key": inline(entry.key),
+                "rows": entry.rows,
+                "parts": entry.parts,
+                "low": round(-entry.reach, 4),
+                "high": round(entry.reach, 4),
+                "median_pct": round(entry.median_pct, 1),
             }
-            for each in written(trial, longer)
+            for entry in written(trial, longer)
         ],
     }
     return catalog_files.as_toml(_HEAD, content)
 
 
-def as_lines(found: Iterable[Coverage]) -> Iterator[str]:
+def as_lines(coverages: Iterable[Coverage]) -> Iterator[str]:
     """Yield coverage as the lines of a table in Markdown."""
     yield "| table | residuals of | residuals | inside % | width % |"
     yield "|---|---|---:|---:|---:|"
-    for each in found:
-        table = f"**{each.kind}**" if each.of == "all" else ""
-        figures = (f"{each.rows:,}", f"{each.inside_pct:.1f}", f"{each.width_pct:.0f}")
-        yield f"| {' | '.join((table, each.of, *figures))} |"
+    for entry in coverages:
+        table = f"**{entry.kind}**" if entry.of == "all" else ""
+        figures = (f"{entry.rows:,}", f"{entry.inside_pct:.1f}", f"{entry.width_pct:.0f}")
+        yield f"| {' | '.join((table, entry.of, *figures))} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -252,8 +252,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for table in tables:
         text = as_toml(table.kind, trials[table.kind], longer, table.columns.get("dataset", ()))
         write_whole(given.output / f"{table.kind}.toml", text)
-    found = [each for kind, trial in trials.items() for each in coverage_of(kind, trial)]
-    print("\n".join(as_lines(found)))
+    results = [entry for kind, trial in trials.items() for entry in coverage_of(kind, trial)]
+    print("\n".join(as_lines(results)))
 
 
 if __name__ == "__main__":

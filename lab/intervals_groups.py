@@ -53,7 +53,7 @@ class Plan(NamedTuple):
 
     def factor_level(self, level: Level) -> Level:
         """Return the finest level of factors that groups of a level belong to."""
-        return next(each for each in self.factors if set(each) <= set(level))
+        return next(factor for factor in self.factors if set(factor) <= set(level))
 
 
 class Group(NamedTuple):
@@ -71,11 +71,11 @@ class Pool:
 
     def __init__(self, tried: Sequence[Tried], plan: Plan) -> None:
         self.plan = plan
-        self.residuals: Floats = np.concatenate([each.residuals for each in tried])
-        self.rows = np.concatenate([each.rows for each in tried])
-        self.splits = np.array([each.split for each in tried for _ in each.rows])
-        self.facts = [facts for each in tried for facts in each.facts]
-        labels = [f"{each.split}: {part}" for each in tried for part in each.parts]
+        self.residuals: Floats = np.concatenate([trial.residuals for trial in tried])
+        self.rows = np.concatenate([trial.rows for trial in tried])
+        self.splits = np.array([trial.split for trial in tried for _ in trial.rows])
+        self.facts = [facts for trial in tried for facts in trial.facts]
+        labels = [f"{trial.split}: {part}" for trial in tried for part in trial.parts]
         self.part_names, self.parts = np.unique(labels, return_inverse=True)
         # A part counts by the root of its rows: neither as one nor as all of them.
         self.weights: Floats = np.bincount(self.parts)[self.parts].astype(np.float64) ** -0.5
@@ -149,12 +149,12 @@ class Pool:
 
     def farthest(self, members: NDArray[np.intp]) -> float:
         """Return the longest reach of a part of some residuals, of those that have enough rows."""
-        found = []
+        results = []
         for part in np.unique(self.parts[members]):
             sizes = np.abs(self.residuals[members[self.parts[members] == part]])
             if len(sizes) >= _ENOUGH_OF_A_PART:
-                found.append(float(np.quantile(sizes, INSIDE)))
-        return max(found, default=np.inf)
+                results.append(float(np.quantile(sizes, INSIDE)))
+        return max(results, default=np.inf)
 
 
 def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
@@ -226,8 +226,8 @@ class Trial:
     def lengthened(self) -> Floats:
         """The reach that each residual would have been given."""
         factors = np.array([self.factors.get(key, np.nan) for key in self.factor_keys])
-        found: Floats = self.reach * factors
-        return found
+        result: Floats = self.reach * factors
+        return result
 
 
 def tried_on_others(pool: Pool) -> Trial:

@@ -63,8 +63,8 @@ class Tried(NamedTuple):
 
 def left_out(table: Table, say: Say = lambda _: None) -> list[Tried]:
     """Return all that was tried on the rows of a table."""
-    results = [_sound(each) for each in _TRIED[table.kind](table, say) if len(each.rows)]
-    known = {int(row) for each in results for row in each.rows}
+    results = [_sound(entry) for entry in _TRIED[table.kind](table, say) if len(entry.rows)]
+    known = {int(row) for result in results for row in result.rows}
     if len(known) < table.rows:
         count = f"{table.rows - len(known):,} of {table.rows:,} rows"
         why = "they have no measurement or no prediction, or cannot be left out"
@@ -74,7 +74,7 @@ def left_out(table: Table, say: Say = lambda _: None) -> list[Tried]:
 
 def _sound(tried: Tried) -> Tried:
     """Return what was tried on the rows that have a measurement, a prediction and facts."""
-    known = np.array([bool(each) for each in tried.facts])
+    known = np.array([bool(fact) for fact in tried.facts])
     kept = np.flatnonzero(np.isfinite(tried.residuals) & known)
     return Tried(
         tried.split,
@@ -117,8 +117,10 @@ def _unmeasured(table: Table, systems: Mapping[str, Mask], say: Say) -> Iterator
         say(f"{table.kind}: {system} as if never measured")
         fitted = CATALOG.without(system)
         tried = _as_catalogued(_at(table, mask), "a system", [system] * len(places), fitted)
-        inherited = [each.get("standing") != MEASURED for each in tried.facts]
-        facts = tuple(each if new else {} for each, new in zip(tried.facts, inherited, strict=True))
+        inherited = [fact.get("standing") != MEASURED for fact in tried.facts]
+        facts = tuple(
+            entry if new else {} for entry, new in zip(tried.facts, inherited, strict=True)
+        )
         yield tried._replace(rows=places, facts=facts)
 
 
@@ -146,7 +148,7 @@ def _collectives(table: Table, say: Say) -> Iterator[Tried]:
     unfitted = [
         row["single_process"] == "1" or row["dataset"] in OUTDATED for row in table.records()
     ]
-    facts = [each if new else {} for each, new in zip(catalogued.facts, unfitted, strict=True)]
+    facts = [entry if new else {} for entry, new in zip(catalogued.facts, unfitted, strict=True)]
     yield catalogued._replace(facts=tuple(facts))
 
 
@@ -156,8 +158,8 @@ def site_of(dataset: str) -> str:
     >>> site_of("aic_h100_sxm_nccl_2.29.2") == site_of("aic_b200_sxm_nccl_2.23")
     True
     """
-    found, rest = grouped([dataset])
-    return rest[0] if rest else next(iter(found)).title
+    result, rest = grouped([dataset])
+    return rest[0] if rest else next(iter(result)).title
 
 
 class _Curves:
@@ -182,9 +184,9 @@ class _Curves:
                     continue
                 kept = np.zeros(self.table.rows, dtype=bool)
                 kept[rest] = True
-                found = self._fitted(key, kept)
+                result = self._fitted(key, kept)
                 label = f"{key[0]} {key[1]} {value}"
-                yield self._answered(split, label, out, own=found)
+                yield self._answered(split, label, out, own=result)
 
     def by_a_few_rows(self) -> Iterator[Tried]:
         """Yield the rows of each vendor's library on each system, but a few large all-reduces.
@@ -201,17 +203,17 @@ class _Curves:
             largest = known[np.argsort(self.cases.sizes[known, 0])][-_FEW:]
             kept = np.zeros(self.table.rows, dtype=bool)
             kept[largest] = True
-            found = self._fitted(key, kept)
+            result = self._fitted(key, kept)
             out = np.setdiff1d(places, largest)
-            yield self._answered("all but a few rows", f"{key[0]} {key[1]}", out, own=found)
+            yield self._answered("all but a few rows", f"{key[0]} {key[1]}", out, own=result)
 
     def _places(self) -> dict[Key, NDArray[np.intp]]:
         """Return the rows inside one domain of every library on every system."""
-        found: dict[Key, list[int]] = {}
+        results: dict[Key, list[int]] = {}
         for case, rows in self.cases.rows.items():
             if (not case.network or case.nodes == 1) and case.has_a_place():
-                found.setdefault(key_of(case), []).extend(rows)
-        return {key: np.array(sorted(rows)) for key, rows in found.items()}
+                results.setdefault(key_of(case), []).extend(rows)
+        return {key: np.array(sorted(rows)) for key, rows in results.items()}
 
     def _usable(self) -> Mask:
         """Return which rows the catalog's constants are fitted to."""
@@ -252,8 +254,8 @@ class _Curves:
                 own = np.flatnonzero((names == name) & self._usable())
                 libraries = CATALOG.libraries.without(str(name))
                 fitted = CATALOG._replace(libraries=libraries)
-                found = self._answered("a system", str(name), own, fitted=fitted)
-                yield found._replace(facts=tuple(_if_inherited(each) for each in found.facts))
+                result = self._answered("a system", str(name), own, fitted=fitted)
+                yield result._replace(facts=tuple(_if_inherited(fact) for fact in result.facts))
 
     def _answered(
         self,
@@ -487,7 +489,7 @@ def _refitted_engines(table: Table, column: str, say: Say) -> Floats:
     evidence = refit_engines.evidence_of(table, lambda row: row["cluster"] != refit_engines.DEVICE)
     for name in refit_engines.FITTED:
         own = {q: places for q, places in known.items() if q.software.name == name}
-        places = [i for each in own.values() for i in each]
+        places = [i for entry in own.values() for i in entry]
         fitted_to = evidence.get(name)
         for cell in sorted({rows[i].get(column, "") for i in places}):
             rest = None if fitted_to is None else _thinned(fitted_to.where(_differs(column, cell)))

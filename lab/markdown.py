@@ -32,22 +32,22 @@ def _line(cells: Sequence[str]) -> str:
 
 def errors(head: Sequence[str], rows: Sequence[tuple[Sequence[str], Stats]]) -> str:
     """Return a table of errors, a line for each key."""
-    told = [INSIDE] if any(found.coverage_pct is not None for _, found in rows) else []
-    lines = [(*key, *figures(found), *([inside(found)] if told else [])) for key, found in rows]
+    told = [INSIDE] if any(result.coverage_pct is not None for _, result in rows) else []
+    lines = [(*key, *figures(result), *([inside(result)] if told else [])) for key, result in rows]
     return table((*head, "rows", *ERRORS, *told), lines, right=1 + len(ERRORS) + len(told))
 
 
-def inside(found: Stats) -> str:
+def inside(result: Stats) -> str:
     """Return the share of rows within their interval as a cell."""
-    return "" if found.coverage_pct is None else f"{found.coverage_pct:.1f}"
+    return "" if result.coverage_pct is None else f"{result.coverage_pct:.1f}"
 
 
-def figures(found: Stats) -> tuple[str, ...]:
+def figures(result: Stats) -> tuple[str, ...]:
     """Return the rows and the errors of some rows as cells; without rows there are no errors."""
-    if found.bias_pct is None:
-        return (f"{found.rows:,}", *[""] * len(ERRORS))
-    sizes = (found.median_pct, found.mean_pct, found.p90_pct, found.max_pct)
-    return (f"{found.rows:,}", *(f"{size:.1f}" for size in sizes), f"{found.bias_pct:+.1f}")
+    if result.bias_pct is None:
+        return (f"{result.rows:,}", *[""] * len(ERRORS))
+    sizes = (result.median_pct, result.mean_pct, result.p90_pct, result.max_pct)
+    return (f"{result.rows:,}", *(f"{size:.1f}" for size in sizes), f"{result.bias_pct:+.1f}")
 
 
 def grouped(groups: Sequence[GroupStats], together: Stats | None = None) -> str:
@@ -56,7 +56,7 @@ def grouped(groups: Sequence[GroupStats], together: Stats | None = None) -> str:
         return NO_ROWS
     head = tuple(groups[0].key)
     first = [] if together is None else [(("all", *[""] * (len(head) - 1)), together)]
-    rows = [(tuple(map(_shown, each.key.values())), each.stats) for each in groups]
+    rows = [(tuple(map(_shown, group.key.values())), group.stats) for group in groups]
     return errors(head, [*first, *rows])
 
 

@@ -52,13 +52,13 @@ class LeftOut:
 def fitted(table: Table, start: MemoryPolicy) -> MemoryPolicy:
     """Return a framework's policy with the constants that suit the rows of a table best."""
     bare = replace(start, workspace_bytes=0.0, reserve_bytes=0.0, reserve_share=0.0)
-    found = _bare(table, bare)
+    result = _bare(table, bare)
     allocated, _ = measurements(table, MEASURED)
     reserved, _ = measurements(table, _RESERVED)
     if np.isnan(allocated).all() or np.isnan(reserved).all():
         raise BadValueError(MEASURED, "nothing", "measured in at least one row")
-    workspace = max(0.0, float(np.nanmedian(allocated - found.between_steps)))
-    lost = (reserved - workspace - found.first) / found.first_passing
+    workspace = max(0.0, float(np.nanmedian(allocated - result.between_steps)))
+    lost = (reserved - workspace - result.first) / result.first_passing
     known = replace(
         bare,
         workspace_bytes=workspace * _GIB,
@@ -82,10 +82,10 @@ def _bare(table: Table, policy: MemoryPolicy) -> _Bare:
     # With a share of 1 the framework takes just what comes and goes.
     once = replace(policy, reserve_share=1.0)
     held = [memory_of_row(row, once).stages["first"] for row in table.records()]
-    passing = np.array([each.framework for each in held]) / _GIB
+    passing = np.array([entry.framework for entry in held]) / _GIB
     return _Bare(
-        np.array([each.between_steps for each in held]) / _GIB,
-        np.array([each.total for each in held]) / _GIB - passing,
+        np.array([entry.between_steps for entry in held]) / _GIB,
+        np.array([entry.total for entry in held]) / _GIB - passing,
         passing,
     )
 

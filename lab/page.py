@@ -177,13 +177,13 @@ def page(
         say: Told what is being done.
         origin: What the tables are, for what the page says of itself.
     """
-    found = _validated(tables, say)
-    drawn = {each.name: each.draw() for each in pictures(found)}
+    result = _validated(tables, say)
+    drawn = {picture.name: picture.draw() for picture in pictures(result)}
     sections = [
-        errors_in_sample(found, target, origin),
-        *([_left_out(found, say)] if origin.refits else []),
-        _cautions(found),
-        _sources(found, origin),
+        errors_in_sample(result, target, origin),
+        *([_left_out(result, say)] if origin.refits else []),
+        _cautions(result),
+        _sources(result, origin),
     ]
     return Page("\n\n".join(sections) + "\n", drawn)
 
@@ -195,32 +195,32 @@ def picture_folder(target: str) -> Path:
 
 def _validated(tables: Sequence[Table], say: Say) -> list[Validation]:
     order = list(KINDS)
-    found = []
-    for table in sorted(tables, key=lambda each: order.index(each.kind)):
+    results = []
+    for table in sorted(tables, key=lambda own: order.index(own.kind)):
         say(f"{table.kind}: {table.rows:,} rows")
-        found.append(validate(table))
-    return found
+        results.append(validate(table))
+    return results
 
 
 def errors_in_sample(
-    found: Sequence[Validation],
+    validations: Sequence[Validation],
     target: str = _DEFAULT,
     origin: Origin = Origin(),  # noqa: B008 - it cannot be changed
 ) -> str:
     """Return the first part of the page: all errors of the catalog's constants."""
-    shown = {each.name: _picture(each, target) for each in pictures(found)}
+    shown = {picture.name: _picture(picture, target) for picture in pictures(validations)}
     beside = shown.pop("peers.svg", "")
     sections = [
-        _opening(found, target, origin),
-        _summary(found),
+        _opening(validations, target, origin),
+        _summary(validations),
         *([_PICTURES, *shown.values()] if shown else []),
-        _peers(found, beside),
-        *(section(each) for each in found),
+        _peers(validations, beside),
+        *(section(validation) for validation in validations),
     ]
     return "\n\n".join(sections)
 
 
-def _opening(found: Sequence[Validation], target: str, origin: Origin) -> str:
+def _opening(validations: Sequence[Validation], target: str, origin: Origin) -> str:
     rows = origin.shipped_rows
     if rows is None:
         made_from = _NAMED_ALONE
@@ -229,15 +229,17 @@ def _opening(found: Sequence[Validation], target: str, origin: Origin) -> str:
     else:
         made_from = _SHIPPED_ALONE.format(rows=rows)
     return _OPENING.format(
-        command=_command(found, target, origin),
+        command=_command(validations, target, origin),
         made_from=_filled(made_from + (_REFITS if origin.refits else "")),
         up_to=_UP_TO if origin.refits else "",
     )
 
 
-def _command(found: Sequence[Validation], target: str, origin: Origin) -> str:
+def _command(validations: Sequence[Validation], target: str, origin: Origin) -> str:
     """Return the command that writes the page, as a block of code."""
-    named = [each.table.path.name for each in found if not is_shipped(each.table)]
+    named = [
+        validation.table.path.name for validation in validations if not is_shipped(validation.table)
+    ]
     shipped = [] if origin.shipped_rows is None else ["--shipped"]
     quick = [] if origin.refits else ["--quick"]
     words = [f"python -m lab.page {target}", *named, *shipped, *quick]
@@ -255,16 +257,16 @@ def _filled(text: str) -> str:
     return fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
-def _summary(found: Sequence[Validation]) -> str:
+def _summary(validations: Sequence[Validation]) -> str:
     lines = [
         (
-            f"[{KINDS[each.table.kind].title}](#{_anchor(KINDS[each.table.kind].title)})",
-            KINDS[each.table.kind].what,
-            f"{each.predicted:,} of {each.table.rows:,}",
-            *markdown.figures(each.overall)[1:],
-            markdown.inside(each.overall),
+            f"[{KINDS[validation.table.kind].title}](#{_anchor(KINDS[validation.table.kind].title)})",
+            KINDS[validation.table.kind].what,
+            f"{validation.predicted:,} of {validation.table.rows:,}",
+            *markdown.figures(validation.overall)[1:],
+            markdown.inside(validation.overall),
         )
-        for each in found
+        for validation in validations
     ]
     head = ("table", "a row is the", "rows predicted", *markdown.ERRORS, markdown.INSIDE)
     return "## Summary\n\n" + markdown.table(head, lines, right=2 + len(markdown.ERRORS))
@@ -274,10 +276,10 @@ def _anchor(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
-def _peers(found: Sequence[Validation], picture: str) -> str:
-    every = [each for validation in found for each in compared(validation)]
+def _peers(validations: Sequence[Validation], picture: str) -> str:
+    every = [comparison for validation in validations for comparison in compared(validation)]
     head = ("tool", "of", "rows of", "statistic", "their rows", "theirs %")
-    lines = [_peer_line(each) for each in every]
+    lines = [_peer_line(comparison) for comparison in every]
     stated = [
         (_linked(peer), peer.quantity, peer.statistic, _stated(peer), peer.version)
         for peer in elsewhere()
@@ -319,9 +321,11 @@ def _stated(peer: Peer) -> str:
     return f"{least:g}" if least == most else f"{least:g} to {most:g}"
 
 
-def _left_out(found: Sequence[Validation], say: Say) -> str:
-    every = [fold for each in found for fold in folds(each, say)]
-    collectives = [each.table for each in found if each.table.kind == "collectives"]
+def _left_out(validations: Sequence[Validation], say: Say) -> str:
+    every = [fold for validation in validations for fold in folds(validation, say)]
+    collectives = [
+        validation.table for validation in validations if validation.table.kind == "collectives"
+    ]
     parts = [
         _FOLDS.format(title=LEFT_OUT, most=MOST_ROWS),
         _folds(every),
@@ -334,7 +338,7 @@ def _left_out(found: Sequence[Validation], say: Say) -> str:
 def _folds(every: Sequence[Fold]) -> str:
     if not every:
         return markdown.NO_ROWS
-    lines = [_fold_line(each.of, each.left_out, each) for each in every if each.unseen_pct.size]
+    lines = [_fold_line(fold.of, fold.left_out, fold) for fold in every if fold.unseen_pct.size]
     head = ("constants of", "left out", "rows", "in sample: median %", "p90 %")
     return markdown.table((*head, "left out: median %", "p90 %", "bias %"), lines, right=6)
 
@@ -351,21 +355,21 @@ def _fold_line(of: str, left_out: str, fold: Fold) -> tuple[str, ...]:
     )
 
 
-def _middle(found: Stats) -> tuple[str, str]:
-    _, median, _, p90, *_ = markdown.figures(found)
+def _middle(errors: Stats) -> tuple[str, str]:
+    _, median, _, p90, *_ = markdown.figures(errors)
     return median, p90
 
 
-def _cautions(found: Sequence[Validation]) -> str:
+def _cautions(validations: Sequence[Validation]) -> str:
     """Return what to mind about the data sets of the tables."""
-    sets = _datasets(found)
+    sets = _datasets(validations)
     said = [text for name, text in _CAUTIONS.items() if name in sets]
     return "## What to mind about the rows\n\n" + "\n".join([*said, _OUTLIERS])
 
 
-def _sources(found: Sequence[Validation], origin: Origin) -> str:
+def _sources(validations: Sequence[Validation], origin: Origin) -> str:
     """Return who published the rows, and the rows behind constants even where they are not here."""
-    known, unknown = grouped(_datasets(found))
+    known, unknown = grouped(_datasets(validations))
     if not origin.named:
         known = {source: list(source.datasets) for source in SOURCES}
     lines = [_source_line(source, names) for source, names in known.items()]
@@ -382,8 +386,13 @@ def _source_line(source: Source, names: Sequence[str]) -> tuple[str, ...]:
     return ", ".join(f"`{name}`" for name in shown), where, source.licence, source.about
 
 
-def _datasets(found: Sequence[Validation]) -> set[str]:
-    return {name for each in found for name in each.table.columns.get("dataset", []) if name}
+def _datasets(validations: Sequence[Validation]) -> set[str]:
+    return {
+        name
+        for validation in validations
+        for name in validation.table.columns.get("dataset", [])
+        if name
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,16 +20,16 @@ class Axis(NamedTuple):
     label: str
     columns: tuple[str, ...]
 
-    def of(self, found: Validation) -> Floats:
+    def of(self, validation: Validation) -> Floats:
         """Return the quantity of every row; NaN where a cell has no number above 0."""
-        product = np.ones(found.table.rows)
+        product = np.ones(validation.table.rows)
         for name in self.columns:
-            product *= [_positive(cell) for cell in _cells(found, name)]
+            product *= [_positive(cell) for cell in _cells(validation, name)]
         return product
 
 
-def _cells(found: Validation, name: str) -> list[str]:
-    return found.table.columns.get(name, [""] * found.table.rows)
+def _cells(validation: Validation, name: str) -> list[str]:
+    return validation.table.columns.get(name, [""] * validation.table.rows)
 
 
 def _positive(cell: str) -> float:

@@ -112,9 +112,9 @@ def left_out(table: Table, say: Callable[[str], None]) -> str:
     return "\n\n".join(sections)
 
 
-def in_sample(found: Validation) -> str:
+def in_sample(validation: Validation) -> str:
     """Return errors by every split, beside those of simpler models."""
-    table = found.table
+    table = validation.table
     ordinary = table.where(_is_ordinary)
     spread = repeats(usable([table]))
     sections = [
@@ -135,11 +135,11 @@ def _is_ordinary(row: Row) -> bool:
 
 
 def _populations(table: Table) -> str:
-    found = validate(table, ("population",))
+    validation = validate(table, ("population",))
     blind = validate(table, ("population",), ignore_versions=True)
-    engines = [each for each in blind.groups if each.key["population"].startswith("engines")]
+    engines = [group for group in blind.groups if group.key["population"].startswith("engines")]
     return "\n\n".join(
-        [_POPULATIONS, markdown.grouped(found.groups), _VERSIONS, markdown.grouped(engines)]
+        [_POPULATIONS, markdown.grouped(validation.groups), _VERSIONS, markdown.grouped(engines)]
     )
 
 
@@ -159,16 +159,16 @@ def _baselines(known: Sequence[Curve]) -> str:
         kinds.setdefault(kind_of(curve), []).append(curve)
     lines = []
     for kind in sorted(kinds):
-        found = [model_stats(name, kinds[kind]) for name in MODELS]
-        lines.append((kind, f"{found[0].rows:,}", *map(_median_and_p90, found)))
+        results = [model_stats(name, kinds[kind]) for name in MODELS]
+        lines.append((kind, f"{results[0].rows:,}", *map(_median_and_p90, results)))
     if not lines:
         return f"{text}\n\n{markdown.NO_ROWS}"
     shown = markdown.table(("rows of", "rows", *MODELS), lines, right=1 + len(MODELS))
     return f"{text}\n\n{shown}"
 
 
-def _median_and_p90(found: Stats) -> str:
-    return f"{found.median_pct:.1f} / {found.p90_pct:.1f}" if found.rows else ""
+def _median_and_p90(errors: Stats) -> str:
+    return f"{errors.median_pct:.1f} / {errors.p90_pct:.1f}" if errors.rows else ""
 
 
 def _gpu_counts(known: Sequence[Curve]) -> str:
@@ -187,9 +187,9 @@ def _gpu_counts(known: Sequence[Curve]) -> str:
 
 def _systems(known: Sequence[Curve]) -> str:
     """Systems left out."""
-    found = list(cross_validation.systems(known))
-    switched = [each for each in found if _kind_of_links(each.system) == "nvswitch"]
-    others = [each for each in found if each not in switched]
+    result = list(cross_validation.systems(known))
+    switched = [entry for entry in result if _kind_of_links(entry.system) == "nvswitch"]
+    others = [entry for entry in result if entry not in switched]
     return "\n\n".join(
         [_SYSTEMS, _left_out(switched, "left out"), _NO_SWITCH, _left_out(others, "left out")]
     )
@@ -203,7 +203,8 @@ def _networks(known: Sequence[Curve]) -> str:
 def _few_points(table: Table) -> str:
     """Return what few points of a system are worth."""
     few, every = (
-        _left_out(pooled_by_library(found(table)), "library") for found in (few_points, all_points)
+        _left_out(pooled_by_library(result(table)), "library")
+        for result in (few_points, all_points)
     )
     return "\n\n".join([_FEW_POINTS.format(points=POINTS), few, _ALL_POINTS, every])
 
@@ -212,9 +213,9 @@ def _kind_of_links(system: str) -> str:
     return cluster_named(system).tiers[0].kind
 
 
-def _left_out(found: Sequence[LeftOut], head: str) -> str:
-    if not found:
+def _left_out(left_out_rows: Sequence[LeftOut], head: str) -> str:
+    if not left_out_rows:
         return markdown.NO_ROWS
-    rows = [((each.system, each.what), stats(each.error_pct)) for each in found]
-    together = stats(np.concatenate([each.error_pct for each in found]))
+    rows = [((entry.system, entry.what), stats(entry.error_pct)) for entry in left_out_rows]
+    together = stats(np.concatenate([entry.error_pct for entry in left_out_rows]))
     return markdown.errors(("system", head), [*rows, (("all", ""), together)])

@@ -61,9 +61,9 @@ class _Panel(NamedTuple):
     draw: Callable[[Axes], None]
 
 
-def pictures(found: Sequence[Validation]) -> list[Picture]:
+def pictures(validations: Sequence[Validation]) -> list[Picture]:
     """Return the pictures that validations, one of each kind, have the rows for."""
-    known = [each for each in found if each.overall.rows]
+    known = [validation for validation in validations if validation.overall.rows]
     if not known:
         return []
     every = [
@@ -73,7 +73,7 @@ def pictures(found: Sequence[Validation]) -> list[Picture]:
         _intervals(known),
         _peers(known),
     ]
-    return [each for each in every if each is not None]
+    return [picture for picture in every if picture is not None]
 
 
 _PREDICTED: Final = """\
@@ -124,24 +124,24 @@ def _panelled(
     return Picture(f"{name}.svg", alt, caption, lambda: drawn(Sketch(fill, inches), _KIND))
 
 
-def _title(found: Validation) -> str:
-    return KINDS[found.table.kind].title
+def _title(validation: Validation) -> str:
+    return KINDS[validation.table.kind].title
 
 
 def _predicted(known: Sequence[Validation]) -> list[_Panel]:
     return [
         _Panel(
-            f"{_title(each)}, {each.overall.rows:,} rows",
-            f"measured, {UNITS.get(each.table.kind, MICROSECONDS)}",
-            lambda axes, each=each: _draw_predicted(axes, each),  # type: ignore[misc]
+            f"{_title(validation)}, {validation.overall.rows:,} rows",
+            f"measured, {UNITS.get(validation.table.kind, MICROSECONDS)}",
+            lambda axes, validation=validation: _draw_predicted(axes, validation),  # type: ignore[misc]
         )
-        for each in known
+        for validation in known
     ]
 
 
-def _draw_predicted(axes: Axes, found: Validation) -> None:
+def _draw_predicted(axes: Axes, validation: Validation) -> None:
     """Draw the rows over the band in which predictions are a tenth off at most."""
-    measured, predicted = found.measured, found.predictions.values
+    measured, predicted = validation.measured, validation.predictions.values
     both = np.isfinite(measured) & np.isfinite(predicted) & (predicted > 0)
     if not both.any():
         return
@@ -203,29 +203,29 @@ def _short(value: float) -> str:
 
 
 def _by_size(known: Sequence[Validation]) -> Iterator[_Panel]:
-    for each in known:
-        axis = SIZES[each.table.kind]
-        if np.isfinite(axis.of(each)).any():
-            yield _errors_panel(each, axis)
+    for validation in known:
+        axis = SIZES[validation.table.kind]
+        if np.isfinite(axis.of(validation)).any():
+            yield _errors_panel(validation, axis)
 
 
 def _by_degree(known: Sequence[Validation]) -> Iterator[_Panel]:
-    for each in known:
-        for axis in DEGREES.get(each.table.kind, ()):
-            if np.unique(axis.of(each)[np.isfinite(errors_pct(each))]).size > 1:
-                yield _errors_panel(each, axis)
+    for validation in known:
+        for axis in DEGREES.get(validation.table.kind, ()):
+            if np.unique(axis.of(validation)[np.isfinite(errors_pct(validation))]).size > 1:
+                yield _errors_panel(validation, axis)
 
 
-def _errors_panel(found: Validation, axis: Axis) -> _Panel:
-    return _Panel(_title(found), axis.label, lambda axes: _draw_errors(axes, found, axis))
+def _errors_panel(validation: Validation, axis: Axis) -> _Panel:
+    return _Panel(_title(validation), axis.label, lambda axes: _draw_errors(axes, validation, axis))
 
 
-def _draw_errors(axes: Axes, found: Validation, axis: Axis) -> None:
+def _draw_errors(axes: Axes, validation: Validation, axis: Axis) -> None:
     """Draw the median and the ninth decile of errors along an axis."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    errors = np.abs(errors_pct(found))
-    values = np.where(np.isfinite(errors), axis.of(found), np.nan)
+    errors = np.abs(errors_pct(validation))
+    values = np.where(np.isfinite(errors), axis.of(validation), np.nan)
     pooled = bins(values)
     lines = [
         np.clip([np.percentile(errors[rows], share) for rows in pooled.members], *_ERRORS_PCT)
@@ -261,38 +261,45 @@ def _ticks_across(axes: Axes, middles: Floats) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def _interval(found: Validation) -> tuple[Floats, Floats] | None:
+def _interval(validation: Validation) -> tuple[Floats, Floats] | None:
     """Return the 90 % interval of every row as shares of its prediction, where there is one."""
-    low, high = (side / found.predictions.values for side in (found.low, found.high))
-    known = np.isfinite(low + high + found.measured)
+    low, high = (side / validation.predictions.values for side in (validation.low, validation.high))
+    known = np.isfinite(low + high + validation.measured)
     return (low, high) if known.any() else None
 
 
 def _intervals(known: Sequence[Validation]) -> Picture | None:
     """Return the picture of measurements inside and outside of their predicted interval."""
-    with_one = [(each, interval) for each in known if (interval := _interval(each)) is not None]
+    with_one = [
+        (validation, interval)
+        for validation in known
+        if (interval := _interval(validation)) is not None
+    ]
     panels = [
         _Panel(
-            f"{_title(each)}, {each.overall.coverage_pct:.0f} % inside",
-            SIZES[each.table.kind].label,
-            lambda axes, each=each, interval=interval: _draw_interval(axes, each, *interval),  # type: ignore[misc]
+            f"{_title(validation)}, {validation.overall.coverage_pct:.0f} % inside",
+            SIZES[validation.table.kind].label,
+            lambda axes, validation=validation, interval=interval: _draw_interval(
+                axes, validation, *interval
+            ),  # type: ignore[misc]
         )
-        for each, interval in with_one
-        if np.isfinite(SIZES[each.table.kind].of(each)).any()
+        for validation, interval in with_one
+        if np.isfinite(SIZES[validation.table.kind].of(validation)).any()
     ]
     told = ", ".join(
-        f"{_title(each)} {each.overall.coverage_pct:.0f}{_PERCENT}" for each, _ in with_one
+        f"{_title(validation)} {validation.overall.coverage_pct:.0f}{_PERCENT}"
+        for validation, _ in with_one
     )
     alt = f"Measured over predicted by size, with 90 % intervals. Rows inside: {told}"
     return _panelled("intervals", "measured / predicted", panels, alt, _INTERVALS)
 
 
-def _draw_interval(axes: Axes, found: Validation, low: Floats, high: Floats) -> None:
+def _draw_interval(axes: Axes, validation: Validation, low: Floats, high: Floats) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    ratios = np.clip(found.measured / found.predictions.values, *_RATIOS)
+    ratios = np.clip(validation.measured / validation.predictions.values, *_RATIOS)
     known = np.isfinite(ratios) & np.isfinite(low) & np.isfinite(high)
-    sizes = np.where(known, SIZES[found.table.kind].of(found), np.nan)
+    sizes = np.where(known, SIZES[validation.table.kind].of(validation), np.nan)
     shown = np.isfinite(sizes)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -314,10 +321,10 @@ def _draw_interval(axes: Axes, found: Validation, low: Floats, high: Floats) -> 
 
 def _peers(known: Sequence[Validation]) -> Picture:
     """Return the picture of other cost models' errors beside ours."""
-    beside = [each for validation in known for each in compared(validation)]
+    beside = [comparison for validation in known for comparison in compared(validation)]
     rest = elsewhere()
     lines = len(beside) + len(rest)
-    ahead = sum(each.ours_pct < _theirs(each)[0] for each in beside)
+    ahead = sum(comparison.ours_pct < _theirs(comparison)[0] for comparison in beside)
     alt = (
         f"Errors of other cost models and of shardcost on the same rows: shardcost's is the"
         f" smaller one in {ahead} of {len(beside)} comparisons"
@@ -358,14 +365,14 @@ def _draw_peers(figure: Figure, beside: Sequence[Compared]) -> None:
     axes = figure.subplots()
     rest = elsewhere()
     count = len(beside) + len(rest)
-    labels = _labels([each.peer for each in beside] + rest)
-    ranges = [_theirs(each) for each in beside] + [peer.error_pct for peer in rest]
+    labels = _labels([comparison.peer for comparison in beside] + rest)
+    ranges = [_theirs(comparison) for comparison in beside] + [peer.error_pct for peer in rest]
     places = np.arange(count, 0, -1)
     for place, (least, most) in zip(places, ranges, strict=True):
         axes.plot([least, most], [place, place], color=_ORANGE, linewidth=3, solid_capstyle="butt")
     middles = [float(np.sqrt(least * most)) for least, most in ranges]
     axes.plot(middles, places, "D", color=_ORANGE, markersize=5, label="the other model")
-    ours = [each.ours_pct for each in beside]
+    ours = [comparison.ours_pct for comparison in beside]
     if ours:
         axes.plot(ours, places[: len(ours)], "o", color=_BLUE, markersize=6, label="shardcost")
         axes.axhline(count - len(beside) + 0.5, color=GREY, linewidth=0.7)
@@ -383,7 +390,8 @@ def _draw_peers(figure: Figure, beside: Sequence[Compared]) -> None:
 
 def _alt_predicted(known: Sequence[Validation]) -> str:
     told = ", ".join(
-        f"{_title(each)} {share:.0f}{_PERCENT}" for each, share in _within(known).items()
+        f"{_title(validation)} {share:.0f}{_PERCENT}"
+        for validation, share in _within(known).items()
     )
     return f"Predicted against measured, a panel for each table. Within a tenth: {told}"
 
@@ -391,13 +399,16 @@ def _alt_predicted(known: Sequence[Validation]) -> str:
 def _within(known: Sequence[Validation]) -> Mapping[Validation, float]:
     """Return the share of rows that are predicted within a tenth, by validation."""
     shares = {}
-    for each in known:
-        errors = errors_pct(each)
+    for validation in known:
+        errors = errors_pct(validation)
         sizes = np.abs(errors[np.isfinite(errors)])
-        shares[each] = 100 * float(np.mean(sizes <= 100 * _BAND))
+        shares[validation] = 100 * float(np.mean(sizes <= 100 * _BAND))
     return shares
 
 
 def _alt_by_size(known: Sequence[Validation]) -> str:
-    told = ", ".join(f"{_title(each)} {each.overall.median_pct:.1f}{_PERCENT}" for each in known)
+    told = ", ".join(
+        f"{_title(validation)} {validation.overall.median_pct:.1f}{_PERCENT}"
+        for validation in known
+    )
     return f"Median and p90 of the errors by size, a panel for each table. Medians overall: {told}"

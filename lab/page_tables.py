@@ -28,34 +28,39 @@ class Kind(NamedTuple):
     """What such tables have beyond errors."""
 
 
-def section(found: Validation) -> str:
+def section(validation: Validation) -> str:
     """Return the section of a table."""
-    kind = KINDS[found.table.kind]
-    parts = [f"## {kind.title}", kind.about, *_counts(found), *_splits(found, kind.splits)]
+    kind = KINDS[validation.table.kind]
+    parts = [
+        f"## {kind.title}",
+        kind.about,
+        *_counts(validation),
+        *_splits(validation, kind.splits),
+    ]
     if kind.more is not None:
-        parts.extend(kind.more(found))
+        parts.extend(kind.more(validation))
     return "\n\n".join(parts)
 
 
-def _splits(found: Validation, splits: Sequence[Sequence[str]]) -> Iterator[str]:
+def _splits(validation: Validation, splits: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the errors by each split that tells rows apart; the first has all rows on top."""
-    columns = set(columns_of(found.table))
-    known = [split(found, by) for by in splits if columns.issuperset(by)]
+    columns = set(columns_of(validation.table))
+    known = [split(validation, by) for by in splits if columns.issuperset(by)]
     telling = [groups for groups in known if len(groups) > 1]
     if not telling:
-        yield markdown.errors(("of",), [(("all rows",), found.overall)])
+        yield markdown.errors(("of",), [(("all rows",), validation.overall)])
     for place, groups in enumerate(telling):
-        yield markdown.grouped(groups, None if place else found.overall)
+        yield markdown.grouped(groups, None if place else validation.overall)
 
 
-def _counts(found: Validation) -> Iterator[str]:
+def _counts(validation: Validation) -> Iterator[str]:
     """Yield how many rows there are, are predicted and are skipped, with the reasons."""
-    counted = f"{found.table.rows:,} rows, {found.predicted:,} predicted"
-    if found.unmeasured:
-        counted += f", {found.unmeasured:,} of these without a measurement"
-    yield counted + (", the rest skipped:" if found.skipped else "; none is skipped.")
-    if found.skipped:
-        reasons = list(found.skipped.items())
+    counted = f"{validation.table.rows:,} rows, {validation.predicted:,} predicted"
+    if validation.unmeasured:
+        counted += f", {validation.unmeasured:,} of these without a measurement"
+    yield counted + (", the rest skipped:" if validation.skipped else "; none is skipped.")
+    if validation.skipped:
+        reasons = list(validation.skipped.items())
         lines = [f"- {count:,}: {reason}" for reason, count in reasons[:_REASONS]]
         rest = sum(count for _, count in reasons[_REASONS:])
         yield "\n".join([*lines, *([f"- {rest:,}: for other reasons"] if rest else [])])
@@ -65,37 +70,37 @@ _REASONS: Final = 8
 """How many reasons are shown."""
 
 
-def _collectives(found: Validation) -> Iterator[str]:
-    yield validation_collectives.in_sample(found)
+def _collectives(validation: Validation) -> Iterator[str]:
+    yield validation_collectives.in_sample(validation)
 
 
-def _decode(found: Validation) -> Iterator[str]:
+def _decode(validation: Validation) -> Iterator[str]:
     """Yield the errors of sums over all parts of a layer."""
     yield "Whole layers, the sums of their parts:"
     lines = []
-    for column, value, part in _parts(found, "tp", "model"):
+    for column, value, part in _parts(validation, "tp", "model"):
         layers = part.extra["layers"]
         if layers["rows"]:
             lines.append(_extra_line(column, value, layers, "rows"))
     yield markdown.table(("layers of", "rows", "median %", "p90 %"), lines, right=3)
 
 
-def _memory(found: Validation) -> Iterator[str]:
+def _memory(validation: Validation) -> Iterator[str]:
     """Yield the share of runs whose outcome is predicted right."""
-    share = found.extra["classified_pct"]
+    share = validation.extra["classified_pct"]
     yield f"Whether a run fits or runs out of memory is predicted right for {share:.1f} % of rows:"
     lines = [
         (f"{column} {value}", f"{part.table.rows:,}", f"{part.extra['classified_pct']:.1f}")
-        for column, value, part in _parts(found, "tp", "pp")
+        for column, value, part in _parts(validation, "tp", "pp")
     ]
     yield markdown.table(("runs with", "rows", "right %"), lines, right=2)
 
 
-def _training(found: Validation) -> Iterator[str]:
+def _training(validation: Validation) -> Iterator[str]:
     """Yield how much is lost by running the layout ranked first, and how well ranks agree."""
     yield _REGRET
-    lines = [("all", *_regret_line("", "", found.extra["regret"])[1:])]
-    for column, value, part in _parts(found, "dataset"):
+    lines = [("all", *_regret_line("", "", validation.extra["regret"])[1:])]
+    for column, value, part in _parts(validation, "dataset"):
         regret = part.extra["regret"]
         if regret["groups"]:
             lines.append(_regret_line(column, value, regret))
@@ -108,10 +113,12 @@ def _regret_line(column: str, value: str, regret: Mapping[str, Any]) -> tuple[st
     return *_extra_line(column, value, regret, "groups"), "" if told is None else f"{told:.2f}"
 
 
-def _comm_fraction(found: Validation) -> Iterator[str]:
+def _comm_fraction(validation: Validation) -> Iterator[str]:
     """Yield the shares that were measured with most care, one by one."""
     lines = []
-    shown = zip(found.table.records(), found.measured, found.predictions.values, strict=True)
+    shown = zip(
+        validation.table.records(), validation.measured, validation.predictions.values, strict=True
+    )
     for row, measured, value in shown:
         careful = row["dataset"] == "tokenweave_prefill" and row["model"].startswith("Llama-3.3")
         if careful and np.isfinite(value - measured):
@@ -124,20 +131,20 @@ def _comm_fraction(found: Validation) -> Iterator[str]:
         yield markdown.table(head, lines, right=4)
 
 
-def _parts(found: Validation, *columns: str) -> Iterator[tuple[str, str, Validation]]:
+def _parts(validation: Validation, *columns: str) -> Iterator[tuple[str, str, Validation]]:
     """Yield the validation of the rows of each value of each column."""
     for column in columns:
-        cells = found.table.columns.get(column, [])
+        cells = validation.table.columns.get(column, [])
         for value in sorted(set(cells), key=rank):
-            rows = found.table.where(lambda row, c=column, v=value: row[c] == v)  # type: ignore[misc]
+            rows = validation.table.where(lambda row, c=column, v=value: row[c] == v)  # type: ignore[misc]
             yield column, value, validate(rows)
 
 
-def _extra_line(column: str, value: str, found: Mapping[str, Any], count: str) -> tuple[str, ...]:
+def _extra_line(column: str, value: str, figures: Mapping[str, Any], count: str) -> tuple[str, ...]:
     of = value if column in {"dataset", "model"} else f"{column} {value}"
-    if not found[count]:
+    if not figures[count]:
         return of, "0", "", ""
-    return of, f"{found[count]:,}", f"{found['median_pct']:.1f}", f"{found['p90_pct']:.1f}"
+    return of, f"{figures[count]:,}", f"{figures['median_pct']:.1f}", f"{figures['p90_pct']:.1f}"
 
 
 _REGRET: Final = """\

@@ -67,7 +67,7 @@ def peers() -> tuple[Peer, ...]:
     """Return every figure, in the file's order."""
     with Path(__file__).with_name("peers.toml").open("rb") as file:
         entries = tomllib.load(file)["peer"]
-    return tuple(_peer(each) for each in entries)
+    return tuple(_peer(entry) for entry in entries)
 
 
 def _peer(entry: Mapping[str, Any]) -> Peer:
@@ -75,7 +75,7 @@ def _peer(entry: Mapping[str, Any]) -> Peer:
     least, most = stated if isinstance(stated, list) else (stated, stated)
     given = dict(entry) | {
         "error_pct": (float(least), float(most)),
-        "where": {name: _listed(each) for name, each in entry.get("where", {}).items()},
+        "where": {name: _listed(item) for name, item in entry.get("where", {}).items()},
         "between": {name: (a, b) for name, (a, b) in entry.get("between", {}).items()},
         "here_pct": tuple(entry.get("here_pct", ())),
     }
@@ -86,14 +86,14 @@ def _listed(value: str | list[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def compared(found: Validation) -> list[Compared]:
+def compared(validation: Validation) -> list[Compared]:
     """Return the peers' figures on rows of a table, beside ours on those."""
-    errors = np.abs(errors_pct(found))
-    rows = list(found.table.records())
+    errors = np.abs(errors_pct(validation))
+    rows = list(validation.table.records())
     predicted = np.flatnonzero(np.isfinite(errors))
     every = []
     for peer in peers():
-        if peer.table != found.table.kind:
+        if peer.table != validation.table.kind:
             continue
         known = np.array([errors[i] for i in predicted if peer.is_about(rows[i])])
         if known.size:

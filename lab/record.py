@@ -52,21 +52,23 @@ Place = tuple[str, str]
 Record = Mapping[Place, Figures]
 
 
-def figures(found: Sequence[Validation]) -> Record:
+def figures(validations: Sequence[Validation]) -> Record:
     """Return the figures of validations, at most one of each kind: overall and by data set."""
     record: dict[Place, Figures] = {}
-    for each in found:
-        names = np.array(each.table.columns.get("dataset", [""] * each.table.rows), dtype=object)
-        everything = np.full(each.table.rows, fill_value=True)
-        record[each.table.kind, ""] = _figures(each, everything)
+    for validation in validations:
+        names = np.array(
+            validation.table.columns.get("dataset", [""] * validation.table.rows), dtype=object
+        )
+        everything = np.full(validation.table.rows, fill_value=True)
+        record[validation.table.kind, ""] = _figures(validation, everything)
         for name in sorted(set(names) - {""}):
-            record[each.table.kind, name] = _figures(each, names == name)
+            record[validation.table.kind, name] = _figures(validation, names == name)
     return record
 
 
-def _figures(found: Validation, members: Any) -> Figures:
-    skipped = np.array([bool(reason) for reason in found.predictions.reasons], dtype=bool)
-    errors = stats(errors_pct(found)[members])
+def _figures(validation: Validation, members: Any) -> Figures:
+    skipped = np.array([bool(reason) for reason in validation.predictions.reasons], dtype=bool)
+    errors = stats(errors_pct(validation)[members])
     return Figures(
         rows=int(members.sum()),
         predicted=int((members & ~skipped).sum()),
@@ -86,14 +88,14 @@ def worsened(now: Record, recorded: Record) -> list[str]:
 def _worse(place: Place, now: Record, recorded: Figures) -> Iterator[str]:
     kind, name = place
     where = f"{kind}, {name or 'all rows'}"
-    found = now.get(place, Figures(0, 0))
+    result = now.get(place, Figures(0, 0))
     for count in _COUNTS:
-        there, before = getattr(found, count), getattr(recorded, count)
+        there, before = getattr(result, count), getattr(recorded, count)
         if there < before:
             yield f"{where}: {count} {there:,}, recorded {before:,}"
     for error in _ERRORS:
-        there, before = getattr(found, error), getattr(recorded, error)
-        if before is None or not found.predicted:
+        there, before = getattr(result, error), getattr(recorded, error)
+        if before is None or not result.predicted:
             continue  # that nothing is predicted is told by the counts
         if there is None:
             yield f"{where}: {error} of no measurement, recorded {before:.2f}"
@@ -142,8 +144,8 @@ def read_record(path: Path) -> Record:
 def _read(path: Path, kind: str, name: str, value: Any) -> Figures:
     """Return the figures of one line, if it has them all and they are numbers."""
     cells = value if isinstance(value, dict) else {}
-    counts = [type(cells.get(each)) is int for each in _COUNTS]
-    errors = [isinstance(cells.get(each, 0.0), int | float) for each in _ERRORS]
+    counts = [type(cells.get(name)) is int for name in _COUNTS]
+    errors = [isinstance(cells.get(name, 0.0), int | float) for name in _ERRORS]
     if not all(counts + errors) or set(cells) - {*_COUNTS, *_ERRORS}:
         known = ", ".join((*_COUNTS, *_ERRORS))
         raise FormatError(str(path), f"[{kind}] {name} is not a record of {known}")

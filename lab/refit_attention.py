@@ -157,17 +157,17 @@ def sections(table: Table, keep: Mask | None = None) -> Iterator[Rows]:
     known = _cases_of_layers(table) if table.kind == "decode" else cases(table)
     times, _ = measurements(table, MEASURED)
     names = table.columns.get("dataset", [""] * table.rows)
-    found: dict[tuple[str, str], list[tuple[AttentionCase, list[int]]]] = {}
+    results: dict[tuple[str, str], list[tuple[AttentionCase, list[int]]]] = {}
     for case, all_places in known.rows.items():
         places = [i for i in all_places if times[i] > 0 and (keep is None or keep[i])]
         if places:
-            found.setdefault((case.gpu, case.phase), []).append((case, places))
-    for (system, phase), each in sorted(found.items()):
-        together = np.concatenate([places for _, places in each])
+            results.setdefault((case.gpu, case.phase), []).append((case, places))
+    for (system, phase), entry in sorted(results.items()):
+        together = np.concatenate([places for _, places in entry])
         yield Rows(
             system=system,
             phase=phase,
-            cases=[(case, known.sizes[places]) for case, places in each],
+            cases=[(case, known.sizes[places]) for case, places in entry],
             time_s=1e-6 * times[together],
             places=together,
             datasets=frozenset(names[i] for i in together),
@@ -193,8 +193,8 @@ def _cases_of_layers(table: Table) -> Cases[AttentionCase]:
 
 def fitted(known: Rows) -> Constants:
     """Return the constants that fit some rows best, over all choices."""
-    found = [_fitted_quantities(known, choice) for choice in _CHOICES[known.phase]]
-    _, best = min(found, key=lambda pair: pair[0])
+    results = [_fitted_quantities(known, choice) for choice in _CHOICES[known.phase]]
+    _, best = min(results, key=lambda pair: pair[0])
     return best
 
 
@@ -212,23 +212,23 @@ def _fitted_quantities(known: Rows, choice: Mapping[str, float]) -> tuple[float,
         values = np.exp(logs).tolist()
         return _nested(dict(choice) | dict(zip(quantities, values, strict=True)))
 
-    found = fit_robustly(
+    minimum = fit_robustly(
         start,
         (least, most),
         lambda logs: np.log(known.predicted_s(exact(logs))) - measured,
         lambda logs: _PULL * (logs - start),
         evaluations=100,
     )
-    return found.cost, constants(found.at)
+    return minimum.cost, constants(minimum.at)
 
 
 def _nested(flat: Mapping[str, float]) -> Constants:
     """Return constants whose names have a dot as tables of their own."""
-    found: Constants = {}
+    results: Constants = {}
     for name, value in flat.items():
         table, _, key = name.rpartition(".")
-        (found.setdefault(table, {}) if table else found)[key] = value
-    return found
+        (results.setdefault(table, {}) if table else results)[key] = value
+    return results
 
 
 def left_out_error_pct(table: Table, parts: NDArray[Any]) -> Floats:
@@ -269,7 +269,7 @@ def _present(path: Path) -> dict[str, Constants]:
     if not path.exists():
         return {}
     with path.open("rb") as file:
-        return {name: each for name, each in tomllib.load(file).items() if name != "system"}
+        return {name: entry for name, entry in tomllib.load(file).items() if name != "system"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -289,16 +289,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for rows in sections(table):
             _show(rows, errors[rows.places])
         return
-    found: dict[str, dict[str, Constants]] = {}
+    results: dict[str, dict[str, Constants]] = {}
     for rows in sections(table):
         constants = fitted(rows)
-        found.setdefault(rows.system, {})[rows.phase] = _with_fit(rows, constants)
+        results.setdefault(rows.system, {})[rows.phase] = _with_fit(rows, constants)
         _show(rows, rows.error_pct(constants))
-    if not found:
+    if not results:
         raise BadValueError("table", str(given.table), "a table with rows on known systems")
-    for system, each in found.items():
+    for system, entry in results.items():
         path = given.output / f"{system}.toml"
-        write_whole(path, as_toml(system, _present(path) | each))
+        write_whole(path, as_toml(system, _present(path) | entry))
 
 
 def _show(rows: Rows, error_pct: Floats) -> None:

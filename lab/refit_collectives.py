@@ -67,10 +67,10 @@ def key_of(case: CollectiveCase) -> Key:
 
 def by_key(known: Iterable[Curve]) -> dict[Key, list[Curve]]:
     """Return curves by the constants that they speak of."""
-    found: dict[Key, list[Curve]] = {}
+    results: dict[Key, list[Curve]] = {}
     for curve in known:
-        found.setdefault(key_of(curve.case), []).append(curve)
-    return found
+        results.setdefault(key_of(curve.case), []).append(curve)
+    return results
 
 
 def family_of(key: Key, known: Mapping[Key, Calibration]) -> list[Calibration]:
@@ -81,22 +81,22 @@ def family_of(key: Key, known: Mapping[Key, Calibration]) -> list[Calibration]:
 
 def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
     """Return the calibrations of NCCL, RCCL and oneCCL on every system."""
-    groups = {key: each for key, each in by_key(known).items() if key[1] not in ENGINES}
-    found: dict[Key, Calibration] = {}
+    groups = {key: entry for key, entry in by_key(known).items() if key[1] not in ENGINES}
+    results: dict[Key, Calibration] = {}
     for round_ in range(_ROUNDS):
         latest = {}
-        for key, each in groups.items():
-            donors = family_of(key, found) if round_ else []
-            latest[key] = fitted_library(each, blank(key, donors))
-        found = latest
-    return found
+        for key, group in groups.items():
+            donors = family_of(key, results) if round_ else []
+            latest[key] = fitted_library(group, blank(key, donors))
+        results = latest
+    return results
 
 
 def engines(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Calibration]:
     """Return the calibrations of serving engines, given those of the libraries below them."""
-    groups = {key: each for key, each in by_key(known).items() if key[1] in ENGINES}
+    groups = {key: entry for key, entry in by_key(known).items() if key[1] in ENGINES}
     return {
-        key: fitted_library(each, _engine_blank(key, each), rest) for key, each in groups.items()
+        key: fitted_library(group, _engine_blank(key, group), rest) for key, group in groups.items()
     }
 
 
@@ -115,10 +115,10 @@ def networks(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Cali
     for curve in known:
         if curve.case.network:
             groups.setdefault(curve.case.network, []).append(curve)
-    found = {}
-    for name, each in groups.items():
-        found[name, "network", "0"] = fitted_network(each, network_blank(name), rest)
-    return found
+    results = {}
+    for name, group in groups.items():
+        results[name, "network", "0"] = fitted_network(group, network_blank(name), rest)
+    return results
 
 
 def fitted_network(
@@ -146,22 +146,22 @@ def network_blank(network: str) -> Calibration:
     return Calibration(system=network, library="network", constants=network_start(), fit=UNFITTED)
 
 
-def as_toml(system: str, found: Sequence[Calibration]) -> str:
+def as_toml(system: str, calibrations: Sequence[Calibration]) -> str:
     """Return the file of a system or a network."""
     lines = [
         "# Constants fitted to measurements by `python -m lab.refit_collectives`: not by hand.",
         f'system = "{system}"',
     ]
-    for each in sorted(found, key=lambda one: (one.library, one.since)):
-        lines += entry_lines(each)
+    for entry in sorted(calibrations, key=lambda one: (one.library, one.since)):
+        lines += entry_lines(entry)
     return "\n".join(lines) + "\n"
 
 
 def refitted(known: Sequence[Curve]) -> dict[Key, Calibration]:
     """Return all calibrations: rings, then the engines and networks that rest on them."""
-    found = ring_libraries(inside(known))
-    rest = CONSTANTS._replace(libraries=Libraries(found.values()))
-    return found | engines(inside(known), rest) | networks(known, rest)
+    result = ring_libraries(inside(known))
+    rest = CONSTANTS._replace(libraries=Libraries(result.values()))
+    return result | engines(inside(known), rest) | networks(known, rest)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -170,15 +170,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("tables", nargs="+", type=Path, help="measured tables of collectives (CSV)")
     parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
     given = parser.parse_args(arguments)
-    found = refitted(usable(read_table(path) for path in given.tables))
-    if not found:
+    result = refitted(usable(read_table(path) for path in given.tables))
+    if not result:
         raise BadValueError("tables", [str(path) for path in given.tables], "tables with curves")
-    for system in sorted({key[0] for key in found}):
-        own = [each for key, each in found.items() if key[0] == system]
+    for system in sorted({key[0] for key in result}):
+        own = [entry for key, entry in result.items() if key[0] == system]
         write_whole(given.output / f"{system}.toml", as_toml(system, own))
-    for key, each in sorted(found.items()):
-        error = f"median {each.fit.median_pct:6.2f} %, p90 {each.fit.p90_pct:6.2f} %"
-        print(f"{' '.join(key):<34} {each.fit.rows:>5} rows, {error}")
+    for key, entry in sorted(result.items()):
+        error = f"median {entry.fit.median_pct:6.2f} %, p90 {entry.fit.p90_pct:6.2f} %"
+        print(f"{' '.join(key):<34} {entry.fit.rows:>5} rows, {error}")
 
 
 if __name__ == "__main__":

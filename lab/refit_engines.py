@@ -85,12 +85,12 @@ class Evidence(NamedTuple):
 
     def where(self, keep: Callable[[Row], bool]) -> Evidence:
         """Return the evidence of the rows that `keep` holds for."""
-        found = []
+        results = []
         for case, rows, measured in self.groups:
             kept = [i for i, row in enumerate(rows) if keep(row)]
             if kept:
-                found.append((case, [rows[i] for i in kept], measured[kept]))
-        return Evidence(found)
+                results.append((case, [rows[i] for i in kept], measured[kept]))
+        return Evidence(results)
 
     def ratios(self, constants: Mapping[str, float], fitted: Fitted = CONSTANTS) -> Floats:
         """Return predicted over measured, of every row."""
@@ -112,12 +112,12 @@ def evidence_of(table: Table, wanted: Callable[[Row], bool]) -> dict[str, Eviden
                 groups.setdefault(case_of(row), []).append(row)
             except ShardcostError:
                 continue
-    found: dict[str, Evidence] = {}
+    results: dict[str, Evidence] = {}
     for case, rows in groups.items():
         measured = np.array([float(row["value"]) for row in rows])
-        each = found.setdefault(case.software.name, Evidence([]))
+        each = results.setdefault(case.software.name, Evidence([]))
         each.groups.append((case, rows, measured))
-    return found
+    return results
 
 
 def fitted(

@@ -57,10 +57,10 @@ _MOST_ROWS: Final = 60
 
 def rows_of(table: Table) -> dict[str, list[Row]]:
     """Return the rows of each framework."""
-    found: dict[str, list[Row]] = {}
+    results: dict[str, list[Row]] = {}
     for row in table.records():
-        found.setdefault(training.software_of(row).name, []).append(row)
-    return found
+        results.setdefault(training.software_of(row).name, []).append(row)
+    return results
 
 
 def ratios(rows: Sequence[Row], constants: Mapping[str, float]) -> Floats:

@@ -94,8 +94,8 @@ class Gemms(NamedTuple):
         """Return the model's times under given constants."""
         device, dtype = device_of(self.case.gpu), self.case.dtype
         kernel = kernel_of(device, dtype, constants, tuner_table("gemm")["sharing"])
-        found: Floats = kernel_time_s(kernel, *self.shapes)
-        return found
+        result: Floats = kernel_time_s(kernel, *self.shapes)
+        return result
 
     def error_pct(self, constants: Constants) -> Floats:
         """Return the signed error of each row, in percent."""
@@ -124,8 +124,8 @@ def fitted(rows: Gemms) -> dict[str, Any]:
     start = tuner_table("gemm")[rows.section]
 
     def residuals(constants: Constants) -> Floats:
-        found: Floats = np.log(rows.predicted_s(constants) / rows.time_s)
-        return found
+        result: Floats = np.log(rows.predicted_s(constants) / rows.time_s)
+        return result
 
     return _solved(start, residuals)
 
@@ -149,9 +149,9 @@ class Overlapped(NamedTuple):
         device = device_of(case.gpu)
         lost = copy_rate(device, constants, taken)
         kernel = kernel_of(device, case.dtype, alone, constants)
-        found = kernel_time_s(kernel, m, n, k, sms_taken=taken, memory_taken=lost)
+        result = kernel_time_s(kernel, m, n, k, sms_taken=taken, memory_taken=lost)
         copied = copy_rate(device, constants, self.copy_units)
-        return np.log(found / time_s), np.log(copied / self.copy_bytes_per_s)
+        return np.log(result / time_s), np.log(copied / self.copy_bytes_per_s)
 
 
 def measured_overlaps(table: Table) -> list[Overlapped]:
@@ -195,7 +195,7 @@ def _solved(start: Constants, residuals: Callable[[Constants], Floats]) -> dict[
     def constants(logs: Floats) -> dict[str, Any]:
         return dict(start) | dict(zip(names, np.exp(logs).tolist(), strict=True))
 
-    found = fit_robustly(
+    minimum = fit_robustly(
         origin,
         bounds,
         lambda logs: residuals(constants(logs)),
@@ -203,7 +203,7 @@ def _solved(start: Constants, residuals: Callable[[Constants], Floats]) -> dict[
         outliers=_OUTLIERS,
         evaluations=_ROUNDS,
     )
-    return {name: _shortened(value) for name, value in constants(found.at).items()}
+    return {name: _shortened(value) for name, value in constants(minimum.at).items()}
 
 
 def _shortened(value: Any) -> Any:
@@ -225,36 +225,36 @@ def left_out(rows: Gemms) -> Iterator[tuple[str, Floats]]:
 
 def refitted(tables: Iterable[Table]) -> dict[Key, Fitted]:
     """Return constants and their fit of all that tables speak of; products alone come first."""
-    found: dict[Key, Fitted] = {}
-    for table in sorted(tables, key=lambda each: each.kind):
+    results: dict[Key, Fitted] = {}
+    for table in sorted(tables, key=lambda entry: entry.kind):
         if table.kind == "gemm":
-            found |= _refitted_gemms(table)
+            results |= _refitted_gemms(table)
         elif table.kind == "overlap":
-            found |= _refitted_sharing(table, found)
+            results |= _refitted_sharing(table, results)
         else:
             raise BadValueError(str(table.path), table.kind, "a table of gemm or overlap")
-    return found
+    return results
 
 
 def _refitted_gemms(table: Table) -> dict[Key, Fitted]:
-    found = {}
+    results = {}
     for rows in measured_gemms(table):
         constants = fitted(rows)
         fit = _fit(rows, rows.error_pct(constants))
-        found[rows.case.gpu, rows.section] = Fitted(constants, fit)
-    return found
+        results[rows.case.gpu, rows.section] = Fitted(constants, fit)
+    return results
 
 
 def _refitted_sharing(table: Table, products: Mapping[Key, Fitted]) -> dict[Key, Fitted]:
-    found = {}
+    results = {}
     for rows in measured_overlaps(table):
         gpu, dtype, _ = rows.gemms.case
         own = products.get((gpu, rows.gemms.section))
         alone = own.constants if own else kernels_of(device_of(gpu)).gemm(dtype).constants
         constants = fitted_sharing(rows, alone)
         error_pct = 100 * np.expm1(rows.residuals(alone, constants)[0])
-        found[gpu, "sharing"] = Fitted(constants, _fit(rows.gemms, error_pct))
-    return found
+        results[gpu, "sharing"] = Fitted(constants, _fit(rows.gemms, error_pct))
+    return results
 
 
 def _fit(rows: Gemms, error_pct: Floats) -> Fit:
@@ -307,13 +307,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--left-out", action="store_true", help="show errors on rows left out")
     given = parser.parse_args(arguments)
     tables = [read_table(path) for path in given.tables]
-    found = refitted(tables)
-    if not found:
+    result = refitted(tables)
+    if not result:
         raise BadValueError("tables", [str(path) for path in given.tables], "tables with rows")
-    for system in sorted({key[0] for key in found}):
-        own = {name: each for (gpu, name), each in found.items() if gpu == system}
+    for system in sorted({key[0] for key in result}):
+        own = {name: entry for (gpu, name), entry in result.items() if gpu == system}
         write_whole(given.output / f"{system}.toml", as_toml(kept(system) | own))
-    for key, (_, fit) in sorted(found.items()):
+    for key, (_, fit) in sorted(result.items()):
         error = f"median {fit.median_pct:6.2f} %, p90 {fit.p90_pct:6.2f} %"
         print(f"{' '.join(key):<34} {fit.rows:>5} rows, {error}")
     if given.left_out:

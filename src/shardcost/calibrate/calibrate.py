@@ -108,8 +108,8 @@ class _Task:
         tries = [
             solved(known, start, self.predict, _not_eager, hold, begin) for begin in _begins(start)
         ]
-        found = min(tries, key=lambda each: each.cost)
-        return replace(self.start, constants=found.constants, inherited_from=()), found
+        result = min(tries, key=lambda entry: entry.cost)
+        return replace(self.start, constants=result.constants, inherited_from=()), result
 
     def hold(self) -> Hold:
         """Return how strongly constants hold on to where they start."""
@@ -191,17 +191,17 @@ def calibrate(
     """
     if not known:
         raise BadValueError("measurements", [], "points of at least one collective")
-    found = []
+    results = []
     for library, curves in sorted(_by_library(inside(known)).items()):
         say(f"fitting {library}")
-        found.append(_calibrated_library(library, curves))
+        results.append(_calibrated_library(library, curves))
     across = [curve for curve in known if curve not in inside(known)]
     if across:
         say("fitting the network")
-        own = {each.calibration.library: each.calibration for each in found}
+        own = {entry.calibration.library: entry.calibration for entry in results}
         task = _Task(across, _wire_start(across[0]), own=own)
-        found.append(_calibrated(task, _name_of_wire(across[0])))
-    return found
+        results.append(_calibrated(task, _name_of_wire(across[0])))
+    return results
 
 
 def _by_library(known: Sequence[Curve]) -> dict[str, list[Curve]]:
@@ -215,8 +215,8 @@ def _calibrated_library(library: str, known: list[Curve]) -> Calibrated:
     start, named, foreign = library_start(library, known[0].case.cluster)
     graph = [curve for curve in known if curve.case.mode == "graph"]
     if not graph:  # what launching adds is all that eager rows speak of
-        found = fitted_library(known, start)
-        return _without_confidence(_Task(known, start), found, named)
+        result = fitted_library(known, start)
+        return _without_confidence(_Task(known, start), result, named)
     rest = [curve for curve in known if curve not in graph]
     return _calibrated(_Task(graph, start, foreign), named, rest)
 
@@ -281,17 +281,17 @@ def _name_of_wire(curve: Curve) -> str:
 
 
 def _calibrated(task: _Task, started_from: str, eager: Sequence[Curve] = ()) -> Calibrated:
-    found, solution = task.fitted(task.known)
+    result, solution = task.fitted(task.known)
     if eager:
-        found = fitted_library(eager, found)
+        result = fitted_library(eager, result)
     left_out = _left_out_pct(task, _folds(task.known))
     counts = _left_out_pct(task, _without_each_count(task.known))
     low, high = _interval_pct(left_out)
-    after = task.errors_pct(task.known, found.constants)
+    after = task.errors_pct(task.known, result.constants)
     fit = replace(fit_of(task.known, [after]), low_pct=low, high_pct=high)
     uncertainty = covariance(solution, after)
     return Calibrated(
-        calibration=replace(found, fit=fit),
+        calibration=replace(result, fit=fit),
         before=stats(task.errors_pct(task.known, task.start.constants)),
         after=stats(after),
         left_out=stats(left_out),
@@ -302,10 +302,10 @@ def _calibrated(task: _Task, started_from: str, eager: Sequence[Curve] = ()) -> 
     )
 
 
-def _without_confidence(task: _Task, found: Calibration, started_from: str) -> Calibrated:
-    errors = [task.errors_pct([curve], found.constants) for curve in task.known]
+def _without_confidence(task: _Task, calibration: Calibration, started_from: str) -> Calibrated:
+    errors = [task.errors_pct([curve], calibration.constants) for curve in task.known]
     return Calibrated(
-        calibration=replace(found, fit=fit_of(task.known, errors)),
+        calibration=replace(calibration, fit=fit_of(task.known, errors)),
         before=stats(task.errors_pct(task.known, task.start.constants)),
         after=stats(np.concatenate(errors)),
         left_out=Stats(0),

@@ -34,8 +34,8 @@ _KNOWN_IF: Final = 0.5
 
 def assumed_error() -> float:
     """Return the error of one measurement, in logarithms."""
-    found: float = tuner_table("start")["hold"]["error"]
-    return found
+    result: float = tuner_table("start")["hold"]["error"]
+    return result
 
 
 class Confidence(NamedTuple):
@@ -92,11 +92,11 @@ def _pct(deviation: float) -> float:
 def _family_covariance(hold: Hold, names: Sequence[str]) -> Floats:
     """Return what is known of the constants before any point is."""
     error = assumed_error()
-    found = np.diag(np.array([(error / hold.own[name]) ** 2 for name in names]))
+    result = np.diag(np.array([(error / hold.own[name]) ** 2 for name in names]))
     for kind, weight in hold.together.items():
         members = np.array([hold.kinds.get(name) == kind for name in names], float)
-        found = found + np.outer(members, members) * (error / weight) ** 2
-    return found
+        result = result + np.outer(members, members) * (error / weight) ** 2
+    return result
 
 
 def further(
@@ -110,7 +110,7 @@ def further(
     if not cases:
         return None
     sizes = np.array(_SIZES, dtype=np.float64)
-    slopes = np.concatenate([_slopes(predict, each, sizes, solution) for each in cases])
+    slopes = np.concatenate([_slopes(predict, entry, sizes, solution) for entry in cases])
     shared = slopes @ uncertainty @ slopes.T
     variances = np.diag(shared)
     gains = (shared**2).sum(axis=0) / (variances + assumed_error() ** 2)

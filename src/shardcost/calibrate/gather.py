@@ -56,21 +56,21 @@ class Gathered:
 def gathered(readings: Sequence[Reading], told: Told) -> Gathered:
     """Return the curves that some files hold, all of one machine."""
     passed: Counter[str] = Counter()
-    found: list[Curve] = []
+    results: list[Curve] = []
     for file, run in _runs(readings):
-        found += _curves_of_run(file, run, told, passed)
+        results += _curves_of_run(file, run, told, passed)
     for reading in readings:
         if isinstance(reading, TableFile):
-            found += _curves_of_table(reading, told, passed)
+            results += _curves_of_table(reading, told, passed)
         elif not isinstance(reading, MeasurementLog | Trace):
             reason = f"is a {reading.kind} file, which holds no measured collectives"
             raise FormatError(reading.file, reason)
-    found = _usable(found, passed)
-    if not found:
+    results = _usable(results, passed)
+    if not results:
         why = "; ".join(f"{reason} ({count})" for reason, count in passed.most_common(3))
         rule = f"files with measured collectives on a known machine{': ' * bool(why)}{why}"
-        raise BadValueError("measurements", [each.file for each in readings], rule)
-    return Gathered(_joined(found), _one_machine(found), dict(passed.most_common()))
+        raise BadValueError("measurements", [entry.file for entry in readings], rule)
+    return Gathered(_joined(results), _one_machine(results), dict(passed.most_common()))
 
 
 def _runs(readings: Sequence[Reading]) -> Iterator[tuple[str, Run]]:
@@ -112,11 +112,11 @@ def _system(file: str, device: str, told: Told) -> str:
         return cluster_named(told.cluster).name
     if not device:
         raise FormatError(file, "does not say on which GPUs it was measured: say --on CLUSTER")
-    found = cluster_reporting(device)
-    if found is None:
+    result = cluster_reporting(device)
+    if result is None:
         reason = f"was measured on {shown(device)}, which the catalog does not have or has twice"
         raise FormatError(file, f"{reason}: say --on CLUSTER, the nearest will do")
-    return found
+    return result
 
 
 def _case(file: str, run: Run, system: str, told: Told) -> CollectiveCase:
@@ -155,17 +155,17 @@ def _curves_of_table(reading: TableFile, told: Told, passed: Counter[str]) -> li
         if others:
             passed[f"measured on another cluster than {system}"] += others
         table = table.where(lambda row: row["cluster"] == system)
-    found = curves(table)
-    left = table.rows - sum(len(curve.time_s) for curve in found)
+    result = curves(table)
+    left = table.rows - sum(len(curve.time_s) for curve in result)
     if left:
         passed["rows on no machine of the catalog, or without a measurement"] += left
-    return found
+    return result
 
 
-def _usable(found: Iterable[Curve], passed: Counter[str]) -> list[Curve]:
+def _usable(curves_read: Iterable[Curve], passed: Counter[str]) -> list[Curve]:
     """Return what constants can be fitted to: times of several GPUs and of sizes that can be."""
     kept = []
-    for curve in found:
+    for curve in curves_read:
         sizes = curve.size_bytes
         placed = curve.case.gpus > 1 and curve.case.mode in MODES
         sound = (sizes >= 1) & (sizes <= MOST_BYTES) & placed
@@ -177,26 +177,26 @@ def _usable(found: Iterable[Curve], passed: Counter[str]) -> list[Curve]:
     return kept
 
 
-def _joined(found: Iterable[Curve]) -> list[Curve]:
+def _joined(curves_read: Iterable[Curve]) -> list[Curve]:
     """Return curves with those that ask the same case as one."""
     by_case: dict[CollectiveCase, list[Curve]] = {}
-    for curve in found:
+    for curve in curves_read:
         by_case.setdefault(curve.case, []).append(curve)
     return [
         Curve(
             case,
-            np.concatenate([each.size_bytes for each in parts]),
-            np.concatenate([each.time_s for each in parts]),
-            frozenset().union(*(each.datasets for each in parts)),
+            np.concatenate([part.size_bytes for part in parts]),
+            np.concatenate([part.time_s for part in parts]),
+            frozenset().union(*(part.datasets for part in parts)),
         )
         for case, parts in by_case.items()
     ]
 
 
-def _one_machine(found: Sequence[Curve]) -> Cluster:
+def _one_machine(curves_read: Sequence[Curve]) -> Cluster:
     """Return the machine of all curves; raise where they are of several."""
-    systems = sorted({curve.case.cluster for curve in found})
-    networks = sorted({curve.case.network for curve in found} - {""})
+    systems = sorted({curve.case.cluster for curve in curves_read})
+    networks = sorted({curve.case.network for curve in curves_read} - {""})
     for what, several in (("clusters (say --on one of them)", systems), ("networks", networks)):
         if len(several) > 1:
             raise BadValueError(f"{what} measured on", several, "one")

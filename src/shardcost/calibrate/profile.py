@@ -21,13 +21,13 @@ from shardcost.machine.constants import (
 _KIND_NAMES: Final = {RingLibrary: "ring", EngineLibrary: "direct", NetworkConstants: "wire"}
 
 
-def as_profile(name: str, cluster: Cluster, found: Sequence[Calibrated]) -> str:
+def as_profile(name: str, cluster: Cluster, calibrated: Sequence[Calibrated]) -> str:
     """Return the profile of a cluster of the catalog that was calibrated.
 
     Args:
         name: Of the profile.
         cluster: The cluster that it describes more closely, with its network if there is one.
-        found: What was calibrated on it.
+        calibrated: What was calibrated on it.
     """
     lines = [
         FIRST_LINE,
@@ -37,14 +37,14 @@ def as_profile(name: str, cluster: Cluster, found: Sequence[Calibrated]) -> str:
     ]
     if cluster.network is not None:
         lines.append(f'network = "{cluster.network.name}"')
-    for each in found:
-        network = isinstance(each.calibration.constants, NetworkConstants)
-        lines += entry_lines(each.calibration, each.calibration.system if network else "")
+    for entry in calibrated:
+        network = isinstance(entry.calibration.constants, NetworkConstants)
+        lines += entry_lines(entry.calibration, entry.calibration.system if network else "")
         lines += ["", "[library.confidence_pct] # nine times in ten within so many percent"]
         lines += [
             f"{in_file_name(one.name)} = {one.plus_minus_pct:.1f}"
             + ("" if one.measured else " # as in the family: no point says more")
-            for one in each.constants
+            for one in entry.constants
         ]
     return "\n".join(lines) + "\n"
 

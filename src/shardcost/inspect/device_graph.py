@@ -192,8 +192,8 @@ def _single(values: set[int | None]) -> int | None:
 
 def _board(gpus: Sequence[TopologyGpu]) -> str | None:
     """Return the preset of the boards' PCI identity, if all have the same."""
-    found = {gpu.pci_id for gpu in gpus}
-    return cluster_reporting(found.pop()) if len(found) == 1 else None
+    results = {gpu.pci_id for gpu in gpus}
+    return cluster_reporting(results.pop()) if len(results) == 1 else None
 
 
 def _slowest(gpus: Sequence[TopologyGpu]) -> float | None:

@@ -45,13 +45,17 @@ def inspected(
         cluster: The machine, if the caller knows it; else files that name their GPUs say it.
         network: Joins the nodes of the machine that a file names.
     """
-    traces = tuple(each for each in readings if isinstance(each, Trace))
-    found = [_inspected(each, cluster, network) for each in readings if not isinstance(each, Trace)]
+    traces = tuple(reading for reading in readings if isinstance(reading, Trace))
+    results = [
+        _inspected(reading, cluster, network)
+        for reading in readings
+        if not isinstance(reading, Trace)
+    ]
     if traces:
-        device = next((each.device for each in traces if each.device), "")
+        device = next((trace.device for trace in traces if trace.device), "")
         there = cluster or _reported(device, network)
-        found.append(Inspected(traces, trace_inspection.inspected(traces, there)))
-    return found
+        results.append(Inspected(traces, trace_inspection.inspected(traces, there)))
+    return results
 
 
 def _inspected(reading: Reading, cluster: Cluster | None, network: str | None) -> Inspected:

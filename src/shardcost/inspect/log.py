@@ -97,10 +97,10 @@ def inspected(run: Run, cluster: Cluster | None = None) -> RunFindings:
         for i, point in enumerate(run.points)
     )
     main = _main(points)
-    peak = max(main, key=lambda each: each.busbw_bytes_per_s or 0.0, default=None)
+    peak = max(main, key=lambda entry: entry.busbw_bytes_per_s or 0.0, default=None)
     if peak is not None and not peak.busbw_bytes_per_s:
         peak = None
-    small = [each.point.time_s for each in main if each.point.size_bytes <= _SMALL_BYTES]
+    small = [entry.point.time_s for entry in main if entry.point.size_bytes <= _SMALL_BYTES]
     return RunFindings(
         run=run,
         system="" if cluster is None else cluster.name,
@@ -135,10 +135,10 @@ def _predicted_s(run: Run, cluster: Cluster, group: Group) -> Floats:
     sizes = np.array([point.size_bytes for point in run.points], dtype=np.float64)
     told = run.library and (run.device or run.version or run.library not in _VENDORS_OWN)
     library = run.library if told else default_library(cluster)
-    found = collective_time(
+    result = collective_time(
         run.collective, sizes, cluster, run.num_gpus, run.nodes or None, library=library
     )
-    time_s = np.broadcast_to(np.asarray(found.time_s, dtype=np.float64), sizes.shape)
+    time_s = np.broadcast_to(np.asarray(result.time_s, dtype=np.float64), sizes.shape)
     if not np.isfinite(time_s).all():
         raise BadValueError("predicted time", time_s, "finite")
     if not run.single_process:
@@ -156,30 +156,34 @@ def _rated(
 
 
 def _main(points: Sequence[RatedPoint]) -> list[RatedPoint]:
-    return [each for each in points if not each.point.in_place] or list(points)
+    return [point for point in points if not point.point.in_place] or list(points)
 
 
 def _near_peak_bytes(points: Sequence[RatedPoint], peak: RatedPoint | None) -> int:
     if peak is None:
         return 0
     enough = NEAR_PEAK * (peak.busbw_bytes_per_s or 0.0)
-    return min(each.point.size_bytes for each in points if (each.busbw_bytes_per_s or 0) >= enough)
+    return min(
+        point.point.size_bytes for point in points if (point.busbw_bytes_per_s or 0) >= enough
+    )
 
 
 def _doubts(points: Sequence[RatedPoint]) -> Iterator[Doubt]:
     """Yield the points that look wrong, by reason."""
     for in_place in (False, True):
-        yield from _out_of_order([each.point for each in points if each.point.in_place == in_place])
-    yield from _unlike_in_place([each.point for each in points])
-    for each in points:
-        if each.link_share is not None and each.link_share > _ABOVE_LINK:
+        yield from _out_of_order(
+            [point.point for point in points if point.point.in_place == in_place]
+        )
+    yield from _unlike_in_place([point.point for point in points])
+    for point in points:
+        if point.link_share is not None and point.link_share > _ABOVE_LINK:
             kind = "busbw above the nominal rate of the link, which only switches that add up allow"
-            yield Doubt(each.point, kind, f"{kind}: {100 * each.link_share:.0f} %")
-    for each in points:
-        if each.predicted_s and each.point.time_s > _FAR_SLOWER * each.predicted_s:
+            yield Doubt(point.point, kind, f"{kind}: {100 * point.link_share:.0f} %")
+    for point in points:
+        if point.predicted_s and point.point.time_s > _FAR_SLOWER * point.predicted_s:
             kind = f"over {_FAR_SLOWER:g} times the predicted time"
-            ratio = each.point.time_s / each.predicted_s
-            yield Doubt(each.point, kind, f"{kind}: {ratio:.1f} times")
+            ratio = point.point.time_s / point.predicted_s
+            yield Doubt(point.point, kind, f"{kind}: {ratio:.1f} times")
 
 
 def _out_of_order(points: Sequence[Point]) -> Iterator[Doubt]:
@@ -199,16 +203,16 @@ def _out_of_order(points: Sequence[Point]) -> Iterator[Doubt]:
 
 def _least_after(values: Sequence[float]) -> list[float]:
     """Return the least of the values after each; infinite after the last."""
-    found, least = [], inf
+    result, least = [], inf
     for value in reversed(values):
-        found.append(least)
+        result.append(least)
         least = min(least, value)
-    return found[::-1]
+    return result[::-1]
 
 
 def _unlike_in_place(points: Sequence[Point]) -> Iterator[Doubt]:
     """Yield the slower of the two where a call in place and one out of place differ."""
-    in_place = {(each.line, each.size_bytes): each for each in points if each.in_place}
+    in_place = {(entry.line, entry.size_bytes): entry for entry in points if entry.in_place}
     kind = "in place and out of place differ"
     for point in points:
         other = in_place.get((point.line, point.size_bytes))

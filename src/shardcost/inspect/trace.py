@@ -138,13 +138,13 @@ def inspected(traces: Sequence[Trace], cluster: Cluster | None = None) -> TraceF
     calls = merged(traces)
     times = _mean_times(calls.ranks)
     groups, notes = _groups(calls, cluster)
-    runs = tuple(inspected_run(each) for each in runs_of(traces))
+    runs = tuple(inspected_run(entry) for entry in runs_of(traces))
     said = [note for trace in traces for note in trace.notes]
     if len(calls.ranks) == 1 and groups:
         said.append("times of collectives include waiting: give the traces of several ranks")
     return TraceFindings(
         traces=tuple(traces),
-        ranks=tuple(each.rank for each in calls.ranks),
+        ranks=tuple(rank.rank for rank in calls.ranks),
         system="" if cluster is None else cluster.name,
         **times,
         groups=groups,
@@ -176,12 +176,12 @@ def _mean_times(ranks: Sequence[RankTrace]) -> dict[str, float]:
 def _groups(calls: Merged, cluster: Cluster | None) -> tuple[tuple[GroupFindings, ...], list[str]]:
     """Return what is found about each collective on each kind of group, and notes."""
     exposed = _exposed(calls)
-    found, notes = [], []
-    for shape, chosen in calls.by([_shape(each) for each in calls.kinds]).items():
+    result, notes = [], []
+    for shape, chosen in calls.by([_shape(kind) for kind in calls.kinds]).items():
         predicted, note = _predicted(shape, calls.size_bytes[chosen], cluster)
         notes += [note] if note else []
-        found.append(_group(shape, calls, chosen, exposed[chosen], predicted))
-    return tuple(sorted(found, key=lambda each: -each.time_s)), notes
+        result.append(_group(shape, calls, chosen, exposed[chosen], predicted))
+    return tuple(sorted(result, key=lambda entry: -entry.time_s)), notes
 
 
 def _shape(kind: Kind) -> Shape:
@@ -243,7 +243,7 @@ def _predicted(
         return None, f"{shape.collective} is not predicted: the size of its group is not known"
     sizes, which = np.unique(size_bytes, return_inverse=True)
     try:
-        found = collective_time(
+        result = collective_time(
             shape.collective,
             sizes.astype(np.float64),
             cluster,
@@ -253,7 +253,7 @@ def _predicted(
         )
     except ShardcostError as error:
         return None, f"{shape.collective} over {shape.ranks} ranks is not predicted: {error}"
-    times = np.broadcast_to(np.asarray(found.time_s, dtype=np.float64), sizes.shape)
+    times = np.broadcast_to(np.asarray(result.time_s, dtype=np.float64), sizes.shape)
     return times[which], ""
 
 
@@ -265,7 +265,7 @@ def _top(times: dict[str, float], groups: Sequence[GroupFindings]) -> tuple[Cost
         ("copies", "copies", times["copies_s"], _ADVICE["copies"]),
         *(cost for group in groups for cost in _costs_of(group)),
     ]
-    worst = sorted(costs, key=lambda each: -each[2])[:TOP]
+    worst = sorted(costs, key=lambda entry: -entry[2])[:TOP]
     return tuple(
         Cost(what, subject, seconds, seconds / span, advice)
         for what, subject, seconds, advice in worst

@@ -79,7 +79,7 @@ class TunerPlan:
     @property
     def sound(self) -> tuple[PlannedRule, ...]:
         """The rules that are in force."""
-        return tuple(each for each in self.rules if each.sound)
+        return tuple(rule for rule in self.rules if rule.sound)
 
 
 def tuner_plan(
@@ -108,8 +108,8 @@ def tuner_plan(
         for collective, count in product(collectives, gpus)
     ]
     medians, p90s = zip(*map(_errors, results), strict=True)
-    found = [rule for result in results for rule in _ranges(result)]
-    beyond = [each for each in found if 100 * each.saved > each.median_pct]
+    outcome = [rule for result in results for rule in _ranges(result)]
+    beyond = [entry for entry in outcome if 100 * entry.saved > entry.median_pct]
     return TunerPlan(
         cluster=cluster,
         rules=tuple(beyond),
@@ -117,7 +117,7 @@ def tuner_plan(
         sizes_already_fastest=sum(
             int(np.sum(_saved(result) <= ALREADY_FASTEST)) for result in results
         ),
-        ranges_within_error=len(found) - len(beyond),
+        ranges_within_error=len(outcome) - len(beyond),
         median_pct=max(medians),
         p90_pct=max(p90s),
         notes=tuple(dict.fromkeys(note for result in results for note in _notes(result))),
@@ -143,10 +143,10 @@ def lines(plan: TunerPlan) -> list[Line]:
         *(f"Note: {note}." for note in plan.notes),
         HEADING,
     ]
-    for each in plan.rules:
+    for rule in plan.rules:
         content.append("")
-        content.append(saving(each))
-        content.append(each.rule if each.sound else f"measure first: {each.rule}")
+        content.append(saving(rule))
+        content.append(rule.rule if rule.sound else f"measure first: {rule.rule}")
     return content
 
 
@@ -183,7 +183,7 @@ def _saved(result: CollectiveTime) -> Any:
 
 def _errors(result: CollectiveTime) -> tuple[float, float]:
     """Return the median and p90 error, in percent, of the constants that a prediction rests on."""
-    fits = [each.fit for each in result.calibrations]
+    fits = [calibration.fit for calibration in result.calibrations]
     return max(fit.median_pct for fit in fits), max(fit.p90_pct for fit in fits)
 
 

@@ -49,15 +49,15 @@ class AttentionCase(NamedTuple):
         """Return the seconds of some shapes, the rows of an array with the columns of a shape."""
         batch, queries, context, heads, kv_heads, head_dim = shapes.T
         on = on or kernels_of(self.gpu)
-        found: Any
+        result: Any
         if self.phase == "prefill":
-            found = prefill_time_s(on, _DTYPE, batch, queries, context, heads, kv_heads, head_dim)
+            result = prefill_time_s(on, _DTYPE, batch, queries, context, heads, kv_heads, head_dim)
         else:
-            found = decode_time_s(
+            result = decode_time_s(
                 on, self.cache_dtype, batch, context, heads, kv_heads, head_dim,
                 new_tokens=queries, cache_is_warm=self.phase == "decode", section=self.phase,
             )  # fmt: skip
-        return np.asarray(found, dtype=np.float64)
+        return np.asarray(result, dtype=np.float64)
 
 
 def cases(table: Table) -> Cases[AttentionCase]:
@@ -103,13 +103,13 @@ def _case(row: Row) -> AttentionCase:
 
 
 def _shape(row: Row) -> list[int]:
-    found = [whole_cell(row, name) for name in _SHAPE]
-    _, queries, context, heads, kv_heads, _ = found
+    results = [whole_cell(row, name) for name in _SHAPE]
+    _, queries, context, heads, kv_heads, _ = results
     if context < queries:
         raise BadValueError("context_tokens", context, "at least query_tokens")
     if heads < kv_heads:
         raise BadValueError("heads", heads, "at least kv_heads")
-    return found
+    return results
 
 
 DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {

@@ -70,17 +70,17 @@ def share_of(row: Row, fitted: Fitted = CATALOG) -> float:
     return _share(work(batch, tokens), row)
 
 
-def _share(found: Estimate, row: Row) -> float:
-    comm, whole = _comm_and_whole(found, row)
+def _share(estimate_of_row: Estimate, row: Row) -> float:
+    comm, whole = _comm_and_whole(estimate_of_row, row)
     return float(comm / whole)
 
 
-def _comm_and_whole(found: Estimate, row: Row) -> tuple[Any, Any]:
+def _comm_and_whole(estimate_of_row: Estimate, row: Row) -> tuple[Any, Any]:
     """Return the seconds of communication, and of all; of one layer where the row is of one."""
     if "layer" in row["model"].split():
-        layer = PassParts.of(found.ledger.shares, "forward")
+        layer = PassParts.of(estimate_of_row.ledger.shares, "forward")
         return layer.exposed_s["tp"], layer.time.device_s
-    return found.exposed_s["tp"], found.time_s
+    return estimate_of_row.exposed_s["tp"], estimate_of_row.time_s
 
 
 def _under_load(engine: Engine, row: Row, prompt_tokens: int, output_tokens: int) -> float:
@@ -92,10 +92,10 @@ def _under_load(engine: Engine, row: Row, prompt_tokens: int, output_tokens: int
     return float(comm / (passes * prefill_all + output_tokens * step_all))
 
 
-def _beside_product(found: re.Match[str], machine: Machine, tp: int, tokens: int) -> float:
+def _beside_product(match: re.Match[str], machine: Machine, tp: int, tokens: int) -> float:
     """Return the share of a collective that feeds a product, or follows it."""
-    hidden, width = int(found[1]), int(found[2])
-    gathers = found[3] == "AG+GEMM"
+    hidden, width = int(match[1]), int(match[2])
+    gathers = match[3] == "AG+GEMM"
     m, n, k = (tokens, width // tp, hidden) if gathers else (tokens, hidden, width // tp)
     name = "all_gather" if gathers else "reduce_scatter"
     comm = collective_time(name, 2 * tokens * hidden, machine, tp).time_s
@@ -108,7 +108,7 @@ def _shape_name(name: str) -> str:
 
 def cluster_of(gpu: str) -> Cluster:
     """Return the cluster of the catalog that has a device."""
-    name = next((found for start, found in _MACHINES if gpu.startswith(start)), None)
+    name = next((result for start, result in _MACHINES if gpu.startswith(start)), None)
     if name is None:
         raise UnknownNameError("gpu", gpu, [start for start, _ in _MACHINES])
     return Cluster.named(name)

@@ -120,14 +120,14 @@ def figures(case: InferenceCase, rows: Sequence[Row], fitted: Fitted = CATALOG) 
     }
     figure = _FIGURES[case.figure]
     if case.figure == _MAX_LOAD:
-        found: Any = under_load(engine, **counts)
+        result: Any = under_load(engine, **counts)
     elif _loaded(case.figure):
         arrivals = _ARRIVALS.get(case.software.name, "at random")
         requests = _counts(rows, "batch")
-        found = under_load(engine, requests=requests, arrivals=arrivals, **counts)
+        result = under_load(engine, requests=requests, arrivals=arrivals, **counts)
     else:
-        found = generation(engine, batch=_counts(rows, "batch"), **counts)
-    return np.asarray(figure(found), dtype=float)
+        result = generation(engine, batch=_counts(rows, "batch"), **counts)
+    return np.asarray(figure(result), dtype=float)
 
 
 def prefill_s(engine: Engine, metric: str, prompt_tokens: Any) -> Any:
@@ -137,14 +137,14 @@ def prefill_s(engine: Engine, metric: str, prompt_tokens: Any) -> Any:
     other (Gond et al. 2025, TokenWeave, arXiv:2505.11329): what is left is that GEMMs of half as
     many tokens take more than half as long.
     """
-    found = engine.prefill(1, prompt_tokens)
-    alone = found.time_s - found.exposed_s["tp"]
+    result = engine.prefill(1, prompt_tokens)
+    alone = result.time_s - result.exposed_s["tp"]
     if metric.endswith("no_allreduce"):
         return alone
     if metric.endswith("overlapped"):
         half = engine.prefill(1, ceil_div(prompt_tokens, 2))
-        return alone + 2 * half.compute_s["gemm"] - found.compute_s["gemm"]
-    return found.time_s
+        return alone + 2 * half.compute_s["gemm"] - result.compute_s["gemm"]
+    return result.time_s
 
 
 def _counts(rows: Iterable[Row], column: str) -> Any:
@@ -184,7 +184,7 @@ def _batching(row: Row) -> str:
 def engine_of(row: Row) -> str:
     """Return the software of the catalog that ran a row."""
     folded = row["engine"].lower()
-    name = next((found for word, found in _ENGINES if word in folded), _OTHERS)
+    name = next((result for word, result in _ENGINES if word in folded), _OTHERS)
     if name not in _EARLIER:
         return name
     change, earlier, in_2024 = _EARLIER[name]
@@ -257,10 +257,10 @@ def _routed_alike(model: Model) -> Model:
 
 def known_model(name: str) -> Model:
     """Return the model of the catalog that a name means, however it is spelt."""
-    found = _known(name)
-    if found is None:
+    result = _known(name)
+    if result is None:
         raise UnknownNameError("model without a shape", name, catalog.names("models"))
-    return found
+    return result
 
 
 def _alike(model: Model, row: Row) -> bool:
@@ -282,7 +282,7 @@ def _alike(model: Model, row: Row) -> bool:
 def _known(name: str) -> Model | None:
     folded = _folded(name)
     for stem, content in catalog.contents("models"):
-        if folded in {_folded(each) for each in (stem, *content["aliases"])}:
+        if folded in {_folded(entry) for entry in (stem, *content["aliases"])}:
             return Model.named(stem)
     return None
 

@@ -61,14 +61,14 @@ def facts_of_rows(
     if table.kind == "gemm":
         return _of_gemms(table, fitted)
     of = _FACTS[table.kind]
-    found: list[Facts] = []
+    results: list[Facts] = []
     wanted = [True] * table.rows if predicted is None else predicted
     for row, is_wanted in zip(table.records(), wanted, strict=True):
         try:
-            found.append(of(row, fitted) if is_wanted else {})
+            results.append(of(row, fitted) if is_wanted else {})
         except ShardcostError:
-            found.append({})
-    return found
+            results.append({})
+    return results
 
 
 def factors_of_rows(
@@ -86,16 +86,16 @@ def factors_of_rows(
 
 
 def _of_collectives(table: Table, fitted: Fitted, *, ignore_versions: bool) -> list[Facts]:
-    found: list[Facts] = [{}] * table.rows
+    results: list[Facts] = [{}] * table.rows
     cases = collectives.cases(table, ignore_versions=ignore_versions)
     for case, places in cases.rows.items():
         try:
             every = facts_of_collective(case, cases.sizes[places, 0], case.machine(fitted))
             for place, facts in zip(places, every, strict=True):
-                found[place] = facts
+                results[place] = facts
         except ShardcostError:
             continue
-    return found
+    return results
 
 
 def facts_of_collective(
@@ -119,7 +119,7 @@ def facts_of_collective(
 
 
 def _of_gemms(table: Table, fitted: Fitted) -> list[Facts]:
-    found: list[Facts] = [{}] * table.rows
+    results: list[Facts] = [{}] * table.rows
     cases = gemm.cases(table)
     for case, places in cases.rows.items():
         try:
@@ -129,8 +129,8 @@ def _of_gemms(table: Table, fitted: Fitted) -> list[Facts]:
         for place in places:
             m = cases.sizes[place, 0]
             band = next(name for name, most in gemm.M_BANDS.items() if m <= most)
-            found[place] = common | {"rows": f"{band} rows"}
-    return found
+            results[place] = common | {"rows": f"{band} rows"}
+    return results
 
 
 def _of_gemm(case: gemm.GemmCase, fitted: Fitted) -> dict[str, str]:

@@ -117,12 +117,12 @@ def predictions(
 def time_s(row: Row, fitted: Fitted = CATALOG) -> float:
     """Return the predicted time of one row's operator, in seconds."""
     op = row["op"]
-    found = next((predict for known, predict in _KINDS if known(op)), None)
+    result = next((predict for known, predict in _KINDS if known(op)), None)
     if row["phase"] != "forward":
         raise UnknownNameError("phase", row["phase"], ("forward",))
-    if found is None:
+    if result is None:
         raise UnknownNameError("op", op, (*PRODUCTS, *ROW_KERNELS, *CALLS))
-    return found(row, machine_of(cluster_of(row["gpu"]), torch(), fitted))
+    return result(row, machine_of(cluster_of(row["gpu"]), torch(), fitted))
 
 
 def row_kernel_time_s(on: KernelConstants, kernel: str, width: float, moved_bytes: float) -> float:
@@ -191,9 +191,9 @@ def _call_s(row: Row, on: Machine) -> float:
 
 def _collective_s(row: Row, on: Machine, call: _Call, size_bytes: float) -> float:
     ranks = whole_cell(row, "tp")
-    found = collective_time(call.collective, size_bytes, on, ranks, library=call.library)
+    result = collective_time(call.collective, size_bytes, on, ranks, library=call.library)
     start_s = float(launch_s(on.kernels, 1, "eager")) if call.eager else 0.0
-    return float(found.time_s) + start_s
+    return float(result.time_s) + start_s
 
 
 def _half_s(row: Row, on: Machine) -> float:

@@ -57,8 +57,8 @@ def time_us(row: Row, fitted: Fitted = CATALOG) -> float:
     if direction == "forward":
         return 1e6 * float(pass_time(machine(row["gpu"], fitted), passes.forward).device_s)
     software = torch()
-    found = pass_time(machine(row["gpu"], fitted), passes.backward + passes.weight)
-    return 1e6 * float(software.step_overhead_s + found.wall_s(software))
+    result = pass_time(machine(row["gpu"], fitted), passes.backward + passes.weight)
+    return 1e6 * float(software.step_overhead_s + result.wall_s(software))
 
 
 def passes_of(row: Row, workload: Workload, micro_batch: int = 1) -> Passes:

@@ -169,17 +169,17 @@ def _model(
             tied_embeddings=tied,
         )
 
-    found = []
+    results = []
     for choice in (False, True) if tied is None else (tied,):
         one, two = (made(width, tied=choice).parameters for width in (1, 2))
         try:
-            found.append((roundest_width(billions, int(one), int(two - one)), choice))
+            results.append((roundest_width(billions, int(one), int(two - one)), choice))
         except BadValueError:
             if tied is not None:
                 raise
-    if not found:
+    if not results:
         raise _no_width(billions)
-    width, choice = max(found, key=lambda each: each[0] & -each[0])
+    width, choice = max(results, key=lambda entry: entry[0] & -entry[0])
     return made(width, tied=choice)
 
 
@@ -217,7 +217,7 @@ def _allocated_bytes(memory: Memory) -> float:
 def _word(row: Row, column: str, known: Mapping[str, bool], default: str) -> bool:
     word = row.get(column) or default
     if word not in known:
-        raise UnknownNameError(column, word, [each for each in known if each])
+        raise UnknownNameError(column, word, [entry for entry in known if entry])
     return known[word]
 
 

@@ -53,15 +53,15 @@ def is_shipped(table: Table) -> bool:
 
 def tables_in(folder: Path) -> Folder:
     """Return the tables in a folder, or in its folder ``measured`` where it has one."""
-    found = Folder([], [])
+    result = Folder([], [])
     for path in _csv_files(folder):
         try:
-            found.tables.append(read_table(path))
+            result.tables.append(read_table(path))
         except FormatError as error:
-            found.left_out.append(str(error))
-    if not found.tables:
+            result.left_out.append(str(error))
+    if not result.tables:
         raise FormatError(str(folder), "has no measured table (a CSV file of a known kind)")
-    return found
+    return result
 
 
 def _csv_files(folder: Path) -> list[Path]:

@@ -138,8 +138,8 @@ def _on_measured_network(
     wanted_s = size * bus_factor(collective, gpus) / (1e9 * 2 ** (rate_quarters / 4))
 
     def distance(network: Calibration) -> float:
-        found = collective_time(collective, size, replace(on, own=(network,)), gpus)
-        return abs(log2(float(found.time_s) / wanted_s))
+        result = collective_time(collective, size, replace(on, own=(network,)), gpus)
+        return abs(log2(float(result.time_s) / wanted_s))
 
     networks = (_with_crossing(on.network, 2 ** (step / 4)) for step in range(-8, 25))
     full = machine_of(cluster, software, fitted)
@@ -196,7 +196,7 @@ _SLOW_HOP_S: Final = 1e-4
 
 def _framework(row: Row) -> str:
     name = row.get("framework", "").lower()
-    return next((found for start, found in _FRAMEWORKS if name.startswith(start)), _DEFAULT)
+    return next((result for start, result in _FRAMEWORKS if name.startswith(start)), _DEFAULT)
 
 
 def layout_of(row: Row) -> Layout:
@@ -296,17 +296,17 @@ def regret(table: Table, values: Floats, measured: Floats) -> Mapping[str, Any]:
         for key, rows in groups.items()
         if len(rows) >= _FEWEST_LAYOUTS
     ]
-    ranked.sort(key=lambda each: -each["regret_pct"])
-    lost = [each["regret_pct"] for each in ranked]
-    told = [each["spearman"] for each in ranked if each["spearman"] is not None]
-    found = {
+    ranked.sort(key=lambda entry: -entry["regret_pct"])
+    lost = [entry["regret_pct"] for entry in ranked]
+    told = [entry["spearman"] for entry in ranked if entry["spearman"] is not None]
+    results = {
         "groups": len(ranked),
         "median_pct": _percentile(lost, 50),
         "p90_pct": _percentile(lost, 90),
         "spearman_median": _percentile(told, 50),
         "by_group": ranked,
     }
-    return {"regret": found}
+    return {"regret": results}
 
 
 def _percentile(values: Sequence[float], share_pct: float) -> float | None:
@@ -332,8 +332,8 @@ def spearman(one: Floats, other: Floats) -> float | None:
     >>> spearman(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, 4.0]))
     0.8
     """
-    ranks = [_ranks(each) - (len(each) - 1) / 2 for each in (one, other)]
-    spreads = [float((each**2).sum()) for each in ranks]
+    ranks = [_ranks(entry) - (len(entry) - 1) / 2 for entry in (one, other)]
+    spreads = [float((rank**2).sum()) for rank in ranks]
     if min(spreads) == 0:
         return None
     return float((ranks[0] * ranks[1]).sum() / np.sqrt(spreads[0] * spreads[1]))

@@ -119,15 +119,15 @@ def validate(
     """
     _check_columns(table, by)
     kind = kind_of(table)
-    found = kind.predictions(table, ignore_versions=ignore_versions, fitted=fitted)
+    result = kind.predictions(table, ignore_versions=ignore_versions, fitted=fitted)
     measured, complaints = measurements(table, kind.MEASURED)
-    reasons = [first or second for first, second in zip(found.reasons, complaints, strict=True)]
-    values = np.where([bool(reason) for reason in reasons], np.nan, found.values)
+    reasons = [first or second for first, second in zip(result.reasons, complaints, strict=True)]
+    values = np.where([bool(reason) for reason in reasons], np.nan, result.values)
     errors = 100 * (values / measured - 1)
     factors = factors_of_rows(
         table, np.isfinite(values), ignore_versions=ignore_versions, fitted=fitted
     )
-    low, high = (values * each for each in factors)
+    low, high = (values * factor for factor in factors)
     inside = (low <= measured) & (measured <= high)
     skipped = Counter(reason for reason in reasons if reason)
     compared = int(np.isfinite(errors).sum())
@@ -239,7 +239,7 @@ def rank(value: str) -> tuple[float, bool, str]:
     bands = list(collectives.SIZE_BANDS)
     if value in bands:
         return float(bands.index(value)), False, value
-    found = _BOUND.fullmatch(value)
-    if found is None:
+    match = _BOUND.fullmatch(value)
+    if match is None:
         return np.inf, False, value
-    return float(found[2]), found[1] == ">", value
+    return float(match[2]), match[1] == ">", value
