@@ -195,7 +195,8 @@ class Visit:
             """() => [...document.querySelectorAll("#time-legend li")].map((each) => {
               const number = each.querySelector('[data-why^="parts."]');
               const share = each.querySelector(".share").textContent;
-              return [number.dataset.why.slice("parts.".length), number.textContent, share];
+              const name = each.querySelector(".what").firstChild.textContent;
+              return [name, number.textContent, share];
             })"""
         )
         return [list(map(str, each)) for each in found]

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardcost.cluster import Cluster, Network, Source
 from shardcost.model import Attention, Block, Experts, LatentAttention, Model, StateSpace
-from shardcost.report.text import heading, paragraph, table
+from shardcost.report.text import heading, paragraph, paragraphs, table
 from shardcost.units import format_bytes, format_count, format_flops, format_rate
 
 
@@ -22,6 +22,16 @@ def as_data(noun: Any) -> Any:
     if isinstance(noun, tuple):
         return [as_data(each) for each in noun]
     return {k: as_data(v) for k, v in noun.items()} if isinstance(noun, Mapping) else noun
+
+
+def attributes(noun: Any, names: str) -> dict[str, Any]:
+    """Return attributes by name; ``key=attribute`` where the key is another.
+
+    >>> attributes(1 + 2j, "real imaginary=imag")
+    {'real': 1.0, 'imaginary': 2.0}
+    """
+    pairs = (name.partition("=") for name in names.split())
+    return {key: getattr(noun, attribute or key) for key, _, attribute in pairs}
 
 
 def plain(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,10 +51,7 @@ def model_as_data(model: Model) -> dict[str, Any]:
     """Return a model as plain data, with what is counted from its shape."""
     return {
         **as_data(model),
-        "num_layers": model.num_layers,
-        "parameters": model.parameters,
-        "active_parameters": model.active_parameters,
-        "allreduces_per_layer": model.allreduces_per_layer,
+        **attributes(model, "num_layers parameters active_parameters allreduces_per_layer"),
         "cache_elements_per_token": model.cache_elements_per_token,
         "not_priced_yet": list(model.not_priced_yet),
     }
@@ -53,20 +60,22 @@ def model_as_data(model: Model) -> dict[str, Any]:
 def model_as_text(model: Model) -> str:
     """Return a model for a terminal: the counts, then each kind of layer."""
     tied = f"{'tied' if model.tied_embeddings else 'untied'} embedding and head"
+    parallel = "; attention and MLP in parallel" if model.allreduces_per_layer == 1 else ""
+    split = f"tensor parallel{parallel}"
+    active = "every weight"
+    if model.active_parameters != model.parameters:
+        tables = ("neither embedding table", "the output head", "both embedding tables")
+        active = f"by its authors' count, with {tables[model.active_embedding_tables]}"
     counts = [
         ("parameters", format_count(model.parameters), f"{model.parameters:,}, {tied}"),
-        ("active per token", format_count(model.active_parameters), _active(model)),
+        ("active per token", format_count(model.active_parameters), active),
         ("layers", f"{model.num_layers}", ""),
         ("hidden size", f"{model.hidden_size:,}", "elements"),
         ("vocabulary", f"{model.vocab_size:,}", "tokens"),
         ("weights", model.weight_dtype, "dtype"),
         ("context", f"{model.context_tokens:,}" if model.context_tokens else "-", "tokens"),
-        (
-            "KV cache",
-            f"{model.cache_elements_per_token:,}",
-            "elements per token, all layers",
-        ),
-        ("all-reduces per layer", f"{model.allreduces_per_layer}", _allreduces(model)),
+        ("KV cache", f"{model.cache_elements_per_token:,}", "elements per token, all layers"),
+        ("all-reduces per layer", f"{model.allreduces_per_layer}", f"forward, {split}"),
     ]
     layers = [(f"{block.count}", _attention(block), _feed_forward(block)) for block in model.blocks]
     remarks = [
@@ -79,7 +88,7 @@ def model_as_text(model: Model) -> str:
             heading(model.name),
             table(("what", "value", "meaning"), counts, right="1"),
             table(("layers", "attention", "feed-forward"), layers, right="0"),
-            "\n".join(paragraph(remark, "  ") for remark in remarks),
+            paragraphs(remarks),
         ]
     )
 
@@ -131,18 +140,6 @@ def _with_sources(title: str, figures: Sequence[tuple[str, str, Source | None]])
     cited = "\n".join(paragraph(f"[{n}] {citation}", "    ") for citation, n in numbers.items())
     head = ("figure", "nominal", "source and caveat")
     return "\n\n".join([heading(title), table(head, rows, right="1"), cited])
-
-
-def _active(model: Model) -> str:
-    if model.active_parameters == model.parameters:
-        return "every weight"
-    tables = ("neither embedding table", "the output head", "both embedding tables")
-    return f"by its authors' count, with {tables[model.active_embedding_tables]}"
-
-
-def _allreduces(model: Model) -> str:
-    parallel = "; attention and MLP in parallel" if model.allreduces_per_layer == 1 else ""
-    return f"forward, tensor parallel{parallel}"
 
 
 def _attention(block: Block) -> str:

@@ -13,12 +13,12 @@ from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.layer_timeline import layer_timeline
 from shardcost.estimate.messages import messages
 from shardcost.estimate.result import FLOP_CONVENTION, Estimate
-from shardcost.estimate.roofline import Kernel, roofline
+from shardcost.estimate.roofline import roofline
 from shardcost.estimate.step_timeline import step_timeline
 from shardcost.memory.footprint import KINDS
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.describe import plain
+from shardcost.report.describe import attributes, plain
 from shardcost.report.estimate import bytes_by_link
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ def as_data(estimate: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
         "time_s": estimate.time_s,
         **interval.as_data(interval_of(estimate)),
         "memory_bytes": estimate.memory_bytes,
-        **_rates_as_data(estimate),
+        **attributes(estimate, "tokens_per_s tokens_per_s_per_gpu mfu mfu_full_attention hfu"),
+        "flop_convention": FLOP_CONVENTION,
+        **attributes(estimate, "ttft_s tpot_s tokens_per_s_per_user energy_j"),
         "parts": dict(estimate.parts_s),
         "compute": {
             "total_s": sum(estimate.compute_s.values()),
@@ -78,21 +80,6 @@ def as_data(estimate: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
         "notes": list(caveats),
     }
     return plain(data)
-
-
-def _rates_as_data(estimate: Estimate) -> dict[str, Any]:
-    return {
-        "tokens_per_s": estimate.tokens_per_s,
-        "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
-        "mfu": estimate.mfu,
-        "mfu_full_attention": estimate.mfu_full_attention,
-        "hfu": estimate.hfu,
-        "flop_convention": FLOP_CONVENTION,
-        "ttft_s": estimate.ttft_s,
-        "tpot_s": estimate.tpot_s,
-        "tokens_per_s_per_user": estimate.tokens_per_s_per_user,
-        "energy_j": estimate.energy_j,
-    }
 
 
 def _comm_as_data(estimate: Estimate) -> dict[str, Any]:
@@ -147,14 +134,10 @@ def as_csv(estimate: Estimate) -> str:
     lines.writerow(CSV_HEAD)
     for name, value in _flat({k: v for k, v in data.items() if k not in _LEFT_OUT}):
         known = data["intervals"].get(name, {})
-        shown = _harmless(value) if isinstance(value, str) else value
+        is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t"))
+        shown = f"'{value}" if is_formula else value  # to a spreadsheet; a name may be anything
         lines.writerow((name, shown, _unit(name, value), known.get("low"), known.get("high")))
     return text.getvalue()
-
-
-def _harmless(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula: a model's name may be anything."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
 def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -195,31 +178,17 @@ def roofline_as_data(estimate: Estimate) -> dict[str, Any]:
     """Return the roof of the device and every kernel of a layer under it."""
     roof = roofline(estimate)
     return {
-        "device": roof.device,
-        "dtype": roof.dtype,
-        "peak_flop_per_s": roof.peak_flop_per_s,
-        "peaks_flop_per_s": roof.peaks,
-        "memory_bytes_per_s": roof.memory_bytes_per_s,
-        "ridge_flop_per_byte": roof.ridge_flop_per_byte,
-        "layers": roof.layers,
-        "time_s": roof.time_s,
-        "share_of_roof": roof.share_of_roof,
+        **attributes(roof, "device dtype peak_flop_per_s peaks_flop_per_s=peaks"),
+        **attributes(roof, "memory_bytes_per_s ridge_flop_per_byte layers time_s share_of_roof"),
         "convention": ROOFLINE_CONVENTION,
-        "operations": [_kernel_as_data(each) for each in roof.kernels],
+        "operations": [attributes(kernel, _KERNEL) for kernel in roof.kernels],
     }
 
 
 _KERNEL: Final = (
-    *("name", "kind", "pass:during", "count", "dtype", "flops", "bytes:moved_bytes", "time_s"),
-    *("roof_s", "intensity", "flop_per_s", "bytes_per_s", "roof_flop_per_s", "share_of_roof"),
-    "limit",
+    "name kind pass=during count dtype flops bytes=moved_bytes time_s roof_s intensity"
+    " flop_per_s bytes_per_s roof_flop_per_s share_of_roof limit"
 )
-"""Keys of a kernel, each with its attribute where that is named otherwise."""
-
-
-def _kernel_as_data(kernel: Kernel) -> dict[str, Any]:
-    pairs = (each.partition(":") for each in _KERNEL)
-    return {key: getattr(kernel, attribute or key) for key, _, attribute in pairs}
 
 
 def drawing_of(estimate: Estimate, of: str = "step") -> Drawing:
@@ -238,42 +207,27 @@ def timeline_as_data(estimate: Estimate, of: str = "step") -> dict[str, Any]:
     drawing = drawing_of(estimate, of)
     places = {(each.stage, each.stream): index for index, each in enumerate(drawing.streams)}
     return {
-        "of": drawing.of,
-        "title": drawing.title,
-        "span_s": drawing.span_s,
+        **attributes(drawing, "of title span_s"),
         "cut": drawing.cut or False,
         "streams": [each._asdict() for each in drawing.streams],
-        "events": [_event(each, places[each.stage, each.stream]) for each in drawing.events],
+        "events": [
+            {name: value for name, value in event._asdict().items() if name in _EVENT}
+            | {"stream": places[event.stage, event.stream], "pass": event.passing}
+            for event in drawing.events
+        ],
         "totals": dict(drawing.totals),
     }
 
 
-def _event(event: Event, stream: int) -> dict[str, Any]:
-    data = event._asdict() | {"stream": stream, "pass": event.passing}
-    return {key: value for key, value in data.items() if key not in {"stage", "passing"}}
+_EVENT: Final = frozenset(Event._fields) - {"stage", "passing"}
 
 
 def advice_as_data(advice: Advice) -> dict[str, Any]:
     """Return what each single step of each axis would bring, the limit, and the best change."""
-    change = advice.change
-    return plain(
-        {
-            "steps": {
-                axis: [_step_as_data(step) for step in steps]
-                for axis, steps in advice.steps.items()
-            },
-            "limit": advice.limit._asdict(),
-            "change": None
-            if change is None
-            else {
-                "set": dict(change.patch),
-                "words": change.words,
-                "time_s": change.time_s,
-                "tokens_per_s_per_gpu": change.tokens_per_s_per_gpu,
-                "faster_pct": change.faster_pct,
-            },
-        }
-    )
+    shown = "set=patch words time_s tokens_per_s_per_gpu faster_pct"
+    steps = {axis: [_step_as_data(step) for step in row] for axis, row in advice.steps.items()}
+    change = None if advice.change is None else attributes(advice.change, shown)
+    return plain({"steps": steps, "limit": advice.limit._asdict(), "change": change})
 
 
 def _step_as_data(step: Step) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from shardcost.formats.reading import MeasurementLog, Point, Run, Unread
-from shardcost.inspect.log import NEAR_PEAK, Doubt, RatedPoint, RunFindings
+from shardcost.inspect.log import NEAR_PEAK, RatedPoint, RunFindings
+from shardcost.report.describe import attributes
 from shardcost.report.text import heading, paragraph, paragraphs, sparse_table
 from shardcost.units import GIGA, format_bytes, format_rate, format_time
 
@@ -16,6 +17,7 @@ _MOST_ROWS: Final = 12
 _MOST_RUNS: Final = 6
 _MOST_LINES_NAMED: Final = 6
 _MOST_REMARKS: Final = 4
+_Row = TypeVar("_Row")
 _MOST_UNREAD: Final = 4
 """Reasons for unread lines that are named; others are counted together."""
 
@@ -41,7 +43,7 @@ def as_text(log: MeasurementLog, findings: Sequence[RunFindings]) -> str:
     first = findings[0]
     sections = [
         heading(paragraph(f"{log.file}: {_summary(first)}", "  ")),
-        _points_table(first),
+        sparse_table([_cells(*pair) for pair in _picked(_pairs(first))]),
         paragraphs(_remarks(log, first)),
     ]
     if len(findings) > 1:
@@ -74,64 +76,54 @@ def unread_in_words(unread: Sequence[Unread]) -> list[str]:
 
 
 def _run_as_data(found: RunFindings) -> dict[str, Any]:
-    run = found.run
-    peak = found.peak
+    run, peak = found.run, found.peak
     return {
-        "collective": run.collective,
-        "num_gpus": run.num_gpus,
-        "nodes": run.nodes,
-        "library": run.library,
-        "version": run.version,
-        "device": run.device,
-        "single_process": run.single_process,
+        **attributes(run, "collective num_gpus nodes library version device single_process"),
         "system": found.system or None,
         "nominal_link": gb_per_s(found.nominal_bytes_per_s),
         "peak": None if peak is None else _point_as_data(peak),
         "near_peak_bytes": found.near_peak_bytes or None,
         "latency_floor_us": None if found.floor_s is None else _us(found.floor_s),
         "not_predicted": found.not_predicted or None,
-        "points": _points_as_data(found),
-        "suspicious": [_doubt_as_data(each) for each in found.suspicious],
+        "points": [
+            _point_as_data(rated) | ({"in_place": _point_as_data(other)} if other else {})
+            for rated, other in _pairs(found)
+        ],
+        "suspicious": [
+            {"size_bytes": doubt.point.size_bytes, "time_us": _us(doubt.point.time_s)}
+            | {**attributes(doubt.point, "in_place line"), "reason": doubt.reason}
+            for doubt in found.suspicious
+        ],
         "notes": list(run.notes),
     }
 
 
-def _points_as_data(found: RunFindings) -> list[dict[str, Any]]:
-    others = _in_place_of(found)
-    data = []
-    for each in found.main:
-        other = others.get(_key(each.point))
-        beside = {} if other is None or other is each else {"in_place": _point_as_data(other)}
-        data.append({**_point_as_data(each), **beside})
-    return data
-
-
-def _point_as_data(each: RatedPoint) -> dict[str, Any]:
+def _point_as_data(rated: RatedPoint) -> dict[str, Any]:
     return {
-        "size_bytes": each.point.size_bytes,
-        "time_us": _us(each.point.time_s),
-        "algbw": gb_per_s(each.algbw_bytes_per_s),
-        "busbw": gb_per_s(each.busbw_bytes_per_s),
-        "link_share": each.link_share,
-        "predicted_us": None if each.predicted_s is None else _us(each.predicted_s),
-        "dtype": each.point.dtype,
-        "line": each.point.line,
+        **rates_as_data(rated),
+        "link_share": rated.link_share,
+        "predicted_us": None if rated.predicted_s is None else _us(rated.predicted_s),
+        "dtype": rated.point.dtype,
+        "line": rated.point.line,
     }
 
 
-def _doubt_as_data(doubt: Doubt) -> dict[str, Any]:
-    point = doubt.point
+def rates_as_data(rated: RatedPoint) -> dict[str, Any]:
+    """Return size, time and bandwidths of a measured point."""
     return {
-        "size_bytes": point.size_bytes,
-        "time_us": _us(point.time_s),
-        "in_place": point.in_place,
-        "line": point.line,
-        "reason": doubt.reason,
+        "size_bytes": rated.point.size_bytes,
+        "time_us": _us(rated.point.time_s),
+        "algbw": gb_per_s(rated.algbw_bytes_per_s),
+        "busbw": gb_per_s(rated.busbw_bytes_per_s),
     }
 
 
-def _in_place_of(found: RunFindings) -> dict[tuple[int, int], RatedPoint]:
-    return {_key(each.point): each for each in found.points if each.point.in_place}
+def _pairs(findings: RunFindings) -> list[tuple[RatedPoint, RatedPoint | None]]:
+    """Return the main points, each with the one measured in place beside it."""
+    in_place = {_key(each.point): each for each in findings.points if each.point.in_place}
+    others = [in_place.get(_key(each.point)) for each in findings.main]
+    pairs = zip(findings.main, others, strict=True)
+    return [(each, None if other is each else other) for each, other in pairs]
 
 
 def _key(point: Point) -> tuple[int, int]:
@@ -179,20 +171,12 @@ def _what_ran(run: Run) -> str:
     return f"{name} on {count}{nodes}{device}{library}"
 
 
-def _points_table(found: RunFindings) -> str:
-    others = _in_place_of(found)
-    return sparse_table(
-        [_cells(each, others.get(_key(each.point))) for each in _picked(found.main)]
-    )
-
-
 def _cells(each: RatedPoint, other: RatedPoint | None) -> dict[str, str]:
     """Return a row by column."""
-    beside = other is not None and other is not each
     return {
         "size": format_bytes(each.point.size_bytes),
         "time us": _digits(_us(each.point.time_s)),
-        "in place us": _digits(_us(other.point.time_s)) if other and beside else "",
+        "in place us": _digits(_us(other.point.time_s)) if other else "",
         "algbw GB/s": _digits(gb_per_s(each.algbw_bytes_per_s)),
         "busbw GB/s": _digits(gb_per_s(each.busbw_bytes_per_s)),
         "of link": "" if each.link_share is None else f"{100 * each.link_share:.1f} %",
@@ -206,13 +190,10 @@ def _digits(value: float | None) -> str:
     return f"{value:.2f}" if value < 1000 else f"{value:,.0f}"
 
 
-def _picked(points: Sequence[RatedPoint]) -> list[RatedPoint]:
-    """Return the points that a table has room for, the first and the last among them."""
-    if len(points) <= _MOST_ROWS:
-        return list(points)
-    last = len(points) - 1
-    places = {round(i * last / (_MOST_ROWS - 1)) for i in range(_MOST_ROWS)}
-    return [points[place] for place in sorted(places)]
+def _picked(rows: Sequence[_Row]) -> list[_Row]:
+    """Return the rows that a table has room for, the first and the last among them."""
+    steps = min(len(rows), _MOST_ROWS) - 1
+    return [rows[round(i * (len(rows) - 1) / max(steps, 1))] for i in range(steps + 1)]
 
 
 def _remarks(log: MeasurementLog, found: RunFindings) -> list[str]:
@@ -221,7 +202,11 @@ def _remarks(log: MeasurementLog, found: RunFindings) -> list[str]:
     if len(found.main) > _MOST_ROWS:
         said.append(f"Shown are {_MOST_ROWS} of {len(found.main)} rows (--json has all).")
     said += [_ramp(found)] if _ramp(found) else []
-    said += list(_doubts_in_words(found.suspicious))
+    in_order = sorted(found.suspicious, key=lambda doubt: doubt.kind)
+    for kind, members in groupby(in_order, key=lambda doubt: doubt.kind):
+        doubts = list(members)
+        reason = doubts[0].reason if len(doubts) == 1 else kind
+        said.append(f"Suspicious: {reason}: {_rows_named([doubt.point for doubt in doubts])}.")
     said += unread_in_words(log.unread)
     if found.not_predicted and found.system:
         said.append(f"Not predicted: {found.not_predicted}")
@@ -239,15 +224,6 @@ def _ramp(found: RunFindings) -> str:
     if found.floor_s is not None:
         parts.append(f"small messages take {format_time(found.floor_s)}")
     return f"{'; '.join(parts)}." if parts else ""
-
-
-def _doubts_in_words(doubts: Sequence[Doubt]) -> Iterator[str]:
-    """Yield a line for each reason, with the rows that it holds for."""
-    in_order = sorted(doubts, key=lambda each: each.kind)
-    for kind, members in groupby(in_order, key=lambda each: each.kind):
-        found = list(members)
-        reason = found[0].reason if len(found) == 1 else kind
-        yield f"Suspicious: {reason}: {_rows_named([each.point for each in found])}."
 
 
 def _rows_named(points: Sequence[Point]) -> str:

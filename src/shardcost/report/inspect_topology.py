@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shardcost.formats.reading import Reading
-from shardcost.inspect.topology import (
-    Card,
-    ChannelSet,
-    GraphInspection,
-    LinkTier,
-    TopologyInspection,
-)
+from shardcost.inspect.topology import ChannelSet, GraphInspection, LinkTier, TopologyInspection
+from shardcost.report.describe import attributes
 from shardcost.report.inspect_log import unread_as_data, unread_in_words
 from shardcost.report.text import heading, paragraph, paragraphs, table
 from shardcost.units import GIGA, format_rate
@@ -35,30 +30,38 @@ _TIERS: Final = {
 
 def as_data(inspection: TopologyInspection | GraphInspection) -> dict[str, Any]:
     """Return what a topology file means as plain data."""
+    reading = inspection.reading
     if isinstance(inspection, GraphInspection):
-        return {
-            **_file(inspection.reading),
-            "graphs": [_set_as_data(each) for each in inspection.sets],
-            "faults": list(inspection.faults),
-            **_remainder(inspection.reading, inspection.reading.notes),
-        }
+        notes, content = reading.notes, {"graphs": [_set_as_data(each) for each in inspection.sets]}
+    else:
+        notes, content = inspection.notes, _machine_as_data(inspection)
     return {
-        **_file(inspection.reading),
+        **attributes(reading, "file kind"),
+        **content,
+        "faults": list(inspection.faults),
+        "unread": unread_as_data(reading.unread),
+        "notes": list(notes),
+    }
+
+
+def _machine_as_data(inspection: TopologyInspection) -> dict[str, Any]:
+    return {
         "gpus": len(inspection.gpus),
         "hosts": inspection.hosts,
         "tiers": [_tier_as_data(tier) for tier in inspection.tiers],
-        "nics": [_card_as_data(card) for card in inspection.cards],
+        "nics": [
+            attributes(card, "name gbit_per_s how") | {"nearest_gpus": list(card.nearest)}
+            for card in inspection.cards
+        ],
         "network": {
             "nics_for_gpus": inspection.beside,
             "gbit_per_s_per_node": inspection.network_gbit_per_s,
         },
-        "faults": list(inspection.faults),
         "like": {
             "cluster": inspection.cluster,
             "network": inspection.network,
             "options": _options(inspection),
         },
-        **_remainder(inspection.reading, inspection.notes),
     }
 
 
@@ -77,18 +80,9 @@ def as_text(inspection: TopologyInspection | GraphInspection) -> str:
     return "\n\n".join([*sections, *_remarks(reading, inspection.faults, inspection.notes)])
 
 
-def _file(reading: Reading) -> dict[str, Any]:
-    return {"file": reading.file, "kind": reading.kind}
-
-
-def _remainder(reading: Reading, notes: tuple[str, ...]) -> dict[str, Any]:
-    return {"unread": unread_as_data(reading.unread), "notes": list(notes)}
-
-
 def _tier_as_data(tier: LinkTier) -> dict[str, Any]:
     return {
-        "kind": tier.kind,
-        "gpus": tier.gpus,
+        **attributes(tier, "kind gpus"),
         "groups": [list(group) for group in tier.groups],
         "links_per_gpu": tier.links_per_gpu,
         "gb_per_s_per_gpu": _in_gb(tier.bytes_per_s),
@@ -100,24 +94,12 @@ def _in_gb(rate: float | None) -> float | None:
     return None if rate is None else round(rate / GIGA, 4)
 
 
-def _card_as_data(card: Card) -> dict[str, Any]:
-    return {
-        "name": card.name,
-        "gbit_per_s": card.gbit_per_s,
-        "how": card.how,
-        "nearest_gpus": list(card.nearest),
-    }
-
-
 def _set_as_data(each: ChannelSet) -> dict[str, Any]:
     return {
-        "pattern": each.pattern,
-        "channels": each.channels,
-        "gpus": each.gpus,
+        **attributes(each, "pattern channels gpus"),
         "gb_per_s_in_node": _in_gb(each.intra_bytes_per_s),
         "gb_per_s_between_nodes": _in_gb(each.inter_bytes_per_s),
-        "type_in_node": each.intra_type,
-        "type_between_nodes": each.inter_type,
+        **attributes(each, "type_in_node=intra_type type_between_nodes=inter_type"),
     }
 
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 from shardcost.formats.reading import Unread
 from shardcost.inspect.log import RunFindings
 from shardcost.inspect.trace import GroupFindings, TraceFindings, name_of
-from shardcost.report.inspect_log import gb_per_s, unread_as_data, unread_in_words
+from shardcost.report.describe import attributes
+from shardcost.report.inspect_log import gb_per_s, rates_as_data, unread_as_data, unread_in_words
 from shardcost.report.text import heading, paragraph, paragraphs, sparse_table, table
 from shardcost.units import format_rate, format_time
 
@@ -27,17 +28,9 @@ def as_data(found: TraceFindings) -> dict[str, Any]:
         "kind": found.traces[0].kind,
         "rank": found.ranks[0] if found.ranks else None,
         "ranks": list(found.ranks),
-        "world_size": found.traces[0].world_size,
-        "backend": found.traces[0].backend,
-        "device": found.traces[0].device,
+        **attributes(found.traces[0], "world_size backend device"),
         "system": found.system or None,
-        "span_s": found.span_s,
-        "compute_s": found.compute_s,
-        "communication_s": found.communication_s,
-        "exposed_s": found.exposed_s,
-        "hidden_s": found.hidden_s,
-        "copies_s": found.copies_s,
-        "idle_s": found.idle_s,
+        **attributes(found, "span_s compute_s communication_s exposed_s hidden_s copies_s idle_s"),
         "groups": [_group_as_data(each) for each in found.groups],
         "runs": [_run_as_data(each) for each in found.runs],
         "kernels": [each._asdict() for each in found.kernels],
@@ -51,11 +44,23 @@ def as_text(found: TraceFindings) -> str:
     """Return the report for a terminal, about one screen of it."""
     sections = [heading(paragraph(_summary(found), "  ")), _parts_table(found)]
     if found.groups:
-        sections.append(_groups_table(found))
+        rows = [_group_cells(each) for each in found.groups[:_MOST_GROUPS]]
+        sections.append(sparse_table(rows, left={"collective", "group"}))
     if found.top:
-        sections.append("\n".join([heading("What costs most"), *_top_in_words(found)]))
+        lines = [
+            f"{number}. {top.subject}: {format_time(top.seconds)} ({100 * top.share:.1f} %),"
+            f" {top.advice}."
+            for number, top in enumerate(found.top, 1)
+        ]
+        lines = [paragraph(line, "   ") for line in lines]
+        sections.append("\n".join([heading("What costs most"), *lines]))
     if found.kernels:
-        sections.append("\n".join([heading("Heaviest compute kernels"), *_kernels(found)]))
+        lines = [heading("Heaviest compute kernels")]
+        for kernel in found.kernels[:_MOST_KERNELS]:
+            short, rest = kernel.name[: _LONGEST_KERNEL - 1], kernel.name[_LONGEST_KERNEL - 1 :]
+            name = kernel.name if len(rest) <= 1 else f"{short}…"
+            lines.append(f"  {format_time(kernel.time_s):>9}  {name}")
+        sections.append("\n".join(lines))
     sections.append(paragraphs(_remarks(found)))
     return "\n\n".join(each for each in sections if each)
 
@@ -63,17 +68,10 @@ def as_text(found: TraceFindings) -> str:
 def _group_as_data(each: GroupFindings) -> dict[str, Any]:
     return {
         **each.shape._asdict(),
-        "calls": each.calls,
-        "size_bytes": each.size_bytes,
-        "time_s": each.time_s,
-        "waiting_s": each.waiting_s,
-        "exposed_s": each.exposed_s,
-        "hidden_s": each.hidden_s,
+        **attributes(each, "calls size_bytes time_s waiting_s exposed_s hidden_s"),
         "algbw": gb_per_s(each.algbw_bytes_per_s),
         "busbw": gb_per_s(each.busbw_bytes_per_s),
-        "achieved_s": each.achieved_s,
-        "predicted_s": each.predicted_s,
-        "achieved_over_predicted": each.slowness,
+        **attributes(each, "achieved_s predicted_s achieved_over_predicted=slowness"),
     }
 
 
@@ -81,15 +79,7 @@ def _run_as_data(found: RunFindings) -> dict[str, Any]:
     return {
         "collective": found.run.collective,
         "num_gpus": found.run.num_gpus,
-        "points": [
-            {
-                "size_bytes": each.point.size_bytes,
-                "time_us": round(each.point.time_s * 1e6, 6),
-                "algbw": gb_per_s(each.algbw_bytes_per_s),
-                "busbw": gb_per_s(each.busbw_bytes_per_s),
-            }
-            for each in found.points
-        ],
+        "points": [rates_as_data(point) for point in found.points],
         "notes": list(found.run.notes),
     }
 
@@ -134,11 +124,6 @@ def _parts_table(found: TraceFindings) -> str:
     return table(("part", "time", "share", "meaning"), rows, right="12")
 
 
-def _groups_table(found: TraceFindings) -> str:
-    rows = [_group_cells(each) for each in found.groups[:_MOST_GROUPS]]
-    return sparse_table(rows, left={"collective", "group"})
-
-
 def _group_cells(each: GroupFindings) -> dict[str, str]:
     """Return a row by column."""
     shape = each.shape
@@ -154,28 +139,6 @@ def _group_cells(each: GroupFindings) -> dict[str, str]:
         "busbw": "" if busbw is None else format_rate(busbw),
         "/pred.": "" if each.slowness is None else f"{each.slowness:.2f}",
     }
-
-
-def _top_in_words(found: TraceFindings) -> list[str]:
-    return [
-        paragraph(
-            f"{number}. {each.subject}: {format_time(each.seconds)} ({100 * each.share:.1f} %),"
-            f" {each.advice}.",
-            "   ",
-        )
-        for number, each in enumerate(found.top, 1)
-    ]
-
-
-def _kernels(found: TraceFindings) -> list[str]:
-    return [
-        f"  {format_time(each.time_s):>9}  {_shortened(each.name)}"
-        for each in found.kernels[:_MOST_KERNELS]
-    ]
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_KERNEL else name[: _LONGEST_KERNEL - 1] + "…"
 
 
 def _remarks(found: TraceFindings) -> list[str]:

@@ -152,6 +152,13 @@ export function layoutExtras(layout) {
 /** Return names as people write them. @param {string} name */
 export const words = (name) => name.replace(/_/g, " ");
 
+/** @type {Record<string, string>} */
+const NAMES = { gemm: "GEMM", kv_cache: "KV cache" };
+
+/** Return a part of the time or a kind of memory as reports call it. @param {string} key */
+export const partName = (key) => NAMES[key]
+  ?? words(key).replace(/^\w+(?= communication$)/, (group) => group.toUpperCase());
+
 const SYMBOLS = /^(tp|cp|pp|dp|ep)\b|^[a-z]+[_0-9]/;
 
 /** Return a line as a sentence; symbols keep their small letters. @param {string} line */

@@ -107,18 +107,18 @@ function showParts(found) {
     ([part, seconds]) => Math.abs(seconds) > TRIFLE * found.time_s || hidden[part] > 0);
   const total = found.time_s;
   fillBar("time-bar", parts.map(([part, seconds]) => [
-    partColour(part), seconds / total, `${part} ${format.time(seconds)}`,
+    partColour(part), seconds / total, `${format.partName(part)} ${format.time(seconds)}`,
   ]));
   byId("time-bar").setAttribute("aria-label", `Parts of the time: ${parts.map(
-    ([part, seconds]) => `${part} ${format.percent(seconds / total)}`).join(", ")}`);
+    ([part, seconds]) => `${format.partName(part)} ${format.percent(seconds / total)}`).join(", ")}`);
   refill(byId("time-legend"), ...parts.map(([part, seconds]) => h(
     "li", {},
     h("i", { class: `swatch ${partColour(part)}`, "aria-hidden": "true" }),
-    h("span", { class: "what" }, part, hidden[part] > 0 && h(
+    h("span", { class: "what" }, format.partName(part), hidden[part] > 0 && h(
       "small", { title: "under computation: it takes no time of its own" }, "hidden ",
       number(format.time(hidden[part]), `comm.${part.split(" ")[0]}.hidden_s`,
-        { label: `${part} hidden` }))),
-    number(format.time(seconds), `parts.${part}`, { label: part }),
+        { label: `${format.partName(part)} hidden` }))),
+    number(format.time(seconds), `parts.${part}`, { label: format.partName(part) }),
     h("span", { class: "share" }, format.percent(seconds / total)),
   )));
 }
@@ -139,14 +139,14 @@ function showMemory(memory) {
   const whole = Math.max(memory.capacity_bytes, memory.peak_bytes);
   const bar = byId("memory-bar");
   fillBar("memory-bar", kinds.map(([kind, size]) => [
-    `m-${kind}`, size / whole, `${format.words(kind)} ${format.bytes(size)}`,
+    `m-${kind}`, size / whole, `${format.partName(kind)} ${format.bytes(size)}`,
   ]));
   const mark = h("span", { class: "capacity", title: `holds ${format.bytes(memory.capacity_bytes)}` });
   mark.style.left = `${(100 * memory.capacity_bytes) / whole}%`;
   bar.append(mark);
   bar.classList.toggle("over", !memory.fits);
   bar.setAttribute("aria-label", `${format.bytes(memory.peak_bytes)} of ${format.bytes(
-    memory.capacity_bytes)}: ${kinds.map(([kind, size]) => `${format.words(kind)} ${format.bytes(
+    memory.capacity_bytes)}: ${kinds.map(([kind, size]) => `${format.partName(kind)} ${format.bytes(
     size)}`).join(", ")}`);
   const share = format.percent(memory.peak_bytes / memory.capacity_bytes);
   refill(byId("memory-total"),
@@ -160,8 +160,8 @@ function showMemory(memory) {
   refill(byId("memory-legend"), ...shown.map(([kind, size]) => h(
     "li", {},
     h("i", { class: `swatch m-${kind}`, "aria-hidden": "true" }),
-    h("span", { class: "what" }, format.words(kind)),
-    number(format.bytes(size), `memory.${kind}`, { label: format.words(kind) }),
+    h("span", { class: "what" }, format.partName(kind)),
+    number(format.bytes(size), `memory.${kind}`, { label: format.partName(kind) }),
   )));
 }
 
