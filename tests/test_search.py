@@ -24,7 +24,7 @@ from shardcost import (
     search,
 )
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
-from shardcost.search.evaluate import part_of
+from shardcost.search.evaluate import Evaluator
 from shardcost.search.found import rows_as_dicts
 from shardcost.search.parts import Part, front_rows, joined
 from shardcost.search.question import Question
@@ -123,8 +123,9 @@ def test_cells_of_every_family_are_what_estimate_says(name: str) -> None:
     compared = 0
     blocks = list(asked.blocks(50_000))
     each = max(1, 200 // len(blocks))
+    evaluator = Evaluator(asked)
     for block in blocks:
-        part = part_of(asked, block, table=True)
+        part = evaluator.part(block, table=True)
         assert part.considered == asked.cells_in(block)
         assert part.considered == part.feasible + part.rejected.total()
         rows = list(rows_as_dicts(part.table))
@@ -323,7 +324,7 @@ def test_two_orders_that_place_alike_count_once() -> None:
 
 def test_parts_join_to_the_same_in_any_order() -> None:
     asked = question("overlap")
-    parts = [part_of(asked, block, 8) for block in asked.blocks(20_000)]
+    parts = [Evaluator(asked).part(block, 8) for block in asked.blocks(20_000)]
 
     whole = Part()
     for part in parts[::-1]:
@@ -350,7 +351,8 @@ def test_no_front_leaves_out_a_better_cell() -> None:
 
 def test_cells_are_numbered_without_gaps() -> None:
     asked = question("overlap")
-    tables = [part_of(asked, block, table=True).table for block in asked.blocks(30_000)]
+    evaluator = Evaluator(asked)
+    tables = [evaluator.part(block, table=True).table for block in asked.blocks(30_000)]
     cells = np.concatenate([each["cell"] for each in tables if each])
     assert len(np.unique(cells)) == len(cells)
     assert cells.max() < asked.cells
@@ -363,7 +365,7 @@ def test_arrays_of_another_library_give_the_same(backend: str) -> None:
     )[0]
     other = dataclasses.replace(asked, backend=backend)
     for block in list(asked.blocks(100_000))[::7]:
-        mine, theirs = (part_of(each, block, table=True) for each in (asked, other))
+        mine, theirs = (Evaluator(each).part(block, table=True) for each in (asked, other))
         assert mine.rejected == theirs.rejected
         for name, column in mine.table.items():
             np.testing.assert_allclose(theirs.table[name], column, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""Prices a block of cells: `part_of`. The mathematics is `estimate`'s, on arrays.
+"""Prices blocks of cells: `Evaluator`. The mathematics is `estimate`'s, on arrays.
 
 The steps, each on fewer cells than the one before:
 
@@ -8,15 +8,14 @@ The steps, each on fewer cells than the one before:
 4. the schedule runs on a plain row of the cells that fit.
 
 A family shares much with those before it: a schedule changes nothing of what operations take, an
-overlap nothing of what a rank holds. What is found for some meshes is kept for the next families
-under the name of the first one that has the same choices as far as they matter.
+overlap nothing of what a rank holds. So an evaluator keeps what the next families need.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -45,10 +44,9 @@ _BEYOND_MEMORY: Final = Rule("does_not_fit_memory", "does not fit memory")
 _FAR_BEYOND_MEMORY: Final = Rule(
     "does_not_fit_memory_by_far", "does not fit memory by more than {:g}x"
 )
-_CHANGE_PAIRS: Final = ("sequence_parallel", "scheme", "context_scheme", "shard_degree")
-"""Choices that change which layouts are possible before any schedule."""
-_CHANGE_MEMORY: Final = (*_CHANGE_PAIRS, "recompute", "zero", "interleaved")
-_CHANGE_LAYERS: Final = (*_CHANGE_PAIRS, "recompute", "tp_overlap", "order")
+_CHANGE_PAIRS: Final = ("scheme", "context_scheme", "sequence_parallel", "shard_degree")
+"""Choices that change which layouts are possible, whatever the schedule."""
+_CHANGE_LAYERS: Final = (*_CHANGE_PAIRS, "order", "recompute", "tp_overlap")
 """Choices that change what a layer does or takes."""
 _CHANGE_STEP: Final = (*_CHANGE_LAYERS, "zero", "dp_overlap")
 """And what happens once a step, whatever the schedule."""
@@ -56,57 +54,150 @@ _CHANGE_STEP: Final = (*_CHANGE_LAYERS, "zero", "dp_overlap")
 Mask = NDArray[np.bool_]
 
 
-def part_of(question: Question, block: Block, most: int = KEPT, *, table: bool = False) -> Part:
-    """Return what a block of cells amounts to.
+class _Ledgers(NamedTuple):
+    """The last two ledgers of a phase, and the choices of the families that they serve."""
 
-    Args:
-        question: What is asked.
-        block: Which of its cells.
-        most: Best cells to keep.
-        table: Keep all feasible cells.
+    layers: tuple[Any, ...]
+    of_layers: Ledger
+    """Its layers serve every family with the same choices `_CHANGE_LAYERS`."""
+    step: tuple[Any, ...]
+    of_step: Ledger
+    """Serves every family with the same choices `_CHANGE_STEP`."""
+
+
+class Evaluator:
+    """Prices the blocks of one question, one after the other.
+
+    All families of some meshes follow each other (`Question.blocks`), and the schedule varies
+    fastest, then what happens once a step, then what a layer does. So the last pairs with all that
+    is known of them, and the last two ledgers, are all that is worth keeping. Blocks in another
+    order cost time and change nothing.
     """
-    grid = Grid(question, block)
-    rejected: Counter[Reason] = Counter()
-    possible = _possible(grid, rejected)
-    found = Part(considered=possible.size, rejected=rejected)
-    if not possible.any():
-        return found
-    at = _AtPairs(grid, possible)
-    found = replace(found, smallest=grid.columns(at.smallest()))
-    cells = _keeping(grid, at.priced(rejected), rejected)
-    inside = cells.memory_bytes <= grid.limit_bytes
-    if not inside.all():
-        found = replace(found, beyond=grid.best(cells.some(~inside), 1))
-        cells = cells.some(inside)
-    if not len(cells.mesh):
-        return found
-    return replace(
-        found,
-        feasible=len(cells.mesh),
-        best=grid.best(cells, most),
-        front=grid.front(cells),
-        by_axis=dict(by_axis(grid, cells)),
-        table=grid.columns(cells) if table else {},
-    )
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self._meshes_and_choices: tuple[Any, ...] | None = None
+        """Which pairs the fields below are of: a range of meshes, and choices `_CHANGE_PAIRS`."""
+        self._pairs: tuple[Indices, Indices]
+        """Meshes and sequences that go together."""
+        self._ruled: dict[str, tuple[Mask, Counter[Reason]]]
+        """By schedule: the cells that rules leave, and how many others there are by reason."""
+        self._memory: dict[tuple[Any, ...], NDArray[np.float64]]
+        """Bytes of pairs x virtual stages, by the choices that change them."""
+        self._ledgers: dict[str, _Ledgers]
+        """By phase: of decoding, a prompt may be priced too."""
+
+    def part(self, block: Block, most: int = KEPT, *, table: bool = False) -> Part:
+        """Return what a block of cells amounts to.
+
+        Args:
+            block: Which cells of the question.
+            most: Best cells to keep.
+            table: Keep all feasible cells.
+        """
+        grid = Grid(self.question, block)
+        self._keep_only(grid)
+        ruled, counted = self._ruled_cells(grid)
+        possible, rejected = ruled.copy(), counted.copy()
+        _strike(possible, duplicates(grid.open_layout, self.question.space, grid.family), rejected)
+        part = Part(considered=possible.size, rejected=rejected)
+        if not possible.any():
+            return part
+        virtual_stages = np.flatnonzero(ruled.any(axis=(0, 1)))
+        mesh, sequences = self._pairs
+        at = _AtPairs(
+            grid,
+            mesh,
+            sequences,
+            virtual_stages,
+            possible[mesh, sequences][:, virtual_stages],
+            self._memory_bytes(grid, virtual_stages),
+        )
+        part = replace(part, smallest=grid.columns(at.smallest()))
+        cells = _keeping(grid, self._priced(at, at.nearly_fitting(rejected)), rejected)
+        inside = cells.memory_bytes <= grid.limit_bytes
+        if not inside.all():
+            part = replace(part, beyond=grid.best(cells.some(~inside), 1))
+            cells = cells.some(inside)
+        if not len(cells.mesh):
+            return part
+        return replace(
+            part,
+            feasible=len(cells.mesh),
+            best=grid.best(cells, most),
+            front=grid.front(cells),
+            by_axis=dict(by_axis(grid, cells)),
+            table=grid.columns(cells) if table else {},
+        )
+
+    def _keep_only(self, grid: Grid) -> None:
+        """Forget what is of other pairs than a grid's."""
+        now = (grid.block.start, grid.block.stop, *_choices(grid, _CHANGE_PAIRS))
+        if now != self._meshes_and_choices:
+            self._meshes_and_choices = now
+            self._pairs = _pairs(grid)
+            self._ruled, self._memory, self._ledgers = {}, {}, {}
+
+    def _ruled_cells(self, grid: Grid) -> tuple[Mask, Counter[Reason]]:
+        """Return the cells that rules leave, duplicates among them, and the others by reason."""
+        schedule = grid.family.schedule
+        if schedule not in self._ruled:
+            left, counted = np.ones(grid.shape, dtype=bool), Counter[Reason]()
+            _strike(left, _impossible(grid, grid.open_layout, grid.open_sequences), counted)
+            self._ruled[schedule] = left, counted
+        return self._ruled[schedule]
+
+    def _memory_bytes(self, grid: Grid, virtual_stages: Indices) -> NDArray[np.float64]:
+        """Return what ranks hold, pairs by those virtual stages that occur."""
+        family = grid.family
+        interleaved = family.schedule == "interleaved"
+        key = (family.recompute, family.zero, interleaved, *virtual_stages.tolist())
+        if key not in self._memory:
+            layout, workload = _laid_out(grid, self._pairs, virtual_stages)
+            machine = machine_of(self.question.cluster, grid.software)
+            peak = footprint(self.question.model, machine, layout, workload, grid.software)
+            shape = (len(self._pairs[0]), len(virtual_stages))
+            self._memory[key] = np.broadcast_to(to_numpy(peak.peak_bytes), shape)
+        return self._memory[key]
+
+    def _priced(self, at: _AtPairs, places: tuple[Indices, Indices]) -> Cells:
+        """Return some cells with their times."""
+        rows, columns = places
+        cells = at.cells(rows, columns)
+        if not len(rows):
+            return cells._replace(time_s=cells.memory_bytes)
+        move = partial(to_backend, self.question.backend)
+        take = partial(at_cells, rows=move(rows), columns=move(columns))
+        layout, workload = _laid_out(at.grid, self._pairs, at.virtual_stages)
+
+        def time_s(phase: str) -> Any:
+            """Return the times of a step under the family's own schedule."""
+            ledger = self._ledger(at.grid, phase)
+            setting = replace(ledger.program.setting, layout=layout)
+            own = replace(ledger, program=replace(ledger.program, setting=setting))
+            return to_numpy(own.time_s(take))
+
+        cells = cells._replace(time_s=np.broadcast_to(time_s(workload.phase), rows.shape))
+        return cells._replace(ttft_s=time_s(Prefill.phase)) if self.question.prompts else cells
+
+    def _ledger(self, grid: Grid, phase: str) -> Ledger:
+        """Return what pairs do in a step, and what it takes; the same for all schedules."""
+        layers, step = _choices(grid, _CHANGE_LAYERS), _choices(grid, _CHANGE_STEP)
+        last = self._ledgers.get(phase)
+        if last is not None and last.step == step:
+            return last.of_step
+        known = last.of_layers if last is not None and last.layers == layers else None
+        layout, workload = _laid_out(grid, self._pairs, np.array([0]))
+        if phase != workload.phase:
+            workload = _prompt(workload, layout)
+        machine = machine_of(self.question.cluster, grid.software)
+        ledger = ledger_of(self.question.model, machine, layout, workload, grid.software, known)
+        self._ledgers[phase] = _Ledgers(layers, known or ledger, step, ledger)
+        return ledger
 
 
-def _possible(grid: Grid, rejected: Counter[Reason]) -> Mask:
-    """Return the possible cells; the others are counted by the first reason against them."""
-    like = grid.question.like(grid.block, (*_CHANGE_PAIRS, "schedule"))
-    before, counted = _ruled(grid.question, like)
-    rejected.update(counted)
-    left = before.copy()
-    _strike(left, duplicates(grid.open_layout, grid.question.space, grid.family), rejected)
-    return left
-
-
-@lru_cache(maxsize=4)
-def _ruled(question: Question, block: Block) -> tuple[Mask, Counter[Reason]]:
-    """Return what rules leave of a block before layouts that are alike, and their counts."""
-    grid, counted = Grid(question, block), Counter[Reason]()
-    left = np.ones(grid.shape, dtype=bool)
-    _strike(left, _impossible(grid, grid.open_layout, grid.open_sequences), counted)
-    return left, counted
+def _choices(grid: Grid, names: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(getattr(grid.family, name) for name in names)
 
 
 def _strike(left: Mask, against: dict[Reason, Any], counted: Counter[Reason]) -> None:
@@ -131,10 +222,8 @@ def _impossible(grid: Grid, layout: Layout, sequences: Any) -> dict[Reason, Any]
     return against
 
 
-@lru_cache(maxsize=4)
-def _pairs(question: Question, block: Block) -> tuple[Indices, Indices]:
+def _pairs(grid: Grid) -> tuple[Indices, Indices]:
     """Return which meshes go with which sequences, whatever the schedule."""
-    grid = Grid(question, block)
     sequences = grid.sequences.reshape(1, -1)
     layout = replace(grid.layout(slice(None), sequences, 1, (-1, 1)), schedule="1f1b")
     left = np.ones(grid.shape[:2], dtype=bool)
@@ -144,33 +233,11 @@ def _pairs(question: Question, block: Block) -> tuple[Indices, Indices]:
     return rows, columns
 
 
-def _pairs_of(grid: Grid) -> tuple[Indices, Indices]:
-    return _pairs(grid.question, grid.question.like(grid.block, _CHANGE_PAIRS))
-
-
-class _Held(NamedTuple):
-    """Memory of the possible cells of a grid: pairs by those virtual stages that occur."""
-
-    virtual_stages: Indices
-    memory_bytes: NDArray[np.float64]
-
-
-@lru_cache(maxsize=16)
-def _held(question: Question, block: Block) -> _Held:
-    """Return what ranks hold."""
-    grid = Grid(question, block)
-    ruled, _ = _ruled(question, question.like(block, (*_CHANGE_PAIRS, "schedule")))
-    virtual_stages = np.flatnonzero(ruled.any(axis=(0, 1)))
-    layout, workload = _laid_out(grid, virtual_stages)
-    machine = machine_of(question.cluster, grid.software)
-    peak = footprint(question.model, machine, layout, workload, grid.software)
-    shape = (len(_pairs_of(grid)[0]), len(virtual_stages))
-    return _Held(virtual_stages, np.broadcast_to(to_numpy(peak.peak_bytes), shape))
-
-
-def _laid_out(grid: Grid, virtual_stages: Indices) -> tuple[Layout, Workload]:
+def _laid_out(
+    grid: Grid, pairs: tuple[Indices, Indices], virtual_stages: Indices
+) -> tuple[Layout, Workload]:
     """Return the pairs of a grid down the first axis and virtual stages along the second."""
-    mesh, places = _pairs_of(grid)
+    mesh, places = pairs
     sequences = grid.sequences[places].reshape(-1, 1)
     values: Any = grid.virtual_stages[virtual_stages].reshape(1, -1)
     layout = grid.layout(mesh, sequences, values if values.size > 1 else values.item(), (-1, 1))
@@ -186,19 +253,6 @@ def _moved(given: Any, backend: str) -> Any:
     return replace(given, **{name: to_backend(backend, each) for name, each in arrays.items()})
 
 
-@lru_cache(maxsize=4)
-def _priced(question: Question, block: Block, phase: str) -> Ledger:
-    """Return what pairs do in a step, and what it takes; the same for all schedules."""
-    grid = Grid(question, block)
-    like = question.like(block, _CHANGE_LAYERS)
-    known = None if like == block else _priced(question, like, phase)
-    layout, workload = _laid_out(grid, np.array([0]))
-    if phase != workload.phase:
-        workload = _prompt(workload, layout)
-    machine = machine_of(question.cluster, grid.software)
-    return ledger_of(question.model, machine, layout, workload, grid.software, known)
-
-
 def _prompt(workload: Workload, layout: Layout) -> Prefill:
     """Return the prefill to be priced beside decoding: one prompt for each replica."""
     decode = cast("Decode", workload)
@@ -210,15 +264,15 @@ def _prompt(workload: Workload, layout: Layout) -> Prefill:
     )
 
 
-class _AtPairs:
+class _AtPairs(NamedTuple):
     """The possible cells of a grid, by pairs of mesh and sequences, and virtual_stages."""
 
-    def __init__(self, grid: Grid, possible: Mask) -> None:
-        self.grid = grid
-        self.mesh, self.sequences = _pairs_of(grid)
-        like = grid.question.like(grid.block, _CHANGE_MEMORY)
-        self.virtual_stages, self.memory = _held(grid.question, like)
-        self.possible = possible[self.mesh, self.sequences][:, self.virtual_stages]
+    grid: Grid
+    mesh: Indices
+    sequences: Indices
+    virtual_stages: Indices
+    possible: Mask
+    memory: NDArray[np.float64]
 
     def cells(self, rows: Indices, columns: Indices) -> Cells:
         """Return cells by their place among the pairs and virtual_stages."""
@@ -231,35 +285,15 @@ class _AtPairs:
         row, column = np.unravel_index([least], self.possible.shape)
         return self.cells(row, column)
 
-    def priced(self, rejected: Counter[Reason]) -> Cells:
-        """Return the cells that fit, or nearly, with their times."""
+    def nearly_fitting(self, rejected: Counter[Reason]) -> tuple[Indices, Indices]:
+        """Return the places of the cells that fit, or nearly; those that do not are counted."""
         limit = self.grid.limit_bytes
         over = self.possible & (self.memory > limit)
         far = int(np.count_nonzero(over & (self.memory > _FAR * limit)))
         rejected[_FAR_BEYOND_MEMORY.reason(_FAR)] += far
         rejected[_BEYOND_MEMORY.reason()] += int(np.count_nonzero(over)) - far
         rows, columns = np.nonzero(self.possible & (self.memory <= STRETCH * limit))
-        cells = self.cells(rows, columns)
-        if not len(rows):
-            return cells._replace(time_s=cells.memory_bytes)
-        question = self.grid.question
-        move = partial(to_backend, question.backend)
-        take = partial(at_cells, rows=move(rows), columns=move(columns))
-        layout, work = _laid_out(self.grid, self.virtual_stages)
-        cells = cells._replace(
-            time_s=np.broadcast_to(self._time_s(work.phase, layout, take), rows.shape)
-        )
-        if not question.prompts:
-            return cells
-        return cells._replace(ttft_s=self._time_s(Prefill.phase, layout, take))
-
-    def _time_s(self, phase: str, layout: Layout, take: Any) -> Any:
-        """Return the times of a step under the family's own schedule."""
-        question = self.grid.question
-        ledger = _priced(question, question.like(self.grid.block, _CHANGE_STEP), phase)
-        setting = replace(ledger.program.setting, layout=layout)
-        own = replace(ledger, program=replace(ledger.program, setting=setting))
-        return to_numpy(own.time_s(take))
+        return rows, columns
 
 
 def _keeping(grid: Grid, cells: Cells, rejected: Counter[Reason]) -> Cells:

@@ -6,7 +6,7 @@ A question and a block together are a task that any process on any machine can d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -78,31 +78,6 @@ class Question:
     def families(self) -> list[Family]:
         """Every combination of choices."""
         return self.space.families()
-
-    def like(self, block: Block, choices: Iterable[str]) -> Block:
-        """Return the block of the first family with the same choices as far as they are named.
-
-        ``interleaved`` names of the schedule only whether it interleaves virtual stages.
-        """
-        own = self.families[block.family]
-        first = dict(self._first_choices)
-        for name in choices:
-            if name != "interleaved":
-                first[name] = getattr(own, name)
-            elif own.schedule == "interleaved":
-                first["schedule"] = own.schedule
-            else:
-                schedules = self.space.schedule or ()
-                first["schedule"] = next(each for each in schedules if each != "interleaved")
-        return block._replace(family=self._numbers[Family(**first)])
-
-    @cached_property
-    def _first_choices(self) -> dict[str, Any]:
-        return dict(self.families[0]._asdict())
-
-    @cached_property
-    def _numbers(self) -> dict[Family, int]:
-        return {family: number for number, family in enumerate(self.families)}
 
     def runs(self, family: int) -> Software:
         """Return the software with a family's overlap, the same object for the same overlap."""

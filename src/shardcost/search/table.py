@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +33,6 @@ def needs_polars() -> None:
         raise MissingExtraError("a table of all layouts", "Polars", "table") from None
 
 
-@lru_cache(maxsize=4)
 def schema_of(questions: tuple[Question, ...]) -> Schema:
     """Return the columns of a search's table, the same for all of its tasks.
 
@@ -76,7 +74,8 @@ def frame_of(questions: tuple[Question, ...], number: int, columns: Columns) -> 
     if isinstance(question.workload, Train):
         numbers["batch"] = np.full_like(numbers["batch"], question.workload.global_batch)
     frame = pl.DataFrame(numbers | _figures(question, columns))
-    choices = _families(questions, number)[columns["family"]]
+    kinds = {name: schema[name] for name in CHOICES}
+    choices = pl.DataFrame(question.families, schema=kinds, orient="row")[columns["family"]]
     nouns = [
         pl.lit(words[number], dtype=schema[name]).alias(name) for name, words in _nouns(questions)
     ]
@@ -108,15 +107,6 @@ def _kind(values: list[Any]) -> pl.DataType:
     if all(isinstance(value, bool) for value in values):
         return pl.Boolean()
     return pl.Enum(values) if all(isinstance(value, str) for value in values) else pl.Int64()
-
-
-@lru_cache(maxsize=4)
-def _families(questions: tuple[Question, ...], number: int) -> pl.DataFrame:
-    """Return the choices of each family of a question, a row each."""
-    import polars as pl
-
-    schema = {name: schema_of(questions)[name] for name in CHOICES}
-    return pl.DataFrame(questions[number].families, schema=schema, orient="row")
 
 
 def _figures(question: Question, columns: Columns) -> Columns:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from shardcost.search.evaluate import part_of
+from shardcost.search.evaluate import Evaluator
 from shardcost.search.parts import Part, joined, stacked
 from shardcost.search.question import Block, Question
 from shardcost.search.table import packed
@@ -83,10 +83,11 @@ def answered(
 
 def answer_of(question: Question, task: Task, want: Want, tick: Tick | None = None) -> Part:
     """Return what a task amounts to."""
+    evaluator = Evaluator(question)
     parts: list[Part] = []
     done = 0
     for block in task.blocks:
-        parts.append(part_of(question, block, want.most, table=want.table))
+        parts.append(evaluator.part(block, want.most, table=want.table))
         done += question.cells_in(block)
         if tick is not None:
             tick(done)
