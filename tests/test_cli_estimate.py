@@ -382,28 +382,15 @@ def test_an_explanation_names_formulas_values_sources_and_errors(
     assert max(map(len, lines)) <= 80
     assert 20 <= len(lines) <= 60
     whole = " ".join(text.split())
-    for said in ("Time: ", "Layer: ", "Largest product: ", "Attention: ", "Passes: ", "Memory: "):
-        assert said in whole
-    assert "model FLOP / (time x GPUs x peak)" in whole
+    for label in ("Time", "Layer", "Largest GEMM", "Attention", "Elementwise", "Memory", "MFU"):
+        assert f"{label}: " in whole
+    assert "FLOP / (time x GPUs x peak)" in whole
     assert "median error" in whole
     assert ("Heaviest collective: " in whole) == (layout.tp > 1)
-    if isinstance(workload, Train):
-        assert "arXiv:" in whole
-    assert max(map(len, explanation(found, 60).splitlines())) <= 60
-
-
-def test_the_formula_for_equal_stages_is_nearly_the_closed_form() -> None:
-    found = estimate(
-        "llama3-70b",
-        "h100_sxm",
-        Layout(tp=4, pp=2),
-        Train(global_batch=16, sequence_length=2048),
+    assert ("Bubble: pipeline - compute = " in whole) == (
+        layout.pp > 1 and workload.phase == "train"
     )
-    whole = " ".join(found.explain().split())
-    equal, closed = whole.partition("Pipeline: ")[2].partition("; with the stages")[::2]
-    equal_s = float(equal.rpartition(" = ")[2].split()[0])
-    closed_s = float(closed.partition("sends ")[2].split()[0])
-    assert closed_s == pytest.approx(equal_s, rel=0.05)
+    assert max(map(len, explanation(found, 60).splitlines())) <= 60
 
 
 def test_only_one_layout_can_be_explained() -> None:
@@ -418,7 +405,7 @@ def test_the_explanation_comes_with_the_document_if_asked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     data = run_json(capsys, *SMALL, "--explain")
-    assert any(line.startswith("Largest product: ") for line in data["explanation"])
+    assert any(line.startswith("Largest GEMM: ") for line in data["explanation"])
     assert "explanation" not in run_json(capsys, *SMALL)
 
 

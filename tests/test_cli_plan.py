@@ -253,10 +253,10 @@ def test_the_front_is_a_table_if_asked(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_best_is_explained_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
     text = run_text(capsys, *TRAIN, "--explain")
-    assert "Largest product: " in text
+    assert "Largest GEMM: " in text
     assert max(map(len, text.splitlines())) <= 80
     data = run_json(capsys, *TRAIN, "--explain")
-    assert any(line.startswith("Largest product: ") for line in data["explanation"])
+    assert any(line.startswith("Largest GEMM: ") for line in data["explanation"])
 
 
 @pytest.mark.parametrize("words", [TRAIN, DECODE, PREFILL, SEVERAL], ids=lambda words: words[-1])

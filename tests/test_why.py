@@ -1,4 +1,4 @@
-"""Every figure can be asked why, and the answer, computed again, is the figure."""
+"""Every figure can be explained, and its expression, computed again, is the figure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate import estimate
 from shardcost.estimate.interval import ranges_of
 from shardcost.estimate.why import figures, why
-from shardcost.estimate.why.reason import Why
-from shardcost.receipt import evaluate
+from shardcost.receipt import Receipt
 from shardcost.report.collective import as_data as collective_as_data
 from shardcost.report.estimate_data import as_data as estimate_as_data
 from shardcost.report.why import as_data, as_text, collective_figures, why_collective
@@ -39,15 +38,10 @@ WHY = [
 ]
 
 
-def computed(answer: Why) -> float:
-    """Return what the formula comes to with its terms put in."""
-    return float(evaluate(answer.expression, {term.name: term.value for term in answer.terms}))
-
-
-def assert_holds(answer: Why) -> None:
-    """Check that the formula with its values is the figure: to rounding of its largest term."""
+def assert_holds(answer: Receipt) -> None:
+    """Check that the expression over its terms is the figure: to rounding of its largest term."""
     largest = max((abs(t.value) for t in answer.terms if t.unit == answer.unit), default=0.0)
-    assert computed(answer) == pytest.approx(answer.value, rel=1e-9, abs=1e-9 * largest)
+    assert answer.evaluate() == pytest.approx(answer.value, rel=1e-9, abs=1e-9 * largest)
 
 
 ELSEWHERE = {
@@ -84,12 +78,14 @@ def test_every_figure_is_the_datum_and_its_formula_computes_it(case: str) -> Non
     data, names = estimate_as_data(found), figures(found)
     for name in names:
         answer = why(found, name)
-        assert answer.figure == name
+        assert answer.name == name
         assert answer.title
         assert_holds(answer)
+        for step in answer.steps:
+            assert_holds(step)
         if not name.startswith("op."):
             assert answer.value == datum(data, name)
-        assert {part.figure for part in answer.parts} <= set(names)
+        assert {part.name for part in answer.parts} <= set(names)
         if answer.error is not None and answer.error.low is not None:
             assert answer.error.high is not None
             assert answer.error.low <= answer.value * (1 + 1e-9)
@@ -108,7 +104,7 @@ def test_sums_are_the_sums_of_their_parts(case: str) -> None:
         assert summed == pytest.approx(answer.value, rel=1e-9, abs=1e-15), name
     # Asked in turn, the parts of the time are what they were said to contribute.
     for part in why(found, "time_s").parts:
-        assert why(found, part.figure).value == part.value
+        assert why(found, part.name).value == part.value
 
 
 @pytest.mark.parametrize("case", WHY)
@@ -139,9 +135,11 @@ def test_rates_lie_between_the_tokens_over_both_times() -> None:
     assert of_time.high == pytest.approx(why(found, "high_s").value)
 
 
-def test_a_product_is_told_with_tiles_limit_source_and_error() -> None:
+def test_a_gemm_has_tiles_limit_source_and_error() -> None:
     answer = why(estimated("decode"), "op.MLP up")
-    assert answer.formula == "tiles + launch"
+    assert answer.formula == "chosen x shape + others + launch"
+    waves = next(step for step in answer.steps if step.name == "waves")
+    assert waves.formula == "max(1, filled + rounding x (ceil(filled) - filled))"
     assert "m x n x k = 64 x 7,168 x 8,192" in answer.words
     assert "limited by memory" in answer.words
     assert any("fitted by shardcost" in source for source in answer.sources)
@@ -215,8 +213,9 @@ def test_as_text_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text = as_text(why(estimated("decode"), "mfu"))
     assert "= FLOP / (time x GPUs x peak)" in text
-    assert "Error: of " in text
-    assert "Made of: time_s (" in text
+    assert "Error: 90 % of " in text
+    assert "Made of: flops (" in text
+    assert "time_s (18.75 ms)" in text
     addresses = [line for line in text.splitlines() if len(line) > 80]
     assert all("https://" in line for line in addresses)
 
@@ -261,7 +260,7 @@ def test_every_figure_of_a_collective_is_the_datum_and_is_computed_again(case: s
         part = key.removeprefix("part.")
         wanted = data["parts"][part] if key != part else data[rates.get(key, key)]
         assert answer.value == wanted
-        assert {each.figure for each in answer.parts} <= set(names)
+        assert {part.name for part in answer.parts} <= set(names)
         assert as_text(answer)
         assert as_data(answer)["text"] == answer.text
 

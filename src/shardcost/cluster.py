@@ -29,7 +29,7 @@ from shardcost.checks import (
     text,
     whole,
 )
-from shardcost.dtypes import BITS
+from shardcost.dtypes import BITS, ELEMENT_DTYPES
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -90,10 +90,14 @@ class Device(Noun):
             raise BadValueError("Device.compute_capability", capability, "two numbers, like 9.0")
 
     def peak(self, dtype: str) -> Quantity:
-        """Return the dense peak for a number format, in FLOP per second."""
-        if dtype not in self.peak_flop_per_s:
+        """Return the dense peak for a number format, in FLOP per second.
+
+        A block format runs at the rate of its elements where the datasheet does not name it.
+        """
+        stated = dtype if dtype in self.peak_flop_per_s else ELEMENT_DTYPES.get(dtype, dtype)
+        if stated not in self.peak_flop_per_s:
             raise UnknownNameError(f"number format of {self.name}", dtype, self.peak_flop_per_s)
-        return self.peak_flop_per_s[dtype]
+        return self.peak_flop_per_s[stated]
 
 
 class Source(NamedTuple):

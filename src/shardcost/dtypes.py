@@ -27,6 +27,9 @@ BITS: Final = {
 }
 """Bits per element as stored, without the shared scales of block formats."""
 
+ELEMENT_DTYPES: Final = {"mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4"}
+"""Block formats, each with the format of its elements."""
+
 _ALIASES: Final = {
     "float64": "fp64",
     "double": "fp64",

@@ -15,13 +15,15 @@ stated once, by the function that computes it, and its explanation cannot differ
 '20 ms'
 
 Comparisons are of values, so that a trace follows the branch that was taken, and terms that drop
-out for the values at hand (times 1, plus 0) are left out.
+out for the values at hand (times 1, plus 0) are left out. A long formula names its steps (`step`),
+which does nothing to other numbers; `receipt` then writes each step apart.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from shardcost.receipt import FUNCTIONS, Receipt, Term, identifiers
@@ -109,6 +111,13 @@ class Traced:
     def __pow__(self, other: Any) -> Any:
         return _computed("power", self, other)
 
+    def __rpow__(self, other: Any) -> Any:
+        return _computed("power", other, self)
+
+    def astype(self, *_: Any, **__: Any) -> Traced:
+        """Return the number itself: it is a float."""
+        return self
+
     def __gt__(self, other: Any) -> bool:
         return self.value > _value(other)
 
@@ -140,11 +149,24 @@ class Traced:
         return _computed(name, *inputs)
 
     def __array_function__(self, function: Any, _types: Any, arguments: Any, _options: Any) -> Any:
-        """Follow the branch that `numpy.where` takes."""
+        """Follow the branch that `numpy.where` takes; trace `numpy.clip`."""
+        if function.__name__ == "ndim":
+            return self.ndim
+        if function.__name__ == "clip":
+            number, least, most = arguments
+            return _computed("min", _computed("max", number, least), most)
         if function.__name__ != "where":
             return NotImplemented
         condition, one, other = arguments
         return one if condition else other
+
+
+def step(name: str, number: Any, unit: str = "s", meaning: str = "") -> Any:
+    """Return a number; if it is traced, under a name of its own in whatever is computed from it."""
+    if not isinstance(number, Traced) or not number.operation:
+        return number
+    term = Term(name, number.value, unit, meaning)
+    return Traced(number.value, number.operation, number.inputs, term)
 
 
 def _value(number: Any) -> float:
@@ -188,6 +210,22 @@ def _same_quantity(left: Any, right: Any) -> bool:
     return len(terms) == 2 and len(units) == 1 and "" not in units and left.value == right.value
 
 
+def named(
+    name: str, number: Any, unit: str = "", meaning: str = "", source: str = ""
+) -> Traced | float:
+    """Return a number under a name; nothing is not worth a name."""
+    return Traced.named(Term(name, float(number), unit, meaning, source)) if number else 0.0
+
+
+def unnamed(_name: str, number: Any, *_words: str) -> Any:
+    """Return a number as it is: what functions that name their terms call otherwise."""
+    return number
+
+
+Naming = Callable[..., Any]
+"""`named` or `unnamed`."""
+
+
 def receipts(
     parts: Mapping[str, Any],
     unit: str,
@@ -214,6 +252,69 @@ def receipts(
     return written
 
 
+def receipt(number: Any, name: str, title: str, unit: str, **others: Any) -> Receipt:
+    """Return the receipt of a number; its parts are the receipts of the steps on the way.
+
+    >>> size, rate = Term("size", 80e6, "bytes sent"), Term("rate", 8e9, "bytes/s")
+    >>> moved = step("moved", Traced.named(size) / Traced.named(rate), meaning="the bytes")
+    >>> whole = receipt(moved + 1e-3, "time_s", "Time", "s")
+    >>> whole.formula, whole.numbers, whole.parts[0].formula
+    ('moved + 0.001', '10 ms + 0.001', 'size / rate')
+    >>> [(term.name, term.meaning) for term in whole.terms]
+    [('moved', 'the bytes: size / rate'), ('size', ''), ('rate', '')]
+    """
+    terms: dict[int, Term] = {}
+    written: dict[str, Term] = {}
+    steps: list[Receipt] = []
+    for node in _named(number):
+        assert node.term is not None  # noqa: S101
+        term = _unique(node.term, written)
+        if node.operation:
+            part = _written(node, terms, Receipt(term.name, term.meaning, term.value, term.unit))
+            steps.append(part)
+            meaning = ": ".join(filter(None, (term.meaning, part.formula)))
+            term = replace(term, meaning=meaning)
+        terms[id(node)] = written[term.name] = term
+    whole = _written(number, terms, Receipt(name, title, _value(number), unit, **others))
+    inside = (term for part in reversed(steps) for term in part.terms)
+    listed = {term.name: term for term in (*whole.terms, *inside)}
+    return replace(whole, terms=tuple(listed.values()), parts=tuple(steps))
+
+
+def _named(number: Any) -> Iterator[Traced]:
+    """Yield the terms and steps of a number, each once, after those that it is computed from."""
+    seen: set[int] = set()
+
+    def below(node: Any) -> Iterator[Traced]:
+        if not isinstance(node, Traced) or id(node) in seen:
+            return
+        seen.add(id(node))
+        for each in node.inputs:
+            yield from below(each)
+        if node.term is not None and node is not number:
+            yield node
+
+    yield from below(number)
+
+
+def _unique(term: Term, written: Mapping[str, Term]) -> Term:
+    """Return a term under a name that no other term has."""
+    name, number = term.name, 1
+    while name in written and (written[name].value, written[name].unit) != (term.value, term.unit):
+        number += 1
+        name = f"{term.name}_{number}"
+    return replace(term, name=name)
+
+
+def _written(number: Any, terms: Mapping[int, Term], blank: Receipt) -> Receipt:
+    """Return a receipt with the expression of a number filled in, whatever its own name is."""
+    bare = number if isinstance(number, Traced) else float(number)
+    if isinstance(number, Traced) and number.operation:
+        bare = Traced(number.value, number.operation, number.inputs)
+    inside = {term.name: term for term in _terms(bare, terms)}
+    return replace(blank, expression=_text(bare, terms)[0], terms=tuple(inside.values()))
+
+
 def _terms(number: Any, before: Mapping[int, Term]) -> Iterator[Term]:
     if not isinstance(number, Traced):
         return
@@ -237,7 +338,7 @@ def _text(number: Any, before: Mapping[int, Term]) -> tuple[str, int]:
         return f"{number.operation}({', '.join(text for text, _ in texts)})", _LEAF
     symbol, strength = _SYMBOLS[number.operation]
     (left, left_strength), (right, right_strength) = texts
-    left = left if left_strength >= strength else f"({left})"
+    left = left if left_strength >= strength + (symbol == "**") else f"({left})"
     # What follows anything but a plus keeps its brackets even where it binds alike.
     right = right if right_strength >= strength + (symbol != "+") else f"({right})"
     return f"{left} {symbol} {right}", strength

@@ -19,8 +19,9 @@ from shardcost.collectives.paths import Parts, linked, ring_library_paths, total
 from shardcost.collectives.tuner import PathName
 from shardcost.errors import BadValueError
 from shardcost.machine import Machine
-from shardcost.machine.constants import NO_NETWORK, EngineLibrary, RingLibrary
+from shardcost.machine.constants import NO_NETWORK, Calibration, EngineLibrary, RingLibrary
 from shardcost.machine.libraries import default_library, engine_rules
+from shardcost.traced import step
 
 _ALL_TO_ALL: Final = frozenset({"nvswitch", "full_mesh"})
 """Links by which every device reaches every other directly, as the kernels need."""
@@ -138,17 +139,27 @@ def multimem_all_reduce_s(machine: Machine, ranks: Any, size_bytes: Any) -> Any:
     take NCCL's own in-switch algorithm: nothing is fitted to it.
     """
     group = Group.on(machine.cluster, ranks)
-    engine: Any = machine.library("vllm").constants
-    nccl: Any = machine.library(default_library(machine.cluster)).constants
+    engine, nccl = (each.constants for each in multimem_calibrations(machine))
+    return multimem_s(engine, nccl, size_bytes, group)
+
+
+def multimem_calibrations(machine: Machine) -> tuple[Calibration, Calibration]:
+    """Return the constants behind multimem all-reduces: an engine's start, NCCL's stream."""
+    return machine.library("vllm"), machine.library(default_library(machine.cluster))
+
+
+def multimem_s(engine: Any, nccl: Any, size_bytes: Any, group: Group) -> Any:
+    """Return what `multimem_all_reduce_s` does, for given constants."""
     kernels = kernel_paths(engine, _SMALL_BYTES, group)
     if ("multicast", "direct") not in kernels:
-        raise BadValueError("cluster", machine.cluster.name, "one with multicast all-reduces")
+        raise BadValueError("cluster", group.cluster.name, "one with multicast all-reduces")
 
     def nvls_s(size: Any) -> Any:
         paths = ring_library_paths(nccl, NO_NETWORK, "all_reduce", size, group)
         if ("nvls", "Simple") not in paths:
-            raise BadValueError("cluster", machine.cluster.name, "one with nvls all-reduces")
+            raise BadValueError("cluster", group.cluster.name, "one with nvls all-reduces")
         return total(paths["nvls", "Simple"])
 
-    start = total(kernels["multicast", "direct"])
-    return start + nvls_s(2 * size_bytes) - nvls_s(size_bytes)
+    start = step("start", total(kernels["multicast", "direct"]), meaning="a kernel of 4 KiB")
+    twice = step("twice", nvls_s(2 * size_bytes), meaning="NCCL's NVLS on twice the buffer")
+    return start + twice - step("once", nvls_s(size_bytes), meaning="NCCL's NVLS on the buffer")

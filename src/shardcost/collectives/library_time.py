@@ -56,7 +56,7 @@ from shardcost.units import format_bytes, format_rate, format_time
 MODES: Final = ("graph", "eager")
 MOST_BYTES: Final = 2.0**62
 
-_IN_SWITCH: Final = ("nvls", "nvls_tree", "multicast")
+IN_SWITCH: Final = ("nvls", "nvls_tree", "multicast")
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +167,7 @@ class CollectiveTime:
             wire_bound_s(self.collective, self.size_bytes, self.group, in_switch=each)
             for each in (False, True)
         )
-        in_switch = np.array([path[0] in _IN_SWITCH for path in self.weights])
+        in_switch = np.array([path[0] in IN_SWITCH for path in self.weights])
         return np.where(looked_up(in_switch, self.choice), by_switch, by_links)[()]
 
     @property
@@ -390,7 +390,7 @@ def _sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, An
     near = whole - far
     if algorithm in {"tree", "nvls_tree"}:
         far = choose(across, bus_factor(collective, group.domains) / per_domain, 0.0)
-    if algorithm in _IN_SWITCH:
+    if algorithm in IN_SWITCH:
         near = choose(per_domain > 1, 1.0, 0.0)
     return near, far
 

@@ -11,11 +11,18 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, Final
 
-from shardcost.collectives.engine_kernels import eager, kernel_paths
+from shardcost.collectives.bounds import wire_bound_s
+from shardcost.collectives.engine_kernels import (
+    eager,
+    kernel_paths,
+    multimem_calibrations,
+    multimem_s,
+)
 from shardcost.collectives.group import Group
-from shardcost.collectives.library_time import CollectiveTime
-from shardcost.collectives.paths import ring_library_paths, total
+from shardcost.collectives.library_time import IN_SWITCH, CollectiveTime
+from shardcost.collectives.paths import Parts, ring_library_paths, total
 from shardcost.collectives.tuner import PathName, tuner_times
+from shardcost.machine import Machine
 from shardcost.machine.constants import (
     NO_NETWORK,
     Calibration,
@@ -24,8 +31,8 @@ from shardcost.machine.constants import (
     RingLibrary,
 )
 from shardcost.machine.libraries import TUNER
-from shardcost.receipt import Receipt, Term
-from shardcost.traced import Traced, receipts
+from shardcost.receipt import Receipt, Term, identifiers
+from shardcost.traced import Traced, named, receipt, receipts, step
 
 SIZE: Final = "the buffer, as nccl-tests counts it"
 MEANINGS: Final = {
@@ -58,6 +65,9 @@ MEANINGS: Final = {
 _RATES: Final = frozenset({"link", "links", "pair", "port", "ports"})
 _FALLBACK: Final = "fallback_"
 """Begins an engine's own name for a constant of the library that it falls back to."""
+_NEGLIGIBLE: Final = 1e-3
+"""Paths that weigh less are not named."""
+_ROUNDING: Final = 5e-10
 _ALMOST_NOTHING: Final = 1e-9
 """Bytes of a buffer that is as good as empty."""
 
@@ -75,9 +85,14 @@ def path_receipts(result: CollectiveTime, path: PathName) -> list[Receipt]:
     """
     if result.group.ranks == 1:
         return []
+    return receipts(_parts(result, path), "s", constants=result.calibrations)
+
+
+def _parts(result: CollectiveTime, path: PathName) -> Parts:
+    """Return the parts of a path as traced numbers."""
     size = _traced("size", result.size_bytes)
     if result.library == TUNER:
-        return receipts(_estimate(result, path, size), "s")
+        return _estimate(result, path, size)
     by_kind = {type(used.constants): used for used in result.calibrations}
     engine = by_kind.get(EngineLibrary)
     own: Any = None if engine is None else _constants(engine)
@@ -95,7 +110,52 @@ def path_receipts(result: CollectiveTime, path: PathName) -> list[Receipt]:
         parts = ring_library_paths(ring, network, result.collective, size, group)[path]
     if result.mode == "eager":
         parts = eager(own, parts, size)
-    return receipts(parts, "s", constants=result.calibrations)
+    return parts
+
+
+def collective_receipt(result: CollectiveTime, name: str, title: str) -> Receipt:
+    """Return the receipt of a collective's time, near a switch the mean over several paths.
+
+    The paths that hardly count are one term. For one cell only.
+    """
+    if result.group.ranks == 1:
+        return Receipt(name, title, 0.0, "s", "0", words="one GPU sends nothing")
+    total_weight = sum(map(float, result.weights.values()))
+    times = {path: float(total(result.paths[path])) for path, w in result.weights.items() if w}
+    shares = {path: float(result.weights[path]) / total_weight for path in times}
+    main = [path for path, share in shares.items() if share > _NEGLIGIBLE]
+    others_s = sum(shares[path] * times[path] for path in times if path not in main)
+    time_s: Any = 0.0
+    for path in main:
+        parts = _parts(result, path).items()
+        seconds = total({part: step(identifiers([part])[0], value) for part, value in parts})
+        if shares[path] < 1 - _ROUNDING:
+            (label,) = identifiers([" ".join(path)])
+            share = named(f"{label}_share", shares[path], "share", "near a switch of the choice")
+            seconds = share * step(label, seconds, meaning="the path alone")
+        time_s = time_s + seconds
+    if others_s > _ROUNDING * float(result.time_s):
+        time_s = time_s + named("others", others_s, "s", "paths that hardly count")
+    return receipt(time_s, name, title, "s", constants=result.calibrations)
+
+
+def bound_receipt(result: CollectiveTime, name: str, title: str) -> Receipt:
+    """Return the receipt of the time that the path which runs cannot beat."""
+    size, group = _traced("size", result.size_bytes), _group(result.group)
+    in_switch = result.algorithm in IN_SWITCH
+    bound = wire_bound_s(result.collective, size, group, in_switch=in_switch)
+    return receipt(bound, name, title, "s")
+
+
+def multimem_receipt(
+    machine: Machine, ranks: int, size_bytes: float, name: str, title: str
+) -> Receipt:
+    """Return the receipt of an all-reduce by multimem instructions."""
+    used = multimem_calibrations(machine)
+    group = Group.on(machine.cluster, ranks)
+    engine, nccl = map(_constants, used)
+    seconds = multimem_s(engine, nccl, _traced("size", size_bytes), _group(group))
+    return receipt(seconds, name, title, "s", constants=used)
 
 
 def _traced(name: str, value: Any, source: str = "") -> Traced:
@@ -131,6 +191,7 @@ def _group(group: Group) -> Any:
     tier = group.tier
     ranks = _traced("ranks", group.ranks)
     return SimpleNamespace(
+        cluster=group.cluster,
         ranks=ranks,
         domains=1 if inside else _traced("domains", group.domains),
         ranks_per_domain=ranks if inside else _traced("ranks_per_domain", group.ranks_per_domain),

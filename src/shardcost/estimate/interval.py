@@ -66,12 +66,13 @@ def ranges_of(found: Estimate) -> dict[str, Range]:
         if getattr(found, name) is not None
     }
     return known | {
-        "comm_share": _within_one(_around(found.comm_share, _residuals_of_share(found))),
-        "memory_bytes": _around(found.memory_bytes, residuals_of_memory(found)),
+        "comm_share": _within_one(around(found.comm_share, _residuals_of_share(found))),
+        "memory_bytes": around(found.memory_bytes, residuals_of_memory(found)),
     }
 
 
-def _around(value: Any, like: Residuals) -> Range:
+def around(value: Any, like: Residuals) -> Range:
+    """Return the interval about a predicted value that residuals of measurements make."""
     return Range(value * np.exp(like.low), value * np.exp(like.high), like.like, like.rows)
 
 
@@ -94,10 +95,7 @@ def residuals_of_memory(found: Estimate) -> Residuals:
 
 def interval_of(found: Estimate) -> Interval:
     """Return the 90 % interval of an estimate's time; arrays where the time is one."""
-    like = residuals_of(found)
-    return Interval(
-        found.time_s * np.exp(like.low), found.time_s * np.exp(like.high), like.like, like.rows
-    )
+    return Interval(*around(found.time_s, residuals_of(found)))
 
 
 def residuals_of(found: Estimate) -> Residuals:

@@ -308,11 +308,10 @@ class Ledger:
         In serving, the host looks after every sequence before a pass, and at every collective of
         the tensor group the ranks wait for the slowest.
         """
-        software, setting = self.program.setting.software, self.program.setting
+        setting = self.program.setting
         if self.program.step:
-            return software.step_overhead_s
-        per_step = software.step_overhead_s + software.host_per_sequence_s * setting.sequences
-        return per_step + software.collective_wait_s * self.tensor_collectives
+            return setting.software.step_overhead_s
+        return serving_host_s(setting.software, setting.sequences, self.tensor_collectives)
 
     @property
     def launch_wait_s(self) -> Any:
@@ -320,15 +319,27 @@ class Ledger:
         software = self.program.setting.software
         if software.launch == "graph":
             return 0.0 * self.forward.device_s
+        return sum(
+            times * (each.wall_s(software) - each.device_s)
+            for _, times, each in self.launched_passes
+        )
+
+    @property
+    def launched_passes(self) -> list[tuple[str, Any, PassTime]]:
+        """The passes that a host starts kernel by kernel: name, times a step, and one of them."""
         if not self.program.step:
-            return self.forward.wall_s(software) - self.forward.device_s
-
-        def waits(passes: Sequence[PassTime]) -> Any:
-            return sum(each.wall_s(software) - each.device_s for each in passes)
-
-        pace = self.pace
-        ends = pace.embedding * waits(self.first.passes) + pace.head * waits(self.last.passes)
-        return self.program.micro_batches * (pace.layers * waits(self.layer) + ends)
+            return [("forward", 1, self.forward)]
+        pace, runs = self.pace, self.program.micro_batches
+        pieces = (
+            ("layer", pace.layers, self.layer),
+            (EMBEDDING, pace.embedding, self.first.passes),
+            (HEAD, pace.head, self.last.passes),
+        )
+        return [
+            (f"{name} {phase}", runs * times, each)
+            for name, times, passes in pieces
+            for phase, each in zip(("forward", "backward", "weight"), passes, strict=True)
+        ]
 
     @cached_property
     def step_work(self) -> StepWork:
@@ -461,6 +472,46 @@ class Ledger:
         for op, each_s in zip(operations, seconds, strict=True):
             calls = times * op.count
             yield Entry(op, phase, piece, calls, each_s, calls * each_s)
+
+
+def joined(entries: Sequence[Entry]) -> dict[str, Entry]:
+    """Return entries by name, those that are alike in all but their count as one.
+
+    Of one layout. Different operations of the same name are numbered; an entry's operation counts
+    once, and its phase names all passes that have it.
+    """
+    alike: dict[tuple[Operation, Any], list[Entry]] = {}
+    for entry in entries:
+        alike.setdefault((_once(entry.op), entry.seconds), []).append(entry)
+    named: dict[str, Entry] = {}
+    for (op, seconds), same in alike.items():
+        often = sum(other.op.name == op.name for other in named.values())
+        where = (
+            entry.phase if entry.piece.startswith(("layer", STEP)) else entry.piece
+            for entry in same
+        )
+        named[f"{op.name} {often + 1}" if often else op.name] = Entry(
+            op,
+            ", ".join(dict.fromkeys(where)),
+            same[0].piece,
+            float(sum(entry.times for entry in same)),
+            float(seconds),
+            float(sum(entry.exposed_s for entry in same)),
+        )
+    return named
+
+
+def _once(op: Operation) -> Operation:
+    """Return an operation without what does not change one call of it."""
+    if isinstance(op, Collective):
+        return op._replace(count=1, hides_behind=(), split_with=None)
+    return op._replace(count=1, id=None)
+
+
+def serving_host_s(software: Software, sequences: Any, collectives: Any) -> Any:
+    """Return the seconds of the host in one pass of serving, beside those of starting kernels."""
+    per_step = software.step_overhead_s + software.host_per_sequence_s * sequences
+    return per_step + software.collective_wait_s * collectives
 
 
 def _scheduled(entries: Sequence[Entry], waits: Mapping[str, Any]) -> Iterator[Entry]:

@@ -1,10 +1,8 @@
 """Every collective of one step: what is sent, how often, how long each takes, and by which path.
 
-What a rank of the stage that sets the pace sends, as `Estimate.comm_s` counts it: the layers of
-that stage and the ends that it has, the data-parallel collectives of the step and of the layers,
-the sends to the neighbouring stages. So count times seconds, added up by group, is `comm_s`, hidden
-or not. Not among them is what is no message: products that run slower beside a collective, ranks
-that wait for the slowest, and the host.
+The entries of the ledger that are collectives, grouped: count times seconds, added up by group, is
+`Estimate.comm_s`, hidden or not. Not among them is what is no message: GEMMs that run slower
+beside a collective, ranks that wait for the slowest, and the host.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError
-from shardcost.estimate.calls import calls_of
+from shardcost.estimate.ledger import Entry, joined
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.machine.libraries import MULTIMEM
@@ -44,7 +42,7 @@ class Message:
     library: str
 
 
-def messages(found: Estimate) -> tuple[Message, ...]:
+def messages(estimate: Estimate) -> tuple[Message, ...]:
     """Return every different collective of a step, that on which most time is spent first.
 
     >>> from shardcost import Decode, Layout, estimate
@@ -56,33 +54,31 @@ def messages(found: Estimate) -> tuple[Message, ...]:
     Raises:
         BadTypeError: The estimate is of an array of layouts.
     """
-    if is_array(found.time_s):
-        raise BadTypeError("layout", found.layout, "one layout, not an array of them, for messages")
-    prices = found.ledger.prices
+    if is_array(estimate.time_s):
+        layout = estimate.layout
+        raise BadTypeError("layout", layout, "one layout, not an array of them, for messages")
     listed = (
-        _message(call.op, call.times, call.seconds, prices)
-        for call in calls_of(found).values()
-        if isinstance(call.op, Collective) and call.op.ranks > 1 and call.times > 0
+        _message(entry, entry.op, estimate.ledger.prices)
+        for entry in joined(estimate.entries).values()
+        if isinstance(entry.op, Collective) and entry.op.ranks > 1 and entry.times > 0
     )
-    return tuple(sorted(listed, key=lambda each: -each.total_s))
+    return tuple(sorted(listed, key=lambda message: -message.total_s))
 
 
-def _message(op: Collective, count: float, time_s: float, prices: Prices) -> Message:
+def _message(entry: Entry, op: Collective, prices: Prices) -> Message:
     result = prices.collective(op)
     path = (str(result.algorithm), str(result.protocol), result.library)
     if prices.is_multimem(op):
         path = ("multicast", "direct", MULTIMEM)
     return Message(
-        name=op.name,
-        group=op.group.partition("_")[0],  # experts' gradients and copies of shards are dp's
-        collective=op.collective,
-        size_bytes=op.size_bytes,
-        ranks=int(op.ranks),
-        nodes=int(result.group.nodes),
-        count=count,
-        time_s=time_s,
-        total_s=count * time_s,
-        algorithm=path[0],
-        protocol=path[1],
-        library=path[2],
+        op.name,
+        entry.group,
+        op.collective,
+        op.size_bytes,
+        int(op.ranks),
+        int(result.group.nodes),
+        entry.times,
+        entry.seconds,
+        entry.total_s,
+        *path,
     )

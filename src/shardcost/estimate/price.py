@@ -146,7 +146,7 @@ class Prices:
         for key, op in zip(keys, operations, strict=True):
             if isinstance(op, Collective):
                 if key not in sent:
-                    sent[key] = self._alone(self._placed(op), sms_taken)
+                    sent[key] = self.alone(self._placed(op), sms_taken)
             elif key not in kernels:
                 new[key] = op
         if new:
@@ -172,7 +172,7 @@ class Prices:
             if isinstance(op, Gemm):
                 gemms.setdefault(op.dtype, {})[key] = op
             else:
-                kept[key] = self._alone(op, sms_taken)
+                kept[key] = self.alone(op, sms_taken)
         for dtype, chosen in gemms.items():
             table = np.array([(op.m, op.n, op.k, op.batch) for op in chosen.values()], dtype=float)
             m, n, k, batch = table.T
@@ -185,11 +185,11 @@ class Prices:
         if isinstance(op, Collective):
             op = self._placed(op)
         if key is None:
-            return self._alone(op, sms_taken)
+            return self.alone(op, sms_taken)
         grids = self.machine.memo.setdefault("grids", {})
         if key not in grids:
             small, back = distinct(op)
-            seconds = self._alone(small, sms_taken)
+            seconds = self.alone(small, sms_taken)
             seconds = seconds if back is None else seconds[back]
             size = self.machine.memo.get("grid bytes", 0) + getattr(seconds, "nbytes", 0)
             if size > _MOST_GRID_BYTES:
@@ -199,7 +199,8 @@ class Prices:
             grids[key] = seconds
         return grids[key]
 
-    def _alone(self, op: Operation, sms_taken: int) -> Any:
+    def alone(self, op: Operation, sms_taken: int = 0) -> Any:
+        """Return the seconds of one operation, a collective placed; computed anew."""
         if isinstance(op, Gemm):
             return self._gemms(op.dtype, op.m, op.n, op.k, op.batch, sms_taken)
         if isinstance(op, Elementwise):

@@ -23,6 +23,7 @@ from shardcost.program.flops import model_flops
 from shardcost.program.operations import AttentionCore, Collective, Gemm
 from shardcost.schedule.timeline import Timeline, timeline_of
 from shardcost.software import Software
+from shardcost.traced import Naming, unnamed
 from shardcost.units import format_bytes, format_percent, format_time, format_tokens
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -182,17 +183,21 @@ class Estimate:
     @cached_property
     def hardware_flops(self) -> Any:
         """That the devices really make: recomputation and copies included."""
+        runs = self.program.micro_batches if self._trains else 1
+        return runs * self.pass_flops * self.layout.tp * self.layout.cp * self.layout.dp
+
+    @cached_property
+    def pass_flops(self) -> Any:
+        """Made by one rank of every stage for one micro-batch, forward and backward."""
         ledger, program = self.ledger, self.program
         counts = [each.count for each in program.layers]
         pieces = zip((*counts, 1, 1), (*ledger.layers, ledger.first, ledger.last), strict=True)
-        once = sum(
+        return sum(
             times * row.op.flops
             for times, piece in pieces
             for row in piece.rows
             if isinstance(row.op, Gemm | AttentionCore)
         )
-        runs = program.micro_batches if self._trains else 1
-        return runs * once * self.layout.tp * self.layout.cp * self.layout.dp
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -319,12 +324,17 @@ class Estimate:
 
 
 def footprint(
-    model: Model, machine: Machine, layout: Layout, workload: Workload, software: Software
+    model: Model,
+    machine: Machine,
+    layout: Layout,
+    workload: Workload,
+    software: Software,
+    term: Naming = unnamed,
 ) -> Memory:
-    """Return what ranks hold under a software's memory policy."""
+    """Return what ranks hold under a software's memory policy; traced if `term` names terms."""
     device = machine.cluster.device
     policy = policy_with(vars(software), software.memory)
-    return memory_of(model, layout, workload, device=device, software=policy)
+    return memory_of(model, layout, workload, device=device, software=policy, term=term)
 
 
 def _summed(start: dict[str, Any], pairs: Iterator[tuple[str, Any]]) -> dict[str, Any]:

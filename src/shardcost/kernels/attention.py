@@ -40,6 +40,7 @@ from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError
 from shardcost.machine.kernels import KernelConstants
+from shardcost.traced import step
 
 Constants: TypeAlias = Mapping[str, Any]
 
@@ -48,6 +49,10 @@ _FITTED_DIMS: Final = 2 * 128
 _QUERY_BYTES: Final = 2
 """Queries and outputs have 16 bits; the vector kernel widens narrower entries of a cache to that
 one by one, and gains nothing by their being narrow."""
+_TILES: Final = "tiles of queries of one head"
+_PAIRS: Final = "queries and keys of one head in all tiles visited"
+_LONGEST: Final = "keys of the longest tile"
+_PAIR: Final = "one pair on one SM"
 
 
 def prefill_time_s(
@@ -102,12 +107,13 @@ def prefill_time_s(
     table = on.section("attention", "prefill").constants
     device = on.device
     dims = head_dim + (head_dim if value_dim is None else value_dim)
-    tiles = np.ceil(as_array(query_tokens) / table["tile_queries"])
+    tiles = step("tiles", np.ceil(as_array(query_tokens) / table["tile_queries"]), "", _TILES)
     before = context_tokens - as_array(query_tokens)
     pairs, longest = _visited(
         tiles * table["tile_queries"], before, window_tokens, table, causal=causal
     )
-    pair_s = _pair_s(device, dtype, dims, table)
+    pairs, longest = step("pairs", pairs, "", _PAIRS), step("longest", longest, "", _LONGEST)
+    pair_s = step("pair", _pair_s(device, dtype, dims, table), meaning=_PAIR)
     entries = heads * as_array(query_tokens) + table["kv_weight"] * kv_heads * context_tokens
     moved_bytes = batch * entries * dims * (BITS[canonical_dtype(dtype)] / 8)
     if backward:
@@ -115,11 +121,13 @@ def prefill_time_s(
         pair_s = pair_s * (gradient["flop_ratio"] / gradient["rate_ratio"])
         moved_bytes = moved_bytes * gradient["bytes_ratio"]
     block_s = 1e-6 * table["block_us"]
-    work_s = batch * heads * (tiles * block_s + pairs * pair_s) / device.sms
+    work_s = step("work", batch * heads * (tiles * block_s + pairs * pair_s) / device.sms)
     alone_s = table["alone_ratio"] * (block_s + table["tile_queries"] * longest * pair_s)
-    compute_s = _smooth_maximum(work_s, alone_s, table["tail_power"])
-    memory_s = moved_bytes / (device.memory_bytes_per_s * table["memory_share"])
+    alone_s = step("alone", alone_s, meaning="the longest block")
+    compute_s = step("compute", _smooth_maximum(work_s, alone_s, table["tail_power"]))
+    memory_s = step("memory", moved_bytes / (device.memory_bytes_per_s * table["memory_share"]))
     time_s = _smooth_maximum(compute_s, memory_s, table["overlap_power"])
+    time_s = step("overlapped", time_s, meaning="compute and memory")
     return _plain(1e-6 * table["launch_us"] + time_s)
 
 
@@ -183,14 +191,16 @@ def decode_time_s(
     seen = as_array(context_tokens).astype(np.float64, copy=False)
     if window_tokens is not None:
         seen = np.minimum(seen, window_tokens + as_array(new_tokens) - 1)
-    blocks = batch * as_array(kv_heads)
-    rows = heads / as_array(kv_heads) * new_tokens
+    blocks = step("blocks", batch * as_array(kv_heads), "", "one for each sequence and KV head")
+    rows = step("rows", heads / as_array(kv_heads) * new_tokens, "", "queries of a block")
     elements = blocks * seen * (head_dim * 2 if value_dim is None else head_dim)
+    elements = step("elements", elements, "", "of keys and values, each read once")
     dims = head_dim + as_array(head_dim if value_dim is None else value_dim)
     io_bytes = _QUERY_BYTES * dims * blocks * rows
     width = BITS[canonical_dtype(dtype)] / 8
 
     tile = np.maximum(table["tile_rows"], 2 ** np.ceil(np.log2(rows)))
+    tile = step("tile", tile, "", "rows of a tile, padded")
     grouped = _Work(blocks, tile, seen, dims / _FITTED_DIMS, elements * width, io_bytes)
     kernel = table["grouped"]
     if value_dim is not None:  # such large heads leave a multiprocessor room for one block
@@ -198,7 +208,8 @@ def decode_time_s(
     grouped_s = _cache_walk_s(device, kernel, grouped, warm=cache_is_warm)
     # The matrix units bound a tile of very many rows, such as latent attention has.
     product_s = 2 * blocks * tile * seen * dims / (_matrix_peak(device) * table["matrix_share"])
-    grouped_s = np.maximum(grouped_s, product_s)
+    product_s = step("matrix_units", product_s, meaning="tiles at the rate of the matrix units")
+    grouped_s = np.maximum(step("walk", grouped_s, meaning="over the cache"), product_s)
     if value_dim is not None or "vector" not in table:
         return _plain(grouped_s)
     vector = grouped._replace(blocks=blocks * rows, rows=0)
@@ -275,15 +286,20 @@ def _cache_walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) 
     """
     units = device.sms
     block_s = 1e-6 * (table["block_us"] + table["row_us"] * work.rows * work.size)
-    token_s = 1e-9 * table["token_ns"] * work.size
+    block_s = step("block", block_s, meaning="start and end of a block")
+    token_s = step("token", 1e-9 * table["token_ns"] * work.size, meaning="one more token")
     most = np.maximum(1, work.tokens / table["split_tokens"])
     splits = np.clip(units * table["slots_per_sm"] / work.blocks, 1, most)
-    work_s = work.blocks * (splits * block_s + work.tokens * token_s) / units
+    splits = step("splits", splits, "", "blocks that a context is cut into")
+    work_s = step("work", work.blocks * (splits * block_s + work.tokens * token_s) / units)
     alone_s = table["alone_ratio"] * (block_s + work.tokens / splits * token_s)
-    compute_s = _smooth_maximum(work_s, alone_s, table["tail_power"])
+    alone_s = step("alone", alone_s, meaning="one block")
+    compute_s = step("compute", _smooth_maximum(work_s, alone_s, table["tail_power"]))
     split = 1 - 1 / splits
     memory_s = _memory_s(device, table, work, warm=warm) * (1 + table["split_loss"] * split)
+    memory_s = step("memory", memory_s)
     time_s = _smooth_maximum(compute_s, memory_s, table["overlap_power"])
+    time_s = step("overlapped", time_s, meaning="compute and memory")
     return 1e-6 * (table["launch_us"] + table["split_us"] * split) + time_s
 
 

@@ -42,16 +42,14 @@ from shardcost.arrays import as_array
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
-from shardcost.errors import UnknownNameError
 from shardcost.machine.kernels import KernelConstants, Section
+from shardcost.traced import step
 
 Floats = NDArray[np.float64]
 
 _SCALE_BITS: Final = {"mxfp8": 8 / 32, "mxfp4": 8 / 32, "nvfp4": 8 / 16}
 """Bits of shared scale per element: one 8-bit scale for 32 elements (OCP Microscaling Formats
 specification 1.0, 2023), for 16 in NVFP4 (NVIDIA Blackwell architecture brief, 2024)."""
-_KIN: Final = {"mxfp8": ("fp8",), "nvfp4": ("fp4",), "mxfp4": ("fp4",)}
-"""Whose rate a block format runs at where a datasheet does not name it."""
 _RESULT_BITS: Final = 16
 """The result of a product of narrow formats is written in 16 bits."""
 
@@ -75,10 +73,14 @@ class Parts(NamedTuple):
     waves: float
     chosen: float
     """The share of this shape among all that may run."""
+    others_s: float
+    """What all other shapes contribute to the mean."""
     limit: str
     """What decides: ``compute``, ``loads`` or ``memory``."""
     section: Section
     """The constants, with the error of their fit."""
+    shape: Kernel
+    """The constants of the likeliest shape alone."""
 
 
 def gemm_time_s(
@@ -115,31 +117,31 @@ def gemm_time_s(
     return seconds if dimensions else float(seconds)
 
 
-def gemm_parts(on: KernelConstants, dtype: str, m: int, n: int, k: int, *, batch: int = 1) -> Parts:
+def gemm_parts(on: KernelConstants, dtype: str, m: Any, n: Any, k: Any, *, batch: Any = 1) -> Parts:
     """Return the time of one GEMM, and what it is made of."""
     kernel = _kernel(on, dtype, 0)
-    waves = _waves(kernel, _tiles(kernel, m, n, batch) / kernel.units)
-    tile_s = kernel.step_s * k + kernel.start_s
-    memory_s = float(gemm_bytes(dtype, m, n, k, batch) / kernel.memory_bytes_per_s)
-    split_s = _split_s(kernel, m, n, batch)
-    time_s = _either(waves * tile_s, memory_s) + split_s
-    weights = _weights(kernel, time_s)
+    shapes = _by_shape(kernel, m, n, k, batch)
+    weights = _weights(kernel, shapes.time_s)
     best = int(np.argmax(weights))
-    compute_s = float(waves[best] * tile_s[best])
+    counted = weights * shapes.time_s
+    compute_s = float(shapes.waves[best] * shapes.tile_s[best])
+    memory_s = float(shapes.memory_s)
     busy = "loads" if kernel.loads[best] else "compute"
     return Parts(
         time_s=kernel_time_s(kernel, m, n, k, batch=batch),
         compute_s=compute_s,
         memory_s=memory_s,
-        split_s=float(split_s[best]),
+        split_s=float(shapes.split_s[best]),
         fixed_s=kernel.launch_s,
         input_s=float(kernel.input_s * m * k * batch),
         tile=(int(kernel.rows[best]), int(kernel.columns[best])),
         splits=int(kernel.splits[best]),
-        waves=float(waves[best]),
+        waves=float(shapes.waves[best]),
         chosen=float(weights[best]),
+        others_s=float(np.delete(counted, best).sum()),
         limit="memory" if memory_s > compute_s else busy,
         section=on.gemm(dtype),
+        shape=kernel._replace(**{name: getattr(kernel, name)[best] for name in _BY_SHAPE}),
     )
 
 
@@ -221,7 +223,7 @@ def kernel_of(
     bandwidth, units = device.memory_bytes_per_s, device.sms
     area = rows * columns
     strain = 1 + constants["large_tile_strain"] * (area / area.max()) ** 2
-    arithmetic_s = 2 * area * strain * units / (constants["peak_share"] * _peak(device, name))
+    arithmetic_s = 2 * area * strain * units / (constants["peak_share"] * device.peak(name))
     load_s = (rows + columns) * _operand_bytes(name) / _load_rate(device, constants)
     split = splits > 1
     return Kernel(
@@ -275,17 +277,46 @@ def kernel_time_s(
 def _time_s(
     kernel: Kernel, m: Any, n: Any, k: Any, batch: Any, sms_taken: Any, memory_taken: Any
 ) -> Any:
-    moved = (kernel.operand_bytes * (m + n) * k + kernel.result_bytes * m * n) * batch
-    tile_s = kernel.step_s * k + kernel.start_s
-    split_s = _split_s(kernel, m, n, batch)
-    whole = _waves(kernel, _tiles(kernel, m, n, batch) / kernel.units)
-    time_s = _either(whole * tile_s, moved / kernel.memory_bytes_per_s) + split_s
-    weights = _weights(kernel, time_s)
+    shapes = _by_shape(kernel, m, n, k, batch)
+    time_s, weights = shapes.time_s, _weights(kernel, shapes.time_s)
     if np.any(sms_taken) or np.any(memory_taken):
-        waves = _shared_waves(kernel, whole, sms_taken)
-        memory_s = moved / _memory_left(kernel, memory_taken)
-        time_s = _either(waves * tile_s, memory_s) + split_s
-    return (weights * time_s).sum(axis=0) + kernel.launch_s + kernel.input_s * m * k * batch
+        waves = _shared_waves(kernel, shapes.waves, sms_taken)
+        memory_s = shapes.moved / _memory_left(kernel, memory_taken)
+        time_s = _either(waves * shapes.tile_s, memory_s) + shapes.split_s
+    return launched_s(kernel, (weights * time_s).sum(axis=0), m, k, batch)
+
+
+def launched_s(kernel: Kernel, mean_s: Any, m: Any, k: Any, batch: Any) -> Any:
+    """Return the mean over shapes with the launch and the conversion of the input added."""
+    return mean_s + kernel.launch_s + kernel.input_s * m * k * batch
+
+
+class _Shapes(NamedTuple):
+    """A GEMM by every tile shape and split; the bytes are the same for all."""
+
+    time_s: Any
+    waves: Any
+    tile_s: Any
+    moved: Any
+    memory_s: Any
+    split_s: Any
+
+
+def _by_shape(kernel: Kernel, m: Any, n: Any, k: Any, batch: Any) -> _Shapes:
+    moved = (kernel.operand_bytes * (m + n) * k + kernel.result_bytes * m * n) * batch
+    tile_s = step("tile", kernel.step_s * k + kernel.start_s, meaning="one tile on one SM")
+    split_s = step("adding", _split_s(kernel, m, n, batch), meaning="adding up the parts of k")
+    filled = _tiles(kernel, m, n, batch) / kernel.units
+    filled = step("filled", filled, "", "tiles over SMs")
+    waves = step("waves", _waves(kernel, filled), "", "as counted")
+    memory_s = step("memory", moved / kernel.memory_bytes_per_s, meaning="operands and result")
+    time_s = _either(waves * tile_s, memory_s) + split_s
+    return _Shapes(time_s, waves, tile_s, moved, memory_s, split_s)
+
+
+def shape_s(kernel: Kernel, m: Any, n: Any, k: Any, batch: Any) -> Any:
+    """Return the seconds by one tile shape and split, before the launch."""
+    return step("shape", _by_shape(kernel, m, n, k, batch).time_s, meaning="the likeliest shape")
 
 
 def _tiles(kernel: Kernel, m: Any, n: Any, batch: Any) -> Floats:
@@ -358,11 +389,3 @@ def _operand_bytes(dtype: str) -> float:
 
 def _result_bytes(dtype: str) -> float:
     return max(BITS[dtype], _RESULT_BITS) / 8
-
-
-def _peak(device: Device, dtype: str) -> Any:
-    names = (dtype, *_KIN.get(dtype, ()))
-    known = next((name for name in names if name in device.peak_flop_per_s), None)
-    if known is None:
-        raise UnknownNameError(f"number format of {device.name}", dtype, device.peak_flop_per_s)
-    return device.peak(known)

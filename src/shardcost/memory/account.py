@@ -38,6 +38,7 @@ from shardcost.memory.policy import MemoryPolicy, policy_of
 from shardcost.memory.saved import Setting, saved_by_layer, setting_of
 from shardcost.memory.stages import Stage, in_flight, last_stage, stage_by_cost, stage_evenly
 from shardcost.model import AnyAttention, Attention, LatentAttention, LinearAttention, Model
+from shardcost.traced import Naming, step, unnamed
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 _FP32: Final = 4
@@ -45,6 +46,7 @@ _MOMENTS: Final = {"adam": 2, "sgd": 1}
 """Running means of an optimizer, each in fp32: Adam's two, the momentum of SGD."""
 _STATE_BYTES: Final = 4
 """States are sums over the whole past, and kept in fp32."""
+_SAVED: Final = "Korthikanti et al. 2022, arXiv:2205.05198, operator by operator"
 _GATHERED_LAYERS: Final = 2
 """Layers whose weights ZeRO-3 holds whole: the one computed and the one fetched ahead."""
 
@@ -57,6 +59,8 @@ class _Rank(NamedTuple):
     policy: MemoryPolicy
     layer: Parameters
     """Weights of an average layer."""
+    term: Naming
+    """Names terms, for receipts."""
 
 
 def memory_of(
@@ -67,6 +71,7 @@ def memory_of(
     device: Device | None = None,
     software: Mapping[str, Any] | MemoryPolicy | None = None,
     stage: int | None = None,
+    term: Naming = unnamed,
 ) -> Memory:
     """Return what one rank holds, by kind and by place in the pipeline.
 
@@ -77,6 +82,7 @@ def memory_of(
         device: Where it shall fit; what `Memory.fits` and `Memory.reason` ask about by default.
         software: What the framework keeps, see `MemoryPolicy`.
         stage: The one stage to account for; the first, the second and the last if None.
+        term: Names terms, for receipts: then all bytes are traced.
 
     >>> memory = memory_of(
     ...     Model.named("llama3-8b"), Layout(tp=2), Train(global_batch=8, sequence_length=4096)
@@ -85,7 +91,7 @@ def memory_of(
     12.0
     """
     policy = policy_of(software)
-    rank = _Rank(model, layout, policy, stack_parameters(model, layout))
+    rank = _Rank(model, layout, policy, stack_parameters(model, layout), term)
     split = stage_evenly if policy.balance == "layers" else stage_by_cost
     held = {
         name: _held(rank, workload, split(model, layout, index))
@@ -120,20 +126,27 @@ def _weights(rank: _Rank, stage: Stage) -> Parameters:
     dense = rank.layer.dense * stage.layers
     dense = dense + choose(stage.has_embedding, embedding_parameters(rank.model, rank.layout), 0)
     dense = dense + choose(stage.has_head, head_parameters(rank.model, rank.layout), 0)
-    return Parameters(dense, rank.layer.experts * stage.layers)
+    return Parameters(
+        rank.term("dense", dense, "weights", "on the stage, after tp"),
+        rank.term("experts", rank.layer.experts * stage.layers, "weights", "after ep and tp"),
+    )
 
 
 def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
-    layout, policy, weights = rank.layout, rank.policy, _weights(rank, stage)
+    layout, policy, term, weights = rank.layout, rank.policy, rank.term, _weights(rank, stage)
     # Adapters are too small to count; the weights that they adapt have no gradients.
     trained = Parameters(0, 0) if work.adapters else weights
     weight_bytes = activation_bytes(work.dtype)
-    gradient_bytes = BITS[work.gradient_dtype] / 8
+    gradient_bytes = term("gradient", BITS[work.gradient_dtype] / 8, "B", work.gradient_dtype)
     master_bytes = _FP32 if weight_bytes < _FP32 else 0
     state_bytes = master_bytes + _FP32 * _MOMENTS[work.optimizer]
-    shard = _sharded(layout, trained)
+    kept = f"{work.optimizer}'s means in fp32, and the master copy of narrower weights"
+    state_bytes = term("state", state_bytes, "B", kept)
+    weight_bytes = term("weight", weight_bytes, "B", f"in a run in {work.dtype}")
+    shard = _sharded(rank, trained)
     setting = setting_of(rank.model, layout, work.dtype, work.sequence_length, policy)
     tokens = layout.micro_batch * work.sequence_length / layout.cp
+    tokens = term("tokens", tokens, "", "of a micro-batch on a rank")
 
     activations, inside = _activations(rank, work, stage, setting, tokens)
     loss = choose(stage.has_head, _logits(rank, work.dtype, tokens), 0)
@@ -146,7 +159,7 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     activations = choose(at_update, 0, activations)
     in_pass = passing + choose(at_loss, 0, inside)
     whole = layout.zero < 3
-    held_weights = (weights.total if whole else _sharded(layout, weights)) * weight_bytes
+    held_weights = (weights.total if whole else _sharded(rank, weights)) * weight_bytes
     gradients = (shard if layout.zero >= 2 else trained.total) * gradient_bytes
     optimizer = (shard if layout.zero >= 1 else trained.total) * state_bytes
     fragments = activations + logits + choose(at_update, 0, in_pass)
@@ -158,19 +171,32 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
         logits=logits,
         kv_cache=0,
         buffers=lasting + choose(at_update, update, in_pass),
-        framework=policy.reserve_bytes + policy.reserve_share * fragments,
+        framework=_reserve(rank) + _fragments(rank) * fragments,
         between_steps=held_weights + gradients + optimizer + lasting + update,
         at_loss=at_loss,
         at_update=at_update,
     )
 
 
-def _sharded(layout: Layout, weights: Parameters) -> Any:
+def _reserve(rank: _Rank) -> Any:
+    return rank.term(
+        "reserve", rank.policy.reserve_bytes, "bytes", "context, communicators, CUDA graphs"
+    )
+
+
+def _fragments(rank: _Rank) -> Any:
+    return rank.term("fragments", rank.policy.reserve_share, "share", "of what comes and goes")
+
+
+def _sharded(rank: _Rank, weights: Parameters) -> Any:
     """Return the weights of a rank that are left to it when ZeRO divides them."""
+    layout = rank.layout
     copies, of_experts = layout.dp * layout.cp, expert_copies(layout)
     if layout.shard_degree is not None:
         copies = smallest(copies, layout.shard_degree)
         of_experts = smallest(of_experts, layout.shard_degree)
+    copies = rank.term("ranks", copies, "", "that share the weights (ZeRO)")
+    of_experts = rank.term("expert_ranks", of_experts, "", "that share the experts (ZeRO)")
     return weights.dense / copies + weights.experts / of_experts
 
 
@@ -191,8 +217,17 @@ def _activations(
     if rank.policy.dropout:
         edges = edges + choose(stage.has_embedding, between / setting.element_bytes, 0)
     micro_batches = ceil_div(work.global_batch, layout.dp * layout.micro_batch)
+    term = rank.term
     passes = in_flight(layout, stage.index, micro_batches)
-    per_token = kept * stage.layers / model.num_layers + edges
+    passes = term("in_flight", passes, "", f"micro-batches, {layout.schedule} schedule")
+    kept = term(
+        "kept", kept, "B", f"per token, by all layers, recompute {layout.recompute}", _SAVED
+    )
+    layers = term("layers", stage.layers, "", "of the stage")
+    every = term("all_layers", model.num_layers, "", "of the model")
+    edges = term("edges", edges, "B", "per token, of embedding and head")
+    inside = term("inside", inside, "B", "per token, alive inside one layer's backward pass")
+    per_token = kept * layers / every + edges
     return passes * per_token * tokens, inside * tokens
 
 
@@ -201,15 +236,22 @@ def _logits(rank: _Rank, dtype: str, tokens: Any) -> Any:
     each = rank.policy.logit_bytes
     if each is None:
         each = _FP32 + 2 * activation_bytes(dtype)
-    return tokens * rank.model.vocab_size / rank.layout.tp * each
+    return _by_vocabulary(rank, tokens, each)
+
+
+def _by_vocabulary(rank: _Rank, tokens: Any, each: Any) -> Any:
+    vocabulary = rank.term("vocabulary", rank.model.vocab_size)
+    each = rank.term("logit", each, "B", "a logit, its softmax in fp32, its gradient if trained")
+    return tokens * vocabulary / rank.term("tp", rank.layout.tp) * each
 
 
 def _lasting_buffers(rank: _Rank, weights: Parameters, weight_bytes: float, tokens: Any) -> Any:
     """Return the buffers that are there all the time."""
     layout, policy = rank.layout, rank.policy
-    total: Any = policy.workspace_bytes
+    total: Any = rank.term("workspace", policy.workspace_bytes, "bytes", "of the GEMM libraries")
     if layout.sequence_parallel:
         size = weight_bytes * tokens * rank.model.hidden_size * policy.gather_buffers
+        size = step("gathered", size, "bytes", "hidden states of a micro-batch")
         total = total + choose(layout.tp > 1, size, 0)
     if policy.gradient_buckets:
         total = total + choose(layout.dp * layout.cp > 1, weights.total * weight_bytes, 0)
@@ -228,11 +270,13 @@ def _passing_buffers(
     rank: _Rank, work: Train, weight_bytes: float, tokens: Any, setting: Setting
 ) -> Any:
     """Return what communication holds for a while: neighbours' tensors, a layer gathered whole."""
-    layout, layer = rank.layout, rank.layer.total
+    layout = rank.layout
+    layer = rank.term("layer_weights", rank.layer.total, "weights", "of an average layer")
     sent = tokens * setting.hidden * setting.element_bytes * setting.spread
+    sent = step("sent", sent, "bytes", "hidden states between stages")
     total = choose(layout.pp > 1, 2 * sent, 0)
     if layout.zero >= 2 and not work.adapters:
-        total = total + layer * BITS[work.gradient_dtype] / 8
+        total = total + layer * rank.term("gradient_bits", BITS[work.gradient_dtype]) / 8
     if layout.zero >= 3:
         total = total + _GATHERED_LAYERS * layer * weight_bytes
     if layout.scheme == "weight_gathered":
@@ -241,9 +285,9 @@ def _passing_buffers(
 
 
 def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
-    model, layout, policy = rank.model, rank.layout, rank.policy
-    weights = _weights(rank, stage).total * BITS[work.dtype] / 8
-    sequences = ceil_div(work.batch, layout.dp)
+    model, layout, policy, term = rank.model, rank.layout, rank.policy, rank.term
+    weights = _weights(rank, stage).total * term("weight_bits", BITS[work.dtype]) / 8
+    sequences = term("sequences", ceil_div(work.batch, layout.dp), "", "of a rank")
     answered: Any
     if isinstance(work, Prefill):
         new, seen, answered = work.prompt_tokens, work.cached_tokens + work.prompt_tokens, 1
@@ -252,21 +296,25 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
         answered = new
     cache = cache_bytes_per_layer(model, layout, seen, BITS[work.cache_dtype] / 8)
     setting = setting_of(model, layout, work.dtype, seen, policy)
-    tokens = sequences * ceil_div(new, layout.cp)
-    hidden = model.hidden_size * setting.element_bytes
+    cache = term("cache", cache, "bytes", f"of one sequence and layer, in {work.cache_dtype}")
+    tokens = sequences * term("new_tokens", ceil_div(new, layout.cp), "", "of a sequence")
+    hidden = term("residual", model.hidden_size * setting.element_bytes, "B", "per token")
     # The residual and the norm's output stand beside the widest part of the layer that runs.
     widest = largest(*(saved_by_layer(setting, block).widest for block in model.blocks))
+    widest = term("widest", widest, "B", "per token, the widest part of a layer")
     inside = tokens * (widest + hidden)
     each = _FP32 + setting.element_bytes
     # The peak is inside the widest layer, or at the head where the logits are larger.
-    scores = choose(stage.has_head, sequences * answered * model.vocab_size / layout.tp * each, 0)
+    met = sequences * term("answered", answered, "", "tokens of a sequence that meet the head")
+    scores = choose(stage.has_head, _by_vocabulary(rank, met, each), 0)
     at_head = scores > inside
     activations = choose(at_head, tokens * 2 * hidden, inside)
     logits = choose(at_head, scores, 0)
-    buffers = policy.workspace_bytes + choose(layout.pp > 1, 2 * tokens * hidden, 0)
-    held_cache = cache * sequences * stage.layers
-    reserve = policy.reserve_bytes + policy.reserve_share * (activations + logits)
-    lasting = weights + held_cache + policy.workspace_bytes
+    workspace = term("workspace", policy.workspace_bytes, "bytes", "of the GEMM libraries")
+    buffers = workspace + choose(layout.pp > 1, 2 * tokens * hidden, 0)
+    held_cache = cache * sequences * term("layers", stage.layers, "", "of the stage")
+    reserve = _reserve(rank) + _fragments(rank) * (activations + logits)
+    lasting = weights + held_cache + workspace
     return Footprint(
         weights=weights,
         gradients=0,

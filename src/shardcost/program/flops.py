@@ -17,29 +17,38 @@ from typing import Any
 
 from shardcost.arrays import smallest
 from shardcost.model import Attention, Block, LatentAttention, Model
+from shardcost.traced import Naming, unnamed
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 
-def model_flops(model: Model, workload: Workload, *, causal: bool) -> Any:
+def model_flops(model: Model, workload: Workload, *, causal: bool, term: Naming = unnamed) -> Any:
     """Return the FLOPs of one step over all devices, nothing computed twice.
 
     Args:
         model: The model.
         workload: A training step counts forward and backward, others forward only.
         causal: Count the pairs of tokens that the mask leaves, not all.
+        term: Names terms, for a receipt.
     """
     weights = sum(
         block.count * block.matrix_parameters(model.hidden_size) for block in model.blocks
     )
-    head = model.hidden_size * model.vocab_size
-    matrices = 2.0 * (workload.tokens * weights + tokens_with_logits(workload) * head)
+    weights = term("weights", weights, "weights", "of the layers, that a token meets")
+    head = term("head", model.hidden_size * model.vocab_size, "weights")
+    tokens = term("tokens", workload.tokens, "", "computed in a step")
+    answered = term("answered", tokens_with_logits(workload), "", "tokens that meet the head")
+    matrices = 2.0 * (tokens * weights + answered * head)
     context = _mean_context(workload, causal=causal)
     pairs = sum(block.count * _attention(block, context) for block in model.blocks)
-    passes, attention_passes = flop_passes(workload)
-    return passes * matrices + attention_passes * workload.tokens * pairs
+    seen = "that the causal mask leaves" if causal else "all of them"
+    pairs = term("attention", pairs, "FLOP", f"per token; pairs of tokens: {seen}")
+    passes, attention_passes = _passes(workload)
+    passes = term("passes", passes, "", "over the matrices: forward, and backward if trained")
+    attention_passes = term("attention_passes", attention_passes, "", "over attention, likewise")
+    return passes * matrices + attention_passes * tokens * pairs
 
 
-def flop_passes(workload: Workload) -> tuple[float, float]:
+def _passes(workload: Workload) -> tuple[float, float]:
     """Return how often a step needs the FLOPs of the forward pass: of matrices, of attention."""
     if not isinstance(workload, Train):
         return 1.0, 1.0

@@ -7,16 +7,15 @@ formulas, symbols and sources are those of its report.
 from __future__ import annotations
 
 import re
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from shardcost.collectives.bounds import bus_factor
-from shardcost.collectives.interval import interval_of
 from shardcost.collectives.library_time import CollectiveTime
-from shardcost.collectives.receipts import SIZE
+from shardcost.collectives.receipts import SIZE, bound_receipt, collective_receipt
 from shardcost.errors import BadTypeError, UnknownNameError
-from shardcost.estimate.why.operation import path_formula
-from shardcost.estimate.why.reason import Error, Part, Why, reason, spread
-from shardcost.receipt import Term, in_unit
+from shardcost.estimate.why.answer import Error, Why, answer, collective_error, part
+from shardcost.receipt import Receipt, Term
 from shardcost.report.collective import (
     ALGORITHMS,
     PROTOCOLS,
@@ -27,6 +26,7 @@ from shardcost.report.collective import (
 )
 from shardcost.report.collective import why as rule_of_choice
 from shardcost.report.text import heading, paragraph, table
+from shardcost.traced import named, receipt
 
 FIGURES: Final = ("time_s", "busbw", "algbw", "bound_s", "link_share")
 """What of a collective can be asked why, besides the parts of its path."""
@@ -39,7 +39,7 @@ _BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:[kMGTPE]?(?:FLOP|B|J)|[KMG
 def as_data(answer: Why) -> dict[str, Any]:
     """Return why a figure is as it is as plain data."""
     return {
-        "figure": answer.figure,
+        "figure": answer.name,
         "title": answer.title,
         "value": answer.value,
         "unit": answer.unit,
@@ -48,34 +48,22 @@ def as_data(answer: Why) -> dict[str, Any]:
         "numbers": answer.numbers,
         "terms": [
             {
-                "symbol": each.symbol,
-                "value": each.value,
-                "unit": each.unit,
-                "text": each.text,
-                "meaning": each.meaning,
-                "source": each.source,
+                "symbol": term.symbol,
+                "value": term.value,
+                "unit": term.unit,
+                "text": term.text,
+                "meaning": term.meaning,
+                "source": term.source,
             }
-            for each in answer.terms
+            for term in answer.terms
         ],
         "sources": list(answer.sources),
-        "error": None if answer.error is None else _error_as_data(answer.error),
+        "error": None if answer.error is None else asdict(answer.error),
         "parts": [
-            {"figure": each.figure, "name": each.name, "value": each.value, "text": each.text}
-            for each in answer.parts
+            {"figure": part.name, "name": part.title, "value": part.value, "text": part.text}
+            for part in answer.parts
         ],
         "words": answer.words,
-    }
-
-
-def _error_as_data(error: Error) -> dict[str, Any]:
-    return {
-        "words": error.words,
-        "like": error.like,
-        "rows": error.rows,
-        "confidence_pct": error.confidence_pct,
-        "low": error.low,
-        "high": error.high,
-        "median_pct": error.median_pct,
     }
 
 
@@ -90,7 +78,7 @@ def as_text(answer: Why) -> str:
     sections = [heading(_paragraph(f"{answer.title}: {answer.text}")), _equation(answer)]
     if answer.terms:
         rows = [
-            (each.symbol, each.text, _cited(each, places.get(each.source))) for each in answer.terms
+            (term.symbol, term.text, _cited(term, places.get(term.source))) for term in answer.terms
         ]
         sections.append(table(("symbol", "value", "meaning"), rows, right="1"))
     if answer.words:
@@ -98,7 +86,7 @@ def as_text(answer: Why) -> str:
     if answer.error:
         sections.append(_paragraph(_error_in_words(answer.error)))
     if answer.parts:
-        parts = ", ".join(f"{each.figure} ({each.text})" for each in answer.parts)
+        parts = ", ".join(f"{part.name} ({part.text})" for part in answer.parts)
         sections.append(_paragraph(f"Made of: {parts}."))
     if places:
         said = (_paragraph(f"[{number}] {source}", "    ") for source, number in places.items())
@@ -109,7 +97,7 @@ def as_text(answer: Why) -> str:
 def _equation(answer: Why) -> str:
     """Return the formula in symbols, with numbers, and its result; each once."""
     steps = dict.fromkeys((answer.formula, answer.numbers, answer.text))
-    return "\n".join(_paragraph(f"= {each}") for each in steps)
+    return "\n".join(_paragraph(f"= {text}") for text in steps)
 
 
 def _cited(term: Term, place: int | None) -> str:
@@ -140,7 +128,7 @@ def why_collective(result: CollectiveTime, figure: str) -> Why:
     >>> from shardcost.collectives.library_time import collective_time
     >>> result = collective_time("all_reduce", 64 * 2**20, "h100_sxm", 8)
     >>> why_collective(result, "collective.busbw").formula
-    'factor x size / time'
+    'size / time x (2 x (ranks - 1) / ranks)'
 
     Args:
         result: A collective of one size.
@@ -171,134 +159,91 @@ def _subject(result: CollectiveTime) -> str:
 
 def _time(result: CollectiveTime) -> Why:
     """Return the time: the parts of the path that runs, or near a switch a mean over paths."""
-    figure, seconds = "collective.time_s", float(result.time_s)
-    name = f"Time of {_subject(result)}"
-    made_of = [Part(_PART + part.name, part.name, part.value, "s") for part in parts(result)]
-    others: dict[str, Any] = {
-        "error": _error(result, "s"),
-        "sources": [str(each.source()) for each in result.calibrations],
-        "words": rule_of_choice(result),
-    }
-    if result.group.ranks == 1:
-        return reason(figure, name, seconds, "s", "0", [], words="one GPU sends nothing")
-    meanings = {part.name: part.formula for part in parts(result)}
-    expression, terms = path_formula(result, meanings)
-    return reason(figure, name, seconds, "s", expression, terms, parts=made_of, **others)
+    made_of = (part(_PART + each.name, each.name, each.value) for each in parts(result))
+    return answer(
+        collective_receipt(result, "collective.time_s", f"Time of {_subject(result)}"),
+        value=result.time_s,
+        parts=made_of if result.group.ranks > 1 else (),
+        error=collective_error(result, result.time_s),
+        stated=[str(used.source()) for used in result.calibrations],
+        words=rule_of_choice(result) if result.group.ranks > 1 else "one GPU sends nothing",
+    )
 
 
 def _part(result: CollectiveTime, figure: str) -> Why:
     """Return one part of the path that runs, with the symbols in its formula."""
     path = (result.algorithm, result.protocol)
-    part = next(each for each in parts(result) if _PART + each.name == figure)
-    return reason(
-        figure,
-        f"{part.name.capitalize()} of {' '.join(path)}, {_subject(result)}",
-        part.value,
-        "s",
-        part.expression,
-        part.terms,
-        words=f"{ALGORITHMS[path[0]]}; {PROTOCOLS[path[1]]}",
+    whole = next(each for each in parts(result) if _PART + each.name == figure)
+    name = f"{whole.name.capitalize()} of {' '.join(path)}, {_subject(result)}"
+    words = f"{ALGORITHMS[path[0]]}; {PROTOCOLS[path[1]]}"
+    return answer(replace(whole, name=figure, title=name), words=words)
+
+
+def _over_time(
+    result: CollectiveTime, figure: str, name: str, unit: str, traced: Any, **others: Any
+) -> Why:
+    """Return a rate, or what follows from one."""
+    value = float(getattr(result, _PROPERTIES.get(figure, figure)))
+    return answer(
+        receipt(traced, _ROOM + figure, f"{name}, {_subject(result)}", unit),
+        value=value,
+        error=collective_error(result, value, unit, inverse=True),
+        **others,
     )
 
 
-def _size(result: CollectiveTime) -> Term:
-    return Term("size", float(result.size_bytes), "bytes", SIZE)
+_PROPERTIES: Final = {"algbw": "algbw_bytes_per_s", "busbw": "busbw_bytes_per_s"}
 
 
-def _seconds(result: CollectiveTime) -> Term:
-    return Term("time", float(result.time_s), "s", "of a call")
-
-
-def _factor(result: CollectiveTime) -> Term:
-    factor = float(bus_factor(result.collective, result.group.ranks))
-    meaning = "what each link of a ring carries, over the buffer"
-    return Term("factor", factor, "", meaning, "nccl-tests, doc/PERFORMANCE.md")
-
-
-def _link(result: CollectiveTime) -> Term:
+def _terms(result: CollectiveTime) -> tuple[Any, Any, Any, Receipt]:
+    """Return size over time, busbw over it, the link's rate, and the time as a part."""
+    moving = named("time", result.time_s, "s", "of a call")
+    size = named("size", result.size_bytes, "bytes", SIZE)
+    rate = size / moving if moving else 0.0
+    ranks = named("ranks", result.group.ranks, "", "GPUs")
     slowest = link(result)
-    meaning = f"{slowest.name}, one way, nominal"
-    return Term("link", float(slowest.bytes_per_s), "bytes/s", meaning, str(slowest.source))
-
-
-def _time_part(result: CollectiveTime) -> Part:
-    return Part("collective.time_s", "time", float(result.time_s), "s")
+    nominal = named(
+        "link", slowest.bytes_per_s, "bytes/s", f"{slowest.name}, nominal", str(slowest.source)
+    )
+    seconds = part("collective.time_s", "time", result.time_s)
+    return rate, bus_factor(result.collective, ranks), nominal, seconds
 
 
 def _rate(result: CollectiveTime) -> Why:
-    value = float(result.algbw_bytes_per_s)
-    return reason(
-        "collective.algbw",
-        f"Algorithm bandwidth of {_subject(result)}",
-        value,
-        "bytes/s",
-        "size / time" if value else "0",
-        [_size(result), _seconds(result)],
-        parts=[_time_part(result)],
-        error=_error(result, "bytes/s", value),
-    )
+    rate, _, _, seconds = _terms(result)
+    return _over_time(result, "algbw", "Algorithm bandwidth", "bytes/s", rate, parts=[seconds])
 
 
 def _bus_rate(result: CollectiveTime) -> Why:
-    value = float(result.busbw_bytes_per_s)
-    return reason(
-        "collective.busbw",
-        f"Bus bandwidth of {_subject(result)}",
-        value,
+    rate, factor, _, seconds = _terms(result)
+    return _over_time(
+        result,
+        "busbw",
+        "Bus bandwidth",
         "bytes/s",
-        "factor * size / time" if value else "0",
-        [_factor(result), _size(result), _seconds(result)],
-        parts=[_time_part(result)],
-        error=_error(result, "bytes/s", value),
+        rate * factor,
+        parts=[seconds],
+        stated=["nccl-tests, doc/PERFORMANCE.md"],
         words="busbw counts as if a ring ran; it may exceed the link where a switch adds up",
     )
 
 
 def _link_share(result: CollectiveTime) -> Why:
-    value, bus = float(result.link_share), float(result.busbw_bytes_per_s)
-    return reason(
-        "collective.link_share",
-        f"Share of the slowest link's rate, {_subject(result)}",
-        value,
-        "share",
-        "busbw / link",
-        [Term("busbw", bus, "bytes/s", "factor x size / time"), _link(result)],
-        parts=[Part("collective.busbw", "busbw", bus, "bytes/s")],
-        error=_error(result, "share", value),
+    _, _, nominal, _ = _terms(result)
+    bus = float(result.busbw_bytes_per_s)
+    share = named("busbw", bus, "bytes/s") / nominal
+    parts = [part("collective.busbw", "busbw", bus, "bytes/s")]
+    return _over_time(
+        result, "link_share", "Share of the slowest link's rate", "share", share, parts=parts
     )
 
 
 def _bound(result: CollectiveTime) -> Why:
-    value, slowest = float(result.bound_s), _link(result)
-    crossing = Term(
-        "crossing",
-        value * slowest.value / float(result.size_bytes),
-        "",
-        "times the buffer passes the busiest link, at the least",
-        "Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms",
-    )
-    return reason(
-        "collective.bound_s",
-        f"What {result.algorithm} cannot beat, {_subject(result)}",
-        value,
-        "s",
-        "crossing * size / link",
-        [crossing, _size(result), slowest],
+    return answer(
+        bound_receipt(
+            result, "collective.bound_s", f"What {result.algorithm} cannot beat, {_subject(result)}"
+        ),
+        value=result.bound_s,
+        stated=["Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms"],
         words="bytes on the busiest link over its nominal rate; nothing fitted, so without error",
     )
-
-
-def _error(result: CollectiveTime, unit: str, value: float | None = None) -> Error | None:
-    """Return the error of rows like a collective, for its time or for what is inverse to it."""
-    seconds = float(result.time_s)
-    if not seconds:
-        return None
-    found = interval_of(result)
-    low, high = float(found.low_s), float(found.high_s)
-    factors = low / seconds, high / seconds
-    if value is not None:
-        low, high = (value / each for each in factors[::-1])
-    ends = f"{in_unit(low, unit)} to {in_unit(high, unit)}"
-    words = f"of {found.like}, nine of ten times were within {spread(*factors)}: {ends}"
-    median = result.calibrations[0].fit.median_pct if result.calibrations else None
-    return Error(words, found.like, found.rows, low, high, median)

@@ -1,262 +1,211 @@
-"""Why one operation takes as long as it does: shape, limit, and constants."""
+"""Why one operation takes as long, and one kind of memory as many bytes, as it does.
+
+The functions that price kernels and collectives and that count memory run on traced numbers here
+and write their own receipts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, Final
 
-from shardcost.catalog.errors import Residuals
-from shardcost.collectives.interval import interval_of
-from shardcost.collectives.library_time import CollectiveTime
-from shardcost.estimate.calls import Call
+from shardcost.collectives.receipts import collective_receipt, multimem_receipt
+from shardcost.estimate.interval import residuals_of_memory
+from shardcost.estimate.ledger import STEP, Entry
 from shardcost.estimate.price import Prices
-from shardcost.estimate.result import Estimate
-from shardcost.estimate.why.error import kernel_error, of_rows
-from shardcost.estimate.why.operation_words import (
-    attention_in_words,
-    cache_bytes,
-    collective_in_words,
-    elementwise_in_words,
-    gemm_in_words,
-    gemm_taken_apart,
-    phase_of,
-    section_for,
-    some,
+from shardcost.estimate.result import Estimate, footprint
+from shardcost.estimate.roofline import moved_bytes
+from shardcost.estimate.why.answer import (
+    Error,
+    Why,
+    answer,
+    collective_error,
+    error_of,
+    kernel_error,
+    part,
+    section_of,
+    total,
 )
-from shardcost.estimate.why.reason import Error, Why, reason, stated_by
-from shardcost.machine.constants import Calibration
-from shardcost.machine.kernels import Section
+from shardcost.kernels.gemm import Parts
+from shardcost.kernels.receipts import traced_gemm, traced_kernels
+from shardcost.memory.footprint import KINDS, Footprint
 from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm
-from shardcost.receipt import SENT, Term, identifiers, in_unit
-from shardcost.units import format_percent, format_time
-
-_NEGLIGIBLE: Final = 1e-3
-"""Paths that weigh less are not told apart."""
-_ROUNDING: Final = 1e-10
-
-
-def operation(found: Estimate, prices: Prices, call: Call) -> Why:
-    """Return why one call of an operation takes as long as it does."""
-    op = call.op
-    if isinstance(op, Gemm):
-        return _product(found, prices, call, op)
-    if isinstance(op, AttentionCore):
-        return _attention(found, prices, call, op)
-    if isinstance(op, Elementwise):
-        return _pass(found, prices, call, op)
-    return _collective(found, prices, call, op)
-
-
-def _product(found: Estimate, prices: Prices, call: Call, op: Gemm) -> Why:
-    parts = gemm_taken_apart(prices, op)
-    section, device = parts.section, prices.machine.cluster.device
-    source = _source(section)
-    tiles_s = call.alone_s - parts.fixed_s - parts.input_s
-    likeliest = (
-        f"{parts.tile[0]} x {parts.tile[1]} tiles ({format_percent(parts.chosen)} likely),"
-        f" {some(parts.waves, 'wave')} over {device.sms} units: arithmetic and loads"
-        f" {format_time(parts.compute_s)}, memory {format_time(parts.memory_s)}, limited by"
-        f" {parts.limit}"
-    )
-    terms = [
-        Term("tiles", tiles_s, "s", f"mean over the shapes that may run; {likeliest}", source),
-        Term("launch", parts.fixed_s, "s", "of the kernel, in a graph", source),
-    ]
-    expression = "tiles + launch"
-    if parts.input_s:
-        terms.append(Term("conversion", parts.input_s, "s", "of the input's format", source))
-        expression += " + conversion"
-    peak = float(device.peak(op.dtype))
-    terms += [
-        *(Term(name, float(getattr(op, name)), "", words) for name, words in _SIZES.items()),
-        Term("FLOP", float(op.flops), "FLOP", "2 x m x n x k x batch"),
-        Term("peak", peak, "FLOP/s", "dense", _peak_source(found, op.dtype)),
-    ]
-    error = kernel_error("gemm", section, device, call.seconds)
-    words = gemm_in_words(found, prices, op, call.alone_s)
-    return _one(call, expression, terms, error, words, found)
-
+from shardcost.receipt import SENT, Receipt, flop, in_unit
+from shardcost.traced import named, receipt, step
+from shardcost.units import format_bytes, format_flops, format_percent, format_rate, format_time
 
 _SIZES: Final = {
-    "m": "rows: tokens",
-    "n": "columns of the weights",
-    "k": "what is summed over",
-    "batch": "products in one launch",
+    "batch": "sequences",
+    "query_tokens": "queries",
+    "context_tokens": "context",
+    "heads": "heads",
+    "kv_heads": "KV_heads",
+    "head_dim": "head_size",
 }
+"""Sizes of attention, and what they are called in its receipt."""
 
 
-def _attention(found: Estimate, prices: Prices, call: Call, op: AttentionCore) -> Why:
-    device = prices.machine.cluster.device
-    section = section_for(prices, "attention", phase_of(op))
-    source = _source(section)
+def operation(estimate: Estimate, name: str, entry: Entry) -> Why:
+    """Return why one call of an operation takes as long as it does."""
+    prices, op, figure = estimate.ledger.prices, entry.op, f"op.{name}"
+    often = f"{in_unit(entry.times, '')} a step" if entry.times else "on another stage"
+    title = f"One call of {name} ({entry.phase}), {often}"
+    if isinstance(op, Collective):
+        return _collective(prices, op, entry, figure, title)
+    seconds, words = _kernel(prices, op, entry.seconds)
+    software = estimate.program.setting.software
+    if entry.phase != STEP and software.slowdown != 1:
+        meaning = f"of kernels in a run of {software.title}"
+        slower = named("slowdown", software.slowdown, "", meaning, software.fit_text)
+        seconds = step("kernel", seconds, meaning="by itself") * slower
+    whole = receipt(seconds, figure, title, "s", constants=(section_of(prices, op)[1],))
+    error = kernel_error(prices, op, entry.seconds)
+    return answer(whole, value=entry.seconds, error=error, words=words)
+
+
+def _kernel(
+    prices: Prices, op: Gemm | AttentionCore | Elementwise, seconds: float
+) -> tuple[Any, str]:
+    """Return the seconds of a kernel by itself as a traced number, and its shape in words."""
+    machine = prices.machine
+    if isinstance(op, Gemm):
+        traced, parts = traced_gemm(machine.kernels, op.dtype, op.m, op.n, op.k, op.batch)
+        return traced, _gemm_words(op, parts, seconds, machine.cluster.device)
+    kernels = traced_kernels(machine.kernels, machine.cluster.sources)
+    on_named: Any = SimpleNamespace(kernels=kernels, memo={}, cluster=machine.cluster)
+    sizes: dict[str, Any]
+    if isinstance(op, Elementwise):
+        sizes = {
+            "bytes_moved": named("bytes", op.bytes_moved, SENT, "read and written"),
+            "kernels": named("kernels", op.kernels, "", "one after the other"),
+        }
+        words = f"{format_rate(op.bytes_moved / seconds)} of memory traffic"
+    else:
+        sizes = {size: named(symbol, getattr(op, size)) for size, symbol in _SIZES.items()}
+        if op.value_dim != op.head_dim:
+            sizes["value_dim"] = named("value_size", op.value_dim)
+        words = _attention_words(op, seconds, machine.cluster.device)
+    return Prices(on_named, prices.placed).alone(op._replace(**sizes)), words
+
+
+def _gemm_words(op: Gemm, parts: Parts, seconds: float, device: Any) -> str:
+    count = f"{op.batch:,.0f} x " if op.batch > 1 else ""
+    rate, waves = op.flops / op.count / seconds, parts.waves
+    splits = f", k in {parts.splits} parts" if parts.splits > 1 else ""
+    return (
+        f"m x n x k = {count}{op.m:,.0f} x {op.n:,.0f} x {op.k:,.0f} in {op.dtype}:"
+        f" {flop(op.flops / op.count)} at {format_flops(rate)},"
+        f" {format_percent(rate / device.peak(op.dtype))} of the peak; likeliest"
+        f" {parts.tile[0]} x {parts.tile[1]} tiles{splits}, {waves:,.3g}"
+        f" wave{'' if waves == 1 else 's'} over {device.sms} SMs, limited by {parts.limit}"
+        f" (compute {format_time(parts.compute_s)}, memory {format_time(parts.memory_s)})"
+    )
+
+
+def _attention_words(op: AttentionCore, seconds: float, device: Any) -> str:
+    shape = (
+        f"batch {op.batch:,.4g}, queries {op.query_tokens:,.0f}, context"
+        f" {op.context_tokens:,.0f}, heads {op.heads:g}, KV heads {op.kv_heads:g}, head size"
+        f" {op.head_dim:g}"
+    )
     if op.decode:
-        moved, rate = cache_bytes(op), float(device.memory_bytes_per_s)
-        share = moved / (call.alone_s * rate)
-        terms = [
-            Term("cache", moved, SENT, "keys and values of all sequences, read once"),
-            Term("share", share, "share", "of the memory's rate that the kernel reaches", source),
-            Term(
-                "memory_rate",
-                rate,
-                "bytes/s",
-                "nominal",
-                stated_by(found.cluster, "device.memory_bytes_per_s"),
-            ),
-        ]
-        expression = "cache / (share * memory_rate)"
-    else:
-        flops, peak = float(op.flops), float(device.peak(op.dtype))
-        share = flops / (call.alone_s * peak)
-        mask = "pairs that the causal mask leaves" if op.causal else "all pairs"
-        terms = [
-            Term("FLOP", flops, "FLOP", mask),
-            Term("share", share, "share", "of the peak that the kernel reaches", source),
-            Term("peak", peak, "FLOP/s", "dense", _peak_source(found, op.dtype)),
-        ]
-        expression = "FLOP / (share * peak)"
-    shape = {
-        "sequences": op.batch,
-        "queries": op.query_tokens,
-        "context": op.context_tokens,
-        "heads": op.heads,
-        "KV_heads": op.kv_heads,
-        "head_size": op.head_dim,
-    }
-    terms += [Term(name, float(value), "", "") for name, value in shape.items()]
-    error = kernel_error("attention", section, device, call.seconds, phase=phase_of(op))
-    words = attention_in_words(found, prices, op, call.alone_s)
-    return _one(call, expression, terms, error, words, found)
+        rate = moved_bytes(op) / op.count / seconds
+        share = format_percent(rate / device.memory_bytes_per_s)
+        return f"{shape}: {format_rate(rate)}, {share} of the memory's rate"
+    rate = op.flops / op.count / seconds
+    mask = "causal" if op.causal else "no mask"
+    share = format_percent(rate / device.peak(op.dtype))
+    return f"{shape}, {mask}: {format_flops(rate)}, {share} of the peak"
 
 
-def _pass(found: Estimate, prices: Prices, call: Call, op: Elementwise) -> Why:
-    section, device = (
-        section_for(prices, "elementwise", "elementwise"),
-        prices.machine.cluster.device,
-    )
-    source = _source(section)
-    table = section.constants
-    memory = stated_by(found.cluster, "device.memory_bytes_per_s")
-    terms = [
-        Term("kernels", float(op.kernels), "", "one after the other"),
-        Term("latency", 1e-6 * table["latency_us"], "s", "of a kernel", source),
-        Term("bytes", float(op.bytes_moved), SENT, "read and written"),
-        Term("share", table["memory_share"], "share", "of the memory's rate reached", source),
-        Term("memory_rate", float(device.memory_bytes_per_s), "bytes/s", "nominal", memory),
-    ]
-    expression = "kernels * latency + bytes / (share * memory_rate)"
-    error = kernel_error("elementwise", section, device, call.seconds)
-    words = elementwise_in_words(found, prices, [op], "")
-    return _one(call, expression, terms, error, words, found)
-
-
-def _collective(found: Estimate, prices: Prices, call: Call, op: Collective) -> Why:
-    words = collective_in_words(found, prices, op, call.alone_s)
-    size = Term("size", float(op.size_bytes), SENT, "the buffer, as nccl-tests counts it")
-    ranks = Term("ranks", float(op.ranks), "", f"of the {op.group} group")
+def _collective(prices: Prices, op: Collective, entry: Entry, figure: str, title: str) -> Why:
+    what = f"{op.collective} of {format_bytes(op.size_bytes)} over the {op.group} group of"
     if op.ranks == 1:
-        return _one(call, "0", [ranks], None, words, found)
+        return answer(Receipt(figure, title, 0.0, "s", "0"), words=f"{what} 1 sends nothing")
     if prices.is_multimem(op):
-        meaning = "an engine's start, and NCCL's in-switch algorithm for the bytes"
-        terms = [Term("multimem", call.alone_s, "s", meaning), size, ranks]
-        return _one(call, "multimem", terms, None, words, found)
+        words = f"{what} {op.ranks} by multimem instructions; nothing is fitted to it"
+        whole = multimem_receipt(prices.machine, op.ranks, op.size_bytes, figure, title)
+        return answer(whole, value=entry.seconds, words=words)
     result = prices.collective(op)
-    notes = result.notes
-    expression, terms = path_formula(result)
-    median = result.calibrations[0].fit.median_pct if result.calibrations else None
-    interval = interval_of(result)
-    error = of_rows(
-        Residuals(0.0, 0.0, interval.rows, interval.like),
-        float(interval.low_s),
-        float(interval.high_s),
-        call.seconds,
-        median,
+    nodes = f" on {result.group.nodes} nodes" if result.group.nodes > 1 else ""
+    words = (
+        f"{what} {op.ranks}{nodes}: {result.algorithm} {result.protocol} of {result.library},"
+        f" {format_percent(result.link_share)} of the slowest link's rate"
     )
-    sources = [*map(_calibration, result.calibrations), *notes]
-    return _one(call, expression, [*terms, size, ranks], error, words, found, sources)
-
-
-def path_formula(
-    result: CollectiveTime, meanings: Mapping[str, str] | None = None
-) -> tuple[str, list[Term]]:
-    """Return what a collective's time is made of: parts of its path, or near a switch a mean.
-
-    Args:
-        result: A collective of one size.
-        meanings: What each part of the path that runs is, in words.
-    """
-    summed = sum(map(float, result.weights.values()))
-    shares = {path: float(each) / summed for path, each in result.weights.items()}
-    counted = {path: each for path, each in shares.items() if each > _NEGLIGIBLE}
-    if len(counted) == 1:
-        parts = result.parts()
-        names = identifiers(list(parts))
-        runs = f"of {result.algorithm} {result.protocol}"
-        terms = [
-            Term(name, seconds, "s", (meanings or {}).get(part, runs))
-            for name, (part, seconds) in zip(names, parts.items(), strict=True)
-        ]
-        expression, known_s = " + ".join(names), float(sum(parts.values()))
-    else:
-        names = identifiers([" ".join(path) for path in counted])
-        times = dict(result.alternatives())
-        terms = []
-        for name, (path, share) in zip(names, counted.items(), strict=True):
-            terms.append(Term(f"{name}_weight", share, "", "near a switch of the library's choice"))
-            terms.append(Term(name, times[path], "s", "the path alone"))
-        expression = " + ".join(f"{name}_weight * {name}" for name in names)
-        known_s = sum(share * times[path] for path, share in counted.items())
-    rest = float(result.time_s) - known_s
-    if abs(rest) > _ROUNDING * abs(known_s):
-        terms.append(Term("others", rest, "s", "paths that hardly count, the library near to them"))
-        expression += " + others"
-    return expression, terms
-
-
-def _one(
-    call: Call,
-    expression: str,
-    terms: Iterable[Term],
-    error: Error | None,
-    words: str,
-    found: Estimate,
-    sources: Iterable[str] = (),
-) -> Why:
-    """Return why one call takes what it takes, in a run that may slow kernels down."""
-    every = list(terms)
-    if call.seconds != call.alone_s:
-        software = found.software
-        expression = f"slowdown * ({expression})"
-        meaning = f"kernels in a run of {software.title}, over the same by themselves"
-        every.append(Term("slowdown", float(software.slowdown), "", meaning, software.fit_text))
-    where = ", ".join(call.where)
-    often = f"{in_unit(call.times, '')} a step" if call.times else "not on the stage that paces"
-    title = f"One call of {call.name} ({where}), {often}"
-    return reason(
-        f"op.{call.name}",
-        title,
-        call.seconds,
-        "s",
-        expression,
-        every,
-        error=error,
-        sources=sources,
+    return answer(
+        collective_receipt(result, figure, title),
+        value=entry.seconds,
+        error=collective_error(result, entry.seconds),
+        stated=result.notes,
         words=words,
     )
 
 
-def _peak_source(found: Estimate, dtype: str) -> str:
-    return stated_by(found.cluster, f"device.peak_flop_per_s.{dtype}")
+def memory_figures(estimate: Estimate) -> Iterator[str]:
+    """Yield the names of the figures on memory."""
+    yield "memory_bytes"
+    yield from (f"memory.{kind}" for kind in KINDS)
+    for stage in estimate.memory.stages:
+        yield f"memory.{stage}"
+        yield from (f"memory.{stage}.{kind}" for kind in KINDS)
 
 
-def _source(section: Section) -> str:
-    """Return who states a set of constants, in full."""
-    lent = f"; lent by {section.inherited_from}" if section.inherited_from else ""
-    fit = section.fit
-    return (
-        f"{fit.source}; {fit.rows:,} rows, median error {fit.median_pct:.1f} %,"
-        f" p90 {fit.p90_pct:.1f} %{lent}"
+def memory(estimate: Estimate, figure: str) -> Why:
+    """Return why the fullest rank, a stage's or one kind of its memory is as large as it is."""
+    memory, worst = estimate.memory, str(estimate.memory.worst_stage)
+    if figure == "memory_bytes":
+        capacity = format_bytes(estimate.cluster.device.memory_bytes)
+        held = memory.stages[worst]
+        others = ", ".join(
+            f"{name} stage {format_bytes(each.total)}"
+            for name, each in memory.stages.items()
+            if name != worst
+        )
+        words = f"of {capacity}; {others or 'one stage'}"
+        title = f"Memory of the fullest rank: {worst} stage{_when(held)}"
+        return _stage(estimate, figure, title, held, "memory.", words)
+    _, place, *kinds = figure.split(".")
+    if kinds or place in KINDS:
+        stage, kind = (place, kinds[0]) if kinds else (worst, place)
+        return _kind(estimate, figure, stage, kind)
+    held = memory.stages[place]
+    title = f"Memory of a rank of the {place} stage{_when(held)}"
+    return _stage(estimate, figure, title, held, f"{figure}.")
+
+
+def _when(held: Footprint) -> str:
+    return f", {held.moment}" if held.moment else ""
+
+
+def _stage(
+    estimate: Estimate, figure: str, title: str, held: Footprint, prefix: str, words: str = ""
+) -> Why:
+    kinds = [
+        part(f"{prefix}{kind}", kind.replace("_", " "), getattr(held, kind), "bytes")
+        for kind in KINDS
+    ]
+    error = error_of(residuals_of_memory(estimate), held.total, "bytes")
+    stated = [str(estimate.cluster.sources.get("device.memory_bytes", ""))]
+    return total(figure, title, held.total, "bytes", kinds, error=error, stated=stated, words=words)
+
+
+def _kind(estimate: Estimate, figure: str, stage: str, kind: str) -> Why:
+    """Return one kind of memory, by the terms that the memory model names."""
+    held, software = estimate.memory.stages[stage], estimate.software
+    traced = footprint(
+        estimate.model, estimate.machine, estimate.layout, estimate.workload, software, named
     )
-
-
-def _calibration(each: Calibration) -> str:
-    return f"{each.library} on {each.system}: {each.source()}"
+    title = f"{kind.replace('_', ' ').capitalize()} on a rank of the {stage} stage{_when(held)}"
+    whole = receipt(getattr(traced.stages[stage], kind), figure, title, "bytes")
+    like = residuals_of_memory(estimate)
+    known = error_of(like, 1.0, "")
+    words = f"{known.words.partition(':')[0]}; kinds of memory were not measured apart"
+    stated = [str(software.memory.get("source", ""))] if kind in {"buffers", "framework"} else []
+    return answer(
+        whole,
+        value=getattr(held, kind),
+        error=Error(words, like.like, like.rows),
+        stated=stated,
+        words="" if whole.value else "none in the fullest moment",
+    )

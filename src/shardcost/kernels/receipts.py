@@ -1,0 +1,154 @@
+"""The receipts of kernels: the functions that price them, run on traced numbers.
+
+No formula stands here. `traced_kernels` stands in for a device's constants, so that the functions
+of `attention` and `elementwise` write their own receipts; `traced_gemm` runs those of `gemm` for
+the likeliest tile shape, whose share in the mean over shapes is a term like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, Final
+
+from shardcost.kernels.gemm import Parts, gemm_parts, launched_s, shape_s
+from shardcost.machine.kernels import KernelConstants, KernelTable, Section
+from shardcost.receipt import SENT, Term
+from shardcost.traced import Traced
+
+MEANINGS: Final = {
+    "launch_us": "launch in a CUDA graph, in us",
+    "latency_us": "start and end of a kernel, in us",
+    "block_us": "start and end of a block, in us",
+    "row_us": "one more row of a tile, in us",
+    "token_ns": "one more token of a block, in ns",
+    "split_us": "adding up the parts of a split context, in us",
+    "split_loss": "of the memory's rate, where a context is split",
+    "split_tokens": "least tokens of a part",
+    "slots_per_sm": "blocks that an SM runs at once",
+    "alone_ratio": "a block alone on its SM, over one among others",
+    "tail_power": "1: one after the other; large: the longer of the two",
+    "overlap_power": "1: one after the other; large: the longer of the two",
+    "memory_share": "of the nominal rate that is reached",
+    "peak_share": "of the peak that is reached",
+    "exponential_part": "of the time goes to the softmax",
+    "kv_weight": "how much a key counts among the bytes, over a query",
+    "flop_ratio": "GEMMs of the gradients, over forward",
+    "rate_ratio": "rate of the gradients, over forward",
+    "bytes_ratio": "bytes of the gradients, over forward",
+}
+"""What a constant is, where its name does not say it."""
+
+
+def source_of(section: Section) -> str:
+    """Return who states a set of constants, how well it fits and from which device it is."""
+    fit, origin = section.fit, section.inherited_from
+    inherited = f"; inherited from {origin}" if origin else ""
+    error = f"median error {fit.median_pct:.1f} %, p90 {fit.p90_pct:.1f} %"
+    return f"{fit.source}; {fit.rows:,} rows, {error}{inherited}"
+
+
+def traced_kernels(on: KernelConstants, sources: Mapping[str, Any]) -> Any:
+    """Return a device's constants as named numbers.
+
+    >>> from shardcost.kernels.elementwise import elementwise_time_s
+    >>> from shardcost.machine import machine_of
+    >>> from shardcost.traced import receipt
+    >>> h200 = machine_of("h200_sxm")
+    >>> named = traced_kernels(h200.kernels, h200.cluster.sources)
+    >>> moved = Traced.named(Term("bytes", 2.0**29, "bytes sent"))
+    >>> receipt(elementwise_time_s(named, moved), "copy", "", "s").formula
+    '1e-06 x latency_us + bytes / (memory_rate x memory_share)'
+
+    Args:
+        on: The constants.
+        sources: Who states the figures of the datasheet, as a cluster has them.
+    """
+    device = on.device
+
+    def stated(name: str, value: Any, unit: str, figure: str) -> Traced:
+        source = str(sources.get(figure, ""))
+        return Traced.named(Term(name, float(value), unit, "nominal", source, name))
+
+    def peak(dtype: str) -> Traced:
+        figure = f"device.peak_flop_per_s.{dtype}"
+        return stated(f"peak_{dtype}", device.peak(dtype), "FLOP/s", figure)
+
+    def section(table: KernelTable, *names: str) -> Section:
+        plain = on.section(table, *names)
+        return plain._replace(constants=_traced(plain.constants, source_of(plain)))
+
+    return SimpleNamespace(
+        section=section,
+        memo={},
+        device=SimpleNamespace(
+            sms=Traced.named(Term("SMs", float(device.sms), "")),
+            memory_bytes_per_s=stated(
+                "memory_rate", device.memory_bytes_per_s, "bytes/s", "device.memory_bytes_per_s"
+            ),
+            peak_flop_per_s=device.peak_flop_per_s,
+            peak=peak,
+        ),
+    )
+
+
+def _traced(constants: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return constants as named numbers; tables inside tables likewise."""
+    named: dict[str, Any] = {}
+    for name, value in constants.items():
+        if isinstance(value, Mapping):
+            named[name] = _traced(value, source)
+        elif isinstance(value, int | float):
+            unit = "share" if name.endswith("_share") else ""
+            term = Term(name, float(value), unit, MEANINGS.get(name, ""), source, name)
+            named[name] = Traced.named(term)
+    return named
+
+
+def traced_gemm(
+    on: KernelConstants, dtype: str, m: float, n: float, k: float, batch: float
+) -> tuple[Any, Parts]:
+    """Return the seconds of a GEMM as a traced number, and what it is made of."""
+    parts = gemm_parts(on, dtype, m, n, k, batch=batch)
+    source = source_of(parts.section)
+
+    def fitted(name: str, value: Any, unit: str, meaning: str) -> Any:
+        term = Term(name, float(value), unit, meaning, source)
+        return Traced.named(term) if value else 0.0
+
+    def size(name: str, value: Any, meaning: str) -> Any:
+        return Traced.named(Term(name, float(value), "", meaning))
+
+    terms: dict[str, Any] = {
+        "rows": size("tile_rows", parts.shape.rows, "of the likeliest tile shape"),
+        "columns": size("tile_columns", parts.shape.columns, "of the likeliest tile shape"),
+        "splits": size("splits", parts.splits, "parts that k is cut into")
+        if parts.splits > 1
+        else 1,
+        "step_s": fitted("k_step", parts.shape.step_s, "s", "arithmetic or loads of a tile, per k"),
+        "start_s": fitted("start", parts.shape.start_s, "s", "of a tile"),
+        "split_s": fitted(
+            "split", parts.shape.split_s, "s", "of the kernel that adds up the parts"
+        ),
+        "split_element_s": fitted(
+            "split_element", parts.shape.split_element_s, "s", "of the result"
+        ),
+        "launch_s": fitted("launch", parts.shape.launch_s, "s", "in a CUDA graph"),
+        "input_s": fitted("conversion", parts.shape.input_s, "s", "of an element of the input"),
+        "memory_bytes_per_s": fitted(
+            "memory_rate", parts.shape.memory_bytes_per_s, "bytes/s", "that is reached"
+        ),
+        "operand_bytes": Traced.named(
+            Term("operand", parts.shape.operand_bytes, SENT, "an element")
+        ),
+        "result_bytes": Traced.named(Term("result", parts.shape.result_bytes, SENT, "an element")),
+        "units": size("SMs", parts.shape.units, ""),
+        "wave_rounding": fitted("rounding", parts.shape.wave_rounding, "", "of a last wave's rest"),
+    }
+    shape = parts.shape._replace(**terms)
+    rows, columns, depth = size("m", m, "tokens"), size("n", n, "columns"), size("k", k, "summed")
+    count = size("batch", batch, "GEMMs in one launch") if batch != 1 else 1
+    chosen = fitted("chosen", parts.chosen, "share", "of the likeliest shape in the mean")
+    others = fitted("others", parts.others_s, "s", "what other tile shapes add to the mean")
+    mean_s = chosen * shape_s(shape, rows, columns, depth, count) + others
+    return launched_s(shape, mean_s, rows, depth, count), parts
