@@ -566,7 +566,7 @@ def test_a_number_says_where_it_comes_from_and_leads_on(
     assert visit.text("#why-title") == data["title"]
     assert visit.text("#why-formula") == one_line(data["formula"])
     assert visit.at("#why .terms tr").count() >= 2
-    assert "272 rows" in visit.text("#why-error")
+    assert "272 similar measurements" in visit.text("#why-error")
     expect(visit.at("#why-title")).to_be_focused()
     first = visit.text("#why-title")
 

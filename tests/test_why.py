@@ -22,6 +22,8 @@ from shardcost.report.why import as_data, as_text, collective_figures, why_colle
 WHY = [
     "decode",
     "decode, drafts",
+    "decode, narrow",
+    "decode, tokenweave",
     "prefill, sglang",
     "prefill, own kernels",
     "decode, experts and contexts",
@@ -147,14 +149,28 @@ def test_a_gemm_has_tiles_limit_source_and_error() -> None:
     assert answer.error.median_pct == pytest.approx(2.8, abs=0.1)
 
 
-def test_a_collective_is_told_with_its_path() -> None:
+def test_memory_is_computed_from_terms_that_the_memory_model_names() -> None:
+    answer = why(estimated("train, ZeRO 3"), "memory.activations")
+    assert answer.formula == "in flight x (kept x layers / all layers + edges) x tokens"
+    assert any("Korthikanti" in source for source in answer.sources)
+
+
+def test_block_formats_have_the_peak_of_their_elements() -> None:
+    found = estimated("decode, narrow")
+    device = found.cluster.device
+    assert "nvfp4" not in device.peak_flop_per_s
+    peak = next(term for term in why(found, "mfu").terms if term.name == "peak")
+    assert peak.value == device.peak_flop_per_s["fp4"]
+
+
+def test_a_collective_names_its_path() -> None:
     answer = why(estimated("decode"), "op.all-reduce (attn out)")
     assert "ring LL of trtllm" in answer.words
     assert answer.error is not None
     assert "all_reduce" in answer.error.like
 
 
-def test_kernels_of_the_softwares_own_are_told_by_their_own_constants() -> None:
+def test_kernels_of_the_software_cite_their_own_constants() -> None:
     answer = why(estimated("prefill, own kernels"), "op.norm")
     assert any("llm_inference_bench" in source for source in answer.sources)
 
@@ -189,7 +205,7 @@ def test_an_unknown_figure_names_the_nearest() -> None:
         why(estimated("decode"), "ttft_s")
 
 
-def test_only_one_layout_can_be_asked() -> None:
+def test_only_one_layout_can_be_explained() -> None:
     work = Prefill(batch=1, prompt_tokens=512)
     found = estimate("llama3-8b", "h100_sxm", Layout(tp=np.array([1, 2])), work)
     with pytest.raises(BadTypeError, match="one layout"):
@@ -282,7 +298,7 @@ def test_constants_of_a_collective_have_their_sources() -> None:
     assert all("fitted by shardcost" in term.source for term in fitted)
 
 
-def test_a_collective_refuses_what_cannot_be_asked() -> None:
+def test_a_collective_refuses_unknown_figures() -> None:
     with pytest.raises(UnknownNameError, match=r"collective\.busbw"):
         why_collective(result_of("sent"), "collective.busb")
     sweep = collective_time("all_reduce", np.array([8.0, 64.0]), "h100_sxm", 8)

@@ -236,12 +236,12 @@ def _logits(rank: _Rank, dtype: str, tokens: Any) -> Any:
     each = rank.policy.logit_bytes
     if each is None:
         each = _FP32 + 2 * activation_bytes(dtype)
+    each = rank.term("logit", each, "B", "a logit, its softmax in fp32, its gradient")
     return _by_vocabulary(rank, tokens, each)
 
 
 def _by_vocabulary(rank: _Rank, tokens: Any, each: Any) -> Any:
     vocabulary = rank.term("vocabulary", rank.model.vocab_size)
-    each = rank.term("logit", each, "B", "a logit, its softmax in fp32, its gradient if trained")
     return tokens * vocabulary / rank.term("tp", rank.layout.tp) * each
 
 
@@ -303,7 +303,7 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
     widest = largest(*(saved_by_layer(setting, block).widest for block in model.blocks))
     widest = term("widest", widest, "B", "per token, the widest part of a layer")
     inside = tokens * (widest + hidden)
-    each = _FP32 + setting.element_bytes
+    each = term("logit", _FP32 + setting.element_bytes, "B", "a logit, and its softmax in fp32")
     # The peak is inside the widest layer, or at the head where the logits are larger.
     met = sequences * term("answered", answered, "", "tokens of a sequence that meet the head")
     scores = choose(stage.has_head, _by_vocabulary(rank, met, each), 0)

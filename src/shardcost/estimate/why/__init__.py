@@ -279,16 +279,11 @@ def _whole(estimate: Estimate, figure: str) -> Why:
         return traced.why(receipt(getattr(interval, side), figure, title, unit), error=error)
     value = getattr(estimate, figure)
     error = error_of(like, value, unit, inverse=figure not in _TIMES)
-    if figure == "comm_share":
-        known = ranges_of(estimate)[figure]
-        ends = f"{in_unit(known.low, unit)} to {in_unit(known.high, unit)}"
-        error = Error(
-            f"{CONFIDENCE_PCT} % of {known.like} were within {ends}",
-            known.like,
-            known.rows,
-            float(known.low),
-            float(known.high),
-        )
+    if figure == "comm_share":  # measured itself, and never above 1
+        low, high, which, rows = ranges_of(estimate)[figure]
+        ends = f"{in_unit(low, unit)} to {in_unit(high, unit)}"
+        words = f"{CONFIDENCE_PCT} % of {which} were within {ends}"
+        error = Error(words, which, rows, float(low), float(high))
     return traced.why(receipt(getattr(twin, figure), figure, title, unit), error=error)
 
 
