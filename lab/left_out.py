@@ -97,7 +97,7 @@ def _as_catalogued(
     table: Table, split: str, parts: Iterable[str], fitted: Fitted = CATALOG
 ) -> Tried:
     """Return the catalog's own predictions of all rows, nothing being fitted anew."""
-    values = kind_of(table).predictions(table, ignore_versions=False, fitted=fitted).values
+    values = kind_of(table).predictions(table, fitted).values
     facts = tuple(facts_of_rows(table, fitted=fitted))
     residuals = _logarithms(_measured(table), values)
     return Tried(split, np.arange(table.rows), tuple(parts), residuals, facts)

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster
 from shardcost.collectives.library_time import collective_time
 from shardcost.formats.reading import MeasurementLog, Point, Run, Unread
 from shardcost.inspect.log import RunFindings, inspected
 from shardcost.report.inspect_log import as_data, as_text
-from shardcost.validate.collectives import one_process_time_s
 
 SIZES = tuple(2**k for k in range(3, 31))
 
@@ -88,11 +88,12 @@ def test_a_known_machine_adds_its_links_and_predictions() -> None:
 
 def test_one_process_for_all_gpus_is_predicted_as_such() -> None:
     cluster = Cluster.named("h100_sxm")
+    launch_s = 1e-6 * tuner_table("nccl")["host_launch"]["us_per_gpu"]
     alone = inspected(run(), cluster)
     together = inspected(replace(run(), single_process=True), cluster)
     for one, other in zip(alone.points, together.points, strict=True):
         assert one.predicted_s is not None
-        assert other.predicted_s == pytest.approx(one_process_time_s(one.predicted_s, 8))  # type: ignore[arg-type]
+        assert other.predicted_s == pytest.approx(one.predicted_s + 8 * launch_s)
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,8 @@ def test_rows_that_differ_in_size_alone_are_one_call(
     calls: list[int] = []
 
     def count(collective: str, size_bytes: Any, *inputs: Any, **options: Any) -> Any:
-        calls.append(len(size_bytes))
+        if np.ndim(size_bytes):  # a prediction; intervals look at one size of each case
+            calls.append(len(size_bytes))
         return collective_time(collective, size_bytes, *inputs, **options)
 
     monkeypatch.setattr(collectives, "collective_time", count)

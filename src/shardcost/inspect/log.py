@@ -20,10 +20,10 @@ from shardcost.cluster import Cluster
 from shardcost.collectives.bounds import bus_factor, nominal_rate
 from shardcost.collectives.group import Group
 from shardcost.collectives.library_time import COLLECTIVES, collective_time
-from shardcost.errors import BadValueError, ShardcostError
+from shardcost.errors import ShardcostError
 from shardcost.formats.reading import Point, Run
 from shardcost.machine.libraries import default_library
-from shardcost.validate.collectives import one_process_time_s
+from shardcost.validate.collectives import times_s
 from shardcost.validate.predictions import Floats
 
 SLOWER: Final = 1.3
@@ -126,24 +126,19 @@ def _compared(run: Run, cluster: Cluster | None) -> tuple[float | None, Floats |
     try:
         group = Group.on(cluster, run.num_gpus, run.nodes or None)
         nominal = float(nominal_rate(run.collective, group))
-        return nominal, _predicted_s(run, cluster, group), ""
+        return nominal, _predicted_s(run, cluster), ""
     except ShardcostError as error:
         return nominal, None, str(error)
 
 
-def _predicted_s(run: Run, cluster: Cluster, group: Group) -> Floats:
+def _predicted_s(run: Run, cluster: Cluster) -> Floats:
     sizes = np.array([point.size_bytes for point in run.points], dtype=np.float64)
-    told = run.library and (run.device or run.version or run.library not in _VENDORS_OWN)
-    library = run.library if told else default_library(cluster)
+    named = run.library and (run.device or run.version or run.library not in _VENDORS_OWN)
+    library = run.library if named else default_library(cluster)
     result = collective_time(
         run.collective, sizes, cluster, run.num_gpus, run.nodes or None, library=library
     )
-    time_s = np.broadcast_to(np.asarray(result.time_s, dtype=np.float64), sizes.shape)
-    if not np.isfinite(time_s).all():
-        raise BadValueError("predicted time", time_s, "finite")
-    if not run.single_process:
-        return time_s
-    return one_process_time_s(time_s, run.num_gpus / float(group.nodes))
+    return times_s(result, single_process=run.single_process)
 
 
 def _rated(

@@ -6,7 +6,6 @@ runs its kernel again and again on one cache, so what fits the L2 cache is read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,18 +15,23 @@ from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.machine import CATALOG, Fitted, KernelConstants, machine_of
-from shardcost.validate.predictions import Cases, Floats, Predictions, cases_of, whole_cell
+from shardcost.validate.predictions import (
+    Cases,
+    Derived,
+    Floats,
+    Predictions,
+    band_of,
+    cases_of,
+    whole_cell,
+)
 
 MEASURED: Final = "time_us"
 PHASES: Final = ("prefill", "decode")
 FLASH_DECODE: Final = "flash_decode"
 """Section of the constants of flash decoding as PyTorch runs it: one kernel for all groups."""
 CONTEXT_BANDS: Final = {
-    "<=128 tokens": 128,
-    "<=1024 tokens": 1024,
-    "<=8192 tokens": 8192,
-    ">8192 tokens": np.inf,
-}
+    "<=128 tokens": 128, "<=1024 tokens": 1024, "<=8192 tokens": 8192, ">8192 tokens": np.inf,
+}  # fmt: skip
 """Names of ranges of contexts, each with the longest in it."""
 _SHAPE: Final = ("batch", "query_tokens", "context_tokens", "heads", "kv_heads", "head_dim")
 _DTYPE: Final = "bf16"
@@ -49,15 +53,15 @@ class AttentionCase(NamedTuple):
         """Return the seconds of some shapes, the rows of an array with the columns of a shape."""
         batch, queries, context, heads, kv_heads, head_dim = shapes.T
         on = on or kernels_of(self.gpu)
-        result: Any
+        time_s: Any
         if self.phase == "prefill":
-            result = prefill_time_s(on, _DTYPE, batch, queries, context, heads, kv_heads, head_dim)
+            time_s = prefill_time_s(on, _DTYPE, batch, queries, context, heads, kv_heads, head_dim)
         else:
-            result = decode_time_s(
+            time_s = decode_time_s(
                 on, self.cache_dtype, batch, context, heads, kv_heads, head_dim,
                 new_tokens=queries, cache_is_warm=self.phase == "decode", section=self.phase,
             )  # fmt: skip
-        return np.asarray(result, dtype=np.float64)
+        return np.asarray(time_s, dtype=np.float64)
 
 
 def cases(table: Table) -> Cases[AttentionCase]:
@@ -65,11 +69,8 @@ def cases(table: Table) -> Cases[AttentionCase]:
     return cases_of(table, _case, _shape, len(_SHAPE))
 
 
-def predictions(
-    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
-) -> Predictions:
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    del ignore_versions  # one set of constants per device
     known = cases(table)
     return known.predictions(
         lambda case, places: 1e6 * case.time_s(known.sizes[places], kernels_of(case.gpu, fitted))
@@ -78,8 +79,7 @@ def predictions(
 
 def context_band(row: Row) -> str:
     """Return the range of contexts that a row is in."""
-    context = whole_cell(row, "context_tokens")
-    return next(name for name, most in CONTEXT_BANDS.items() if context <= most)
+    return band_of(CONTEXT_BANDS, whole_cell(row, "context_tokens"))
 
 
 def group(row: Row) -> str:
@@ -96,24 +96,19 @@ def _case(row: Row) -> AttentionCase:
     if row["phase"] not in PHASES:
         raise UnknownNameError("phase", row["phase"], PHASES)
     Cluster.named(row["gpu"])
-    least, most = _NARROW_GROUPS
-    shared = least <= float(group(row)) <= most
+    shared = _NARROW_GROUPS[0] <= float(group(row)) <= _NARROW_GROUPS[1]
     narrow = shared and row.get("dataset", "").endswith(_NARROW_CACHES)
     return AttentionCase(row["gpu"], row["phase"], "fp8" if narrow else _DTYPE)
 
 
 def _shape(row: Row) -> list[int]:
-    results = [whole_cell(row, name) for name in _SHAPE]
-    _, queries, context, heads, kv_heads, _ = results
+    shape = [whole_cell(row, name) for name in _SHAPE]
+    _, queries, context, heads, kv_heads, _ = shape
     if context < queries:
         raise BadValueError("context_tokens", context, "at least query_tokens")
     if heads < kv_heads:
         raise BadValueError("heads", heads, "at least kv_heads")
-    return results
+    return shape
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {
-    "context_band": context_band,
-    "group": group,
-}
-"""Columns that follow from others, to group predicted rows by."""
+DERIVED: Final[Derived] = {"context_band": context_band, "group": group}

@@ -6,7 +6,7 @@ of sizes. A row that cannot be predicted gets a reason instead, and its neighbou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,22 +14,26 @@ import numpy as np
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster
 from shardcost.collectives.group import Group
-from shardcost.collectives.library_time import COLLECTIVES, collective_time
+from shardcost.collectives.library_time import COLLECTIVES, CollectiveTime, collective_time
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.formats.tables import Row, Table, number
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.machine.libraries import ENGINES
-from shardcost.validate.predictions import Cases, Floats, Predictions, cases_of, whole_cell
+from shardcost.validate.predictions import (
+    Cases,
+    Derived,
+    Floats,
+    Predictions,
+    band_of,
+    cases_of,
+    whole_cell,
+)
 
 MEASURED: Final = "time_us"
 SIZE_BANDS: Final = {
-    "<=4KiB": 2**12,
-    "<=64KiB": 2**16,
-    "<=1MiB": 2**20,
-    "<=16MiB": 2**24,
-    "<=256MiB": 2**28,
+    "<=4KiB": 2**12, "<=64KiB": 2**16, "<=1MiB": 2**20, "<=16MiB": 2**24, "<=256MiB": 2**28,
     ">256MiB": np.inf,
-}
+}  # fmt: skip
 """Names of ranges of sizes, each with the largest size in it, in bytes."""
 _MOST_GPUS: Final = 10**7
 _MOST_BYTES: Final = 2.0**63
@@ -59,40 +63,26 @@ class CollectiveCase(NamedTuple):
         """Return the machine that it runs on."""
         return machine_of(machine(self.cluster, self.network), fitted=fitted)
 
+    def result(self, sizes: float | Floats, on: Machine) -> CollectiveTime:
+        """Return what is predicted for some sizes on a machine."""
+        return collective_time(
+            self.collective, sizes, on, self.gpus, self.nodes, library=self.library, mode=self.mode
+        )
+
     def time_s(self, sizes: Floats, on: Machine | None = None) -> Floats:
         """Return the seconds of some sizes, by the catalog's constants or by a machine's."""
-        result = collective_time(
-            self.collective,
-            sizes,
-            on or self.machine(),
-            self.gpus,
-            self.nodes,
-            library=self.library,
-            mode=self.mode,
-        )
-        time_s = np.broadcast_to(np.asarray(result.time_s, dtype=np.float64), sizes.shape)
-        if not np.isfinite(time_s).all():
-            raise BadValueError("predicted time", time_s, "finite")
-        if not self.single_process:
-            return time_s
-        return one_process_time_s(time_s, self.gpus / self.nodes)
+        result = self.result(sizes, on or self.machine())
+        return times_s(result, single_process=self.single_process)
 
 
-def cases(table: Table, *, ignore_versions: bool = False) -> Cases[CollectiveCase]:
+def cases(table: Table) -> Cases[CollectiveCase]:
     """Return the rows of a table by case; a row's one size is its bytes."""
-    return cases_of(
-        table,
-        lambda row: _case(row, ignore_versions=ignore_versions),
-        lambda row: (whole_array_bytes(row),),
-        width=1,
-    )
+    return cases_of(table, _case, lambda row: (whole_array_bytes(row),), width=1)
 
 
-def predictions(
-    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
-) -> Predictions:
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    known = cases(table, ignore_versions=ignore_versions)
+    known = cases(table)
     return known.predictions(
         lambda case, places: 1e6 * case.time_s(known.sizes[places, 0], case.machine(fitted))
     )
@@ -109,7 +99,7 @@ def library_of(row: Row) -> str:
         >>> library_of({"library": "nccl", "dataset": "aic_h100_sxm_nccl_2.29.2"})
         'nccl'
 
-    A name may be wrong; `ignore_versions` predicts every row by the newest kernels instead.
+    A name may be wrong; without one (`without_versions`) a row is predicted by the newest kernels.
     """
     library = row["library"]
     if library not in ENGINES:
@@ -118,18 +108,30 @@ def library_of(row: Row) -> str:
     return f"{library}=={version}" if version[:1].isdigit() and "_" not in version else library
 
 
-def one_process_time_s(time_s: Floats, gpus_per_process: float) -> Floats:
-    """Return the time of a collective whose GPUs are driven by one process, not by one each.
+def without_versions(table: Table) -> Table:
+    """Return a table whose data sets name no version: libraries are taken at their newest."""
+    return replace(table, columns={**table.columns, "dataset": [""] * table.rows})
 
-    Its kernels are launched one after the other, and the first waits for the last. Were launches
-    hidden behind the kernels of the collective before, the larger of the two times would count;
-    measured is a sum, whose excess does not shrink as messages grow.
+
+def times_s(result: CollectiveTime, *, single_process: bool) -> Floats:
+    """Return the predicted seconds, size by size, all of them finite.
+
+    Where one process drives all GPUs of a node, not one each, its kernels are launched one after
+    the other, and the first waits for the last. Were launches hidden behind the kernels of the
+    collective before, the larger of the two times would count; measured is a sum, whose excess does
+    not shrink as messages grow.
     """
+    sizes = np.shape(result.size_bytes)
+    time_s = np.broadcast_to(np.asarray(result.time_s, dtype=np.float64), sizes)
+    if not np.isfinite(time_s).all():
+        raise BadValueError("predicted time", time_s, "finite")
+    if not single_process:
+        return time_s
     launch_s: float = 1e-6 * tuner_table("nccl")["host_launch"]["us_per_gpu"]
-    return time_s + launch_s * gpus_per_process
+    return time_s + launch_s * float(result.group.ranks / result.group.nodes)
 
 
-def _case(row: Row, *, ignore_versions: bool) -> CollectiveCase:
+def _case(row: Row) -> CollectiveCase:
     if _count(row, "num_gpus") == 1:
         raise BadValueError("num_gpus", row["num_gpus"], "at least 2: one by itself sends nothing")
     if row.get("algorithm", "") not in {"", "default"}:
@@ -140,7 +142,7 @@ def _case(row: Row, *, ignore_versions: bool) -> CollectiveCase:
         network=row["network"],
         gpus=_count(row, "num_gpus"),
         nodes=_count(row, "nodes"),
-        library=row["library"] if ignore_versions else library_of(row),
+        library=library_of(row),
         mode=row["mode"] or "graph",
         single_process=is_single_process(row),
     )
@@ -170,8 +172,7 @@ def size_bytes(row: Row) -> float:
 
 def size_band(row: Row) -> str:
     """Return the range of sizes that a row is in."""
-    size = size_bytes(row)
-    return next(name for name, most in SIZE_BANDS.items() if size <= most)
+    return band_of(SIZE_BANDS, size_bytes(row))
 
 
 def span(row: Row) -> str:
@@ -205,9 +206,4 @@ def _count(row: Row, column: str) -> int:
     return whole_cell(row, column, most=_MOST_GPUS)
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {
-    "size_band": size_band,
-    "span": span,
-    "population": population,
-}
-"""Columns that follow from others, to group predicted rows by."""
+DERIVED: Final[Derived] = {"size_band": size_band, "span": span, "population": population}

@@ -7,7 +7,6 @@ engine under load. Training rows that state neither batch nor sequence are refus
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.software import Software
 from shardcost.validate.inference import known_model
-from shardcost.validate.predictions import Predictions, by_row, whole_cell
+from shardcost.validate.predictions import Derived, Predictions, by_row, whole_cell
 
 MEASURED: Final = "comm_fraction_pct"
 _MACHINES: Final = (("H100", "h100_sxm"), ("A100", "a100_sxm"), ("L20 ", "l20"))
@@ -35,11 +34,8 @@ _MULTIMEM: Final = "tokenweave"
 """Runs whose all-reduces ran by multimem instructions."""
 
 
-def predictions(
-    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
-) -> Predictions:
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted share of every row, in percent."""
-    del ignore_versions  # rows name no versions
     return by_row(table, lambda row: _PERCENT * share_of(row, fitted))
 
 
@@ -123,5 +119,4 @@ def _software(row: Row) -> Software:
     return replace(software, library="nccl") if by_nccl else software
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {}
-"""Columns that follow from others, to group predicted rows by."""
+DERIVED: Final[Derived] = {}

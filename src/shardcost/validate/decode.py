@@ -9,7 +9,7 @@ there are contexts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +25,7 @@ from shardcost.program.feed_forward import DOWN, UP
 from shardcost.program.operations import AttentionCore, Elementwise, Operations
 from shardcost.validate.attention import FLASH_DECODE
 from shardcost.validate.layers import machine, pass_time, passes_of
-from shardcost.validate.predictions import Predictions, by_row, whole_cell
+from shardcost.validate.predictions import Derived, Predictions, by_row, whole_cell
 from shardcost.workload import Decode
 
 Floats = NDArray[np.float64]
@@ -43,11 +43,8 @@ _ONE_LAYER: Final = (
 """Rows alike in these are parts of one layer."""
 
 
-def predictions(
-    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
-) -> Predictions:
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    del ignore_versions  # one set of constants per device
     return by_row(table, lambda row: time_us(row, fitted))
 
 
@@ -109,5 +106,4 @@ def context(row: Row) -> str:
     return row["context"] or "any"
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"attended": context}
-"""Columns that follow from others, to group predicted rows by."""
+DERIVED: Final[Derived] = {"attended": context}

@@ -5,7 +5,6 @@ A table states the size of one array; an operation reads and writes several.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from shardcost.errors import UnknownNameError
@@ -13,18 +12,15 @@ from shardcost.formats.tables import Row, Table
 from shardcost.kernels.elementwise import elementwise_time_s
 from shardcost.machine import CATALOG, Fitted
 from shardcost.validate.attention import kernels_of
-from shardcost.validate.predictions import Predictions, by_row, whole_cell
+from shardcost.validate.predictions import Derived, Predictions, by_row, whole_cell
 
 MEASURED: Final = "time_us"
 ARRAYS_MOVED: Final = {"copy": 2, "add_inplace": 3}
 """Arrays that an operation reads and writes: ``x += y`` reads two and writes one."""
 
 
-def predictions(
-    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
-) -> Predictions:
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    del ignore_versions  # one set of constants per device
     return by_row(table, lambda row: _time_us(row, fitted))
 
 
@@ -35,5 +31,4 @@ def _time_us(row: Row, fitted: Fitted) -> float:
     return 1e6 * float(elementwise_time_s(kernels_of(row["gpu"], fitted), moved))
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {}
-"""No columns follow from others."""
+DERIVED: Final[Derived] = {}

@@ -6,7 +6,7 @@ device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -17,7 +17,15 @@ from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.machine import CATALOG, Fitted, KernelConstants, machine_of
-from shardcost.validate.predictions import Cases, Floats, Predictions, cases_of, whole_cell
+from shardcost.validate.predictions import (
+    Cases,
+    Derived,
+    Floats,
+    Predictions,
+    band_of,
+    cases_of,
+    whole_cell,
+)
 
 MEASURED: Final = "time_us"
 M_BANDS: Final = {"<=16": 16, "<=128": 128, "<=1024": 1024, ">1024": np.inf}
@@ -61,11 +69,8 @@ def cases(
     return cases_of(table, case_of or _case, sizes_of, len(columns))
 
 
-def predictions(
-    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
-) -> Predictions:
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    del ignore_versions  # one set of constants per device and format
     known = cases(table)
 
     def predict(case: GemmCase, places: list[int]) -> Floats:
@@ -81,8 +86,7 @@ def m_band(row: Row) -> str:
     >>> m_band({"m": "64"})
     '<=128'
     """
-    m = whole_cell(row, "m", most=_LONGEST)
-    return next(name for name, most in M_BANDS.items() if m <= most)
+    return band_of(M_BANDS, whole_cell(row, "m", most=_LONGEST))
 
 
 def _case(row: Row) -> GemmCase:
@@ -100,5 +104,4 @@ def measured_with(datasets: Iterable[str]) -> str:
     return _ENGINE if all(f"_{_ENGINE}_" in name for name in datasets) else "torch"
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"m_band": m_band}
-"""Columns that follow from others, to group predicted rows by."""
+DERIVED: Final[Derived] = {"m_band": m_band}

@@ -25,7 +25,7 @@ from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted, machine_of
 from shardcost.model import Attention, Block, Experts, FeedForward, Model
 from shardcost.software import Software
-from shardcost.validate.predictions import Floats, Predictions, cases_of, whole_cell
+from shardcost.validate.predictions import Derived, Floats, Predictions, cases_of, whole_cell
 
 MEASURED: Final = "value"
 _ENGINES: Final = (
@@ -76,11 +76,8 @@ class InferenceCase(NamedTuple):
     figure: str
 
 
-def predictions(
-    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
-) -> Predictions:
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the prediction of every row, in the row's own unit."""
-    del ignore_versions  # an engine's constants are those of all its versions
     rows = list(table.records())
     return cases_of(table, case_of).predictions(
         lambda case, places: figures(case, [rows[i] for i in places], fitted)
@@ -303,5 +300,4 @@ def _folded(name: str) -> str:
     return "".join(kept)
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"software": engine_of}
-"""Columns that follow from others, to group predicted rows by."""
+DERIVED: Final[Derived] = {"software": engine_of}

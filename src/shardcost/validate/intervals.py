@@ -9,6 +9,7 @@ what turns rows of a table into either.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -16,14 +17,13 @@ import numpy as np
 from shardcost.catalog.errors import Facts, residuals_like
 from shardcost.cluster import Cluster
 from shardcost.collectives import interval as of_collectives
-from shardcost.collectives.library_time import collective_time
 from shardcost.dtypes import BITS
 from shardcost.errors import ShardcostError
 from shardcost.estimate import interval as of_runs
 from shardcost.estimate.interval import OTHER_SOFTWARE, kernel_standing, links_of, standing_of
 from shardcost.formats.tables import Row, Table
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
-from shardcost.machine.kernels import Section
+from shardcost.machine.kernels import KernelTable
 from shardcost.validate import (
     attention,
     collectives,
@@ -33,7 +33,7 @@ from shardcost.validate import (
     layer_ops,
     training,
 )
-from shardcost.validate.predictions import Floats, whole_cell
+from shardcost.validate.predictions import Case, Cases, Floats, band_of, whole_cell
 
 _SMALL_BYTES: Final = 2**20
 _WIDE: Final = 16
@@ -45,7 +45,6 @@ def facts_of_rows(
     table: Table,
     predicted: Iterable[bool] | None = None,
     *,
-    ignore_versions: bool = False,
     fitted: Fitted = CATALOG,
 ) -> list[Facts]:
     """Return the facts of every row of a table; none of rows that cannot be predicted.
@@ -53,119 +52,88 @@ def facts_of_rows(
     Args:
         table: What was measured.
         predicted: Which rows can be, where that is known.
-        ignore_versions: Predict every row by a library's newest version.
         fitted: The constants that rows are predicted by.
     """
     if table.kind == "collectives":
-        return _of_collectives(table, fitted, ignore_versions=ignore_versions)
+        return _by_case(
+            collectives.cases(table),
+            lambda case, sizes: facts_of_collective(case, sizes[:, 0], case.machine(fitted)),
+        )
     if table.kind == "gemm":
-        return _of_gemms(table, fitted)
+        return _by_case(gemm.cases(table), lambda case, sizes: _of_gemms(case, sizes, fitted))
     of = _FACTS[table.kind]
-    results: list[Facts] = []
+    facts: list[Facts] = []
     wanted = [True] * table.rows if predicted is None else predicted
     for row, is_wanted in zip(table.records(), wanted, strict=True):
         try:
-            results.append(of(row, fitted) if is_wanted else {})
+            facts.append(of(row, fitted) if is_wanted else {})
         except ShardcostError:
-            results.append({})
-    return results
+            facts.append({})
+    return facts
 
 
 def factors_of_rows(
     table: Table,
     predicted: Iterable[bool] | None = None,
     *,
-    ignore_versions: bool = False,
     fitted: Fitted = CATALOG,
 ) -> tuple[Floats, Floats]:
     """Return what predictions are times at the low and at the high end of their 90 % intervals."""
-    every = facts_of_rows(table, predicted, ignore_versions=ignore_versions, fitted=fitted)
+    every = facts_of_rows(table, predicted, fitted=fitted)
     ends = [residuals_like(table.kind, **facts)[:2] for facts in every]
     low, high = np.exp(np.array(ends, dtype=np.float64).reshape(-1, 2).T)
     return low, high
 
 
-def _of_collectives(table: Table, fitted: Fitted, *, ignore_versions: bool) -> list[Facts]:
-    results: list[Facts] = [{}] * table.rows
-    cases = collectives.cases(table, ignore_versions=ignore_versions)
+def _by_case(cases: Cases[Case], facts_of: Callable[[Case, Floats], list[Facts]]) -> list[Facts]:
+    facts: list[Facts] = [{}] * len(cases.reasons)
     for case, places in cases.rows.items():
-        try:
-            every = facts_of_collective(case, cases.sizes[places, 0], case.machine(fitted))
-            for place, facts in zip(places, every, strict=True):
-                results[place] = facts
-        except ShardcostError:
-            continue
-    return results
+        with suppress(ShardcostError):
+            for place, own in zip(places, facts_of(case, cases.sizes[places]), strict=True):
+                facts[place] = own
+    return facts
 
 
 def facts_of_collective(
     case: collectives.CollectiveCase, sizes: Floats, on: Machine
 ) -> list[Facts]:
     """Return the facts of a collective at some sizes on a machine."""
-    result = collective_time(
-        case.collective,
-        float(sizes[0]),
-        on,
-        case.gpus,
-        case.nodes,
-        library=case.library,
-        mode=case.mode,
-    )
-    common = of_collectives.facts_of(result)
+    common = of_collectives.facts_of(case.result(float(sizes[0]), on))
     if case.single_process:
         common["mode"] = "single process"
     bands = list(of_collectives.BANDS)
     return [common | {"band": bands[place]} for place in of_collectives.band_of(sizes)]
 
 
-def _of_gemms(table: Table, fitted: Fitted) -> list[Facts]:
-    results: list[Facts] = [{}] * table.rows
-    cases = gemm.cases(table)
-    for case, places in cases.rows.items():
-        try:
-            common = _of_gemm(case, fitted)
-        except ShardcostError:
-            continue
-        for place in places:
-            m = cases.sizes[place, 0]
-            band = next(name for name, most in gemm.M_BANDS.items() if m <= most)
-            results[place] = common | {"rows": f"{band} rows"}
-    return results
-
-
-def _of_gemm(case: gemm.GemmCase, fitted: Fitted) -> dict[str, str]:
+def _of_gemms(case: gemm.GemmCase, sizes: Floats, fitted: Fitted) -> list[Facts]:
     on = case.kernels(fitted)
     section = on.gemm(case.dtype)
-    return {
+    # Whether the constants have the conversion of the input in them just as the rows have.
+    alike = (section.fit.measured_with == _CONVERTING) == bool(case.software)
+    common = {
         "standing": standing_of(section, on.device),
-        "input": _conversion(case, section),
+        "input": "any" if alike or BITS[case.dtype] >= _WIDE else "converted otherwise",
         "format": f"{BITS[case.dtype]:g} bits",
     }
+    return [common | {"rows": f"{band_of(gemm.M_BANDS, m)} rows"} for m in sizes[:, 0]]
 
 
-def _conversion(case: gemm.GemmCase, section: Section) -> str:
-    """Return whether the constants have the conversion of the input in them just as the row has."""
-    narrow = BITS[case.dtype] < _WIDE
-    with_it = section.fit.measured_with == _CONVERTING
-    return "converted otherwise" if narrow and with_it != bool(case.software) else "any"
+def _standing(row: Row, fitted: Fitted, table: KernelTable, section: str) -> str:
+    on = attention.kernels_of(row["gpu"], fitted)
+    return standing_of(on.section(table, section), on.device)
 
 
 def _of_attention(row: Row, fitted: Fitted) -> Facts:
-    on = attention.kernels_of(row["gpu"], fitted)
     return {
-        "standing": standing_of(on.section("attention", row["phase"]), on.device),
+        "standing": _standing(row, fitted, "attention", row["phase"]),
         "phase": row["phase"],
         "context": attention.context_band(row),
     }
 
 
 def _of_elementwise(row: Row, fitted: Fitted) -> Facts:
-    on = attention.kernels_of(row["gpu"], fitted)
     size = "up to 1 MiB" if whole_cell(row, "bytes") <= _SMALL_BYTES else "above 1 MiB"
-    return {
-        "standing": standing_of(on.section("elementwise", "elementwise"), on.device),
-        "size": size,
-    }
+    return {"standing": _standing(row, fitted, "elementwise", "elementwise"), "size": size}
 
 
 def _of_layer(row: Row, fitted: Fitted) -> Facts:
@@ -185,11 +153,6 @@ def _of_decoded(row: Row, fitted: Fitted) -> Facts:
     return {"standing": standing_of(section, on.device), "part": part}
 
 
-def _of_overlap(row: Row, fitted: Fitted) -> Facts:
-    on = attention.kernels_of(row["gpu"], fitted)
-    return {"standing": standing_of(on.section("gemm", "sharing"), on.device)}
-
-
 def _of_operator(row: Row, fitted: Fitted) -> Facts:
     cluster = layer_ops.cluster_of(row["gpu"])
     on = machine_of(cluster, fitted=fitted)
@@ -199,10 +162,6 @@ def _of_operator(row: Row, fitted: Fitted) -> Facts:
         "operator": kind,
         "links": links_of(cluster) if kind in {"collective", "both"} else "any",
     }
-
-
-def _of_memory(row: Row, _: Fitted) -> Facts:
-    return {"pipeline": "several stages" if whole_cell(row, "pp") > 1 else "one stage"}
 
 
 def _of_training(row: Row, fitted: Fitted) -> Facts:
@@ -254,9 +213,11 @@ _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "elementwise": _of_elementwise,
     "layers": _of_layer,
     "decode": _of_decoded,
-    "overlap": _of_overlap,
+    "overlap": lambda row, fitted: {"standing": _standing(row, fitted, "gemm", "sharing")},
     "layer_ops": _of_operator,
-    "memory": _of_memory,
+    "memory": lambda row, _: {
+        "pipeline": "several stages" if whole_cell(row, "pp") > 1 else "one stage"
+    },
     "training": _of_training,
     "inference": _of_inference,
     "comm_fraction": _of_share,

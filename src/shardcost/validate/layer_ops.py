@@ -14,7 +14,7 @@ Such tables come from several hands, and each names operators its own way:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from shardcost.cluster import Cluster
@@ -29,7 +29,7 @@ from shardcost.model import Attention
 from shardcost.program.attention import OUT, QKV
 from shardcost.program.feed_forward import DOWN, UP
 from shardcost.validate.layers import model_of, pass_time, passes_of, torch
-from shardcost.validate.predictions import Predictions, by_row, whole_cell
+from shardcost.validate.predictions import Derived, Predictions, by_row, whole_cell
 from shardcost.workload import Prefill
 
 MEASURED: Final = "time_us"
@@ -106,11 +106,8 @@ _SUM_ARRAYS, _NORM_ARRAYS = 3, 4
 """A sum reads two arrays and writes one; fused with a norm it writes the normalised one too."""
 
 
-def predictions(
-    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
-) -> Predictions:
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    del ignore_versions  # each operator by the newest constants
     return by_row(table, lambda row: 1e6 * time_s(row, fitted))
 
 
@@ -239,5 +236,4 @@ def kind(row: Row) -> str:
     return "both" if ":" in op else "elementwise"
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"kind": kind}
-"""Columns that follow from others, to group predicted rows by."""
+DERIVED: Final[Derived] = {"kind": kind}

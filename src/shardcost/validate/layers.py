@@ -10,7 +10,6 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from shardcost.cluster import Cluster
@@ -27,7 +26,7 @@ from shardcost.program.layer import layer
 from shardcost.program.operations import Collective, Operations, Passes
 from shardcost.program.setting import setting_of
 from shardcost.software import Software
-from shardcost.validate.predictions import Predictions, by_row, whole_cell
+from shardcost.validate.predictions import Derived, Predictions, by_row, whole_cell
 from shardcost.workload import Train, Workload
 
 MEASURED: Final = "time_us"
@@ -38,11 +37,8 @@ _VOCABULARY: Final = 1
 """A layer by itself has neither embedding nor head."""
 
 
-def predictions(
-    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
-) -> Predictions:
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    del ignore_versions  # one set of constants per device
     return by_row(table, lambda row: time_us(row, fitted))
 
 
@@ -113,5 +109,4 @@ def tokens(row: Row) -> str:
     return str(whole_cell(row, "batch") * whole_cell(row, "seq"))
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"tokens": tokens}
-"""Columns that follow from others, to group predicted rows by."""
+DERIVED: Final[Derived] = {"tokens": tokens}

@@ -10,7 +10,7 @@ stated parameters within their rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, floor, log10
@@ -27,7 +27,7 @@ from shardcost.memory import Memory, MemoryPolicy, memory_of
 from shardcost.memory.policy import policy_named
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.units import GIGA
-from shardcost.validate.predictions import Predictions, by_row, whole_cell
+from shardcost.validate.predictions import Derived, Predictions, by_row, whole_cell
 from shardcost.workload import Train
 
 Floats = NDArray[np.float64]
@@ -47,22 +47,21 @@ _YES_NO: Final = {"True": True, "1": True, "False": False, "0": False}
 
 
 def predictions(
-    table: Table,
-    *,
-    ignore_versions: bool = False,
-    fitted: Fitted = CATALOG,
-    policy: MemoryPolicy | None = None,
+    table: Table, fitted: Fitted = CATALOG, policy: MemoryPolicy | None = None
 ) -> Predictions:
     """Return the GiB that the first stage of every run has allocated between two steps.
 
     Args:
         table: The runs.
-        ignore_versions: Not used: no row speaks of a version.
-        fitted: Not used either.
+        fitted: Not used: memory rests on no measured times.
         policy: How the framework treats memory; by default what the catalog has on it.
     """
-    del ignore_versions, fitted  # memory rests on no measured times
-    return by_row(table, lambda row: _allocated_bytes(memory_of_row(row, policy)) / _GIB)
+    del fitted
+
+    def allocated_gib(row: Row) -> float:
+        return float(memory_of_row(row, policy).stages["first"].between_steps) / _GIB
+
+    return by_row(table, allocated_gib)
 
 
 def classified_pct(table: Table, values: Floats, policy: MemoryPolicy | None = None) -> float:
@@ -210,10 +209,6 @@ def _no_width(billions: float) -> BadValueError:
     return BadValueError("num_params", billions, "more than the model has without feed-forward")
 
 
-def _allocated_bytes(memory: Memory) -> float:
-    return float(memory.stages["first"].between_steps)
-
-
 def _word(row: Row, column: str, known: Mapping[str, bool], default: str) -> bool:
     word = row.get(column) or default
     if word not in known:
@@ -234,8 +229,7 @@ def predicted_outcome(row: Row) -> str:
         return ""
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {
+DERIVED: Final[Derived] = {
     "gpus": gpus,
     "predicted_outcome": predicted_outcome,
 }
-"""Columns that follow from others, to group predicted rows by."""

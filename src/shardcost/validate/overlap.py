@@ -6,15 +6,14 @@ collective's kernel does. It takes SMs and memory bandwidth alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
-from shardcost.formats.tables import Row, Table
+from shardcost.formats.tables import Table
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
 from shardcost.machine import CATALOG, Fitted
 from shardcost.validate import gemm
 from shardcost.validate.gemm import GemmCase, m_band
-from shardcost.validate.predictions import Cases, Floats, Predictions
+from shardcost.validate.predictions import Cases, Derived, Floats, Predictions
 
 MEASURED: Final = "gemm_us_overlapped"
 _DTYPE: Final = "bf16"
@@ -26,11 +25,8 @@ def cases(table: Table) -> Cases[GemmCase]:
     return gemm.cases(table, ("m", "n", "k", "ctas"), lambda row: GemmCase(row["gpu"], _DTYPE))
 
 
-def predictions(
-    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
-) -> Predictions:
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row's GEMM, in microseconds."""
-    del ignore_versions  # one set of constants per device and format
     known = cases(table)
 
     def predict(case: GemmCase, places: list[int]) -> Floats:
@@ -43,5 +39,4 @@ def predictions(
     return known.predictions(predict)
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {"m_band": m_band}
-"""Columns that follow from others, to group predicted rows by."""
+DERIVED: Final[Derived] = {"m_band": m_band}

@@ -1,12 +1,13 @@
 """What predicting a table's rows yields, and the helpers that every kind of table shares.
 
 A kind of table has a module of its name in this package, with the column that was measured
-(`MEASURED`), the function `predictions` and the columns that follow from others (`DERIVED`).
+(`MEASURED`), the function `predictions` and the columns that follow from others, to group predicted
+rows by (`DERIVED`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -24,6 +25,7 @@ from shardcost.errors import (
 from shardcost.formats.tables import Row, Table, number
 
 Floats = NDArray[np.float64]
+Derived = Mapping[str, Callable[[Row], str]]
 Case = TypeVar("Case", bound=Hashable)
 
 
@@ -108,6 +110,11 @@ def whole_cell(row: Row, column: str, least: int = 1, most: int = 10**15) -> int
     if value != int(value):
         raise BadValueError(column, row[column], rule)
     return int(value)
+
+
+def band_of(bands: Mapping[str, float], value: float) -> str:
+    """Return the name of the first range that a value is in, by the largest value of each."""
+    return next(name for name, most in bands.items() if value <= most)
 
 
 def reason_of(error: ShardcostError) -> str:

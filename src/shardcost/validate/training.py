@@ -26,7 +26,7 @@ from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.machine.constants import Calibration, NetworkConstants
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.software import Software
-from shardcost.validate.predictions import Floats, Predictions, by_row, whole_cell
+from shardcost.validate.predictions import Derived, Floats, Predictions, by_row, whole_cell
 from shardcost.workload import Train
 
 MEASURED: Final = "measured_step_s"
@@ -47,11 +47,8 @@ _SAME_QUESTION: Final = ("dataset", "model", "seq", "gpus", "gbs")
 _FEWEST_LAYOUTS: Final = 3
 
 
-def predictions(
-    table: Table, *, ignore_versions: bool = False, fitted: Fitted = CATALOG
-) -> Predictions:
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted step time of every row, in seconds."""
-    del ignore_versions  # a row does not say which version ran
     return by_row(table, lambda row: float(estimate_of(row, fitted=fitted).time_s))
 
 
@@ -350,7 +347,7 @@ extra: Final[Callable[[Table, Floats, Floats], Mapping[str, Any]]] = regret
 """What the table's report has beyond the errors."""
 
 
-DERIVED: Final[Mapping[str, Callable[[Row], str]]] = {
+DERIVED: Final[Derived] = {
     "layout": lambda row: layout_of(row).short(),
     "software": _framework,
 }

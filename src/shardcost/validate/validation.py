@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Protocol, cast
@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError, ShardcostError
-from shardcost.formats.tables import Row, Table, number
+from shardcost.formats.tables import Table, number
 from shardcost.machine import CATALOG, Fitted
 from shardcost.validate import collectives
 from shardcost.validate.intervals import factors_of_rows
-from shardcost.validate.predictions import Floats, Predictions, reason_of
+from shardcost.validate.predictions import Derived, Floats, Predictions, reason_of
 
 _COLUMNS_SHOWN: Final = 40
 _BOUND: Final = re.compile(r"(<=|>)?([0-9.]+)")
@@ -88,10 +88,10 @@ class Kind(Protocol):
 
     MEASURED: str
     """The column with the measurement."""
-    DERIVED: Mapping[str, Callable[[Row], str]]
+    DERIVED: Derived
     """Columns that follow from others, of rows that were predicted."""
 
-    def predictions(self, table: Table, *, ignore_versions: bool, fitted: Fitted) -> Predictions:
+    def predictions(self, table: Table, fitted: Fitted) -> Predictions:
         """Return the prediction of every row."""
 
     # A kind may have `extra(table, values, measured)` too: what to report beyond errors.
@@ -119,14 +119,14 @@ def validate(
     """
     _check_columns(table, by)
     kind = kind_of(table)
-    result = kind.predictions(table, ignore_versions=ignore_versions, fitted=fitted)
+    versions_dropped = ignore_versions and table.kind == "collectives"
+    priced = collectives.without_versions(table) if versions_dropped else table
+    predicted = kind.predictions(priced, fitted)
     measured, complaints = measurements(table, kind.MEASURED)
-    reasons = [first or second for first, second in zip(result.reasons, complaints, strict=True)]
-    values = np.where([bool(reason) for reason in reasons], np.nan, result.values)
+    reasons = [first or second for first, second in zip(predicted.reasons, complaints, strict=True)]
+    values = np.where([bool(reason) for reason in reasons], np.nan, predicted.values)
     errors = 100 * (values / measured - 1)
-    factors = factors_of_rows(
-        table, np.isfinite(values), ignore_versions=ignore_versions, fitted=fitted
-    )
+    factors = factors_of_rows(priced, np.isfinite(values), fitted=fitted)
     low, high = (values * factor for factor in factors)
     inside = (low <= measured) & (measured <= high)
     skipped = Counter(reason for reason in reasons if reason)
