@@ -32,7 +32,7 @@ from shardcost import (
 from shardcost.collectives.library_time import collective_time
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.messages import messages
-from shardcost.estimate.scaled import tensor_scaling
+from shardcost.estimate.scaling import tensor_scaling
 from shardcost.machine.libraries import MULTIMEM
 from shardcost.report.command import command_of, python_of
 from shardcost.report.estimate import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections import defaultdict
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 from math import ceil
@@ -287,12 +286,12 @@ def test_streams_do_one_thing_at_a_time(schedule: str, blocking: bool) -> None:
     rng = random.Random(23)
     for _ in range(10):
         line = timeline_of(random_work(rng, schedule, blocking=blocking), schedule)
-        streams = defaultdict(list)
-        for task in line.tasks:
-            streams[task.stage, task.stream].append((task.start_s, task.end_s))
-        for spans in streams.values():
-            spans.sort()
-            assert all(end <= start + EXACT for (_, end), (start, _) in pairwise(spans))
+        for lane in line.lanes:
+            sends, replicas = ([(s, e) for _, s, e in of] for of in (lane.sends, lane.reduces))
+            computes = list(zip(lane.starts, lane.ends, strict=True))
+            streams = [sorted(computes + sends)] if blocking else [computes, sends]
+            for spans in (*streams, replicas, [(s, e) for _, s, e in lane.gathers]):
+                assert all(end <= start + EXACT for (_, end), (start, _) in pairwise(spans))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -304,25 +303,25 @@ def test_nothing_starts_before_what_it_needs(schedule: str) -> None:
 
 
 def check_dependencies(line: Timeline, work: StepWork) -> None:
-    done = {
-        (task.name, task.stage, task.chunk, task.micro_batch): task
-        for task in line.tasks
-        if task.stream == "compute"
+    spans = {
+        (op[0], at, *op[1:]): span
+        for at, lane in enumerate(line.lanes)
+        for op, *span in zip(lane.ops, lane.starts, lane.ends, strict=True)
     }
     last = work.stages - 1
-    for (name, at, chunk, batch), task in done.items():
-        if name == "forward" and (at, chunk) != (0, 0):
-            before = ("forward", at - 1, chunk) if at else ("forward", last, chunk - 1)  # type: ignore[operator]
-        elif name == "backward" and (at, chunk) == (last, work.virtual_stages - 1):
-            before = ("forward", at, chunk)
-        elif name == "backward":
-            before = ("backward", at + 1, chunk) if at < last else ("backward", 0, chunk + 1)  # type: ignore[operator]
-        elif name == "weight gradient":
-            before = ("backward", at, chunk)
+    for (kind, at, chunk, batch), (start, _) in spans.items():
+        if kind == "F" and (at, chunk) != (0, 0):
+            before = ("F", at - 1, chunk) if at else ("F", last, chunk - 1)
+        elif kind == "B" and (at, chunk) == (last, work.virtual_stages - 1):
+            before = ("F", at, chunk)
+        elif kind == "B":
+            before = ("B", at + 1, chunk) if at < last else ("B", 0, chunk + 1)
+        elif kind == "W":
+            before = ("B", at, chunk)
         else:
             continue
         latency = work.sends.seconds if before[1] != at else 0.0
-        assert task.start_s >= done[*before, batch].end_s + latency - EXACT
+        assert start >= spans[*before, batch][1] + latency - EXACT
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -337,47 +336,11 @@ def test_a_stage_computes_waits_or_communicates(schedule: str) -> None:
             assert accounted == pytest.approx(line.pipeline_s + tail)
 
 
-def test_communication_inside_the_layers_has_its_stream() -> None:
-    plain, shown = (
-        Stage(1.0, 1.0, 1.0),
-        Stage(1.0, 1.0, 1.0, forward_comm_s=0.2, backward_comm_s=0.3),
-    )
-    for schedule, virtual_stages in (("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1)):
-        shape = {"stages": 4, "micro_batches": 8, "virtual_stages": virtual_stages}
-        line = timeline_of(StepWork.even(shown, **shape), schedule)
-        assert line.step_s == timeline_of(StepWork.even(plain, **shape), schedule).step_s
-        assert line.busy_s(1, "tp") == pytest.approx(8 * 0.5)
-        assert line.busy_s(1) == pytest.approx(8 * 2.5)
-        assert line.exposed_comm_s(1) == pytest.approx(8 * 0.5)
-        drawn = [task for task in line.tasks if task.stage == 1 and task.stream == "tp"]
-        assert sum(task.end_s - task.start_s for task in drawn) == pytest.approx(8 * 0.5)
-
-
-def test_idle_tasks_fill_the_gaps() -> None:
+def test_bubbles_of_equal_stages_are_what_the_papers_say() -> None:
     line = timeline_of(even(4, 8), "1f1b")
     for each in range(4):
-        idle = sum(t.end_s - t.start_s for t in line.tasks if t.stage == each and t.kind == "idle")
-        assert idle == pytest.approx(9.0)
         assert line.bubble_s(each) == pytest.approx(9.0)
         assert line.busy_s(each) == pytest.approx(24.0)
-
-
-def test_rows_are_complete_events() -> None:
-    work = even(2, 2, sends=Sends(0.5), data_parallel=DataParallel(1.0, 1.0, 2), optimizer_s=1.0)
-    rows = timeline_of(work, "1f1b").rows()
-    assert {row["name"] for row in rows} == {
-        "forward",
-        "backward",
-        "send activations",
-        "send gradients",
-        "gather weights",
-        "reduce gradients",
-        "optimizer",
-    }
-    assert all(row["ph"] == "X" and row["dur"] > 0 for row in rows)
-    assert max(row["ts"] + row["dur"] for row in rows) == pytest.approx(
-        1e6 * timeline_of(work, "1f1b").step_s
-    )
 
 
 def test_large_timelines_are_quick() -> None:

@@ -8,11 +8,12 @@ of the step, efficiency falls below 80 %, or the step stops getting shorter.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from shardcost.errors import UnknownNameError
+from shardcost.errors import ShardcostError, UnknownNameError
 from shardcost.estimate.result import BUBBLE, Estimate
+from shardcost.estimate.step import estimate
 from shardcost.model import Model
 
 HALF: Final = 0.5
@@ -36,17 +37,17 @@ class Split(NamedTuple):
     """Seconds of communication, hidden or not, over seconds of compute."""
 
 
-def split_of(found: Estimate) -> Split:
+def split_of(base: Estimate) -> Split:
     """Return what the step of an estimate is made of."""
-    compute, exposed = sum(found.compute_s.values()), sum(found.exposed_s.values())
-    bubble = found.parts_s.get(BUBBLE, 0.0)
+    compute, exposed = sum(base.compute_s.values()), sum(base.exposed_s.values())
+    bubble = base.parts_s.get(BUBBLE, 0.0)
     return Split(
         compute_s=compute,
         exposed_s=exposed,
-        hidden_s=sum(found.hidden_s.values()),
+        hidden_s=sum(base.hidden_s.values()),
         bubble_s=bubble,
-        other_s=found.time_s - compute - exposed - bubble,
-        comm_to_compute=sum(found.comm_s.values()) / compute,
+        other_s=base.time_s - compute - exposed - bubble,
+        comm_to_compute=sum(base.comm_s.values()) / compute,
     )
 
 
@@ -149,12 +150,39 @@ def degrees_to_vary(model: Model, gpus: int, name: str) -> list[int]:
     """
     if name not in DEGREES:
         raise UnknownNameError("degree", name, DEGREES)
-    most = {"tp": _most_heads(model), "pp": int(model.num_layers), "ep": model.most_experts or 1}
+    heads = model.attention_heads
+    most_heads = int(max(heads)) if heads else int(model.hidden_size)
+    most = {"tp": most_heads, "pp": int(model.num_layers), "ep": model.most_experts or 1}
     last = min(gpus, most.get(name, gpus))
     powers = (2**power for power in range(last.bit_length()))
-    return [each for each in powers if name == "gpus" or gpus % each == 0]
+    return [degree for degree in powers if name == "gpus" or gpus % degree == 0]
 
 
-def _most_heads(model: Model) -> int:
-    heads = model.attention_heads
-    return int(max(heads)) if heads else int(model.hidden_size)
+def tensor_scaling(base: Estimate) -> Scaling:
+    """Return what the layout of an estimate costs at each tensor-parallel degree.
+
+    Devices stay as many as they are, context parallelism and the pipeline too, and data parallelism
+    takes what is left.
+
+    >>> from shardcost import Decode, Layout
+    >>> work = Decode(batch=64, context_tokens=4096)
+    >>> scaling = tensor_scaling(estimate("llama3-70b", "h100_sxm", Layout(tp=8), work))
+    >>> [(row.value, row.found.layout.dp) for row in scaling.rows]
+    [('1', 8), ('2', 4), ('4', 2), ('8', 1)]
+    """
+    layout = base.layout
+    room = int(base.devices // (layout.cp * layout.pp))
+    degrees = {tp for tp in degrees_to_vary(base.model, room, "tp") if room % tp == 0}
+
+    def row(tp: int) -> Row:
+        if tp == layout.tp:
+            return Row(str(tp), base)
+        try:
+            other = replace(layout, tp=tp, dp=room // tp)
+            place = (base.model, base.cluster, other)
+            return Row(str(tp), estimate(*place, base.workload, software=base.software))
+        except ShardcostError as error:
+            return Row(str(tp), None, str(error))
+
+    rows = tuple(row(tp) for tp in sorted(degrees | {int(layout.tp)}))
+    return Scaling("tp", rows, base.workload.phase)

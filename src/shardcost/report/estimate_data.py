@@ -8,13 +8,14 @@ from dataclasses import asdict
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.estimate.events import Drawing, Event, check
+from shardcost.errors import UnknownNameError
 from shardcost.estimate.interval import interval_of, ranges_of
-from shardcost.estimate.layer_timeline import layer_timeline
 from shardcost.estimate.messages import messages
 from shardcost.estimate.result import FLOP_CONVENTION, Estimate
 from shardcost.estimate.roofline import roofline
-from shardcost.estimate.step_timeline import step_timeline
+from shardcost.estimate.timeline.events import Drawing, Event
+from shardcost.estimate.timeline.layer import layer_timeline
+from shardcost.estimate.timeline.step import step_timeline
 from shardcost.memory.footprint import KINDS
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
@@ -198,8 +199,10 @@ def drawing_of(estimate: Estimate, of: str = "step") -> Drawing:
         UnknownNameError: `of` is neither ``step`` nor ``layer``.
         BadTypeError: The estimate is of an array of layouts.
     """
-    check(estimate, of)
-    return step_timeline(estimate) if of == "step" else layer_timeline(estimate)
+    views = {"step": step_timeline, "layer": layer_timeline}
+    if of not in views:
+        raise UnknownNameError("of", of, views)
+    return views[of](estimate)
 
 
 def timeline_as_data(estimate: Estimate, of: str = "step") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.estimate.events import COMMUNICATION, Drawing, Event
+from shardcost.estimate.timeline.events import COMMUNICATION, Drawing, Event
 from shardcost.estimate.result import Estimate
 from shardcost.report.estimate import title
 from shardcost.report.estimate_data import drawing_of

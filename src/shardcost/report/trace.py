@@ -1,97 +1,110 @@
 """The timeline of an estimated step as a trace for Perfetto.
 
-A process is a pipeline stage, by the first of its ranks, with a lane for compute and one each for
-communication inside the layers (``tp``), between stages (``pp``) and of replicas (``dp``). Of the
-communication inside the layers, the exposed part is shown.
+A process is a pipeline stage, by the first of its ranks, with a lane for compute and one for each
+group that communicates. Of the communication inside the layers, the exposed part is shown: it
+stands for several collectives, and says which of them sends most but no size.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from shardcost.estimate.drawn import drawn_timeline
 from shardcost.estimate.price import Place, places
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.sent import Sent, sent_by_event, sent_by_task
-from shardcost.estimate.step_timeline import step_timeline
+from shardcost.estimate.timeline import events as timeline
+from shardcost.estimate.timeline.step import step_timeline
 from shardcost.formats.chrome_trace import Event, Names, ranks_text, write_trace
 from shardcost.formats.kineto_names import Call, CommGroup, Kind
 from shardcost.machine.libraries import default_library
+from shardcost.program.operations import Collective, Operations
 from shardcost.workload import Train
 
-STREAMS: Final = ("compute", "tp", "pp", "dp")
-"""The lanes in order: a stream's number is its place."""
 _WAITS: Final = frozenset({"idle", "host"})
 
 
 def write_timeline(estimate: Estimate, path: Path) -> None:
     """Write the timeline of a step as a trace."""
-    events, names = events_of(estimate)
-    write_trace(path, events, names)
+    write_trace(path, *events_of(estimate))
 
 
 def events_of(estimate: Estimate) -> tuple[list[Event], Names]:
     """Return the events of a step, and what its ranks and streams are called."""
-    writer = _Writer(estimate)
-    events = writer.training() if isinstance(estimate.workload, Train) else writer.serving()
-    ranks = {writer.rank(stage): f"stage {stage}" for stage in range(estimate.layout.pp)}
-    library = default_library(estimate.cluster)
-    return events, Names(ranks, dict(enumerate(STREAMS)), library, int(estimate.layout.devices))
+    drawing = step_timeline(estimate, whole=True)
+    shown = [event for event in drawing.events if event.exposed and event.kind not in _WAITS]
+    streams = sorted({event.stream for event in shown}, key=timeline.stream_order)
+    pieces = Counter((event.stage, event.name) for event in shown)
+    calls: Counter[tuple[int, CommGroup]] = Counter()
+    placed = places(estimate.layout)
+    stride = int(placed["pp"].stride)
+    events = []
+    for event in shown:
+        rank, call = event.stage * stride, None
+        if event.group is not None:
+            sent = _sent(estimate, event, event.group, pieces[event.stage, event.name])
+            group = _ranks_of(sent, 0 if sent.collective == "send_recv" else rank, placed)
+            number = calls[event.stage, group]
+            call = Call(Kind(sent.collective, group, sent.dtype), number, sent.size_bytes)
+            calls[event.stage, group] += 1
+        numbers = {"micro_batch": event.micro_batch, "chunk": event.chunk}
+        more = {name: number for name, number in numbers.items() if number is not None}
+        place = (rank, streams.index(event.stream), event.start_s, event.end_s)
+        events.append(Event(event.name, *place, call, more))
+    ranks = {stage * stride: f"stage {stage}" for stage in range(estimate.layout.pp)}
+    library, devices = default_library(estimate.cluster), int(estimate.layout.devices)
+    return events, Names(ranks, dict(enumerate(streams)), library, devices)
 
 
-class _Writer:
-    """Turns a timeline into events, the calls of each group numbered."""
+class _Sent(NamedTuple):
+    """One collective of a rank. Its size is 0 where it stands for several of different sizes."""
 
-    def __init__(self, estimate: Estimate) -> None:
-        self.estimate = estimate
-        self.places = places(estimate.layout)
-        self.calls: Counter[tuple[int, CommGroup]] = Counter()
+    collective: str
+    group: str
+    ranks: int | None = None
+    """As many as the group has if None."""
+    size_bytes: int = 0
+    dtype: str = ""
 
-    def training(self) -> list[Event]:
-        """Return the tasks of a training step."""
-        tasks = drawn_timeline(self.estimate).tasks
-        buckets = Counter((task.stage, task.name) for task in tasks)
-        events = []
-        for task in tasks:
-            if task.kind == "idle":
-                continue
-            call = None
-            if task.kind != "compute":
-                sent = sent_by_task(self.estimate, task, buckets[task.stage, task.name])
-                call = self._call(task.stage, sent)
-            numbers = {"micro_batch": task.micro_batch, "chunk": task.chunk}
-            more = {name: number for name, number in numbers.items() if number is not None}
-            rank, stream = self.rank(task.stage), STREAMS.index(task.stream)
-            events.append(Event(task.name, rank, stream, task.start_s, task.end_s, call, more))
-        return events
 
-    def serving(self) -> list[Event]:
-        """Return the exposed events of a step of serving."""
-        events = []
-        for shown in step_timeline(self.estimate).events:
-            if not shown.exposed or shown.kind in _WAITS:
-                continue
-            call, stream = None, 0
-            if shown.group is not None:
-                call = self._call(shown.stage, sent_by_event(self.estimate, shown.group))
-                stream = STREAMS.index("pp" if shown.group == "pp" else "tp")
-            rank = self.rank(shown.stage)
-            events.append(Event(shown.name, rank, stream, shown.start_s, shown.end_s, call, {}))
-        return events
+def _sent(estimate: Estimate, event: timeline.Event, group: str, pieces: int) -> _Sent:
+    """Return which collective an event is; one of `pieces` where it is done in several."""
+    program, workload = estimate.program, estimate.workload
+    # The format that activations and weights are sent in.
+    dtype = workload.dtype if workload.dtype in {"fp32", "fp16", "bf16"} else "bf16"
+    if group == "pp":
+        return _Sent("send_recv", "pp", None, int(program.send_bytes), dtype)
+    if event.passing is None and program.step is not None and isinstance(workload, Train):
+        if event.name == "reduce gradients":
+            return _of_step(program.step.gradients, workload.gradient_dtype, pieces)
+        return _of_step(program.step.weights, dtype, pieces)
+    passes = ("forward",) if event.passing == "forward" else ("recompute", "backward", "weight")
+    inside = [*(layers.passes for layers in program.layers), program.first, program.last]
+    operations = [op for part in inside for name in passes for op in getattr(part, name)]
+    if group == "dp":  # weights of layers under ZeRO stage 3
+        gathers = [layers.gathers for layers in program.layers]
+        forward = event.passing == "forward"
+        operations = [op for part in gathers for op in (part.forward if forward else part.backward)]
+    sent = [op for op in operations if isinstance(op, Collective) and op.group == group]
+    if not sent:
+        return _Sent("all_reduce", group)
+    most = max(sent, key=lambda op: float(op.size_bytes * op.count))
+    return _Sent(most.collective, group, int(most.ranks))
 
-    def rank(self, stage: int) -> int:
-        """Return the first rank of a stage."""
-        return int(stage * self.places["pp"].stride)
 
-    def _call(self, stage: int, sent: Sent) -> Call:
-        first = self.rank(0 if sent.collective == "send_recv" else stage)
-        place = self.places.get(sent.group, Place(1, 1))
-        size = int(place.ranks) if sent.ranks is None else sent.ranks
-        members = [first + number * int(place.stride) for number in range(size)]
-        name = f"{sent.group} of rank {first}"
-        group = CommGroup(name, sent.group, size, ranks_text(members))
-        self.calls[stage, group] += 1
-        number = self.calls[stage, group] - 1
-        return Call(Kind(sent.collective, group, sent.dtype), number, sent.size_bytes)
+def _of_step(operations: Operations, dtype: str, pieces: int) -> _Sent:
+    sent = [op for op in operations if isinstance(op, Collective)]
+    if not sent:
+        return _Sent("all_reduce", "dp", dtype=dtype)
+    first = max(sent, key=lambda op: float(op.size_bytes))
+    alike = all((op.collective, op.group) == (first.collective, first.group) for op in sent)
+    total = sum(float(op.size_bytes * op.count) for op in sent) if alike else 0.0
+    return _Sent(first.collective, first.group, int(first.ranks), int(total / pieces), dtype)
+
+
+def _ranks_of(sent: _Sent, first: int, placed: dict[str, Place]) -> CommGroup:
+    """Return the group that a rank sends over."""
+    place = placed.get(sent.group, Place(1, 1))
+    size = int(place.ranks) if sent.ranks is None else sent.ranks
+    members = [first + number * int(place.stride) for number in range(size)]
+    return CommGroup(f"{sent.group} of rank {first}", sent.group, size, ranks_text(members))

@@ -37,10 +37,6 @@ class Stage:
     extra_forward_s: Seconds = 0.0
     extra_backward_input_s: Seconds = 0.0
     extra_backward_weight_s: Seconds = 0.0
-    forward_comm_s: Seconds = 0.0
-    """Of `forward_s`, what is communication inside the layers that compute does not hide …"""
-    backward_comm_s: Seconds = 0.0
-    """… and of `backward_input_s`. Only the timeline tells it apart."""
 
 
 @dataclass(frozen=True, slots=True)

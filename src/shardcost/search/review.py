@@ -10,8 +10,7 @@ from shardcost.collectives.sweep import LEAST_BYTES, MOST_BYTES, curve_sizes
 from shardcost.errors import BadTypeError
 from shardcost.estimate.messages import Message, messages
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.scaled import tensor_scaling
-from shardcost.estimate.scaling import Scaling
+from shardcost.estimate.scaling import Scaling, tensor_scaling
 from shardcost.machine.libraries import MULTIMEM, default_library
 from shardcost.search.advice import Advice, advice
 
