@@ -18,11 +18,10 @@ from cases import usual_passes
 from shardcost import Cluster, Layout, Model
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.estimate import Estimate, estimate
-from shardcost.estimate.events import COMMUNICATION, Drawing, Event
-from shardcost.estimate.layer_timeline import layer_timeline
 from shardcost.estimate.ledger import PassParts
-from shardcost.estimate.step_timeline import step_timeline
-from shardcost.estimate.training_timeline import MOST_EVENTS
+from shardcost.estimate.timeline.events import COMMUNICATION, Drawing, Event
+from shardcost.estimate.timeline.layer import layer_timeline
+from shardcost.estimate.timeline.step import MOST_EVENTS, step_timeline
 from shardcost.formats.kineto import read
 from shardcost.report.estimate import title
 from shardcost.report.estimate_data import drawing_of, timeline_as_data

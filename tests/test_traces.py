@@ -766,6 +766,8 @@ LAYOUTS = (
     Layout(tp=2, pp=4, dp=2, schedule="interleaved", virtual_stages=2),
     Layout(tp=1, pp=4, dp=4, schedule="zero_bubble", zero=2),
     Layout(dp=16, zero=3),
+    Layout(tp=2, dp=8, zero=3, shard_degree=4),
+    Layout(tp=2, cp=2, pp=2, dp=2),
 )
 
 

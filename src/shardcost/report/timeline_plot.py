@@ -7,8 +7,8 @@ from itertools import pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.estimate.timeline.events import COMMUNICATION, Drawing, Event
 from shardcost.estimate.result import Estimate
+from shardcost.estimate.timeline.events import COMMUNICATION, Drawing, Event
 from shardcost.report.estimate import title
 from shardcost.report.estimate_data import drawing_of
 from shardcost.report.pictures import (
