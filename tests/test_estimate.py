@@ -15,6 +15,7 @@ from shardcost import (
     Layout,
     Model,
     Prefill,
+    Software,
     Train,
     collective_time,
     estimate,
@@ -23,7 +24,7 @@ from shardcost import (
 from shardcost.errors import BadValueError, InfeasibleError
 from shardcost.estimate import Estimate, price
 from shardcost.program.feasibility import reasons
-from shardcost.program.operations import Gemm
+from shardcost.program.operations import Collective, Gemm
 from shardcost.workload import Workload
 
 H100 = Cluster.named("h100_sxm", network="ib_8x400g")
@@ -82,6 +83,157 @@ def test_parts_add_up_to_the_time(estimates: list[Estimate]) -> None:
             if group in {"dp", "pp"} and found.layout.pp > 1:
                 continue  # a stage also waits for what other stages wait for
             assert exposed <= found.comm_s[group] * 1.001 + 1e-9, (group, found.layout)
+
+
+def varied_estimates(count: int) -> list[Estimate]:
+    """Return training and serving steps of all software, schedules, ZeRO stages and experts."""
+    rng = random.Random(11)
+    trainers = ("megatron_core", "megatron_2021", "megatron_deepspeed", "nanotron", "torchtitan")
+    servers = ("trtllm", "vllm", "fastertransformer", "megatron_inference", "tokenweave")
+    results: list[Estimate] = []
+    while len(results) < count:
+        model = rng.choice(["llama3-8b", "llama3-70b", "mixtral-8x7b", "deepseek-v3"])
+        trains = rng.random() < 0.7
+        schedule = rng.choice(["1f1b", "interleaved", "zero_bubble"]) if trains else "1f1b"
+        tp = rng.choice([1, 2, 8])
+        ep = rng.choice([1, 4]) if model in {"mixtral-8x7b", "deepseek-v3"} else 1
+        layout = Layout(
+            tp=tp,
+            cp=rng.choice([1, 1, 2]),
+            pp=rng.choice([2, 4]) if schedule != "1f1b" else rng.choice([1, 2]),
+            dp=rng.choice([4, 8]) if trains or ep > 1 else 1,
+            ep=ep,
+            virtual_stages=2 if schedule == "interleaved" else 1,
+            sequence_parallel=tp > 1 and rng.random() < 0.5,
+            recompute=rng.choice(["none", "selective", "full"]) if trains else "none",
+            zero=rng.choice([0, 1, 3]) if trains else 0,
+            schedule=schedule,
+        )
+        software = replace(
+            Software.named(rng.choice(trainers if trains else servers)),
+            launch=rng.choice(["eager", "graph"]),
+            host_per_kernel_s=rng.choice([3e-6, 1e-4]),  # the device waits with the latter
+            dp_overlap=rng.random() < 0.5,
+        )
+        work: Workload = Train(global_batch=64, sequence_length=rng.choice([1024, 8192]))
+        if not trains:
+            serving = (
+                Prefill(batch=8, prompt_tokens=2048),
+                Decode(batch=32, context_tokens=4096),
+            )
+            work = rng.choice(serving)
+        try:
+            results.append(estimate(model, H100, layout, work, software=software))
+        except ValueError:  # such as layers that stages do not divide
+            continue
+    return results
+
+
+@pytest.fixture(scope="module")
+def varied() -> list[Estimate]:
+    results = varied_estimates(250)
+    for name, values in (
+        ("schedule", {"1f1b", "interleaved", "zero_bubble"}),
+        ("zero", {0, 1, 3}),
+        ("ep", {1, 4}),
+    ):
+        assert {getattr(each.layout, name) for each in results} == values
+    assert {each.software.launch for each in results} == {"eager", "graph"}
+    return results
+
+
+def test_parts_add_up_though_none_is_the_remainder(varied: list[Estimate]) -> None:
+    """Waits for the host are computed from kernels and launches; so the sum is a check."""
+    waiting = 0
+    for result in varied:
+        assert sum(result.parts_s.values()) == pytest.approx(result.time_s, rel=1e-9), result
+        waits = result.ledger.launch_wait_s
+        assert waits >= 0
+        assert result.software.launch == "eager" or waits == 0
+        waiting += waits > 0.1 * result.time_s
+    assert waiting > 10
+
+
+def test_sums_over_entries_are_the_figures_of_the_estimate(varied: list[Estimate]) -> None:
+    for result in varied:
+        kinds: dict[str, float] = {}
+        for entry in result.entries:
+            kinds[entry.kind] = kinds.get(entry.kind, 0.0) + entry.total_s
+        listed = {name: seconds for name, seconds in kinds.items() if seconds}
+        stated = {**result.compute_s, **result.comm_s}
+        assert listed == pytest.approx({name: each for name, each in stated.items() if each})
+
+
+def test_entries_happen_as_often_as_the_step_says(varied: list[Estimate]) -> None:
+    """Sums over the ledger against the same counted by hand: stages, micro-batches, replicas."""
+    for result in varied:
+        ledger, layout, program = result.ledger, result.layout, result.program
+        if not isinstance(result.workload, Train):
+            assert result.comm_s["pp"] == pytest.approx((layout.pp - 1) * ledger.send_s)
+            work_s = sum(result.compute_s.values()) + sum(
+                seconds for group, seconds in result.exposed_s.items() if group != "pp"
+            )
+            assert work_s == pytest.approx(ledger.forward.device_s, rel=1e-9)
+            continue
+        runs = program.micro_batches
+        sends = 2 * runs * layout.virtual_stages * (layout.pp > 1)
+        assert result.comm_s["pp"] == pytest.approx(sends * ledger.send_s)
+        sharded_s = runs * ledger.pace.layers * (2 * ledger.gather_s + ledger.scatter_s)
+        once_s = ledger.reduce_s + ledger.collect_s
+        assert result.comm_s["dp"] == pytest.approx(once_s + sharded_s, rel=1e-9)
+        inside_s = sum(
+            seconds for group, seconds in result.exposed_s.items() if group not in {"dp", "pp"}
+        )
+        busy_s = sum(result.compute_s.values()) - ledger.optimizer_s + inside_s
+        paced_s = ledger.step_time.compute_s - ledger.launch_wait_s
+        assert busy_s == pytest.approx(paced_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("virtual_stages", [1, 2, 5])
+def test_every_virtual_stage_sends_its_activations(virtual_stages: int) -> None:
+    layout = Layout(pp=4, dp=2, schedule="interleaved", virtual_stages=virtual_stages)
+    work = Train(global_batch=32, sequence_length=4096)
+    result = estimate("llama3-70b", H100, layout, work)
+    micro_batches = 32 // 2
+    send_bytes = 4096 * 8192 * 2
+    assert result.program.send_bytes == send_bytes
+    sent = result.traffic.by_group["pp"]
+    assert sent == pytest.approx(2 * micro_batches * virtual_stages * send_bytes)
+    listed = [entry for entry in result.entries if entry.group == "pp"]
+    assert sum(entry.times for entry in listed) == 2 * micro_batches * virtual_stages
+
+
+def test_entries_of_arrays_are_those_of_each_layout() -> None:
+    pp = np.array([1, 2, 4])
+    work = Train(global_batch=64, sequence_length=4096)
+    together = estimate("llama3-8b", H100, Layout(tp=2, pp=pp, dp=16 // pp // 2, zero=1), work)
+    for i, stages in enumerate(pp.tolist()):
+        layout = Layout(tp=2, pp=stages, dp=16 // stages // 2, zero=1)
+        alone = estimate("llama3-8b", H100, layout, work)
+        for name in ("compute_s", "comm_s", "exposed_s", "parts_s"):
+            cells = {
+                key: float(np.broadcast_to(value, pp.shape)[i])
+                for key, value in getattr(together, name).items()
+            }
+            assert cells == pytest.approx(dict(getattr(alone, name)), rel=1e-6, abs=1e-9), name
+
+
+def test_links_carry_what_the_running_path_sends() -> None:
+    """Eight H100s reduce a large message in the switch: a rank sends it once, not 2 x 7/8 times."""
+    work = Prefill(batch=8, prompt_tokens=4096)
+    result = estimate("llama3-70b", "h100_sxm", Layout(tp=8), work, software="megatron_inference")
+    sums = [
+        entry.op
+        for entry in result.entries
+        if isinstance(entry.op, Collective) and entry.op.collective == "all_reduce"
+    ]
+    assert sums
+    for op in sums:
+        sent = result.ledger.prices.sent(op)
+        assert sent.bus_bytes == pytest.approx(2 * 7 / 8 * op.size_bytes)
+        assert sent.inside_bytes == pytest.approx(op.size_bytes, rel=0.01)
+        assert sent.network_bytes == 0
+    assert result.traffic.inside_bytes < 0.6 * result.traffic.by_group["tp"]
 
 
 def test_no_link_carries_more_than_it_can(estimates: list[Estimate]) -> None:

@@ -96,7 +96,9 @@ class CollectiveTime:
 
     def _inherited(self) -> Iterator[str]:
         for each in self.calibrations:
-            if each.inherited_from:
+            if each.inherited_from == (each.system,):
+                yield f"{each.title} was measured on another datasheet; constants are scaled by it"
+            elif each.inherited_from:
                 donors = ", ".join(each.inherited_from)
                 yield f"no measurements for {each.title}; constants inherited from {donors}"
 

@@ -186,16 +186,18 @@ class Prices:
             op = self._placed(op)
         if key is None:
             return self.alone(op, sms_taken)
-        grids = self.machine.memo.setdefault("grids", {})
+        machine = self.machine
+        kept = machine.memo if isinstance(op, Collective) else machine.kernels.memo
+        grids = kept.setdefault("grids", {})
         if key not in grids:
             small, back = distinct(op)
             seconds = self.alone(small, sms_taken)
             seconds = seconds if back is None else seconds[back]
-            size = self.machine.memo.get("grid bytes", 0) + getattr(seconds, "nbytes", 0)
+            size = kept.get("grid bytes", 0) + getattr(seconds, "nbytes", 0)
             if size > _MOST_GRID_BYTES:
                 grids.clear()
                 size = 0
-            self.machine.memo["grid bytes"] = size
+            kept["grid bytes"] = size
             grids[key] = seconds
         return grids[key]
 

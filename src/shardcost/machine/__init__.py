@@ -22,6 +22,7 @@ from shardcost.machine.libraries import (
     Libraries,
     default_library,
     generation,
+    on_this_datasheet,
     profile_calibrations,
 )
 from shardcost.software import Software
@@ -161,7 +162,7 @@ def _machine_of(
     cluster: Cluster, kernels: str | None, narrow: str | None, library: str | None, fitted: Fitted
 ) -> Machine:
     constants = KernelConstants(cluster.device, cluster.device, kernels, narrow, fitted.kernels)
-    own = profile_calibrations(cluster)
+    own = tuple(on_this_datasheet(each, cluster) for each in profile_calibrations(cluster))
     return Machine(cluster, constants, fitted.libraries, library, own)
 
 

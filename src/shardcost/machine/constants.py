@@ -229,9 +229,11 @@ class Calibration(Noun):
         error = f"median error {self.fit.median_pct:.1f} %, p90 {self.fit.p90_pct:.1f} %"
         on = f"{self.fit.rows} rows, {error}"
         if self.inherited_from:
-            carried = ", ".join(self.inherited_from)
+            donors = ", ".join(self.inherited_from)
+            here = " with this datasheet" if self.inherited_from == (self.system,) else ""
             return Source(
-                f"inherited from {carried}, scaled by datasheet", f"{self.system} was not measured"
+                f"inherited from {donors}, scaled by datasheet",
+                f"{self.system}{here} was not measured",
             )
         return Source(f"{self.fit.source}; {on}")
 

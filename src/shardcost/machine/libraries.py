@@ -103,7 +103,7 @@ class Libraries:
         since = generation(library, version) if library in ENGINES else "0"
         own = self._own(cluster, library, since)
         if own is not None:
-            return _on_this_datasheet(own, cluster)
+            return on_this_datasheet(own, cluster)
         donors = self.donors(cluster, library, since)
         if donors:
             return inherited(cluster, donors)
@@ -226,17 +226,21 @@ def link_family(cluster: Cluster) -> tuple[str, str]:
     return cluster.device.vendor, "pcie" if tier.peer_access else "pcie through the host"
 
 
-def _on_this_datasheet(own: Calibration, cluster: Cluster) -> Calibration:
-    """Return a system's constants on a cluster of its name, scaled where the datasheet differs.
+def on_this_datasheet(own: Calibration, cluster: Cluster) -> Calibration:
+    """Return the constants measured on a cluster's system, scaled where its datasheet differs.
 
-    A what-if on a catalog cluster (a faster link, another clock) is another machine: its constants
-    follow the datasheet, and say that they were inherited.
+    A what-if on a cluster of the catalog or a profile (a faster link, another clock) is another
+    machine: its constants follow the datasheet, and say that they were inherited.
     """
     measured = catalog.cluster_named(cluster.system)
-    if measured.tiers == cluster.tiers and measured.device == cluster.device:
+    same = measured.tiers == cluster.tiers and measured.device == cluster.device
+    if same or isinstance(own.constants, NetworkConstants):
         return own
-    scaled = inherited(cluster, [own])
-    return own if scaled.constants == own.constants else scaled
+    scaled = inherited(cluster, [replace(own, system=cluster.system)])
+    if scaled.constants == own.constants:
+        return own
+    # Errors of a user's own rows say nothing of another datasheet.
+    return replace(scaled, fit=replace(own.fit, low_pct=None, high_pct=None))
 
 
 def inherited(cluster: Cluster, donors: list[Calibration]) -> Calibration:
