@@ -29,14 +29,13 @@ _MACHINES: Final = (("H100", "h100_sxm"), ("A100", "a100_sxm"), ("L20 ", "l20"))
 """How the name of a row's device begins, and the cluster of the catalog that it is in."""
 _LENGTHS: Final = re.compile(r"serving \((\d+), (\d+)\)")
 _PRODUCT: Final = re.compile(r"MLP (\d+)x(\d+) (AG\+GEMM|GEMM\+RS)")
-_PERCENT: Final = 100
 _MULTIMEM: Final = "tokenweave"
 """Runs whose all-reduces ran by multimem instructions."""
 
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted share of every row, in percent."""
-    return by_row(table, lambda row: _PERCENT * share_of(row, fitted))
+    return by_row(table, lambda row: 100 * share_of(row, fitted))
 
 
 def share_of(row: Row, fitted: Fitted = CATALOG) -> float:
@@ -50,7 +49,7 @@ def share_of(row: Row, fitted: Fitted = CATALOG) -> float:
     if product:
         return _beside_product(product, machine, tp, whole_cell(row, "tokens_or_seq"))
     engine = Engine(
-        known_model(_shape_name(row["model"])),
+        known_model(row["model"].replace(" layer", "").replace(" FP8", "")),
         machine,
         Layout(tp=tp),
         software,
@@ -63,11 +62,7 @@ def share_of(row: Row, fitted: Fitted = CATALOG) -> float:
         raise UnknownNameError("phase", row["phase"], ("prefill", "decode", "serving (in, out)"))
     tokens, batch = whole_cell(row, "tokens_or_seq"), int(row["batch"] or 1)
     work = engine.prefill if row["phase"] == "prefill" else engine.decode
-    return _share(work(batch, tokens), row)
-
-
-def _share(estimate_of_row: Estimate, row: Row) -> float:
-    comm, whole = _comm_and_whole(estimate_of_row, row)
+    comm, whole = _comm_and_whole(work(batch, tokens), row)
     return float(comm / whole)
 
 
@@ -96,10 +91,6 @@ def _beside_product(match: re.Match[str], machine: Machine, tp: int, tokens: int
     name = "all_gather" if gathers else "reduce_scatter"
     comm = collective_time(name, 2 * tokens * hidden, machine, tp).time_s
     return float(comm / (comm + gemm_time_s(machine.kernels, "bf16", m, n, k)))
-
-
-def _shape_name(name: str) -> str:
-    return name.replace(" layer", "").replace(" FP8", "")
 
 
 def cluster_of(gpu: str) -> Cluster:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
@@ -25,10 +24,8 @@ from shardcost.program.feed_forward import DOWN, UP
 from shardcost.program.operations import AttentionCore, Elementwise, Operations
 from shardcost.validate.attention import FLASH_DECODE
 from shardcost.validate.layers import machine, pass_time, passes_of
-from shardcost.validate.predictions import Derived, Predictions, by_row, whole_cell
+from shardcost.validate.predictions import Derived, Floats, Predictions, by_row, whole_cell
 from shardcost.workload import Decode
-
-Floats = NDArray[np.float64]
 
 MEASURED: Final = "time_us"
 ATTENTION: Final = "attention"
@@ -101,9 +98,4 @@ def _layers(table: Table) -> Iterator[list[tuple[str, int]]]:
             yield from ([*parts.items(), (ATTENTION, i)] for i in contexts.values())
 
 
-def context(row: Row) -> str:
-    """Return the context of a row, or what it is where a part has none."""
-    return row["context"] or "any"
-
-
-DERIVED: Final[Derived] = {"attended": context}
+DERIVED: Final[Derived] = {"attended": lambda row: row["context"] or "any"}

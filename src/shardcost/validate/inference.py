@@ -62,6 +62,8 @@ _SMALLER: Final = {
 """Devices that a row's cluster has with more memory. The second are those of llm_inference_bench:
 batches that 80 GB would hold ran in rounds there."""
 _SHAPE: Final = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+_LOADED: Final = ("in-flight", "continuous", "concurren", "serving")
+"""Words of a row's batching where requests join a batch that runs."""
 _MS: Final = 1e3
 
 
@@ -86,12 +88,12 @@ def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
 
 def case_of(row: Row) -> InferenceCase:
     """Return what a row is of, but for its counts; raise where it cannot be priced."""
-    figure = f"{_batching(row)} {row['metric']}"
+    loaded = any(word in row.get("batching", "").lower() for word in _LOADED)
+    batching = ("in-flight" if row["batch"] else "max load") if loaded else "static"
+    figure = f"{batching} {row['metric']}"
     if figure not in _FIGURES:
         raise UnknownNameError("metric", figure, _FIGURES)
-    if not _loaded(figure):
-        whole_cell(row, "batch")
-    for name in ("isl", "osl"):
+    for name in ("isl", "osl") if loaded else ("batch", "isl", "osl"):
         whole_cell(row, name)
     tp, pp = whole_cell(row, "tp"), whole_cell(row, "pp")
     return InferenceCase(
@@ -99,7 +101,7 @@ def case_of(row: Row) -> InferenceCase:
         machine(row, tp * pp),
         Layout(tp=tp, pp=pp),
         Software.named(engine_of(row)),
-        _dtype(row["weight_dtype"]),
+        row["weight_dtype"].partition("/")[0] or "bf16",
         figure,
     )
 
@@ -107,24 +109,22 @@ def case_of(row: Row) -> InferenceCase:
 def figures(case: InferenceCase, rows: Sequence[Row], fitted: Fitted = CATALOG) -> Floats:
     """Return the figures of the rows of one case."""
     machine = machine_of(case.cluster, case.software, fitted)
-    engine = Engine(case.model, machine, *case[2:5], _cache_dtype(case))
+    # TensorRT-LLM has keys and values in 8 bits where its weights are.
+    narrow = case.software.name.startswith("trtllm") and case.dtype == "fp8"
+    engine = Engine(case.model, machine, *case[2:5], "fp8" if narrow else "bf16")
     if case.software.name == "tokenweave" and case.figure.startswith(_PREFILL):
         metric = case.figure.removeprefix("static ")
         return np.asarray(_MS * prefill_s(engine, metric, _counts(rows, "isl")), dtype=float)
-    counts = {
-        "prompt_tokens": _counts(rows, "isl"),
-        "output_tokens": _counts(rows, "osl"),
-    }
-    figure = _FIGURES[case.figure]
+    counts = {"prompt_tokens": _counts(rows, "isl"), "output_tokens": _counts(rows, "osl")}
     if case.figure == _MAX_LOAD:
         result: Any = under_load(engine, **counts)
-    elif _loaded(case.figure):
+    elif case.figure.startswith("static"):
+        result = generation(engine, batch=_counts(rows, "batch"), **counts)
+    else:
         arrivals = _ARRIVALS.get(case.software.name, "at random")
         requests = _counts(rows, "batch")
         result = under_load(engine, requests=requests, arrivals=arrivals, **counts)
-    else:
-        result = generation(engine, batch=_counts(rows, "batch"), **counts)
-    return np.asarray(figure(result), dtype=float)
+    return np.asarray(_FIGURES[case.figure](result), dtype=float)
 
 
 def prefill_s(engine: Engine, metric: str, prompt_tokens: Any) -> Any:
@@ -167,17 +167,6 @@ _FIGURES: Final[Mapping[str, Callable[[Any], Any]]] = {
 """By batching and metric, in the metric's unit."""
 
 
-def _loaded(figure: str) -> bool:
-    return not figure.startswith("static")
-
-
-def _batching(row: Row) -> str:
-    stated = row.get("batching", "").lower()
-    if any(word in stated for word in ("in-flight", "continuous", "concurren", "serving")):
-        return "in-flight" if row["batch"] else "max load"
-    return "static"
-
-
 def engine_of(row: Row) -> str:
     """Return the software of the catalog that ran a row."""
     folded = row["engine"].lower()
@@ -191,22 +180,9 @@ def engine_of(row: Row) -> str:
     return earlier if tuple(map(int, stated.groups())) < change else name
 
 
-def _dtype(name: str) -> str:
-    """Return the format of the products; a row that leaves it open ran in 16 bits."""
-    return name.partition("/")[0] or "bf16"
-
-
-def _cache_dtype(case: InferenceCase) -> str:
-    """Return the format of keys and values: TensorRT-LLM has 8 bits where its weights do."""
-    if case.software.name.startswith("trtllm") and case.dtype == "fp8":
-        return "fp8"
-    return "bf16"
-
-
 def machine(row: Row, devices: int) -> Cluster:
     """Return the cluster of a row, joined by InfiniBand where a run exceeds a node."""
-    name = row["cluster"]
-    name = _SMALLER.get((name, row.get("gpu", "")), name)
+    name = _SMALLER.get((row["cluster"], row.get("gpu", "")), row["cluster"])
     inside = Cluster.named(name)
     return inside if devices <= inside.tiers[-1].gpus else Cluster.named(name, "ib")
 

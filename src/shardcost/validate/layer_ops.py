@@ -23,7 +23,7 @@ from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.elementwise import elementwise_time_s, launch_s
 from shardcost.kernels.gemm import gemm_time_s
-from shardcost.machine import CATALOG, Fitted, KernelConstants, Machine, machine_of
+from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.memory.parameters import heads_per_rank
 from shardcost.model import Attention
 from shardcost.program.attention import OUT, QKV
@@ -57,10 +57,6 @@ class _Call(NamedTuple):
     eager: bool = False
 
 
-def _hidden(row: Row) -> float:
-    return whole_cell(row, "hidden")
-
-
 def _rotated(row: Row) -> float:
     """Return the elements of one token's queries and keys."""
     part, tp = model_of(row).blocks[0].attention, whole_cell(row, "tp")
@@ -69,16 +65,17 @@ def _rotated(row: Row) -> float:
     return float((part.heads / tp + heads_per_rank(part.kv_heads, tp)) * part.head_dim)
 
 
+def _hidden(row: Row) -> float:
+    return whole_cell(row, "hidden")
+
+
 def _inner(row: Row) -> float:
     return whole_cell(row, "ffn") / whole_cell(row, "tp")
 
 
 PRODUCTS: Final = {
-    "attn_pre_proj": QKV,
-    "attn_post_proj": OUT,
-    "mlp_up_proj": UP,
-    "mlp_down_proj": DOWN,
-}
+    "attn_pre_proj": QKV, "attn_post_proj": OUT, "mlp_up_proj": UP, "mlp_down_proj": DOWN,
+}  # fmt: skip
 """Operators that are products of a layer's program."""
 ROW_KERNELS: Final = {
     "input_layernorm": _Rows("row_norm", 2, _hidden),
@@ -122,21 +119,6 @@ def time_s(row: Row, fitted: Fitted = CATALOG) -> float:
     return result(row, machine_of(cluster_of(row["gpu"]), torch(), fitted))
 
 
-def row_kernel_time_s(on: KernelConstants, kernel: str, width: float, moved_bytes: float) -> float:
-    """Return the seconds of a kernel with one block for each row.
-
-    Args:
-        on: The constants of the device that it runs on.
-        kernel: Its section of constants.
-        width: Elements of a row.
-        moved_bytes: What all rows read and write.
-    """
-    table = on.section("elementwise", kernel).constants
-    walk_s = 1e-9 * table["row_ns_per_element"] * width
-    memory_s = moved_bytes / (table["memory_share"] * float(on.device.memory_bytes_per_s))
-    return float(1e-6 * table["latency_us"] + max(walk_s, memory_s))
-
-
 def cluster_of(gpu: str) -> Cluster:
     """Return the cluster of the catalog that has a device, by the name of its chip.
 
@@ -161,14 +143,14 @@ def _product_s(row: Row, on: Machine) -> float:
 
 
 def _row_kernel_s(row: Row, on: Machine) -> float:
+    """Return the seconds of a kernel with one block for each row of its arrays."""
     kernel = ROW_KERNELS[row["op"]]
     width = kernel.width(row)
-    moved = kernel.arrays * whole_cell(row, "tokens") * width * _ELEMENT_BYTES
-    return row_kernel_time_s(on.kernels, kernel.section, width, moved)
-
-
-def _sum_s(row: Row, on: Machine) -> float:
-    return float(elementwise_time_s(on.kernels, _SUM_ARRAYS * _array_bytes(row)))
+    moved_bytes = kernel.arrays * whole_cell(row, "tokens") * width * _ELEMENT_BYTES
+    table = on.kernels.section("elementwise", kernel.section).constants
+    walk_s = 1e-9 * table["row_ns_per_element"] * width
+    memory_bytes_per_s = table["memory_share"] * float(on.kernels.device.memory_bytes_per_s)
+    return float(1e-6 * table["latency_us"] + max(walk_s, moved_bytes / memory_bytes_per_s))
 
 
 def _norm_s(row: Row, on: Machine) -> float:
@@ -180,10 +162,6 @@ def _norm_s(row: Row, on: Machine) -> float:
 
 def _array_bytes(row: Row) -> float:
     return whole_cell(row, "tokens") * whole_cell(row, "hidden") * _ELEMENT_BYTES
-
-
-def _call_s(row: Row, on: Machine) -> float:
-    return _collective_s(row, on, CALLS[row["op"]], whole_cell(row, "msg_bytes"))
 
 
 def _collective_s(row: Row, on: Machine, call: _Call, size_bytes: float) -> float:
@@ -214,8 +192,14 @@ def _half_s(row: Row, on: Machine) -> float:
 _KINDS: Final[tuple[tuple[Callable[[str], bool], Callable[[Row, Machine], float]], ...]] = (
     (lambda op: op in PRODUCTS, _product_s),
     (lambda op: op in ROW_KERNELS, _row_kernel_s),
-    (lambda op: op in CALLS, _call_s),
-    (lambda op: op == "add", _sum_s),
+    (
+        lambda op: op in CALLS,
+        lambda row, on: _collective_s(row, on, CALLS[row["op"]], whole_cell(row, "msg_bytes")),
+    ),
+    (
+        lambda op: op == "add",
+        lambda row, on: float(elementwise_time_s(on.kernels, _SUM_ARRAYS * _array_bytes(row))),
+    ),
     (lambda op: op in {"full_rms_norm", "partial_rms_norm"}, _norm_s),
     (lambda op: op.partition(":")[0] in {_GATHERED, _SCATTERED}, _half_s),
 )

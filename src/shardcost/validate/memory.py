@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil, floor, log10
+from math import ceil, floor, log10, prod
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.formats.tables import Row, Table, number
@@ -27,15 +26,12 @@ from shardcost.memory import Memory, MemoryPolicy, memory_of
 from shardcost.memory.policy import policy_named
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.units import GIGA
-from shardcost.validate.predictions import Derived, Predictions, by_row, whole_cell
+from shardcost.validate.predictions import Derived, Floats, Predictions, by_row, whole_cell
 from shardcost.workload import Train
 
-Floats = NDArray[np.float64]
-
 MEASURED: Final = "mem_alloc_GB"
-FRAMEWORKS: Final = {"hf_ultrascale_nanotron": "nanotron"}
-"""Whose policy the runs of a data set have."""
-_ANY_FRAMEWORK: Final = "nanotron"
+_FRAMEWORK: Final = "nanotron"
+"""Whose policy the runs have."""
 _GIB: Final = 2**30
 """The unit of the table's GB columns: frameworks log memory in binary units."""
 _DIGITS: Final = 3
@@ -75,7 +71,9 @@ def classified_pct(table: Table, values: Floats, policy: MemoryPolicy | None = N
     if not table.rows:
         return 0.0
     rows = zip(table.records(), values, strict=True)
-    right = [not np.isnan(value) and _is_right(row, policy) for row, value in rows]
+    right = [
+        not np.isnan(value) and outcome(row, policy) == row["outcome"] != "" for row, value in rows
+    ]
     return 100 * sum(right) / table.rows
 
 
@@ -85,17 +83,13 @@ def extra(table: Table, values: Floats, measured: Floats | None = None) -> dict[
     return {"classified_pct": classified_pct(table, values)}
 
 
-def _is_right(row: Row, policy: MemoryPolicy | None) -> bool:
-    try:
-        return outcome(row, policy) == row["outcome"]
-    except ShardcostError:  # a capacity that is none
-        return False
-
-
 def outcome(row: Row, policy: MemoryPolicy | None = None) -> str:
-    """Return whether a run fits or runs out of memory."""
-    capacity = number(row, "capacity_GB", 0, 10**6, "a capacity above 0") * _GIB
-    return "fits" if memory_of_row(row, policy).peak_bytes <= capacity else "oom"
+    """Return whether a run is predicted to fit (fits, oom); nothing where its capacity is none."""
+    try:
+        capacity = number(row, "capacity_GB", 0, 10**6, "a capacity above 0") * _GIB
+        return "fits" if memory_of_row(row, policy).peak_bytes <= capacity else "oom"
+    except ShardcostError:
+        return ""
 
 
 def memory_of_row(row: Row, policy: MemoryPolicy | None = None) -> Memory:
@@ -119,7 +113,7 @@ def memory_of_row(row: Row, policy: MemoryPolicy | None = None) -> Memory:
         gradient_dtype="fp32" if fp32 else "bf16",
     )
     if policy is None:
-        policy = policy_named(FRAMEWORKS.get(row.get("dataset", ""), _ANY_FRAMEWORK))
+        policy = policy_named(_FRAMEWORK)
     if not fp32:  # what is accumulated is what is reduced
         policy = replace(policy, gradient_buckets=False)
     return memory_of(model_of(row), layout, work, software=policy)
@@ -128,7 +122,6 @@ def memory_of_row(row: Row, policy: MemoryPolicy | None = None) -> Memory:
 def model_of(row: Row) -> Model:
     """Return the Llama-like model of a row."""
     heads = whole_cell(row, "heads")
-    tied = row.get("tied", "")
     return _model(
         layers=whole_cell(row, "layers"),
         hidden=whole_cell(row, "hidden"),
@@ -136,7 +129,7 @@ def model_of(row: Row) -> Model:
         kv_heads=whole_cell(row, "kv_heads") if row.get("kv_heads") else heads,
         vocab=whole_cell(row, "vocab"),
         billions=number(row, "num_params", 0, 10**6, "a number of billions above 0"),
-        tied=_word(row, "tied", _YES_NO, "") if tied else None,
+        tied=_word(row, "tied", _YES_NO, "") if row.get("tied") else None,
     )
 
 
@@ -155,11 +148,8 @@ def _model(
 
     def made(width: int, *, tied: bool) -> Model:
         attention = Attention(heads=heads, kv_heads=kv_heads, head_dim=max(1, hidden // heads))
-        block = Block(
-            count=layers,
-            attention=attention,
-            feed_forward=FeedForward(width=width, gated=True),
-        )
+        feed_forward = FeedForward(width=width, gated=True)
+        block = Block(count=layers, attention=attention, feed_forward=feed_forward)
         return Model(
             name=f"{billions:g}B",
             hidden_size=hidden,
@@ -168,22 +158,19 @@ def _model(
             tied_embeddings=tied,
         )
 
-    results = []
+    widths = {}
     for choice in (False, True) if tied is None else (tied,):
         one, two = (made(width, tied=choice).parameters for width in (1, 2))
-        try:
-            results.append((roundest_width(billions, int(one), int(two - one)), choice))
-        except BadValueError:
-            if tied is not None:
-                raise
-    if not results:
-        raise _no_width(billions)
-    width, choice = max(results, key=lambda entry: entry[0] & -entry[0])
-    return made(width, tied=choice)
+        widths[choice] = roundest_width(billions, int(one), int(two - one))
+    choice = max(widths, key=lambda choice: widths[choice] & -widths[choice])
+    if not widths[choice]:
+        rule = "more than the model has without feed-forward"
+        raise BadValueError("num_params", billions, rule)
+    return made(widths[choice], tied=choice)
 
 
 def roundest_width(billions: float, with_width_1: int, per_width: int) -> int:
-    """Return the roundest feed-forward width that gives a number of parameters, as rounded.
+    """Return the roundest feed-forward width that gives a stated number of parameters; 0 if none.
 
     Args:
         billions: The parameters as stated, to three digits.
@@ -198,15 +185,11 @@ def roundest_width(billions: float, with_width_1: int, per_width: int) -> int:
         1 + (GIGA * (billions + side * slack) - with_width_1) / per_width for side in (-1, 1)
     )
     if most < 1:
-        raise _no_width(billions)
+        return 0
     step = 1 << (floor(most).bit_length() - 1)
     while step > 1 and ceil(max(least, 1) / step) * step > most:
         step //= 2
     return max(1, ceil(max(least, 1) / step) * step)
-
-
-def _no_width(billions: float) -> BadValueError:
-    return BadValueError("num_params", billions, "more than the model has without feed-forward")
 
 
 def _word(row: Row, column: str, known: Mapping[str, bool], default: str) -> bool:
@@ -216,20 +199,7 @@ def _word(row: Row, column: str, known: Mapping[str, bool], default: str) -> boo
     return known[word]
 
 
-def gpus(row: Row) -> str:
-    """Return how many GPUs a run has."""
-    return str(int(np.prod([whole_cell(row, name) for name in ("tp", "pp", "dp")])))
-
-
-def predicted_outcome(row: Row) -> str:
-    """Return whether a run is predicted to fit; nothing where its capacity is none."""
-    try:
-        return outcome(row)
-    except ShardcostError:
-        return ""
-
-
 DERIVED: Final[Derived] = {
-    "gpus": gpus,
-    "predicted_outcome": predicted_outcome,
+    "gpus": lambda row: str(prod(whole_cell(row, name) for name in ("tp", "pp", "dp"))),
+    "predicted_outcome": outcome,
 }

@@ -19,9 +19,10 @@ from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.group import Group
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import FormatError
-from shardcost.formats.tables import VALIDATED, Row, Table, read_table
+from shardcost.formats.tables import VALIDATED, Table, read_table
 from shardcost.machine.libraries import name_and_version
 from shardcost.validate.collectives import MEASURED, CollectiveCase, cases
+from shardcost.validate.predictions import Cases
 
 ROWS: Final = Path(__file__).with_name("rows")
 """The folder with the shipped tables and their ``SOURCES.csv``."""
@@ -53,8 +54,13 @@ def is_shipped(table: Table) -> bool:
 
 def tables_in(folder: Path) -> Folder:
     """Return the tables in a folder, or in its folder ``measured`` where it has one."""
+    inner = folder / _MEASURED
+    try:
+        paths = sorted((inner if inner.is_dir() else folder).glob("*.csv"))
+    except ValueError:  # a NUL character inside the name
+        paths = []
     result = Folder([], [])
-    for path in _csv_files(folder):
+    for path in paths:
         try:
             result.tables.append(read_table(path))
         except FormatError as error:
@@ -64,30 +70,14 @@ def tables_in(folder: Path) -> Folder:
     return result
 
 
-def _csv_files(folder: Path) -> list[Path]:
-    inner = folder / _MEASURED
-    try:
-        return sorted((inner if inner.is_dir() else folder).glob("*.csv"))
-    except ValueError:  # a NUL character inside the name
-        return []
-
-
 def not_in(named: Iterable[Table], shipped_tables: Iterable[Table]) -> list[Table]:
     """Return shipped tables without the data sets that a named table of their kind has."""
-    known = {(table.kind, name) for table in named for name in set(_datasets(table))}
+    known = {(table.kind, name) for table in named for name in table.columns.get("dataset", [])}
     rest = [
-        table.where(lambda row, kind=table.kind: (kind, _dataset(row)) not in known)  # type: ignore[misc]
+        table.where(lambda row, kind=table.kind: (kind, row.get("dataset", "")) not in known)  # type: ignore[misc]
         for table in shipped_tables
     ]
     return [table for table in rest if table.rows]
-
-
-def _datasets(table: Table) -> list[str]:
-    return table.columns.get("dataset", [])
-
-
-def _dataset(row: Row) -> str:
-    return row.get("dataset", "")
 
 
 class Point(NamedTuple):
@@ -126,13 +116,21 @@ def points_of(
     own = None if library is None else name_and_version(library)[0]
     across = cluster.network.name if cluster.network and group.domains > 1 else ""
     wanted = (collective, cluster.name, across, int(group.ranks), int(group.nodes))
-    points = [
-        point
-        for case, measured in _shipped_points()
-        if _place(case, across) == wanted
-        and (own is None or name_and_version(case.library)[0] == own)
-        for point in measured
-    ]
+    table, known = _shipped_collectives()
+    factor = float(bus_factor(collective, int(group.ranks)))
+    points = []
+    for case, places in known.rows.items():
+        # Inside a domain the network's name says nothing.
+        network = case.network if across else ""
+        place = (case.collective, case.cluster, network, case.gpus, case.nodes)
+        library_fits = own is None or name_and_version(case.library)[0] == own
+        if place != wanted or not library_fits or case.mode != "graph" or case.single_process:
+            continue
+        for i in places:
+            size_bytes = float(known.sizes[i, 0])
+            time_s = 1e-6 * float(table.columns[MEASURED][i])
+            dataset, busbw = table.columns["dataset"][i], factor * size_bytes / time_s
+            points.append(Point(size_bytes, time_s, dataset, case.library, busbw))
     return tuple(sorted(points))
 
 
@@ -145,31 +143,7 @@ def points_like(result: CollectiveTime) -> tuple[Point, ...]:
     return points_of(group.cluster, result.collective, ranks, nodes, result.library)
 
 
-def _place(case: CollectiveCase, across: str) -> tuple[str, str, str, int, int]:
-    """Return what a row is of; inside a domain the network's name says nothing."""
-    network = case.network if across else ""
-    return (case.collective, case.cluster, network, case.gpus, case.nodes)
-
-
-@cache  # reads a table of thousands of rows
-def _shipped_points() -> tuple[tuple[CollectiveCase, tuple[Point, ...]], ...]:
-    """Return the points of every case of the shipped table, launched as in a graph."""
+@cache  # a report looks at many groups
+def _shipped_collectives() -> tuple[Table, Cases[CollectiveCase]]:
     table = read_table(ROWS / "collectives.csv")
-    times, datasets = table.columns[MEASURED], table.columns["dataset"]
-    known = cases(table)
-    return tuple(
-        (
-            case,
-            tuple(
-                _point(case, float(known.sizes[i, 0]), 1e-6 * float(times[i]), datasets[i])
-                for i in places
-            ),
-        )
-        for case, places in known.rows.items()
-        if case.mode == "graph" and not case.single_process
-    )
-
-
-def _point(case: CollectiveCase, size_bytes: float, time_s: float, dataset: str) -> Point:
-    factor = float(bus_factor(case.collective, case.gpus))
-    return Point(size_bytes, time_s, dataset, case.library, factor * size_bytes / time_s)
+    return table, cases(table)

@@ -7,7 +7,7 @@ as its framework does it by itself: Megatron Core shards the optimizer, TorchTit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import log2
@@ -41,7 +41,6 @@ _FRAMEWORKS: Final = (
 )
 """How the name of a framework begins, and the software of the catalog that it is."""
 _ZERO: Final = {"zero0": 0, "zero1": 1, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "fsdp2": 3}
-_NARROW: Final = {"nvfp4": "fp4"}
 _SAME_QUESTION: Final = ("dataset", "model", "seq", "gpus", "gbs")
 """Rows alike in these differ in their layout only."""
 _FEWEST_LAYOUTS: Final = 3
@@ -201,6 +200,11 @@ def layout_of(row: Row) -> Layout:
     framework = _framework(row)
     degrees: dict[str, Any] = {name: _or_one(row, name) for name in ("tp", "pp", "dp", "cp", "ep")}
     virtual_stages, micro = _or_one(row, "vp"), whole_cell(row, "mbs")
+    recompute, sharding = row.get("recompute", "").lower(), row.get("zero_fsdp", "")
+    if recompute != "full":
+        recompute = "selective" if recompute.startswith("selective") else "none"
+    shards = int(sharding) if sharding.isdigit() else 1
+    usual_zero = 1 if framework in {_DEFAULT, "megatron_lm"} else 0
     if framework == "torchtitan" and degrees["pp"] > 1:
         # TorchTitan cuts a replica's batch into as many micro-batches as there are stages.
         micro = max(1, micro // degrees["pp"])
@@ -211,22 +215,24 @@ def layout_of(row: Row) -> Layout:
         micro_batch=micro,
         schedule="interleaved" if virtual_stages > 1 and degrees["pp"] > 1 else "1f1b",
         sequence_parallel=row.get("sp") == "1" and degrees["tp"] > 1,
-        recompute=_recompute(row),
-        zero=_zero(row, framework),
-        shard_degree=_shard_degree(row, degrees["dp"] * degrees["cp"]),
+        recompute=recompute,
+        zero=_ZERO.get(sharding, 3 if shards > 1 else usual_zero),
+        shard_degree=shards if 1 < shards < degrees["dp"] * degrees["cp"] else None,
         context_scheme="ring",
     )
 
 
 def train_of(row: Row) -> Train:
     """Return the workload of a row."""
-    words = f"{row['model']} {row.get('notes', '')}".lower()
-    packed = "packed" in words
+    dtype = (row.get("dtype") or "bf16").lower()
+    packed = "packed" in f"{row['model']} {row.get('notes', '')}".lower()
+    # DeepSpeed sums gradients of fp16 as they are.
+    fp16_sums = row.get("dtype") == "fp16" and _framework(row) == "megatron_deepspeed"
     return Train(
         global_batch=whole_cell(row, "gbs"),
         sequence_length=whole_cell(row, "seq"),
-        dtype=_dtype(row.get("dtype") or "bf16"),
-        gradient_dtype=_gradient_dtype(row),
+        dtype="fp8" if "fp8" in dtype else {"nvfp4": "fp4"}.get(dtype, dtype),
+        gradient_dtype="fp16" if fp16_sums else "fp32",
         adapters="lora" in row["model"].lower(),
         document_tokens=_SQUAD_TOKENS if packed else None,
     )
@@ -234,42 +240,6 @@ def train_of(row: Row) -> Train:
 
 _SQUAD_TOKENS: Final = 256
 """Mean length of SQuAD's questions with their paragraphs, in tokens, rounded."""
-
-
-def _dtype(name: str) -> str:
-    folded = name.lower()
-    if "fp8" in folded:
-        return "fp8"
-    return _NARROW.get(folded, folded)
-
-
-def _gradient_dtype(row: Row) -> str:
-    """Return the number format of summed gradients: DeepSpeed keeps those of fp16 as they are."""
-    kept = row.get("dtype") == "fp16" and _framework(row) == "megatron_deepspeed"
-    return "fp16" if kept else "fp32"
-
-
-def _recompute(row: Row) -> str:
-    name = row.get("recompute", "").lower()
-    if name.startswith("selective"):
-        return "selective"
-    return name if name in {"full", "none"} else "none"
-
-
-def _zero(row: Row, framework: str) -> int:
-    stated = row.get("zero_fsdp", "")
-    if stated in _ZERO:
-        return _ZERO[stated]
-    if stated.isdigit() and int(stated) > 1:
-        return 3
-    return 1 if framework in {_DEFAULT, "megatron_lm"} else 0
-
-
-def _shard_degree(row: Row, replicas: int) -> int | None:
-    stated = row.get("zero_fsdp", "")
-    if stated.isdigit() and 1 < int(stated) < replicas:
-        return int(stated)
-    return None
 
 
 def _or_one(row: Row, column: str) -> int:
@@ -288,37 +258,32 @@ def regret(table: Table, values: Floats, measured: Floats) -> Mapping[str, Any]:
     for i, row in enumerate(table.records()):
         if np.isfinite(values[i]) and np.isfinite(measured[i]):
             groups.setdefault(tuple(row.get(name, "") for name in _SAME_QUESTION), []).append(i)
-    ranked = [
-        _ranking(dict(zip(_SAME_QUESTION, key, strict=True)), values[rows], measured[rows])
+    ranked: list[dict[str, Any]] = [
+        {
+            "key": dict(zip(_SAME_QUESTION, key, strict=True)),
+            "layouts": len(rows),
+            "regret_pct": float(
+                100 * (measured[rows][np.argmin(values[rows])] / measured[rows].min() - 1)
+            ),
+            "spearman": spearman(values[rows], measured[rows]),
+        }
         for key, rows in groups.items()
         if len(rows) >= _FEWEST_LAYOUTS
     ]
-    ranked.sort(key=lambda entry: -entry["regret_pct"])
-    lost = [entry["regret_pct"] for entry in ranked]
-    told = [entry["spearman"] for entry in ranked if entry["spearman"] is not None]
-    results = {
+    ranked.sort(key=lambda question: -question["regret_pct"])
+
+    def percentile(name: str, share_pct: float) -> float | None:
+        known = [question[name] for question in ranked if question[name] is not None]
+        return float(np.percentile(known, share_pct)) if known else None
+
+    overall = {
         "groups": len(ranked),
-        "median_pct": _percentile(lost, 50),
-        "p90_pct": _percentile(lost, 90),
-        "spearman_median": _percentile(told, 50),
+        "median_pct": percentile("regret_pct", 50),
+        "p90_pct": percentile("regret_pct", 90),
+        "spearman_median": percentile("spearman", 50),
         "by_group": ranked,
     }
-    return {"regret": results}
-
-
-def _percentile(values: Sequence[float], share_pct: float) -> float | None:
-    return float(np.percentile(values, share_pct)) if values else None
-
-
-def _ranking(key: Mapping[str, str], values: Floats, measured: Floats) -> dict[str, Any]:
-    """Return how well the layouts of one question are ranked."""
-    first = measured[np.argmin(values)]
-    return {
-        "key": dict(key),
-        "layouts": len(values),
-        "regret_pct": float(100 * (first / measured.min() - 1)),
-        "spearman": spearman(values, measured),
-    }
+    return {"regret": overall}
 
 
 def spearman(one: Floats, other: Floats) -> float | None:
@@ -343,11 +308,5 @@ def _ranks(values: Floats) -> Floats:
     return (below + up_to - 1) / 2
 
 
-extra: Final[Callable[[Table, Floats, Floats], Mapping[str, Any]]] = regret
-"""What the table's report has beyond the errors."""
-
-
-DERIVED: Final[Derived] = {
-    "layout": lambda row: layout_of(row).short(),
-    "software": _framework,
-}
+extra: Final = regret
+DERIVED: Final[Derived] = {"layout": lambda row: layout_of(row).short(), "software": _framework}
