@@ -14,7 +14,8 @@ import pytest
 from console_blocks import BLOCK, PAGES, ROOT, commands, folder_in, output_of
 
 from shardcost import Model, catalog
-from shardcost.collectives.exact.algorithms import ALGORITHMS, COLLECTIVES
+from shardcost.collectives import COLLECTIVES
+from shardcost.collectives.exact.algorithms import ALGORITHMS
 from shardcost.formats.hf_fields import families
 from shardcost.machine.libraries import catalog_calibrations
 

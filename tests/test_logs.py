@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardcost.collectives import COLLECTIVES
 from shardcost.collectives.bounds import bus_factor
-from shardcost.collectives.exact.algorithms import COLLECTIVES
 from shardcost.errors import FormatError, ShardcostError
 from shardcost.formats import bus_ratio, nccl_inspector, nccl_tests, nccl_tests_json, osu
 from shardcost.formats.opened import chunks_of, head_of, text_of_log

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcost import Layout, Model, Train
-from shardcost.collectives.exact.algorithms import COLLECTIVES
+from shardcost.collectives import COLLECTIVES
 from shardcost.errors import InfeasibleError
 from shardcost.model import Attention, Block, Experts, FeedForward, LatentAttention
 from shardcost.program.assemble import program_of

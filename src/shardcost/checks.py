@@ -52,24 +52,33 @@ class Noun:
 
     _hash: ClassVar[int | None] = None
     """Computed once: nouns are keys of caches."""
+    _rules: ClassVar[tuple[tuple[str, str, Rule], ...]] = ()
+    """Of each field that has one: its name, its name in messages, and its rule."""
 
     def __post_init__(self) -> None:
         """Apply each field's rule, then the rules between fields."""
-        for field_ in fields(self):  # type: ignore[arg-type]
-            rule = field_.metadata.get("rule")
-            if rule:
-                name = f"{type(self).__name__}.{field_.name}"
-                object.__setattr__(self, field_.name, rule(name, getattr(self, field_.name)))
+        values = self.__dict__
+        for name, shown, rule in self._rules:
+            given = values[name]
+            value = rule(shown, given)
+            if value is not given:
+                object.__setattr__(self, name, value)
         self.check()
 
     def check(self) -> None:
         """Raise if fields that are right by themselves do not go together."""
 
     def __eq__(self, other: object) -> bool:
+        if other is self:
+            return True
         if type(other) is not type(self):
             return NotImplemented
-        names = [field_.name for field_ in fields(self)]  # type: ignore[arg-type]
-        return all(_equal(getattr(self, name), getattr(other, name)) for name in names)
+        mine, its = self.__dict__, other.__dict__
+        return all(
+            value is its[name] or _equal(value, its[name])
+            for name, value in mine.items()
+            if name != "_hash"
+        )
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -234,7 +243,13 @@ def instances(kind: type) -> Any:
 )
 def noun(cls: type[T]) -> type[T]:
     """Turn a class into a noun: a frozen, keyword-only dataclass with `Noun`'s equality."""
-    return dataclass(frozen=True, kw_only=True, eq=False)(cls)
+    made = dataclass(frozen=True, kw_only=True, eq=False)(cls)
+    made._rules = tuple(  # type: ignore[attr-defined]
+        (field_.name, f"{made.__name__}.{field_.name}", field_.metadata["rule"])
+        for field_ in fields(made)  # type: ignore[arg-type]
+        if field_.metadata.get("rule")
+    )
+    return made
 
 
 def is_array(value: object) -> bool:

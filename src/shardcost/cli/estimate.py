@@ -14,6 +14,7 @@ from shardcost.request import estimate_of, scaling_of, varied
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
+    from shardcost.search.advice import Advice
 
 _EXAMPLES: Final = """\
   shardcost estimate llama3-70b --on h100_sxm --network ib_8x400g --gpus 64 --tp 8 --pp 2 \\
@@ -43,6 +44,11 @@ def parser() -> options.Parser:
         "--vary",
         metavar="NAME=A,B,…",
         help="a table over values of one option, such as tp=1,2,4,8 or batch=1,16,256",
+    )
+    parser.add_argument(
+        "--advise",
+        action="store_true",
+        help="what limits the layout, and the single change of it that helps most",
     )
     parser.add_argument(
         "--explain", action="store_true", help="formulas, values, sources and errors seen"
@@ -98,13 +104,18 @@ def run(given: Namespace) -> int:
         explained = {"explanation": result.explain().splitlines()} if given.explain else {}
         options.print_json(as_data(result, finder.caveats) | explained | _drawn(given.plot))
     else:
-        from shardcost.search.advice import advice
-
-        place = (result.model, result.cluster, result.layout)
-        advised = advice(*place, result.workload, result.software)
+        advised = _advice(result) if given.advise else None
         print(as_text(result, finder.caveats, advice=advised, explain=given.explain))
         _say_drawn(given.plot)
     return 0
+
+
+def _advice(result: Estimate) -> Advice:
+    """Return what limits a layout, and the single change of it that helps most."""
+    from shardcost.search.advice import advice
+
+    place = (result.model, result.cluster, result.layout)
+    return advice(*place, result.workload, result.software)
 
 
 def _draw(result: Estimate, file: Path, picture: str) -> None:

@@ -58,16 +58,19 @@ def join_signed_values(words: list[str]) -> list[str]:
 
 def model(text: str) -> Model:
     """Return the model that an option names: one of the catalog, or a config.json on disk."""
-    from pathlib import Path
-
-    from shardcost.formats.hf_config import model_of_file
     from shardcost.model import Model
 
     if not text:
         raise BadValueError("--model", text, "a name of the catalog or a path")
     if text.endswith(".toml"):
         return Model.from_file(text)
-    return model_of_file(Path(text)) if is_file(text) else Model.named(text)
+    if not is_file(text):
+        return Model.named(text)
+    from pathlib import Path
+
+    from shardcost.formats.hf_config import model_of_file
+
+    return model_of_file(Path(text))
 
 
 def is_file(text: str) -> bool:

@@ -8,6 +8,7 @@ the rate at which one domain can send to the others. Ranks and nodes may be arra
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, cast
 
 import numpy as np
@@ -80,12 +81,12 @@ class Group:
             ),
         )
 
-    @property
+    @cached_property
     def ranks_per_domain(self) -> Quantity:
         """Ranks that share one domain."""
         return self.ranks / self.domains
 
-    @property
+    @cached_property
     def domain_port_bytes_per_s(self) -> Quantity:
         """Nominal rate at which one domain sends into the network; 0 without one.
 
@@ -102,7 +103,7 @@ class Group:
         """The links inside a domain."""
         return self.cluster.tiers[-1]
 
-    @property
+    @cached_property
     def has_nvlink(self) -> bool:
         """Whether devices of a domain reach each other over links of their own, not PCIe."""
         return self.tier.kind in NVLINK_KINDS

@@ -16,7 +16,7 @@ import numpy as np
 from shardcost.arrays import as_array, choose, largest, looked_up, named
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Network
-from shardcost.collectives import engine_kernels
+from shardcost.collectives import COLLECTIVES, engine_kernels
 from shardcost.collectives.bounds import bus_factor, nominal_rate, wire_bound_s
 from shardcost.collectives.choice import (
     Weights,
@@ -27,7 +27,6 @@ from shardcost.collectives.choice import (
     with_kernels,
 )
 from shardcost.collectives.engine_kernels import eager, fallback_constants, kernel_paths
-from shardcost.collectives.exact.algorithms import COLLECTIVES
 from shardcost.collectives.group import Group
 from shardcost.collectives.paths import Parts, ring_library_paths, total
 from shardcost.collectives.tuner import COLLECTIVES as TUNED

@@ -16,14 +16,14 @@ GEMM, whose tiles then need more waves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import is_array
-from shardcost.estimate.price import Prices
+from shardcost.estimate.price import CollectivePrice, Prices
 from shardcost.program.assemble import Program
 from shardcost.program.operations import (
     AttentionCore,
@@ -36,9 +36,11 @@ from shardcost.program.operations import (
     Passes,
 )
 from shardcost.schedule.overlap import beside, chunked, ring_attention
-from shardcost.schedule.step import StepTime, step_s, step_time
-from shardcost.schedule.work import DataParallel, LayerGathers, Sends, Stage, StepWork
 from shardcost.software import Software
+
+if TYPE_CHECKING:
+    from shardcost.schedule.step import StepTime
+    from shardcost.schedule.work import Stage, StepWork
 
 KIND: Final[Mapping[type, str]] = {
     Gemm: "gemm",
@@ -112,6 +114,10 @@ class Piece(NamedTuple):
     backward: PassTime
     """Gradients of the input, and what is computed again for them."""
     weight: PassTime
+    inside_bytes: Any = 0.0
+    """Sent by a rank in all passes over the links inside a domain …"""
+    network_bytes: Any = 0.0
+    """… and into the network."""
 
     @property
     def tensor_collectives(self) -> Any:
@@ -125,7 +131,7 @@ class Piece(NamedTuple):
     @property
     def passes(self) -> tuple[PassTime, PassTime, PassTime]:
         """Forward, backward, weight gradients."""
-        return self[2:]
+        return self[2:5]
 
 
 class PassParts(NamedTuple):
@@ -224,44 +230,67 @@ class Ledger:
     """One for each kind of layer."""
     first: Piece
     last: Piece
-    gather_s: Any
+    gather: CollectivePrice
     """One mean layer's sharded weights, gathered once."""
-    scatter_s: Any
+    scatter: CollectivePrice
     """One mean layer's gradients, scattered once."""
-    reduce_s: Any
+    reduce: CollectivePrice
     """All gradients of a rank, once a step."""
-    collect_s: Any
+    collect: CollectivePrice
     """All updated weights of a rank, once a step."""
     optimizer_s: Any
-    send_s: Any
+    send: CollectivePrice
+    """From one stage to the next, once."""
+    step_bytes: tuple[Any, Any] = (0.0, 0.0)
+    """What a rank sends in a training step but for sends between stages: inside its domain, and
+    into the network. A field and not a property: a search shares it among schedules."""
 
     @classmethod
     def of(cls, program: Program, prices: Prices, known: Ledger | None = None) -> Ledger:
         """Return a program priced; pieces are those of a known ledger whose layers do the same."""
         software, step = program.setting.software, program.step
         if known is None:
-            pieces = tuple(
-                piece_of(_layer_name(number), each.passes, prices, software)
-                for number, each in enumerate(program.layers)
-            )
-            first = piece_of(EMBEDDING, program.first, prices, software)
-            last = piece_of(HEAD, program.last, prices, software)
+            named = [
+                (_layer_name(number), each.passes) for number, each in enumerate(program.layers)
+            ]
+            named += [(EMBEDDING, program.first), (HEAD, program.last)]
+            *kinds, first, last = pieces_of(named, prices, software)
+            pieces = tuple(kinds)
         else:
             pieces, first, last = known.layers, known.first, known.last
         total = program.num_layers
         shares = [(each.count / total, each.gathers) for each in program.layers]
-        return cls(
+        ledger = cls(
             program,
             prices,
             pieces,
             first,
             last,
-            gather_s=sum(share * _seconds(each.forward, prices) for share, each in shares),
-            scatter_s=sum(share * _seconds(each.gradient, prices) for share, each in shares),
-            reduce_s=_seconds(step.gradients, prices) if step else 0.0,
-            collect_s=_seconds(step.weights, prices) if step else 0.0,
-            optimizer_s=_seconds(step.optimizer, prices) if step else 0.0,
-            send_s=_seconds(sends(program), prices),
+            gather=_mean([(share, _summed(each.forward, prices)) for share, each in shares]),
+            scatter=_mean([(share, _summed(each.gradient, prices)) for share, each in shares]),
+            reduce=_summed(step.gradients, prices) if step else _NOTHING,
+            collect=_summed(step.weights, prices) if step else _NOTHING,
+            optimizer_s=_summed(step.optimizer, prices).seconds if step else 0.0,
+            send=_summed(sends(program), prices),
+        )
+        return replace(ledger, step_bytes=ledger._step_bytes()) if step else ledger
+
+    def _step_bytes(self) -> tuple[Any, Any]:
+        stages, runs = self.program.stages, self.program.micro_batches
+        layers = largest(stages.first.layers, stages.middle.layers, stages.last.layers)
+        sent: list[tuple[Any, CollectivePrice | Piece]] = [
+            (1, self.reduce),
+            (1, self.collect),
+            (2 * runs * layers, self.gather),
+            (runs * layers, self.scatter),
+            (runs, self.first),
+            (runs, self.last),
+            *((runs * layers * share, piece) for share, piece in self.shares),
+        ]
+        used = [(times, each) for times, each in sent if each is not _NOTHING]
+        return (
+            sum(times * each.inside_bytes for times, each in used),
+            sum(times * each.network_bytes for times, each in used),
         )
 
     @cached_property
@@ -292,7 +321,7 @@ class Ledger:
     @property
     def forward_sends_s(self) -> Any:
         """All sends of one pass forward, from stage to stage."""
-        return (self.program.setting.layout.pp - 1) * self.send_s
+        return (self.program.setting.layout.pp - 1) * self.send.seconds
 
     @property
     def tensor_collectives(self) -> Any:
@@ -344,33 +373,35 @@ class Ledger:
     @cached_property
     def step_work(self) -> StepWork:
         """A training step as the schedule takes it."""
+        from shardcost.schedule import work as schedule
+
         program = self.program
         layout, software, stages = program.setting.layout, program.setting.software, program.stages
         layer = [each.wall_s(software) for each in self.layer]
 
         def stage(layers: Any, extra: Sequence[PassTime]) -> Stage:
-            return Stage(
+            return schedule.Stage(
                 *(layers * each for each in layer), *(each.wall_s(software) for each in extra)
             )
 
         overlapped = software.dp_overlap
-        alone_s = 0.0 if overlapped else self.reduce_s + self.collect_s
-        return StepWork(
+        alone_s = 0.0 if overlapped else self.reduce.seconds + self.collect.seconds
+        return schedule.StepWork(
             first=stage(stages.first.layers, self.first.passes),
             middle=stage(stages.middle.layers, (PassTime(),) * 3),
             last=stage(stages.last.layers, self.last.passes),
             stages=layout.pp,
             micro_batches=program.micro_batches,
             virtual_stages=layout.virtual_stages,
-            sends=Sends(self.send_s, blocking=not software.pp_overlap),
-            data_parallel=DataParallel(
-                self.reduce_s if overlapped else 0.0,
-                self.collect_s if overlapped else 0.0,
+            sends=schedule.Sends(self.send.seconds, blocking=not software.pp_overlap),
+            data_parallel=schedule.DataParallel(
+                self.reduce.seconds if overlapped else 0.0,
+                self.collect.seconds if overlapped else 0.0,
                 _buckets(program),
             ),
-            layer_gathers=LayerGathers(
-                self.gather_s,
-                self.gather_s + self.scatter_s,
+            layer_gathers=schedule.LayerGathers(
+                self.gather.seconds,
+                self.gather.seconds + self.scatter.seconds,
                 stages.first.layers / layout.virtual_stages,
             ),
             optimizer_s=self.optimizer_s,
@@ -380,6 +411,8 @@ class Ledger:
     @cached_property
     def step_time(self) -> StepTime:
         """A training step and what it is made of."""
+        from shardcost.schedule.step import step_time
+
         return step_time(self.step_work, self.program.setting.layout.schedule)
 
     def time_s(self, cells: Callable[[Any], Any] | None = None) -> Any:
@@ -392,8 +425,28 @@ class Ledger:
             software = self.program.setting.software
             passing = self.forward.wall_s(software) + self.forward_sends_s + self.host_s
             return passing if cells is None else cells(passing)
-        work = self.step_work if cells is None else cells(self.step_work)
-        return step_s(work, self.program.setting.layout.schedule)
+        from shardcost.schedule.step import step_s  # serving has no schedule of a pipeline
+
+        take = cells or _all_cells
+        seconds = step_s(take(self.step_work), self.program.setting.layout.schedule)
+        return largest(seconds, *map(take, self.link_times_s))
+
+    @property
+    def link_times_s(self) -> tuple[Any, ...]:
+        """What the links of a rank need at least for a training step's bytes, at nominal rates.
+
+        Gradients hide behind layers, and layers may use the same ports for other groups: together
+        they cannot take less than this (conservation of bytes). Inside a domain, then the network.
+        """
+        program, cluster = self.program, self.prices.machine.cluster
+        times = 2 * program.micro_batches * program.setting.layout.virtual_stages
+        inside, network = (
+            own + times * sent for own, sent in zip(self.step_bytes, self.send[1:], strict=True)
+        )
+        if cluster.network is None:
+            return (inside / cluster.tiers[-1].bytes_per_s,)
+        ports = cluster.network.node_bytes_per_s(cluster.gpus_per_node) / cluster.gpus_per_node
+        return inside / cluster.tiers[-1].bytes_per_s, network / ports
 
     @cached_property
     def pace(self) -> Pace:
@@ -428,7 +481,7 @@ class Ledger:
         if step is None:
             return tuple(listed)
         software = self.program.setting.software
-        alone = 0.0 if software.dp_overlap else self.reduce_s + self.collect_s
+        alone = 0.0 if software.dp_overlap else self.reduce.seconds + self.collect.seconds
         waits = {"dp": step.exposed_dp_s + alone, "pp": step.exposed_send_s}
         return tuple(_scheduled(listed, waits))
 
@@ -547,11 +600,27 @@ def sends(program: Program) -> Operations:
     return (Collective("send", "send_recv", program.send_bytes, "pp", smallest(pp, 2)),)
 
 
-def _seconds(operations: Operations, prices: Prices) -> Any:
+_NOTHING: Final = CollectivePrice(0.0, 0.0, 0.0)
+
+
+def _summed(operations: Operations, prices: Prices) -> CollectivePrice:
+    """Return the seconds of operations, and the bytes that a rank sends for them."""
     if not operations:
-        return 0.0
-    seconds = prices.of(operations)
-    return sum((op.count * each for op, each in zip(operations, seconds, strict=True)), 0.0)
+        return _NOTHING
+    counted = zip((op.count for op in operations), prices.with_bytes(operations), strict=True)
+    return _mean(list(counted))
+
+
+def _mean(shares: Sequence[tuple[Any, CollectivePrice]]) -> CollectivePrice:
+    """Return prices, each so many times, added up."""
+    if all(price is _NOTHING for _, price in shares):
+        return _NOTHING
+    return CollectivePrice(
+        *(
+            sum((times * figure for times, figure in column), 0.0)
+            for column in ([(times, price[i]) for times, price in shares] for i in range(3))
+        )
+    )
 
 
 def _buckets(program: Program) -> Any:
@@ -564,20 +633,24 @@ def _buckets(program: Program) -> Any:
     return count if is_array(count) else int(count)
 
 
-def piece_of(name: str, passes: Passes, prices: Prices, software: Software) -> Piece:
-    """Return a piece with its prices; of plain numbers, kept with the machine's prices.
+def pieces_of(
+    named: Sequence[tuple[str, Passes]], prices: Prices, software: Software
+) -> list[Piece]:
+    """Return pieces with their prices; of plain numbers, kept with the machine's prices.
 
     Layouts that differ in pipeline or data parallelism only have the same layers.
     """
     if prices.arrays or prices.is_adjusted:
-        return _priced_piece(name, passes, prices, software)
+        return [_priced_piece(name, passes, prices, software) for name, passes in named]
     how = (software.tp_overlap, software.overlap_sms, software.overlap_chunks, software.slowdown)
     strides = tuple(prices.placed[group].stride for group in ("tp", "cp", "ep"))
-    key = (name, passes, how, strides)
-    if key not in prices.pieces:
-        prices.pieces[key] = _priced_piece(name, passes, prices, software)
-    piece: Piece = prices.pieces[key]
-    return piece
+    keys = [(name, passes, how, strides) for name, passes in named]
+    new = [key for key in keys if key not in prices.pieces]
+    if len(new) > 1:  # the GEMMs of all pieces go to the kernel as one vector
+        prices.of([op for _, passes, _, _ in new for phase in passes for op in phase])
+    for key in new:
+        prices.pieces[key] = _priced_piece(key[0], key[1], prices, software)
+    return [prices.pieces[key] for key in keys]
 
 
 def _priced_piece(name: str, passes: Passes, prices: Prices, software: Software) -> Piece:
@@ -585,7 +658,8 @@ def _priced_piece(name: str, passes: Passes, prices: Prices, software: Software)
     every = tuple(op for _, op in named)
     if not every:
         return Piece(name, (), PassTime(), PassTime(), PassTime())
-    seconds = prices.of(every)
+    priced = prices.with_bytes(every)
+    seconds = [each.seconds for each in priced]
     gemms = _overlaps(every, seconds, prices, software)
     rows = tuple(
         _row(op, phase, each_s, software, gemms)
@@ -593,7 +667,13 @@ def _priced_piece(name: str, passes: Passes, prices: Prices, software: Software)
     )
     again = len(passes.recompute) + len(passes.backward)
     cuts = (0, len(passes.forward), len(passes.forward) + again, len(rows))
-    return Piece(name, rows, *(_pass_time(rows[start:end]) for start, end in pairwise(cuts)))
+    forward, backward, weight = (_pass_time(rows[start:end]) for start, end in pairwise(cuts))
+    bytes_sent = _mean([(op.count, each) for op, each in zip(every, priced, strict=True)])
+    return Piece(name, rows, forward, backward, weight, *bytes_sent[1:])
+
+
+def _all_cells(tree: Any) -> Any:
+    return tree
 
 
 def _row(op: Operation, phase: str, each_s: Any, software: Software, gemms: _Overlaps) -> Row:

@@ -18,7 +18,6 @@ import numpy as np
 
 from shardcost.arrays import choose, smallest
 from shardcost.checks import anywhere, is_array
-from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.collectives.group import sits_unevenly
 from shardcost.collectives.library_time import CollectiveTime, collective_time
@@ -36,8 +35,6 @@ _MOST_PRICES: Final = 200_000
 _MOST_GRID_BYTES: Final = 64 * 2**20
 """The same for prices on arrays."""
 _FEW_CELLS: Final = 64
-_COLLECTIVE_KEY: Final = 5
-"""Length of a collective's key; those of kernels have others."""
 _MIXER, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 """Knuth's multiplier for 64 bits, and half of them."""
 
@@ -83,15 +80,19 @@ def places(layout: Layout) -> dict[str, Place]:
     return placed
 
 
-class Sent(NamedTuple):
-    """Bytes that a rank sends in one call of a collective."""
+class CollectivePrice(NamedTuple):
+    """One call of a collective: its seconds, and the bytes that a rank sends in it."""
 
-    bus_bytes: Any
-    """What a ring would send: the convention of nccl-tests."""
+    seconds: Any
     inside_bytes: Any
     """Over the links inside a domain, by the path that runs …"""
     network_bytes: Any
     """… and into the network, a rank's share of its domain's."""
+
+    @property
+    def sent_bytes(self) -> Any:
+        """All of them."""
+        return self.inside_bytes + self.network_bytes
 
 
 class Prices:
@@ -132,26 +133,42 @@ class Prices:
             operations: What to price.
             sms_taken: SMs that a collective's kernel holds meanwhile.
         """
-        seconds = self._of(operations, sms_taken)
+        prices = self._of(operations, sms_taken)
+        seconds = [each.seconds if isinstance(each, CollectivePrice) else each for each in prices]
         if self._adjust is None:
             return seconds
         return [self._adjust(op, each) for op, each in zip(operations, seconds, strict=True)]
 
+    def with_bytes(self, operations: Sequence[Operation]) -> list[CollectivePrice]:
+        """Return the seconds of each operation and the bytes that a rank sends in it."""
+        prices = [
+            each if isinstance(each, CollectivePrice) else CollectivePrice(each, 0.0, 0.0)
+            for each in self._of(operations, 0)
+        ]
+        if self._adjust is None:
+            return prices
+        return [
+            each._replace(seconds=self._adjust(op, each.seconds))
+            for op, each in zip(operations, prices, strict=True)
+        ]
+
     def _of(self, operations: Sequence[Operation], sms_taken: int) -> list[Any]:
+        """Return the price of each operation: seconds, of a collective with its bytes."""
         if self.arrays:
             return [self._on_grid(op, sms_taken) for op in operations]
-        sent, kernels = self._sent_prices, self._kernel_prices
+        kernels = self._kernel_prices
         keys = [self._key(op, sms_taken) for op in operations]
-        new: dict[Any, Operation] = {}
-        for key, op in zip(keys, operations, strict=True):
-            if isinstance(op, Collective):
-                if key not in sent:
-                    sent[key] = self.alone(self._placed(op), sms_taken)
-            elif key not in kernels:
-                new[key] = op
+        new: dict[Any, Operation] = {
+            key: op
+            for key, op in zip(keys, operations, strict=True)
+            if key not in kernels and not isinstance(op, Collective)
+        }
         if new:
             self._keep(new, sms_taken)
-        return [sent[key] if len(key) == _COLLECTIVE_KEY else kernels[key] for key in keys]
+        return [
+            self.sent(op) if isinstance(op, Collective) else kernels[key]
+            for key, op in zip(keys, operations, strict=True)
+        ]
 
     def _key(self, op: Operation, sms_taken: int) -> tuple[Any, ...]:
         """Return what an operation's price depends on: everything but its name and count."""
@@ -179,37 +196,41 @@ class Prices:
             seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms_taken))
             kept.update(zip(chosen, seconds.tolist(), strict=True))
 
-    def _on_grid(self, op: Operation, sms_taken: int) -> Any:
-        """Return the seconds of an operation on arrays, kept for grids that share it."""
+    def _on_grid(self, op: Operation, sms_taken: int = 0) -> Any:
+        """Return the price of an operation on arrays, kept for grids that share it."""
         key = _contents(self._key(op, sms_taken))
         if isinstance(op, Collective):
             op = self._placed(op)
         if key is None:
             return self.alone(op, sms_taken)
-        machine = self.machine
-        kept = machine.memo if isinstance(op, Collective) else machine.kernels.memo
+        kept = self.machine.memo if isinstance(op, Collective) else self.machine.kernels.memo
         grids = kept.setdefault("grids", {})
         if key not in grids:
             small, back = distinct(op)
-            seconds = self.alone(small, sms_taken)
-            seconds = seconds if back is None else seconds[back]
-            size = kept.get("grid bytes", 0) + getattr(seconds, "nbytes", 0)
+            price = self.alone(small, sms_taken)
+            if back is not None and isinstance(price, CollectivePrice):
+                price = CollectivePrice(*(each[back] if is_array(each) else each for each in price))
+            elif back is not None:
+                price = price[back]
+            arrays = price if isinstance(price, CollectivePrice) else (price,)
+            size = kept.get("grid bytes", 0)
+            size += sum(getattr(each, "nbytes", 0) for each in arrays)
             if size > _MOST_GRID_BYTES:
                 grids.clear()
                 size = 0
             kept["grid bytes"] = size
-            grids[key] = seconds
+            grids[key] = price
         return grids[key]
 
     def alone(self, op: Operation, sms_taken: int = 0) -> Any:
-        """Return the seconds of one operation, a collective placed; computed anew."""
+        """Return the price of one operation, a collective placed; computed anew."""
         if isinstance(op, Gemm):
             return self._gemms(op.dtype, op.m, op.n, op.k, op.batch, sms_taken)
         if isinstance(op, Elementwise):
             return elementwise_time_s(self.machine.kernels, op.bytes_moved, kernels=op.kernels)
         if isinstance(op, AttentionCore):
             return self._attention(op)
-        return self._collective_s(op)
+        return self._collective_price(op)
 
     def _gemms(self, dtype: str, m: Any, n: Any, k: Any, batch: Any, sms_taken: int) -> Any:
         """Return the seconds of GEMMs, beside a collective's kernel if that holds SMs."""
@@ -268,14 +289,17 @@ class Prices:
         """Return a collective with its stride in devices, not in ranks of the group."""
         return op._replace(stride=op.stride * self.placed[op.group].stride)
 
-    def _collective_s(self, op: Collective) -> Any:
-        """Return the seconds of a placed collective."""
+    def _collective_price(self, op: Collective) -> CollectivePrice:
+        """Return the price of a placed collective."""
         if not is_array(op.ranks) and op.ranks == 1:
-            return 0.0
+            return CollectivePrice(0.0, 0.0, 0.0)
         if self.is_multimem(op):
-            return multimem_all_reduce_s(self.machine, op.ranks, op.size_bytes)
-        (seconds,) = self._by_placement(op, lambda result: (result.time_s,))
-        return seconds if self.arrays else float(seconds)
+            seconds = multimem_all_reduce_s(self.machine, op.ranks, op.size_bytes)
+            return CollectivePrice(seconds, 1.0 * op.size_bytes, 0.0)
+        seconds, inside, network = self._by_placement(
+            op, lambda result: (result.time_s, *result.sent_bytes)
+        )
+        return CollectivePrice(seconds if self.arrays else float(seconds), inside, network)
 
     def _by_placement(
         self, op: Collective, figures: Callable[[CollectiveTime], tuple[Any, ...]]
@@ -324,25 +348,17 @@ class Prices:
         said: tuple[str, ...] = self._sent_prices[key]
         return said
 
-    def sent(self, op: Collective) -> Sent:
-        """Return the bytes that a rank sends in one call of a collective."""
+    def sent(self, op: Collective) -> CollectivePrice:
+        """Return the price of a collective, with the bytes that a rank sends in one call."""
+        price: CollectivePrice
         if self.arrays:
-            return self._sent(op)
-        key = ("sent", *self._key(op, 0))
+            price = self._on_grid(op)
+            return price
+        key = self._key(op, 0)
         if key not in self._sent_prices:
-            self._sent_prices[key] = self._sent(op)
-        sent: Sent = self._sent_prices[key]
-        return sent
-
-    def _sent(self, op: Collective) -> Sent:
-        bus_bytes = op.size_bytes * bus_factor(op.collective, op.ranks)
-        if not anywhere(op.ranks > 1):
-            return Sent(0.0 * bus_bytes, 0.0, 0.0)
-        if self.is_multimem(op):
-            return Sent(bus_bytes, op.size_bytes * 1.0, 0.0)
-        return Sent(
-            bus_bytes, *self._by_placement(self._placed(op), lambda result: result.sent_bytes)
-        )
+            self._sent_prices[key] = self._collective_price(self._placed(op))
+        price = self._sent_prices[key]
+        return price
 
 
 def distinct(op: Operation) -> tuple[Operation, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import largest
-from shardcost.checks import is_array
+from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
 from shardcost.estimate.ledger import KIND, Entry, Ledger, PassParts
@@ -21,11 +21,13 @@ from shardcost.model import Model
 from shardcost.program.assemble import Program
 from shardcost.program.flops import model_flops
 from shardcost.program.operations import AttentionCore, Collective, Gemm
-from shardcost.schedule.timeline import Timeline, timeline_of
 from shardcost.software import Software
 from shardcost.traced import Naming, unnamed
 from shardcost.units import format_bytes, format_percent, format_time, format_tokens
 from shardcost.workload import Decode, Prefill, Train, Workload
+
+if TYPE_CHECKING:
+    from shardcost.schedule.timeline import Timeline
 
 FLOP_CONVENTION = (
     "2 per weight and token forward, twice that backward (as much where weights are frozen);"
@@ -36,6 +38,8 @@ COMMUNICATION: Final = " communication"
 """Ends the name of a part of the time that waits for a group."""
 BUBBLE: Final = "bubble"
 CONTENTION: Final = "link contention"
+"""What a step waits because groups that hide behind each other share a link."""
+_ROUNDING: Final = 1e-12
 HOST: Final = "host and overhead"
 
 
@@ -44,12 +48,11 @@ _ORDER: Final = (*KIND.values(), "optimizer", "tp", "cp", "ep", "dp", "pp")
 
 
 class Traffic(NamedTuple):
-    """Bytes that a rank sends in a step."""
+    """Bytes that a rank sends in a step, by the paths that run."""
 
     by_group: dict[str, Any]
-    """As nccl-tests counts them: what a ring would send."""
     inside_bytes: Any
-    """Over the links inside a domain, by the paths that run."""
+    """Over the links inside a domain."""
     network_bytes: Any
 
 
@@ -126,7 +129,10 @@ class Estimate:
         waits = {f"{group}{COMMUNICATION}": each for group, each in self.exposed_s.items()}
         parts: dict[str, Any] = {**self.compute_s, **waits}
         if self._trains:
-            parts[BUBBLE] = ledger.step_time.bubble_s
+            parts[BUBBLE] = largest(0.0, ledger.step_time.bubble_s)  # rounding may be below 0
+            contention = self.time_s - ledger.step_time.step_s
+            if anywhere(contention > _ROUNDING * self.time_s):
+                parts[CONTENTION] = contention
         parts[HOST] = ledger.host_s + ledger.launch_wait_s
         return parts
 
@@ -158,11 +164,10 @@ class Estimate:
         network: Any = 0.0
         for entry in self.entries:
             if isinstance(entry.op, Collective):
-                sent = self.ledger.prices.sent(entry.op)
-                times = entry.times
-                by_group[entry.group] = by_group.get(entry.group, 0.0) + times * sent.bus_bytes
-                inside = inside + times * sent.inside_bytes
-                network = network + times * sent.network_bytes
+                price = self.ledger.prices.sent(entry.op)
+                near, far = entry.times * price.inside_bytes, entry.times * price.network_bytes
+                by_group[entry.group] = by_group.get(entry.group, 0.0) + near + far
+                inside, network = inside + near, network + far
         return Traffic(by_group, inside, network)
 
     @cached_property
@@ -314,6 +319,8 @@ class Estimate:
         """
         if not self._trains or is_array(self.time_s):
             raise BadValueError("timeline", self.workload.phase, "of one training step")
+        from shardcost.schedule.timeline import timeline_of
+
         return timeline_of(self.ledger.step_work, self.layout.schedule)
 
     def explain(self) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
+from shardcost.checks import is_array
 from shardcost.dtypes import activation_bytes
 from shardcost.layout import Layout
 from shardcost.memory.parameters import (
@@ -33,6 +35,8 @@ from shardcost.program.step import (
 )
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
+
+_ANY_ORDER: Final = "tp-cp-dp-pp"
 
 
 class Layers(NamedTuple):
@@ -91,9 +95,14 @@ class Program:
 
 def program_of(model: Model, layout: Layout, workload: Workload, software: Software) -> Program:
     """Return what one rank does. Degrees and counts may be arrays that broadcast."""
-    s = setting_of(model, layout, workload, _as_run(software, layout))
+    runs = _as_run(software, layout)
+    s = setting_of(model, layout, workload, runs)
     check_feasible(model, layout, workload)
-    layers = tuple(_layers(s, model, block, workload) for block in model.blocks)
+    if any(map(is_array, (*vars(layout).values(), *vars(workload).values()))):
+        layers, first, last = _pieces(model, layout, workload, runs)
+    else:
+        unstaged = replace(layout, pp=1, virtual_stages=1, schedule="1f1b", order=_ANY_ORDER)
+        layers, first, last = _plain_pieces(model, unstaged, workload, runs)
     stages = stages_of(model, s, layers)
     most = Parameters(
         largest(*(each.weights.dense for each in stages)),
@@ -102,13 +111,33 @@ def program_of(model: Model, layout: Layout, workload: Workload, software: Softw
     return Program(
         setting=s,
         layers=layers,
-        first=_summed(s, workload, embedding(s), embedding_parameters(model, layout)),
-        last=_summed(s, workload, head(s, model), _head_gradients(model, layout)),
+        first=first,
+        last=last,
         micro_batches=micro_batches(layout, workload),
         send_bytes=_send_bytes(s),
         stages=stages,
         step=_step(s, workload, most),
     )
+
+
+class _Pieces(NamedTuple):
+    layers: tuple[Layers, ...]
+    first: Passes
+    last: Passes
+
+
+def _pieces(model: Model, layout: Layout, workload: Workload, software: Software) -> _Pieces:
+    """Return what a rank does in each kind of layer, the embedding and the head."""
+    s = setting_of(model, layout, workload, software)
+    return _Pieces(
+        tuple(_layers(s, model, block, workload) for block in model.blocks),
+        _summed(s, workload, embedding(s), embedding_parameters(model, layout)),
+        _summed(s, workload, head(s, model), _head_gradients(model, layout)),
+    )
+
+
+# Estimates one by one often differ in their pipeline alone, and building layers is half their time.
+_plain_pieces = lru_cache(maxsize=1024)(_pieces)
 
 
 def _as_run(software: Software, layout: Layout) -> Software:

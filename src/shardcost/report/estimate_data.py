@@ -12,10 +12,6 @@ from shardcost.errors import UnknownNameError
 from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.messages import messages
 from shardcost.estimate.result import FLOP_CONVENTION, Estimate
-from shardcost.estimate.roofline import roofline
-from shardcost.estimate.timeline.events import Drawing, Event
-from shardcost.estimate.timeline.layer import layer_timeline
-from shardcost.estimate.timeline.step import step_timeline
 from shardcost.memory.footprint import KINDS
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
@@ -23,6 +19,7 @@ from shardcost.report.describe import attributes, plain
 from shardcost.report.estimate import bytes_by_link
 
 if TYPE_CHECKING:
+    from shardcost.estimate.timeline.events import Drawing
     from shardcost.search.advice import Advice
     from shardcost.search.steps import Step
 
@@ -177,6 +174,8 @@ def messages_as_data(estimate: Estimate) -> dict[str, Any]:
 
 def roofline_as_data(estimate: Estimate) -> dict[str, Any]:
     """Return the roof of the device and every kernel of a layer under it."""
+    from shardcost.estimate.roofline import roofline
+
     roof = roofline(estimate)
     return {
         **attributes(roof, "device dtype peak_flop_per_s peaks_flop_per_s=peaks"),
@@ -199,6 +198,9 @@ def drawing_of(estimate: Estimate, of: str = "step") -> Drawing:
         UnknownNameError: `of` is neither ``step`` nor ``layer``.
         BadTypeError: The estimate is of an array of layouts.
     """
+    from shardcost.estimate.timeline.layer import layer_timeline
+    from shardcost.estimate.timeline.step import step_timeline
+
     views = {"step": step_timeline, "layer": layer_timeline}
     if of not in views:
         raise UnknownNameError("of", of, views)
@@ -214,15 +216,16 @@ def timeline_as_data(estimate: Estimate, of: str = "step") -> dict[str, Any]:
         "cut": drawing.cut or False,
         "streams": [each._asdict() for each in drawing.streams],
         "events": [
-            {name: value for name, value in event._asdict().items() if name in _EVENT}
+            {
+                name: value
+                for name, value in event._asdict().items()
+                if name not in {"stage", "passing"}
+            }
             | {"stream": places[event.stage, event.stream], "pass": event.passing}
             for event in drawing.events
         ],
         "totals": dict(drawing.totals),
     }
-
-
-_EVENT: Final = frozenset(Event._fields) - {"stage", "passing"}
 
 
 def advice_as_data(advice: Advice) -> dict[str, Any]:

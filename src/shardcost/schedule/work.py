@@ -8,7 +8,7 @@ work of both ``first`` and ``last``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal, TypeAlias
 
 from shardcost.checks import is_array
@@ -118,8 +118,8 @@ def at_cells(tree: Any, rows: Any, columns: Any) -> Any:
         return tree.reshape(-1)[rows * width + columns] if height > 1 else tree[0, :][columns]
     if not is_dataclass(tree) or isinstance(tree, type):
         return tree
-    parts = ((each.name, getattr(tree, each.name)) for each in fields(tree))
-    return type(tree)(**{name: at_cells(part, rows, columns) for name, part in parts})
+    parts = (getattr(tree, name) for name in type(tree).__dataclass_fields__)
+    return type(tree)(*(at_cells(part, rows, columns) for part in parts))
 
 
 def check(schedule: str, work: StepWork) -> None:

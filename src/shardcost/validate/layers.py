@@ -14,7 +14,7 @@ from typing import Final
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.estimate.ledger import PassTime, piece_of
+from shardcost.estimate.ledger import PassTime, pieces_of
 from shardcost.estimate.price import Prices, places
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
@@ -91,7 +91,8 @@ def pass_time(on: Machine, operations: Operations) -> PassTime:
     kept = tuple(
         op for op in operations if not isinstance(op, Collective) and op.name not in _LEFT_OUT
     )
-    return piece_of("layer", Passes(kept), Prices(on, places(Layout())), torch()).forward
+    (piece,) = pieces_of([("layer", Passes(kept))], Prices(on, places(Layout())), torch())
+    return piece.forward
 
 
 def torch() -> Software:

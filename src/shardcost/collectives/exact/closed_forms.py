@@ -42,10 +42,10 @@ from shardcost.checks import (
     is_array,
     positive_or_array,
 )
+from shardcost.collectives import COLLECTIVES
 from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.exact.algorithms import (
     ALGORITHMS,
-    COLLECTIVES,
     algorithm_named,
     algorithms_of,
     check_options,

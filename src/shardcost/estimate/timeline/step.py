@@ -288,9 +288,9 @@ class _Stage:
         alone = not software.dp_overlap
         done = self.line.reduced_s(self.stage)
         for name, kind, seconds in (
-            ("reduce gradients", "comm", float(ledger.reduce_s) if alone else 0.0),
+            ("reduce gradients", "comm", float(ledger.reduce.seconds) if alone else 0.0),
             ("optimizer", "optimizer", float(self.work.optimizer_s)),
-            ("gather weights", "comm", float(ledger.collect_s) if alone else 0.0),
+            ("gather weights", "comm", float(ledger.collect.seconds) if alone else 0.0),
         ):
             stream, group = ("dp", "dp") if kind == "comm" else (COMPUTE, None)
             yield self._event(name, stream, kind, (done, done + seconds), group=group)
@@ -352,7 +352,7 @@ def _serving(estimate: Estimate) -> Drawing:
             events += drawn
         turns.append((begin if stage else 0.0, free))
         if stage < pp - 1:
-            end = free + float(ledger.send_s)
+            end = free + float(ledger.send.seconds)
             events.append(Event("send activations", stage, "pp", "send", free, end, group="pp"))
             free = end
     for stage, (begin, end) in enumerate(turns):

@@ -395,7 +395,9 @@ def _exposed(estimate: Estimate, figure: str, group: str, entries: Mapping[str, 
         exposed = named("exposed_dp", step.exposed_dp_s, "s", unhidden)
         if not estimate.program.setting.software.dp_overlap:
             after = "after the backward pass: the software does not overlap it"
-            exposed = exposed + named("after", ledger.reduce_s + ledger.collect_s, "s", after)
+            exposed = exposed + named(
+                "after", ledger.reduce.seconds + ledger.collect.seconds, "s", after
+            )
     parts = [
         part(f"comm.{group}.{kind}", kind.removesuffix("_s"), table.get(group, 0.0))
         for kind, table in (("total_s", estimate.comm_s), ("hidden_s", estimate.hidden_s))
@@ -448,7 +450,7 @@ def _comm(estimate: Estimate, figure: str, entries: Mapping[str, Entry]) -> Why:
         return traced.why(receipt(hidden, figure, title, unit))
     sent = {name: entry for name, entry in entries.items() if entry.group == group}
     if kind == "bytes":
-        return _bytes(estimate, figure, title, value, sent, "bus_bytes")
+        return _bytes(estimate, figure, title, value, sent, "sent_bytes")
     error = group_error(estimate.ledger.prices, sent.values(), value)
     return total(figure, title, value, unit, _calls(sent), error=error)
 
@@ -471,9 +473,7 @@ def _bytes(
                 f" {in_unit(float(entry.op.size_bytes), SENT)} over {entry.op.ranks}"
             )
             parts.append(part(f"op.{name}", name, entry.times * each, SENT, words))
-    convention = "nccl-tests, doc/PERFORMANCE.md: what a ring would send of the buffer"
-    stated = [convention] if kind == "bus_bytes" else []
-    return total(figure, title, value, SENT, parts, stated=stated)
+    return total(figure, title, value, SENT, parts)
 
 
 def _ratio(estimate: Estimate, figure: str) -> Why:

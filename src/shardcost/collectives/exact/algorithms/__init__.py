@@ -22,6 +22,7 @@ from math import isqrt
 from typing import Final, TypeAlias
 
 from shardcost.checks import Count, anywhere, count_or_array
+from shardcost.collectives import COLLECTIVES
 from shardcost.collectives.exact.algorithms import direct, grid, in_switch, recursive, ring, tree
 from shardcost.collectives.exact.algorithms.plan import Algorithm, Plan
 from shardcost.collectives.exact.schedule import Schedule
@@ -36,15 +37,6 @@ Shape: TypeAlias = tuple[int, int]
 """Rows and columns of a torus; nodes and ranks per node of a cluster."""
 
 
-COLLECTIVES: Final = (
-    "all_reduce",
-    "reduce_scatter",
-    "all_gather",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "send_recv",
-)
 _FAMILIES: Final = (ring, recursive, tree, grid, direct, in_switch)
 
 ALGORITHMS: Final[dict[tuple[str, str], Algorithm]] = {
