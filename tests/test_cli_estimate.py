@@ -112,9 +112,9 @@ def test_figures_stand_where_they_mean_something(capsys: pytest.CaptureFixture[s
 def test_the_command_line_is_the_function(capsys: pytest.CaptureFixture[str]) -> None:
     found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), Decode(batch=64, context_tokens=4096))
     assert json.loads(json.dumps(as_data(found))) == run_json(capsys, *DECODE)
+    assert as_text(found) + "\n" == run_text(capsys, *DECODE)
     advised = advice(found.model, found.cluster, found.layout, found.workload)
-    told = as_text(found, advice=advised)
-    assert told + "\n" == run_text(capsys, *DECODE)
+    assert as_text(found, advice=advised) + "\n" == run_text(capsys, *DECODE, "--advise")
 
 
 def test_options_reach_the_nouns(capsys: pytest.CaptureFixture[str]) -> None:

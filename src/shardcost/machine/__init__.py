@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from shardcost import catalog
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.machine.constants import Calibration, NetworkConstants
@@ -161,7 +162,12 @@ def machine_of(
 def _machine_of(
     cluster: Cluster, kernels: str | None, narrow: str | None, library: str | None, fitted: Fitted
 ) -> Machine:
-    constants = KernelConstants(cluster.device, cluster.device, kernels, narrow, fitted.kernels)
+    like = cluster.device
+    if cluster.system in catalog.names("clusters"):
+        # A what-if on a catalog device keeps its relatives, or more of something could cost time.
+        preset = catalog.cluster_named(cluster.system).device
+        like = preset if preset.name == like.name else like
+    constants = KernelConstants(cluster.device, like, kernels, narrow, fitted.kernels)
     own = tuple(on_this_datasheet(each, cluster) for each in profile_calibrations(cluster))
     return Machine(cluster, constants, fitted.libraries, library, own)
 
