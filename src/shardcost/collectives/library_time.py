@@ -52,6 +52,8 @@ from shardcost.machine.libraries import (
 from shardcost.scalars import positive_number
 from shardcost.units import format_bytes, format_rate, format_time
 
+_NEGLIGIBLE: Final = 1e-6
+"""Of all weights, what a path may have and still send nothing that counts."""
 MODES: Final = ("graph", "eager")
 MOST_BYTES: Final = 2.0**62
 
@@ -183,6 +185,12 @@ class CollectiveTime:
         network: Any = 0.0
         total_weight = sum(self.weights.values())
         for (algorithm, _), weight in self.weights.items():
+            if (
+                not is_array(weight)
+                and not is_array(total_weight)
+                and weight < _NEGLIGIBLE * total_weight
+            ):
+                continue
             near, far = _sent_shares(algorithm, self.collective, self.group)
             inside = inside + weight * near
             network = network + weight * far

@@ -65,12 +65,13 @@ def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[PathN
         group: Where the ranks are.
     """
     times: dict[PathName, Any] = {}
+    channels = _channels(group)
     for index, protocol in enumerate(PROTOCOLS):
         if protocol == "LL128" and not group.has_nvlink:
             continue
-        times["ring", protocol] = _ring(collective, size_bytes, group, index)
+        times["ring", protocol] = _ring(collective, size_bytes, group, channels, index)
         if collective == "all_reduce" and anywhere(group.domains > 1):
-            times["tree", protocol] = _tree(size_bytes, group, index)
+            times["tree", protocol] = _tree(size_bytes, group, channels, index)
     rules = tables()["in_switch"]["efficiency"]
     if group.tier.in_switch_reduction and architecture_row(group) in rules:
         if anywhere(group.domains == 1):
@@ -101,11 +102,13 @@ def _channels(group: Group) -> tuple[Any, Any]:
     return channels, choose(group.domains > 1, smallest(inside, outside), inside)
 
 
-def _ring(collective: str, size_bytes: Any, group: Group, protocol: int) -> Any:
+def _ring(
+    collective: str, size_bytes: Any, group: Group, graph: tuple[Any, Any], protocol: int
+) -> Any:
     caps, shares = tables()["cap_gb_per_s"], tables()["rate_share"]
     latency = tables()["latency_us"]
     row = architecture_row(group)
-    channels, rate = _channels(group)
+    channels, rate = graph
     if protocol == 0:
         across = _by_nodes(caps["ll_across_nodes"], group)
         cap = choose(group.domains == 1, _by_nodes(caps["ll"][row], group), across)
@@ -130,12 +133,12 @@ def _ring(collective: str, size_bytes: Any, group: Group, protocol: int) -> Any:
     return (time + size_bytes * number / group.ranks / (1e3 * rate)) * _MICRO
 
 
-def _tree(size_bytes: Any, group: Group, protocol: int) -> Any:
+def _tree(size_bytes: Any, group: Group, graph: tuple[Any, Any], protocol: int) -> Any:
     """Return the time of a double tree across domains; inf inside one."""
     caps, shares = tables()["cap_gb_per_s"], tables()["rate_share"]
     latency = tables()["latency_us"]
     row = architecture_row(group)
-    channels, rate = _channels(group)
+    channels, rate = graph
     rate = smallest(shares["tree"] * rate, channels * _by_nodes(caps["tree"][row], group))
     if protocol == 0:
         across = _by_nodes(caps["ll_across_nodes"], group)
