@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from shardcost.errors import FormatError
 from shardcost.formats.bus_ratio import ONCE
 from shardcost.formats.opened import finite, lines_of, members_of
 from shardcost.formats.reading import (
@@ -87,15 +86,9 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
         host_timed += by_host
         least, ranks, first = calls.get(call, (time_us, 0, number))
         calls[call] = (min(least, time_us), ranks + 1, first)
-    if not calls:
-        raise FormatError(str(path), "holds no call of NCCL's Inspector that can be read")
-    return MeasurementLog(
-        file=str(path),
-        kind=KIND,
-        runs=_runs(calls),
-        unread=passed_over.unread(),
-        notes=_notes(calls, host_timed),
-    )
+    nothing = "holds no call of NCCL's Inspector that can be read"
+    notes = _notes(calls, host_timed)
+    return MeasurementLog.of(path, KIND, _runs(calls), passed_over, nothing, notes)
 
 
 def _call(line: str) -> tuple[_Call, float, bool] | str:
@@ -120,45 +113,27 @@ def _call(line: str) -> tuple[_Call, float, bool] | str:
         return "calls whose ranks, size or time are no number above 0"
     nodes = min(finite(header.get("nnodes")), ranks)
     kind = _Kind(collective, int(ranks), int(nodes))
-    whole = _whole_array(collective, int(size), int(ranks), time_us, call)
+    shares = finite(call.get("coll_algobw_gbs")) * GIGA * time_us * 1e-6 / size
+    if collective in ONCE and abs(shares / ranks - 1) < 0.1:
+        size *= ranks  # the line has a rank's part of the whole array, which algbw counts by
     communicator = str(header.get("id"))[:40]
     sequence = int(finite(call.get("coll_sn")))
     by_host = "cpu" in str(call.get("coll_timing_source"))
-    return _Call(kind, whole, communicator, sequence), time_us, by_host
+    return _Call(kind, int(size), communicator, sequence), time_us, by_host
 
 
-def _whole_array(
-    collective: str, size: int, ranks: int, time_us: float, call: Mapping[str, Any]
-) -> int:
-    """Return the bytes of the whole array, which algbw counts by, where a line has a rank's."""
-    algbw = finite(call.get("coll_algobw_gbs"))
-    shares = algbw * GIGA * time_us * 1e-6 / size
-    return size * ranks if collective in ONCE and abs(shares / ranks - 1) < 0.1 else size
-
-
-def _runs(calls: Mapping[_Call, tuple[float, int, int]]) -> tuple[Run, ...]:
+def _runs(calls: Mapping[_Call, tuple[float, int, int]]) -> Iterator[Run]:
     times: dict[_Kind, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     lines: dict[tuple[_Kind, int], int] = {}
     for call, (time_us, _, line) in calls.items():
         times[call.kind][call.size_bytes].append(time_us)
         lines.setdefault((call.kind, call.size_bytes), line)
-    runs = []
     for kind, by_size in sorted(times.items()):
         points = tuple(
             Point(size, median(times_us) * 1e-6, line=lines[kind, size])
             for size, times_us in sorted(by_size.items())
         )
-        runs.append(
-            Run(
-                collective=kind.collective,
-                num_gpus=kind.num_gpus,
-                nodes=kind.nodes,
-                library="nccl",
-                points=points,
-                notes=(_support(by_size),),
-            )
-        )
-    return tuple(runs)
+        yield Run(**kind._asdict(), library="nccl", points=points, notes=(_support(by_size),))
 
 
 def _support(by_size: Mapping[int, list[float]]) -> str:
@@ -171,15 +146,11 @@ def _support(by_size: Mapping[int, list[float]]) -> str:
     return f"{text}; {few} of {len(counts)} rest on fewer than {_FEW}" if few else text
 
 
-def _notes(calls: Mapping[_Call, tuple[float, int, int]], host_timed: int) -> tuple[str, ...]:
-    notes = []
+def _notes(calls: Mapping[_Call, tuple[float, int, int]], host_timed: int) -> Iterator[str]:
     seen = sum(ranks for _, ranks, _ in calls.values())
     in_all = sum(call.kind.num_gpus for call in calls)
     if seen < in_all:
         share = f"{seen / len(calls):.3g} of {in_all / len(calls):.3g}"
-        notes.append(
-            f"of each call, {share} ranks are in this file; times include waiting for the others"
-        )
+        yield f"of each call, {share} ranks are in this file; times include waiting for the others"
     if host_timed:
-        notes.append(f"{host_timed} times were taken by the host, not on the device")
-    return tuple(notes)
+        yield f"{host_timed} times were taken by the host, not on the device"

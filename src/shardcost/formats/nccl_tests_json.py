@@ -29,7 +29,6 @@ from shardcost.formats.reading import (
     Run,
     Tick,
     canonical_collective,
-    first_runs,
     library_on,
     no_tick,
 )
@@ -56,15 +55,10 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
     report = _report(text_of_log(path, passed_over, MOST_JSON_BYTES, tick), str(path), passed_over)
     machine = _Machine.of(report)
     results = list(_results(report, passed_over))
-    runs, beyond = first_runs(
-        _run(list(members), machine)
-        for _, members in groupby(results, key=lambda result: result.test)
-    )
-    if not runs:
-        raise FormatError(str(path), "is a report of nccl-tests without a result that can be read")
-    return MeasurementLog(
-        file=str(path), kind=KIND, runs=runs, unread=(*passed_over.unread(), *beyond)
-    )
+    alike = groupby(results, key=lambda result: result.test)
+    runs = (_run(list(members), machine) for _, members in alike)
+    nothing = "is a report of nccl-tests without a result that can be read"
+    return MeasurementLog.of(path, KIND, runs, passed_over, nothing)
 
 
 class _Result(NamedTuple):
@@ -129,7 +123,10 @@ def _report(text: str, file: str, passed_over: PassedOver) -> dict[str, Any]:
 
 def _whole_results(text: str, place: int) -> tuple[list[Any], int]:
     """Return the results from a place on that are whole, and where the last of them ends."""
-    decoder = json.JSONDecoder(parse_int=_bounded, parse_constant=lambda _: None)
+    decoder = json.JSONDecoder(
+        parse_int=lambda digits: int(digits) if len(digits) <= 40 else None,
+        parse_constant=lambda _: None,
+    )
     results: list[Any] = []
     while len(results) < _MOST_RESULTS:
         gap = re.compile(r"[\s,]{0,1000}").match(text, place)
@@ -140,10 +137,6 @@ def _whole_results(text: str, place: int) -> tuple[list[Any], int]:
             break
         results.append(result)
     return results, place
-
-
-def _bounded(digits: str) -> int | None:
-    return int(digits) if len(digits) <= 40 else None
 
 
 def _results(report: Mapping[str, Any], passed_over: PassedOver) -> Iterator[_Result]:

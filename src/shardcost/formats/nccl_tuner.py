@@ -23,14 +23,12 @@ from shardcost.formats.opened import text_of
 from shardcost.formats.reading import (
     LEAST_US,
     MeasurementLog,
+    PassedOver,
     Point,
     Reading,
     Run,
     Tick,
-    Unread,
     canonical_collective,
-    counted,
-    first_runs,
     no_tick,
 )
 
@@ -143,17 +141,17 @@ def read(path: Path, tick: Tick = no_tick) -> TunerFile | MeasurementLog:
     """Return the rules, or the measurements, that a file holds."""
     text = text_of(path, tick)
     if kind_of(text[: 2**16]) == MEASUREMENTS:
-        return _measurements(text, str(path))
+        return _measurements(text, path)
     return _rules(text, str(path))
 
 
 def as_csv(lines: Iterable[Line]) -> str:
     """Return rules and comments as the content of a file that the plugin reads."""
-    return "".join(f"{_as_line(line)}\n" for line in lines)
-
-
-def _as_line(line: Line) -> str:
-    return str(line) if isinstance(line, TunerRule) else f"# {' '.join(line.split())}".rstrip()
+    written = (
+        str(line) if isinstance(line, TunerRule) else f"# {' '.join(line.split())}".rstrip()
+        for line in lines
+    )
+    return "".join(f"{line}\n" for line in written)
 
 
 def _content(text: str) -> Iterator[tuple[int, str]]:
@@ -169,16 +167,17 @@ def _cells(line: str) -> list[str]:
     return [cell.strip().strip('"').lower() for cell in line.split(",", 40)]
 
 
-def _too_long(text: str) -> tuple[Unread, ...]:
-    """Return what is passed over of a file of absurd length."""
+def _pass_over_beyond(text: str, passed_over: PassedOver) -> None:
+    """Count what is not read of a file of absurd length."""
     beyond = text.count("\n") + (not text.endswith("\n")) - _MOST_LINES
-    reason = f"lines beyond the first {_MOST_LINES:,}"
-    return (Unread(reason, beyond, _MOST_LINES + 1),) if beyond > 0 else ()
+    if beyond > 0:
+        reason = f"lines beyond the first {_MOST_LINES:,}"
+        passed_over.add(_MOST_LINES + 1, reason, count=beyond)
 
 
 def _rules(text: str, file: str) -> TunerFile:
     rules = []
-    passed_over: list[tuple[int, str]] = []
+    passed_over = PassedOver()
     for number, line in _content(text):
         cells = _cells(line)
         if cells[0] == "collective_type":
@@ -186,13 +185,14 @@ def _rules(text: str, file: str) -> TunerFile:
         try:
             rules.append(_rule(cells))
         except BadValueError as error:
-            passed_over.append((number, f"a rule whose {error.argument} cannot be"))
+            passed_over.add(number, f"a rule whose {error.argument} cannot be")
     if not rules:
         raise FormatError(file, "holds no rule of NCCL's tuner plugin")
+    _pass_over_beyond(text, passed_over)
     return TunerFile(
         file=file,
         kind=RULES,
-        unread=(*counted(passed_over), *_too_long(text)),
+        unread=passed_over.unread(),
         notes=_never_matching(rules),
         rules=tuple(rules),
     )
@@ -240,36 +240,27 @@ def _whole(name: str, cell: str) -> int:
     return int(cell)
 
 
-def _measurements(text: str, file: str) -> MeasurementLog:
+def _measurements(text: str, path: Path) -> MeasurementLog:
     lines = _content(text)
     head = _cells(next(lines)[1])
-    runs: dict[tuple[str, ...], list[Point]] = {}
-    passed_over: list[tuple[int, str]] = []
+    points: dict[tuple[str, ...], list[Point]] = {}
+    passed_over = PassedOver()
     odd = 0
     for number, line in lines:
         row = dict(zip(head, _cells(line), strict=False))
         try:
             key, point = _measured(row, number)
         except BadValueError as error:
-            passed_over.append((number, f"a row whose {error.argument} cannot be"))
+            passed_over.add(number, f"a row whose {error.argument} cannot be")
             continue
-        runs.setdefault(key, []).append(point)
+        points.setdefault(key, []).append(point)
         odd += _rates_apart(row, point)
-    if not runs:
-        raise FormatError(file, "holds no sound row of the tuner's measurements")
-    notes = (
-        [f"in {odd} rows bandwidth_gbps is not size over latency_us, which is taken for the time"]
-        if odd
-        else []
-    )
-    first, beyond = first_runs(_run(key, points) for key, points in runs.items())
-    return MeasurementLog(
-        file=file,
-        kind=MEASUREMENTS,
-        unread=(*counted(passed_over), *_too_long(text), *beyond),
-        notes=tuple(notes),
-        runs=first,
-    )
+    _pass_over_beyond(text, passed_over)
+    note = f"in {odd} rows bandwidth_gbps is not size over latency_us, which is taken for the time"
+    nothing = "holds no sound row of the tuner's measurements"
+    runs = (_run(key, own) for key, own in points.items())
+    notes = [note] if odd else []
+    return MeasurementLog.of(path, MEASUREMENTS, runs, passed_over, nothing, notes)
 
 
 def _measured(row: Mapping[str, str], line: int) -> tuple[tuple[str, ...], Point]:
@@ -280,27 +271,19 @@ def _measured(row: Mapping[str, str], line: int) -> tuple[tuple[str, ...], Point
     size = _whole("size_bytes", row.get("size_bytes", ""))
     if not 0 < size <= _MOST_BYTES:
         raise BadValueError("size_bytes", size, "above 0")
-    seconds = _decimal("latency_us", row.get("latency_us", "")) * 1e-6
+    latency = row.get("latency_us", "")
+    seconds = float(latency) * 1e-6 if _DECIMAL.fullmatch(latency) else 0.0
     if not LEAST_US * 1e-6 <= seconds <= _MOST_SECONDS:
-        raise BadValueError("latency_us", row["latency_us"], "above 0")
-    ranks, nodes = (str(_count(name, row.get(name, "-1"))) for name in ("ranks", "nodes"))
+        raise BadValueError("latency_us", latency, "a number above 0")
+    counts = []
+    for name in ("ranks", "nodes"):
+        count = _whole(name, row.get(name, "-1"))
+        if not -1 <= count <= _MOST_RANKS:
+            raise BadValueError(name, count, "-1 or a number")
+        counts.append(str(max(0, count)))  # 0 where any is meant
     how = (row.get("algorithm", ""), row.get("protocol", ""), row.get("channels", "-1"))
     shown = tuple("".join(c for c in word[:40] if c.isprintable()) for word in how)
-    return (collective, ranks, nodes, *shown), Point(size, seconds, line=line)
-
-
-def _count(name: str, cell: str) -> int:
-    """Return a number of ranks or nodes, 0 where any is meant."""
-    count = _whole(name, cell)
-    if not -1 <= count <= _MOST_RANKS:
-        raise BadValueError(name, count, "-1 or a number")
-    return max(0, count)
-
-
-def _decimal(name: str, cell: str) -> float:
-    if not _DECIMAL.fullmatch(cell):
-        raise BadValueError(name, cell, "a number")
-    return float(cell)
+    return (collective, *counts, *shown), Point(size, seconds, line=line)
 
 
 def _rates_apart(row: Mapping[str, str], point: Point) -> bool:

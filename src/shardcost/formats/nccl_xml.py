@@ -20,7 +20,7 @@ from xml.parsers import expat
 
 from shardcost.errors import FormatError, shown
 from shardcost.formats.opened import chunks_of
-from shardcost.formats.reading import Reading, Tick, counted, no_tick
+from shardcost.formats.reading import PassedOver, Reading, Tick, no_tick
 from shardcost.units import GIGA
 
 TOPOLOGY: Final = "nccl-topology"
@@ -155,7 +155,7 @@ class _Element:
 class _Parts:
     """Devices met on the way down, and what was passed over."""
 
-    passed_over: list[tuple[int, str]] = field(default_factory=list)
+    passed_over: PassedOver = field(default_factory=PassedOver)
     cpus: list[TopologyCpu] = field(default_factory=list)
     switches: list[str] = field(default_factory=list)
     gpus: list[TopologyGpu] = field(default_factory=list)
@@ -170,7 +170,7 @@ class _Parts:
         value = int(text, 0 if text.startswith("0x") else 10) if _WHOLE.fullmatch(text) else None
         if value is not None and least <= value <= most:
             return value
-        self.passed_over.append((element.line, f"{name} of <{element.tag}> is no sound number"))
+        self.passed_over.add(element.line, f"{name} of <{element.tag}> is no sound number")
         return None
 
     def decimal(self, element: _Element, name: str, most: float) -> float | None:
@@ -181,7 +181,7 @@ class _Parts:
         match = _DECIMAL.match(text)
         if match and float(match[0]) <= most:
             return float(match[0])
-        self.passed_over.append((element.line, f"{name} of <{element.tag}> is no sound number"))
+        self.passed_over.add(element.line, f"{name} of <{element.tag}> is no sound number")
         return None
 
 
@@ -295,7 +295,7 @@ def _topology(root: _Element, file: str) -> NcclTopology:
     return NcclTopology(
         file=file,
         kind=TOPOLOGY,
-        unread=counted(parts.passed_over),
+        unread=parts.passed_over.unread(),
         notes=tuple(hidden),
         cpus=tuple(parts.cpus),
         switches=tuple(dict.fromkeys(parts.switches)),
@@ -320,7 +320,7 @@ def _descend(above: _Element, place: Place, parts: _Parts) -> None:
         elif element.tag == "gpu":
             parts.gpus.append(_gpu(element, above, place, parts))
         else:
-            parts.passed_over.append((element.line, f"<{element.tag[:40]}> is not known"))
+            parts.passed_over.add(element.line, f"<{element.tag[:40]}> is not known")
 
 
 def _pci(element: _Element, place: Place, parts: _Parts) -> None:
@@ -362,7 +362,7 @@ def _nvlinks(gpu: _Element, parts: _Parts) -> Iterator[NvLinks]:
         if count is not None:
             yield NvLinks(_word(element, "target").lower(), count, _word(element, "tclass").lower())
         elif "count" not in element.attributes:
-            parts.passed_over.append((element.line, "<nvlink> without a count"))
+            parts.passed_over.add(element.line, "<nvlink> without a count")
 
 
 def _flag(element: _Element, name: str) -> bool | None:
@@ -389,7 +389,7 @@ def _nic(element: _Element, pci: _Element, place: Place, parts: _Parts) -> None:
             if net.tag == "net":
                 parts.nics.append(_port(net, pci, place, parts))
         else:
-            parts.passed_over.append((net.line, f"<{net.tag[:40]}> is not known"))
+            parts.passed_over.add(net.line, f"<{net.tag[:40]}> is not known")
 
 
 def _port(net: _Element, pci: _Element, place: Place, parts: _Parts) -> TopologyNic:
@@ -412,14 +412,14 @@ def _graphs(root: _Element, file: str) -> NcclGraphs:
     )
     if not graphs:
         raise FormatError(file, f"line {root.line}: <graphs> holds no graph")
-    return NcclGraphs(file=file, kind=GRAPH, unread=counted(parts.passed_over), graphs=graphs)
+    return NcclGraphs(file=file, kind=GRAPH, unread=parts.passed_over.unread(), graphs=graphs)
 
 
 def _graph(element: _Element, parts: _Parts) -> NcclGraph | None:
     wholes = [parts.whole(element, name, 0, 4096) for name in ("pattern", "nchannels")]
     speeds = [parts.decimal(element, name, 10**6) for name in ("speedintra", "speedinter")]
     if None in wholes or None in speeds:
-        parts.passed_over.append((element.line, "<graph> without its sizes"))
+        parts.passed_over.add(element.line, "<graph> without its sizes")
         return None
     pattern, channels = (count or 0 for count in wholes)
     intra, inter = (speed or 0.0 for speed in speeds)

@@ -17,7 +17,7 @@ from typing import Final
 
 from shardcost.errors import FormatError
 from shardcost.formats.opened import text_of
-from shardcost.formats.reading import Reading, Tick, counted, no_tick
+from shardcost.formats.reading import PassedOver, Reading, Tick, no_tick
 
 KIND: Final = "nvidia-smi-topo"
 NEAREST_FIRST: Final = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")
@@ -68,7 +68,7 @@ class _Matrix:
     numa: dict[str, str] = field(default_factory=dict)
     legend: dict[str, str] = field(default_factory=dict)
     rows: set[str] = field(default_factory=set)
-    passed_over: list[tuple[int, str]] = field(default_factory=list)
+    passed_over: PassedOver = field(default_factory=PassedOver)
     notes: list[str] = field(default_factory=list)
 
 
@@ -142,9 +142,9 @@ def _take_row(matrix: _Matrix, number: int, words: list[str]) -> None:
         if _JOINED.fullmatch(cell):
             matrix.cells[name, other] = "SYS" if cell == "SOC" else cell
         else:
-            matrix.passed_over.append((number, "a cell that is no known way to be joined"))
+            matrix.passed_over.add(number, "a cell that is no known way to be joined")
     if len(row) < len(matrix.names):
-        matrix.passed_over.append((number, "a row that is cut off"))
+        matrix.passed_over.add(number, "a row that is cut off")
     after = cells[len(matrix.names) :]
     if matrix.numa_column and len(after) > 1:
         matrix.numa[name] = after[1]
@@ -155,11 +155,13 @@ def _finished(matrix: _Matrix, file: str) -> DeviceMatrix:
     nics = [name for name in matrix.names if name not in gpus]
     if not any((gpu, other) in matrix.cells for gpu in gpus for other in gpus):
         raise FormatError(file, "has the heading of nvidia-smi topo -m and no row below it")
-    missing = [(0, "a row that is missing") for name in matrix.names if name not in matrix.rows]
+    missing = len(set(matrix.names) - matrix.rows)
+    if missing:
+        matrix.passed_over.add(0, "a row that is missing", count=missing)
     return DeviceMatrix(
         file=file,
         kind=KIND,
-        unread=counted([*matrix.passed_over, *missing]),
+        unread=matrix.passed_over.unread(),
         notes=(*matrix.notes, *_disagreements(matrix)),
         gpus=tuple(gpus),
         nics=tuple(nics),

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from shardcost.errors import FormatError
 from shardcost.formats.opened import lines_of, processes_in
 from shardcost.formats.reading import (
     LEAST_US,
@@ -25,7 +24,6 @@ from shardcost.formats.reading import (
     Run,
     Tick,
     canonical_collective,
-    first_runs,
     no_tick,
 )
 
@@ -58,20 +56,13 @@ def looks_like(head: str) -> bool:
 def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
     """Return the runs that a log holds, one for each table of a collective."""
     passed_over = PassedOver()
-    drafts = list(_drafts(path, passed_over, tick))
-    every = (_run(draft, passed_over) for draft in drafts if draft.points and draft.collective)
-    runs, beyond = first_runs(run for run in every if run.points)
+    drafts = [draft for draft in _drafts(path, passed_over, tick) if draft.points]
+    runs = [_run(draft, passed_over) for draft in drafts if draft.collective]
     for draft in drafts:
-        if draft.points and not draft.collective:
+        if not draft.collective:
             passed_over.add(draft.points[0].line, f"tables of {draft.title[:40]}")
-    if not runs:
-        raise FormatError(str(path), "holds no table of a collective by the OSU micro-benchmarks")
-    return MeasurementLog(
-        file=str(path),
-        kind=KIND,
-        runs=runs,
-        unread=(*passed_over.unread(), *beyond),
-    )
+    nothing = "holds no table of a collective by the OSU micro-benchmarks"
+    return MeasurementLog.of(path, KIND, (run for run in runs if run.points), passed_over, nothing)
 
 
 @dataclass

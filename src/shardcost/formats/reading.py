@@ -11,7 +11,10 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Final, TypeAlias
+
+from shardcost.errors import FormatError
 
 Tick: TypeAlias = Callable[[int, int], None]
 """Called now and then with the bytes read so far and the bytes of the file, to show progress."""
@@ -32,7 +35,14 @@ class Unread:
 
 
 class PassedOver:
-    """Counts what was passed over, by kind, and remembers where the first of a kind stands."""
+    """Counts what was passed over, by kind, and remembers where the first of a kind stands.
+
+    >>> passed_over = PassedOver()
+    >>> passed_over.add(3, "no number"), passed_over.add(9, "no number")
+    (None, None)
+    >>> passed_over.unread()
+    (Unread(reason='no number', count=2, first_line=3),)
+    """
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[str, int, int]] = {}
@@ -45,18 +55,6 @@ class PassedOver:
     def unread(self) -> tuple[Unread, ...]:
         """Return all that was counted."""
         return tuple(Unread(*entry) for entry in self._found.values())
-
-
-def counted(passed_over: Iterable[tuple[int, str]]) -> tuple[Unread, ...]:
-    """Return what was passed over, by reason, from pairs of a line and a reason.
-
-    >>> counted([(3, "no number"), (9, "no number")])
-    (Unread(reason='no number', count=2, first_line=3),)
-    """
-    passed = PassedOver()
-    for line, reason in passed_over:
-        passed.add(line, reason)
-    return passed.unread()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,19 +127,42 @@ def library_on(device: str, otherwise: str) -> str:
     return "rccl" if any(word in device for word in _AMD) else otherwise
 
 
-def first_runs(runs: Iterable[Run]) -> tuple[tuple[Run, ...], tuple[Unread, ...]]:
-    """Return as many runs as are sensible, and the others counted."""
-    left = iter(runs)
-    kept = tuple(islice(left, MOST_RUNS))
-    beyond = sum(1 for _ in left)
-    return kept, (Unread(f"runs beyond the first {MOST_RUNS:,}", beyond, 0),) if beyond else ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class MeasurementLog(Reading):
     """A file with measured times of collectives."""
 
     runs: tuple[Run, ...]
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        kind: str,
+        runs: Iterable[Run],
+        passed_over: PassedOver,
+        nothing: str,
+        notes: Iterable[str] = (),
+    ) -> MeasurementLog:
+        """Return as many runs as are sensible, the others counted.
+
+        Args:
+            path: The file.
+            kind: Of the file.
+            runs: What it holds.
+            passed_over: What of it was not read, once `runs` is exhausted.
+            nothing: The reason of the error where there is no run.
+            notes: Caveats on the file as a whole.
+        """
+        left = iter(runs)
+        kept = tuple(islice(left, MOST_RUNS))
+        beyond = sum(1 for _ in left)
+        if not kept:
+            raise FormatError(str(path), nothing)
+        if beyond:
+            passed_over.add(0, f"runs beyond the first {MOST_RUNS:,}", count=beyond)
+        return cls(
+            file=str(path), kind=kind, runs=kept, unread=passed_over.unread(), notes=tuple(notes)
+        )
 
 
 _LONGEST: Final = 200
@@ -190,7 +211,13 @@ def canonical_collective(name: str) -> str | None:
         return None
     bare = name.strip().lower().rsplit("/", 1)[-1].removesuffix(".exe")
     kernel = _KERNEL.match(bare)
-    bare = kernel[1] if kernel else _without_affixes(bare)
+    if kernel:
+        bare = kernel[1]
+    else:
+        for prefix in _BEFORE:
+            bare = bare.removeprefix(prefix)
+        for suffix in _AFTER:
+            bare = bare.removesuffix(suffix)
     bare = re.sub(r"[^a-z0-9]", "", bare)
     while bare not in _ALIASES:
         shorter = next((bare.removesuffix(kind) for kind in _KINDS if bare.endswith(kind)), "")
@@ -198,11 +225,3 @@ def canonical_collective(name: str) -> str | None:
             return None
         bare = shorter
     return _ALIASES[bare]
-
-
-def _without_affixes(bare: str) -> str:
-    for prefix in _BEFORE:
-        bare = bare.removeprefix(prefix)
-    for suffix in _AFTER:
-        bare = bare.removesuffix(suffix)
-    return bare
