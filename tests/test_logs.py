@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shardcost.collectives import COLLECTIVES
 from shardcost.collectives.bounds import bus_factor
 from shardcost.errors import FormatError, ShardcostError
-from shardcost.formats import bus_ratio, nccl_inspector, nccl_tests, nccl_tests_json, osu
+from shardcost.formats import nccl_inspector, nccl_tests, nccl_tests_json, nccl_tests_rows, osu
 from shardcost.formats.opened import chunks_of, head_of, text_of_log
 from shardcost.formats.reading import MeasurementLog, PassedOver, Run, canonical_collective
 
@@ -141,31 +141,31 @@ def test_the_true_number_of_ranks_is_found(collective: str, ranks: int) -> None:
         algbw = size / time_us(size) / 1e3
         rows.append(
             (
-                bus_ratio.as_printed(printed(algbw * factor)),
-                bus_ratio.Interval(algbw * (1 - 1e-5), algbw * (1 + 1e-5)),
+                nccl_tests_rows.as_printed(printed(algbw * factor)),
+                nccl_tests_rows.Interval(algbw * (1 - 1e-5), algbw * (1 + 1e-5)),
             )
         )
-    ratio = bus_ratio.ratio_of(rows)
+    ratio = nccl_tests_rows.ratio_of(rows)
     assert ratio is not None
-    allowed = bus_ratio.ranks_allowed(collective, ratio)
+    allowed = nccl_tests_rows.ranks_allowed(collective, ratio)
     assert allowed is not None
     assert allowed[0] <= ranks <= allowed[1]
-    assert bus_ratio.likeliest_ranks(allowed) in {0, ranks}
-    assert bus_ratio.likeliest_ranks(allowed, stated=ranks) == ranks
+    assert nccl_tests_rows.likeliest_ranks(allowed) in {0, ranks}
+    assert nccl_tests_rows.likeliest_ranks(allowed, stated=ranks) == ranks
 
 
 def test_a_row_that_contradicts_the_others_is_left_out() -> None:
-    good = (bus_ratio.Interval(187, 188), bus_ratio.Interval(100, 100))
-    bad = (bus_ratio.Interval(500, 501), bus_ratio.Interval(100, 100))
-    found = bus_ratio.ratio_of([good, good, bad])
+    good = (nccl_tests_rows.Interval(187, 188), nccl_tests_rows.Interval(100, 100))
+    bad = (nccl_tests_rows.Interval(500, 501), nccl_tests_rows.Interval(100, 100))
+    found = nccl_tests_rows.ratio_of([good, good, bad])
     assert found is not None
     assert 1.86 < found.low < found.high < 1.89
 
 
 def test_rows_that_say_nothing_have_no_ratio() -> None:
-    nothing = bus_ratio.Interval(0.0, 0.005)
-    assert bus_ratio.ratio_of([(nothing, nothing)]) is None
-    assert bus_ratio.ratio_of([]) is None
+    nothing = nccl_tests_rows.Interval(0.0, 0.005)
+    assert nccl_tests_rows.ratio_of([(nothing, nothing)]) is None
+    assert nccl_tests_rows.ratio_of([]) is None
 
 
 def test_everything_that_a_log_says(log: Log) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from shardcost.formats.bus_ratio import ONCE
+from shardcost.formats.nccl_tests_rows import ONCE
 from shardcost.formats.opened import finite, lines_of, members_of
 from shardcost.formats.reading import (
     LEAST_US,

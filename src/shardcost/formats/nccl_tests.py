@@ -4,7 +4,7 @@ A log is what a user has: the output of every process, each line with the prefix
 a pod, between warnings and debug output, several tests in a row, or a few lines of a table without
 any header. So a row is looked for anywhere in a line (`nccl_tests_rows`); other lines tell what the
 rows are of. What the log does not say, which collective ran and on how many GPUs, follows from
-busbw / algbw (`bus_ratio`).
+busbw / algbw.
 """
 
 from __future__ import annotations
@@ -16,23 +16,21 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shardcost.dtypes import canonical_dtype
-from shardcost.errors import FormatError, ShardcostError
-from shardcost.formats.bus_ratio import (
-    collective_of,
-    contradicts,
-    likeliest_ranks,
-    ranks_allowed,
-    ratio_of,
-)
+from shardcost.errors import ShardcostError
 from shardcost.formats.nccl_tests_rows import (
     ROW_ENDS,
     Half,
+    collective_of,
+    contradicts,
     is_header,
     is_number,
     is_root,
     is_whole_row,
     layout_of,
+    likeliest_ranks,
     parsed_row,
+    ranks_allowed,
+    ratio_of,
     row_in,
 )
 from shardcost.formats.opened import lines_of, processes_in
@@ -82,17 +80,11 @@ def read(path: Path, tick: Tick = no_tick) -> MeasurementLog:
         if log.rows >= _MOST_ROWS:
             passed_over.add(number + 1, f"all after {_MOST_ROWS:,} rows")
             break
-    drafts = [draft for draft in log.drafts if draft.halves]
+    runs = (_run(draft, log) for draft in log.drafts if draft.halves)
     unread = passed_over.unread()
-    if not drafts:
-        why = f" ({unread[0].reason}: {unread[0].count})" if unread else ""
-        raise FormatError(str(path), f"holds no row of nccl-tests that can be read{why}")
-    return MeasurementLog(
-        file=str(path),
-        kind=KIND,
-        runs=tuple(_run(draft, log) for draft in drafts),
-        unread=unread,
-    )
+    why = f" ({unread[0].reason}: {unread[0].count})" if unread else ""
+    nothing = f"holds no row of nccl-tests that can be read{why}"
+    return MeasurementLog.of(path, KIND, runs, passed_over, nothing)
 
 
 class _RankLine(NamedTuple):
@@ -219,7 +211,9 @@ class _Log:
         rank = _RANK.search(line) if "Rank" in line else None
         shape = _PROCESS_SHAPE.search(line) if "nThread" in line else None
         if "test starting:" in line or shape or rank or "Using devices" in line:
-            draft = self._preamble(source)
+            draft = self._draft(source)  # that a program's first lines are about: new after a table
+            if draft.halves:
+                draft = self._begin(source, _Draft(test=self.mentioned))
             if shape:
                 draft.per_process = int(shape[1]) * int(shape[2])
             if rank and len(draft.ranks) < _MOST_ROWS:
@@ -229,17 +223,9 @@ class _Log:
                 )
         if "Blocking Enabled" in line:
             self._draft(source).blocking = True
-        if is_header(line):
-            self._take_header(line, source)
-        else:
+        if not is_header(line):
             self._take_name(line, source)
-
-    def _preamble(self, source: str) -> _Draft:
-        """Return the draft that a program's first lines are about: a new one after a table."""
-        draft = self._draft(source)
-        return self._begin(source, _Draft(test=self.mentioned)) if draft.halves else draft
-
-    def _take_header(self, line: str, source: str) -> None:
+            return
         draft = self._draft(source)
         if draft.halves:
             draft = self._begin(source, draft.follower())
@@ -336,11 +322,22 @@ def _question(draft: _Draft, log: _Log) -> tuple[str, int, bool, list[str]]:
     """Return the collective, its ranks, whether the log lists them all, and what was inferred."""
     notes: list[str] = []
     ratio = ratio_of((half.busbw, half.algbw) for half in draft.halves)
-    collective = _named(draft, notes)
+    known = canonical_collective(draft.test) if draft.test else ""
+    if known is None:
+        notes.append(f"{draft.test} is not a collective that shardcost predicts")
+    collective = draft.test if known is None else known
     if ratio and not draft.certain and contradicts(collective, ratio):
         collective = ""
     if ratio and not collective:
-        collective = collective_of(ratio, **_traits(draft))
+        words = draft.parameters[1:]
+        reduction = next((word for word in words if not is_root(word)), "none")
+        checks = {half.in_place: half.wrong for half in draft.halves}
+        collective = collective_of(
+            ratio,
+            reduces=reduction != "none",
+            rooted=any(is_root(word) and int(word) >= 0 for word in words),
+            in_place_unchecked=checks.get(True) == "N/A" != checks.get(False),
+        )
         if collective:
             middle = (ratio.low + ratio.high) / 2
             notes.append(
@@ -371,16 +368,6 @@ def _ranks_stated(draft: _Draft, log: _Log) -> tuple[int, int]:
     return 0, per_process * (log.processes or (per_process > 1))
 
 
-def _named(draft: _Draft, notes: list[str]) -> str:
-    """Return the collective that the log names; the test's own name where it is another one."""
-    if not draft.test:
-        return ""
-    known = canonical_collective(draft.test)
-    if known is None:
-        notes.append(f"{draft.test} is not a collective that shardcost predicts")
-    return known or draft.test
-
-
 def _how_many(allowed: tuple[int, int], inferred: int, stated: int) -> str:
     fewest, most = allowed
     bounds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
@@ -389,19 +376,6 @@ def _how_many(allowed: tuple[int, int], inferred: int, stated: int) -> str:
         choice = "" if fewest == most else f"; {inferred} is taken"
         return f"the number of GPUs follows from busbw / algbw: {bounds}{but}{choice}"
     return f"the number of GPUs is not told; busbw / algbw allows {bounds}{but}"
-
-
-def _traits(draft: _Draft) -> dict[str, bool]:
-    """Return what the rows show of their collective, besides bandwidths."""
-    words = draft.parameters[1:]
-    roots = [int(word) for word in words if is_root(word)]
-    reduction = next((word for word in words if not is_root(word)), "none")
-    checks = {half.in_place: half.wrong for half in draft.halves}
-    return {
-        "reduces": reduction != "none",
-        "rooted": any(root >= 0 for root in roots),
-        "in_place_unchecked": checks.get(True) == "N/A" != checks.get(False),
-    }
 
 
 def _remarks(draft: _Draft, groups: int) -> list[str]:

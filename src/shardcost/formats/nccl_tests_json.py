@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from shardcost.errors import FormatError
-from shardcost.formats.bus_ratio import Interval, likeliest_ranks, ranks_allowed, ratio_of
 from shardcost.formats.nccl_tests import KIND, dtype_of, version_of
+from shardcost.formats.nccl_tests_rows import Interval, likeliest_ranks, ranks_allowed, ratio_of
 from shardcost.formats.opened import MOST_JSON_BYTES, finite, members_of, parse_object, text_of_log
 from shardcost.formats.reading import (
     LEAST_US,
