@@ -20,7 +20,7 @@ from shardcost.dtypes import BITS
 from shardcost.errors import BadValueError
 from shardcost.files import write_whole
 from shardcost.formats.kineto import EVENTS
-from shardcost.formats.kineto_names import DTYPES, Call, CommGroup
+from shardcost.formats.kineto_names import DTYPES, Call
 
 _NS: Final = 1e9
 _RANKS_WRITTEN: Final = 30
@@ -79,7 +79,10 @@ def trace_text(events: Sequence[Event], names: Names) -> str:
             "backend": names.backend,
             "rank": ordered[0].rank if ordered else 0,
             "world_size": names.world_size,
-            "pg_config": [_group_as_data(group) for group in dict.fromkeys(calls)],
+            "pg_config": [
+                dict(zip(("pg_name", "pg_desc", "pg_size", "ranks"), group, strict=True))
+                for group in dict.fromkeys(calls)
+            ],
         },
     }
     lines = [*_metadata(ordered, names), *map(_as_data, ordered)]
@@ -113,11 +116,15 @@ def _named(what: str, rank: int, stream: int, name: str) -> dict[str, Any]:
 
 def _as_data(event: Event) -> dict[str, Any]:
     start, end = _ns(event.start_s), _ns(event.end_s)
-    arguments = {} if event.call is None else _arguments(event.call, event.rank)
+    name, arguments = event.name, {}
+    if event.call is not None:
+        collective = event.call.kind.collective.title().replace("_", "")
+        name = f"ncclDevKernel_{collective}({name})"  # by which tools know that it communicates
+        arguments = _arguments(event.call, event.rank)
     return {
         "ph": "X",
         "cat": "kernel",
-        "name": event.name if event.call is None else _kernel_name(event),
+        "name": name,
         "pid": event.rank,
         "tid": event.stream,
         "ts": start / 1000,
@@ -130,18 +137,12 @@ def _ns(seconds: float) -> int:
     return round(seconds * _NS)
 
 
-def _kernel_name(event: Event) -> str:
-    """Return a name by which tools know a kernel that communicates."""
-    collective = event.call.kind.collective if event.call is not None else ""
-    return f"ncclDevKernel_{collective.title().replace('_', '')}({event.name})"
-
-
 def _arguments(call: Call, rank: int) -> dict[str, Any]:
     """Return what the profiler notes about a call; sizes in elements."""
     collective, group, dtype = call.kind
     arguments: dict[str, Any] = {"Collective name": _CALLS.get(collective, collective)}
     if call.size_bytes:
-        whole = 8 * call.size_bytes // _bits(dtype)
+        whole = 8 * call.size_bytes // (8 if dtype == _BYTE else BITS[dtype])
         part = whole // max(group.size, 1)
         arguments["In msg nelems"] = part if collective == "all_gather" else whole
         arguments["Out msg nelems"] = part if collective == "reduce_scatter" else whole
@@ -155,19 +156,6 @@ def _arguments(call: Call, rank: int) -> dict[str, Any]:
         "Rank": rank,
     }
     return arguments | ({"Seq": call.seq} if call.seq >= 0 else {})
-
-
-def _bits(dtype: str) -> int:
-    return 8 if dtype == _BYTE else BITS[dtype]
-
-
-def _group_as_data(group: CommGroup) -> dict[str, Any]:
-    return {
-        "pg_name": group.name,
-        "pg_desc": group.description,
-        "pg_size": group.size,
-        "ranks": group.ranks,
-    }
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

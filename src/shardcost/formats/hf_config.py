@@ -65,10 +65,8 @@ def looks_like_hf_config(content: Mapping[str, Any]) -> bool:
     """Return whether a JSON object has the marks of a Hugging Face model config."""
     if {"model_type", "architectures", "text_config"} & set(content):
         return True
-    return (
-        sum(any(alias in content for alias in ALIASES[q]) for q in ("layers", "hidden", "heads"))
-        > 1
-    )
+    sizes = ("layers", "hidden", "heads")
+    return sum(any(alias in content for alias in ALIASES[size]) for size in sizes) > 1
 
 
 def _model(
@@ -77,15 +75,23 @@ def _model(
     config = Config(_text_part(content, file), file)
     config.require("layers", "hidden", "heads", "vocab")
     config.caveats += _not_counted(content, config)
+    own_name = content.get("_name_or_path")
+    own_name = Path(own_name).name if isinstance(own_name, str) else ""
+    outer = content.get("tie_word_embeddings")
+    tied = outer if isinstance(outer, bool) else config.trait("tied")
+    positions = config.trait("learned_positions")  # rows of their table beyond the context
     try:
+        embedding_size = config.whole("word_embed_proj_dim")  # OPT's, where it is narrower
         return Model(
-            name=name or _own_name(content, config),
+            name=name or own_name or config.model_type,
             hidden_size=config.needed("hidden"),
             vocab_size=config.needed("vocab"),
             blocks=blocks(config),
-            tied_embeddings=_tied(content, config),
-            embedding_size=_narrow_embedding(config),
-            learned_positions=_learned_positions(config),
+            tied_embeddings=config.flag("tie_word_embeddings", default=tied),
+            embedding_size=None if embedding_size == config.whole("hidden") else embedding_size,
+            learned_positions=(
+                0 if positions == "none" else config.needed("context") + int(positions)
+            ),
             norm=config.trait("norm"),
             embedding_norm=config.trait("embedding_norm"),
             final_norm=config.flag("do_layer_norm_before", default=True),
@@ -124,32 +130,6 @@ def _file_name(path: Path) -> str | None:
     if path.name == "config.json":
         return path.resolve().parent.name or None
     return path.stem.removesuffix("_config").removesuffix("-config") or None
-
-
-def _own_name(content: dict[str, Any], config: Config) -> str:
-    """Return the name that a config gives itself, or its type."""
-    path = content.get("_name_or_path")
-    last = Path(path).name if isinstance(path, str) else ""
-    return last or config.model_type
-
-
-def _tied(content: dict[str, Any], config: Config) -> bool:
-    """Return whether head and embedding are one: as stated outside or inside, else by family."""
-    outer = content.get("tie_word_embeddings")
-    default = outer if isinstance(outer, bool) else config.trait("tied")
-    return config.flag("tie_word_embeddings", default=default)
-
-
-def _narrow_embedding(config: Config) -> int | None:
-    """Return OPT's embedding width where it is not the hidden size."""
-    width = config.whole("word_embed_proj_dim")
-    return None if width == config.whole("hidden") else width
-
-
-def _learned_positions(config: Config) -> int:
-    """Return the rows of a learned position table."""
-    extra = config.trait("learned_positions")
-    return 0 if extra == "none" else config.needed("context") + int(extra)
 
 
 def _weight_dtype(content: dict[str, Any], config: Config, beside: dict[str, Any]) -> str:

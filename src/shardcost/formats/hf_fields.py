@@ -70,7 +70,10 @@ class Config:
         self.content = content
         self.file = file
         self.caveats: list[str] = []
-        self.model_type = self._text("model_type") or "unstated"
+        model_type = content.get("model_type")
+        if not isinstance(model_type, str | None):
+            raise FormatError(file, f"model_type must be a text, got {shown(model_type)}")
+        self.model_type = model_type or "unstated"
         self.family = families().get(self.model_type) or self._unknown_family()
         for key, value in self.family["config_defaults"].items():
             self.content.setdefault(key, value)
@@ -123,13 +126,10 @@ class Config:
 
     def require(self, *quantities: str) -> None:
         """Raise one error that names everything missing at once."""
-        missing = [self._missing(q) for q in quantities if self.whole(q) is None]
+        missing = ", ".join(self._missing(q) for q in quantities if self.whole(q) is None)
         if missing:
-            raise FormatError(
-                self.file,
-                f"cannot be read as a model of type {shown(self.model_type)}: missing "
-                + ", ".join(missing),
-            )
+            kind = f"a model of type {shown(self.model_type)}"
+            raise FormatError(self.file, f"cannot be read as {kind}: missing {missing}")
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return a true-or-false field."""
@@ -142,22 +142,21 @@ class Config:
 
     def words(self, key: str, length: int) -> list[str] | None:
         """Return a list of `length` texts, or None if the config does not have it."""
-        value = self.content.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise FormatError(self.file, f"{key} must be a list of texts, got {shown(value)}")
-        if len(value) != length:
-            raise FormatError(self.file, f"{key} names {len(value)} layers of {length}")
-        return value
+        words = self._list(key, str, "texts")
+        if words is not None and len(words) != length:
+            raise FormatError(self.file, f"{key} names {len(words)} layers of {length}")
+        return words
 
     def numbers(self, key: str) -> list[int] | None:
         """Return a list of whole numbers, or None if the config does not have it."""
+        return self._list(key, int, "numbers")
+
+    def _list(self, key: str, kind: type, plural: str) -> list[Any] | None:
         value = self.content.get(key)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(type(item) is int for item in value):
-            raise FormatError(self.file, f"{key} must be a list of numbers, got {shown(value)}")
+        if not isinstance(value, list) or not all(type(item) is kind for item in value):
+            raise FormatError(self.file, f"{key} must be a list of {plural}, got {shown(value)}")
         return value
 
     def layer_numbers(self, key: str, layers: int) -> set[int] | None:
@@ -175,12 +174,6 @@ class Config:
             return trait
         said = self.flag(trait["key"], default=trait["default"])
         return (trait["when_true"] if said else "none") if "when_true" in trait else said
-
-    def _text(self, key: str) -> str | None:
-        value = self.content.get(key)
-        if value is not None and not isinstance(value, str):
-            raise FormatError(self.file, f"{key} must be a text, got {shown(value)}")
-        return value
 
     @staticmethod
     def _missing(quantity: str) -> str:

@@ -38,8 +38,8 @@ _SINGLE_PARTS: Final = {
     "moe": (None, "experts"),
 }
 """Nemotron-H: each layer is one part, written as a letter or a word."""
-
-
+_FOUR_TIMES_HIDDEN: Final = ("gpt2", "gpt_bigcode", "gptj", "bloom", "falcon", "mpt")
+"""Model types whose feed-forward part is so wide where no width is given."""
 _WINDOWS: Final[Mapping[str | None, tuple[str, ...]]] = {
     "full_attention": (),
     "attention": (),
@@ -73,7 +73,9 @@ def blocks(config: Config) -> tuple[Block, ...]:
 
 
 def _block(config: Config, kind: _Kind, count: int) -> Block:
-    part = None if kind.part is None else _feed_forward(config, kind.part)
+    part: AnyFeedForward | None = None
+    if kind.part is not None:
+        part = _experts(config) if kind.part == "experts" else _dense(config)
     parallel = config.trait("parallel")
     return Block(
         count=count,
@@ -101,11 +103,14 @@ def _norms(config: Config, part: AnyFeedForward | None, *, parallel: bool) -> in
 def _layer_kinds(config: Config, layers: int) -> list[_Kind]:
     """Return what each layer consists of."""
     if config.trait("attention_pattern") == "single_parts":
-        return [_single_part(config, word) for word in _single_part_words(config, layers)]
+        words = _single_part_words(config, layers)
+        unknown = next((word for word in words if word not in _SINGLE_PARTS), None)
+        if unknown is not None:
+            raise FormatError(config.file, f"layers of type {shown(unknown)} cannot be read yet")
+        return [_Kind(*_SINGLE_PARTS[word]) for word in words]
     if config.content.get("block_configs") is not None:
-        raise FormatError(
-            config.file, "layers that differ one by one (block_configs) cannot be read"
-        )
+        reason = "layers that differ one by one (block_configs) cannot be read"
+        raise FormatError(config.file, reason)
     sparse = _sparse_layers(config, layers)
     listed = config.numbers("num_key_value_heads_per_layer")
     kv_heads: Sequence[int | None] = [None] * layers if listed is None else listed
@@ -124,21 +129,13 @@ def _single_part_words(config: Config, layers: int) -> list[str]:
     if not isinstance(pattern, str):
         words = config.words("layers_block_type", layers) or config.words("layer_types", layers)
         if words is None:
-            raise FormatError(
-                config.file, "hybrid_override_pattern or layers_block_type is missing"
-            )
+            reason = "hybrid_override_pattern or layers_block_type is missing"
+            raise FormatError(config.file, reason)
         return words
     if len(pattern) != layers:
-        raise FormatError(
-            config.file, f"hybrid_override_pattern names {len(pattern)} layers of {layers}"
-        )
+        reason = f"hybrid_override_pattern names {len(pattern)} layers of {layers}"
+        raise FormatError(config.file, reason)
     return list(pattern)
-
-
-def _single_part(config: Config, word: str) -> _Kind:
-    if word not in _SINGLE_PARTS:
-        raise FormatError(config.file, f"layers of type {shown(word)} cannot be read yet")
-    return _Kind(*_SINGLE_PARTS[word])
 
 
 # Attention -----------------------------------------------------------------------------------
@@ -266,9 +263,8 @@ def _head_dim(config: Config, heads: int) -> int:
         return stated
     hidden = config.needed("hidden")
     if hidden % heads:
-        raise FormatError(
-            config.file, f"head_dim is missing and {hidden} / {heads} heads is not whole"
-        )
+        reason = f"head_dim is missing and {hidden} / {heads} heads is not whole"
+        raise FormatError(config.file, reason)
     return hidden // heads
 
 
@@ -322,11 +318,6 @@ def _state_space(config: Config) -> StateSpace:
 # Feed-forward --------------------------------------------------------------------------------
 
 
-def _feed_forward(config: Config, kind: str) -> AnyFeedForward:
-    """Return the feed-forward part that a kind stands for."""
-    return _experts(config, config.needed("experts")) if kind == "experts" else _dense(config)
-
-
 def _sparse_layers(config: Config, layers: int) -> set[int]:
     """Return which layers have experts."""
     if (config.whole("experts", least=0) or 0) <= 1:
@@ -353,25 +344,20 @@ def _dense(config: Config) -> FeedForward:
     """Return the dense feed-forward part; a width that is null means four times the hidden size."""
     width = config.whole("intermediate_size_mlp") or config.whole("width")
     if width is None:
-        if not _width_may_be_null(config):
+        if config.model_type not in _FOUR_TIMES_HIDDEN:
             config.require("width")
         width = 4 * config.needed("hidden")
     return _part(config, width, bias=config.trait("mlp_bias"))
 
 
-def _width_may_be_null(config: Config) -> bool:
-    """GPT-2, Bloom, Falcon and MPT have four times the hidden size where no width is given."""
-    return config.model_type in {"gpt2", "gpt_bigcode", "gptj", "bloom", "falcon", "mpt"}
-
-
-def _experts(config: Config, experts: int) -> Experts:
+def _experts(config: Config) -> Experts:
     if config.whole("moe_latent_size") is not None:
         raise FormatError(config.file, "experts on a latent (moe_latent_size) cannot be read yet")
     width = config.whole("expert_width") or config.needed("width")
     bias = config.trait("expert_bias")
     shared = _shared_width(config, width)
     return Experts(
-        count=experts,
+        count=config.needed("experts"),
         top_k=config.needed("top_k"),
         expert=_part(config, width, bias=bias),
         shared=_part(config, shared, bias=bias) if shared else None,

@@ -2,7 +2,7 @@
 
 Kernels that communicate carry what was asked for (`shardcost.formats.kineto_names`). On older
 traces they do not; then the CPU operation that launched them is looked for
-(`shardcost.formats.kineto_launches`).
+(`shardcost.formats.kineto_names.Launched`).
 
 A trace of gigabytes is read in one pass: calls are kept in columns, and of compute only when it was
 busy (`shardcost.formats.time_sets`). A file may hold several devices, each of which is a rank; the
@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 
 from shardcost.errors import FormatError
 from shardcost.formats.json_stream import JsonStream
-from shardcost.formats.kineto_launches import Columns, Launched, Whole
 from shardcost.formats.kineto_names import (
     Call,
+    Columns,
     CommGroup,
     Kind,
+    Launched,
+    Whole,
     call_of,
     call_of_annotation,
     collective_of_kernel,
@@ -203,10 +205,6 @@ class _Device:
             launches=int(sum(totals[1] for totals in self.kernels.values())),
         )
 
-    def settle(self) -> None:
-        for intervals in self.busy:
-            intervals.settle()
-
     @property
     def busy(self) -> tuple[Union, ...]:
         return self.compute, self.communication, self.copies
@@ -224,21 +222,14 @@ class _Reader:
         self.operations = Columns("qddqqqq")  # thread, start, end, external, kind, seq, bytes
         self.launches = Columns("qqd")  # correlation, thread, start
         self._names: dict[str, bool] = {}
-        copied = self._copied
         self._handlers = {
-            "kernel": self._kernel,
-            "Kernel": self._kernel,
-            "gpu_memcpy": copied,
-            "gpu_memset": copied,
-            "Memcpy": copied,
-            "Memset": copied,
-            "cpu_op": self._operation,
-            "Operator": self._operation,
+            **dict.fromkeys(("kernel", "Kernel"), self._kernel),
+            **dict.fromkeys(("gpu_memcpy", "gpu_memset", "Memcpy", "Memset"), self._copied),
+            **dict.fromkeys(("cpu_op", "Operator"), self._operation),
             "user_annotation": self._annotation,
-            "cuda_runtime": self._launch,
-            "cuda_driver": self._launch,
-            "hip_runtime": self._launch,
-            "Runtime": self._launch,
+            **dict.fromkeys(
+                ("cuda_runtime", "cuda_driver", "hip_runtime", "Runtime"), self._launch
+            ),
         }
 
     def thinned(self, text: str) -> str:
@@ -269,7 +260,8 @@ class _Reader:
             if handler is not None:
                 handler(event)
         for device in self.devices.values():
-            device.settle()
+            for intervals in device.busy:
+                intervals.settle()
 
     def _device(self, event: Mapping[str, Any], args: Mapping[str, Any]) -> _Device | None:
         number = args.get("device", event.get("pid"))
@@ -401,25 +393,25 @@ class _Reader:
         joined = Launched(self.operations, self.launches)
         stated = whole(about.get("rank"))
         several = len(self.devices) > 1
-        ranks = tuple(
-            device.done(number if several or stated is None else stated, kinds, joined)
-            for number, device in sorted(self.devices.items())
-        )
-        ranks = _from_the_first(ranks)
-        closed = sum(
-            intervals.closed for device in self.devices.values() for intervals in device.busy
-        )
-        if closed:
-            self.passed_over.add(
-                0, "short gaps between kernels, of which there are too many", count=closed
+        ranks = _from_the_first(
+            tuple(
+                device.done(number if several or stated is None else stated, kinds, joined)
+                for number, device in sorted(self.devices.items())
             )
+        )
+        closed = sum(union.closed for device in self.devices.values() for union in device.busy)
+        if closed:
+            reason = "short gaps between kernels, of which there are too many"
+            self.passed_over.add(0, reason, count=closed)
         backend = about.get("backend")
+        devices = self.about.get("deviceProperties")
+        name = members_of(devices[0]).get("name") if isinstance(devices, list) and devices else None
         return Trace(
             file=file,
             kind=KIND,
             world_size=whole(about.get("world_size")) or 0,
             backend=plain(backend, 20) if isinstance(backend, str) else "",
-            device=_device_name(self.about.get("deviceProperties")),
+            device=plain(name, 80) if isinstance(name, str) else "",
             ranks=ranks,
             unread=self.passed_over.unread(),
             notes=_notes(ranks),
@@ -428,19 +420,9 @@ class _Reader:
 
 def _from_the_first(ranks: tuple[RankTrace, ...]) -> tuple[RankTrace, ...]:
     """Return ranks with times in seconds that count from the first kernel of all."""
-    starts = [
-        float(intervals.starts[0])
-        for rank in ranks
-        for intervals in rank.busy
-        if len(intervals.starts)
-    ]
-    ends = [
-        float(intervals.ends[-1])
-        for rank in ranks
-        for intervals in rank.busy
-        if len(intervals.ends)
-    ]
-    origin, end = min(starts, default=0.0), max(ends, default=0.0)
+    busy = [intervals for rank in ranks for intervals in rank.busy if len(intervals.starts)]
+    origin = min((float(intervals.starts[0]) for intervals in busy), default=0.0)
+    end = max((float(intervals.ends[-1]) for intervals in busy), default=0.0)
     return tuple(
         replace(
             rank,
@@ -487,9 +469,3 @@ def _args(event: Mapping[str, Any]) -> Mapping[str, Any]:
 def _thread(event: Mapping[str, Any]) -> int:
     thread = event.get("tid")
     return thread if type(thread) is int and abs(thread) < 2**62 else hash(str(thread)) >> 2
-
-
-def _device_name(properties: Any) -> str:
-    first = properties[0] if isinstance(properties, list) and properties else None
-    name = first.get("name") if isinstance(first, dict) else None
-    return plain(name, 80) if isinstance(name, str) else ""

@@ -3,17 +3,28 @@
 PyTorch notes on each collective kernel what was asked for: the call's name, elements in and out,
 their type, the process group and its ranks. Sizes are elements, lists may be strings that are
 shortened with ``...``, and older versions say none of it on the kernel.
+
+Then the CPU operation that launched the kernel says it (`Launched`). It is found by the ``External
+id`` that a kernel shares with it or, through the launch that shares the kernel's ``correlation``,
+as the one that was running on the launching thread. Any of them may stand before or after the
+others in the file, so all are kept, in columns, and joined at the end.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Mapping
+from math import prod
 from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardcost.formats.reading import canonical_collective
 
+Whole = NDArray[np.int64]
 UNKNOWN: Final = "unknown"
 _MOST_ELEMENTS: Final = 2**50
 _MOST_RANKS: Final = 10_000_000
@@ -161,9 +172,9 @@ def _size(args: Mapping[str, Any], width: int) -> tuple[int, str]:
     elements = [whole(count) for count in counts]
     if not counts:
         return 0, ""
-    if None in elements or max(count or 0 for count in elements) > _MOST_ELEMENTS:
-        return 0, "collectives whose number of elements makes no sense"
     most = max(count or 0 for count in elements)
+    if None in elements or most > _MOST_ELEMENTS:
+        return 0, "collectives whose number of elements makes no sense"
     if most and not width:
         return 0, "collectives of an unknown number format"
     return most * width, ""
@@ -178,23 +189,12 @@ def call_of_annotation(name: str, args: Mapping[str, Any]) -> Call:
     types, shapes = args.get("Input type"), args.get("Input Dims")
     first_type = types[0] if isinstance(types, list) and types else None
     dtype, width = _type(first_type)
-    size = 0
-    if isinstance(shapes, list) and shapes and isinstance(shapes[0], list):
-        size = _elements(shapes[0]) * width
-    if collective == "all_gather":
-        size = 0
+    shape = shapes[0] if isinstance(shapes, list) and shapes else None
+    elements = 0
+    if isinstance(shape, list) and shape and collective != "all_gather":
+        elements = prod(whole(side) or 0 for side in shape[:16])
+    size = elements * width if elements <= _MOST_ELEMENTS else 0
     return Call(Kind(collective, CommGroup(), dtype), -1, size)
-
-
-def _elements(shape: Sequence[Any]) -> int:
-    if not shape or isinstance(shape[0], list):
-        return 0
-    product = 1
-    for side in shape[:16]:
-        product *= whole(side) or 0
-        if product > _MOST_ELEMENTS:
-            return 0
-    return product
 
 
 def group_of(name: Any, description: Any, size: Any, ranks: Any) -> CommGroup:
@@ -258,10 +258,8 @@ def _text(value: Any) -> str:
 
 def plain(text: str, longest: int) -> str:
     """Return a text from outside as one line that a terminal shows as it is."""
-    words = "".join(
-        character if character.isprintable() else " " for character in text[:longest]
-    ).split()
-    return " ".join(words)
+    shown = (letter if letter.isprintable() else " " for letter in text[:longest])
+    return " ".join("".join(shown).split())
 
 
 def _ranks(value: Any) -> str:
@@ -272,3 +270,80 @@ def _ranks(value: Any) -> str:
         return ""
     text = plain(value, _LONGEST_RANKS)
     return text if len(value) <= _LONGEST_RANKS else text.rpartition(",")[0] + ", ..."
+
+
+class Columns:
+    """Whole numbers and floats in columns, added row by row."""
+
+    def __init__(self, types: str) -> None:
+        self.columns = [array(code) for code in types]
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def add(self, *row: float) -> None:
+        """Add a row."""
+        for column, value in zip(self.columns, row, strict=True):
+            column.append(value)  # type: ignore[arg-type]
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """Return the columns, which nothing can be added to any more."""
+        types = {"q": np.int64, "d": np.float64}
+        return [
+            np.frombuffer(column, types[column.typecode])
+            if column
+            else np.zeros(0, types[column.typecode])
+            for column in self.columns
+        ]
+
+
+class Launched:
+    """CPU operations that launch collectives, found by what a kernel knows of them.
+
+    Columns of operations are thread, start, end, external id, and what they say of their call,
+    which is `said`; those of launches are correlation, thread and start.
+    """
+
+    def __init__(self, operations: Columns, launches: Columns) -> None:
+        self.thread, self.start, self.end, self.external, *self.said = operations.arrays()
+        launched = launches.arrays()
+        self._by_external = np.argsort(self.external, kind="stable")
+        order = np.argsort(launched[0], kind="stable")
+        self.launch, self.launch_thread, self.launch_start = (column[order] for column in launched)
+
+    def operation_of(self, external: Whole, correlation: Whole) -> Whole:
+        """Return the number of each kernel's operation, -1 where there is none.
+
+        Where both ids are the same number, the external one is not that of an operation.
+        """
+        none = np.full(len(external), -1)
+        if not len(self.thread):
+            return none
+        place, same = _looked_up(self.external[self._by_external], external)
+        sure = same & (external > 0) & (external != correlation)
+        return np.where(sure, self._by_external[place], self._running(correlation))
+
+    def _running(self, correlation: Whole) -> Whole:
+        """Return which operation ran on the launching thread when a kernel was launched."""
+        if not len(self.launch):
+            return np.full(len(correlation), -1)
+        place, launched = _looked_up(self.launch, correlation)
+        when, where = self.launch_start[place], self.launch_thread[place]
+        # Operations and launches in one order: before each launch stands what began last.
+        count = len(self.start)
+        late = np.repeat([0, 1], [count, len(when)])
+        times, threads = np.append(self.start, when), np.append(self.thread, where)
+        order = np.lexsort((late, times, threads))
+        last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
+        candidate = np.empty(len(when), dtype=np.int64)
+        is_launch = order >= count
+        candidate[order[is_launch] - count] = np.where(last < 0, -1, order[last])[is_launch]
+        inside = (self.thread[candidate] == where) & (when <= self.end[candidate])
+        sound = launched & (correlation > 0) & (candidate >= 0) & inside
+        return np.where(sound, candidate, -1)
+
+
+def _looked_up(keys: Whole, wanted: Whole) -> tuple[Whole, NDArray[np.bool_]]:
+    """Return where each wanted number stands among sorted keys, and whether it does."""
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return place, keys[place] == wanted

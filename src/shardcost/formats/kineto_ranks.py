@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.formats.kineto import Calls, RankTrace, Trace
-from shardcost.formats.kineto_launches import Whole
-from shardcost.formats.kineto_names import Kind
+from shardcost.formats.kineto_names import Kind, Whole
 from shardcost.formats.reading import LEAST_US, Point, Run
 from shardcost.formats.time_sets import Floats
 
@@ -78,8 +77,9 @@ def merged(traces: Sequence[Trace]) -> Merged:
     joined = [np.concatenate(parts) for parts in zip(*columns, _EMPTY, strict=True)]
     kind, matched, seq, rank_of, size, start, duration = joined
     call = _numbered(matched, seq, rank_of, start)
-    own = _least(call, duration)
-    return Merged(tuple(kinds), kind, rank_of, call, size, start, duration, own, ranks)
+    least = np.full(int(call.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(least, call, duration)
+    return Merged(tuple(kinds), kind, rank_of, call, size, start, duration, least[call], ranks)
 
 
 def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArray[Any]]:
@@ -88,9 +88,13 @@ def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArr
     if not len(calls.kind):
         return [*_EMPTY]
     used, which = np.unique(calls.kind, return_inverse=True)  # a file's kinds are of all its ranks
-    here = [calls.kinds[number] for number in used]
+    here = [calls.kinds[kind] for kind in used]
     own = np.array([kinds.setdefault(kind, len(kinds)) for kind in here], dtype=np.int64)
-    matched = _matches(here, number)[which]
+    # The same on other ranks only if calls may match.
+    keys = [
+        hash((kind.collective, kind.group, -1 if _matchable(kind) else number)) for kind in here
+    ]
+    matched = np.array(keys, dtype=np.int64)[which]
     return [
         own[which],
         matched,
@@ -100,14 +104,6 @@ def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArr
         calls.start_s,
         calls.duration_s,
     ]
-
-
-def _matches(kinds: Sequence[Kind], rank: int) -> Whole:
-    """Return a number for each kind that is the same on other ranks only if calls may match."""
-    return np.array(
-        [hash((kind.collective, kind.group, -1 if _matchable(kind) else rank)) for kind in kinds],
-        dtype=np.int64,
-    )
 
 
 def _matchable(kind: Kind) -> bool:
@@ -150,15 +146,6 @@ def _place_in_run(*keys: Whole) -> Whole:
     begins = _begins(*keys)
     place = np.arange(len(begins))
     return place - np.maximum.accumulate(np.where(begins, place, 0))
-
-
-def _least(call: Whole, duration: Floats) -> Floats:
-    """Return the least duration over the calls with the same number."""
-    if not len(call):
-        return duration
-    least = np.full(int(call.max()) + 1, np.inf)
-    np.minimum.at(least, call, duration)
-    return least[call]
 
 
 def runs_of(traces: Sequence[Trace]) -> tuple[Run, ...]:

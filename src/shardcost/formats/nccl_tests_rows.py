@@ -218,11 +218,11 @@ def ratio_of(rows: Iterable[tuple[Interval, Interval]]) -> Interval | None:
     Rows that contradict the sharper ones are left out, unless they are the majority.
     """
 
-    def quotient(busbw: Interval, algbw: Interval) -> Interval:
+    def allowed(busbw: Interval, algbw: Interval) -> Interval:
         most = busbw.high / algbw.low * (1 + _SLACK) if algbw.low > 0 else inf
         return Interval(busbw.low / algbw.high * (1 - _SLACK) if algbw.high > 0 else 0.0, most)
 
-    quotients = sorted((quotient(*row) for row in rows), key=lambda ratio: ratio.high - ratio.low)
+    quotients = sorted((allowed(*row) for row in rows), key=lambda ratio: ratio.high - ratio.low)
     ratio, agreeing = Interval(0.0, inf), 0
     for quotient in quotients:
         if ratio.meets(quotient):
