@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 from shardcost.errors import FormatError, shown
@@ -74,37 +73,24 @@ def read_file(path: Path, tick: Tick = no_tick) -> Reading:
     head = head_of(path)
     if not head.strip():
         raise FormatError(file, "is empty")
-    reader = _reader(head)
-    if reader is not None:
-        found: Reading = reader.read(path, tick)
-        return found
+    for name in READERS:
+        module = import_module(f"shardcost.formats.{name}")
+        if module.looks_like(head):
+            reading: Reading = module.read(path, tick)
+            return reading
     if begins_like_a_table(head):
         return TableFile(file=file, kind="measured-table", table=read_table(path, strict=False))
     if _PROFILE.search(head) and not head.lstrip().startswith("{"):
         return ProfileFile(file=file, kind="profile", path=path)
     if head.lstrip().startswith("{"):
-        _refuse_other_json(path)
+        if not looks_like_hf_config(parse_object(read_text(path, MOST_JSON_BYTES), file)):
+            raise FormatError(file, f"is JSON, but not of a kind that is read: {KINDS}")
         return ModelFile(file=file, kind="hf-config", model=model_of_file(path))
     if _CATALOG_FILE.search(head):
-        raise FormatError(
-            file,
-            "looks like a catalog file: `shardcost clusters`, `software` or `models` show it",
-        )
+        reason = "looks like a catalog file: `shardcost clusters`, `software` or `models` show it"
+        raise FormatError(file, reason)
     first = head.strip().splitlines()[0]
     raise FormatError(file, f"begins like no kind of file that is read ({shown(first)}): {KINDS}")
-
-
-def _reader(head: str) -> ModuleType | None:
-    for name in READERS:
-        module = import_module(f"shardcost.formats.{name}")
-        if module.looks_like(head):
-            return module
-    return None
-
-
-def _refuse_other_json(path: Path) -> None:
-    if not looks_like_hf_config(parse_object(read_text(path, MOST_JSON_BYTES), str(path))):
-        raise FormatError(str(path), f"is JSON, but not of a kind that is read: {KINDS}")
 
 
 def with_gpus(reading: Reading, gpus: int | None) -> Reading:

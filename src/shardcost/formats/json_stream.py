@@ -22,7 +22,7 @@ from json import JSONDecodeError, JSONDecoder
 from typing import Any, Final, NoReturn
 
 from shardcost.errors import FormatError
-from shardcost.formats.opened import CutOffError
+from shardcost.formats.opened import CutOffError, no_constant
 from shardcost.formats.reading import PassedOver
 
 MOST_BYTES: Final = 64 * 2**20
@@ -54,11 +54,7 @@ class _UnsoundError(Exception):
     """A value has been read past that is JSON but for something in it."""
 
 
-def _refused(name: str) -> NoReturn:
-    raise ValueError(f"holds {name}, which is not JSON")
-
-
-_STRICT: Final = JSONDecoder(strict=False, parse_constant=_refused)
+_STRICT: Final = JSONDecoder(strict=False, parse_constant=no_constant)
 _LENIENT: Final = JSONDecoder(strict=False, parse_constant=lambda _: 0, parse_int=lambda _: 0)
 """Finds the end of a value that the other refuses."""
 

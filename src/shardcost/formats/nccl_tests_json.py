@@ -91,7 +91,7 @@ class _Machine(NamedTuple):
         own = [device for device in devices if _whole(device.get("group")) == first]
         args = report.get("args")
         name = args[0] if isinstance(args, list) and args and isinstance(args[0], str) else ""
-        notes = [f"{len(groups)} groups ran side by side; bandwidths are of one of them"]
+        note = f"{len(groups)} groups ran side by side; bandwidths are of one of them"
         ranks = per_process * len(own)
         code = _whole(report.get("nccl_version"))
         return cls(
@@ -101,7 +101,7 @@ class _Machine(NamedTuple):
             device=str(own[0].get("device_info") or "").strip()[:100] if own else "",
             version=version_of(code) if 1000 <= code < 10**6 else "",
             single_process=per_process > 1,
-            notes=tuple(notes) if len(groups) > 1 else (),
+            notes=(note,) if len(groups) > 1 else (),
         )
 
 
@@ -204,7 +204,12 @@ def _run(results: list[_Result], machine: _Machine) -> Run:
     wrong = sum(result.wrong for result in results)
     if wrong:
         notes.append(f"{wrong} times are of wrong results")
-    num_gpus = _ranks(known, results, machine, notes)
+    num_gpus = machine.num_gpus  # unless bandwidths tell others
+    ratio = ratio_of(rates for result in results for rates in result.rates if rates[1].low > 0)
+    allowed = ranks_allowed(known or "", ratio) if ratio else None
+    if allowed is not None and not allowed[0] <= num_gpus <= allowed[1]:
+        notes.append("the number of GPUs follows from bus_bw / alg_bw")
+        num_gpus = likeliest_ranks(allowed)
     return Run(
         collective=known or bare,
         num_gpus=num_gpus,
@@ -216,18 +221,6 @@ def _run(results: list[_Result], machine: _Machine) -> Run:
         points=tuple(point for result in results for point in result.points),
         notes=tuple(notes),
     )
-
-
-def _ranks(
-    collective: str | None, results: list[_Result], machine: _Machine, notes: list[str]
-) -> int:
-    """Return the ranks that a report states, unless its bandwidths tell others."""
-    ratio = ratio_of(rates for result in results for rates in result.rates if rates[1].low > 0)
-    allowed = ranks_allowed(collective or "", ratio) if ratio else None
-    if allowed is None or allowed[0] <= machine.num_gpus <= allowed[1]:
-        return machine.num_gpus
-    notes.append("the number of GPUs follows from bus_bw / alg_bw")
-    return likeliest_ranks(allowed)
 
 
 def _whole(value: Any) -> int:

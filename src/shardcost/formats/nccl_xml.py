@@ -176,12 +176,11 @@ class _Parts:
     def decimal(self, element: _Element, name: str, most: float) -> float | None:
         """Return a number of at least 0 that an attribute begins with, as ``32.0 GT/s PCIe``."""
         text = element.attributes.get(name)
-        if text is None:
-            return None
-        match = _DECIMAL.match(text)
+        match = _DECIMAL.match(text or "")
         if match and float(match[0]) <= most:
             return float(match[0])
-        self.passed_over.add(element.line, f"{name} of <{element.tag}> is no sound number")
+        if text is not None:
+            self.passed_over.add(element.line, f"{name} of <{element.tag}> is no sound number")
         return None
 
 
@@ -209,22 +208,17 @@ def kind_of(head: str) -> str | None:
 def read(path: Path, tick: Tick = no_tick) -> NcclTopology | NcclGraphs:
     """Return the machine or the channels that a file describes."""
     file = str(path)
-    root = _tree(path, tick)
+    builder = _Builder(file)
+    with chunks_of(path, tick, _MOST_BYTES) as chunks:
+        for chunk in chunks:
+            builder.feed(chunk, last=False)
+    builder.feed(b"", last=True)
+    root = builder.root
     if root.tag == "system":
         return _topology(root, file)
     if root.tag == "graphs":
         return _graphs(root, file)
     raise FormatError(file, f"begins with <{root.tag[:40]}>, neither <system> nor <graphs> of NCCL")
-
-
-def _tree(path: Path, tick: Tick) -> _Element:
-    """Return the root of an XML file, parsed under bounds."""
-    builder = _Builder(str(path))
-    with chunks_of(path, tick, _MOST_BYTES) as chunks:
-        for chunk in chunks:
-            builder.feed(chunk, last=False)
-    builder.feed(b"", last=True)
-    return builder.root
 
 
 class _Builder:
@@ -237,7 +231,7 @@ class _Builder:
         self._elements = 0
         self._parser = expat.ParserCreate()
         self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
+        self._parser.EndElementHandler = lambda _tag: self._open.pop()
         self._parser.StartDoctypeDeclHandler = self._refuse
         self._parser.EntityDeclHandler = self._refuse
 
@@ -268,9 +262,6 @@ class _Builder:
             self.root = element
         self._open.append(element)
 
-    def _end(self, _tag: str) -> None:
-        self._open.pop()
-
     def _refuse(self, *_about: object) -> None:
         line = self._parser.CurrentLineNumber
         raise FormatError(self.file, f"line {line} declares a document type or entity; refused")
@@ -282,21 +273,16 @@ def _topology(root: _Element, file: str) -> NcclTopology:
         parts.cpus.append(TopologyCpu(_word(element, "host_hash")))
         _descend(element, Place(len(parts.cpus) - 1, ()), parts)
     if not parts.gpus and not parts.nics:
-        raise FormatError(
-            file, f"line {root.line}: <system> holds neither a GPU nor a network card"
-        )
+        reason = f"line {root.line}: <system> holds neither a GPU nor a network card"
+        raise FormatError(file, reason)
     if len(parts.gpus) > _MOST_GPUS or len(parts.nics) > _MOST_CARDS:
         raise FormatError(file, f"holds over {_MOST_GPUS} GPUs or {_MOST_CARDS} network cards")
-    hidden = (
-        [f"{parts.widthless} PCI links have width 0, as in virtual machines: rates are not known"]
-        if parts.widthless
-        else []
-    )
+    hidden = "PCI links have width 0, as in virtual machines: rates are not known"
     return NcclTopology(
         file=file,
         kind=TOPOLOGY,
         unread=parts.passed_over.unread(),
-        notes=tuple(hidden),
+        notes=(f"{parts.widthless} {hidden}",) if parts.widthless else (),
         cpus=tuple(parts.cpus),
         switches=tuple(dict.fromkeys(parts.switches)),
         gpus=tuple(parts.gpus),
@@ -407,33 +393,29 @@ def _port(net: _Element, pci: _Element, place: Place, parts: _Parts) -> Topology
 
 def _graphs(root: _Element, file: str) -> NcclGraphs:
     parts = _Parts()
-    graphs = tuple(
-        graph for element in root.all("graph") if (graph := _graph(element, parts)) is not None
-    )
+    graphs = []
+    for element in root.all("graph"):
+        pattern, channels = (
+            parts.whole(element, name, 0, 4096) for name in ("pattern", "nchannels")
+        )
+        intra, inter = (
+            parts.decimal(element, name, 10**6) for name in ("speedintra", "speedinter")
+        )
+        if pattern is None or channels is None or intra is None or inter is None:
+            parts.passed_over.add(element.line, "<graph> without its sizes")
+            continue
+        routes = tuple(
+            tuple(
+                f"{stop.tag} {_word(stop, 'dev')}"
+                for stop in channel.children
+                if stop.tag in {"gpu", "net"}
+            )
+            for channel in element.all("channel")
+        )
+        types = _word(element, "typeintra"), _word(element, "typeinter")
+        graphs.append(NcclGraph(pattern, channels, intra, inter, *types, routes))
     if not graphs:
         raise FormatError(file, f"line {root.line}: <graphs> holds no graph")
-    return NcclGraphs(file=file, kind=GRAPH, unread=parts.passed_over.unread(), graphs=graphs)
-
-
-def _graph(element: _Element, parts: _Parts) -> NcclGraph | None:
-    wholes = [parts.whole(element, name, 0, 4096) for name in ("pattern", "nchannels")]
-    speeds = [parts.decimal(element, name, 10**6) for name in ("speedintra", "speedinter")]
-    if None in wholes or None in speeds:
-        parts.passed_over.add(element.line, "<graph> without its sizes")
-        return None
-    pattern, channels = (count or 0 for count in wholes)
-    intra, inter = (speed or 0.0 for speed in speeds)
-    return NcclGraph(
-        pattern,
-        channels,
-        intra,
-        inter,
-        _word(element, "typeintra"),
-        _word(element, "typeinter"),
-        tuple(_route(channel) for channel in element.all("channel")),
+    return NcclGraphs(
+        file=file, kind=GRAPH, unread=parts.passed_over.unread(), graphs=tuple(graphs)
     )
-
-
-def _route(channel: _Element) -> tuple[str, ...]:
-    stops = (stop for stop in channel.children if stop.tag in {"gpu", "net"})
-    return tuple(f"{stop.tag} {_word(stop, 'dev')}" for stop in stops)

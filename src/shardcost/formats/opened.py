@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, NoReturn, cast
 
 from shardcost.errors import FormatError
 from shardcost.files import opened
@@ -59,33 +59,27 @@ def chunks_of(
         zipped = raw.read(2) == _GZIP
         raw.seek(0)
         stream = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if zipped else raw
-        chunks = _chunks(stream, raw, size, str(path), tick)
-        yield chunks if most_bytes is None else _bounded(chunks, most_bytes, str(path))
 
+        def chunks() -> Iterator[bytes]:
+            done = 0
+            while True:
+                try:
+                    chunk = stream.read(_CHUNK)
+                except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                    reason = f"its gzip is damaged after {done} bytes: {error}"
+                    raise CutOffError(str(path), reason) from None
+                if not chunk:
+                    return
+                done += len(chunk)
+                if zipped and done > max(_RATIO_COUNTS_FROM, MOST_RATIO * raw.tell()):
+                    reason = f"unpacks to over {MOST_RATIO} times its size; refused"
+                    raise FormatError(str(path), reason)
+                tick(min(raw.tell(), size), size)
+                if most_bytes is not None and done > most_bytes:
+                    raise FormatError(str(path), f"is larger than {most_bytes // 2**20} MiB")
+                yield chunk
 
-def _bounded(chunks: Iterator[bytes], most_bytes: int, file: str) -> Iterator[bytes]:
-    done = 0
-    for chunk in chunks:
-        done += len(chunk)
-        if done > most_bytes:
-            raise FormatError(file, f"is larger than {most_bytes // 2**20} MiB")
-        yield chunk
-
-
-def _chunks(stream: BinaryIO, raw: BinaryIO, size: int, file: str, tick: Tick) -> Iterator[bytes]:
-    done = 0
-    while True:
-        try:
-            chunk = stream.read(_CHUNK)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CutOffError(file, f"its gzip is damaged after {done} bytes: {error}") from None
-        if not chunk:
-            return
-        done += len(chunk)
-        if stream is not raw and done > max(_RATIO_COUNTS_FROM, MOST_RATIO * raw.tell()):
-            raise FormatError(file, f"unpacks to over {MOST_RATIO} times its size; refused")
-        tick(min(raw.tell(), size), size)
-        yield chunk
+        yield chunks()
 
 
 class CutOffError(FormatError):
@@ -171,7 +165,7 @@ def processes_in(command: str) -> int:
 def parse_object(text: str, file: str) -> dict[str, Any]:
     """Return the JSON object that `text` holds."""
     try:
-        value = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
+        value = json.loads(text, parse_int=_whole, parse_constant=no_constant)
     except json.JSONDecodeError as error:
         reason = f"line {error.lineno} is not JSON: {error.msg}"
         raise FormatError(file, reason) from None
@@ -190,7 +184,8 @@ def _whole(digits: str) -> int:
     return int(digits)
 
 
-def _no_constant(name: str) -> float:
+def no_constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities."""
     raise ValueError(f"holds {name}, which is not JSON")
 
 

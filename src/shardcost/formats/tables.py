@@ -128,7 +128,9 @@ def read_table(path: Path, *, strict: bool = True) -> Table:
     """
     file = str(path)
     text = read_text(path, MOST_BYTES)
-    _refuse_nul(text, file)
+    nul = text.find("\0")  # no text has one, and csv would keep it inside a cell
+    if nul >= 0:
+        raise FormatError(file, f"line {text.count(chr(10), 0, nul) + 1} holds a NUL character")
     records = _records(text, file)
     head = next(records, None)
     if head is None:
@@ -187,16 +189,10 @@ def write_table(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) 
     write_whole(path, text.getvalue())
 
 
-def _refuse_nul(text: str, file: str) -> None:
-    """Raise at a NUL character: no text has one, and csv would keep it inside a cell."""
-    place = text.find("\0")
-    if place >= 0:
-        raise FormatError(file, f"line {text.count(chr(10), 0, place) + 1} holds a NUL character")
-
-
 def _records(text: str, file: str) -> Iterator[list[str]]:
     """Yield the header and the rows, each of the header's length, without blank lines."""
-    reader = csv.reader(_lines(text), strict=True)
+    # Lines with their ends: a quoted cell may go on in the next.
+    reader = csv.reader((line[0] for line in _LINE.finditer(text)), strict=True)
     cells = in_all = 0
     try:
         for record in reader:
@@ -219,11 +215,6 @@ def _records(text: str, file: str) -> Iterator[list[str]]:
 def _seen(cell: str) -> str:
     """Return a cell without what a terminal would obey; it may have several lines."""
     return cell if cell.isprintable() else "\n".join(map(printable, cell.split("\n")))
-
-
-def _lines(text: str) -> Iterator[str]:
-    """Yield lines with their ends; a quoted cell may go on in the next."""
-    return (found[0] for found in _LINE.finditer(text))
 
 
 def _kind(head: list[str], file: str) -> str:
