@@ -245,7 +245,7 @@ def test_a_trained_step_computes_what_its_stages_have_to(estimates: list[Estimat
             assert exposed == pytest.approx(runs * waits_s, rel=1e-6, abs=1e-9)
         sends = seconds(events, kind="send")
         pp = found.layout.pp
-        assert sends == pytest.approx(2 * (pp - 1) * runs * ledger.send_s, rel=1e-6)
+        assert sends == pytest.approx(2 * (pp - 1) * runs * ledger.send.seconds, rel=1e-6)
         line = found.timeline()
         for stage in range(pp):
             early = [each for each in events if each.start_s < line.lanes[stage].ends[-1]]

@@ -262,11 +262,6 @@ def _foreign_start(library: str, system: str) -> Start:
     return Start(start, f"{usual} on {system}", foreign=True)
 
 
-def _library_there(case: CollectiveCase) -> Calibration:
-    name, version = name_and_version(case.library)
-    return CATALOG_LIBRARIES.library(cluster_named(case.cluster), name, version)
-
-
 def _wire_start(curve: Curve) -> Calibration:
     network = curve.cluster.network
     assert network is not None  # noqa: S101
