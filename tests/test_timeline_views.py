@@ -188,7 +188,10 @@ def test_sharded_weights_of_the_next_layer_are_gathered_beside_a_layer() -> None
     drawn = layer_timeline(found)
     check_sound(drawn)
     ledger, software = found.ledger, found.program.setting.software
-    sent = {"forward": ledger.gather_s, "backward": ledger.gather_s + ledger.scatter_s}
+    sent = {
+        "forward": ledger.gather.seconds,
+        "backward": ledger.gather.seconds + ledger.scatter.seconds,
+    }
     forward, backward, weight = (each.wall_s(software) for each in ledger.layer)
     computes = {"forward": forward, "backward": backward + weight}
     for name, total in sent.items():
@@ -271,7 +274,9 @@ def test_communication_of_replicas_is_drawn_whole_and_exposed_where_a_stage_wait
             own = [event for event in drawn.events if event.stage == stage]
             ledger, layers = found.ledger, found.program.stages.first.layers
             sharded = (
-                found.program.micro_batches * layers * (2 * ledger.gather_s + ledger.scatter_s)
+                found.program.micro_batches
+                * layers
+                * (2 * ledger.gather.seconds + ledger.scatter.seconds)
             )
             sent = line.busy_s(stage, "dp") + sharded
             assert seconds(own, group="dp") == pytest.approx(sent, rel=1e-6)
@@ -282,7 +287,7 @@ def test_communication_of_replicas_is_drawn_whole_and_exposed_where_a_stage_wait
     found = estimate("llama3-8b", H100, Layout(dp=8, zero=1), train, software=alone)
     drawn = step_timeline(found)
     check_sound(drawn)
-    both = found.ledger.reduce_s + found.ledger.collect_s
+    both = found.ledger.reduce.seconds + found.ledger.collect.seconds
     assert seconds(drawn.events, group="dp", exposed=True) == pytest.approx(both, rel=1e-9)
     assert drawn.span_s == pytest.approx(found.time_s, rel=1e-9)
 

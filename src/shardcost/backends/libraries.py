@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
@@ -22,12 +21,6 @@ _MISSING: Final = {
     REFERENCE: ("array-api-strict", "dev"),
 }
 """What to install for each library, and the extra that brings it, or what it needs, along."""
-
-
-@cache  # every result of an operation asks
-def formats(library: Any) -> dict[Any, np.dtype[Any]]:
-    """Return NumPy's name for each number format of a library."""
-    return {getattr(library, name): np.dtype(name) for name in FORMATS}
 
 
 def library_of(name: str) -> Any:
