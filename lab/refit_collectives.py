@@ -37,12 +37,17 @@ from shardcost.files import write_whole
 from shardcost.formats.tables import Table, read_table
 from shardcost.machine import CATALOG as CONSTANTS
 from shardcost.machine import Fitted
-from shardcost.machine.constants import Calibration, EngineLibrary, NetworkConstants, stated
+from shardcost.machine.constants import (
+    Calibration,
+    EngineLibrary,
+    NetworkConstants,
+    in_base_units,
+    stated,
+)
 from shardcost.machine.libraries import (
     ENGINES,
     Libraries,
     generation,
-    network_start,
 )
 from shardcost.validate.collectives import CollectiveCase
 
@@ -143,7 +148,8 @@ def fitted_network(
 
 def network_blank(network: str) -> Calibration:
     """Return the calibration that the fit of a network starts from."""
-    return Calibration(system=network, library="network", constants=network_start(), fit=UNFITTED)
+    start = NetworkConstants(**in_base_units(catalog.tuner_table("start")["wire"]))
+    return Calibration(system=network, library="network", constants=start, fit=UNFITTED)
 
 
 def as_toml(system: str, calibrations: Sequence[Calibration]) -> str:

@@ -52,7 +52,6 @@ from shardcost.machine.libraries import (
     in_switch,
     name_and_version,
 )
-from shardcost.validate.collectives import CollectiveCase
 from shardcost.validate.validation import Stats, stats
 
 _LOCAL: Final = ("fill", "ll_copy_bytes_per_s", "simple_copy_bytes_per_s", "ll_spread_bytes")

@@ -23,7 +23,6 @@ from shardcost.machine.constants import (
     Calibration,
     NetworkConstants,
     from_file_content,
-    in_base_units,
     stated,
 )
 
@@ -211,11 +210,6 @@ def version_numbers(version: str) -> tuple[int, ...]:
             break
         numbers.append(int(digits))
     return tuple(numbers)
-
-
-def network_start() -> NetworkConstants:
-    """Return where a fit of a network starts."""
-    return NetworkConstants(**in_base_units(catalog.tuner_table("start")["wire"]))
 
 
 def link_family(cluster: Cluster) -> tuple[str, str]:

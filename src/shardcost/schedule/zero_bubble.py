@@ -31,11 +31,6 @@ class StageEnds(NamedTuple):
     last: Seconds
 
 
-def zero_bubble(pipe: Pipeline) -> Seconds:
-    """Return the time of ZB-H1."""
-    return largest(*zero_bubble_ends(pipe))
-
-
 def zero_bubble_ends(pipe: Pipeline) -> StageEnds:
     """Return when the stages end; under 1F1B it is always the first that ends last."""
     return _Chains(pipe).ends()
