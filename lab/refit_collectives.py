@@ -26,10 +26,10 @@ from shardcost.calibrate.fit import (
     Key,
     blank,
     curves,
-    fit_of,
     fitted,
     fitted_library,
     inside,
+    with_fit,
 )
 from shardcost.calibrate.profile import entry_lines
 from shardcost.errors import BadValueError
@@ -140,10 +140,7 @@ def fitted_network(
 
     first: NetworkConstants = fitted(known, start.constants, predict)
     again = replace(first, ll_latency_s=first.ll128_latency_s / 2)
-    found = replace(start, constants=fitted(known, again, predict))
-    return replace(
-        found, fit=fit_of(known, [curve.error_pct(found, fitted=rest) for curve in known])
-    )
+    return with_fit(replace(start, constants=fitted(known, again, predict)), known, rest)
 
 
 def network_blank(network: str) -> Calibration:

@@ -19,7 +19,7 @@ from lab.few_points import all_points, few_points, six_points
 from shardcost import Cluster, catalog, cli, collective_time
 from shardcost.calibrate.calibrate import calibrate
 from shardcost.calibrate.fit import Curve
-from shardcost.calibrate.gather import Told, gathered
+from shardcost.calibrate.gather import Stated, gathered
 from shardcost.calibrate.profile import as_profile
 from shardcost.errors import FormatError
 from shardcost.formats.reading import MeasurementLog, Point, Run
@@ -290,7 +290,7 @@ def test_groups_of_ranks_that_lie_apart_are_not_taken_for_neighbours() -> None:
     points = tuple(Point(2**power, 1e-4) for power in range(10, 20))
     near = Run(collective="all_reduce", num_gpus=8, device="NVIDIA H100 80GB HBM3", points=points)
     log = MeasurementLog(file="x", kind="kineto", runs=(near, replace(near, stride=8)))
-    found = gathered([log], Told())
+    found = gathered([log], Stated())
     assert found.points == len(points)
     assert list(found.passed_over.values()) == [len(points)]
 

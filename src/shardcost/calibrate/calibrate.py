@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -60,6 +60,7 @@ _FEW: Final = 12
 """Up to so many points, each is left out by itself; of more, every fifth."""
 _SHARES: Final = (1.0, 0.6, 0.35)
 """Of the rate that networks like it reach: three places to begin from."""
+_NO_STATS: Final = Stats(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +71,13 @@ class Calibrated:
     before: Stats
     """Errors on the points by the constants that the fit started from."""
     after: Stats
-    left_out: Stats
-    """Errors on points that were left out, of each curve some at a time."""
-    counts_left_out: Stats
-    """Errors on each GPU count that was left out; without rows where there is only one."""
     started_from: str
-    constants: tuple[Confidence, ...]
-    further: Further | None
+    left_out: Stats = _NO_STATS
+    """Errors on points that were left out, of each curve some at a time."""
+    counts_left_out: Stats = _NO_STATS
+    """Errors on each GPU count that was left out; without rows where there is only one."""
+    constants: tuple[Confidence, ...] = ()
+    further: Further | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,33 +101,33 @@ class _Task:
 
     def fitted(self, known: Sequence[Curve]) -> tuple[Calibration, Solution]:
         """Return the constants that fit some of the curves, and their certainty."""
-        start = self.start.constants
+        start: Constants = self.start.constants
         if self.foreign:  # of another size altogether, so all are moved in step first
             start = solved(known, start, self.predict, _not_eager, in_step(start)).constants
+        begins: list[dict[str, float]] = [{}]
+        if isinstance(start, NetworkConstants):
+            # A network faster than what it joins shows only when it is slower.
+            begins = [{"efficiency": share * float(start.efficiency)} for share in _SHARES]
         hold = self.hold()
-        tries = [
-            solved(known, start, self.predict, _not_eager, hold, begin) for begin in _begins(start)
-        ]
-        result = min(tries, key=lambda entry: entry.cost)
-        return replace(self.start, constants=result.constants, inherited_from=()), result
+        tries = [solved(known, start, self.predict, _not_eager, hold, begin) for begin in begins]
+        best = min(tries, key=lambda solution: solution.cost)
+        return replace(self.start, constants=best.constants, inherited_from=()), best
 
     def hold(self) -> Hold:
-        """Return how strongly constants hold on to where they start."""
-        return (
-            loose_hold(self.start.constants) if self.foreign else family_hold(self.start.constants)
-        )
+        """Return how strongly constants hold on to where they start.
+
+        To those of another library just so that none is undefined.
+        """
+        start = self.start.constants
+        if not self.foreign:
+            return family_hold(start)
+        weight: float = tuner_table("start")["hold"]["foreign"]
+        return Hold(dict.fromkeys(filter(_not_eager, stated(start)), weight), {}, {})
 
     def errors_pct(self, curves: Sequence[Curve], constants: Any) -> Floats:
         """Return the signed error of every point of some curves."""
         ratios = [self.predict(curve, constants) / curve.time_s for curve in curves]
         return 100 * (np.concatenate(ratios) - 1)
-
-
-def _begins(start: Constants) -> list[dict[str, float]]:
-    """Return where to begin: a network faster than what it joins shows only when it is slower."""
-    if not isinstance(start, NetworkConstants):
-        return [{}]
-    return [{"efficiency": share * float(start.efficiency)} for share in _SHARES]
 
 
 def fitted_calibration(known: list[Curve], start: Calibration) -> Calibration:
@@ -152,19 +153,12 @@ def family_hold(start: Constants) -> Hold:
     )
 
 
-def loose_hold(start: Constants) -> Hold:
-    """Return how constants hold on to those of another library: just so that none is undefined."""
-    weight: float = tuner_table("start")["hold"]["foreign"]
-    return Hold(dict.fromkeys(filter(_not_eager, stated(start)), weight), {}, {})
-
-
 def in_step(start: Constants) -> Hold:
     """Return the hold under which only whole kinds of constants move, as far as need be."""
-    stiff: float = tuner_table("start")["hold"]["stiff"]
-    loose: float = tuner_table("start")["hold"]["foreign"]
-    hold = family_hold(start)
+    table, hold = tuner_table("start")["hold"], family_hold(start)
     return hold._replace(
-        own=dict.fromkeys(hold.own, stiff), together=dict.fromkeys(hold.together, loose)
+        own=dict.fromkeys(hold.own, table["stiff"]),
+        together=dict.fromkeys(hold.together, table["foreign"]),
     )
 
 
@@ -186,52 +180,48 @@ def calibrate(
 
     Args:
         known: Measured curves, all of one cluster of the catalog (and one network).
-        say: Told what is being fitted.
+        say: Called with what is being fitted.
     """
     if not known:
         raise BadValueError("measurements", [], "points of at least one collective")
+    by_library: dict[str, list[Curve]] = {}
+    for curve in inside(known):
+        by_library.setdefault(curve.case.library, []).append(curve)
     results = []
-    for library, curves in sorted(_by_library(inside(known)).items()):
+    for library, curves in sorted(by_library.items()):
         say(f"fitting {library}")
         results.append(_calibrated_library(library, curves))
     across = [curve for curve in known if curve not in inside(known)]
-    if across:
+    network = across[0].cluster.network if across else None
+    if network is not None:
         say("fitting the network")
-        own = {entry.calibration.library: entry.calibration for entry in results}
-        task = _Task(across, _wire_start(across[0]), own=own)
-        results.append(_calibrated(task, _name_of_wire(across[0])))
+        own = {result.calibration.library: result.calibration for result in results}
+        usual = CATALOG_LIBRARIES.network(network)
+        donors = usual.inherited_from
+        start = replace(usual, system=network.name, inherited_from=())
+        named = f"networks like it ({', '.join(donors)})" if donors else network.name
+        results.append(_calibrated(_Task(across, start, own=own), named))
     return results
-
-
-def _by_library(known: Sequence[Curve]) -> dict[str, list[Curve]]:
-    groups: dict[str, list[Curve]] = {}
-    for curve in known:
-        groups.setdefault(curve.case.library, []).append(curve)
-    return groups
 
 
 def _calibrated_library(library: str, known: list[Curve]) -> Calibrated:
     start, named, foreign = library_start(library, known[0].case.cluster)
     graph = [curve for curve in known if curve.case.mode == "graph"]
     if not graph:  # what launching adds is all that eager rows speak of
-        result = fitted_library(known, start)
-        return _without_confidence(_Task(known, start), result, named)
+        task, calibration = _Task(known, start), fitted_library(known, start)
+        after = task.errors_pct(known, calibration.constants)
+        return Calibrated(
+            calibration=replace(calibration, fit=fit_of(known, after)),
+            before=stats(task.errors_pct(known, start.constants)),
+            after=stats(after),
+            started_from=named,
+        )
     rest = [curve for curve in known if curve not in graph]
     return _calibrated(_Task(graph, start, foreign), named, rest)
 
 
-class Start(NamedTuple):
-    """Where a calibration starts."""
-
-    calibration: Calibration
-    whose: str
-    """The constants are, in words."""
-    foreign: bool = False
-    """Whether they are of another library."""
-
-
-def library_start(library: str, system: str) -> Start:
-    """Return the constants that a library's calibration starts from.
+def library_start(library: str, system: str) -> tuple[Calibration, str, bool]:
+    """Return where a library's calibration starts, whose constants these are, and if foreign.
 
     Those of the system itself, else of its family, else (for a library of another kind, such as
     MPI) those of the system's usual library, whose paths it is taken to have, choosing the fastest.
@@ -244,48 +234,35 @@ def library_start(library: str, system: str) -> Start:
     except ShardcostError:
         return _foreign_start(name, system)
     if not own.inherited_from:
-        return Start(own, system)
+        return own, system, False
     start = blank((system, name, since), CATALOG_LIBRARIES.donors(cluster, name, since))
-    return Start(start, f"the family of {system}")
+    return start, f"the family of {system}", False
 
 
-def _foreign_start(library: str, system: str) -> Start:
+def _foreign_start(library: str, system: str) -> tuple[Calibration, str, bool]:
     cluster = cluster_named(system)
     usual = default_library(cluster)
-    key = (system, library, "0")
+    start = blank((system, library, "0"))
     if usual not in CATALOG_LIBRARIES.names(cluster):
-        return Start(blank(key), "round figures", foreign=True)
+        return start, "round figures", True
     own = stated(CATALOG_LIBRARIES.library(cluster, usual).constants)
     kept = {name: value for name, value in own.items() if not in_switch(name)}
-    start = replace(blank(key), constants=RingLibrary(**kept), chooser="fastest")
-    return Start(start, f"{usual} on {system}", foreign=True)
-
-
-def _wire_start(curve: Curve) -> Calibration:
-    network = curve.cluster.network
-    assert network is not None  # noqa: S101
-    return replace(CATALOG_LIBRARIES.network(network), system=network.name, inherited_from=())
-
-
-def _name_of_wire(curve: Curve) -> str:
-    network = curve.cluster.network
-    assert network is not None  # noqa: S101
-    kin = CATALOG_LIBRARIES.network(network).inherited_from
-    return f"networks like it ({', '.join(kin)})" if kin else network.name
+    start = replace(start, constants=RingLibrary(**kept), chooser="fastest")
+    return start, f"{usual} on {system}", True
 
 
 def _calibrated(task: _Task, started_from: str, eager: Sequence[Curve] = ()) -> Calibrated:
-    result, solution = task.fitted(task.known)
+    calibration, solution = task.fitted(task.known)
     if eager:
-        result = fitted_library(eager, result)
+        calibration = fitted_library(eager, calibration)
     left_out = _left_out_pct(task, _folds(task.known))
     counts = _left_out_pct(task, _without_each_count(task.known))
     low, high = _interval_pct(left_out)
-    after = task.errors_pct(task.known, result.constants)
-    fit = replace(fit_of(task.known, [after]), low_pct=low, high_pct=high)
+    after = task.errors_pct(task.known, calibration.constants)
+    fit = replace(fit_of(task.known, after), low_pct=low, high_pct=high)
     uncertainty = covariance(solution, after)
     return Calibrated(
-        calibration=replace(result, fit=fit),
+        calibration=replace(calibration, fit=fit),
         before=stats(task.errors_pct(task.known, task.start.constants)),
         after=stats(after),
         left_out=stats(left_out),
@@ -296,33 +273,24 @@ def _calibrated(task: _Task, started_from: str, eager: Sequence[Curve] = ()) -> 
     )
 
 
-def _without_confidence(task: _Task, calibration: Calibration, started_from: str) -> Calibrated:
-    errors = [task.errors_pct([curve], calibration.constants) for curve in task.known]
-    return Calibrated(
-        calibration=replace(calibration, fit=fit_of(task.known, errors)),
-        before=stats(task.errors_pct(task.known, task.start.constants)),
-        after=stats(np.concatenate(errors)),
-        left_out=Stats(0),
-        counts_left_out=Stats(0),
-        started_from=started_from,
-        constants=(),
-        further=None,
-    )
-
-
 def _folds(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
     """Yield what to fit and what to try it on: every point is left out once."""
     points = sum(len(curve.time_s) for curve in known)
     folds = points if points <= _FEW else _FOLDS
     if folds < 2:
         return
-    places = np.arange(points) % folds
     ends = np.cumsum([len(curve.time_s) for curve in known])
-    by_curve = np.split(places, ends[:-1])
+    by_curve = np.split(np.arange(points) % folds, ends[:-1])
     for fold in range(folds):
-        rest = [curve.only(place != fold) for curve, place in zip(known, by_curve, strict=True)]
-        tried = [curve.only(place == fold) for curve, place in zip(known, by_curve, strict=True)]
-        yield _with_points(rest), _with_points(tried)
+        rest, tried = (
+            [
+                curve.only((place == fold) == is_tried)
+                for curve, place in zip(known, by_curve, strict=True)
+                if ((place == fold) == is_tried).any()
+            ]
+            for is_tried in (False, True)
+        )
+        yield rest, tried
 
 
 def _without_each_count(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
@@ -330,10 +298,6 @@ def _without_each_count(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], l
     for count in counts if len(counts) > 1 else ():
         rest = [curve for curve in known if curve.case.gpus != count]
         yield rest, [curve for curve in known if curve.case.gpus == count]
-
-
-def _with_points(curves: Sequence[Curve]) -> list[Curve]:
-    return [curve for curve in curves if len(curve.time_s)]
 
 
 def _left_out_pct(task: _Task, folds: Iterator[tuple[list[Curve], list[Curve]]]) -> Floats:
@@ -348,18 +312,14 @@ def _interval_pct(errors_pct: Floats) -> tuple[float | None, float | None]:
 
     Of few points the extremes are not known, so the range is that of Student's distribution.
     """
-    if len(errors_pct) < 3:
+    points = len(errors_pct)
+    if points < 3:
         return None, None
-    ratios = 100 / (100 + errors_pct)
-    spread = max(REPEATS, float(np.sqrt(np.mean(np.log(ratios) ** 2))))
-    wide = _student(len(ratios)) * spread
-    return 100 * float(np.expm1(-wide)), 100 * float(np.expm1(wide))
-
-
-def _student(points: int) -> float:
-    """Return how many standard deviations either side hold 90 %, the deviation being estimated."""
     try:
         from scipy.stats import t
     except ImportError:
         raise MissingExtraError("calibrating", "SciPy", "fit") from None
-    return float(t.ppf(0.95, points - 1) * np.sqrt(1 + 1 / points))
+    ratios = 100 / (100 + errors_pct)
+    spread = max(REPEATS, float(np.sqrt(np.mean(np.log(ratios) ** 2))))
+    wide = float(t.ppf(0.95, points - 1) * np.sqrt(1 + 1 / points)) * spread
+    return 100 * float(np.expm1(-wide)), 100 * float(np.expm1(wide))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from statistics import NormalDist
 from typing import Any, Final, NamedTuple
 
@@ -34,8 +35,7 @@ _KNOWN_IF: Final = 0.5
 
 def assumed_error() -> float:
     """Return the error of one measurement, in logarithms."""
-    result: float = tuner_table("start")["hold"]["error"]
-    return result
+    return float(tuner_table("start")["hold"]["error"])
 
 
 class Confidence(NamedTuple):
@@ -71,32 +71,25 @@ def covariance(solution: Solution, after_pct: Floats) -> Floats:
 
 def confidence(hold: Hold, solution: Solution, uncertainty: Floats) -> tuple[Confidence, ...]:
     """Return how sure each fitted constant is."""
-    family = np.sqrt(np.diag(_family_covariance(hold, solution.names)))
-    deviation = np.sqrt(np.maximum(0.0, np.diag(uncertainty)))
+    error, values = assumed_error(), stated(solution.constants)
+
+    def before(name: str) -> float:
+        """Return the deviation of a constant before any point is known."""
+        weights = [hold.own[name]]
+        if hold.kinds.get(name) in hold.together:
+            weights.append(hold.together[hold.kinds[name]])
+        return float(np.sqrt(sum((error / weight) ** 2 for weight in weights)))
+
+    deviations = np.sqrt(np.maximum(0.0, np.diag(uncertainty)))
     return tuple(
-        Confidence(
-            name,
-            stated(solution.constants)[name],
-            _pct(deviation[i]),
-            bool(deviation[i] < _KNOWN_IF * family[i]),
-        )
-        for i, name in enumerate(solution.names)
+        Confidence(name, values[name], _pct(own), bool(own < _KNOWN_IF * before(name)))
+        for name, own in zip(solution.names, deviations, strict=True)
     )
 
 
 def _pct(deviation: float) -> float:
     """Return within how many percent nine in ten values of such a deviation, in logarithms, lie."""
     return 100 * float(np.expm1(min(_NINETY * deviation, _FARTHEST)))
-
-
-def _family_covariance(hold: Hold, names: Sequence[str]) -> Floats:
-    """Return what is known of the constants before any point is."""
-    error = assumed_error()
-    result = np.diag(np.array([(error / hold.own[name]) ** 2 for name in names]))
-    for kind, weight in hold.together.items():
-        members = np.array([hold.kinds.get(name) == kind for name in names], float)
-        result = result + np.outer(members, members) * (error / weight) ** 2
-    return result
 
 
 def further(
@@ -135,16 +128,11 @@ def _candidates(known: Sequence[Curve]) -> Iterator[CollectiveCase]:
     names = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
     if first.library.partition("==")[0] in ENGINES:
         names = {"all_reduce"}
-    for collective in sorted(names):
-        for gpus in counts:
-            asked = first._replace(collective=collective, gpus=gpus, single_process=False)
-            asked = asked if across else asked._replace(nodes=-(-gpus // _per_node(known[0])))
-            if asked.has_a_place():
-                yield asked
-
-
-def _per_node(curve: Curve) -> int:
-    return int(curve.cluster.gpus_per_node)
+    for collective, gpus in product(sorted(names), counts):
+        nodes = first.nodes if across else -(-gpus // int(known[0].cluster.gpus_per_node))
+        case = first._replace(collective=collective, gpus=gpus, nodes=nodes, single_process=False)
+        if case.has_a_place():
+            yield case
 
 
 def _slopes(

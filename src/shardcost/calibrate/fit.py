@@ -31,12 +31,7 @@ from shardcost.machine.constants import (
     RingLibrary,
     stated,
 )
-from shardcost.machine.libraries import (
-    ENGINES,
-    datasheet_unit,
-    in_switch,
-    inherited,
-)
+from shardcost.machine.libraries import ENGINES, datasheet_unit, in_switch, inherited
 from shardcost.validate.collectives import MEASURED, CollectiveCase, cases, machine
 from shardcost.validate.validation import measurements
 
@@ -184,19 +179,18 @@ def fit_robustly(
     return end
 
 
-def even_hold(start: Constants) -> Hold:
-    """Return the hold for fits to many rows: every constant alike, by itself."""
-    return Hold(dict.fromkeys(stated(start), _PULL[type(start)]), {}, {})
-
-
 def fitted(
     known: Sequence[Curve],
     start: Constants,
     predict: Callable[[Curve, Any], Floats],
     free: Callable[[str], bool] = lambda _: True,
 ) -> Any:
-    """Return the constants, of the class of `start`, that fit the curves best."""
-    return solved(known, start, predict, free, even_hold(start)).constants
+    """Return the constants, of the class of `start`, that fit many curves best.
+
+    Every constant holds on to its start alike, by itself.
+    """
+    hold = Hold(dict.fromkeys(stated(start), _PULL[type(start)]), {}, {})
+    return solved(known, start, predict, free, hold).constants
 
 
 def solved(
@@ -247,17 +241,12 @@ def solved(
     begin = np.concatenate([first, np.zeros(len(kinds))])
     free_ways = np.full(len(kinds), np.inf)
     bounds = np.full(len(begin), -60.0), np.concatenate([most, free_ways])
-    found = fit_robustly(begin, bounds, residuals, pull)
-    curvature = _curvature(found.jacobian, count)
-    return Solution(constants(found.at[:count]), names, curvature, found.cost)
-
-
-def _curvature(jacobian: Floats, count: int) -> Floats:
-    """Return the curvature in the first `count` unknowns, whatever the others are."""
-    whole = jacobian.T @ jacobian
+    end = fit_robustly(begin, bounds, residuals, pull)
+    # The curvature in the constants, whatever the ways of their kinds are.
+    whole = end.jacobian.T @ end.jacobian
     kept, mixed, rest = whole[:count, :count], whole[:count, count:], whole[count:, count:]
-    found: Floats = kept - mixed @ np.linalg.solve(rest, mixed.T) if rest.size else kept
-    return found
+    curvature = kept - mixed @ np.linalg.solve(rest, mixed.T) if rest.size else kept
+    return Solution(constants(end.at[:count]), names, curvature, end.cost)
 
 
 def fitted_library(
@@ -279,17 +268,19 @@ def fitted_library(
         best = fitted(graph, best, predict, lambda name: not name.startswith("eager_"))
     if eager:
         best = fitted(eager, best, predict, lambda name: name.startswith("eager_"))
-    found = replace(start, constants=best, inherited_from=())
-    shown = graph or eager
-    return replace(
-        found, fit=fit_of(shown, [curve.error_pct(found, fitted=rest) for curve in shown])
-    )
+    return with_fit(replace(start, constants=best, inherited_from=()), graph or eager, rest)
 
 
-def fit_of(known: Sequence[Curve], errors_pct: Sequence[Floats]) -> Fit:
+def with_fit(calibration: Calibration, known: Sequence[Curve], rest: Fitted) -> Calibration:
+    """Return a calibration with its errors on the curves that it was fitted to."""
+    errors = [curve.error_pct(calibration, fitted=rest) for curve in known]
+    return replace(calibration, fit=fit_of(known, np.concatenate(errors)))
+
+
+def fit_of(known: Sequence[Curve], errors_pct: Floats) -> Fit:
     """Return what a fit rests on, and its errors."""
     sizes = np.concatenate([curve.size_bytes for curve in known])
-    errors = np.abs(np.concatenate(errors_pct))
+    errors = np.abs(errors_pct)
     gpus = [curve.case.gpus for curve in known]
     names = sorted(frozenset[str]().union(*(curve.datasets for curve in known)))
     return Fit(
@@ -315,9 +306,7 @@ def caps_on(cluster: Cluster) -> dict[str, float]:
 
 
 def starting_point(
-    kind: type[RingLibrary | EngineLibrary],
-    cluster: Cluster,
-    donors: Sequence[Calibration] = (),
+    kind: type[RingLibrary | EngineLibrary], cluster: Cluster, donors: Sequence[Calibration] = ()
 ) -> Any:
     """Return where a fit begins: at the family's constants, else at round figures."""
     table = tuner_table("start")["ring" if kind is RingLibrary else "direct"]
@@ -352,10 +341,5 @@ def blank(key: Key, donors: Sequence[Calibration] = ()) -> Calibration:
     chooser = {"nccl": "nccl-tuner", "vllm": "limits", "sglang": "limits"}.get(library, "fastest")
     start = starting_point(kind, cluster_named(system), donors)
     return Calibration(
-        system=system,
-        library=library,
-        since=since,
-        chooser=chooser,
-        constants=start,
-        fit=UNFITTED,
+        system=system, library=library, since=since, chooser=chooser, constants=start, fit=UNFITTED
     )

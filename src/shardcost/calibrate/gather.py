@@ -7,6 +7,7 @@ may; what still cannot be placed is counted by reason and not used.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from shardcost.validate.collectives import CollectiveCase, machine
 
 
 @dataclass(frozen=True)
-class Told:
+class Stated:
     """What the caller says of measurements; None where the files are to say it."""
 
     cluster: str | None = None
@@ -53,15 +54,15 @@ class Gathered:
         return sum(len(curve.time_s) for curve in self.curves)
 
 
-def gathered(readings: Sequence[Reading], told: Told) -> Gathered:
+def gathered(readings: Sequence[Reading], stated: Stated) -> Gathered:
     """Return the curves that some files hold, all of one machine."""
     passed: Counter[str] = Counter()
     results: list[Curve] = []
     for file, run in _runs(readings):
-        results += _curves_of_run(file, run, told, passed)
+        results += _curves_of_run(file, run, stated, passed)
     for reading in readings:
         if isinstance(reading, TableFile):
-            results += _curves_of_table(reading, told, passed)
+            results += _curves_of_table(reading, stated, passed)
         elif not isinstance(reading, MeasurementLog | Trace):
             reason = f"is a {reading.kind} file, which holds no measured collectives"
             raise FormatError(reading.file, reason)
@@ -83,33 +84,33 @@ def _runs(readings: Sequence[Reading]) -> Iterator[tuple[str, Run]]:
         yield from ((traces[0].file, run) for run in runs_of(traces))
 
 
-def _curves_of_run(file: str, run: Run, told: Told, passed: Counter[str]) -> list[Curve]:
+def _curves_of_run(file: str, run: Run, stated: Stated, passed: Counter[str]) -> list[Curve]:
     """Return the curve of a run: of its points out of place, or of those in place if all are."""
     usual = [point for point in run.points if not point.in_place] or list(run.points)
-    system = _system(file, run.device, told)
-    case = _case(file, run, system, told)
+    system = _system(file, run.device, stated)
+    case = _case(file, run, system, stated)
+    reason = ""
     if run.collective not in COLLECTIVES:
-        passed[f"collective unknown: {run.collective or 'not named'}"] += len(usual)
-        return []
-    if run.stride > 1:
-        passed["of ranks that lie apart: groups of neighbours are calibrated"] += len(usual)
-        return []
-    if not case.has_a_place():
-        rule = f"{case.gpus} GPUs on {case.nodes} nodes have no place on {system}"
+        reason = f"collective unknown: {run.collective or 'not named'}"
+    elif run.stride > 1:
+        reason = "of ranks that lie apart: groups of neighbours are calibrated"
+    elif not case.has_a_place():
         hint = "" if case.network else " (a network between nodes: --network)"
-        passed[rule + hint] += len(usual)
-        return []
-    if not usual:
+        reason = f"{case.gpus} GPUs on {case.nodes} nodes have no place on {system}{hint}"
+    if reason:
+        passed[reason] += len(usual)
+    if reason or not usual:
         return []
     sizes = np.array([float(point.size_bytes) for point in usual])
     times = np.array([point.time_s for point in usual])
-    return [Curve(case, sizes, times, frozenset({_plain(file)}))]
+    name = re.sub(r"[^\w.-]", "_", file.rsplit("/", 1)[-1])[:80] or "measurements"
+    return [Curve(case, sizes, times, frozenset({name}))]
 
 
-def _system(file: str, device: str, told: Told) -> str:
+def _system(file: str, device: str, stated: Stated) -> str:
     """Return the cluster of the catalog that a file was measured on."""
-    if told.cluster is not None:
-        return cluster_named(told.cluster).name
+    if stated.cluster is not None:
+        return cluster_named(stated.cluster).name
     if not device:
         raise FormatError(file, "does not say on which GPUs it was measured: say --on CLUSTER")
     result = cluster_reporting(device)
@@ -119,7 +120,7 @@ def _system(file: str, device: str, told: Told) -> str:
     return result
 
 
-def _case(file: str, run: Run, system: str, told: Told) -> CollectiveCase:
+def _case(file: str, run: Run, system: str, stated: Stated) -> CollectiveCase:
     gpus = run.num_gpus
     if not gpus:
         raise FormatError(file, "does not say how many GPUs took part: say --gpus N")
@@ -127,29 +128,28 @@ def _case(file: str, run: Run, system: str, told: Told) -> CollectiveCase:
     per_node = int(cluster.gpus_per_node)
     nodes = run.nodes or -(-gpus // per_node)
     across = nodes > 1 and (gpus > cluster.tiers[-1].gpus or cluster.tiers[-1].gpus <= per_node)
-    network = network_named(told.network).name if told.network and across else ""
+    network = network_named(stated.network).name if stated.network and across else ""
     return CollectiveCase(
         collective=run.collective,
         cluster=system,
         network=network,
         gpus=gpus,
         nodes=nodes,
-        library=told.library or run.library or default_library(cluster),
+        library=stated.library or run.library or default_library(cluster),
         mode="graph",
         single_process=run.single_process,
     )
 
 
-def _curves_of_table(reading: TableFile, told: Told, passed: Counter[str]) -> list[Curve]:
-    """Return the curves of a measured table, on the machine that it names or on the one told."""
+def _curves_of_table(reading: TableFile, stated: Stated, passed: Counter[str]) -> list[Curve]:
+    """Return the curves of a measured table, on the machine that it names or on the one stated."""
     table = reading.table
     if table.kind != "collectives":
         raise FormatError(reading.file, f"is a table of {table.kind}; collectives are calibrated")
     check_columns(table)
-    known = set(names("clusters"))
-    if told.cluster is not None:
-        system = cluster_named(told.cluster).name
-        column = [system if name not in known else name for name in table.columns["cluster"]]
+    if stated.cluster is not None:
+        system, known = cluster_named(stated.cluster).name, set(names("clusters"))
+        column = [name if name in known else system for name in table.columns["cluster"]]
         table = replace(table, columns={**table.columns, "cluster": column})
         others = sum(name != system for name in column)
         if others:
@@ -201,9 +201,3 @@ def _one_machine(curves_read: Sequence[Curve]) -> Cluster:
         if len(several) > 1:
             raise BadValueError(f"{what} measured on", several, "one")
     return machine(systems[0], networks[0] if networks else "")
-
-
-def _plain(file: str) -> str:
-    """Return a file's name as it may stand in a profile."""
-    kept = "".join(c if c.isalnum() or c in "._-" else "_" for c in file.rsplit("/", 1)[-1])
-    return kept[:80] or "measurements"

@@ -19,6 +19,7 @@ from shardcost.machine.constants import (
 )
 
 _KIND_NAMES: Final = {RingLibrary: "ring", EngineLibrary: "direct", NetworkConstants: "wire"}
+_RANGES: Final = ("least_gpus", "most_gpus", "least_bytes", "most_bytes")
 
 
 def as_profile(name: str, cluster: Cluster, calibrated: Sequence[Calibrated]) -> str:
@@ -49,32 +50,29 @@ def as_profile(name: str, cluster: Cluster, calibrated: Sequence[Calibrated]) ->
     return "\n".join(lines) + "\n"
 
 
-def entry_lines(each: Calibration, system: str = "") -> list[str]:
+def entry_lines(calibration: Calibration, system: str = "") -> list[str]:
     """Return a calibration as the lines of a file; `system` where it is not the file's own."""
-    fit = each.fit
+    fit = calibration.fit
     collectives = ", ".join(map(quoted, fit.collectives))
     ends = {"low_pct": fit.low_pct, "high_pct": fit.high_pct}
     return [
         "",
         "[[library]]",
-        f"name = {quoted(each.library)}",
+        f"name = {quoted(calibration.library)}",
         *([f"system = {quoted(system)}"] if system else []),
-        f'kind = "{_KIND_NAMES[type(each.constants)]}"',
-        f'since = "{each.since}"',
-        f'chooser = "{each.chooser}"',
+        f'kind = "{_KIND_NAMES[type(calibration.constants)]}"',
+        f'since = "{calibration.since}"',
+        f'chooser = "{calibration.chooser}"',
         "",
         "[library.fit]",
         f"source = {quoted(fit.source)}",
         f"rows = {fit.rows}",
         f"median_pct = {fit.median_pct:.2f}",
         f"p90_pct = {fit.p90_pct:.2f}",
-        f"least_gpus = {fit.least_gpus}",
-        f"most_gpus = {fit.most_gpus}",
-        f"least_bytes = {fit.least_bytes}",
-        f"most_bytes = {fit.most_bytes}",
+        *(f"{name} = {getattr(fit, name)}" for name in _RANGES),
         f"collectives = [{collectives}]",
         *(f"{name} = {value:.2f}" for name, value in ends.items() if value is not None),
         "",
         "[library.constants]",
-        *(f"{name} = {value!r}" for name, value in in_file_units(each.constants).items()),
+        *(f"{name} = {value!r}" for name, value in in_file_units(calibration.constants).items()),
     ]

@@ -43,7 +43,7 @@ def parser() -> options.Parser:
 def run(given: Namespace) -> int:
     """Read the files, fit, write the profile and print what it rests on."""
     from shardcost.calibrate.calibrate import calibrate
-    from shardcost.calibrate.gather import Told, gathered
+    from shardcost.calibrate.gather import Stated, gathered
     from shardcost.calibrate.profile import as_profile
     from shardcost.catalog.profile import checked_name
     from shardcost.cli.progress import shown_progress
@@ -57,7 +57,7 @@ def run(given: Namespace) -> int:
     gpus = values.count("--gpus", given.gpus)
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
         readings = [with_gpus(read_file(Path(file), tick or no_tick), gpus) for file in given.files]
-    found = gathered(readings, Told(given.on, given.network, given.library))
+    found = gathered(readings, Stated(given.on, given.network, given.library))
     results = calibrate(found.curves, _say if sys.stderr.isatty() else lambda _: None)
     write_whole(target, as_profile(name, found.cluster, results))
     if given.json:

@@ -42,10 +42,7 @@ _CONVERTING: Final = "trtllm"
 
 
 def facts_of_rows(
-    table: Table,
-    predicted: Iterable[bool] | None = None,
-    *,
-    fitted: Fitted = CATALOG,
+    table: Table, predicted: Iterable[bool] | None = None, *, fitted: Fitted = CATALOG
 ) -> list[Facts]:
     """Return the facts of every row of a table; none of rows that cannot be predicted.
 
@@ -73,10 +70,7 @@ def facts_of_rows(
 
 
 def factors_of_rows(
-    table: Table,
-    predicted: Iterable[bool] | None = None,
-    *,
-    fitted: Fitted = CATALOG,
+    table: Table, predicted: Iterable[bool] | None = None, *, fitted: Fitted = CATALOG
 ) -> tuple[Floats, Floats]:
     """Return what predictions are times at the low and at the high end of their 90 % intervals."""
     every = facts_of_rows(table, predicted, fitted=fitted)

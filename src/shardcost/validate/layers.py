@@ -106,5 +106,5 @@ def machine(gpu: str, fitted: Fitted = CATALOG) -> Machine:
 
 
 DERIVED: Final[Derived] = {
-    "tokens": lambda row: str(whole_cell(row, "batch") * whole_cell(row, "seq")),
+    "tokens": lambda row: str(whole_cell(row, "batch") * whole_cell(row, "seq"))
 }

@@ -103,11 +103,7 @@ def kind_of(table: Table) -> Kind:
 
 
 def validate(
-    table: Table,
-    by: Sequence[str] = (),
-    *,
-    ignore_versions: bool = False,
-    fitted: Fitted = CATALOG,
+    table: Table, by: Sequence[str] = (), *, ignore_versions: bool = False, fitted: Fitted = CATALOG
 ) -> Validation:
     """Return the errors of a table's predictions, overall and for each group of rows.
 

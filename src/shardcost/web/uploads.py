@@ -131,12 +131,12 @@ def _use_of_topology(findings: Any) -> tuple[dict[str, Any] | None, str]:
 def _use_of_measurements(reading: Reading) -> tuple[dict[str, Any] | None, str]:
     """Return the profile that is fitted to measured collectives."""
     from shardcost.calibrate.calibrate import calibrate
-    from shardcost.calibrate.gather import Told, gathered
+    from shardcost.calibrate.gather import Stated, gathered
     from shardcost.calibrate.profile import as_profile
 
     try:
         with _at_most(CALIBRATE_S):
-            measured = gathered([reading], Told())
+            measured = gathered([reading], Stated())
             results = calibrate(measured.curves, lambda _: None)
         profile = as_profile(_PROFILE_NAME, measured.cluster, results)
     except ShardcostError as error:
