@@ -17,7 +17,6 @@ from shardcost.formats.reading import MeasurementLog, Reading
 from shardcost.inspect import log as log_inspection
 from shardcost.inspect import topology as topology_inspection
 from shardcost.inspect import trace as trace_inspection
-from shardcost.machine.constants import Calibration
 from shardcost.machine.libraries import profile_calibrations, profile_in
 
 
@@ -46,11 +45,8 @@ def inspected(
         network: Joins the nodes of the machine that a file names.
     """
     traces = tuple(reading for reading in readings if isinstance(reading, Trace))
-    results = [
-        _inspected(reading, cluster, network)
-        for reading in readings
-        if not isinstance(reading, Trace)
-    ]
+    others = (reading for reading in readings if not isinstance(reading, Trace))
+    results = [_inspected(reading, cluster, network) for reading in others]
     if traces:
         device = next((trace.device for trace in traces if trace.device), "")
         there = cluster or _reported(device, network)
@@ -68,14 +64,9 @@ def _inspected(reading: Reading, cluster: Cluster | None, network: str | None) -
     elif isinstance(reading, DeviceMatrix | NcclTopology | NcclGraphs):
         findings = topology_inspection.inspected(reading, cluster)
     elif isinstance(reading, ProfileFile):
-        findings = _profile(reading)
+        profile = profile_in(reading.path)
+        findings = (profile, profile_calibrations(profile))
     return Inspected((reading,), findings)
-
-
-def _profile(reading: ProfileFile) -> tuple[Cluster, tuple[Calibration, ...]]:
-    """Return the cluster that a profile describes, and its constants."""
-    profile = profile_in(reading.path)
-    return profile, profile_calibrations(profile)
 
 
 def _reported(device: str, network: str | None) -> Cluster | None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
+from operator import itemgetter
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -92,14 +94,19 @@ def inspected(run: Run, cluster: Cluster | None = None) -> RunFindings:
     factor = None
     if run.num_gpus > 0 and run.collective in COLLECTIVES:
         factor = float(bus_factor(run.collective, run.num_gpus))
-    points = tuple(
-        _rated(point, factor, nominal, None if predicted is None else float(predicted[i]))
-        for i, point in enumerate(run.points)
-    )
+
+    def rated(point: Point, predicted_s: float | None) -> RatedPoint:
+        algbw = point.size_bytes / point.time_s
+        busbw = None if factor is None else factor * algbw
+        share = busbw / nominal if busbw is not None and nominal else None
+        return RatedPoint(point, algbw, busbw, share, predicted_s)
+
+    times = [None] * len(run.points) if predicted is None else predicted.tolist()
+    points = tuple(map(rated, run.points, times))
     main = _main(points)
-    peak = max(main, key=lambda entry: entry.busbw_bytes_per_s or 0.0, default=None)
-    if peak is not None and not peak.busbw_bytes_per_s:
-        peak = None
+    fast = [(entry.busbw_bytes_per_s, entry) for entry in main if entry.busbw_bytes_per_s]
+    highest, peak = max(fast, key=itemgetter(0), default=(0.0, None))
+    near = [entry.point.size_bytes for busbw, entry in fast if busbw >= NEAR_PEAK * highest]
     small = [entry.point.time_s for entry in main if entry.point.size_bytes <= _SMALL_BYTES]
     return RunFindings(
         run=run,
@@ -108,7 +115,7 @@ def inspected(run: Run, cluster: Cluster | None = None) -> RunFindings:
         not_predicted=reason,
         points=points,
         peak=peak,
-        near_peak_bytes=_near_peak_bytes(main, peak),
+        near_peak_bytes=min(near, default=0),
         floor_s=median(small) if small else None,
         suspicious=tuple(_doubts(points)),
     )
@@ -126,59 +133,36 @@ def _compared(run: Run, cluster: Cluster | None) -> tuple[float | None, Floats |
     try:
         group = Group.on(cluster, run.num_gpus, run.nodes or None)
         nominal = float(nominal_rate(run.collective, group))
-        return nominal, _predicted_s(run, cluster), ""
+        sizes = np.array([point.size_bytes for point in run.points], dtype=np.float64)
+        named = run.library and (run.device or run.version or run.library not in _VENDORS_OWN)
+        library = run.library if named else default_library(cluster)
+        result = collective_time(
+            run.collective, sizes, cluster, run.num_gpus, run.nodes or None, library=library
+        )
+        return nominal, times_s(result, single_process=run.single_process), ""
     except ShardcostError as error:
         return nominal, None, str(error)
-
-
-def _predicted_s(run: Run, cluster: Cluster) -> Floats:
-    sizes = np.array([point.size_bytes for point in run.points], dtype=np.float64)
-    named = run.library and (run.device or run.version or run.library not in _VENDORS_OWN)
-    library = run.library if named else default_library(cluster)
-    result = collective_time(
-        run.collective, sizes, cluster, run.num_gpus, run.nodes or None, library=library
-    )
-    return times_s(result, single_process=run.single_process)
-
-
-def _rated(
-    point: Point, factor: float | None, nominal: float | None, predicted_s: float | None
-) -> RatedPoint:
-    algbw = point.size_bytes / point.time_s
-    busbw = None if factor is None else factor * algbw
-    share = busbw / nominal if busbw is not None and nominal else None
-    return RatedPoint(point, algbw, busbw, share, predicted_s)
 
 
 def _main(points: Sequence[RatedPoint]) -> list[RatedPoint]:
     return [point for point in points if not point.point.in_place] or list(points)
 
 
-def _near_peak_bytes(points: Sequence[RatedPoint], peak: RatedPoint | None) -> int:
-    if peak is None:
-        return 0
-    enough = NEAR_PEAK * (peak.busbw_bytes_per_s or 0.0)
-    return min(
-        point.point.size_bytes for point in points if (point.busbw_bytes_per_s or 0) >= enough
-    )
-
-
 def _doubts(points: Sequence[RatedPoint]) -> Iterator[Doubt]:
     """Yield the points that look wrong, by reason."""
+    measured = [rated.point for rated in points]
     for in_place in (False, True):
-        yield from _out_of_order(
-            [point.point for point in points if point.point.in_place == in_place]
-        )
-    yield from _unlike_in_place([point.point for point in points])
-    for point in points:
-        if point.link_share is not None and point.link_share > _ABOVE_LINK:
+        yield from _out_of_order([point for point in measured if point.in_place == in_place])
+    yield from _unlike_in_place(measured)
+    for rated in points:
+        if rated.link_share is not None and rated.link_share > _ABOVE_LINK:
             kind = "busbw above the nominal rate of the link, which only switches that add up allow"
-            yield Doubt(point.point, kind, f"{kind}: {100 * point.link_share:.0f} %")
-    for point in points:
-        if point.predicted_s and point.point.time_s > _FAR_SLOWER * point.predicted_s:
+            yield Doubt(rated.point, kind, f"{kind}: {100 * rated.link_share:.0f} %")
+    for rated in points:
+        if rated.predicted_s and rated.point.time_s > _FAR_SLOWER * rated.predicted_s:
             kind = f"over {_FAR_SLOWER:g} times the predicted time"
-            ratio = point.point.time_s / point.predicted_s
-            yield Doubt(point.point, kind, f"{kind}: {ratio:.1f} times")
+            ratio = rated.point.time_s / rated.predicted_s
+            yield Doubt(rated.point, kind, f"{kind}: {ratio:.1f} times")
 
 
 def _out_of_order(points: Sequence[Point]) -> Iterator[Doubt]:
@@ -186,23 +170,16 @@ def _out_of_order(points: Sequence[Point]) -> Iterator[Doubt]:
     times: dict[int, float] = {}
     for point in points:
         times[point.size_bytes] = min(point.time_s, times.get(point.size_bytes, inf))
-    sizes = sorted(times)
-    beyond = dict(zip(sizes, _least_after([times[size] for size in sizes]), strict=True))
+    sizes = sorted(times, reverse=True)
+    # The least time of any larger message, infinite above the largest.
+    least = accumulate((times[size] for size in sizes), min, initial=inf)
+    beyond = dict(zip(sizes, least, strict=False))
     for point in points:
         ratio = point.time_s / beyond[point.size_bytes]
         if ratio > SLOWER:
             first = point is points[0]
             kind = "first row, as if not warmed up" if first else "slower than a larger size"
             yield Doubt(point, kind, f"{kind}: {ratio:.1f} times the time of a larger one")
-
-
-def _least_after(values: Sequence[float]) -> list[float]:
-    """Return the least of the values after each; infinite after the last."""
-    result, least = [], inf
-    for value in reversed(values):
-        result.append(least)
-        least = min(least, value)
-    return result[::-1]
 
 
 def _unlike_in_place(points: Sequence[Point]) -> Iterator[Doubt]:

@@ -27,6 +27,7 @@ from shardcost.formats.time_sets import Floats, union_of
 from shardcost.inspect.log import RunFindings
 from shardcost.inspect.log import inspected as inspected_run
 from shardcost.machine.libraries import default_library
+from shardcost.validate.collectives import times_s
 
 TOP: Final = 3
 FAR_SLOWER: Final = 1.5
@@ -175,13 +176,18 @@ def _mean_times(ranks: Sequence[RankTrace]) -> dict[str, float]:
 
 def _groups(calls: Merged, cluster: Cluster | None) -> tuple[tuple[GroupFindings, ...], list[str]]:
     """Return what is found about each collective on each kind of group, and notes."""
-    exposed = _exposed(calls)
-    result, notes = [], []
+    exposed = calls.duration_s.copy()  # what no compute kernel covers
+    for number, rank in enumerate(calls.ranks):
+        mine = calls.rank == number
+        start = calls.start_s[mine]
+        exposed[mine] -= rank.compute.within(start, start + calls.duration_s[mine])
+    exposed = np.maximum(exposed, 0.0)
+    groups, notes = [], []
     for shape, chosen in calls.by([_shape(kind) for kind in calls.kinds]).items():
         predicted, note = _predicted(shape, calls.size_bytes[chosen], cluster)
         notes += [note] if note else []
-        result.append(_group(shape, calls, chosen, exposed[chosen], predicted))
-    return tuple(sorted(result, key=lambda entry: -entry.time_s)), notes
+        groups.append(_group(shape, calls, chosen, exposed[chosen], predicted))
+    return tuple(sorted(groups, key=lambda group: -group.time_s)), notes
 
 
 def _shape(kind: Kind) -> Shape:
@@ -189,16 +195,6 @@ def _shape(kind: Kind) -> Shape:
     # Ranks of other groups for the same purpose have groups of other names.
     name = group.purpose or (group.name if group.stride == 0 else "")
     return Shape(kind.collective, name, group.size, group.stride)
-
-
-def _exposed(calls: Merged) -> Floats:
-    """Return how much of each call no compute kernel covers."""
-    exposed = calls.duration_s.copy()
-    for number, rank in enumerate(calls.ranks):
-        mine = calls.rank == number
-        start = calls.start_s[mine]
-        exposed[mine] -= rank.compute.within(start, start + calls.duration_s[mine])
-    return np.maximum(exposed, 0.0)
 
 
 def _group(
@@ -216,13 +212,13 @@ def _group(
     total, achieved = float(np.sum(size, dtype=np.float64)), float(np.sum(own[sized]))
     algbw = total / achieved if total and achieved >= LEAST_US * 1e-6 else None
     factor = bus_factor(shape.collective, shape.ranks) if shape.ranks else None
-    told = seen_by > 1 and len(np.unique(calls.call[chosen])) < len(chosen)
+    waits_known = seen_by > 1 and len(np.unique(calls.call[chosen])) < len(chosen)
     return GroupFindings(
         shape=shape,
         calls=len(chosen) / ranks,
         size_bytes=total / ranks,
         time_s=float(np.sum(calls.duration_s[chosen])) / ranks,
-        waiting_s=float(np.sum(waiting)) / ranks if told else None,
+        waiting_s=float(np.sum(waiting)) / ranks if waits_known else None,
         exposed_s=float(np.sum(exposed)) / ranks,
         exposed_waiting_s=float(np.sum(np.minimum(exposed, waiting))) / ranks,
         algbw_bytes_per_s=algbw,
@@ -251,10 +247,9 @@ def _predicted(
             stride=shape.stride or 1,
             library=default_library(cluster),
         )
+        return times_s(result, single_process=False)[which], ""
     except ShardcostError as error:
         return None, f"{shape.collective} over {shape.ranks} ranks is not predicted: {error}"
-    times = np.broadcast_to(np.asarray(result.time_s, dtype=np.float64), sizes.shape)
-    return times[which], ""
 
 
 def _top(times: dict[str, float], groups: Sequence[GroupFindings]) -> tuple[Cost, ...]:
@@ -286,12 +281,8 @@ def _costs_of(group: GroupFindings) -> Iterator[tuple[str, str, float, str]]:
     if slow:
         advice = f"{slowness:.1f} times the time predicted for this machine: {_ADVICE['slow']}"
         yield "slow", f"{name}, slower than it should be", slow, advice
-    yield (
-        "exposed",
-        f"exposed {name}",
-        rest - slow,
-        _ADVICE["exposed alone" if alone else "exposed"],
-    )
+    advice = _ADVICE["exposed alone" if alone else "exposed"]
+    yield "exposed", f"exposed {name}", rest - slow, advice
 
 
 def name_of(shape: Shape) -> str:

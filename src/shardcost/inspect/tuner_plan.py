@@ -108,8 +108,8 @@ def tuner_plan(
         for collective, count in product(collectives, gpus)
     ]
     medians, p90s = zip(*map(_errors, results), strict=True)
-    outcome = [rule for result in results for rule in _ranges(result)]
-    beyond = [entry for entry in outcome if 100 * entry.saved > entry.median_pct]
+    rules = [rule for result in results for rule in _ranges(result)]
+    beyond = [rule for rule in rules if 100 * rule.saved > rule.median_pct]
     return TunerPlan(
         cluster=cluster,
         rules=tuple(beyond),
@@ -117,7 +117,7 @@ def tuner_plan(
         sizes_already_fastest=sum(
             int(np.sum(_saved(result) <= ALREADY_FASTEST)) for result in results
         ),
-        ranges_within_error=len(outcome) - len(beyond),
+        ranges_within_error=len(rules) - len(beyond),
         median_pct=max(medians),
         p90_pct=max(p90s),
         notes=tuple(dict.fromkeys(note for result in results for note in _notes(result))),
@@ -144,17 +144,11 @@ def lines(plan: TunerPlan) -> list[Line]:
         HEADING,
     ]
     for rule in plan.rules:
-        content.append("")
-        content.append(saving(rule))
-        content.append(rule.rule if rule.sound else f"measure first: {rule.rule}")
+        saves = f"saves {100 * rule.saved:.0f} %, up to {100 * rule.saved_at_most:.0f} %"
+        against = f"against {' '.join(rule.instead_of)} (p90 error {rule.p90_pct:.1f} %)"
+        line = rule.rule if rule.sound else f"measure first: {rule.rule}"
+        content += ["", f"{saves}, {against}", line]
     return content
-
-
-def saving(each: PlannedRule) -> str:
-    """Return what a rule is predicted to save, in words."""
-    most = f", up to {100 * each.saved_at_most:.0f} %"
-    error = f"p90 error {each.p90_pct:.1f} %"
-    return f"saves {100 * each.saved:.0f} %{most}, against {' '.join(each.instead_of)} ({error})"
 
 
 def _sweep(least_bytes: int, most_bytes: int) -> Any:
