@@ -98,13 +98,13 @@ def curves(table: Table, without: frozenset[str] = frozenset()) -> list[Curve]:
     known = cases(table)
     times, _ = measurements(table, MEASURED)
     names = table.columns["dataset"]
-    found = []
+    results = []
     for case, places in known.rows.items():
         kept = [i for i in places if times[i] > 0 and names[i] not in without]
         if kept and case.has_a_place():
             sets = frozenset(names[i] for i in kept)
-            found.append(Curve(case, known.sizes[kept, 0], 1e-6 * times[kept], sets))
-    return found
+            results.append(Curve(case, known.sizes[kept, 0], 1e-6 * times[kept], sets))
+    return results
 
 
 class Hold(NamedTuple):
@@ -172,10 +172,10 @@ def fit_robustly(
     end = Minimum(start, np.inf, np.empty((0, len(start))))
     for outlier in outliers:
         begin = np.clip(end.at, least + _INSIDE, most - _INSIDE)
-        found = optimize.least_squares(
+        result = optimize.least_squares(
             both, begin, bounds=bounds, loss="soft_l1", f_scale=outlier, max_nfev=evaluations
         )
-        end = Minimum(found.x, float(found.cost), np.asarray(found.jac))
+        end = Minimum(result.x, float(result.cost), np.asarray(result.jac))
     return end
 
 
@@ -311,9 +311,9 @@ def starting_point(
     """Return where a fit begins: at the family's constants, else at round figures."""
     table = tuner_table("start")["ring" if kind is RingLibrary else "direct"]
     values = {}
-    for each in fields(kind):
-        figure = table[each.name.removesuffix("_bytes_per_s").removesuffix("_s")]
-        values[each.name] = figure * datasheet_unit(each.name, cluster)
+    for name in (field.name for field in fields(kind)):
+        figure = table[name.removesuffix("_bytes_per_s").removesuffix("_s")]
+        values[name] = figure * datasheet_unit(name, cluster)
     if donors:
         family = stated(inherited(cluster, list(donors)).constants)
         values |= {name: value for name, value in family.items() if name not in HOST}

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import permutations, takewhile
 from typing import Final, TypeAlias
 
 from shardcost.catalog.reported import cluster_reporting
@@ -93,9 +94,9 @@ def _from_matrix(matrix: DeviceMatrix) -> DeviceGraph:
         ]
         for i, row in enumerate(matrix.links)
     ]
-    ways = zip(*matrix.nic_links, strict=True) if matrix.nics else iter(())
     cards: list[tuple[str, float | None, list[str]]] = [
-        (matrix.nic_names[nic], None, list(way)) for nic, way in zip(matrix.nics, ways, strict=True)
+        (matrix.nic_names[nic], None, [ways[i] for ways in matrix.nic_links])
+        for i, nic in enumerate(matrix.nics)
     ]
     return DeviceGraph(
         gpus=matrix.gpus,
@@ -127,7 +128,8 @@ def _from_xml(topology: NcclTopology) -> DeviceGraph:
                 links[one][other] = links[other][one] = max(links[one][other], link.count)
     if switched:
         links = [[min(a, b) * (i != j) for j, b in enumerate(total)] for i, a in enumerate(total)]
-    hosts = {cpu.host for cpu in topology.cpus}
+    capabilities, boards = {gpu.sm for gpu in gpus}, {gpu.pci_id for gpu in gpus}
+    rates = [gpu.pci_bytes_per_s for gpu in gpus if gpu.pci_bytes_per_s]
     machine = DeviceGraph(
         gpus=_labels(gpus),
         links=links,
@@ -140,10 +142,10 @@ def _from_xml(topology: NcclTopology) -> DeviceGraph:
         network_kind=_usual(
             [_kind_by_bus(nic.maker, nic.pci_class, nic.name) for nic in topology.nics]
         ),
-        hosts=max(1, len(hosts)),
-        sm=_single({gpu.sm for gpu in gpus}),
-        board=_board(gpus),
-        pci_bytes_per_s=_slowest(gpus),
+        hosts=max(1, len({cpu.host for cpu in topology.cpus})),
+        sm=capabilities.pop() if len(capabilities) == 1 else None,
+        board=cluster_reporting(boards.pop()) if len(boards) == 1 else None,
+        pci_bytes_per_s=min(rates) if rates and len(rates) == len(gpus) else None,
     )
     _say_of_xml(machine, topology, total)
     return machine
@@ -175,30 +177,12 @@ def _way(topology: NcclTopology, one: Place, other: Place) -> str:
     if one.cpu != other.cpu:
         same_host = topology.cpus[one.cpu].host == topology.cpus[other.cpu].host
         return "SYS" if same_host else ""
-    shared = 0
-    for a, b in zip(one.switches, other.switches, strict=False):
-        if a != b:
-            break
-        shared += 1
+    pairs = zip(one.switches, other.switches, strict=False)
+    shared = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
     if not shared:
         return "PHB"
     between = len(one.switches) + len(other.switches) - 2 * shared
     return "PXB" if between else "PIX"
-
-
-def _single(values: set[int | None]) -> int | None:
-    return values.pop() if len(values) == 1 else None
-
-
-def _board(gpus: Sequence[TopologyGpu]) -> str | None:
-    """Return the preset of the boards' PCI identity, if all have the same."""
-    results = {gpu.pci_id for gpu in gpus}
-    return cluster_reporting(results.pop()) if len(results) == 1 else None
-
-
-def _slowest(gpus: Sequence[TopologyGpu]) -> float | None:
-    rates = [gpu.pci_bytes_per_s for gpu in gpus if gpu.pci_bytes_per_s]
-    return min(rates) if len(rates) == len(gpus) and rates else None
 
 
 def _say_of_xml(machine: DeviceGraph, topology: NcclTopology, total: list[int]) -> None:
@@ -218,8 +202,8 @@ def _say_of_xml(machine: DeviceGraph, topology: NcclTopology, total: list[int]) 
 
 
 def _kind_by_name(name: str) -> str:
-    lower = name.lower()
-    return next((kind for starts, kind in _NETWORK_OF_CARD if lower.startswith(starts)), "")
+    kinds = (kind for starts, kind in _NETWORK_OF_CARD if name.lower().startswith(starts))
+    return next(kinds, "")
 
 
 def _kind_by_bus(maker: str, pci_class: str, name: str) -> str:
@@ -271,28 +255,16 @@ def joined_by_nvlink(
     most = max(best, default=0)
     if not most:
         return None
-    sound = [gpu for gpu in range(gpus) if best[gpu] == most]
-    if _every_pair_alike(pairs, best) and _clear_majority(len(sound), gpus):
+    sound = best.count(most)
+    # The others are the exception; two of three alike may be a bridged pair.
+    clear_majority = sound == gpus or (sound > 2 and 2 * sound > gpus)
+    # Each pair has what the poorer of the two has: nothing depends on the peer.
+    pairs_alike = all(pairs[a][b] == min(best[a], best[b]) for a, b in permutations(range(gpus), 2))
+    if pairs_alike and clear_majority:
         fewer = tuple((gpu, best[gpu]) for gpu in range(gpus) if best[gpu] < most)
         kind, links = _alike(most, gpus, links_in_all, behind_switch=behind_switch)
         return Joined(kind, (tuple(range(gpus)),), links, fewer)
     return _in_groups(pairs, links_in_all)
-
-
-def _every_pair_alike(pairs: Counts, best: Sequence[int]) -> bool:
-    """Return whether each pair has what the poorer of the two has: nothing depends on the peer."""
-    everyone = range(len(pairs))
-    return all(
-        pairs[one][other] == min(best[one], best[other])
-        for one in everyone
-        for other in everyone
-        if one != other
-    )
-
-
-def _clear_majority(sound: int, gpus: int) -> bool:
-    """Return whether the others are the exception; two of three alike may be a bridged pair."""
-    return sound == gpus or (sound > 2 and 2 * sound > gpus)
 
 
 def _alike(
@@ -322,18 +294,12 @@ def _in_groups(pairs: Counts, links_in_all: Sequence[int]) -> Joined:
         return Joined("bridge", several, usual)
     if len(several) == 1 and len(several[0]) == _CUBE_GPUS and usual == CUBE_MESH_CABLES:
         return Joined("cube_mesh", several, usual, fewer)
-    counts = {pairs[one][other] for group in several for one in group for other in group} - {0}
+    counts = {pairs[a][b] for group in several for a, b in permutations(group, 2)}
     sizes = {len(group) for group in several}
-    if len(counts) == 1 and len(sizes) == 1 and not fewer and _complete(pairs, several):
+    if len(counts) == 1 and len(sizes) == 1 and not fewer:
         kind, links = _alike(counts.pop(), sizes.pop(), links_in_all, behind_switch=None)
         return Joined(kind, several, links)
     return Joined("mesh", several, usual, fewer)
-
-
-def _complete(pairs: Counts, groups: Groups) -> bool:
-    return all(
-        pairs[one][other] for group in groups for one in group for other in group if one != other
-    )
 
 
 def grouped(joined: Sequence[Sequence[object]]) -> Groups:
@@ -355,13 +321,13 @@ def grouped(joined: Sequence[Sequence[object]]) -> Groups:
 
 def pcie_groups(near: Sequence[Sequence[str]]) -> list[tuple[str, Groups]]:
     """Return the groups of each PCIe level that joins more GPUs than the level below it."""
-    found: list[tuple[str, Groups]] = []
+    levels: list[tuple[str, Groups]] = []
     reached: tuple[str, ...] = ()
     before: Groups = tuple((gpu,) for gpu in range(len(near)))
     for level, words in PCIE_LEVELS:
         reached += words
         groups = grouped([[word in reached for word in row] for row in near])
         if groups != before:
-            found.append((level, groups))
+            levels.append((level, groups))
         before = groups
-    return found
+    return levels

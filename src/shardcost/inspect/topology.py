@@ -128,11 +128,13 @@ def inspected(
     joined = joined_by_nvlink(graph.links, _links_in_all(), behind_switch=graph.behind_switch)
     preset = cluster or _like(graph, joined)
     _say_what_is_out_of_line(graph, joined)
-    if cluster is not None:
-        _say_where_presets_differ(graph, joined, cluster)
+    links = cluster.tiers[0].links_per_gpu if cluster else None
+    if cluster and joined and links not in {None, joined.links_per_gpu}:
+        there = joined.links_per_gpu
+        graph.notes.append(f"{cluster.name} has {links} links per GPU, the file {there}")
     cards = tuple(_card(graph, card) for card in graph.cards)
     serving = [card for card in cards if card.how in _BESIDE] or list(cards)
-    network = _network(graph, serving, preset)
+    network = _network(graph, serving, preset)  # may add a note
     return TopologyInspection(
         reading=reading,
         gpus=graph.gpus,
@@ -150,59 +152,54 @@ def inspected(
 
 def _links_in_all() -> list[int]:
     """Return how many NVLinks the GPUs of the catalog have."""
-    found = {cluster.tiers[0].links_per_gpu for cluster in _nvidia_clusters()}
-    return sorted(links for links in found if links)
+    counts = {cluster.tiers[0].links_per_gpu for cluster in _nvidia_clusters()}
+    return sorted(links for links in counts if links)
 
 
 def _nvidia_clusters() -> list[Cluster]:
     clusters = [cluster_named(name) for name in names("clusters")]
-    return [each for each in clusters if each.device.vendor == "nvidia"]
+    return [cluster for cluster in clusters if cluster.device.vendor == "nvidia"]
 
 
 def _like(graph: DeviceGraph, joined: Joined | None) -> Cluster | None:
     """Return the preset that is most like a machine: by its board, else by generation and links."""
     if graph.board is not None:
         return cluster_named(graph.board)
-    found = _candidates(graph, joined)
-    if found and (graph.sm is None or len(found) > 1):
-        graph.notes.append(_guess(graph, joined, found))
-    return found[0] if found else None
-
-
-def _guess(graph: DeviceGraph, joined: Joined | None, found: Sequence[Cluster]) -> str:
-    """Return by what a machine was taken for the first of some presets, in words."""
-    links = f" by its {joined.links_per_gpu} NVLinks per GPU" if joined else ""
-    unnamed = "" if graph.sm else "the file does not name the GPUs: "
-    others = ", ".join(each.name for each in found[1:])
-    alike = f"; {others} would look alike (--on names the machine)" if others else ""
-    return f"{unnamed}taken for {found[0].name}{links}{alike}"
+    presets = _candidates(graph, joined)
+    if presets and (graph.sm is None or len(presets) > 1):
+        links = f" by its {joined.links_per_gpu} NVLinks per GPU" if joined else ""
+        unnamed = "" if graph.sm else "the file does not name the GPUs: "
+        others = ", ".join(preset.name for preset in presets[1:])
+        alike = f"; {others} would look alike (--on names the machine)" if others else ""
+        graph.notes.append(f"{unnamed}taken for {presets[0].name}{links}{alike}")
+    return presets[0] if presets else None
 
 
 def _candidates(graph: DeviceGraph, joined: Joined | None) -> list[Cluster]:
     """Return the presets that a machine can be, those of as many GPUs first, then the slowest."""
     gpus = len(graph.gpus) // graph.hosts
     of_capability = None if graph.sm is None else set(clusters_of_capability(graph.sm))
-    kind, links = ("pcie", None) if joined is None else (joined.kind, joined.links_per_gpu)
-    if joined is not None and joined.kind == "bridge":
+    kind, links = (joined.kind, joined.links_per_gpu) if joined else ("pcie", None)
+    if kind == "bridge":
         kind, links = "pcie", None
     no_links_said = joined is None and graph.sm is not None
-    found = [
-        each
-        for each in _nvidia_clusters()
-        if (of_capability is None or each.name in of_capability)
-        and (no_links_said or each.tiers[0].kind == kind)
-        and links in {None, each.tiers[0].links_per_gpu}
-    ]
     if kind == "pcie" and of_capability is None:
         return []
+    alike = [
+        cluster
+        for cluster in _nvidia_clusters()
+        if (of_capability is None or cluster.name in of_capability)
+        and (no_links_said or cluster.tiers[0].kind == kind)
+        and links in {None, cluster.tiers[0].links_per_gpu}
+    ]
     return sorted(
-        found,
-        key=lambda each: (
-            int(each.gpus_per_node) != gpus,
-            each.tiers[0].kind == "pcie",
-            float(each.tiers[0].bytes_per_s),
-            abs(int(each.gpus_per_node) - gpus),
-            each.name,
+        alike,
+        key=lambda cluster: (
+            int(cluster.gpus_per_node) != gpus,
+            cluster.tiers[0].kind == "pcie",
+            float(cluster.tiers[0].bytes_per_s),
+            abs(int(cluster.gpus_per_node) - gpus),
+            cluster.name,
         ),
     )
 
@@ -227,48 +224,30 @@ def _say_what_is_out_of_line(graph: DeviceGraph, joined: Joined | None) -> None:
         )
 
 
-def _say_where_presets_differ(graph: DeviceGraph, joined: Joined | None, given: Cluster) -> None:
-    links = given.tiers[0].links_per_gpu
-    if joined is not None and links is not None and links != joined.links_per_gpu:
-        graph.notes.append(
-            f"{given.name} has {links} links per GPU, the file {joined.links_per_gpu}"
-        )
-
-
 def _tiers(graph: DeviceGraph, joined: Joined | None, preset: Cluster | None) -> list[LinkTier]:
     """Return the tiers of a machine, NVLinks first, then PCIe from inside outward."""
 
     def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(graph.gpus[gpu] for gpu in group) for group in groups)
 
-    found = []
+    tiers = []
+    first = preset.tiers[0] if preset else None
+    nominal, usable = _link_rates(graph, preset)
     if joined is not None:
         links = joined.links_per_gpu
-        nominal, usable = _link_rates(graph, preset)
-        found.append(
-            LinkTier(
-                joined.kind,
-                named(joined.groups),
-                links,
-                nominal * links if nominal else None,
-                usable * links if usable else None,
-            )
-        )
-    elif preset is not None and preset.tiers[0].kind != "pcie" and len(graph.gpus) > 1:
-        found.append(_tier_of_preset(graph, preset))
-    pcie = _pcie_rate(graph, preset)
+        rates = (rate * links if rate else None for rate in (nominal, usable))
+        tiers.append(LinkTier(joined.kind, named(joined.groups), links, *rates))
+    elif first is not None and first.kind != "pcie" and len(graph.gpus) > 1:
+        # A file that leaves NVLinks out: those that the GPU has by its datasheet.
+        in_all = usable * first.links_per_gpu if usable and first.links_per_gpu else None
+        rate = float(first.bytes_per_s)
+        tiers.append(LinkTier(first.kind, (graph.gpus,), first.links_per_gpu, rate, in_all))
+    pcie = graph.pci_bytes_per_s or None
+    if pcie is None and first is not None and first.kind == "pcie":
+        pcie = float(first.bytes_per_s)
     for kind, groups in pcie_groups(graph.near):
-        found.append(LinkTier(kind, named(groups), None, pcie, None))
-    return found
-
-
-def _tier_of_preset(graph: DeviceGraph, preset: Cluster) -> LinkTier:
-    """Return the NVLinks that a GPU has by its datasheet, in a file that leaves them out."""
-    tier = preset.tiers[0]
-    links = tier.links_per_gpu
-    _, usable = _link_rates(graph, preset)
-    in_all = usable * links if usable and links else None
-    return LinkTier(tier.kind, (graph.gpus,), links, float(tier.bytes_per_s), in_all)
+        tiers.append(LinkTier(kind, named(groups), None, pcie, None))
+    return tiers
 
 
 def _link_rates(graph: DeviceGraph, preset: Cluster | None) -> tuple[float | None, float | None]:
@@ -279,21 +258,9 @@ def _link_rates(graph: DeviceGraph, preset: Cluster | None) -> tuple[float | Non
     capability = graph.sm
     if capability is None and preset is not None and preset.device.compute_capability:
         capability = int(preset.device.compute_capability.replace(".", ""))
-    return nominal, _usable_link_rate(capability)
-
-
-def _usable_link_rate(sm: int | None) -> float | None:
-    """Return what NCCL takes an NVLink of a compute capability to carry."""
     by_capability = {int(k[2:]): v for k, v in tuner_table("nccl")["nvlink_gb_per_s"].items()}
-    reached = [least for least in by_capability if sm is not None and least <= sm]
-    return by_capability[max(reached)] * GIGA if reached else None
-
-
-def _pcie_rate(graph: DeviceGraph, preset: Cluster | None) -> float | None:
-    if graph.pci_bytes_per_s:
-        return graph.pci_bytes_per_s
-    pcie = preset is not None and preset.tiers[0].kind == "pcie"
-    return float(preset.tiers[0].bytes_per_s) if preset is not None and pcie else None
+    reached = [least for least in by_capability if capability is not None and least <= capability]
+    return nominal, by_capability[max(reached)] * GIGA if reached else None
 
 
 def _card(graph: DeviceGraph, card: tuple[str, float | None, list[str]]) -> Card:
@@ -316,15 +283,19 @@ def _network(graph: DeviceGraph, cards: Sequence[Card], preset: Cluster | None) 
     count = max(1, len(cards) // graph.hosts)
     rate = _together(cards, graph.hosts)
     if rate is None and preset is not None:
-        shipped = _network_rate_of(graph.network_kind, preset)
+        # The rate of the ports that shipped with a generation, where it is known.
+        usual = cluster_named(preset.name, "ib").network
+        known_kind = graph.network_kind in {"infiniband", "roce"}
+        shipped = float(usual.nic_bytes_per_s) / _GBIT if usual and known_kind else None
         rate = shipped * count if shipped else None
         graph.notes.append(
             "the file does not have the rate of the network cards; the network is guessed from"
             f" their number{' and the generation of the GPUs' if shipped else ''}"
         )
     gpus = max(1, len(graph.gpus) // graph.hosts)
-    known = [network_named(name) for name in names("networks")]
-    alike = [each for each in known if each.kind == graph.network_kind and not _assumed(each)]
+    # The rates of `ib` and `tcp` are assumed: no statement on any real network.
+    known = [network_named(name) for name in names("networks") if name not in {"ib", "tcp"}]
+    alike = [network for network in known if network.kind == graph.network_kind]
     return _best_network(alike, count, rate, gpus)
 
 
@@ -333,52 +304,38 @@ def _best_network(
 ) -> str | None:
     """Return the network of as many ports and the same rate, else of the same rate in all."""
 
+    def fits_rate(network: Network) -> bool:
+        gbit = float(network.node_bytes_per_s(gpus)) / _GBIT
+        return rate is None or abs(gbit / rate - 1) < 0.01
+
     def ports(network: Network) -> int:
         return int(network.nics_per_node or (network.nics_per_gpu or 0) * gpus)
 
-    def gbit(network: Network) -> float:
-        return float(network.node_bytes_per_s(gpus)) / _GBIT
-
-    fits = [each for each in networks if rate is None or abs(gbit(each) / rate - 1) < 0.01]
-    exact = [each for each in fits if ports(each) == count]
-    stated = [each for each in exact if each.nics_per_node] or exact
+    fits = [network for network in networks if fits_rate(network)]
+    exact = [network for network in fits if ports(network) == count]
+    stated = [network for network in exact if network.nics_per_node] or exact
     if stated:
         return stated[0].name
     return fits[0].name if fits and rate is not None else None
 
 
-def _assumed(network: Network) -> bool:
-    """Return whether the rate of a preset is no statement on any real network."""
-    return network.name in {"ib", "tcp"}
-
-
-def _network_rate_of(kind: str, preset: Cluster) -> float | None:
-    """Return the rate in Gbit/s of the ports that shipped with a generation, where it is known."""
-    if kind not in {"infiniband", "roce"}:
-        return None
-    joined = cluster_named(preset.name, "ib").network
-    return None if joined is None else float(joined.nic_bytes_per_s) / _GBIT
-
-
 def _inspected_graphs(reading: NcclGraphs) -> GraphInspection:
-    sets = tuple(
-        ChannelSet(
+    sets = []
+    for graph in reading.graphs:
+        leaves = any(stop.startswith("net") for route in graph.routes for stop in route)
+        gpus = [sum(stop.startswith("gpu") for stop in route) for route in graph.routes]
+        channel_set = ChannelSet(
             _PATTERNS.get(graph.pattern, f"pattern {graph.pattern}"),
             graph.channels,
             graph.channels * graph.intra_gb_per_s * GIGA,
-            graph.channels * graph.inter_gb_per_s * GIGA if _leaves(graph.routes) else 0.0,
+            graph.channels * graph.inter_gb_per_s * GIGA if leaves else 0.0,
             graph.intra_type,
             graph.inter_type,
-            max((sum(stop.startswith("gpu") for stop in each) for each in graph.routes), default=0),
+            max(gpus, default=0),
         )
-        for graph in reading.graphs
-    )
+        sets.append(channel_set)
     # A pattern may be there twice: NCCL searches trees for reduction in the network as well.
-    found = {each.pattern for each in sets if each.channels}
-    searched = dict.fromkeys(each.pattern for each in sets if each.pattern in _ALWAYS_THERE)
-    faults = tuple(f"{name}: no channel was found" for name in searched if name not in found)
-    return GraphInspection(reading, sets, faults)
-
-
-def _leaves(routes: Sequence[Sequence[str]]) -> bool:
-    return any(stop.startswith("net") for route in routes for stop in route)
+    with_channels = {one.pattern for one in sets if one.channels}
+    searched = dict.fromkeys(one.pattern for one in sets if one.pattern in _ALWAYS_THERE)
+    faults = [f"{name}: no channel was found" for name in searched if name not in with_channels]
+    return GraphInspection(reading, tuple(sets), tuple(faults))

@@ -151,18 +151,18 @@ def _counts(rows: Iterable[Row], column: str) -> Any:
 _PREFILL: Final = "static prefill_latency"
 _MAX_LOAD: Final = "max load output_throughput_total"
 _FIGURES: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "static e2e_latency": lambda found: _MS * found.latency_s,
-    "static ttft": lambda found: _MS * found.ttft_s,
-    "static tpot": lambda found: _MS * found.tpot_s,
-    "static output_throughput_total": lambda found: found.output_tokens_per_s,
-    _PREFILL: lambda found: _MS * found.ttft_s,
-    f"{_PREFILL}_overlapped": lambda found: _MS * found.ttft_s,
-    f"{_PREFILL}_no_allreduce": lambda found: _MS * found.ttft_s,
-    "in-flight e2e_latency": lambda found: _MS * found.latency_s,
-    "in-flight ttft": lambda found: _MS * found.ttft_s,
-    "in-flight tpot": lambda found: _MS * found.tpot_s,
-    "in-flight output_throughput_total": lambda found: found.output_tokens_per_s,
-    _MAX_LOAD: lambda found: found.output_tokens_per_s,
+    "static e2e_latency": lambda served: _MS * served.latency_s,
+    "static ttft": lambda served: _MS * served.ttft_s,
+    "static tpot": lambda served: _MS * served.tpot_s,
+    "static output_throughput_total": lambda served: served.output_tokens_per_s,
+    _PREFILL: lambda served: _MS * served.ttft_s,
+    f"{_PREFILL}_overlapped": lambda served: _MS * served.ttft_s,
+    f"{_PREFILL}_no_allreduce": lambda served: _MS * served.ttft_s,
+    "in-flight e2e_latency": lambda served: _MS * served.latency_s,
+    "in-flight ttft": lambda served: _MS * served.ttft_s,
+    "in-flight tpot": lambda served: _MS * served.tpot_s,
+    "in-flight output_throughput_total": lambda served: served.output_tokens_per_s,
+    _MAX_LOAD: lambda served: served.output_tokens_per_s,
 }
 """By batching and metric, in the metric's unit."""
 
