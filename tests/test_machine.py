@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from shardcost.cluster import Device
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.machine import CATALOG, Machine, machine_of
-from shardcost.machine.constants import Calibration, RingLibrary, stated
+from shardcost.machine.constants import Calibration, NetworkConstants, RingLibrary, stated
 from shardcost.machine.libraries import CATALOG_LIBRARIES, default_library, profile_of_text
 from shardcost.software import Software
 
@@ -155,7 +154,8 @@ def test_own_constants_come_first_and_leave_the_machine_as_it_was() -> None:
 def test_own_constants_of_a_network_leave_others_as_they_were() -> None:
     joined = machine_of(Cluster.named("h100_sxm", "ib_8x400g"))
     usual = joined.network
-    half: Any = replace(usual.constants, efficiency=usual.constants.efficiency / 2)  # type: ignore[union-attr]
+    figures = stated(usual.constants)
+    half = NetworkConstants(**(figures | {"efficiency": figures["efficiency"] / 2}))
     mine = joined.with_own(replace(usual, constants=half))
     times = [
         collective_time("all_reduce", GIB, machine, 32).time_s for machine in (joined, mine, joined)
@@ -200,7 +200,7 @@ def test_leaving_a_system_out_leaves_the_catalog_as_it_was() -> None:
 @pytest.mark.parametrize("arrays", [False, True])
 def test_another_device_changes_kernels_and_nothing_else(arrays: bool) -> None:
     tp = np.array([2, 4, 8]) if arrays else 8
-    layout = Layout(tp=tp, dp=8 // tp)  # type: ignore[arg-type]
+    layout = Layout(tp=tp, dp=8 // tp)
     machine = machine_of("h100_sxm", Software.named("megatron_core"))
     before = estimate("llama3-8b", machine, layout, TRAIN)
     quick = machine.with_device(faster(H100.device))
