@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from shardcost.collectives import COLLECTIVES
 from shardcost.collectives.exact.algorithms import (
     ALGORITHMS,
-    COLLECTIVES,
     algorithms_of,
     buffer_bytes,
     most_square,

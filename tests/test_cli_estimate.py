@@ -70,9 +70,8 @@ def test_the_document_keeps_the_contract(
     for name in ("total_s", "exposed_s", "hidden_s", "bytes"):
         together = sum(group[name] for group in comm["by_group"].values())
         assert together == pytest.approx(comm[name]), name
-    # Groups count what a ring would send; links what runs, in the switch half as much.
     links = sum(link["bytes"] for link in comm["by_link"].values())
-    assert comm["bytes"] / 2 <= links <= comm["bytes"]
+    assert links == pytest.approx(comm["bytes"])
     assert all(0 <= link["utilisation"] <= 1 for link in comm["by_link"].values())
     assert 0 < data["mfu"] <= data["mfu_full_attention"]
     assert data["tokens_per_s_per_gpu"] * data["gpus"] == pytest.approx(data["tokens_per_s"])

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardcost.collectives.exact.algorithms import ALGORITHMS, COLLECTIVES, most_square, schedule
+from shardcost.collectives import COLLECTIVES
+from shardcost.collectives.exact.algorithms import ALGORITHMS, most_square, schedule
 from shardcost.collectives.exact.closed_forms import (
     Cost,
     best_chunks,

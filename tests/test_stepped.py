@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from shardcost import Cluster
-from shardcost.collectives.exact.algorithms import ALGORITHMS, COLLECTIVES, schedule
+from shardcost.collectives import COLLECTIVES
+from shardcost.collectives.exact.algorithms import ALGORITHMS, schedule
 from shardcost.collectives.exact.schedule import Ints, executed
 from shardcost.collectives.exact.stepped import Stepped, stepped
 from shardcost.errors import BadTypeError, BadValueError, MissingExtraError, UnknownNameError

@@ -174,7 +174,7 @@ def test_smaller_buckets_take_longer_to_reduce() -> None:
             Layout(tp=2, dp=4),
             BATCH,
             software=replace(NANOTRON, bucket_bytes=size),
-        ).ledger.reduce_s
+        ).ledger.reduce.seconds
         for size in (1e9, 5e7, 5e6)
     ]
     assert times == sorted(times)
