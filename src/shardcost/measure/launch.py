@@ -36,10 +36,6 @@ _TO_END_S: Final = 5.0
 """So long a process may take to end when it is asked to."""
 _LOOKS_EVERY_S: Final = 1.0
 """So often it is seen whether a process has failed while none is heard."""
-_LOOPBACK: Final = "127.0.0.0/8"
-_COMPONENTS: Final = "self,basic,libnbc,tuned"
-"""Open MPI's implementations of collectives: of these only tuned has more than one algorithm, so
-that the one named is the one that runs."""
 _REASON: Final = re.compile(r"^\w*(Error|Exception)\b")
 SHOWN_REASON: Final = 200
 
@@ -81,9 +77,10 @@ def mpi_programs(job: Job, ranks: int, algorithm: str, transport: Transport) -> 
     parameters = {
         "pml": "ob1",
         "btl": "self," + ("tcp" if transport == "tcp" else "sm"),
-        "btl_tcp_if_include": _LOOPBACK,
-        "btl_tcp_eager_limit": str(open_mpi.eager_limit_bytes()),
-        "coll": _COMPONENTS,
+        "btl_tcp_if_include": "127.0.0.0/8",
+        "btl_tcp_eager_limit": str(open_mpi.FACTS["eager"]["limit_bytes"]),
+        # Of these only tuned has several algorithms, so that the one named is the one that runs.
+        "coll": "self,basic,libnbc,tuned",
         "mpi_yield_when_idle": "1",
     }
     for collective in job.collectives:
@@ -125,10 +122,8 @@ def measurements_of(programs: Sequence[Program], timeout_s: float) -> Iterator[M
         timeout_s: So long nothing may be heard.
     """
     with tempfile.TemporaryFile() as stderr, _started(programs, stderr) as running:
-        for line in _lines(running, timeout_s, stderr):
-            measurement = Measurement.from_line(line)
-            if measurement is not None:
-                yield measurement
+        lines = _lines(running, timeout_s, stderr)
+        yield from filter(None, map(Measurement.from_line, lines))
         for process in running:
             _await(process, timeout_s, stderr)
 

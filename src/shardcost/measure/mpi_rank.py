@@ -9,15 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost.measure.job import Job
-from shardcost.measure.rank import (
-    JOB,
-    Prepared,
-    Values,
-    WrongResultError,
-    ends_with_parent,
-    measurements,
-)
+from shardcost.measure.rank import Prepared, Values, ends_with_parent, report
 
 OVER_TCP: Final = "SHARDCOST_MEASURE_TCP"
 DTYPES: Final = {"float": "f4", "double": "f8", "int32": "i4", "int64": "i8"}
@@ -36,7 +28,9 @@ class MpiRanks:
         self.size = self.world.Get_size()
         self.nodes = 1
         self.library = "openmpi"
-        self.version = _version(MPI.Get_library_version())
+        words = MPI.Get_library_version().replace(",", " ").split()  # Open MPI v5.0.11, …
+        versions = (word[1:] for word in words if word[:1] == "v" and word[1:2].isdigit())
+        self.version = next(versions, "")
         self.over_tcp = over_tcp
 
     def barrier(self) -> None:
@@ -54,10 +48,8 @@ class MpiRanks:
     def prepared(self, collective: str, given: Values, elements: int, dtype: str) -> Prepared:
         """Return a collective whose input on this rank is `given`."""
         source = given.astype(DTYPES[dtype])
-        lengths = {"reduce_scatter": elements // self.size, "broadcast": 0}
-        target = np.zeros(lengths.get(collective, elements), source.dtype)
-        if collective == "broadcast":
-            target = source
+        length = elements // self.size if collective == "reduce_scatter" else elements
+        target = source if collective == "broadcast" else np.zeros(length, source.dtype)
         world, total, root = self.world, self.mpi.SUM, 0
         blocks = [elements // self.size] * self.size
         runs = {
@@ -79,26 +71,6 @@ class MpiRanks:
         return Prepared(runs[collective], clear, result)
 
 
-def _version(text: str) -> str:
-    """Return the version in what ``MPI_Get_library_version`` says: ``Open MPI v5.0.11, …``."""
-    words = text.replace(",", " ").split()
-    return next((word[1:] for word in words if word[:1] == "v" and word[1:2].isdigit()), "")
-
-
-def main() -> int:
-    """Run the job that the environment holds."""
-    ends_with_parent()
-    ranks = MpiRanks(over_tcp=os.environ[OVER_TCP] == "1")
-    try:
-        for measurement in measurements(ranks, Job.from_text(os.environ[JOB])):
-            if ranks.rank == 0:
-                print(measurement.as_line(), flush=True)
-    except WrongResultError as error:
-        if ranks.rank == 0:
-            print(f"WrongResultError: {error}", file=sys.stderr, flush=True)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    ends_with_parent()
+    sys.exit(report(MpiRanks(over_tcp=os.environ[OVER_TCP] == "1")))

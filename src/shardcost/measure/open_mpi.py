@@ -72,18 +72,16 @@ def _whole(build: Callable[[int, int], Plan]) -> Callable[[int], Plan]:
     return lambda ranks: build(ranks, 1)
 
 
-def _power_of_two(ranks: int) -> int:
-    """Return how many ranks are left once those in excess of a power of two are folded in."""
-    return len(recursive.folding(ranks).core)
-
-
 _KNOWN: Final[Mapping[tuple[str, str], _Known]] = {
     ("all_reduce", "ring"): _Known(
         open_mpi.ring_all_reduce, needs=lambda ranks: ranks, otherwise="recursive_doubling"
     ),
     ("all_reduce", "recursive_doubling"): _Known(recursive.doubling_all_reduce),
     ("all_reduce", "rabenseifner"): _Known(
-        open_mpi.rabenseifner_all_reduce, open_mpi.halved, _power_of_two, "linear"
+        open_mpi.rabenseifner_all_reduce,
+        open_mpi.halved,
+        lambda ranks: len(recursive.folding(ranks).core),
+        "linear",
     ),
     ("all_reduce", "linear"): _Known(open_mpi.linear_all_reduce),
     ("all_gather", "ring"): _Known(ring.all_gather),
@@ -106,7 +104,7 @@ VERIFIABLE: Final = tuple(_KNOWN)
 """The collectives and algorithms whose bytes can be told beforehand."""
 
 
-_FACTS: Final[dict[str, Any]] = tomllib.loads(
+FACTS: Final[dict[str, Any]] = tomllib.loads(
     (files(__package__) / "open_mpi.toml").read_text(encoding="utf-8")
 )
 
@@ -117,14 +115,8 @@ def algorithms_of(collective: str) -> tuple[str, ...]:
     >>> algorithms_of("all_reduce")[-1]
     'rabenseifner'
     """
-    known = _FACTS["algorithms"][collective]
+    known = FACTS["algorithms"][collective]
     return (DEFAULT, *(name for name in known if name != "parameter"))
-
-
-def eager_limit_bytes() -> int:
-    """Return what the parameter btl_tcp_eager_limit is set to."""
-    limit: int = _FACTS["eager"]["limit_bytes"]
-    return limit
 
 
 def forced(collective: str, algorithm: str) -> dict[str, str]:
@@ -133,7 +125,7 @@ def forced(collective: str, algorithm: str) -> dict[str, str]:
         raise UnknownNameError(f"algorithm of {collective}", algorithm, algorithms_of(collective))
     if algorithm == DEFAULT:
         return {}
-    known = _FACTS["algorithms"][collective]
+    known = FACTS["algorithms"][collective]
     return {
         "coll_tuned_use_dynamic_rules": "1",
         f"coll_tuned_{known['parameter']}_algorithm": str(known[algorithm]),
@@ -178,7 +170,7 @@ def rank_traffic(
     """
     payload, count, headers = (np.zeros(ranks, dtype=np.int64) for _ in range(3))
     eager, rendezvous = _overhead("eager"), _overhead("rendezvous")
-    limits = _FACTS["eager"]
+    limits = FACTS["eager"]
     most = limits["limit_bytes"] - limits["largest_header_bytes"]
     for source, target, size_bytes in messages(collective, algorithm, ranks, elements, item_bytes):
         there, back = eager if size_bytes <= most else rendezvous
@@ -195,9 +187,9 @@ def _overhead(protocol: str) -> tuple[int, int]:
     >>> _overhead("eager"), _overhead("rendezvous")
     ((22, 0), (96, 64))
     """
-    of = {name: header["bytes"] for name, header in _FACTS["headers"].items()}
+    of = {name: header["bytes"] for name, header in FACTS["headers"].items()}
     there, back = (
-        sum(of[name] for fragment in _FACTS["protocols"][protocol][side] for name in fragment)
+        sum(of[name] for fragment in FACTS["protocols"][protocol][side] for name in fragment)
         for side in ("sender", "receiver")
     )
     return there, back

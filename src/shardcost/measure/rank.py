@@ -16,6 +16,7 @@ exact in every number format; a rank whose result is not what the collective pro
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -103,6 +104,19 @@ def ends_with_parent() -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
+def report(ranks: Ranks) -> int:
+    """Run the job that the environment holds; rank 0 prints. Return the exit code."""
+    try:
+        for measurement in measurements(ranks, Job.from_text(os.environ[JOB])):
+            if ranks.rank == 0:
+                print(measurement.as_line(), flush=True)
+    except WrongResultError as error:
+        if ranks.rank == 0:
+            print(f"WrongResultError: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
 def measurements(ranks: Ranks, job: Job) -> Iterator[Measurement]:
     """Run a job; every rank yields the same measurements."""
     for collective in job.collectives:
@@ -112,7 +126,7 @@ def measurements(ranks: Ranks, job: Job) -> Iterator[Measurement]:
 
 
 def _measured(ranks: Ranks, job: Job, collective: str, elements: int) -> Measurement:
-    given = _given(collective, ranks.rank, ranks.size, elements)
+    given = _values(ranks.rank, elements // ranks.size if collective == "all_gather" else elements)
     prepared = ranks.prepared(collective, given, elements, job.dtype)
     _check(ranks, prepared, collective, elements)
     for _ in range(job.warmup):
@@ -120,7 +134,10 @@ def _measured(ranks: Ranks, job: Job, collective: str, elements: int) -> Measure
     times = np.array([_one_time(ranks, prepared) for _ in range(job.iterations)])
     slowest = np.max(ranks.gathered(times.tolist()), axis=0) * 1e6
     counts = job.counts_bytes and ranks.over_tcp and sockets.why_not() is None
-    sent = ranks.gathered([float(_sent_by_one(ranks, prepared))]) if counts else None
+    sent: list[int] | None = None
+    if counts:
+        own = _sent(ranks, prepared.run) - _sent(ranks, lambda: None)
+        sent = [int(count) for (count,) in ranks.gathered([float(own)])]
     timed = job.iterations > 0
     return Measurement(
         collective=collective,
@@ -135,7 +152,7 @@ def _measured(ranks: Ranks, job: Job, collective: str, elements: int) -> Measure
         time_us=float(np.median(slowest)) if timed else None,
         min_us=float(slowest.min()) if timed else None,
         p90_us=float(np.percentile(slowest, 90)) if timed else None,
-        sent_bytes=None if sent is None else [int(count) for (count,) in sent],
+        sent_bytes=sent,
     )
 
 
@@ -149,22 +166,14 @@ def _one_time(ranks: Ranks, prepared: Prepared) -> float:
     return (time.perf_counter() - start) / CALLS_IN_A_ROW
 
 
-def _sent_by_one(ranks: Ranks, prepared: Prepared) -> int:
-    """Return the bytes that this rank sends for one collective."""
-    return _sent_between_barriers(ranks, prepared.run) - _sent_between_barriers(ranks, _nothing)
-
-
-def _sent_between_barriers(ranks: Ranks, run: Callable[[], object]) -> int:
+def _sent(ranks: Ranks, run: Callable[[], object]) -> int:
+    """Return the bytes that this rank sends between two barriers, with a run between them."""
     ranks.barrier()
     before = sockets.settled(ranks.progress)
     ranks.barrier()
     run()
     ranks.barrier()
     return sockets.settled(ranks.progress) - before
-
-
-def _nothing() -> None:
-    """Stand for no collective."""
 
 
 def _check(ranks: Ranks, prepared: Prepared, collective: str, elements: int) -> None:
@@ -189,11 +198,6 @@ def _values(rank: int, elements: int) -> Values:
     most = _LARGEST if rank < _PUT_IN else 0
     once = np.random.default_rng(rank).integers(0, most, _PERIOD, dtype=np.uint8, endpoint=True)
     return np.resize(once, elements)
-
-
-def _given(collective: str, rank: int, ranks: int, elements: int) -> Values:
-    """Return what a rank puts in."""
-    return _values(rank, elements // ranks if collective == "all_gather" else elements)
 
 
 def _wanted(collective: str, rank: int, ranks: int, elements: int) -> Values:

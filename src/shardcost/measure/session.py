@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
-from shardcost.measure import launch, mpi_rank, open_mpi, sockets, torch_rank
+from shardcost.measure import launch, mpi_rank, open_mpi, rank, sockets, torch_rank
 from shardcost.measure.job import COLLECTIVES, ITEM_BYTES, Job, Measurement
 from shardcost.scalars import whole_number
 
 BACKENDS: Final = ("mpi", *torch_rank.BACKENDS)
-TRANSPORTS: Final = ("tcp", "shared")
 MOST_RANKS: Final = 64
 """On one host; torchrun may start more on several."""
 MOST_BYTES: Final = 4 * 2**30
@@ -33,11 +33,15 @@ class Session:
     timeout_s: float
 
     def __post_init__(self) -> None:
-        _known("--backend", self.backend, BACKENDS)
-        _known("--transport", self.transport, TRANSPORTS)
-        _known("--dtype", self.job.dtype, _dtypes(self.backend))
-        for collective in self.job.collectives:
-            _known("--collective", collective, COLLECTIVES)
+        dtypes = tuple(mpi_rank.DTYPES if self.backend == "mpi" else ITEM_BYTES)
+        for option, value, known in (
+            ("--backend", self.backend, BACKENDS),
+            ("--transport", self.transport, ("tcp", "shared")),
+            ("--dtype", self.job.dtype, dtypes),
+            *(("--collective", name, COLLECTIVES) for name in self.job.collectives),
+        ):
+            if value not in known:
+                raise UnknownNameError(option, value, known)
         for ranks in self.ranks:
             whole_number("--ranks", ranks, 1)
             if ranks > MOST_RANKS and not self.joins:
@@ -84,10 +88,10 @@ class Session:
                 given = ",".join(map(str, self.ranks))
                 rule = f"{world} or left out, as torchrun started so many"
                 raise BadValueError("--ranks", given, rule)
-        elif self.backend == "nccl" and max(self.ranks) > torch_rank.gpus():
-            there = torch_rank.gpus()
-            rule = f"at most {there}, the GPUs of this host"
-            raise BadValueError("--ranks", max(self.ranks), rule)
+        elif self.backend == "nccl" and max(self.ranks) > (there := torch_rank.gpus()):
+            raise BadValueError(
+                "--ranks", max(self.ranks), f"at most {there}, the GPUs of this host"
+            )
 
     def measurements(self) -> Generator[tuple[str, Measurement], None, None]:
         """Run it all; yield each algorithm's name with each measurement."""
@@ -107,8 +111,9 @@ class Session:
 
     def _as_one_of_them(self) -> Generator[tuple[str, Measurement], None, None]:
         try:
-            for _, measurement in torch_rank.measured(self.backend, self.job, self.timeout_s):
-                yield open_mpi.DEFAULT, measurement
+            with closing(torch_rank.TorchRanks(self.backend, self.timeout_s)) as ranks:
+                for measurement in rank.measurements(ranks, self.job):
+                    yield open_mpi.DEFAULT, measurement
         except ShardcostError:
             raise
         except RuntimeError as error:  # torch's own, of several lines
@@ -122,23 +127,23 @@ class Session:
 
     def _check_memory(self) -> None:
         """Raise if the buffers of all ranks would fill this host's memory."""
-        there = _memory_bytes()
-        needed = _BUFFERS * max(self.job.sizes_bytes) * max(self.ranks)
-        if there is not None and not self.joins and needed > there:
-            size, ranks = max(self.job.sizes_bytes), max(self.ranks)
-            most = there // (_BUFFERS * ranks)
+        try:
+            there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, OSError, ValueError):  # this system does not say
+            return
+        size, ranks = max(self.job.sizes_bytes), max(self.ranks)
+        most = there // (_BUFFERS * ranks)
+        if not self.joins and size > most:
             raise BadValueError("--sizes", size, f"at most {most} for {ranks} ranks in this memory")
 
     def _check_algorithms(self) -> None:
-        if self.backend != "mpi":
-            for algorithm in self.algorithms:
-                if algorithm != open_mpi.DEFAULT:
-                    rule = f"left out: {self.backend} chooses its own"
-                    raise BadValueError("--algorithm", algorithm, rule)
-            return
-        for collective in self.job.collectives:
-            for algorithm in self.algorithms:
-                open_mpi.forced(collective, algorithm)
+        for algorithm in self.algorithms:
+            if self.backend == "mpi":
+                for collective in self.job.collectives:
+                    open_mpi.forced(collective, algorithm)
+            elif algorithm != open_mpi.DEFAULT:
+                rule = f"left out: {self.backend} chooses its own"
+                raise BadValueError("--algorithm", algorithm, rule)
 
 
 def ranks_of_torchrun() -> int | None:
@@ -153,20 +158,3 @@ def _from_environment(name: str) -> int:
         rule = "a whole number, as torchrun sets it"
         raise BadValueError(f"the environment's {name}", text, rule)
     return int(text)
-
-
-def _memory_bytes() -> int | None:
-    """Return the memory of this host, None where it is not told."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
-def _dtypes(backend: str) -> Sequence[str]:
-    return tuple(mpi_rank.DTYPES) if backend == "mpi" else tuple(ITEM_BYTES)
-
-
-def _known(option: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UnknownNameError(option, value, known)

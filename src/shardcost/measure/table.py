@@ -5,31 +5,16 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import IO, Any, Final
 
 from shardcost.errors import BadValueError, FormatError, shown
 from shardcost.measure.job import Measurement
 
 HEADER: Final = (
-    "dataset",
-    "cluster",
-    "network",
-    "nodes",
-    "gpus_per_node",
-    "num_gpus",
-    "library",
-    "mode",
-    "single_process",
-    "collective",
-    "dtype",
-    "size_bytes",
-    "time_us",
-    "algorithm",
-    "iterations",
-    "min_us",
-    "p90_us",
-    "sent_bytes_per_rank",
-)
+    "dataset", "cluster", "network", "nodes", "gpus_per_node", "num_gpus", "library", "mode",
+    "single_process", "collective", "dtype", "size_bytes", "time_us", "algorithm", "iterations",
+    "min_us", "p90_us", "sent_bytes_per_rank",
+)  # fmt: skip
 
 
 class Measured:
@@ -48,7 +33,7 @@ class Measured:
     ) -> None:
         self.path, self.cluster, self.network = path, cluster, network
         self.rows = 0
-        self._file: TextIO | None = None
+        self._file: IO[str] | None = None
         try:
             self._adds = _adds(path, append=append, force=force)
         except OSError as error:
@@ -64,9 +49,11 @@ class Measured:
             writer.writerow(HEADER)
         writer.writerow(row_of(measurement, algorithm, self.cluster, self.network))
         try:
-            file = self._file = self._file or self._opened()
-            file.write(line.getvalue())
-            file.flush()
+            if self._file is None:
+                mode = "a" if self._adds else "w"
+                self._file = self.path.open(mode, encoding="utf-8", newline="")
+            self._file.write(line.getvalue())
+            self._file.flush()
         except OSError as error:
             raise self._unwritable(error) from None
         self.rows += 1
@@ -76,17 +63,14 @@ class Measured:
         if self._file is not None:
             self._file.close()
 
-    def _opened(self) -> TextIO:
-        if self._adds:
-            return self.path.open("a", encoding="utf-8", newline="")
-        return self.path.open("w", encoding="utf-8", newline="")
-
     def _unwritable(self, error: OSError) -> FormatError:
         return FormatError(str(self.path), f"cannot be written: {error.strerror or error}")
 
 
 def row_of(measurement: Measurement, algorithm: str, cluster: str, network: str) -> tuple[Any, ...]:
     """Return a measurement as the cells of its row."""
+    times = (measurement.time_us, measurement.min_us, measurement.p90_us)
+    median, least, p90 = ("" if time is None else f"{time:.3f}" for time in times)
     sent = measurement.sent_bytes
     return (
         f"measured_{measurement.library}_{measurement.version}",
@@ -101,17 +85,13 @@ def row_of(measurement: Measurement, algorithm: str, cluster: str, network: str)
         measurement.collective,
         measurement.dtype,
         measurement.size_bytes,
-        _microseconds(measurement.time_us),
+        median,
         algorithm,
         measurement.iterations,
-        _microseconds(measurement.min_us),
-        _microseconds(measurement.p90_us),
+        least,
+        p90,
         "" if sent is None else " ".join(map(str, sent)),
     )
-
-
-def _microseconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
 
 
 def _adds(path: Path, *, append: bool, force: bool) -> bool:

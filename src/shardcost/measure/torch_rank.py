@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -17,16 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.errors import BadValueError, MissingExtraError
-from shardcost.measure.job import Job, Measurement
-from shardcost.measure.rank import (
-    CALLS_IN_A_ROW,
-    JOB,
-    Prepared,
-    Values,
-    WrongResultError,
-    ends_with_parent,
-    measurements,
-)
+from shardcost.measure.rank import CALLS_IN_A_ROW, Prepared, Values, ends_with_parent, report
 
 BACKEND: Final = "SHARDCOST_MEASURE_BACKEND"
 TIMEOUT: Final = "SHARDCOST_MEASURE_TIMEOUT"
@@ -78,18 +69,17 @@ class TorchRanks:
 
         self.torch, self.dist = torch, dist
         torch.set_num_threads(1)
-        self.device = "cpu"
-        local = int(os.environ.get("LOCAL_RANK", "0"))
+        self.device, gpu, of_nccl = "cpu", {}, ""
         if backend == "nccl":
-            self.device = f"cuda:{local}"
-            torch.cuda.set_device(local)
-        gpu = {"device_id": torch.device(self.device)} if backend == "nccl" else {}
+            self.device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0'))}"
+            torch.cuda.set_device(self.device)
+            gpu = {"device_id": torch.device(self.device)}
+            of_nccl = ".".join(map(str, torch.cuda.nccl.version()))
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), **gpu)
         self.rank: int = dist.get_rank()
         self.size: int = dist.get_world_size()
         self.nodes = max(1, self.size // int(os.environ.get("LOCAL_WORLD_SIZE", self.size)))
         self.library = backend
-        of_nccl = ".".join(map(str, torch.cuda.nccl.version())) if backend == "nccl" else ""
         self.version = of_nccl or f"torch_{torch.__version__.partition('+')[0]}"
         self.over_tcp = backend == "gloo"
 
@@ -125,7 +115,6 @@ class TorchRanks:
             "broadcast": lambda: dist.broadcast(target, 0),
             "reduce": lambda: dist.reduce(target, 0),
         }
-
         launch = runs[collective]
 
         def run() -> None:
@@ -161,7 +150,7 @@ class TorchRanks:
 
         return in_a_row
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Leave the group."""
         with suppress(RuntimeError):
             self.dist.destroy_process_group()
@@ -171,29 +160,7 @@ class TorchRanks:
             self.torch.cuda.synchronize()
 
 
-def measured(backend: str, job: Job, timeout_s: float) -> Iterator[tuple[int, Measurement]]:
-    """Yield this rank's number with each measurement."""
-    ranks = TorchRanks(backend, timeout_s)
-    try:
-        for measurement in measurements(ranks, job):
-            yield ranks.rank, measurement
-    finally:
-        ranks.leave()
-
-
-def main() -> int:
-    """Run the job that the environment holds."""
-    ends_with_parent()
-    try:
-        work, timeout_s = Job.from_text(os.environ[JOB]), float(os.environ[TIMEOUT])
-        for rank, measurement in measured(os.environ[BACKEND], work, timeout_s):
-            if rank == 0:
-                print(measurement.as_line(), flush=True)
-    except WrongResultError as error:
-        print(f"WrongResultError: {error}", file=sys.stderr, flush=True)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    ends_with_parent()
+    with closing(TorchRanks(os.environ[BACKEND], float(os.environ[TIMEOUT]))) as world:
+        sys.exit(report(world))

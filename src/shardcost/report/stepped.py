@@ -133,7 +133,7 @@ def _participants(stepped: Stepped) -> list[dict[str, Any]]:
         {
             "name": f"rank {index}" if index < ranks else "switch",
             "kind": "rank" if index < ranks else "switch",
-            "place": None if stepped.places is None else stepped.places[index],
+            "place": None if stepped.simulation is None else stepped.simulation.places[index],
         }
         for index in range(stepped.schedule.participants)
     ]

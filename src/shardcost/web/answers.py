@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import BadValueError, UsageError
+from shardcost.estimate.result import Estimate
+from shardcost.model import Model
 from shardcost.options import GPUS, SIZE, SWEEP, TOP
+from shardcost.report import estimate_data
+from shardcost.report.estimate import details, title
 from shardcost.request import (
     ImpossibleError,
     WorldSizeError,
@@ -24,20 +29,9 @@ from shardcost.request import (
     value_of,
     varied_name,
 )
+from shardcost.web import limits
 from shardcost.web.finder import Pasted
-from shardcost.web.limits import (
-    MOST_CELLS,
-    MOST_PASSES,
-    MOST_SEARCHED,
-    MOST_VALUES,
-    MOST_WRITTEN_PASSES,
-)
 from shardcost.workload import Train
-
-if TYPE_CHECKING:
-    from shardcost.collectives.library_time import CollectiveTime
-    from shardcost.estimate.result import Estimate
-    from shardcost.model import Model
 
 Fields = dict[str, Any]
 
@@ -70,11 +64,9 @@ def _caveats(given: Fields, model: Model) -> list[str]:
 
 def estimate(given: Fields) -> Any:
     """Return what ``shardcost estimate --json`` prints, and its two lines of heading."""
-    from shardcost.report.estimate import details, title
-    from shardcost.report.estimate_data import as_data
-
     result, caveats = _estimate(given)
-    return as_data(result, caveats) | {"title": title(result), "details": details(result)}
+    lines = {"title": title(result), "details": details(result)}
+    return estimate_data.as_data(result, caveats) | lines
 
 
 def advice(given: Fields) -> Any:
@@ -83,7 +75,6 @@ def advice(given: Fields) -> Any:
     Of a layout that is impossible as well: that is where advice is needed. Where degrees do not
     multiply to the GPUs, it is of replicas alone on as many GPUs, and says why.
     """
-    from shardcost.report.estimate_data import advice_as_data
     from shardcost.search.advice import advice as advice_on
 
     finder = Pasted(given)
@@ -95,21 +86,19 @@ def advice(given: Fields) -> Any:
         alone = dict.fromkeys(("tp", "cp", "pp", "dp", "ep", "virtual_stages", "shard_degree"))
         question = question_of(given | alone, finder)
         limit = {"part": "layout", "share": 1.0, "words": f"it is impossible: {error}"}
-        return advice_as_data(advice_on(*question)) | {"limit": limit, "change": None}
-    return advice_as_data(advice_on(*question))
+        result = estimate_data.advice_as_data(advice_on(*question))
+        return result | {"limit": limit, "change": None}
+    return estimate_data.advice_as_data(advice_on(*question))
 
 
 def timeline(given: Fields) -> Any:
     """Return the events of one layer or of one step."""
-    from shardcost.report.estimate_data import timeline_as_data
-
     result, _ = _estimate(given)
-    _check_drawable(result, MOST_PASSES)
-    return timeline_as_data(result, given["of"])
+    _check_drawable(result, limits.MOST_PASSES)
+    return estimate_data.timeline_as_data(result, given["of"])
 
 
 def _check_drawable(result: Estimate, most: int) -> None:
-    """Raise where a step has too many passes to be drawn."""
     if isinstance(result.workload, Train):
         passes = result.program.micro_batches * result.layout.pp * result.layout.virtual_stages
         if passes > most:
@@ -128,29 +117,24 @@ def scaling(given: Fields) -> Any:
 
 
 def _values_of(given: Fields, finder: Pasted, name: str) -> list[Any]:
-    """Return the values that vary: those that are given, or those that suit."""
     if given.get("values") is not None:
-        if any(not str(each).strip() for each in given["values"]):
+        if any(not str(value).strip() for value in given["values"]):
             raise BadValueError("values", given["values"], "without empty values")
         return list(dict.fromkeys(given["values"]))
     from shardcost.estimate.scaling import degrees_to_vary
 
     gpus = value_of(given, GPUS) or 8
-    return degrees_to_vary(finder.model(given.get("model")), gpus, name)[:MOST_VALUES]
+    return degrees_to_vary(finder.model(given.get("model")), gpus, name)[: limits.MOST_VALUES]
 
 
 def roofline(given: Fields) -> Any:
     """Return the kernels of a layer under the device's roof."""
-    from shardcost.report.estimate_data import roofline_as_data
-
-    return roofline_as_data(_estimate(given)[0])
+    return estimate_data.roofline_as_data(_estimate(given)[0])
 
 
 def messages(given: Fields) -> Any:
     """Return every collective of a step."""
-    from shardcost.report.estimate_data import messages_as_data
-
-    return messages_as_data(_estimate(given)[0])
+    return estimate_data.messages_as_data(_estimate(given)[0])
 
 
 def collective(given: Fields) -> Any:
@@ -171,7 +155,6 @@ def collective(given: Fields) -> Any:
 
 
 def _collective(given: Fields, sizes: Any = None) -> CollectiveTime:
-    """Return the time of a collective, of its own size or of several."""
     for name in ("collective", "gpus"):
         if given.get(name) is None:
             raise UsageError(f"missing {'COLLECTIVE' if name == 'collective' else '--gpus'}")
@@ -241,8 +224,8 @@ def plan_check(given: Fields) -> Any:
     _top(given)
     space = Space.of(arguments["space"])
     for option, counts in {"--gpus": space.gpus, "--batch": space.batch}.items():
-        if counts and max(counts) > MOST_SEARCHED:
-            raise BadValueError(option, max(counts), f"at most {MOST_SEARCHED} on the page")
+        if counts and max(counts) > limits.MOST_SEARCHED:
+            raise BadValueError(option, max(counts), f"at most {limits.MOST_SEARCHED} on the page")
     questions = questions_of(
         arguments["model"],
         arguments["cluster"],
@@ -252,18 +235,17 @@ def plan_check(given: Fields) -> Any:
         objective=Objective.of(arguments["objective"], arguments["price_per_gpu_hour"]),
         software=arguments["software"],
     )
-    cells = sum(int(each.cells) for each in questions)
-    if cells > MOST_CELLS:
-        rule = f"at most {MOST_CELLS:,} on the page: fix an axis, or ask `shardcost plan`"
+    cells = sum(int(question.cells) for question in questions)
+    if cells > limits.MOST_CELLS:
+        rule = f"at most {limits.MOST_CELLS:,} on the page: fix an axis, or ask `shardcost plan`"
         raise BadValueError("the number of layouts", cells, rule)
     return {"cells": cells}
 
 
 def _top(given: Fields) -> int:
-    """Return how many of the best are wanted."""
     wanted: int = value_of(given, TOP)
-    if wanted > MOST_VALUES:
-        raise BadValueError("--top", wanted, f"at most {MOST_VALUES}")
+    if wanted > limits.MOST_VALUES:
+        raise BadValueError("--top", wanted, f"at most {limits.MOST_VALUES}")
     return wanted
 
 
@@ -292,16 +274,14 @@ def trace(given: Fields) -> Document:
     from shardcost.report.trace import events_of
 
     result, _ = _estimate(given)
-    _check_drawable(result, MOST_WRITTEN_PASSES)
+    _check_drawable(result, limits.MOST_WRITTEN_PASSES)
     return Document(trace_text(*events_of(result)).encode(), "application/json", "step.json")
 
 
 def csv(given: Fields) -> Document:
     """Return the figures of an estimate as a table."""
-    from shardcost.report.estimate_data import as_csv
-
-    result, _ = _estimate(given)
-    return Document(as_csv(result).encode(), "text/csv; charset=utf-8", "estimate.csv")
+    content = estimate_data.as_csv(_estimate(given)[0]).encode()
+    return Document(content, "text/csv; charset=utf-8", "estimate.csv")
 
 
 def html(given: Fields) -> Document:
@@ -311,7 +291,7 @@ def html(given: Fields) -> Document:
     from shardcost.validate.shipped import points_like
 
     result, caveats = _estimate(given)
-    _check_drawable(result, MOST_PASSES)
+    _check_drawable(result, limits.MOST_PASSES)
     whole = review(result)
     points = points_like(whole.heaviest.curve) if whole.heaviest else ()
     content = as_html(whole, points, caveats).encode()
@@ -322,5 +302,7 @@ _ANSWERS: Final = (
     catalog, estimate, advice, timeline, scaling, roofline, messages, collective, schedule, why,
     commands, plan_check, trace, csv, html,
 )  # fmt: skip
-QUESTIONS: Final[dict[str, Callable[[Fields], Any]]] = {each.__name__: each for each in _ANSWERS}
+QUESTIONS: Final[dict[str, Callable[[Fields], Any]]] = {
+    answer.__name__: answer for answer in _ANSWERS
+}
 """By name."""

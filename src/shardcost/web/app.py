@@ -29,89 +29,65 @@ What it costs to shard a transformer over accelerators: the answers of the comma
 Figures are in base units: seconds, bytes, FLOP per second. Fields have the names of the options,
 with underscores; a field that is left out or null has the option's default. Replies are cached;
 nothing else of a request is kept, and nothing is sent elsewhere."""
-_NO_TELEMETRY: Final[Any] = {
-    "tracing": False,
-    "metrics": False,
-    "logs": False,
-    "operation_spans": False,
-    "auto_configure": False,
-}
+_NO_TELEMETRY: Final[Any] = dict.fromkeys(
+    ("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False
+)
 """Whatever the environment sets."""
 _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    403: {"model": shapes.Refused, "description": "sent by a foreign page"},
-    408: {"model": shapes.Refused, "description": "the body took too long to arrive"},
-    413: {"model": shapes.Refused, "description": "the body is too large"},
-    415: {"model": shapes.Refused, "description": "the body is not sent as application/json"},
-    421: {"model": shapes.Refused, "description": "the server does not have that name"},
-    422: {"model": shapes.Refused, "description": "the request is invalid or impossible"},
-    429: {"model": shapes.Refused, "description": "too many requests at the same time"},
-    431: {"model": shapes.Refused, "description": "the head is too large"},
-    503: {"model": shapes.Refused, "description": "computing takes too long"},
+    status: {"model": shapes.Refused, "description": reason}
+    for status, reason in {
+        403: "sent by a foreign page",
+        408: "the body took too long to arrive",
+        413: "the body is too large",
+        415: "the body is not sent as application/json",
+        421: "the server does not have that name",
+        422: "the request is invalid or impossible",
+        429: "too many requests at the same time",
+        431: "the head is too large",
+        503: "computing takes too long",
+    }.items()
 }
 _FOREIGN: Final[dict[int | str, dict[str, Any]]] = {
     status: _REFUSALS[status] for status in (403, 421)
 }
 _NO_SEARCH: Final = "no such search, or no longer"
-_UNKNOWN_JOB: Final[dict[int | str, dict[str, Any]]] = {
-    404: {"model": shapes.Refused, "description": _NO_SEARCH}
+_OF_SEARCH: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"model": shapes.Search},
+    404: {"model": shapes.Refused, "description": _NO_SEARCH},
+    **_FOREIGN,
 }
 
 
 class _Question(NamedTuple):
-    """A path that takes a JSON object and replies at once."""
+    """A path that takes a JSON object and replies at once; its last part is the task."""
 
     path: str
-    task: str
     body: type[asks.Asked]
     answer: type[shapes.Shape] | str
     """Its shape, or the media type if it is not JSON."""
     summary: str
 
 
-_QUESTIONS: Final = (
-    _Question(
-        "estimate", "estimate", asks.Ask, shapes.Estimated,
-        "What a layout costs: time by part, communication, memory",
-    ),
-    _Question(
-        "advice", "advice", asks.Ask, shapes.Advised,
-        "What neighbouring layouts cost, what limits this one, what to change",
-    ),
-    _Question(
-        "timeline", "timeline", asks.TimelineAsk, shapes.Timeline,
-        "What runs when, in one layer or in the whole step",
-    ),
-    _Question(
-        "scaling", "scaling", asks.ScalingAsk, shapes.Scaled,
-        "How the cost changes with one option",
-    ),
-    _Question(
-        "roofline", "roofline", asks.Ask, shapes.Roofline,
-        "The kernels of a layer under the device's roof",
-    ),
-    _Question("messages", "messages", asks.Ask, shapes.Messages, "Every collective of a step"),
-    _Question(
-        "collective", "collective", asks.CollectiveAsk, shapes.Collective,
-        "How long a collective takes, for one size or many",
-    ),
-    _Question(
-        "schedule", "schedule", asks.ScheduleAsk, shapes.Steps,
-        "A collective step by step: who sends what to whom",
-    ),
-    _Question("why", "why", asks.WhyAsk, shapes.Explained, "Where a figure comes from"),
-    _Question(
-        "commands", "commands", asks.Ask, shapes.Commands,
-        "The same request as a command and as Python",
-    ),
-    _Question(
-        "export/trace", "trace", asks.Ask, shapes.Trace,
-        "The timeline of a step for Perfetto",
-    ),
-    _Question("export/csv", "csv", asks.Ask, "text/csv", "The figures of an estimate as a table"),
-    _Question(
-        "export/html", "html", asks.Ask, "text/html", "The report of an estimate as one page"
-    ),
-)  # fmt: skip
+_QUESTIONS: Final = tuple(_Question(*columns) for columns in (
+    ("estimate", asks.Ask, shapes.Estimated,
+     "What a layout costs: time by part, communication, memory"),
+    ("advice", asks.Ask, shapes.Advised,
+     "What neighbouring layouts cost, what limits this one, what to change"),
+    ("timeline", asks.TimelineAsk, shapes.Timeline,
+     "What runs when, in one layer or in the whole step"),
+    ("scaling", asks.ScalingAsk, shapes.Scaled, "How the cost changes with one option"),
+    ("roofline", asks.Ask, shapes.Roofline, "The kernels of a layer under the device's roof"),
+    ("messages", asks.Ask, shapes.Messages, "Every collective of a step"),
+    ("collective", asks.CollectiveAsk, shapes.Collective,
+     "How long a collective takes, for one size or many"),
+    ("schedule", asks.ScheduleAsk, shapes.Steps,
+     "A collective step by step: who sends what to whom"),
+    ("why", asks.WhyAsk, shapes.Explained, "Where a figure comes from"),
+    ("commands", asks.Ask, shapes.Commands, "The same request as a command and as Python"),
+    ("export/trace", asks.Ask, shapes.Trace, "The timeline of a step for Perfetto"),
+    ("export/csv", asks.Ask, "text/csv", "The figures of an estimate as a table"),
+    ("export/html", asks.Ask, "text/html", "The report of an estimate as one page"),
+))  # fmt: skip
 
 
 class _Body(Request):
@@ -188,9 +164,8 @@ def _response(reply: Reply, request: Request) -> Response:
         return Response(reply.content, media_type=kind, headers=headers)
     detail = {"detail": reply.head["detail"]}
     if reply.state == "refused":
-        if reply.head.get("impossible"):
-            return JSONResponse({**detail, "impossible": True}, 422, timing)
-        return JSONResponse(detail, 422, timing)
+        impossible = {"impossible": True} if reply.head.get("impossible") else {}
+        return JSONResponse(detail | impossible, 422, timing)
     if reply.state == "unable":
         return JSONResponse(detail, 503, timing)
     _log.error("%s: %s", request.url.path, reply.head["detail"])
@@ -198,12 +173,13 @@ def _response(reply: Reply, request: Request) -> Response:
 
 
 def _add_question(app: FastAPI, dispatcher: Dispatcher, question: _Question) -> None:
+    task = question.path.rpartition("/")[2]
+
     async def answer(request: Request, ask: Any) -> Response:
-        reply = await dispatcher.run(question.task, ask, zipped=_takes_gzip(request))
+        reply = await dispatcher.run(task, ask, zipped=_takes_gzip(request))
         return _response(reply, request)
 
-    answer.__annotations__["request"] = Request
-    answer.__annotations__["ask"] = question.body
+    answer.__annotations__ |= {"request": Request, "ask": question.body}
     answer.__doc__ = question.body.__doc__
     shape = question.answer
     good: dict[str, Any] = (
@@ -215,7 +191,7 @@ def _add_question(app: FastAPI, dispatcher: Dispatcher, question: _Question) -> 
         f"/api/{question.path}",
         answer,
         methods=["POST"],
-        name=question.task,
+        name=task,
         summary=question.summary,
         response_class=Response if isinstance(shape, str) else JSONResponse,
         responses={200: good, **_REFUSALS},
@@ -248,30 +224,23 @@ def _add_searches(app: FastAPI, dispatcher: Dispatcher) -> None:
         job = dispatcher.jobs.begin(ask.model_dump(), cells)
         return JSONResponse({"job": job.name, "cells": cells}, 202)
 
-    @app.get(
-        "/api/plan/{job}",
-        summary="The state of a search, and its result",
-        responses={200: {"model": shapes.Search}, **_FOREIGN, **_UNKNOWN_JOB},
-    )
-    async def poll(job: str) -> Response:
-        return JSONResponse(_job(dispatcher, job).as_data())
+    def polled(name: str) -> Job:
+        job = dispatcher.jobs.poll(name)
+        if job is None:
+            raise HTTPException(404, _NO_SEARCH)
+        return job
 
-    @app.delete(
-        "/api/plan/{job}",
-        summary="End a search",
-        responses={200: {"model": shapes.Search}, **_FOREIGN, **_UNKNOWN_JOB},
-    )
+    summary = "The state of a search, and its result"
+
+    @app.get("/api/plan/{job}", summary=summary, responses=_OF_SEARCH)
+    async def poll(job: str) -> Response:
+        return JSONResponse(polled(job).as_data())
+
+    @app.delete("/api/plan/{job}", summary="End a search", responses=_OF_SEARCH)
     async def cancel(job: str) -> Response:
-        search = _job(dispatcher, job)
+        search = polled(job)
         dispatcher.jobs.cancel(search)
         return JSONResponse(search.as_data())
-
-
-def _job(dispatcher: Dispatcher, name: str) -> Job:
-    job = dispatcher.jobs.poll(name)
-    if job is None:
-        raise HTTPException(404, _NO_SEARCH)
-    return job
 
 
 def _takes_gzip(request: Request) -> bool:

@@ -7,6 +7,7 @@ with them, is said in `shardcost.request`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypeVar
 
@@ -15,23 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from shardcost import options
 from shardcost.options import COLLECTIVE, LAYOUT, MACHINE, SEARCH, WORKLOAD, Option
 from shardcost.request import names_of
-from shardcost.web.fields import (
-    Config,
-    Fixed,
-    Number,
-    OneOrMany,
-    Size,
-    Text,
-    Truth,
-    Values,
-    Whole,
-    Word,
-)
+from shardcost.web import fields
+from shardcost.web.fields import OneOrMany, Size, Values, Whole, Word
 
 _TYPES: Final[dict[str, Any]] = {
     "whole": Whole,
-    "number": Number,
-    "flag": Truth,
+    "number": fields.Number,
+    "flag": fields.Truth,
     "size": Size,
     "share": OneOrMany,
     "price": OneOrMany,
@@ -59,28 +50,32 @@ class Asked(BaseModel):
 A = TypeVar("A", bound=Asked)
 
 
+def _examples(*bodies: dict[str, Any]) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": list(bodies)})
+
+
 def _with(rows: Iterable[Option], *, search: bool = False) -> Callable[[type[A]], type[A]]:
     """Return what adds options of the table to a body; a search takes several values of some."""
 
-    def added(body: type[A]) -> type[A]:
-        fields: dict[str, Any] = {}
+    def extended(body: type[A]) -> type[A]:
+        added: dict[str, Any] = {}
         for option in rows:
             many = search and option.several and option.kind == "whole"
             text = option.described(names_of(option)) + (option.several if many else "")
             kind = OneOrMany if many else _TYPES.get(option.kind, Word)
-            fields[option.name] = (kind, Field(None, description=text))
+            added[option.name] = (kind, Field(None, description=text))
         return create_model(
-            body.__name__, __base__=body, __module__=__name__, __doc__=body.__doc__, **fields
+            body.__name__, __base__=body, __module__=__name__, __doc__=body.__doc__, **added
         )
 
-    return added
+    return extended
 
 
 @_with([options.ON, options.NETWORK])
 class _Place(Asked):
     """Where: a cluster of the catalog, or the text of a profile."""
 
-    profile: Text = Field(
+    profile: fields.Text = Field(
         None, description="instead of `on`: the text of a profile that `shardcost calibrate` wrote"
     )
 
@@ -88,7 +83,7 @@ class _Place(Asked):
 class _Run(_Place):
     """What is run: a model of the catalog or a config, and a workload."""
 
-    config: Config = Field(
+    config: fields.Config = Field(
         None, description="instead of `model`: the content of a Hugging Face config.json"
     )
     phase: Phase = Field(description="a training step, a pass over prompts, or a step of decoding")
@@ -98,7 +93,7 @@ class _Run(_Place):
 class Ask(_Run):
     """One layout of one model on one cluster: the options of `shardcost estimate`."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+    model_config = _examples(EXAMPLE)
 
 
 class TimelineAsk(Ask):
@@ -118,13 +113,9 @@ class ScalingAsk(Ask):
 class CollectiveAsk(_Place):
     """One collective: the options of `shardcost collective`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"collective": "all_reduce", "size": "64MiB", "gpus": 8, "on": "h100_sxm"},
-                {"collective": "all_reduce", "sweep": "8:8GiB", "gpus": 8, "on": "h100_sxm"},
-            ]
-        }
+    model_config = _examples(
+        {"collective": "all_reduce", "size": "64MiB", "gpus": 8, "on": "h100_sxm"},
+        {"collective": "all_reduce", "sweep": "8:8GiB", "gpus": 8, "on": "h100_sxm"},
     )
 
     collective: Word = Field(None, description="all_reduce, all_gather, …")
@@ -141,12 +132,8 @@ class WhyAsk(Ask):
 class ScheduleAsk(_Place):
     """The steps of one collective by one algorithm."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"collective": "all_reduce", "algorithm": "ring", "ranks": 8, "size": "64MiB"}
-            ]
-        }
+    model_config = _examples(
+        {"collective": "all_reduce", "algorithm": "ring", "ranks": 8, "size": "64MiB"}
     )
 
     collective: Word = Field(None, description="all_reduce, all_gather, …")
@@ -162,26 +149,15 @@ class ScheduleAsk(_Place):
 class PlanAsk(_Run):
     """A search over layouts: the options of `shardcost plan`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "model": "llama3-8b",
-                    "on": "h100_sxm",
-                    "gpus": "1..8",
-                    "phase": "decode",
-                    "batch": [1, 8, 64],
-                    "context_tokens": 4096,
-                    "max_tpot": "30ms",
-                }
-            ]
-        }
+    model_config = _examples(
+        {"model": "llama3-8b", "on": "h100_sxm", "gpus": "1..8", "phase": "decode"}
+        | {"batch": [1, 8, 64], "context_tokens": 4096, "max_tpot": "30ms"}
     )
 
-    fix: Fixed = Field(None, description="values by axis; axes that are left out are free")
+    fix: fields.Fixed = Field(None, description="values by axis; axes that are left out are free")
 
 
-_RING: Final = {"collective": "all_reduce", "size": "64MiB", "gpus": 8, "on": "h100_sxm"}
+_ON: Final = {"collective": "all_reduce", "size": "64MiB", "on": "h100_sxm"}
 FIRST: Final[dict[str, tuple[type[Asked], dict[str, Any]]]] = {
     "estimate": (Ask, EXAMPLE),
     "catalog": (Asked, {}),
@@ -189,12 +165,8 @@ FIRST: Final[dict[str, tuple[type[Asked], dict[str, Any]]]] = {
     "timeline": (TimelineAsk, EXAMPLE),
     "why": (WhyAsk, {**EXAMPLE, "figure": "time_s"}),
     "scaling": (ScalingAsk, EXAMPLE),
-    "collective": (CollectiveAsk, _RING),
-    "schedule": (
-        ScheduleAsk,
-        {"collective": "all_reduce", "algorithm": "ring", "ranks": 8, "size": 2**20}
-        | {"on": "h100_sxm"},
-    ),
+    "collective": (CollectiveAsk, _ON | {"gpus": 8}),
+    "schedule": (ScheduleAsk, _ON | {"algorithm": "ring", "ranks": 8}),
     "roofline": (Ask, EXAMPLE),
     "messages": (Ask, EXAMPLE),
     "commands": (Ask, EXAMPLE),
@@ -209,8 +181,6 @@ def field_values(kind: type[Asked], fields: dict[str, Any]) -> dict[str, Any]:
 
 def page_module() -> bytes:
     """Return the table of options as the module that the page's controls are made from."""
-    from json import dumps
-
     from shardcost.search.objectives import OBJECTIVES
 
     groups = {"machine": MACHINE, "layout": LAYOUT, "workload": WORKLOAD}
@@ -227,24 +197,16 @@ def page_module() -> bytes:
         ],
         "objectives": {name: aim.label for name, aim in OBJECTIVES.items()},
     }
-    return f"export const TABLE = {dumps(table, ensure_ascii=False)};\n".encode()
+    return f"export const TABLE = {json.dumps(table, ensure_ascii=False)};\n".encode()
 
 
 def _on_page(option: Option) -> dict[str, Any]:
     """Return what the page has to know of an option."""
-    return {
-        "name": option.name,
-        "kind": option.kind,
-        "label": option.label,
+    plain = ("name", "kind", "label", "choices", "default", "least", "required", "axis", "place")
+    return {name: getattr(option, name) for name in plain} | {
+        "example": option.example,
         "hint": option.help,
         "phases": option.applies_to,
-        "choices": option.choices,
-        "default": option.default,
-        "least": option.least,
-        "required": option.required,
-        "axis": option.axis,
         "said": option.said.replace("{:g}", "{}"),
-        "place": option.place,
         "start": dict(option.start),
-        "example": option.example,
     }

@@ -17,22 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shardcost.web import asks
-from shardcost.web.limits import (
-    ABANDONED_S,
-    CACHED,
-    CACHED_BYTES,
-    FILE_S,
-    FILES,
-    FILES_WAITING,
-    KEPT_S,
-    KEPT_SEARCHES,
-    SEARCH_S,
-    SEARCHES,
-    SEARCHES_WAITING,
-    TASK_S,
-    TASKS_WAITING,
-)
+from shardcost.web import asks, limits
 from shardcost.web.pool import BusyError, LateError, Reply, WorkerPool
 from shardcost.web.worker import LOW_PRIORITY
 
@@ -48,8 +33,12 @@ class Dispatcher:
 
     def __init__(self) -> None:
         cores = max(1, min(4, os.cpu_count() or 1))
-        self.quick = WorkerPool(cores, kept=cores, waiting=TASKS_WAITING, warm=list(asks.FIRST))
-        self.slow = WorkerPool(FILES, kept=1, waiting=FILES_WAITING, warm=(LOW_PRIORITY,))
+        self.quick = WorkerPool(
+            cores, kept=cores, waiting=limits.TASKS_WAITING, warm=list(asks.FIRST)
+        )
+        self.slow = WorkerPool(
+            limits.FILES, kept=1, waiting=limits.FILES_WAITING, warm=(LOW_PRIORITY,)
+        )
         self.jobs = Jobs()
         self.cache: OrderedDict[tuple[str, str, bool], Reply] = OrderedDict()
 
@@ -73,11 +62,16 @@ class Dispatcher:
             reply = self.cache[key]
             return Reply(reply.head | {"seconds": 0.0}, reply.content)
         head = {"task": task, "fields": json.loads(text), "gzip": zipped}
-        pool, within_s = (self.slow, FILE_S) if task in _SLOW_TASKS else (self.quick, TASK_S)
+        pool, within_s = (
+            (self.slow, limits.FILE_S) if task in _SLOW_TASKS else (self.quick, limits.TASK_S)
+        )
         reply = await pool.run(head, within_s=within_s)
-        if reply.state in {"done", "refused"} and len(text) + len(reply.content) <= CACHED_BYTES:
+        if (
+            reply.state in {"done", "refused"}
+            and len(text) + len(reply.content) <= limits.CACHED_BYTES
+        ):
             self.cache[key] = reply
-            if len(self.cache) > CACHED:
+            if len(self.cache) > limits.CACHED:
                 self.cache.popitem(last=False)
         return reply
 
@@ -123,8 +117,10 @@ class Jobs:
     """The searches of all users; a few run at a time, a few more wait."""
 
     def __init__(self) -> None:
-        self.pool = WorkerPool(SEARCHES, kept=1, waiting=SEARCHES_WAITING, warm=(LOW_PRIORITY,))
-        self.slots = asyncio.Semaphore(SEARCHES)
+        self.pool = WorkerPool(
+            limits.SEARCHES, kept=1, waiting=limits.SEARCHES_WAITING, warm=(LOW_PRIORITY,)
+        )
+        self.slots = asyncio.Semaphore(limits.SEARCHES)
         self.by_name: dict[str, Job] = {}
         self.sweeper: asyncio.Task[None] | None = None
 
@@ -134,7 +130,7 @@ class Jobs:
         Raises:
             BusyError: Too many are waiting.
         """
-        if sum(job.state == "waiting" for job in self.by_name.values()) >= SEARCHES_WAITING:
+        if sum(job.state == "waiting" for job in self.by_name.values()) >= limits.SEARCHES_WAITING:
             raise BusyError
         job = Job(secrets.token_urlsafe(12), cells)
         self.by_name[job.name] = job
@@ -161,7 +157,7 @@ class Jobs:
             job.state = "running"
             head = {"task": "plan", "fields": fields}
             try:
-                reply = await self.pool.run(head, within_s=SEARCH_S, progress=job.progress)
+                reply = await self.pool.run(head, within_s=limits.SEARCH_S, progress=job.progress)
             except (BusyError, LateError) as error:
                 job.end("failed", {"detail": str(error) or "too many searches at a time"})
                 return
@@ -182,12 +178,12 @@ class Jobs:
     def tidy(self, now: float) -> None:
         """Cancel searches that are no longer polled; delete old results and surplus ones."""
         for job in list(self.by_name.values()):
-            if job.ended is None and now - job.polled > ABANDONED_S:
+            if job.ended is None and now - job.polled > limits.ABANDONED_S:
                 self.cancel(job)
-            elif job.ended is not None and now - job.ended > KEPT_S:
+            elif job.ended is not None and now - job.ended > limits.KEPT_S:
                 del self.by_name[job.name]
         over = [job for job in self.by_name.values() if job.ended is not None]
-        for job in over[: max(0, len(over) - KEPT_SEARCHES)]:  # the oldest
+        for job in over[: max(0, len(over) - limits.KEPT_SEARCHES)]:  # the oldest
             del self.by_name[job.name]
 
     async def end(self) -> None:

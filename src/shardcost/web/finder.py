@@ -6,14 +6,14 @@ Never on disk: a text that looks like a path is a name that the catalog does not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shardcost.cluster import Cluster
 from shardcost.errors import UsageError
-
-if TYPE_CHECKING:
-    from shardcost.cluster import Cluster
-    from shardcost.model import Model
-    from shardcost.software import Software
+from shardcost.formats.hf_config import model_of_file
+from shardcost.machine.libraries import profile_of_text
+from shardcost.model import Model
+from shardcost.software import Software
 
 
 class Pasted:
@@ -29,29 +29,19 @@ class Pasted:
     def model(self, text: str | None) -> Model:
         """Return the pasted model, or one of the catalog."""
         if self.config is not None:
-            from shardcost.formats.hf_config import model_of_file
-
             return model_of_file(self.config)
         if text is None:
             raise UsageError("missing MODEL (`shardcost models` lists them)")
-        from shardcost.model import Model
-
         return Model.named(text)
 
     def cluster(self, text: str | None, network: str | None = None) -> Cluster:
         """Return the pasted cluster, or one of the catalog."""
         if self.profile is not None and text is None:
-            from shardcost.machine.libraries import profile_of_text
-
             return profile_of_text(self.profile, network)
         if text is None:
             raise UsageError("missing --on CLUSTER (`shardcost clusters` lists them)")
-        from shardcost.cluster import Cluster
-
         return Cluster.named(text, network)
 
     def software(self, text: str) -> Software:
         """Return a framework or engine of the catalog."""
-        from shardcost.software import Software
-
         return Software.named(text)

@@ -25,7 +25,6 @@ HEAD_TOO_LARGE: Final = f"the head of the request is larger than {HEAD_BYTES // 
 MISTAKE: Final = "a mistake in shardcost; the server's log says where"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 FILE_PATH: Final = "/api/file"
-FILE_HEADER: Final = "x-shardcost"
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
     " img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none';"
@@ -69,8 +68,13 @@ class Guard:
         self.hosts = frozenset(host.lower() for host in hosts)
 
     def _is_known(self, name: str) -> bool:
-        """Return whether a name is one of the server's."""
-        return name in self.hosts or ("*" in self.hosts and _is_address(name))
+        if name in self.hosts:
+            return True
+        try:
+            ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return "*" in self.hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, pass it on, and add the headers to its response."""
@@ -119,17 +123,12 @@ class Guard:
         if foreign and not followed:  # a link from elsewhere may be followed
             raise _RefusedError(403, "only this server's own page may ask")
         if scope["method"] == "POST":
-            _check_kind(scope["path"], headers)
-
-
-def _check_kind(path: str, headers: Headers) -> None:
-    if path == FILE_PATH:
-        if headers.get(FILE_HEADER) != "1":
-            raise _RefusedError(403, "a file is sent with the header X-Shardcost: 1")
-        return
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise _RefusedError(415, "Content-Type must be application/json")
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if scope["path"] == FILE_PATH:
+                if headers.get("x-shardcost") != "1":
+                    raise _RefusedError(403, "a file is sent with the header X-Shardcost: 1")
+            elif kind != "application/json":
+                raise _RefusedError(415, "Content-Type must be application/json")
 
 
 def _host_of(origin: str) -> str:
@@ -144,14 +143,6 @@ def _name_of(host: str) -> str:
     """Return a host's name without its port."""
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdigit() and (not name.endswith(":")) else host
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 async def _whole_body(scope: Scope, receive: Receive) -> bytes:

@@ -15,14 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from shardcost.calibrate.calibrate import calibrate
+from shardcost.calibrate.gather import Stated, gathered
+from shardcost.calibrate.profile import as_profile
 from shardcost.errors import FormatError, ShardcostError, printable
+from shardcost.formats.detect import ModelFile, ProfileFile, TableFile, read_file
+from shardcost.formats.hf_config import model_of_file
+from shardcost.formats.kineto import Trace
+from shardcost.formats.reading import MeasurementLog, Reading
+from shardcost.inspect.files import Inspected, inspected
+from shardcost.inspect.topology import TopologyInspection
+from shardcost.report.inspect import as_data, as_text
 from shardcost.web.limits import CALIBRATE_S
-
-if TYPE_CHECKING:
-    from shardcost.formats.reading import Reading
-    from shardcost.inspect.files import Inspected
 
 _MOST_NAME: Final = 80
 _ANSI: Final = re.compile("\x1b\\[[01]m")
@@ -31,9 +37,6 @@ _PROFILE_NAME: Final = "measured"
 
 def explain(name: str, content: bytes) -> dict[str, Any]:
     """Return what a file is, what it means, and what the page can do with it."""
-    from shardcost.inspect.files import inspected
-    from shardcost.report.inspect import as_data, as_text
-
     shown = shown_name(name)
     with TemporaryDirectory(prefix="shardcost-") as folder:
         path = Path(folder) / "file"
@@ -68,10 +71,6 @@ def shown_name(name: str) -> str:
 
 
 def _read(path: Path, shown: str) -> Reading:
-    """Return the file's content under its shown name."""
-    from shardcost.formats.detect import ModelFile, ProfileFile, read_file
-    from shardcost.formats.hf_config import model_of_file
-
     reading = read_file(path)
     if isinstance(reading, ModelFile):
         content = json.loads(path.read_text("utf-8-sig"))
@@ -100,11 +99,6 @@ def _use(
     reading: Reading, inspection: Inspected, content: bytes
 ) -> tuple[dict[str, Any] | None, str]:
     """Return the request fields that the file stands for, and what that means."""
-    from shardcost.formats.detect import ModelFile, ProfileFile, TableFile
-    from shardcost.formats.kineto import Trace
-    from shardcost.formats.reading import MeasurementLog
-    from shardcost.inspect.topology import TopologyInspection
-
     if isinstance(reading, ModelFile):
         config = _named(json.loads(content.decode("utf-8-sig")), reading.file)
         return {"config": config}, f"takes {reading.model.name} as the model"
@@ -112,28 +106,19 @@ def _use(
         profile = content.decode("utf-8-sig")
         return {"profile": profile}, f"takes {inspection.findings[0].name} as the cluster"
     if isinstance(inspection.findings, TopologyInspection):
-        return _use_of_topology(inspection.findings)
+        findings = inspection.findings
+        if findings.cluster is None:
+            return None, "matches no cluster of the catalog"
+        joined = "" if findings.network is None else f" with {findings.network}"
+        fields = {"on": findings.cluster, "network": findings.network}
+        return fields, f"takes {findings.cluster}{joined} as the cluster"
     if isinstance(reading, MeasurementLog | TableFile | Trace):
         return _use_of_measurements(reading)
     return None, "has nothing that an estimate could use"
 
 
-def _use_of_topology(findings: Any) -> tuple[dict[str, Any] | None, str]:
-    if findings.cluster is None:
-        return None, "matches no cluster of the catalog"
-    joined = "" if findings.network is None else f" with {findings.network}"
-    return (
-        {"on": findings.cluster, "network": findings.network},
-        f"takes {findings.cluster}{joined} as the cluster",
-    )
-
-
 def _use_of_measurements(reading: Reading) -> tuple[dict[str, Any] | None, str]:
     """Return the profile that is fitted to measured collectives."""
-    from shardcost.calibrate.calibrate import calibrate
-    from shardcost.calibrate.gather import Stated, gathered
-    from shardcost.calibrate.profile import as_profile
-
     try:
         with _at_most(CALIBRATE_S):
             measured = gathered([reading], Stated())

@@ -82,7 +82,6 @@ def _send(out: BinaryIO, head: Head, body: bytes = b"") -> None:
 
 
 def _reporter(out: BinaryIO) -> Progress:
-    """Return a function that sends the progress of a search now and then."""
     last = 0.0
 
     def report(done: int, cells: int) -> None:
@@ -102,10 +101,10 @@ def answer(head: Head, body: bytes, progress: Progress) -> tuple[Head, bytes]:
     try:
         reply, content = _content(_result(head, body, progress), zipped=bool(head.get("gzip")))
         reply |= {"state": "done"}
-    except ImpossibleError as error:
-        reply, content = {"state": "refused", "detail": str(error), "impossible": True}, b""
     except ShardcostError as error:
         reply, content = {"state": "refused", "detail": str(error)}, b""
+        if isinstance(error, ImpossibleError):
+            reply["impossible"] = True
     except MemoryError:
         reply, content = {"state": "unable", "detail": "this takes more memory than there is"}, b""
     except Exception as error:

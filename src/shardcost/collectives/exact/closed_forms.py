@@ -28,20 +28,14 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from shardcost.arrays import as_array, cell_by_cell
-from shardcost.checks import (
-    Count,
-    Quantity,
-    anywhere,
-    count_or_array,
-    is_array,
-    positive_or_array,
-)
+from shardcost.checks import Count, Quantity, anywhere, count_or_array, is_array, positive_or_array
 from shardcost.collectives import COLLECTIVES
 from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.exact.algorithms import (
@@ -79,7 +73,7 @@ SYMBOLS: Final[Mapping[str, Symbol]] = {
     "e": Symbol("ranks in excess of a power of two", lambda at: at["n"] - 2 ** at["h"]),
     "f": Symbol("floor(log2 e) + 1", lambda at: _bits(at["e"])),
     "b": Symbol("ones in the binary numbers 1 to n - 1", lambda at: sum(_ones(at["n"]))),
-    "m": Symbol("most of them in one place", lambda at: _largest(_ones(at["n"]))),
+    "m": Symbol("most of them in one place", lambda at: reduce(np.maximum, _ones(at["n"]))),
 }
 
 
@@ -100,13 +94,21 @@ class Cost(NamedTuple):
 
     def latency_s(self, alpha_s: Quantity) -> Quantity:
         """Return the part of the time that does not depend on the size."""
-        latencies = self.steps - self.switch_steps / 2
-        latency: Quantity = latencies * _at_least_zero("alpha_s", alpha_s)
+        rule = "a finite number of at least 0"
+        cells = as_array(alpha_s)
+        if cells.dtype.kind not in "iuf":
+            raise BadTypeError("alpha_s", alpha_s, rule)
+        if not ((cells >= 0) & (cells < inf)).all():
+            raise BadValueError("alpha_s", alpha_s, rule)
+        latency: Quantity = (self.steps - self.switch_steps / 2) * alpha_s
         return latency
 
     def bandwidth_s(self, bytes_per_s: Quantity, wiring: Wiring = "switch") -> Quantity:
         """Return the part of the time that is proportional to the size."""
-        bandwidth: Quantity = self._busiest(wiring) / positive_or_array("bytes_per_s", bytes_per_s)
+        if wiring not in ("switch", "mesh"):
+            raise UnknownNameError("wiring", wiring, ("switch", "mesh"))
+        busiest = self.port_bytes if wiring == "switch" else self.wire_bytes
+        bandwidth: Quantity = busiest / positive_or_array("bytes_per_s", bytes_per_s)
         return bandwidth
 
     def time_s(
@@ -114,11 +116,6 @@ class Cost(NamedTuple):
     ) -> Quantity:
         """Return the time, latency and bandwidth together."""
         return self.latency_s(alpha_s) + self.bandwidth_s(bytes_per_s, wiring)
-
-    def _busiest(self, wiring: Wiring) -> Quantity:
-        if wiring not in ("switch", "mesh"):
-            raise UnknownNameError("wiring", wiring, ("switch", "mesh"))
-        return self.port_bytes if wiring == "switch" else self.wire_bytes
 
 
 class Bound(NamedTuple):
@@ -166,7 +163,12 @@ def cost(
     several = _counts("ranks", ranks) > 1
 
     def valued(field: Callable[[Form], str]) -> Any:
-        return _plain(several * _chosen(known, field, at))
+        """Return what an expression comes to, in every cell that of the first form to hold."""
+        *cases, last = known.forms
+        value = evaluate(field(last), at, _FUNCTIONS)
+        for form in reversed(cases):
+            value = np.where(form.holds(at), evaluate(field(form), at, _FUNCTIONS), value)[()]
+        return _plain(several * value)
 
     return Cost(
         steps=valued(lambda form: form.steps),
@@ -195,20 +197,6 @@ def values(
         if symbol.value is not None:
             at[name] = symbol.value(at)
     return at
-
-
-def form_at(algorithm: Algorithm, at: Values) -> Form:
-    """Return the form that holds for a number of ranks."""
-    return next(form for form in algorithm.forms if form.holds(at))
-
-
-def _chosen(algorithm: Algorithm, field: Callable[[Form], str], at: Values) -> Any:
-    """Return what an expression of the forms comes to, in every cell that of the first to hold."""
-    *cases, last = algorithm.forms
-    value = evaluate(field(last), at, _FUNCTIONS)
-    for form in reversed(cases):
-        value = np.where(form.holds(at), evaluate(field(form), at, _FUNCTIONS), value)[()]
-    return value
 
 
 def time_s(
@@ -355,16 +343,6 @@ def _counts(name: str, value: Any) -> Any:
     return counts if is_array(counts) else np.int64(counts)
 
 
-def _at_least_zero(name: str, value: Any) -> Any:
-    rule = "a finite number of at least 0"
-    cells = as_array(value)
-    if cells.dtype.kind not in "iuf":
-        raise BadTypeError(name, value, rule)
-    if not ((cells >= 0) & (cells < inf)).all():
-        raise BadValueError(name, value, rule)
-    return value
-
-
 def _pair(name: str, value: Any) -> tuple[Any, Any]:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise BadTypeError(name, value, "a pair")
@@ -376,7 +354,7 @@ def _shape(shape: Any, ranks: Any) -> tuple[Any, Any]:
     if shape is None:
         rows = cell_by_cell(lambda n: most_square(n)[0], ranks)
         return rows, ranks // rows
-    rows, columns = (_counts("shape", each) for each in _pair("shape", shape))
+    rows, columns = (_counts("shape", side) for side in _pair("shape", shape))
     if anywhere(rows * columns != ranks):
         raise BadValueError("shape", shape, "a pair whose product is the number of ranks")
     return rows, columns
@@ -402,13 +380,6 @@ def _ones(n: Any) -> list[Any]:
     """
     halves = [1 << place for place in range(int(np.max(_bits(n - 1))))]
     return [n // (2 * half) * half + np.maximum(n % (2 * half) - half, 0) for half in halves]
-
-
-def _largest(several: list[Any]) -> Any:
-    largest = several[0]
-    for one in several[1:]:
-        largest = np.maximum(largest, one)
-    return largest
 
 
 def _ceil_log(n: Any, base: Any) -> Any:

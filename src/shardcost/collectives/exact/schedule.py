@@ -49,23 +49,17 @@ class Step:
     @classmethod
     def of(cls, source: Any, target: Any, chunk: Any, *, reduces: Any) -> Step:
         """Return the step whose columns are these, each a number or an array that broadcasts."""
-        ids = np.broadcast_arrays(source, target, chunk)
-        senders, receivers, pieces = (np.array(each, dtype=np.int64).reshape(-1) for each in ids)
-        add = np.broadcast_to(np.asarray(reduces, dtype=np.bool_), ids[0].shape).reshape(-1)
+        columns = np.broadcast_arrays(source, target, chunk)
+        senders, receivers, pieces = (np.array(ids, dtype=np.int64).reshape(-1) for ids in columns)
+        add = np.broadcast_to(np.asarray(reduces, dtype=np.bool_), columns[0].shape).reshape(-1)
         return cls(senders, receivers, pieces, add)
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __iter__(self) -> Iterator[Transfer]:
-        for source, target, chunk, reduces in zip(
-            self.source.tolist(),
-            self.target.tolist(),
-            self.chunk.tolist(),
-            self.reduces.tolist(),
-            strict=True,
-        ):
-            yield Transfer(source, target, chunk, reduces)
+        columns = (self.source, self.target, self.chunk, self.reduces)
+        return map(Transfer, *(column.tolist() for column in columns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,10 +130,7 @@ def executed(schedule: Schedule, buffers: NDArray[Any]) -> NDArray[Any]:
                 )
             (added if reduces else copied).add(place)
         for target, piece, reduces, data in on_the_way:
-            if reduces:
-                state[target, piece] += data
-            else:
-                state[target, piece] = data
+            state[target, piece] = state[target, piece] + data if reduces else data
     return state
 
 

@@ -137,15 +137,14 @@ def simulate(
     """
     size_bytes = whole_number("size_bytes", size_bytes, 1)
     moves = _Moves.of(schedule)
-    places = _places(schedule, moves, topology, _devices(schedule, topology, placement))
+    places = _places(schedule, moves, topology, placement)
     lanes = _Lanes.of(moves, places, topology)
     sizes = np.diff(cuts(size_bytes, schedule.chunks)).astype(np.float64)[moves.chunk]
     gates = _Gates(_families(schedule, moves, barrier=barrier), len(moves.step))
     start, finish = _times(lanes, np.where(lanes.hops[lanes.lane] > 0, sizes, 0.0), gates)
     time_s = float(finish.max(initial=0.0))
     links = _uses(topology, lanes, sizes, start, finish)
-    at = tuple(places.tolist())
-    return Simulation(schedule, topology, at, time_s, start, finish, links)
+    return Simulation(schedule, topology, tuple(places.tolist()), time_s, start, finish, links)
 
 
 class FairShare:
@@ -249,30 +248,25 @@ class _Lanes(NamedTuple):
         )
 
 
-def _devices(schedule: Schedule, topology: Topology, placement: Sequence[int] | None) -> Ints:
-    """Return the device of each rank."""
+def _places(
+    schedule: Schedule, moves: _Moves, topology: Topology, placement: Sequence[int] | None
+) -> Ints:
+    """Return the place of each participant: a switch is one that all its ranks are linked to."""
     if schedule.ranks > topology.devices:
         rule = f"at most {topology.devices}, the devices of {topology.name}"
         raise BadValueError("ranks of the schedule", schedule.ranks, rule)
-    if placement is None:
-        return np.arange(schedule.ranks)
-    devices = [whole_number("placement", device, 0) for device in placement]
-    distinct = set(devices)
-    if not len(distinct) == len(devices) == schedule.ranks or max(distinct) >= topology.devices:
+    wanted = range(schedule.ranks) if placement is None else placement
+    places = [whole_number("placement", device, 0) for device in wanted]
+    distinct = set(places)
+    if not len(distinct) == len(places) == schedule.ranks or max(distinct) >= topology.devices:
         rule = f"{schedule.ranks} different devices below {topology.devices}, one for each rank"
         raise BadValueError("placement", placement, rule)
-    return np.array(devices)
-
-
-def _places(schedule: Schedule, moves: _Moves, topology: Topology, devices: Ints) -> Ints:
-    """Return the place of each participant: a switch is one that all its ranks are linked to."""
-    places = devices.tolist()
     for switch in range(schedule.ranks, schedule.participants):
         others = np.concatenate(
             [moves.target[moves.source == switch], moves.source[moves.target == switch]]
         )
-        ranks = np.unique(others[others < schedule.ranks])
-        places.append(topology.reducing_switch(devices[ranks].tolist()))
+        ranks = np.unique(others[others < schedule.ranks]).tolist()
+        places.append(topology.reducing_switch([places[rank] for rank in ranks]))
     return np.array(places)
 
 
@@ -460,46 +454,26 @@ def _apart(routes: Sequence[Route]) -> list[list[int]]:
     return list(groups.values())
 
 
-class _OnTheirWay:
-    """Transfers that have started and whose first byte has not arrived yet."""
-
-    def __init__(self, lanes: _Lanes) -> None:
-        self._latency_s = lanes.latency_s[lanes.lane].tolist()
-        self._batches: list[tuple[float, int, list[int]]] = []
-        self._order = count()  # batches of the same time leave as they came
-
-    @property
-    def next_s(self) -> float:
-        """When the next first byte arrives."""
-        return self._batches[0][0] if self._batches else inf
-
-    def add(self, now: float, transfers: Iterable[int]) -> None:
-        """Let these start now."""
-        delayed: defaultdict[float, list[int]] = defaultdict(list)
-        for transfer in transfers:
-            delayed[self._latency_s[transfer]].append(transfer)
-        for latency_s, batch in delayed.items():
-            heappush(self._batches, (now + latency_s, next(self._order), batch))
-
-    def take(self, now: float) -> Iterator[int]:
-        """Take those away whose bytes flow from now on."""
-        while self.next_s <= now * (1 + _SAME):
-            yield from heappop(self._batches)[2]
-
-
 def _times(lanes: _Lanes, sizes: Floats, gates: _Gates) -> tuple[Floats, Floats]:
     """Return when each transfer starts and ends."""
     start, finish = np.zeros(len(sizes)), np.zeros(len(sizes))
     lane_of, size_of = lanes.lane.tolist(), sizes.tolist()
-    on_their_way, traffic = _OnTheirWay(lanes), _Traffic(lanes)
+    latency_s = lanes.latency_s[lanes.lane].tolist()
+    traffic = _Traffic(lanes)
+    # Transfers whose first byte has not arrived yet, by when it does; those of the same time join
+    # in the order in which they started.
+    under_way: list[tuple[float, int, int]] = []
+    order = count()
     now, ready = 0.0, gates.open_at_once()
     while True:
         start[ready] = now
-        on_their_way.add(now, ready)
-        for transfer in on_their_way.take(now):
+        for transfer in ready:
+            heappush(under_way, (now + latency_s[transfer], next(order), transfer))
+        while under_way and under_way[0][0] <= now * (1 + _SAME):
+            transfer = heappop(under_way)[2]
             traffic.join(lane_of[transfer], transfer, size_of[transfer])
         left = traffic.until_each_ends()
-        then = min(now + float(left.min(initial=inf)), on_their_way.next_s)
+        then = min(now + float(left.min(initial=inf)), under_way[0][0] if under_way else inf)
         if then == inf:
             return start, finish
         seconds, slack = then - now, then * _SAME

@@ -9,7 +9,7 @@ nominal rates.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -114,8 +114,6 @@ class Stepped:
     cost: closed_forms.Cost
     """… and what it comes to."""
     simulation: Simulation | None
-    places: tuple[int, ...] | None
-    """The place of each participant in the topology."""
 
     @property
     def mixes(self) -> bool:
@@ -180,7 +178,6 @@ def stepped(
     steps = schedule(collective, algorithm, ranks, chunks=pieces, shape=shape)
     room: Any = buffer_bytes(collective, ranks, size_bytes)
     simulation = None if topology is None else simulate(steps, topology, room)
-    places = None if simulation is None else simulation.places
     start = _start(steps)
     sent = traffic(steps, room)
     at = closed_forms.values(ranks, pieces, shape, known)
@@ -195,15 +192,14 @@ def stepped(
         complete=ranks if collective in _ADDS else 1,
         owners=tuple(_owners(steps).tolist()),
         traffic=sent,
-        lanes=tuple(_lanes(sent, simulation, places)),
+        lanes=tuple(_lanes(sent, simulation)),
         algorithm=known,
-        form=closed_forms.form_at(known, at),
+        form=next(form for form in known.forms if form.holds(at)),
         symbols={name: int(value) for name, value in at.items()},
         cost=closed_forms.cost(
             collective, algorithm, ranks, size_bytes, chunks=pieces, shape=shape
         ),
         simulation=simulation,
-        places=places,
     )
 
 
@@ -254,23 +250,17 @@ def _counted(held: Ints, ranks: int) -> Ints:
 def _stages(
     steps: Schedule, start: Ints, room: int, simulation: Simulation | None
 ) -> Iterator[Stage]:
-    """Yield each step with what is held after it."""
     lengths = np.diff(cuts(room, steps.chunks))
     held, done = start, 0
     for step in steps.steps:
         # A step by itself, in which the switch is a participant like the others.
-        alone = Schedule(
-            steps.collective, steps.algorithm, steps.participants, steps.chunks, (step,)
-        )
-        held = executed(alone, held)
+        held = executed(replace(steps, ranks=steps.participants, steps=(step,), switches=0), held)
         times = slice(done, done + len(step))
         done += len(step)
         span: tuple[float | None, float | None] = (None, None)
         if simulation is not None:
-            span = (
-                float(simulation.start_s[times].min()),
-                float(simulation.finish_s[times].max()),
-            )
+            start_s, finish_s = simulation.start_s[times].min(), simulation.finish_s[times].max()
+            span = (float(start_s), float(finish_s))
         yield Stage(tuple(_moves(step, lengths)), held, _counted(held, steps.ranks), *span)
 
 
@@ -283,11 +273,10 @@ def _moves(step: Step, lengths: Ints) -> Iterator[Move]:
         yield Move(source, target, tuple(chunks), int(lengths[chunks].sum()), reduces)
 
 
-def _lanes(
-    sent: Traffic, simulation: Simulation | None, places: tuple[int, ...] | None
-) -> Iterator[Lane]:
+def _lanes(sent: Traffic, simulation: Simulation | None) -> Iterator[Lane]:
     for (source, target), size_bytes in sent.links.items():
         route = None
-        if simulation is not None and places is not None:
+        if simulation is not None:
+            places = simulation.places
             route = simulation.topology.route(places[source], places[target])
         yield Lane(source, target, size_bytes, route)

@@ -92,11 +92,12 @@ class Topology:
         return outgoing
 
     @cached_property
-    def _graph(self) -> Any:
-        """The same as a networkx graph."""
+    def _backwards(self) -> Any:
+        """All links, from target to source, as a networkx graph."""
         graph = _networkx().DiGraph()
         graph.add_nodes_from(range(len(self.places)))
-        graph.add_edges_from((link.source, link.target, link._asdict()) for link in self.links)
+        edges = ((link.target, link.source, link.cost) for link in self.links)
+        graph.add_weighted_edges_from(edges, weight="cost")
         return graph
 
     def link_name(self, link: int) -> str:
@@ -142,10 +143,8 @@ class Topology:
 
     def _distances_to(self, target: int) -> Mapping[int, int]:
         if target not in self._distances:
-            backwards = self._graph.reverse(copy=False)
-            self._distances[target] = _networkx().single_source_dijkstra_path_length(
-                backwards, target, weight="cost"
-            )
+            shortest = _networkx().single_source_dijkstra_path_length
+            self._distances[target] = shortest(self._backwards, target, weight="cost")
         return self._distances[target]
 
 
@@ -335,7 +334,11 @@ def of_cluster(
         network_latency_s: From device to device of another domain.
     """
     per_node = whole_number("Cluster.gpus_per_node", cluster.gpus_per_node, 1)
-    used, count = _devices_per_node(gpus, nodes, per_node)
+    gpus = whole_number("gpus", gpus, 1)
+    count = -(-gpus // per_node) if nodes is None else whole_number("nodes", nodes, 1)
+    if gpus % count or gpus // count > per_node:
+        raise BadValueError("gpus", gpus, f"the same on each of {count} nodes, at most {per_node}")
+    used = gpus // count
     if len(cluster.tiers) != 1 or cluster.tiers[0].gpus < per_node:
         rule = f"one tier, of at least a node's {per_node} devices"
         raise BadValueError("Cluster.tiers", [t.gpus for t in cluster.tiers], rule)
@@ -367,16 +370,6 @@ def of_cluster(
     return plan.topology(f"{name} on {network.name}")
 
 
-def _devices_per_node(gpus: int, nodes: int | None, per_node: int) -> tuple[int, int]:
-    """Return the devices used of each node, and the nodes."""
-    gpus = whole_number("gpus", gpus, 1)
-    count = -(-gpus // per_node) if nodes is None else whole_number("nodes", nodes, 1)
-    if gpus % count or gpus // count > per_node:
-        rule = f"the same on each of {count} nodes, at most {per_node}"
-        raise BadValueError("gpus", gpus, rule)
-    return gpus // count, count
-
-
 class _Plan:
     """Places and links while they are being laid."""
 
@@ -406,7 +399,6 @@ class _Plan:
         return Topology(name, tuple(self.places), tuple(self.links))
 
     def within(self, name: str, devices: Sequence[int]) -> str:
-        """Return a name that tells servers apart where there are several."""
         servers = sorted({self.places[device].server for device in devices})
         return name if self.servers == len(servers) else f"{name} {servers[0]}"
 
