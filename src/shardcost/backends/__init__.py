@@ -6,8 +6,8 @@ array of any library that follows the array API standard (data-apis.org/array-ap
 each call, and hands it to that library::
 
     cells = to_backend("torch", np.arange(1, 1_000_001), device="cuda")
-    found = estimate(model, cluster, Layout(dp=cells), workload)   # computed on the GPU
-    times = to_numpy(found.time_s)
+    result = estimate(model, cluster, Layout(dp=cells), workload)   # computed on the GPU
+    times = to_numpy(result.time_s)
 
 Where libraries differ, NumPy's rule holds: arguments are first cast to the dtypes in which NumPy
 would compute, so that a quotient of whole numbers is a 64-bit float and booleans can be added.

@@ -182,10 +182,10 @@ def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
     """Return the dtypes to which NumPy casts the arguments of a function."""
     if ufunc.__name__.startswith("logical_"):
         return (np.dtype(bool),) * ufunc.nin
-    found: tuple[np.dtype[Any], ...] = ufunc.resolve_dtypes((*kinds, *(None,) * ufunc.nout))
-    if found[0].kind == "b" and ufunc in _ORDERS:
+    dtypes: tuple[np.dtype[Any], ...] = ufunc.resolve_dtypes((*kinds, *(None,) * ufunc.nout))
+    if dtypes[0].kind == "b" and ufunc in _ORDERS:
         return (np.dtype("i1"),) * ufunc.nin  # the standard does not order booleans
-    return found[: ufunc.nin]
+    return dtypes[: ufunc.nin]
 
 
 _ORDERS: Final = frozenset({np.less, np.less_equal, np.greater, np.greater_equal})
@@ -200,7 +200,7 @@ def _kind(value: Any) -> Any:
 
 def _common(*values: Any) -> np.dtype[Any]:
     """Return the dtype of NumPy for several values together."""
-    return np.result_type(*(each if type(each) in _PLAIN else _kind(each) for each in values))
+    return np.result_type(*(value if type(value) in _PLAIN else _kind(value) for value in values))
 
 
 def _computed(ufunc: np.ufunc, like: BackendArray, inputs: tuple[Any, ...]) -> Any:
@@ -208,7 +208,7 @@ def _computed(ufunc: np.ufunc, like: BackendArray, inputs: tuple[Any, ...]) -> A
     if any(kind is None for kind in kinds):
         return NotImplemented
     loop = _loop(ufunc, kinds)
-    arguments = [_cast_like(like, each, kind) for each, kind in zip(inputs, loop, strict=True)]
+    arguments = [_cast_like(like, value, kind) for value, kind in zip(inputs, loop, strict=True)]
     if ufunc in _OTHERWISE:
         return _OTHERWISE[ufunc](like, *arguments)
     if loop[0].kind == "b" and ufunc in _OF_TRUTH:
@@ -217,7 +217,7 @@ def _computed(ufunc: np.ufunc, like: BackendArray, inputs: tuple[Any, ...]) -> A
         return _answer(like, _OPERATORS[ufunc](*arguments))
     if ufunc not in _NAMES:
         raise _without_counterpart(ufunc.__name__)
-    cells = [_cells(like, each, kind) for each, kind in zip(inputs, loop, strict=True)]
+    cells = [_cells(like, value, kind) for value, kind in zip(inputs, loop, strict=True)]
     return _answer(like, getattr(like.library, _NAMES[ufunc])(*cells))
 
 
@@ -251,8 +251,8 @@ def _constant(library: Any, value: Any, dtype: np.dtype[Any], device: Any) -> An
 
 def _answer(like: BackendArray, cells: Any) -> Any:
     """Return a library's result; without dimensions it is a number of NumPy's."""
-    found = BackendArray(cells, like.library, like.device)
-    return found if found.ndim else to_numpy(found)[()]
+    array = BackendArray(cells, like.library, like.device)
+    return array if array.ndim else to_numpy(array)[()]
 
 
 def _reduced(name: str, array: Any, axis: Any, dtype: np.dtype[Any] | None = None) -> Any:
@@ -286,24 +286,13 @@ _OPERATORS: Final[Mapping[np.ufunc, Function]] = {
 """They take plain numbers beside an array, which costs no copy to its device. Not so divisions: on
 a GPU torch multiplies by the inverse of a plain number, and whole quotients do not stay whole."""
 
-_NAMES: Final[Mapping[np.ufunc, str]] = {
-    np.divide: "divide",
-    np.floor_divide: "floor_divide",
-    np.maximum: "maximum",
-    np.minimum: "minimum",
-    np.ceil: "ceil",
-    np.floor: "floor",
-    np.rint: "round",
-    np.sqrt: "sqrt",
-    np.exp: "exp",
-    np.expm1: "expm1",
-    np.log: "log",
-    np.isfinite: "isfinite",
-    np.isinf: "isinf",
-    np.isnan: "isnan",
-    np.logical_and: "logical_and",
-    np.logical_or: "logical_or",
-    np.logical_not: "logical_not",
+_NAMES: Final[Mapping[np.ufunc, str]] = {np.rint: "round"} | {
+    function: function.__name__
+    for function in (
+        *(np.divide, np.floor_divide, np.maximum, np.minimum, np.ceil, np.floor, np.sqrt),
+        *(np.exp, np.expm1, np.log, np.isfinite, np.isinf, np.isnan),
+        *(np.logical_and, np.logical_or, np.logical_not),
+    )
 }
 
 _OF_TRUTH: Final[Mapping[np.ufunc, np.ufunc]] = {
@@ -319,10 +308,6 @@ _POWERS: Final = np.ldexp(1.0, np.arange(_LEAST_EXPONENT, 1024))
 """Powers of two: looked up, they are exact on every device."""
 
 
-def _ldexp(like: BackendArray, number: Any, exponent: Any) -> Any:
-    return _answer(like, number * _power_of_two(like, exponent))
-
-
 def _power_of_two(like: BackendArray, exponent: Any) -> Any:
     return _taken(like, _POWERS, exponent - _LEAST_EXPONENT)
 
@@ -331,23 +316,23 @@ def _frexp(like: BackendArray, number: Any) -> tuple[Any, Any]:
     """Return a number from 1/2 up to 1 and the power of two that make up each cell."""
     powers = _cast_like(like, _POWERS, _POWERS.dtype)
     xp = like.library
-    found = xp.searchsorted(powers, xp.abs(number), side="right") + _LEAST_EXPONENT
-    exponent = xp.where(number == 0, _constant(xp, 0, np.dtype("i8"), like.device), found)
+    above = xp.searchsorted(powers, xp.abs(number), side="right") + _LEAST_EXPONENT
+    exponent = xp.where(number == 0, _constant(xp, 0, np.dtype("i8"), like.device), above)
     return _answer(like, number / _power_of_two(like, exponent)), _answer(like, exponent)
 
 
 def _log2(like: BackendArray, number: Any) -> Any:
     """Return logarithms, of powers of two whole: formulas round them up and down."""
     xp = like.library
-    found = xp.log2(number)
+    logarithm = xp.log2(number)
     zero = _constant(xp, 0.0, np.dtype("f8"), like.device)
-    whole = xp.where(xp.isfinite(found), xp.round(found), zero)
+    whole = xp.where(xp.isfinite(logarithm), xp.round(logarithm), zero)
     exact = _power_of_two(like, xp.astype(whole, xp.int64)) == number
-    return _answer(like, xp.where(exact, whole, found))
+    return _answer(like, xp.where(exact, whole, logarithm))
 
 
 _OTHERWISE: Final[Mapping[np.ufunc, Function]] = {
-    np.ldexp: _ldexp,
+    np.ldexp: lambda like, number, power: _answer(like, number * _power_of_two(like, power)),
     np.frexp: _frexp,
     np.log2: _log2,
 }
@@ -357,7 +342,7 @@ _OTHERWISE: Final[Mapping[np.ufunc, Function]] = {
 
 
 def _first(*values: Any) -> BackendArray:
-    return next(each for each in values if isinstance(each, BackendArray))
+    return next(value for value in values if isinstance(value, BackendArray))
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Any:
@@ -366,10 +351,6 @@ def _where(condition: Any, yes: Any, no: Any) -> Any:
     like, dtype = _first(condition, yes, no), _common(yes, no)
     one, other = (_cells(like, value, dtype) for value in (yes, no))
     return _answer(like, like.library.where(_cells(like, condition, np.dtype(bool)), one, other))
-
-
-def _clip(cells: Any, least: Any, most: Any) -> Any:
-    return np.minimum(np.maximum(cells, least), most)
 
 
 def _taken(like: BackendArray, table: Any, places: Any) -> Any:
@@ -422,7 +403,7 @@ _FUNCTIONS: Final[Mapping[str, Function]] = {
     "argmin": BackendArray.argmin,
     "broadcast_arrays": _broadcast_arrays,
     "broadcast_to": _broadcast_to,
-    "clip": _clip,
+    "clip": lambda cells, least, most: np.minimum(np.maximum(cells, least), most),
     "max": BackendArray.max,
     "min": BackendArray.min,
     "ndim": lambda cells: cells.ndim,

@@ -50,13 +50,13 @@ def _torch_device(device: Any) -> Any:
     torch = import_module("torch")
     gpu = torch.cuda.is_available()
     try:
-        found = torch.device(device or ("cuda" if gpu else "cpu"))
+        place = torch.device(device or ("cuda" if gpu else "cpu"))
     except (RuntimeError, TypeError):
         raise BadValueError("device", device, "a device of torch, such as cpu or cuda:0") from None
     count = torch.cuda.device_count() if gpu else 0
-    if found.type == "cuda" and (found.index or 0) >= count:
+    if place.type == "cuda" and (place.index or 0) >= count:
         raise BadValueError("device", device, f"one that torch sees, which has {count} GPUs")
-    return found
+    return place
 
 
 def _cupy_device(device: Any) -> Any:
