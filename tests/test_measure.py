@@ -27,7 +27,7 @@ from running import run_error, run_json, run_text
 from shardcost import cli
 from shardcost.collectives.exact.algorithms import open_mpi as plans
 from shardcost.collectives.exact.algorithms import schedule
-from shardcost.collectives.exact.algorithms.plan import Plan
+from shardcost.collectives.exact.algorithms.plan import Plan, mirror, up_and_down
 from shardcost.collectives.exact.schedule import Schedule, executed
 from shardcost.errors import MissingExtraError, UnknownNameError
 from shardcost.formats.tables import read_table
@@ -73,7 +73,8 @@ def on_ranks(work: Job, ranks: int, algorithm: str) -> list[Measurement]:
 
 @pytest.mark.parametrize("ranks", [*range(2, 18), 24, 33])
 @pytest.mark.parametrize(
-    "build", [plans.ring_all_reduce, plans.rabenseifner_all_reduce, plans.linear_all_reduce]
+    "build",
+    [plans.ring_all_reduce, plans.rabenseifner_all_reduce, up_and_down(plans.linear_broadcast)],
 )
 def test_all_reduce_leaves_everyone_with_the_sum(build: Any, ranks: int) -> None:
     plan = build(ranks)
@@ -89,7 +90,7 @@ def test_the_other_plans_are_right(ranks: int) -> None:
 
     given = np.random.default_rng(ranks).integers(1, 1 << 40, (ranks, ranks))
     total, own = given.sum(axis=0), np.diag(np.diag(given))
-    for reduce in (plans.linear_reduce, plans.binomial_reduce):
+    for reduce in (mirror(plans.linear_broadcast), plans.binomial_reduce):
         assert (left(reduce(ranks), given)[0] == total).all()
     assert (left(plans.linear_broadcast(ranks), given) == given[0]).all()
     assert (left(plans.doubling_all_gather(ranks), own) == np.diag(given)).all()

@@ -47,7 +47,7 @@ def test_everyone_ends_with_what_is_promised(collective: str, algorithm: str) ->
     for ranks in range(2, 17):
         found = stepped(collective, algorithm, ranks, SIZE)
         due = promised(found)
-        assert (np.where(due, found.stages[-1].held[:ranks], 0) == due).all()
+        assert (np.where(due, found.stages[-1].masks[:ranks], 0) == due).all()
         assert len(found.stages) == found.cost.steps == found.traffic.steps
         assert found.most_sent_bytes == pytest.approx(found.cost.sent_bytes)
 
@@ -56,7 +56,7 @@ def test_everyone_ends_with_what_is_promised(collective: str, algorithm: str) ->
 def test_counts_are_of_sets_and_moves_are_of_what_is_sent(collective: str, algorithm: str) -> None:
     found = stepped(collective, algorithm, 6, SIZE)
     for stage in found.stages:
-        counted = [[mask.bit_count() for mask in row] for row in stage.held.tolist()]
+        counted = [[mask.bit_count() for mask in row] for row in stage.masks.tolist()]
         assert stage.contributions.tolist() == counted
         assert stage.contributions.max() <= 6
     pairs: dict[tuple[int, int], int] = {}
@@ -71,7 +71,7 @@ def test_counts_are_of_sets_and_moves_are_of_what_is_sent(collective: str, algor
 def test_steps_are_those_of_the_schedule_executed_as_one(collective: str, algorithm: str) -> None:
     found = stepped(collective, algorithm, 5, SIZE)
     whole = schedule(collective, algorithm, 5, chunks=found.pieces, shape=found.shape)
-    assert (executed(whole, found.start[:5]) == found.stages[-1].held).all()
+    assert (executed(whole, found.start[:5]) == found.stages[-1].masks).all()
 
 
 @every_algorithm

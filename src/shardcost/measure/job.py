@@ -79,11 +79,6 @@ class Measurement:
     sent_bytes: list[int] | None
     """By rank, of one collective; None where the transport cannot be counted."""
 
-    @property
-    def most_sent_bytes(self) -> int | None:
-        """Of the rank that sent most."""
-        return None if self.sent_bytes is None else max(self.sent_bytes)
-
     def as_line(self) -> str:
         """Return the measurement as one line, marked as such."""
         return _MARK + json.dumps(asdict(self))

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardcost.collectives.exact.algorithms import direct, open_mpi, recursive, ring, tree
-from shardcost.collectives.exact.algorithms.plan import Plan, mirror
+from shardcost.collectives.exact.algorithms.plan import Plan, mirror, up_and_down
 from shardcost.collectives.exact.schedule import Ints
 from shardcost.errors import UnknownNameError
 from shardcost.measure.job import ITEM_BYTES, Measurement
@@ -83,7 +83,7 @@ _KNOWN: Final[Mapping[tuple[str, str], _Known]] = {
         lambda ranks: len(recursive.folding(ranks).core),
         "linear",
     ),
-    ("all_reduce", "linear"): _Known(open_mpi.linear_all_reduce),
+    ("all_reduce", "linear"): _Known(up_and_down(open_mpi.linear_broadcast)),
     ("all_gather", "ring"): _Known(ring.all_gather),
     ("all_gather", "recursive_doubling"): _Known(open_mpi.doubling_all_gather),
     ("all_gather", "bruck"): _Known(recursive.bruck_all_gather),
@@ -95,7 +95,7 @@ _KNOWN: Final[Mapping[tuple[str, str], _Known]] = {
     ("broadcast", "binomial"): _Known(tree.binomial_broadcast),
     ("broadcast", "binary_tree"): _Known(_whole(tree.binary_broadcast)),
     ("broadcast", "pipeline"): _Known(_whole(tree.chain_broadcast)),
-    ("reduce", "linear"): _Known(open_mpi.linear_reduce),
+    ("reduce", "linear"): _Known(mirror(open_mpi.linear_broadcast)),
     ("reduce", "binomial"): _Known(open_mpi.binomial_reduce),
     ("reduce", "binary_tree"): _Known(_whole(mirror(tree.binary_broadcast))),
     ("reduce", "pipeline"): _Known(_whole(mirror(tree.chain_broadcast))),

@@ -26,7 +26,7 @@ def times_as_text(measured: Measurements) -> str:
 
 def _time_cells(name: str, measurement: Measurement) -> tuple[str, ...]:
     times_us = (measurement.time_us, measurement.min_us, measurement.p90_us)
-    most = measurement.most_sent_bytes
+    most = None if measurement.sent_bytes is None else max(measurement.sent_bytes)
     return (
         str(measurement.ranks),
         measurement.collective,

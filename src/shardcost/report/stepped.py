@@ -153,7 +153,7 @@ def _stage_as_data(stepped: Stepped, stage: Stage) -> dict[str, Any]:
             for move in stage.moves
         ],
         "holds": stage.contributions.tolist(),
-        "sets": _sets(stepped, stage.held),
+        "sets": _sets(stepped, stage.masks),
         "start_s": stage.start_s,
         "end_s": stage.end_s,
     }
@@ -180,9 +180,9 @@ def _least_in_words(stepped: Stepped) -> str | None:
     return f"{share} of the buffer" if share else "the buffer"
 
 
-def _sets(stepped: Stepped, held: Ints) -> list[list[int]] | None:
+def _sets(stepped: Stepped, masks: Ints) -> list[list[int]] | None:
     """Return whose contributions are in each chunk; None where they can only be its owner's."""
-    return held.tolist() if stepped.mixes else None
+    return masks.tolist() if stepped.mixes else None
 
 
 def _topology_as_data(simulation: Simulation) -> dict[str, Any]:

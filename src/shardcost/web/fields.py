@@ -6,7 +6,7 @@ described here; a smaller one is refused further on, in the command line's words
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -80,27 +80,23 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _truth(value: Any) -> Any:
-    if not isinstance(value, bool):
-        raise _UnfitError("true or false")
-    return value
+def _only(kind: type, rule: str) -> Callable[[Any], Any]:
+    """Return what takes values of one type."""
+
+    def checked(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise _UnfitError(rule)
+        return value
+
+    return checked
 
 
-def _text(value: Any) -> Any:
-    if not isinstance(value, str):
-        raise _UnfitError("a text")
-    return value
+_text = _only(str, "a text")
 
 
 def _word(value: Any) -> Any:
     if len(_text(value)) > MOST_CHARACTERS:
         raise _UnfitError(f"at most {MOST_CHARACTERS} characters long", BadValueError)
-    return value
-
-
-def _object(value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise _UnfitError("an object")
     return value
 
 
@@ -143,10 +139,10 @@ def _fixed(value: Any) -> Any:
 
 Whole = Annotated[Any, *_field(_whole, _WHOLE)]
 Number = Annotated[Any, *_field(_number, _NUMBER)]
-Truth = Annotated[Any, *_field(_truth, {"type": "boolean"})]
+Truth = Annotated[Any, *_field(_only(bool, "true or false"), {"type": "boolean"})]
 Word = Annotated[Any, *_field(_word, _TEXT)]
 Text = Annotated[Any, *_field(_text, {"type": "string"})]
-Config = Annotated[Any, *_field(_object, _OBJECT)]
+Config = Annotated[Any, *_field(_only(dict, "an object"), _OBJECT)]
 Size = Annotated[Any, *_field(_size, _WHOLE | {"minimum": 1, "maximum": MOST_BYTES}, _TEXT)]
 Values = Annotated[Any, *_field(_values, _LIST)]
 OneOrMany = Annotated[Any, *_field(_one_or_many, _WHOLE, _NUMBER, _TEXT, _LIST)]

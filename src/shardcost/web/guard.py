@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -156,7 +156,13 @@ async def _whole_body(scope: Scope, receive: Receive) -> bytes:
     size = 0
     try:
         async with asyncio.timeout(BODY_S):
-            async for piece in _pieces(receive):
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _GoneError
+                more = message.get("more_body", False)
+                piece = message.get("body", b"")
                 size += len(piece)
                 if size > _READ_BEFORE_REFUSAL * most:
                     raise too_large
@@ -169,17 +175,6 @@ async def _whole_body(scope: Scope, receive: Receive) -> bytes:
     if size > most:
         raise too_large
     return b"".join(pieces)
-
-
-async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield the pieces of a body."""
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _GoneError
-        more = message.get("more_body", False)
-        yield message.get("body", b"")
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -63,7 +63,7 @@ class Stage(NamedTuple):
     """One step, and what it leads to."""
 
     moves: tuple[Move, ...]
-    held: Ints
+    masks: Ints
     """By participant and chunk: bit r is set where the contribution of rank r is in it."""
     contributions: Ints
     """The same, counted."""
@@ -97,7 +97,7 @@ class Stepped:
     shape: Shape | None
     """Rows and columns, where the algorithm has them."""
     start: Ints
-    """What is held before the first step, as in `Stage.held`."""
+    """What is held before the first step, as in `Stage.masks`."""
     start_contributions: Ints
     stages: tuple[Stage, ...]
     complete: int
@@ -235,14 +235,14 @@ def _start(steps: Schedule) -> Ints:
         own = _owners(steps) == rank
     elif steps.collective == "broadcast":
         own = rank == 0
-    held = np.zeros((steps.participants, steps.chunks), dtype=np.int64)
-    held[: steps.ranks] = np.where(own, 1 << rank, 0)
-    return held
+    masks = np.zeros((steps.participants, steps.chunks), dtype=np.int64)
+    masks[: steps.ranks] = np.where(own, 1 << rank, 0)
+    return masks
 
 
-def _counted(held: Ints, ranks: int) -> Ints:
+def _counted(masks: Ints, ranks: int) -> Ints:
     """Return how many ranks' contributions are in each chunk."""
-    bits = held[..., None] >> np.arange(ranks) & 1
+    bits = masks[..., None] >> np.arange(ranks) & 1
     counted: Ints = bits.sum(axis=-1)
     return counted
 
@@ -251,17 +251,17 @@ def _stages(
     steps: Schedule, start: Ints, room: int, simulation: Simulation | None
 ) -> Iterator[Stage]:
     lengths = np.diff(cuts(room, steps.chunks))
-    held, done = start, 0
+    masks, done = start, 0
     for step in steps.steps:
         # A step by itself, in which the switch is a participant like the others.
-        held = executed(replace(steps, ranks=steps.participants, steps=(step,), switches=0), held)
+        masks = executed(replace(steps, ranks=steps.participants, steps=(step,), switches=0), masks)
         times = slice(done, done + len(step))
         done += len(step)
         span: tuple[float | None, float | None] = (None, None)
         if simulation is not None:
             start_s, finish_s = simulation.start_s[times].min(), simulation.finish_s[times].max()
             span = (float(start_s), float(finish_s))
-        yield Stage(tuple(_moves(step, lengths)), held, _counted(held, steps.ranks), *span)
+        yield Stage(tuple(_moves(step, lengths)), masks, _counted(masks, steps.ranks), *span)
 
 
 def _moves(step: Step, lengths: Ints) -> Iterator[Move]:

@@ -24,16 +24,6 @@ def nvls_all_reduce(ranks: int, pieces: int) -> Plan:
     return pipelined(in_turn(_loaded(ranks), _multicast(ranks)), pieces)
 
 
-def nvls_reduce_scatter(ranks: int, pieces: int) -> Plan:
-    """Return the load alone: every rank gets the sum of its block."""
-    return pipelined(_loaded(ranks), pieces)
-
-
-def nvls_all_gather(ranks: int, pieces: int) -> Plan:
-    """Return the multicast alone: every rank stores its block to all."""
-    return pipelined(_multicast(ranks), pieces)
-
-
 def sharp_all_reduce(ranks: int, pieces: int) -> Plan:
     """Return the whole buffer's way up to the switch and down again."""
     rank = np.arange(ranks)
@@ -43,6 +33,7 @@ def sharp_all_reduce(ranks: int, pieces: int) -> Plan:
 
 
 def _loaded(ranks: int) -> Plan:
+    """Return the reduce-scatter: every rank gets the sum of its block."""
     rank = np.arange(ranks)
     up = Step.of(rank[:, None], ranks, rank, reduces=True)
     down = Step.of(ranks, rank, rank, reduces=False)
@@ -50,6 +41,7 @@ def _loaded(ranks: int) -> Plan:
 
 
 def _multicast(ranks: int) -> Plan:
+    """Return the all-gather: every rank stores its block to all."""
     rank = np.arange(ranks)
     up = Step.of(rank, ranks, rank, reduces=False)
     # The hardware serves the sender too: a multicast group is all of its ranks.
@@ -101,14 +93,14 @@ ALGORITHMS: Final = (
     _switched(
         "reduce_scatter",
         "nvls",
-        nvls_reduce_scatter,
+        lambda ranks, pieces: pipelined(_loaded(ranks), pieces),
         (Form("k + 1", "1 + 1/(n*k)", sent="1"),),
         *_NVLS,
     ),
     _switched(
         "all_gather",
         "nvls",
-        nvls_all_gather,
+        lambda ranks, pieces: pipelined(_multicast(ranks), pieces),
         (Form("k + 1", "1 + 1/(n*k)", sent="1/n"),),
         *_NVLS,
     ),

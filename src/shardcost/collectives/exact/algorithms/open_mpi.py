@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardcost.collectives.exact.algorithms import recursive, ring
-from shardcost.collectives.exact.algorithms.plan import Plan, in_turn, mirrored
+from shardcost.collectives.exact.algorithms.plan import Plan, in_turn, mirrored, powers_of_two
 from shardcost.collectives.exact.schedule import Ints, Step
 
 
@@ -41,24 +41,12 @@ def linear_broadcast(ranks: int) -> Plan:
     return Plan(1, (Step.of(0, np.arange(1, ranks), 0, reduces=False),))
 
 
-def linear_reduce(ranks: int) -> Plan:
-    """Return the mirror of the broadcast."""
-    return mirrored(linear_broadcast(ranks))
-
-
-def linear_all_reduce(ranks: int) -> Plan:
-    """Return the reduce, then the broadcast."""
-    return in_turn(linear_reduce(ranks), linear_broadcast(ranks))
-
-
 def binomial_reduce(ranks: int) -> Plan:
     """Return the reduce in which ranks at distance 1, then 2, then 4, … add up."""
     steps = []
-    distance = 1
-    while distance < ranks:
+    for distance in powers_of_two(ranks):
         source = np.arange(distance, ranks, 2 * distance)
         steps.append(Step.of(source, source - distance, 0, reduces=True))
-        distance *= 2
     return Plan(1, tuple(steps))
 
 
@@ -72,7 +60,8 @@ def doubling_all_gather(ranks: int) -> Plan:
 def halving_reduce_scatter(ranks: int) -> Plan:
     """Return the reduce-scatter by halving, ranks in excess handing all over."""
     plan = recursive.halving_reduce_scatter(ranks)
-    excess, hosts = recursive.folding(ranks).excess, recursive.folding(ranks).hosts
+    fold = recursive.folding(ranks)
+    excess, hosts = fold.excess, fold.hosts
     if not len(excess):
         return plan
     before = Step.of(excess[:, None], hosts[:, None], np.arange(ranks), reduces=True)
@@ -131,21 +120,13 @@ def _gathered(core: Ints) -> tuple[Step, ...]:
     """Return the exchanges at distance …, 4, 2, 1 of all chunks gathered so far."""
     seats = len(core)
     seat = np.arange(seats)
-    backwards = _backwards(seats)
+    backwards = np.zeros(1, dtype=np.int64)  # each seat, its binary digits read backwards
+    while len(backwards) < seats:
+        backwards = np.concatenate([2 * backwards, 2 * backwards + 1])
     steps = []
-    distance = seats // 2
-    while distance:
+    for distance in reversed(powers_of_two(seats)):
         alike = np.nonzero((seat[:, None] - seat) % (2 * distance) == 0)
         steps.append(
             Step.of(core[alike[0]], core[alike[0] ^ distance], backwards[alike[1]], reduces=False)
         )
-        distance //= 2
     return tuple(steps)
-
-
-def _backwards(seats: int) -> Ints:
-    """Return each number below a power of two, its binary digits read backwards."""
-    numbers = np.zeros(1, dtype=np.int64)
-    while len(numbers) < seats:
-        numbers = np.concatenate([2 * numbers, 2 * numbers + 1])
-    return numbers

@@ -86,6 +86,11 @@ def is_pair(at: Mapping[str, Any]) -> Any:
     return at["n"] == 2
 
 
+def powers_of_two(below: int) -> list[int]:
+    """Return 1, 2, 4, … below a number."""
+    return [1 << place for place in range((below - 1).bit_length())]
+
+
 def mirrored(plan: Plan) -> Plan:
     """Return the plan run backwards and adding: what it spread from a rank, this sums up there.
 

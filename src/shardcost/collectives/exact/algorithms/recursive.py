@@ -7,7 +7,7 @@ result from it afterwards ("folding"). Bruck's algorithms take ceil(log2 n) step
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from shardcost.collectives.exact.algorithms.plan import (
     is_power_of_two,
     mirror,
     mirrored,
+    powers_of_two,
 )
 from shardcost.collectives.exact.schedule import Ints, Step
 
@@ -57,7 +58,7 @@ def doubling_all_reduce(ranks: int) -> Plan:
     seat = np.arange(len(fold.core))
     steps = tuple(
         Step.of(fold.core, fold.core[seat ^ distance], 0, reduces=True)
-        for distance in _powers_of_two(len(fold.core))
+        for distance in powers_of_two(len(fold.core))
     )
     return _folded(Plan(1, steps), fold)
 
@@ -84,9 +85,8 @@ def doubling_all_gather(ranks: int) -> Plan:
     return Plan(ranks, (before, *steps, after))
 
 
-def halving_reduce_scatter(ranks: int) -> Plan:
-    """Return the mirror of the all-gather: partners at distance …, 4, 2, 1 exchange halves."""
-    return mirrored(doubling_all_gather(ranks))
+halving_reduce_scatter: Final = mirror(doubling_all_gather)
+"""Partners at distance …, 4, 2, 1 exchange halves."""
 
 
 def bruck_all_gather(ranks: int) -> Plan:
@@ -99,7 +99,7 @@ def bruck_all_gather(ranks: int) -> Plan:
             (rank + np.arange(min(distance, ranks - distance))) % ranks,
             reduces=False,
         )
-        for distance in _powers_of_two(ranks)
+        for distance in powers_of_two(ranks)
     )
     return Plan(ranks, tuple(steps))
 
@@ -109,7 +109,7 @@ def bruck_all_to_all(ranks: int) -> Plan:
     source = np.arange(ranks)[:, None]
     away = np.arange(ranks)
     steps = []
-    for distance in _powers_of_two(ranks):
+    for distance in powers_of_two(ranks):
         moving = away[(away & distance) != 0]
         chunk = source * ranks + (source + moving) % ranks
         holder = (source + moving % distance) % ranks
@@ -131,7 +131,7 @@ def _folded(plan: Plan, fold: Folding) -> Plan:
 def _doubled(core: Ints, blocks: Sequence[list[int]]) -> tuple[Step, ...]:
     """Return the all-gather by doubling among `core`, each of which starts with chunks `blocks`."""
     steps = []
-    for distance in _powers_of_two(len(core)):
+    for distance in powers_of_two(len(core)):
         moves = [
             (core[seat], core[seat ^ distance], chunk)
             for seat, chunks in enumerate(blocks)
@@ -141,13 +141,6 @@ def _doubled(core: Ints, blocks: Sequence[list[int]]) -> tuple[Step, ...]:
         steps.append(Step.of(source, target, chunk, reduces=False))
         blocks = [chunks + blocks[seat ^ distance] for seat, chunks in enumerate(blocks)]
     return tuple(steps)
-
-
-def _powers_of_two(below: int) -> Iterator[int]:
-    power = 1
-    while power < below:
-        yield power
-        power *= 2
 
 
 _BRUCK: Final = (

@@ -25,6 +25,7 @@ from shardcost.collectives.exact.algorithms.plan import (
     is_power_of_two,
     mirror,
     pipelined,
+    powers_of_two,
     up_and_down,
 )
 from shardcost.collectives.exact.schedule import Ints, Step
@@ -51,11 +52,9 @@ def double_binary_broadcast(ranks: int, pieces: int) -> Plan:
 def binomial_broadcast(ranks: int) -> Plan:
     """Return the broadcast in which all who have the buffer send it to one more rank each."""
     steps = []
-    have = 1
-    while have < ranks:
+    for have in powers_of_two(ranks):
         source = np.arange(min(have, ranks - have))
         steps.append(Step.of(source, source + have, 0, reduces=False))
-        have *= 2
     return Plan(1, tuple(steps))
 
 
