@@ -12,18 +12,11 @@ import pytest
 from shardcost import Cluster, Decode, Layout, Prefill, Train, estimate, search
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError
-from shardcost.search.answers import (
-    Gain,
-    Relaxation,
-    crossovers,
-    losses,
-    relaxations,
-    sensitivity,
-    shortfall,
-    stability,
-)
 from shardcost.search.found import Candidate, Found
-from shardcost.search.sensitivity import adjusted_time_s
+from shardcost.search.plan import crossovers, losses
+from shardcost.search.relaxations import Relaxation, relaxations, shortfall
+from shardcost.search.sensitivity import Gain, adjusted_time_s, sensitivity
+from shardcost.search.stability import stability
 from shardcost.workload import Workload
 
 H100 = Cluster.named("h100_sxm", network="ib_8x400g")

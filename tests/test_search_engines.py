@@ -259,11 +259,11 @@ def _gone_soon(processes: set[str]) -> None:
 
 def test_workers_compute_on_one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    with engines._pool((), jobs=1) as pool:
-        crew = engines._Pool(pool, Want(1, False), jobs=1)
-        with pytest.raises(IndexError):
-            crew.send(next(tasks_of(_questions()))).result()
-        assert pool.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
+    crew = engines._Pool((), Want(1, False), jobs=1)
+    with pytest.raises(IndexError):
+        crew.send(next(tasks_of(_questions()))).result()
+    assert crew.processes.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
+    crew.stop()
     assert "OMP_NUM_THREADS" not in os.environ
 
 

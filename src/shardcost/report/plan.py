@@ -13,16 +13,13 @@ from shardcost.options import departures
 from shardcost.report import interval
 from shardcost.report.estimate import PHASES, as_remarks, minor_warnings, sizes
 from shardcost.report.text import LABEL, heading, labelled, paragraph, sparkline, table, width
-from shardcost.search.answers import (
-    Crossover,
-    Gain,
-    Stability,
-    shortfall,
-)
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price
-from shardcost.search.plan import Plan
+from shardcost.search.plan import Crossover, Plan
 from shardcost.search.question import Question
+from shardcost.search.relaxations import shortfall
+from shardcost.search.sensitivity import Gain
+from shardcost.search.stability import Stability
 from shardcost.units import format_percent, format_time, format_tokens
 from shardcost.workload import Decode, Prefill, Train, Workload
 

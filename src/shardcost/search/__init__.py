@@ -7,9 +7,8 @@
                cluster)     of cells) memory,      any       reasons)
                                       estimate)    order)
 
-`grid` lays a block's cells out as arrays, `rules` says which are left out and why, `objectives`
-what makes one better than another. `engines` says where tasks run (this process, several, Ray),
-`store` keeps what they find on disk as a `table`, under its `fingerprint`. `answers`
-has what one asks next (why the second lost, what more of a resource would bring, how steady the
-order is, what to relax), `plan` a search together with its answers.
+`grid` lays a block's cells out as arrays, `objectives` says what makes one better than another.
+`engines` says where tasks run (this process, several, Ray), `store` keeps what they find on disk as
+a `table`, under its `fingerprint`. `plan` has a search together with what one asks next: why the
+second lost, what more of a resource would bring, how steady the order is, what to relax.
 """

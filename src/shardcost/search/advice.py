@@ -110,9 +110,9 @@ def advice(
     except ShardcostError as error:
         limit = Limit("layout", 1.0, f"impossible: {reason_of(error)}")
         return Advice(steps, limit, _remedy(setup, None, steps))
-    if not now.memory.fits(now.cluster.device):
-        return Advice(steps, limit_of(now), _remedy(setup, now, steps))
-    return Advice(steps, limit_of(now), _improvement(setup, now, steps))
+    fits = now.memory.fits(now.cluster.device)
+    change = _improvement(setup, now, steps) if fits else _remedy(setup, now, steps)
+    return Advice(steps, limit_of(now), change)
 
 
 def _estimate(setup: Setup, layout: Layout) -> Estimate:
@@ -128,37 +128,38 @@ def _improvement(setup: Setup, now: Estimate, steps: Steps) -> BestChange | None
     faster_pct = 100 * float(now.time_s / then.time_s - 1)
     if faster_pct < WORTHWHILE_PCT:
         return None
+    faster = f"{format_percentage(faster_pct)} faster"
+    if faster_pct >= _TIMES_FROM_PCT:
+        faster = f"{1 + faster_pct / 100:.3g}x as fast"
     times = f"{format_time(now.time_s)} to {format_time(then.time_s)}"
-    words = f"{_renamed(setup, best)}: {_faster(faster_pct)} ({times}), mostly "
-    return _told(best, then, words + _fallen(now, then), faster_pct)
+    words = f"{_renamed(setup, best.layout)}: {faster} ({times}), mostly {_fallen(now, then)}"
+    return _best_change(best, then, words, faster_pct)
 
 
 def _remedy(setup: Setup, now: Estimate | None, steps: Steps) -> BestChange | None:
     """Return the smallest change that makes a layout possible and lets it fit, the fastest such."""
     best = _best_single(steps)
-    for changes in () if best else _larger_changes(setup, steps):
-        best = _fastest(setup, fitting(setup, changes))
-        if best is not None:
+    for several in () if best else _larger_changes(setup, steps):
+        changes = fitting(setup, several)
+        comes_to = outcomes(setup, changes)
+        fit = [change for change in changes if comes_to[id(change)].fits]
+        if fit:
+            best = min(fit, key=lambda change: comes_to[id(change)].rank)
             break
     if best is None or best.layout is None:
         return None
     then = _estimate(setup, best.layout)
     room = then.cluster.device.memory_bytes
-    held = f"{format_bytes(then.memory_bytes)} of {format_bytes(room)}"
-    words = f"{_renamed(setup, best)}: fits ({held}), {format_time(then.time_s)} per step"
+    memory = f"{format_bytes(then.memory_bytes)} of {format_bytes(room)}"
+    changed_to = _renamed(setup, best.layout)
+    words = f"{changed_to}: fits ({memory}), {format_time(then.time_s)} per step"
     faster_pct = None if now is None else 100 * float(now.time_s / then.time_s - 1)
-    return _told(best, then, words, faster_pct)
+    return _best_change(best, then, words, faster_pct)
 
 
-def _faster(faster_pct: float) -> str:
-    if faster_pct < _TIMES_FROM_PCT:
-        return f"{format_percentage(faster_pct)} faster"
-    return f"{1 + faster_pct / 100:.3g}x as fast"
-
-
-def _told(change: Change, then: Estimate, words: str, faster_pct: float | None) -> BestChange:
+def _best_change(change: Change, then: Estimate, words: str, faster: float | None) -> BestChange:
     rate = float(then.tokens_per_s_per_gpu)
-    return BestChange(change.patch, then.layout, words, float(then.time_s), rate, faster_pct)
+    return BestChange(change.patch, then.layout, words, float(then.time_s), rate, faster)
 
 
 def _best_single(steps: Steps) -> Change | None:
@@ -169,21 +170,8 @@ def _best_single(steps: Steps) -> Change | None:
         for step in steps.get(axis, ())
         if step.outcome.fits and not step.current
     ]
-    if not fit:
-        return None
-    best = min(fit, key=lambda step: (step.outcome.time_s, step.outcome.memory_bytes))
-    return Change(best.patch, best.layout)
-
-
-def _fastest(setup: Setup, changes: list[Change]) -> Change | None:
-    """Return the change to the shortest step; of equal ones, what holds least."""
-    found = outcomes(setup, changes)
-    fit = [each for each in changes if found[id(each)].fits]
-    return min(
-        fit,
-        key=lambda each: (found[id(each)].time_s, found[id(each)].memory_bytes),
-        default=None,
-    )
+    best = min(fit, key=lambda step: step.outcome.rank, default=None)
+    return best and Change(best.patch, best.layout)
 
 
 def _larger_changes(setup: Setup, steps: Steps) -> Iterator[Iterator[Change]]:
@@ -222,24 +210,16 @@ def _fallen(now: Estimate, then: Estimate) -> str:
     return f"{part_name(part)} ({format_time(before[part])} to {then_s})"
 
 
-def _renamed(setup: Setup, change: Change) -> str:
+def _renamed(setup: Setup, after: Layout) -> str:
     """Return what a change changes: from which values to which, and what goes along."""
-    before, after = setup.layout, change.layout
-    if after is None:
-        return ""
-    both = (before, after)
-    moved = [name for name in KEEP_GPUS if getattr(before, name) != getattr(after, name)]
-    said = [
-        f"{name.replace('_', ' ')} {' to '.join(_shown(getattr(each, name)) for each in both)}"
-        for name in moved
-    ]
+    before = setup.layout
+    said = []
+    for name in KEEP_GPUS:
+        values = [getattr(layout, name) for layout in (before, after)]
+        if values[0] != values[1]:
+            shown = [("off", "on")[value] if isinstance(value, bool) else value for value in values]
+            said.append(f"{name.replace('_', ' ')} {shown[0]} to {shown[1]}")
     if before.devices != after.devices:
         said.insert(0, f"GPUs {before.devices:,} to {after.devices:,}")
     along = f" with dp {after.dp}" if before.dp != after.dp else ""
     return " and ".join(said) + along
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)

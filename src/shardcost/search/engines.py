@@ -100,6 +100,9 @@ class _Crew(Protocol):
     def answer(self, handle: Any) -> Answer:
         """Return what a task that is done amounts to."""
 
+    def stop(self) -> None:
+        """Stop the tasks that nobody waits for any more."""
+
 
 def _streamed(crew: _Crew, tasks: Iterator[Task], unfinished: dict[int, Task]) -> Answers:
     """Yield the answers of `unfinished` tasks, then of further ones; few are under way at a time.
@@ -132,9 +135,9 @@ def in_processes(questions: Questions, tasks: Iterator[Task], want: Want, jobs: 
     unfinished: dict[int, Task] = {}
     broken: Counter[int] = Counter()
     while True:
+        crew = _Pool(questions, want, jobs)
         try:
-            with _pool(questions, jobs) as pool:
-                yield from _streamed(_Pool(pool, want, jobs), tasks, unfinished)
+            yield from _streamed(crew, tasks, unfinished)
         except BrokenProcessPool as error:
             broken = Counter({number: broken[number] + 1 for number in unfinished})
             if max(broken.values()) >= TRIES:
@@ -144,20 +147,25 @@ def in_processes(questions: Questions, tasks: Iterator[Task], want: Want, jobs: 
                 ) from error
         else:
             return
+        finally:
+            crew.stop()
 
 
 class _Pool:
     """Processes on this machine as a crew."""
 
-    def __init__(self, pool: ProcessPoolExecutor, want: Want, jobs: int) -> None:
-        self._pool, self._want, self._jobs = pool, want, jobs
+    def __init__(self, questions: Questions, want: Want, jobs: int) -> None:
+        self._want, self._jobs = want, jobs
+        # Started afresh, not forked: a fork would copy locks that other threads hold.
+        context = get_context("spawn")
+        self.processes = ProcessPoolExecutor(jobs, context, _begin_worker, (questions,))
 
     def places(self) -> int:
         return _AHEAD * self._jobs
 
     def send(self, task: Task) -> Future[Answer]:
         with _environment(_ONE_THREAD):  # the first task starts all processes
-            return self._pool.submit(_in_worker, task, self._want)
+            return self.processes.submit(_in_worker, task, self._want)
 
     def ready(self, under_way: Collection[Future[Answer]]) -> Iterable[Future[Answer]]:
         return wait(under_way, return_when=FIRST_COMPLETED).done
@@ -165,20 +173,8 @@ class _Pool:
     def answer(self, handle: Future[Answer]) -> Answer:
         return handle.result()
 
-
-@contextmanager
-def _pool(questions: Questions, jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Hold some processes that know the questions.
-
-    They are started afresh, not forked: a fork would copy locks that other threads hold.
-    """
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(questions,)
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
+    def stop(self) -> None:
+        self.processes.shutdown(cancel_futures=True)
 
 
 _worker_questions: Questions = ()
@@ -226,8 +222,7 @@ class _OnRay:
     def __init__(self, ray: Any, questions: Questions, want: Want) -> None:
         self._ray, self._want = ray, want
         self._questions = ray.put(questions)
-        run = ray.remote(num_cpus=1, max_retries=TRIES - 1)
-        self._run = run(_in_ray_worker)
+        self._run = ray.remote(num_cpus=1, max_retries=TRIES - 1)(_in_ray_worker)
         self._under_way: set[Any] = set()
 
     def places(self) -> int:
@@ -256,7 +251,6 @@ class _OnRay:
         return found
 
     def stop(self) -> None:
-        """Stop the tasks that nobody waits for any more."""
         for handle in self._under_way:
             self._ray.cancel(handle, force=True)
 
@@ -294,13 +288,8 @@ def _connected(ray: Any, jobs: int, address: str | None) -> Iterator[None]:
     address = address or os.environ.get("RAY_ADDRESS")
     with _environment(_ONE_THREAD | _QUIET_RAY):
         if address is None:
-            ray.init(
-                address="local",
-                num_cpus=jobs,
-                object_store_memory=_RAY_STORE_BYTES,
-                include_dashboard=False,
-                **_FEW_WORDS,
-            )
+            size: dict[str, Any] = {"num_cpus": jobs, "object_store_memory": _RAY_STORE_BYTES}
+            ray.init(address="local", include_dashboard=False, **size, **_FEW_WORDS)
         else:
             _connect(ray, address)
     try:

@@ -31,10 +31,10 @@ from shardcost.layout import Layout
 from shardcost.machine import machine_of
 from shardcost.program.feasibility import reasons
 from shardcost.schedule.work import at_cells
-from shardcost.search.duplicates import duplicates
 from shardcost.search.grid import Cells, Grid, Indices, by_axis
 from shardcost.search.parts import KEPT, Part
 from shardcost.search.question import Block, Question
+from shardcost.search.space import duplicates
 from shardcost.workload import Decode, Prefill, Workload
 
 STRETCH: Final = 1.1

@@ -1,28 +1,144 @@
-"""A search with the answers to what one asks next: `Plan`."""
+"""A search with the answers to what one asks next: `Plan`.
+
+Why a layout loses to another (`losses`) and where an axis stops to pay (`crossovers`) stand here;
+what more of a resource would bring, what the model's own errors do to the order, and what would
+have to give where nothing is feasible have modules of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from math import isfinite
+from typing import Any, Final, NamedTuple
 
-from shardcost.search.answers import (
-    Crossover,
-    Gain,
-    Loss,
-    Relaxation,
-    Stability,
-    crossovers,
-    losses,
-    relaxations,
-    sensitivity,
-    stability,
-)
+from shardcost.options import AXES
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price
+from shardcost.search.relaxations import Relaxation, relaxations
+from shardcost.search.sensitivity import Gain, sensitivity
+from shardcost.search.space import DEGREES, SIZES
+from shardcost.search.stability import Stability, stability
+from shardcost.units import format_percentage
 
 PRICED: Final = 20
 """Layouts to ask a search for, so that stability has rivals to look at beside those shown."""
+_NUMBERS: Final = (*DEGREES, *SIZES)
+_LISTED: Final = 3
+_EQUAL: Final = 1e-6
+"""Scores that differ by less, as a share, are the same."""
+
+
+class Loss(NamedTuple):
+    """What one part of a step takes in the better and in the worse of two layouts."""
+
+    part: str
+    winner_s: float
+    other_s: float
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds that the other loses by this part; below 0 where it gains."""
+        return self.other_s - self.winner_s
+
+
+def losses(winner: Candidate, other: Candidate) -> tuple[Loss, ...]:
+    """Return what a layout loses to another by, part by part, the largest difference first.
+
+    The differences add up to the difference of the times.
+    """
+    one, two = winner.estimate.parts_s, other.estimate.parts_s
+    parts = (
+        Loss(part, float(one.get(part, 0.0)), float(two.get(part, 0.0))) for part in {**one, **two}
+    )
+    return tuple(sorted(parts, key=lambda loss: -abs(loss.lost_s)))
+
+
+class Crossover(NamedTuple):
+    """What the values of one axis lead to at best."""
+
+    axis: str
+    best: tuple[tuple[Any, float | None], ...]
+    """Each value with the best score of all layouts that have it; None where none is feasible."""
+    value: Any
+    """The best value."""
+    words: str
+
+
+def crossovers(found: Found) -> tuple[Crossover, ...]:
+    """Return, for every axis with a choice, the best of each value and from where on it loses."""
+    worse = found.questions[0].objective.aim.worse if found.questions else ""
+    results = []
+    for axis in dict.fromkeys((*AXES, *found.by_axis)):
+        scores = _scores(found, axis)
+        feasible = {value: score for value, score in scores.items() if score is not None}
+        if len(scores) < 2 or not feasible:
+            continue
+        value = min(feasible, key=lambda choice: feasible[choice])
+        words = _words(axis, value, scores, worse)
+        results.append(Crossover(axis, tuple(scores.items()), value, words))
+    return tuple(results)
+
+
+def _scores(found: Found, axis: str) -> dict[Any, float | None]:
+    """Return the best score of each value of an axis, numbers in order."""
+    spaces = [question.space for question in found.questions]
+    given = (value for space in spaces for value in getattr(space, axis, ()) or ())
+    known = found.by_axis.get(axis, {})
+    values = list(dict.fromkeys((*given, *known)))
+    if axis in _NUMBERS:
+        values.sort()
+    best = {value: known.get(value, float("inf")) for value in values}
+    return {value: score if isfinite(score) else None for value, score in best.items()}
+
+
+def _words(axis: str, value: Any, scores: Mapping[Any, float | None], worse: str) -> str:
+    feasible = {each: score for each, score in scores.items() if score is not None}
+    if len(feasible) == 1:
+        return f"{_named(axis)}: only {_said(value)} is feasible"
+    said = _in_order if axis in _NUMBERS else _one_by_one
+    none = [_said(each) for each, score in scores.items() if score is None]
+    more = f" and {len(none) - _LISTED} others" if len(none) > _LISTED + 1 else ""
+    listed = ", ".join(none[:_LISTED] if more else none)
+    nothing = f"; nothing feasible with {listed}{more}" if none else ""
+    return f"{said(axis, value, feasible, worse)}{nothing}"
+
+
+def _in_order(axis: str, value: Any, feasible: Mapping[Any, float], worse: str) -> str:
+    """Return up to which value a number helps."""
+    values = list(feasible)
+    place = values.index(value)
+    helps = f"more {_named(axis)} {'help' if axis.endswith('s') else 'helps'} up to {value}"
+    if place + 1 == len(values):
+        before = _compared(values[place - 1], feasible, value, worse)
+        return f"{helps} (the largest feasible); {before}"
+    after = _compared(values[place + 1], feasible, value, worse)
+    return f"{_named(axis)} {value} is best; {after}" if not place else f"{helps}; {after}"
+
+
+def _one_by_one(axis: str, value: Any, feasible: Mapping[Any, float], worse: str) -> str:
+    """Return how far behind every other choice is."""
+    others = sorted((each for each in feasible if each != value), key=lambda each: feasible[each])
+    behind = ", ".join(_compared(each, feasible, value, worse) for each in others)
+    return f"{_named(axis)} {_said(value)} is best; {behind}"
+
+
+def _compared(value: Any, feasible: Mapping[Any, float], best: Any, worse: str) -> str:
+    behind = feasible[value] / feasible[best] - 1
+    if behind < _EQUAL:
+        return f"{_said(value)}: the same"
+    more = f"+{format_percentage(100 * behind)}" if behind < 1 else f"{1 + behind:.2g}x the"
+    return f"{_said(value)}: {more} {worse}"
+
+
+def _named(axis: str) -> str:
+    return "GPUs" if axis == "gpus" else axis.replace("_", " ")
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "all" if value is None else str(value)
 
 
 class Plan(NamedTuple):

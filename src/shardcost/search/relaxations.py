@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
 
-from shardcost.cluster import Cluster, Network
+from shardcost.cluster import Network
 from shardcost.options import AXES
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Constraints
@@ -30,6 +30,7 @@ _FREED_FIRST: Final = ("recompute", "zero", "micro_batch", "pp", "tp", "dp", "cp
 """Axes in the order in which they are freed: what saves most memory comes first."""
 _LIMITS: Final = frozenset(field.name for field in fields(Constraints)) - {"memory_headroom"}
 """Codes of the reasons that limits on time and rate give."""
+_TIMES: Final = frozenset(name for name in _LIMITS if name.startswith("max"))
 _DEGREES: Final = ("tp", "cp", "pp", "dp")
 _LEANEST: Final[Mapping[str, tuple[Any, ...]]] = {
     "recompute": ("full", "selective", "none"),
@@ -89,7 +90,10 @@ def relaxations(questions: Sequence[Question], found: Found) -> tuple[Relaxation
         if best is not None:
             return (best,)
     results = list(_answers(_without_limits(start, found), _MOST_FOUND))
-    results += _answers(_with_more_gpus(start, _times_too_slow(start, results)), 1)
+    # How many times longer than the limit a step takes where that limit was dropped.
+    limit = start.constraints.max_time_s
+    times = [result.candidate.time_s / limit for result in results] if limit else []
+    results += _answers(_with_more_gpus(start, min(times, default=1.0)), 1)
     results += _answers(_freed(start), _MOST_FOUND - len(results))
     return tuple(results or _answers(_with_all_freed(start), 1))
 
@@ -114,24 +118,13 @@ def _nearest(questions: Sequence[Question], found: Found) -> Question:
     return max((each for each in questions if each.model is model), key=_room_bytes)
 
 
-def _times_too_slow(question: Question, results: Sequence[Relaxation]) -> float:
-    """Return how many times longer than the limit a step takes where that limit was dropped."""
-    limit = question.constraints.max_time_s
-    if limit is None or not results:
-        return 1.0
-    return min(each.candidate.time_s for each in results) / limit
-
-
 def _joined(question: Question) -> Question:
     """Return a question with a network between nodes where it needs one and names none."""
     most = max(question.space.gpus or (1,))
     if question.cluster.network is not None or most <= question.cluster.tiers[-1].gpus:
         return question
-    return replace(question, cluster=_with_network(question.cluster))
-
-
-def _with_network(cluster: Cluster) -> Cluster:
-    return replace(cluster, network=Network.named(_NETWORK))
+    network = Network.named(_NETWORK)
+    return replace(question, cluster=replace(question.cluster, network=network))
 
 
 def _without_limits(question: Question, found: Found) -> Iterator[_Try]:
@@ -143,16 +136,14 @@ def _without_limits(question: Question, found: Found) -> Iterator[_Try]:
     broken = [reason.code for reason in found.rejected if reason.code in _LIMITS]
     if broken:
         most = broken[0]
-        words = f"{most} dropped (was {_quantity(most, getattr(limits, most))})"
+        value = getattr(limits, most)
+        was = format_time(value) if most in _TIMES else f"{value:g}"
+        words = f"{most} dropped (was {was})"
         dropped: dict[str, Any] = {most: None}
         yield _Try(replace(question, constraints=replace(limits, **dropped)), words)
     if len(broken) > 1:
         none = Constraints(memory_headroom=limits.memory_headroom)
         yield _Try(replace(question, constraints=none), "all limits dropped")
-
-
-def _quantity(name: str, value: float) -> str:
-    return format_time(value) if name.endswith("_s") and name.startswith("max") else f"{value:g}"
 
 
 def _with_more_gpus(question: Question, times: float = 1.0) -> Iterator[_Try]:
@@ -202,21 +193,15 @@ def _listed(values: tuple[Any, ...]) -> str:
 
 def _fixed(question: Question) -> list[str]:
     """Return the axes that would have further values if they were left out."""
-    space, usual = question.space, _usual(question)
-    found = [name for name in AXES if not set(getattr(space, name)) >= set(getattr(usual, name))]
-    return sorted(found, key=lambda name: (*_FREED_FIRST, name).index(name))
-
-
-def _usual(question: Question) -> Space:
-    return _complete(question, Space(gpus=question.space.gpus))
+    space = question.space
+    usual = _completed(question, Space(gpus=space.gpus)).space
+    fixed = [name for name in AXES if not set(getattr(space, name)) >= set(getattr(usual, name))]
+    return sorted(fixed, key=lambda name: (*_FREED_FIRST, name).index(name))
 
 
 def _completed(question: Question, space: Space) -> Question:
-    return replace(question, space=_complete(question, space), asked=space)
-
-
-def _complete(question: Question, space: Space) -> Space:
-    return space.complete(question.model, question.cluster, question.workload, question.software)
+    place = (question.model, question.cluster, question.workload, question.software)
+    return replace(question, space=space.complete(*place), asked=space)
 
 
 def _may_fit(each: _Try) -> bool:

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, make_dataclass, replace
-from itertools import product
+from functools import reduce
+from itertools import combinations, product
+from operator import or_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.cluster import Cluster
-from shardcost.errors import BadValueError
+from shardcost.errors import BadValueError, Reason, Rule
 from shardcost.layout import Layout
 from shardcost.model import Experts, Model
 from shardcost.options import AXES, Option
@@ -34,6 +36,7 @@ SIZES: Final = tuple(name for name, each in AXES.items() if each.axis == "size")
 CHOICES: Final = tuple(name for name in AXES if name not in {*DEGREES, *SIZES})
 """In the order in which families follow each other: those that change least last."""
 SOFTWARE_CHOICES: Final = tuple(name for name in CHOICES if Software in AXES[name].nouns)
+_SAME_LAYOUT: Final = Rule("same_layout", "the same layout twice: {}")
 LAYOUT_CHOICES: Final = tuple(name for name in CHOICES if Layout in AXES[name].nouns)
 
 
@@ -61,9 +64,8 @@ class Space(_Axes):  # type: ignore[misc]  # its fields are the axes of the tabl
         """Return a space from values by axis, single ones or several."""
         if isinstance(given, Space):
             return given
-        asked = by_name("axis", given, cls).items()
-        values: dict[str, Any] = {name: _values(name, value) for name, value in asked}
-        return cls(**values)
+        values = by_name("axis", given, cls)
+        return cls(**{name: _values(name, value) for name, value in values.items()})
 
     def complete(
         self, model: Model, cluster: Cluster, workload: Workload, software: Software
@@ -203,3 +205,41 @@ def _values(name: str, given: Any) -> tuple[Any, ...] | None:
     if not values:
         raise BadValueError(f"axis {name}", given, "at least one value")
     return tuple(dict.fromkeys(AXES[name].rule(f"axis {name}", each) for each in values))
+
+
+def duplicates(layout: Layout, space: Space, family: Family) -> dict[Reason, Any]:
+    """Return where a layout does what another one of the space does, by the choice to blame.
+
+    A choice that changes nothing is priced once: with the first of its values.
+    """
+    replicas = layout.dp * layout.cp
+    same = {}
+    alone = {
+        "sequence_parallel": ("sequence parallelism without tp", layout.tp == 1),
+        "scheme": ("a partition scheme without tp", layout.tp == 1),
+        "tp_overlap": ("overlap of tp without tp", layout.tp == 1),
+        "zero": ("a ZeRO stage without replicas", replicas == 1),
+        "dp_overlap": ("overlap of gradients without replicas", replicas == 1),
+        "context_scheme": ("a context scheme without cp", layout.cp == 1),
+        "schedule": ("a schedule without pp", layout.pp == 1),
+    }
+    for choice, (what, where) in alone.items():
+        if getattr(family, choice) != getattr(space, choice)[0]:
+            same[what] = where
+    if family.schedule == "interleaved" and "1f1b" in (space.schedule or ()):
+        same["interleaving with one virtual stage"] = layout.virtual_stages == 1
+    earlier = space.order[: space.order.index(family.order)]
+    if earlier:
+        where = reduce(or_, (_same_place(layout, order) for order in earlier))
+        same["an order that places no group elsewhere"] = where
+    return {_SAME_LAYOUT.reason(what): where for what, where in same.items()}
+
+
+def _same_place(layout: Layout, other: str) -> Any:
+    """Return where another order puts every group of more than one rank at the same place."""
+    mine, theirs = (order.split("-") for order in (layout.order, other))
+    same: Any = True
+    for one, two in combinations(mine, 2):
+        if theirs.index(one) > theirs.index(two):
+            same = same & ((getattr(layout, one) == 1) | (getattr(layout, two) == 1))
+    return same

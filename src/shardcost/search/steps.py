@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
@@ -79,6 +79,11 @@ class Outcome(NamedTuple):
         """Whether no rule is against it."""
         return self.time_s is not None
 
+    @property
+    def rank(self) -> tuple[Any, Any]:
+        """What makes one of two that fit better: the shorter step, then the smaller memory."""
+        return self.time_s, self.memory_bytes
+
 
 class Change(NamedTuple):
     """A layout made from another by some axes."""
@@ -111,19 +116,19 @@ def steps_of(setup: Setup) -> dict[str, tuple[Step, ...]]:
         for axis, values in offered(setup).items()
     }
     every = [change for pairs in changes.values() for _, change in pairs]
-    found = outcomes(setup, every)
+    comes_to = outcomes(setup, every)
+
+    def step(axis: str, value: Any, change: Change) -> Step:
+        outcome, rate = comes_to[id(change)], None
+        if change.layout is not None and outcome.time_s is not None:
+            rate = float(setup.workload.tokens / outcome.time_s / change.layout.devices)
+        current = value == current_value(setup, axis)
+        return Step(axis, value, current, change.patch, change.layout, outcome, rate)
+
     return {
-        axis: tuple(_step(setup, axis, value, change, found[id(change)]) for value, change in pairs)
+        axis: tuple(step(axis, value, change) for value, change in pairs)
         for axis, pairs in changes.items()
     }
-
-
-def _step(setup: Setup, axis: str, value: Any, change: Change, outcome: Outcome) -> Step:
-    rate = None
-    if change.layout is not None and outcome.time_s is not None:
-        rate = float(setup.workload.tokens / outcome.time_s / change.layout.devices)
-    current = value == current_value(setup, axis)
-    return Step(axis, value, current, change.patch, change.layout, outcome, rate)
 
 
 def current_value(setup: Setup, axis: str) -> Any:
@@ -174,32 +179,29 @@ def reason_of(error: ShardcostError) -> Reason:
 
 def outcomes(setup: Setup, changes: Iterable[Change]) -> dict[int, Outcome]:
     """Return what some changes come to, by the identity of each."""
-    found: dict[int, Outcome] = {}
-    alike: dict[Layout, list[int]] = defaultdict(list)
-    for change in changes:
-        if change.layout is None:
-            found[id(change)] = Outcome(reason=change.reason)
-        else:
-            alike[change.layout].append(id(change))
-    for layout, outcome in zip(alike, _priced(setup, list(alike)), strict=True):
-        found.update(dict.fromkeys(alike[layout], outcome))
-    return found
+    changes = list(changes)
+    layouts = dict.fromkeys(change.layout for change in changes if change.layout is not None)
+    priced = _priced(setup, layouts)
+    comes_to = (
+        Outcome(reason=change.reason) if change.layout is None else priced[change.layout]
+        for change in changes
+    )
+    return dict(zip(map(id, changes), comes_to, strict=True))
 
 
-def _priced(setup: Setup, layouts: Sequence[Layout]) -> list[Outcome]:
+def _priced(setup: Setup, layouts: Iterable[Layout]) -> dict[Layout, Outcome]:
     """Return what layouts come to, those that run the same formulas together."""
-    found: dict[int, Outcome] = {}
-    families: dict[Any, list[int]] = defaultdict(list)
-    for number, layout in enumerate(layouts):
+    priced: dict[Layout, Outcome] = {}
+    families: dict[Any, list[Layout]] = defaultdict(list)
+    for layout in layouts:
         reason = first_reason(setup.model, layout, setup.workload)
         if reason is not None:
-            found[number] = Outcome(reason=reason)
+            priced[layout] = Outcome(reason=reason)
         else:
-            families[_family(setup, layout)].append(number)
-    for numbers in families.values():
-        some = [layouts[number] for number in numbers]
-        found.update(zip(numbers, _family_priced(setup, some), strict=True))
-    return [found[number] for number in range(len(layouts))]
+            families[_family(setup, layout)].append(layout)
+    for some in families.values():
+        priced.update(zip(some, _family_priced(setup, some), strict=True))
+    return priced
 
 
 def _family(setup: Setup, layout: Layout) -> tuple[Any, ...]:
@@ -208,33 +210,24 @@ def _family(setup: Setup, layout: Layout) -> tuple[Any, ...]:
     Whole sequences attend in another way than parts of them. A group beyond the last domain has no
     price without a network, and none of an array would have one.
     """
-    chosen = tuple(getattr(layout, each.name) for each in fields(layout) if each.name in _CHOICES)
+    values = vars(layout)
+    chosen = tuple(value for name, value in values.items() if name not in _NUMBERS)
     apart = setup.cluster.network is None and layout.devices > setup.cluster.tiers[-1].gpus
-    return *chosen, layout.cp > 1, _degrees(layout) if apart else ()
-
-
-_CHOICES: Final = frozenset(each.name for each in fields(Layout)) - frozenset(_NUMBERS)
-
-
-def _degrees(layout: Layout) -> tuple[Any, ...]:
-    return tuple(getattr(layout, name) for name in _NUMBERS)
+    return *chosen, layout.cp > 1, tuple(values[name] for name in _NUMBERS) if apart else ()
 
 
 def _family_priced(setup: Setup, layouts: Sequence[Layout]) -> list[Outcome]:
     try:
-        times, peaks = _figures(setup, _together(layouts))
+        layout = _together(layouts)
+        machine = machine_of(setup.cluster, setup.software)
+        ledger = ledger_of(setup.model, machine, layout, setup.workload, setup.software)
+        times, peaks = ledger.time_s(), _footprint(setup, layout).peak_bytes
     except ShardcostError as error:
         if len(layouts) == 1:
             return [Outcome(reason=reason_of(error))]
-        return [each for layout in layouts for each in _family_priced(setup, [layout])]
-    shape = (len(layouts),)
-    rows = zip(
-        layouts,
-        np.broadcast_to(times, shape).tolist(),
-        np.broadcast_to(peaks, shape).tolist(),
-        strict=True,
-    )
-    return [_outcome(setup, *row) for row in rows]
+        return [outcome for one in layouts for outcome in _family_priced(setup, [one])]
+    columns = (np.broadcast_to(column, len(layouts)).tolist() for column in (times, peaks))
+    return [_outcome(setup, *row) for row in zip(layouts, *columns, strict=True)]
 
 
 def _together(layouts: Sequence[Layout]) -> Layout:
@@ -246,13 +239,7 @@ def _together(layouts: Sequence[Layout]) -> Layout:
     return replace(layouts[0], **arrays) if arrays else layouts[0]
 
 
-def _figures(setup: Setup, layout: Layout) -> tuple[Any, Any]:
-    machine = machine_of(setup.cluster, setup.software)
-    ledger = ledger_of(setup.model, machine, layout, setup.workload, setup.software)
-    return ledger.time_s(), _held(setup, layout).peak_bytes
-
-
-def _held(setup: Setup, layout: Layout) -> Memory:
+def _footprint(setup: Setup, layout: Layout) -> Memory:
     machine = machine_of(setup.cluster, setup.software)
     return footprint(setup.model, machine, layout, setup.workload, setup.software)
 
@@ -260,7 +247,7 @@ def _held(setup: Setup, layout: Layout) -> Memory:
 def _outcome(setup: Setup, layout: Layout, time_s: float, peak_bytes: float) -> Outcome:
     if peak_bytes <= setup.cluster.device.memory_bytes:
         return Outcome(time_s, peak_bytes, fits=True)
-    words = _held(setup, layout).reason() or ""
+    words = _footprint(setup, layout).reason() or ""
     return Outcome(time_s, peak_bytes, reason=Reason("does_not_fit_memory", words))
 
 
@@ -272,7 +259,7 @@ def fitting(setup: Setup, changes: Iterable[Change]) -> list[Change]:
         for each in changes
         if each.layout is not None
         and first_reason(setup.model, each.layout, setup.workload) is None
-        and _held(setup, each.layout).peak_bytes <= device.memory_bytes
+        and _footprint(setup, each.layout).peak_bytes <= device.memory_bytes
     ]
 
 
@@ -295,13 +282,12 @@ def _degrees_offered(setup: Setup, gpus: int) -> Iterator[tuple[str, list[int]]]
     heads, tokens, layers = _heads(setup), _tokens(setup.workload), int(model.num_layers)
     whole = not isinstance(setup.workload, Decode)  # a cache may be spread unevenly
     yield "tp", _divisions(gpus, heads or gpus, int(layout.tp), even=heads is not None)
-    yield (
-        "cp",
-        _divisions(gpus, tokens, int(layout.cp), even=whole),
-    )
+    yield "cp", _divisions(gpus, tokens, int(layout.cp), even=whole)
     yield "pp", _divisions(gpus, layers, int(layout.pp), even=False)
     dp, inner = int(layout.dp), setup.gpus // int(layout.dp)
-    replicas = min(most // inner, _sequences(setup.workload) // int(layout.micro_batch))
+    training = isinstance(setup.workload, Train)
+    sequences = int(getattr(setup.workload, "global_batch" if training else "batch"))
+    replicas = min(most // inner, sequences // int(layout.micro_batch))
     yield "dp", sorted({*_doubled(1, replicas), *_doubled(dp, replicas), *_halved(dp)})
     experts = model.most_experts
     if experts:
@@ -363,7 +349,3 @@ def _tokens(workload: Workload) -> int:
     if isinstance(workload, Prefill):
         return int(workload.prompt_tokens)
     return int(getattr(workload, "context_tokens", 1))
-
-
-def _sequences(workload: Workload) -> int:
-    return int(getattr(workload, "global_batch" if isinstance(workload, Train) else "batch"))

@@ -22,16 +22,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from shardcost.errors import BadTypeError, BadValueError, FormatError, Reason
+from shardcost.errors import (
+    BadTypeError,
+    BadValueError,
+    FormatError,
+    MissingExtraError,
+    Reason,
+)
 from shardcost.files import write_whole
 from shardcost.search.fingerprint import differences, fingerprint, request_of
 from shardcost.search.parts import Columns, Part
 from shardcost.search.question import Question
-from shardcost.search.table import frame_of, needs_polars
+from shardcost.search.table import frame_of
 from shardcost.search.tasks import Answer, Task, Want
 
 _TABLES: Final = ("best", "front", "beyond", "smallest")
@@ -44,7 +50,10 @@ class Store:
     """The results of one search on disk."""
 
     def __init__(self, out: str | Path, questions: tuple[Question, ...], want: Want) -> None:
-        needs_polars()
+        try:
+            import polars  # noqa: F401
+        except ImportError:
+            raise MissingExtraError("a table of all layouts", "Polars", "table") from None
         self.target = _target(out)
         self.folder = self.target.with_name(self.target.name + ".parts")
         self._questions, self._want = questions, want
@@ -148,13 +157,16 @@ class Store:
 
 def summary_of(part: Part) -> dict[str, Any]:
     """Return a part without its table as plain values."""
-    found: dict[str, Any] = {name: getattr(part, name) for name in _COUNTS}
-    found["rejected"] = [[*reason, count] for reason, count in part.rejected.items()]
-    for name in _TABLES:
-        table: Columns = getattr(part, name)
-        found[name] = {column: values.tolist() for column, values in table.items()}
-    found["by_axis"] = [[*key, score] for key, score in part.by_axis.items()]
-    return found
+    tables: dict[str, Columns] = {name: getattr(part, name) for name in _TABLES}
+    return {
+        **{name: getattr(part, name) for name in _COUNTS},
+        "rejected": [[*reason, count] for reason, count in part.rejected.items()],
+        **{
+            name: {key: each.tolist() for key, each in table.items()}
+            for name, table in tables.items()
+        },
+        "by_axis": [[*key, score] for key, score in part.by_axis.items()],
+    }
 
 
 def part_of_summary(summary: dict[str, Any]) -> Part:
@@ -169,12 +181,9 @@ def part_of_summary(summary: dict[str, Any]) -> Part:
     for name in _TABLES:
         values[name] = {column: np.array(each) for column, each in summary[name].items()}
     by_axis = {(axis, value): score for axis, value, score in summary["by_axis"]}
-    rejected = Counter(
-        {
-            Reason(code, message, tuple(stated)): count
-            for code, message, stated, count in summary["rejected"]
-        }
-    )
+    rejected = Counter[Reason]()
+    for code, message, stated, count in summary["rejected"]:
+        rejected[Reason(code, message, tuple(stated))] = count
     return Part(rejected=rejected, by_axis=by_axis, **values)
 
 
@@ -193,18 +202,16 @@ def _target(out: str | Path) -> Path:
 
 
 def _checksum(text: str, rows: bytes) -> str:
-    found = hashlib.sha256(text.encode())
-    found.update(rows)
-    return found.hexdigest()
+    return hashlib.sha256(text.encode() + rows).hexdigest()
 
 
 def _json(path: Path) -> dict[str, Any]:
     """Return what a file says; nothing where it is missing or damaged."""
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 @contextmanager
@@ -215,7 +222,6 @@ def _alone(folder: Path) -> Iterator[None]:
     except ImportError:
         yield
         return
-    file: IO[bytes]
     with (folder / _LOCK).open("wb") as file:
         try:
             flock(file, LOCK_EX | LOCK_NB)

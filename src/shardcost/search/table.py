@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardcost.errors import MissingExtraError
 from shardcost.search.objectives import Figures
 from shardcost.search.parts import Columns
 from shardcost.search.question import Question
@@ -23,14 +22,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     Schema = dict[str, pl.DataType]
-
-
-def needs_polars() -> None:
-    """Raise if Polars is not installed."""
-    try:
-        import polars  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("a table of all layouts", "Polars", "table") from None
 
 
 def schema_of(questions: tuple[Question, ...]) -> Schema:
