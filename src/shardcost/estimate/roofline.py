@@ -19,12 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardcost.checks import is_array
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS
-from shardcost.errors import BadTypeError
 from shardcost.estimate.ledger import KIND, PASSES
 from shardcost.estimate.result import Estimate
+from shardcost.estimate.timeline.events import check_one_layout
 from shardcost.kernels.gemm import gemm_bytes
 from shardcost.program.assemble import Layers
 from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Operation
@@ -131,7 +130,7 @@ class Roofline:
         return {each.dtype: each.peak_flop_per_s for each in self.kernels if each.dtype is not None}
 
 
-def roofline(found: Estimate) -> Roofline:
+def roofline(estimate: Estimate) -> Roofline:
     """Return how near the kernels of one layer come to what the device allows.
 
     >>> from shardcost import Decode, Layout, estimate
@@ -143,23 +142,22 @@ def roofline(found: Estimate) -> Roofline:
     Raises:
         BadTypeError: The estimate is of an array of layouts.
     """
-    if is_array(found.time_s):
-        raise BadTypeError("layout", found.layout, "one layout, not an array of them, to draw")
-    device, dtype = found.cluster.device, found.workload.dtype
-    layers = found.program.usual_layers
+    check_one_layout(estimate, "draw")
+    device, dtype = estimate.cluster.device, estimate.workload.dtype
+    layers = estimate.program.usual_layers
     return Roofline(
         device=device.name,
         dtype=dtype,
         peak_flop_per_s=_peak(device, dtype),
         memory_bytes_per_s=float(device.memory_bytes_per_s),
         layers=int(layers.count),
-        kernels=tuple(_kernels(found, layers)),
+        kernels=tuple(_kernels(estimate, layers)),
     )
 
 
-def _kernels(found: Estimate, layers: Layers) -> Iterator[Kernel]:
-    device = found.cluster.device
-    piece = found.ledger.layers[found.program.layers.index(layers)]
+def _kernels(estimate: Estimate, layers: Layers) -> Iterator[Kernel]:
+    device = estimate.cluster.device
+    piece = estimate.ledger.layers[estimate.program.layers.index(layers)]
     counts: dict[tuple[str, Operation, float], float] = {}
     for row in sorted(piece.rows, key=lambda row: PASSES.index(row.phase)):
         if not isinstance(row.op, Collective):
@@ -179,7 +177,7 @@ def _kernels(found: Estimate, layers: Layers) -> Iterator[Kernel]:
             flops=count * flops,
             moved_bytes=count * float(moved_bytes(op)),
             time_s=time_s,
-            peak_flop_per_s=_peak(device, dtype or found.workload.dtype),
+            peak_flop_per_s=_peak(device, dtype or estimate.workload.dtype),
             memory_bytes_per_s=float(device.memory_bytes_per_s),
         )
 
@@ -194,15 +192,8 @@ def moved_bytes(op: Gemm | AttentionCore | Elementwise) -> Any:
         return op.bytes_moved
     if isinstance(op, Gemm):
         return gemm_bytes(op.dtype, op.m, op.n, op.k, op.batch)
-    return _attention_bytes(op)
-
-
-def _attention_bytes(op: AttentionCore) -> Any:
-    """Return the bytes of queries, output, keys and values, each once.
-
-    A decode kernel whose values have a size of their own reads them as a part of the keys, as
-    latent attention keeps them.
-    """
+    # Queries, output, keys and values once. A decode kernel whose values have a size of their own
+    # reads them as a part of the keys, as latent attention keeps them.
     bits = BITS[op.dtype]
     seen = op.context_tokens
     if op.window_tokens is not None:
@@ -219,9 +210,5 @@ def _peak(device: Device, dtype: str) -> float:
     rates = device.peak_flop_per_s
     if dtype in rates:
         return float(device.peak(dtype))
-    wide_enough = (
-        float(rate)
-        for name, rate in rates.items()
-        if BITS[name] >= BITS[dtype] and not name.startswith("int")
-    )
-    return max(wide_enough)
+    floats = {name: rate for name, rate in rates.items() if not name.startswith("int")}
+    return max(float(rate) for name, rate in floats.items() if BITS[name] >= BITS[dtype])

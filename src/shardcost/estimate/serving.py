@@ -94,46 +94,34 @@ class Engine:
 
     def prefill(self, batch: Any, prompt_tokens: Any) -> Estimate:
         """Return the estimate of one pass over prompts."""
-        return self._estimate(self._prefill(batch, prompt_tokens))
+        return self._estimate(Prefill(batch=batch, prompt_tokens=prompt_tokens, **self._formats))
 
     def decode(self, batch: Any, context_tokens: Any) -> Estimate:
         """Return the estimate of one step."""
-        return self._estimate(self._decode(batch, context_tokens))
+        return self._estimate(Decode(batch=batch, context_tokens=context_tokens, **self._formats))
 
     def steps(self, batch: Any, prompt_tokens: Any, output_tokens: Any) -> tuple[Estimate, Any]:
         """Return the estimate of a few steps of an output, and the mean time of all."""
         first, many = _column(prompt_tokens), _column(largest(output_tokens - 1, 1))
         contexts = np.rint(first + _AT * (many - 1)).astype(int)
-        found = self.decode(_column(batch), contexts)
-        return found, _plain((found.time_s * _SHARE).sum(axis=-1))
+        few = self.decode(_column(batch), contexts)
+        mean_s = (few.time_s * _SHARE).sum(axis=-1)
+        return few, mean_s if np.ndim(mean_s) else float(mean_s)
 
     def room(self, prompt_tokens: Any, output_tokens: Any) -> Any:
         """Return how many sequences memory holds at their full length, beside one prefill."""
         dp = self.layout.dp
-        first = self._memory(self._prefill(dp, prompt_tokens))
-        last = self._memory(self._decode(dp, prompt_tokens + output_tokens - 1))
+        context_tokens = prompt_tokens + output_tokens - 1
+        first = self._memory(Prefill(batch=dp, prompt_tokens=prompt_tokens, **self._formats))
+        last = self._memory(Decode(batch=dp, context_tokens=context_tokens, **self._formats))
+        device = machine_of(self.cluster).cluster.device
         fixed = sum(first.values()) - first["kv_cache"]
-        free = (
-            self.software.memory_share * machine_of(self.cluster).cluster.device.memory_bytes
-            - fixed
-        )
+        free = self.software.memory_share * device.memory_bytes - fixed
         return _whole(dp * largest(free // last["kv_cache"], 0))
 
-    def _prefill(self, batch: Any, prompt_tokens: Any) -> Prefill:
-        return Prefill(
-            batch=batch,
-            prompt_tokens=prompt_tokens,
-            dtype=self.dtype,
-            cache_dtype=self.cache_dtype,
-        )
-
-    def _decode(self, batch: Any, context_tokens: Any) -> Decode:
-        return Decode(
-            batch=batch,
-            context_tokens=context_tokens,
-            dtype=self.dtype,
-            cache_dtype=self.cache_dtype,
-        )
+    @property
+    def _formats(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "cache_dtype": self.cache_dtype}
 
     def _memory(self, work: Prefill | Decode) -> dict[str, Any]:
         policy = policy_with(vars(self.software), self.software.memory)
@@ -148,8 +136,8 @@ def generation(engine: Engine, *, batch: Any, prompt_tokens: Any, output_tokens:
 
     >>> model, cluster = Model.named("llama3-8b"), Cluster.named("h100_sxm")
     >>> engine = Engine(model, cluster, Layout(), Software.named("trtllm"))
-    >>> found = generation(engine, batch=1, prompt_tokens=512, output_tokens=128)
-    >>> 5 < 1e3 * found.tpot_s < 10
+    >>> batch = generation(engine, batch=1, prompt_tokens=512, output_tokens=128)
+    >>> 5 < 1e3 * batch.tpot_s < 10
     True
     """
     dp = engine.layout.dp
@@ -219,10 +207,6 @@ def under_load(
 def _column(value: Any) -> Any:
     """Return a count with an axis after its own, for the contexts."""
     return np.asarray(value)[..., None]
-
-
-def _plain(value: Any) -> Any:
-    return value if np.ndim(value) else float(value)
 
 
 def _whole(value: Any) -> Any:

@@ -35,10 +35,10 @@ class Clock:
         self.schedule = schedule
         stages, virtual_stages, batches = work.stages, work.virtual_stages, work.micro_batches
         self.durations = [durations(work, schedule, stage) for stage in range(stages)]
-        orders = [
-            order(schedule, stage, stages, batches, virtual_stages) for stage in range(stages)
+        self.lanes = [
+            Lane(order(schedule, stage, stages, batches, virtual_stages), [], [], [], [], [])
+            for stage in range(stages)
         ]
-        self.lanes = [Lane(ops, [], [], [], [], []) for ops in orders]
         self.free = [0.0] * stages
         self.sending = [0.0] * stages
         # When the input of each operation has arrived; None while it has not. Forwards of the
@@ -63,7 +63,7 @@ class Clock:
         outer_batches = (0, batches - 1)
         ops, starts, ends = lane.ops, lane.starts, lane.ends
         free, reached = self.free[stage], set()
-        special = self._special(stage)
+        special = bool(lane.gathers or self.work.data_parallel.reduce_s)
         for number in range(len(ends), len(ops)):
             kind, chunk, batch = op = ops[number]
             start = free
@@ -111,20 +111,16 @@ class Clock:
         self.arrived[to][kind][place] = there
         return (there if self.work.sends.blocking else end), to
 
-    def _special(self, stage: int) -> bool:
-        return bool(self.lanes[stage].gathers or self.work.data_parallel.reduce_s)
-
     def _gather(self) -> None:
         """Queue the buckets of weights on every stage, in the order in which they are needed."""
         virtual_stages, parallel = self.work.virtual_stages, self.work.data_parallel
         if not parallel.gather_s:
             return
-        each = parallel.gather_s / (virtual_stages * parallel.buckets)
+        bucket_s = parallel.gather_s / (virtual_stages * parallel.buckets)
         for lane in self.lanes:
             for number in range(virtual_stages * parallel.buckets):
-                lane.gathers.append(
-                    (number // parallel.buckets, number * each, (number + 1) * each)
-                )
+                span = number * bucket_s, (number + 1) * bucket_s
+                lane.gathers.append((number // parallel.buckets, *span))
 
     def _communicated(self, stage: int, op: Op, start: float, end: float) -> float:
         """Return when an operation ends that waits for weights; queue gradients it is last for."""
@@ -163,9 +159,8 @@ def durations(
     if gathered and work.layer_gathers.seconds:
         gathers = work.layer_gathers
         for kind, sent_s in (("F", gathers.seconds), ("B", gathers.backward_seconds)):
-            parts[kind] = [_layered(sent_s, seconds, gathers.layers) for seconds in parts[kind]]
+            parts[kind] = [
+                float(layered(sent_s, seconds / gathers.layers, gathers.layers))
+                for seconds in parts[kind]
+            ]
     return parts
-
-
-def _layered(sent_s: float, seconds: float, layers: int) -> float:
-    return float(layered(sent_s, seconds / layers, layers))

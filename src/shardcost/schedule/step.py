@@ -7,7 +7,7 @@ sends add to it is exposed.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shardcost.arrays import choose, largest
 from shardcost.checks import anywhere
@@ -140,7 +140,7 @@ def _reduced_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:
     bucket_s = parallel.reduce_s / (pipe.virtual_stages * parallel.buckets)
     whole_s = choose(pipe.stages > 1, pipe.first.whole_backward, pipe.last.whole_backward)
     exposed_s = behind_backward(whole_s, bucket_s, parallel.buckets).exposed_s
-    if _none_above_one(pipe.virtual_stages):
+    if type(pipe.virtual_stages) is int and pipe.virtual_stages == 1:
         return exposed_s
     behind_s = _queued(pipe, parallel, bucket_s, pipe.first.backward, passes(pipe).backward)
     return largest(exposed_s, behind_s)
@@ -151,7 +151,7 @@ def _gathered_late(pipe: Pipeline, parallel: DataParallel) -> Seconds:
     bucket_s = parallel.gather_s / (pipe.virtual_stages * parallel.buckets)
     whole_s = choose(pipe.stages > 1, pipe.first.whole_forward, pipe.last.whole_forward)
     exposed_s = before_forward(whole_s, bucket_s, parallel.buckets)
-    if _none_above_one(pipe.virtual_stages):
+    if type(pipe.virtual_stages) is int and pipe.virtual_stages == 1:
         return exposed_s
     behind_s = _queued(pipe, parallel, bucket_s, pipe.first.forward, passes(pipe).forward)
     return largest(exposed_s, behind_s)
@@ -177,7 +177,3 @@ def _queued(
 def _any(seconds: Seconds) -> bool:
     """Return whether there is anything to do; an array always counts."""
     return not (isinstance(seconds, int | float) and seconds == 0)
-
-
-def _none_above_one(virtual_stages: Any) -> bool:
-    return isinstance(virtual_stages, int) and virtual_stages == 1

@@ -32,7 +32,7 @@ class StageEnds(NamedTuple):
 
 
 def zero_bubble_ends(pipe: Pipeline) -> StageEnds:
-    """Return when the stages end; under 1F1B it is always the first that ends last."""
+    """Return when the stages end under ZB-H1; under 1F1B it is always the first that ends last."""
     return _Chains(pipe).ends()
 
 
@@ -42,11 +42,8 @@ class _Chains:
     def __init__(self, pipe: Pipeline) -> None:
         self.p, self.m, self.send = pipe.stages, pipe.micro_batches, pipe.send
         first, middle, last = pipe.first, pipe.middle, pipe.last
-        self.first_b, self.last_b, self.b = (
-            first.whole_backward,
-            last.whole_backward,
-            middle.backward,
-        )
+        self.first_b, self.last_b = first.whole_backward, last.whole_backward
+        self.b = middle.backward
         self.first_w, self.last_w, self.w = first.whole_weight, last.whole_weight, middle.weight
         # One forward and one backward; with a weight gradient, a whole turn.
         self.first_pair = first.whole_forward + self.first_b

@@ -70,12 +70,7 @@ def _power_w(cluster: Cluster, _: Price | None) -> float:
 
 OBJECTIVES: Final[Mapping[str, Aim]] = {
     "time": Aim("step time", "least time", "time", None),
-    "throughput": Aim(
-        "tokens/s/GPU",
-        "most tokens/s/GPU",
-        "GPU time per token",
-        lambda *_: 1.0,
-    ),
+    "throughput": Aim("tokens/s/GPU", "most tokens/s/GPU", "GPU time per token", lambda *_: 1.0),
     "cost": Aim(
         "cost per token",
         "least cost per token",
@@ -83,11 +78,7 @@ OBJECTIVES: Final[Mapping[str, Aim]] = {
         lambda cluster, price: price_on(cluster, price) / _SECONDS_PER_HOUR,
     ),
     "energy": Aim(
-        "energy per token",
-        "least energy per token",
-        "energy per token",
-        _power_w,
-        format_energy,
+        "energy per token", "least energy per token", "energy per token", _power_w, format_energy
     ),
 }
 
@@ -217,13 +208,11 @@ class Constraints:
             words = f"below {rate:g} tokens/s"
             yield Reason("min_tokens_per_s", words, (rate,)), figures.tokens_per_s < rate
         if isinstance(workload, Decode):
-            yield from self._of_a_user(time_s / workload.new_tokens)
-
-    def _of_a_user(self, token_s: Any) -> Iterator[tuple[Reason, Any]]:
-        if self.max_tpot_s is not None:
-            words = f"TPOT above {format_time(self.max_tpot_s)}"
-            yield Reason("max_tpot_s", words, (self.max_tpot_s,)), token_s > self.max_tpot_s
-        if self.min_tokens_per_s_per_user is not None:
-            rate = self.min_tokens_per_s_per_user
-            words = f"below {rate:g} tokens/s/user"
-            yield Reason("min_tokens_per_s_per_user", words, (rate,)), token_s > 1 / rate
+            token_s = time_s / workload.new_tokens
+            if self.max_tpot_s is not None:
+                words = f"TPOT above {format_time(self.max_tpot_s)}"
+                yield Reason("max_tpot_s", words, (self.max_tpot_s,)), token_s > self.max_tpot_s
+            if self.min_tokens_per_s_per_user is not None:
+                rate = self.min_tokens_per_s_per_user
+                words = f"below {rate:g} tokens/s/user"
+                yield Reason("min_tokens_per_s_per_user", words, (rate,)), token_s > 1 / rate

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardcost.checks import is_array
 from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.collectives.sweep import LEAST_BYTES, MOST_BYTES, curve_sizes
-from shardcost.errors import BadTypeError
 from shardcost.estimate.messages import Message, messages
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.scaling import Scaling, tensor_scaling
+from shardcost.estimate.timeline.events import check_one_layout
 from shardcost.machine.libraries import MULTIMEM, default_library
 from shardcost.search.advice import Advice, advice
 
@@ -45,8 +44,7 @@ def review(estimate: Estimate) -> Review:
     Raises:
         BadTypeError: The estimate is of an array of layouts.
     """
-    if is_array(estimate.time_s):
-        raise BadTypeError("layout", estimate.layout, "one layout, not an array of them, to report")
+    check_one_layout(estimate, "report")
     place = (estimate.model, estimate.cluster, estimate.layout)
     advised = advice(*place, estimate.workload, estimate.software)
     return Review(estimate, advised, tensor_scaling(estimate), _heaviest(estimate))

@@ -8,7 +8,6 @@ datasheet says more (their constants are shares of it), collectives on links of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import log
 from typing import Any, Final, NamedTuple
@@ -59,38 +58,33 @@ def sensitivity(
     return (*gains_of(candidate.estimate, more), _of_memory(candidate, beyond))
 
 
-def gains_of(found: Estimate, more: float = 0.1) -> tuple[Gain, ...]:
+def gains_of(estimate: Estimate, more: float = 0.1) -> list[Gain]:
     """Return what more of the device's arithmetic and memory rate, and of links, would bring."""
-    more = positive_number("more", more)
-    factors = np.array([1 + _STEP, 1 / (1 + _STEP), 1 + more, 1])
-    return tuple(_gains(found, factors))
-
-
-def _gains(found: Estimate, factors: Any) -> Iterator[Gain]:
-    time_s, cluster = found.time_s, found.cluster
+    factors = np.array([1 + _STEP, 1 / (1 + _STEP), 1 + positive_number("more", more), 1])
+    time_s, cluster = estimate.time_s, estimate.cluster
 
     def gain(what: str, times: Any, note: str = "") -> Gain:
         up, down, then, now = np.broadcast_to(times, factors.shape).tolist()
         elasticity = log(down / up) / log(factors[0] / factors[1])
         return Gain(what, time_s * then / now, 100 * (now / then - 1), elasticity, note)
 
-    for what, device in (("FLOP/s", _computing), ("memory bandwidth", _reading)):
-        yield gain(what, [_on_device(found, device(cluster.device, each)) for each in factors])
-    inside, crossing = _Links(found, inside=factors), _Links(found, outside=factors)
-    yield gain(
-        "bandwidth inside a node",
-        inside.time_s,
-        "" if inside.used else "no group has two ranks in a node",
-    )
+    gains = [
+        gain(what, [_on_device(estimate, device(cluster.device, factor)) for factor in factors])
+        for what, device in (("FLOP/s", _computing), ("memory bandwidth", _reading))
+    ]
+    times, used = _on_links(estimate, inside=factors)
+    note = "" if used["inside"] else "no group has two ranks in a node"
+    gains.append(gain("bandwidth inside a node", times, note))
     if cluster.network is not None:
-        yield gain(
-            "network bandwidth", crossing.time_s, "" if crossing.crossed else "no group crosses it"
-        )
+        times, used = _on_links(estimate, outside=factors)
+        note = "" if used["outside"] else "no group crosses it"
+        gains.append(gain("network bandwidth", times, note))
+    return gains
 
 
-def adjusted_time_s(found: Estimate, how: Adjust) -> Any:
+def adjusted_time_s(estimate: Estimate, how: Adjust) -> Any:
     """Return the time of a step whose operations take what a function makes of their seconds."""
-    return Ledger.of(found.program, found.ledger.prices.adjusted(how)).time_s()
+    return Ledger.of(estimate.program, estimate.ledger.prices.adjusted(how)).time_s()
 
 
 def _computing(device: Device, factor: float) -> Device:
@@ -108,48 +102,46 @@ def _reading(device: Device, factor: float) -> Device:
     return replace(device, memory_bytes_per_s=factor * device.memory_bytes_per_s)
 
 
-def _on_device(found: Estimate, device: Device) -> Any:
+def _on_device(estimate: Estimate, device: Device) -> Any:
     """Return the time of a step whose kernels run on another device, and collectives as before."""
-    prices = Prices(found.machine.with_device(device), found.ledger.prices.placed)
-    return Ledger.of(found.program, prices).time_s()
+    prices = Prices(estimate.machine.with_device(device), estimate.ledger.prices.placed)
+    return Ledger.of(estimate.program, prices).time_s()
 
 
-class _Links:
-    """A layout on links of other rates, factors of those that it has: numbers, or arrays."""
+def _on_links(
+    estimate: Estimate, inside: Any = 1.0, outside: Any = 1.0
+) -> tuple[Any, dict[str, bool]]:
+    """Return the time of a step on links of other rates, and whether any group uses them.
 
-    def __init__(self, found: Estimate, inside: Any = 1.0, outside: Any = 1.0) -> None:
-        self.found = found
-        self.inside, self.outside = inside, outside
-        self.used = self.crossed = False
-        """Whether any group has ranks in one domain, or in several."""
-        self._prices = found.ledger.prices
-        self._seconds: dict[Collective, Any] = {}
-        """Of collectives priced so far: many operations call the same one."""
+    Args:
+        estimate: Of the step.
+        inside: Rates of links inside a node, as factors of those that it has.
+        outside: Rates of the network likewise.
+    """
+    prices, machine = estimate.ledger.prices, estimate.machine
+    used = {"inside": False, "outside": False}
+    priced: dict[Collective, Any] = {}  # many operations call the same collective
 
-    @property
-    def time_s(self) -> Any:
-        """Of a step."""
-        return adjusted_time_s(self.found, self._how)
+    def collective_s(op: Collective) -> Any:
+        if prices.is_multimem(op):
+            used["inside"] = True
+            sizes = (_SMALL_BYTES, op.size_bytes)
+            start, whole = (multimem_all_reduce_s(machine, op.ranks, size) for size in sizes)
+            return start + (whole - start) / inside
+        result = prices.collective(op)
+        used["inside"] |= bool(result.group.ranks_per_domain > 1)
+        used["outside"] |= bool(result.group.domains > 1)
+        return result.time_on_links_s(inside, outside)
 
-    def _how(self, op: Any, seconds: Any) -> Any:
+    def how(op: Any, seconds: Any) -> Any:
         if not isinstance(op, Collective) or op.ranks == 1:
             return seconds
         alike = op._replace(name="", count=1, hides_behind=(), split_with=None)
-        if alike not in self._seconds:
-            self._seconds[alike] = self._collective_s(alike)
-        return self._seconds[alike]
+        if alike not in priced:
+            priced[alike] = collective_s(alike)
+        return priced[alike]
 
-    def _collective_s(self, op: Collective) -> Any:
-        if self._prices.is_multimem(op):
-            self.used = True
-            size = (_SMALL_BYTES, op.size_bytes)
-            machine = self.found.machine
-            start, whole = (multimem_all_reduce_s(machine, op.ranks, each) for each in size)
-            return start + (whole - start) / self.inside
-        result = self._prices.collective(op)
-        self.used |= bool(result.group.ranks_per_domain > 1)
-        self.crossed |= bool(result.group.domains > 1)
-        return result.time_on_links_s(self.inside, self.outside)
+    return adjusted_time_s(estimate, how), used
 
 
 def _of_memory(candidate: Candidate, beyond: Candidate | None) -> Gain:

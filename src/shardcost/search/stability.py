@@ -115,10 +115,15 @@ class _Drawn:
         cluster = candidate.question.cluster
         program, software = candidate.estimate.program, candidate.software
         prices = candidate.estimate.ledger.prices
-        kinds = _Kinds(prices)
+        kinds: dict[tuple[Any, ...], Kind] = {}
 
         def how(op: Operation, seconds: Any) -> Any:
-            return seconds * self.factors(cluster.name, kinds.of(op)) if seconds else seconds
+            if not seconds:
+                return seconds
+            alike = _alike(op)
+            if alike not in kinds:
+                kinds[alike] = _kind(op, prices)
+            return seconds * self.factors(cluster.name, kinds[alike])
 
         ledger = Ledger.of(program, prices.adjusted(how))
         if software.fit is not None:
@@ -140,58 +145,31 @@ def _slowed_host(software: Software, factors: Floats) -> Software:
     )
 
 
-class _Kinds:
-    """Which kind each operation of a layout is: what was fitted together is off together."""
-
-    def __init__(self, prices: Prices) -> None:
-        self._prices = prices
-        self._known: dict[Any, Kind] = {}
-
-    def of(self, op: Operation) -> Kind:
-        """Return the kind of an operation."""
-        key = self._key(op)
-        if key not in self._known:
-            self._known[key] = (
-                self._collective(op) if isinstance(op, Collective) else _kernel(op, self._prices)
-            )
-        return self._known[key]
-
-    @staticmethod
-    def _key(op: Operation) -> Any:
-        if isinstance(op, Collective):
-            return op.collective, op.group, op.ranks, op.stride
-        return (
-            type(op),
-            getattr(op, "dtype", ""),
-            getattr(op, "decode", 0),
-            getattr(op, "backward", 0),
-        )
-
-    def _collective(self, op: Collective) -> Kind:
-        """Return the kind of a collective: that of the network's constants where it crosses."""
-        used = self._prices.collective(op).calibrations
-        network = next(
-            (each for each in used if isinstance(each.constants, NetworkConstants)), None
-        )
-        name = op.group.split("_")[0]
-        if network is None:
-            return Kind(name, _typical(used[0].fit, used[0].inherited_from))
-        return Kind(f"{name} across nodes", _typical(network.fit, network.inherited_from))
+def _alike(op: Operation) -> tuple[Any, ...]:
+    """Return what makes operations of one kind: what was fitted together is off together."""
+    if isinstance(op, Collective):
+        return op.collective, op.group, op.ranks, op.stride
+    return type(op), *(getattr(op, name, None) for name in ("dtype", "decode", "backward"))
 
 
-def _kernel(op: Operation, prices: Prices) -> Kind:
+def _kind(op: Operation, prices: Prices) -> Kind:
+    """Return the kind of an operation; of a collective that crosses nodes, the network's."""
     kernels = prices.machine.kernels
-    if isinstance(op, Gemm):
-        name, section = "gemm", kernels.gemm(op.dtype)
+    fitted: Any
+    if isinstance(op, Collective):
+        used = prices.collective(op).calibrations
+        network = (each for each in used if isinstance(each.constants, NetworkConstants))
+        fitted = next(network, None)
+        name = op.group.split("_")[0] + ("" if fitted is None else " across nodes")
+        fitted = fitted or used[0]
+    elif isinstance(op, Gemm):
+        name, fitted = "gemm", kernels.gemm(op.dtype)
     elif isinstance(op, AttentionCore):
         name = "attention backward" if op.backward else "attention"
         which = "backward" if op.backward else "decode" if op.decode else "prefill"
-        section = kernels.section("attention", which)
+        fitted = kernels.section("attention", which)
     else:
-        name, section = "elementwise", kernels.section("elementwise", "elementwise")
-    return Kind(name, _typical(section.fit, section.inherited_from))
-
-
-def _typical(fit: Any, inherited_from: Any) -> float:
-    """Return the typical error of a fit in percent; on a system that was not measured, its p90."""
-    return float(fit.p90_pct if inherited_from else fit.median_pct)
+        name, fitted = "elementwise", kernels.section("elementwise", "elementwise")
+    # On a system that was not measured, the p90 is the typical error.
+    fit = fitted.fit
+    return Kind(name, float(fit.p90_pct if fitted.inherited_from else fit.median_pct))

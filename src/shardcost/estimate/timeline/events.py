@@ -71,10 +71,10 @@ class Drawing(NamedTuple):
     """``compute_s``, ``exposed_s``, ``hidden_s``, ``bubble_s``, ``host_s``."""
 
 
-def check_one_layout(estimate: Estimate) -> None:
+def check_one_layout(estimate: Estimate, to: str = "be drawn") -> None:
     """Raise for an estimate of many layouts."""
     if is_array(estimate.time_s):
-        rule = "one layout, not an array of them, to be drawn"
+        rule = f"one layout, not an array of them, to {to}"
         raise BadTypeError("layout", estimate.layout, rule)
 
 
