@@ -18,10 +18,7 @@ from typing import Final, NamedTuple
 from shardcost.formats.nccl_tests_rows import ONCE
 from shardcost.formats.opened import finite, lines_of, members_of
 from shardcost.formats.reading import (
-    LEAST_US,
     MOST_RUNS,
-    MOST_SIZE_BYTES,
-    MOST_US,
     MeasurementLog,
     PassedOver,
     Point,
@@ -29,6 +26,7 @@ from shardcost.formats.reading import (
     Tick,
     canonical_collective,
     no_tick,
+    unsound,
 )
 from shardcost.units import GIGA
 
@@ -108,8 +106,7 @@ def _call(line: str) -> tuple[_Call, float, bool] | str:
         return "calls of collectives that shardcost does not predict"
     ranks, size = finite(header.get("n_ranks")), finite(call.get("coll_msg_size_bytes"))
     time_us = finite(call.get("coll_exec_time_us"))
-    timed = LEAST_US <= time_us < MOST_US
-    if not (1 <= ranks <= _MOST_RANKS and 1 <= size <= MOST_SIZE_BYTES and timed):
+    if not 1 <= ranks <= _MOST_RANKS or size < 1 or unsound("calls", size, time_us):
         return "calls whose ranks, size or time are no number above 0"
     nodes = min(finite(header.get("nnodes")), ranks)
     kind = _Kind(collective, int(ranks), int(nodes))

@@ -36,7 +36,6 @@ from shardcost.formats.nccl_tests_rows import (
 from shardcost.formats.opened import lines_of, processes_in
 from shardcost.formats.reading import (
     MOST_RUNS,
-    MOST_SIZE_BYTES,
     MeasurementLog,
     PassedOver,
     Point,
@@ -268,12 +267,9 @@ class _Log:
             return
         size, dtype, rest = int(row[1]), row[3], row[4]
         parsed = parsed_row(rest, size, draft.layout)
-        reason = parsed if isinstance(parsed, str) else ""
-        if not 0 < size <= MOST_SIZE_BYTES:
-            reason = "rows of 0 bytes" if size == 0 else "sizes beyond 4 EiB"
-        if reason or isinstance(parsed, str):
-            kind, _, example = reason.partition(" (first")
-            self.passed_over.add(number, kind, reason if example else "")
+        if isinstance(parsed, str):
+            kind, _, example = parsed.partition(" (first")
+            self.passed_over.add(number, kind, parsed if example else "")
             return
         parameters = (dtype, *parsed.parameters)
         if size < draft.last_size or draft.parameters not in {(), parameters}:

@@ -20,9 +20,6 @@ from shardcost.formats.nccl_tests import KIND, dtype_of, version_of
 from shardcost.formats.nccl_tests_rows import Interval, likeliest_ranks, ranks_allowed, ratio_of
 from shardcost.formats.opened import MOST_JSON_BYTES, finite, members_of, parse_object, text_of_log
 from shardcost.formats.reading import (
-    LEAST_US,
-    MOST_SIZE_BYTES,
-    MOST_US,
     MeasurementLog,
     PassedOver,
     Point,
@@ -31,6 +28,7 @@ from shardcost.formats.reading import (
     canonical_collective,
     library_on,
     no_tick,
+    unsound,
 )
 from shardcost.units import GIGA
 
@@ -147,8 +145,9 @@ def _results(report: Mapping[str, Any], passed_over: PassedOver) -> Iterator[_Re
             return
         result = members_of(entry)
         size = _whole(result.get("size"))
-        if not 0 < size <= MOST_SIZE_BYTES:
-            passed_over.add(0, "results of 0 bytes" if size == 0 else "sizes beyond 4 EiB")
+        reason = unsound("results", size, 1.0)
+        if reason:
+            passed_over.add(0, reason)
             continue
         points, rates, wrong = _points(result, size, passed_over)
         if points:
@@ -187,8 +186,9 @@ def _unsound(half: Mapping[str, Any], size: int) -> str:
     if "cpu_time" in half:
         return "host times (-C 1), which are not how long a collective takes"
     time_us, algbw = finite(half.get("time")), finite(half.get("alg_bw"))
-    if not LEAST_US <= time_us < MOST_US:
-        return "results without a time above 0"
+    reason = unsound("results", size, time_us)
+    if reason:
+        return reason
     if algbw > 0 and abs(size / time_us * 1e6 / GIGA - algbw) > _AGREES * algbw + 1e-5:
         return "results whose size / time is not their alg_bw (other units?)"
     return ""

@@ -18,7 +18,7 @@ from itertools import pairwise
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
-from shardcost.formats.reading import LEAST_US, MOST_US
+from shardcost.formats.reading import unsound
 from shardcost.units import GIGA
 
 _ROW: Final = re.compile(
@@ -179,15 +179,16 @@ def _half(cells: dict[str, str], size: int, *, in_place: bool) -> Half | str:
     if not all(is_number(cells[name]) for name in ("time", "algbw", "busbw")):
         return "rows whose time or bandwidth is no number"
     time = as_printed(cells["time"])
-    if not LEAST_US <= float(cells["time"]) < MOST_US:
-        return "rows with a time of 0" if float(cells["time"]) < 1 else "times beyond 11 days"
+    reason = unsound("rows", size, float(cells["time"]))
+    if reason:
+        return reason
     printed = as_printed(cells["algbw"])
     computed = Interval(
         size / time.high * 1e6 / GIGA,
         size / max(time.low, 1e-9) * 1e6 / GIGA,
     )
     allowed = Interval(computed.low * (1 - _AGREES), computed.high * (1 + _AGREES))
-    if size and not printed.meets(allowed):
+    if not printed.meets(allowed):
         return (
             "rows whose size / time is not their algbw (first:"
             f" {cells['algbw']} GB/s is printed, {size / float(cells['time']) / 1e3:.4g} follows;"

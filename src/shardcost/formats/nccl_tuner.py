@@ -21,7 +21,6 @@ from typing import Final, TypeAlias
 from shardcost.errors import BadValueError, FormatError
 from shardcost.formats.opened import text_of
 from shardcost.formats.reading import (
-    LEAST_US,
     MeasurementLog,
     PassedOver,
     Point,
@@ -30,6 +29,7 @@ from shardcost.formats.reading import (
     Tick,
     canonical_collective,
     no_tick,
+    unsound,
 )
 
 RULES: Final = "nccl-tuner"
@@ -54,7 +54,6 @@ HEADING: Final = (
 _MOST_LINES: Final = 20_000
 _MOST_BYTES: Final = 2**63 - 1
 _MOST_RANKS: Final = 10**7
-_MOST_SECONDS: Final = 1e4
 _FEWEST_CELLS, _MOST_CELLS = 8, 10
 _NEEDED: Final = ("collective", "size_bytes", "latency_us")
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
@@ -269,12 +268,12 @@ def _measured(row: Mapping[str, str], line: int) -> tuple[tuple[str, ...], Point
     if collective is None:
         raise BadValueError("collective", row.get("collective", ""), "a known one")
     size = _whole("size_bytes", row.get("size_bytes", ""))
-    if not 0 < size <= _MOST_BYTES:
-        raise BadValueError("size_bytes", size, "above 0")
+    if unsound("rows", size, 1.0):
+        raise BadValueError("size_bytes", size, "above 0, at most 4 EiB")
     latency = row.get("latency_us", "")
-    seconds = float(latency) * 1e-6 if _DECIMAL.fullmatch(latency) else 0.0
-    if not LEAST_US * 1e-6 <= seconds <= _MOST_SECONDS:
-        raise BadValueError("latency_us", latency, "a number above 0")
+    time_us = float(latency) if _DECIMAL.fullmatch(latency) else 0.0
+    if unsound("rows", size, time_us):
+        raise BadValueError("latency_us", latency, "a number above 0, below 11 days")
     counts = []
     for name in ("ranks", "nodes"):
         count = _whole(name, row.get(name, "-1"))
@@ -283,7 +282,7 @@ def _measured(row: Mapping[str, str], line: int) -> tuple[tuple[str, ...], Point
         counts.append(str(max(0, count)))  # 0 where any is meant
     how = (row.get("algorithm", ""), row.get("protocol", ""), row.get("channels", "-1"))
     shown = tuple("".join(c for c in word[:40] if c.isprintable()) for word in how)
-    return (collective, *counts, *shown), Point(size, seconds, line=line)
+    return (collective, *counts, *shown), Point(size, time_us * 1e-6, line=line)
 
 
 def _rates_apart(row: Mapping[str, str], point: Point) -> bool:

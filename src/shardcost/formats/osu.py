@@ -15,9 +15,7 @@ from typing import Final
 
 from shardcost.formats.opened import lines_of, processes_in
 from shardcost.formats.reading import (
-    LEAST_US,
     MOST_SIZE_BYTES,
-    MOST_US,
     MeasurementLog,
     PassedOver,
     Point,
@@ -25,6 +23,7 @@ from shardcost.formats.reading import (
     Tick,
     canonical_collective,
     no_tick,
+    unsound,
 )
 
 KIND: Final = "osu"
@@ -125,11 +124,7 @@ def _point(line: str, number: int) -> Point | str | None:
         time_us = float(row[2])
     except ValueError:
         return "rows whose latency is no number"
-    if not 0 < size <= MOST_SIZE_BYTES:
-        return "rows of 0 bytes" if size == 0 else "sizes beyond 4 EiB"
-    if not LEAST_US <= time_us < MOST_US:
-        return "rows without a latency above 0"
-    return Point(size, time_us * 1e-6, line=number)
+    return unsound("rows", size, time_us) or Point(size, time_us * 1e-6, line=number)
 
 
 def with_ranks(run: Run, ranks: int) -> Run:

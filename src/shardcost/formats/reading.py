@@ -114,6 +114,19 @@ MOST_RUNS: Final = 1000
 """Of one file: the benchmark of every collective, number format and reduction has 500."""
 
 
+def unsound(what: str, size_bytes: float, time_us: float) -> str:
+    """Return why a measured time of a message cannot be; empty if it can.
+
+    >>> unsound("rows", 0, 3.5), unsound("rows", 1024, 0.0), unsound("rows", 1024, 3.5)
+    ('rows of 0 bytes', 'rows with a time of 0', '')
+    """
+    if not 0 < size_bytes <= MOST_SIZE_BYTES:
+        return "sizes beyond 4 EiB" if size_bytes > 0 else f"{what} of 0 bytes"
+    if LEAST_US <= time_us < MOST_US:
+        return ""
+    return "times beyond 11 days" if time_us > 1 else f"{what} with a time of 0"
+
+
 _AMD: Final = ("AMD", "Instinct", "Radeon", "gfx")
 """What drivers call AMD's devices by."""
 
