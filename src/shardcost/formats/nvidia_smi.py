@@ -129,14 +129,10 @@ def _take(matrix: _Matrix, number: int, line: str) -> None:
     if legend:
         matrix.legend[legend[1]] = legend[2]
         return
-    words = line.split(maxsplit=_MOST_DEVICES + 9)
-    if words and words[0] in matrix.names and words[0] not in matrix.rows:
-        matrix.rows.add(words[0])
-        _take_row(matrix, number, words)
-
-
-def _take_row(matrix: _Matrix, number: int, words: list[str]) -> None:
-    name, *cells = words
+    name, *cells = line.split(maxsplit=_MOST_DEVICES + 9) or [""]
+    if name not in matrix.names or name in matrix.rows:
+        return
+    matrix.rows.add(name)
     row = cells[: len(matrix.names)]
     for other, cell in zip(matrix.names, row, strict=False):
         if _JOINED.fullmatch(cell):
