@@ -437,7 +437,7 @@ def test_a_long_search_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, rich
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(bars, "_AFTER_S", 0.0)
     if not rich:
-        monkeypatch.setattr(bars, "_rich_line", lambda *_: None)
+        monkeypatch.setattr(bars, "_line", bars._PlainLine)
     with bars.shown_progress() as progress:
         assert progress is not None
         progress(1_000_000, 4_000_000)

@@ -78,13 +78,11 @@ def run(given: Namespace) -> int:
     notes = [*_notes(model, cluster, num_gpus), BOUND]
     if model and options.is_file(given.model):
         notes = [*model.caveats, *notes]
-    if given.json:
-        options.print_json(as_data(inputs, cost, notes))
-    else:
-        subject = model.name if model else "a transformer"
-        place = f"{num_gpus} x {cluster.name}" if cluster else f"{num_gpus} GPUs"
-        print(as_text(f"All-reduces of {subject} on {place}", inputs, cost, notes))
-    return 0
+    place = f"{num_gpus} x {cluster.name}" if cluster else f"{num_gpus} GPUs"
+    title = f"All-reduces of {model.name if model else 'a transformer'} on {place}"
+    return options.print_report(
+        given, lambda: as_data(inputs, cost, notes), lambda: as_text(title, inputs, cost, notes)
+    )
 
 
 def _sizes(given: Namespace, model: Model | None) -> dict[str, Input]:
@@ -96,7 +94,10 @@ def _sizes(given: Namespace, model: Model | None) -> dict[str, Input]:
         if text is not None:
             inputs[name] = Input(values.whole(_flag(name), text), "option")
         elif name == "bytes_per_element" and given.dtype is not None:
-            inputs[name] = _bytes_of(given.dtype)
+            dtype = canonical_dtype(given.dtype, "--dtype")
+            if BITS[dtype] % 8:
+                raise BadValueError("--dtype", given.dtype, "a format of whole bytes")
+            inputs[name] = Input(BITS[dtype] // 8, f"number format {dtype}")
         elif model is not None and name in {"hidden_size", "num_layers", "allreduces_per_layer"}:
             inputs[name] = Input(getattr(model, name), f"model {model.name}", model.source)
         elif name in _DEFAULTS:
@@ -113,19 +114,11 @@ def _sizes(given: Namespace, model: Model | None) -> dict[str, Input]:
     return inputs
 
 
-def _bytes_of(dtype: str) -> Input:
-    name = canonical_dtype(dtype, "--dtype")
-    if BITS[name] % 8:
-        raise BadValueError("--dtype", dtype, "a format of whole bytes")
-    return Input(BITS[name] // 8, f"number format {name}")
-
-
 def _cluster(given: Namespace) -> Cluster | None:
     if given.on is None:
         if given.network is not None:
             raise UsageError("--network needs --on CLUSTER, whose nodes it connects")
         return None
-
     return options.cluster(given.on, given.network)
 
 
@@ -148,9 +141,8 @@ def _bandwidth(given: Namespace, cluster: Cluster | None, num_gpus: int) -> Inpu
 
 def _notes(model: Model | None, cluster: Cluster | None, num_gpus: int) -> list[str]:
     """Return what the user should know about this combination."""
-    notes: list[str] = []
     uneven = {heads for heads in (model.attention_heads if model else ()) if heads % num_gpus}
-    notes += [
+    notes = [
         f"{heads} attention heads do not divide evenly over {num_gpus} GPUs." for heads in uneven
     ]
     if cluster and not cluster.tiers[0].peer_access and num_gpus > 1:

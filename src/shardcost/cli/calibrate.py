@@ -57,14 +57,11 @@ def run(given: Namespace) -> int:
     gpus = values.count("--gpus", given.gpus)
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
         readings = [with_gpus(read_file(Path(file), tick or no_tick), gpus) for file in given.files]
-    found = gathered(readings, Stated(given.on, given.network, given.library))
-    results = calibrate(found.curves, _say if sys.stderr.isatty() else lambda _: None)
-    write_whole(target, as_profile(name, found.cluster, results))
-    if given.json:
-        options.print_json(as_data(name, str(target), readings, found, results))
-    else:
-        print(as_text(name, str(target), readings, found, results))
-    return 0
+    points = gathered(readings, Stated(given.on, given.network, given.library))
+    results = calibrate(points.curves, _say if sys.stderr.isatty() else lambda _: None)
+    write_whole(target, as_profile(name, points.cluster, results))
+    shown = (name, str(target), readings, points, results)
+    return options.print_report(given, lambda: as_data(*shown), lambda: as_text(*shown))
 
 
 def _target(text: str) -> Path:

@@ -38,7 +38,9 @@ def parser() -> options.Parser:
 def run(given: Namespace) -> int:
     """Print one cluster or network, or the list."""
     if given.name is not None:
-        return _show_one(_named(given.name), json=given.json)
+        noun = _named(given.name)
+        text = cluster_as_text if isinstance(noun, Cluster) else network_as_text
+        return options.print_report(given, lambda: as_data(noun), lambda: text(noun))
     clusters = [catalog.cluster_named(name) for name in catalog.all_names("clusters")]
     networks = [catalog.network_named(name) for name in catalog.all_names("networks")]
     if given.json:
@@ -46,9 +48,7 @@ def run(given: Namespace) -> int:
             {"clusters": as_data(tuple(clusters)), "networks": as_data(tuple(networks))}
         )
         return 0
-    print(_cluster_table(clusters))
-    print()
-    print(_network_table(networks))
+    print(f"{_cluster_table(clusters)}\n\n{_network_table(networks)}")
     print("\nNominal rates, per GPU (networks: per port), one direction; dense FLOP/s.")
     return 0
 
@@ -66,14 +66,6 @@ def _named(name: str) -> Cluster | Network:
             continue
     both = catalog.all_names("clusters") + catalog.all_names("networks")
     raise UnknownNameError("cluster or network", name, both, "(`shardcost clusters` lists them)")
-
-
-def _show_one(noun: Cluster | Network, *, json: bool) -> int:
-    if json:
-        options.print_json(as_data(noun))
-    else:
-        print(cluster_as_text(noun) if isinstance(noun, Cluster) else network_as_text(noun))
-    return 0
 
 
 def _cluster_table(clusters: list[Cluster]) -> str:

@@ -122,21 +122,30 @@ def _one_size(given: Namespace) -> int:
             return why_collective(result, f"collective.{figure.removeprefix('collective.')}")
 
         return options.print_why(given.why, collective_figures(result), why, json=given.json)
-    if given.json:
-        options.print_json(as_data(result))
-    else:
+
+    def text() -> str:
         sweep = collective_of(vars(given), options.OnDisk(), octaves(size))
-        print(as_text(result, explain=given.explain, sweep=sweep))
-    return 0
+        return as_text(result, explain=given.explain, sweep=sweep)
+
+    return options.print_report(given, lambda: as_data(result), text)
 
 
 def _sweep(given: Namespace) -> int:
+    import numpy as np
+
     from shardcost.report.collective import sweep_as_data, sweep_as_text
 
     sizes = SWEEP.read(given.sweep or _WHOLE_RANGE)
-    result = collective_of(vars(given), options.OnDisk(), _as_array(sizes))
+    result = collective_of(vars(given), options.OnDisk(), np.array(sizes, dtype=float))
     if given.plot is not None:
-        _draw(given, sizes[0], sizes[-1])
+        from shardcost.collectives.sweep import curve_sizes
+        from shardcost.report.collective_plot import sketch
+        from shardcost.report.pictures import write_picture
+        from shardcost.validate.shipped import points_like
+
+        # So dense that the curves are smooth.
+        curve = collective_of(vars(given), options.OnDisk(), curve_sizes(sizes[0], sizes[-1]))
+        write_picture(sketch(curve, points_like(curve)), Path(given.plot))
     if given.json:
         options.print_json(sweep_as_data(result) | {"plot": given.plot})
     else:
@@ -144,20 +153,3 @@ def _sweep(given: Namespace) -> int:
         if given.plot is not None:
             print(f"Plot: {given.plot}")
     return 0
-
-
-def _draw(given: Namespace, least: int, most: int) -> None:
-    """Write the plot of a sweep, at sizes so dense that its curves are smooth."""
-    from shardcost.collectives.sweep import curve_sizes
-    from shardcost.report.collective_plot import sketch
-    from shardcost.report.pictures import write_picture
-    from shardcost.validate.shipped import points_like
-
-    sweep = collective_of(vars(given), options.OnDisk(), curve_sizes(least, most))
-    write_picture(sketch(sweep, points_like(sweep)), Path(given.plot))
-
-
-def _as_array(sizes: list[int]) -> Any:
-    import numpy as np
-
-    return np.array([float(size) for size in sizes])

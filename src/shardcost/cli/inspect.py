@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from shardcost import values
 from shardcost.cli import options
@@ -51,7 +51,7 @@ def run(given: Namespace) -> int:
 
     cluster = options.cluster(given.on, given.network) if given.on else None
     gpus = values.count("--gpus", given.gpus)
-    found: list[Inspected] = []
+    results: list[Inspected] = []
     traces: list[Reading] = []
     refused: list[ShardcostError] = []
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
@@ -61,21 +61,17 @@ def run(given: Namespace) -> int:
                 if isinstance(reading, Trace):  # ranks of one job, which make sense together
                     traces.append(reading)
                 else:
-                    found += inspected([reading], cluster, given.network)
+                    results += inspected([reading], cluster, given.network)
             except ShardcostError as error:
                 refused.append(error)
-    found += inspected(traces, cluster, given.network)
-    if not found:
+    results += inspected(traces, cluster, given.network)
+    if not results:
         raise refused[0]
     if given.json:
-        options.print_json(_document([as_data(each) for each in found], len(given.files)))
+        documents = [as_data(each) for each in results]
+        options.print_json(documents[0] if len(given.files) == 1 else {"files": documents})
     else:
-        print("\n\n".join(as_text(each) for each in found))
+        print("\n\n".join(as_text(each) for each in results))
     for reason in refused:
         print(f"shardcost: {reason}", file=sys.stderr)
     return 2 if refused else 0
-
-
-def _document(found: list[dict[str, Any]], files: int) -> dict[str, Any]:
-    """Return one file's data as it is, several under one key."""
-    return found[0] if files == 1 else {"files": found}

@@ -143,25 +143,17 @@ def _report(
     from shardcost.measure.open_mpi import verified
     from shardcost.report.measure import as_data, checks_as_text, times_as_text
 
-    checks = (
-        [verified(measurement, name) for name, measurement in measured]
-        if given.verify_bytes
-        else []
-    )
-    failed = not all(check.ok for check in checks)
+    checks = [verified(one, name) for name, one in measured] if given.verify_bytes else []
     if given.json:
         output = None if table is None else table.path
         options.print_json(as_data(measured, checks, output, session.uncounted))
-    elif given.verify_bytes:
-        print(checks_as_text(checks))
     else:
-        print(times_as_text(measured))
-    if not given.json:
+        print(checks_as_text(checks) if given.verify_bytes else times_as_text(measured))
         if table is not None:
             print(f"{table.rows} row{'s' * (table.rows != 1)} in {table.path}")
         if session.uncounted is not None:
             print(f"Bytes sent are left out: {session.uncounted}")
-    return 1 if failed else 0
+    return 0 if all(check.ok for check in checks) else 1
 
 
 def _check_options(given: Namespace) -> None:
@@ -222,13 +214,16 @@ def _session(given: Namespace) -> Session:
     names = values.several("--collective", given.collective)
     sizes = _SIZES_TO_VERIFY if given.verify_bytes else _SIZES
     job = Job(
-        collectives=tuple(dict.fromkeys(map(_collective, names))),
+        collectives=tuple(dict.fromkeys(name.lower().replace("-", "_") for name in names)),
         sizes_bytes=tuple(_sizes(sizes if given.sizes is None else given.sizes)),
         dtype=_dtype(given.dtype),
         iterations=0 if only_bytes else iterations,
         warmup=0 if only_bytes else warmup,
         counts_bytes=True,
     )
+    timeout_s = parse_time(given.timeout, "--timeout")
+    if not 1 <= timeout_s <= 86400:
+        raise BadValueError("--timeout", given.timeout, "between 1s and 24h")
     started = ranks_of_torchrun() if given.backend in BACKENDS else None
     ranks = (str(started) if started else "2,4") if given.ranks is None else given.ranks
     return Session(
@@ -237,7 +232,7 @@ def _session(given: Namespace) -> Session:
         algorithms=_algorithms(given, job.collectives),
         transport=given.transport,
         job=job,
-        timeout_s=_timeout(given.timeout),
+        timeout_s=timeout_s,
     )
 
 
@@ -248,10 +243,6 @@ def _table(given: Namespace) -> Measured | None:
         return None
     path = Path(given.output if given.output is not None else _OUTPUT)
     return Measured(path, given.cluster, given.network, append=given.append, force=given.force)
-
-
-def _collective(text: str) -> str:
-    return text.lower().replace("-", "_")
 
 
 def _dtype(text: str) -> str:
@@ -271,13 +262,6 @@ def _runs(option: str, text: str) -> int:
     value = values.whole(option, text)
     if not 0 <= value <= _MOST_RUNS:
         raise BadValueError(option, value, f"between 0 and {_MOST_RUNS:,}")
-    return value
-
-
-def _timeout(text: str) -> float:
-    value = parse_time(text, "--timeout")
-    if not 1 <= value <= 86400:
-        raise BadValueError("--timeout", text, "between 1s and 24h")
     return value
 
 

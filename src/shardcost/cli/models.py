@@ -32,15 +32,10 @@ def run(given: Namespace) -> int:
     """Print one model, or the list."""
     if given.name is not None:
         model = options.model(given.name)
-        if given.json:
-            options.print_json(model_as_data(model))
-        else:
-            print(model_as_text(model))
-        return 0
+        return options.print_report(
+            given, lambda: model_as_data(model), lambda: model_as_text(model)
+        )
     models = [catalog.model_named(name) for name in catalog.all_names("models")]
-    if given.json:
-        options.print_json({"models": [model_as_data(model) for model in models]})
-        return 0
     rows = [
         (
             model.name,
@@ -53,8 +48,11 @@ def run(given: Namespace) -> int:
         for model in models
     ]
     head = ("model", "layers", "hidden", "parameters", "active", "attention")
-    print(table(head, rows, right="1234"))
-    return 0
+    return options.print_report(
+        given,
+        lambda: {"models": [model_as_data(model) for model in models]},
+        lambda: table(head, rows, right="1234"),
+    )
 
 
 def _attentions(model: Model) -> str:

@@ -198,6 +198,17 @@ def print_why(figure: str, names: Sequence[str], why: Callable[[str], Any], *, j
     return 0
 
 
+def print_report(
+    given: argparse.Namespace, data: Callable[[], Any], text: Callable[[], str]
+) -> int:
+    """Print a report, as JSON if that was requested, and return the exit code 0."""
+    if given.json:
+        print_json(data())
+    else:
+        print(text())
+    return 0
+
+
 def print_json(data: Any) -> None:
     """Print one JSON document and nothing else."""
     import json

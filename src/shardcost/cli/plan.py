@@ -15,7 +15,6 @@ from shardcost.request import search_arguments, value_of
 
 if TYPE_CHECKING:
     from shardcost.search.found import Found
-    from shardcost.search.plan import Plan
 
 _EXAMPLES: Final = """\
   shardcost plan gpt3-175b --on a100_sxm --network ib_8x200g --gpus 64 \\
@@ -35,14 +34,6 @@ def parser() -> options.Parser:
         _EXAMPLES,
     )
     options.add_question(parser, several=True)
-    _add_space(parser)
-    _add_output(parser)
-    _add_running(parser)
-    options.add_workload(parser, several=True)
-    return parser
-
-
-def _add_space(parser: options.Parser) -> None:
     space = parser.add_argument_group("where to look and for what")
     axes = [option for option in AXES.values() if option.name not in OWN_AXES]
     free = ", ".join(option.name for option in axes if option.axis != "fixed")
@@ -56,9 +47,6 @@ def _add_space(parser: options.Parser) -> None:
         " unless several or all are given",
     )
     options.add_options(space, (option for option in SEARCH if option is not TOP))
-
-
-def _add_output(parser: options.Parser) -> None:
     shown = parser.add_argument_group("what to show")
     options.add_options(shown, [TOP])
     shown.add_argument("--pareto", action="store_true", help="the Pareto front as a table as well")
@@ -67,9 +55,6 @@ def _add_output(parser: options.Parser) -> None:
     shown.add_argument(
         "--out", metavar="FILE", help="write every feasible layout to a table, .parquet"
     )
-
-
-def _add_running(parser: options.Parser) -> None:
     running = parser.add_argument_group("how to run")
     running.add_argument("--engine", metavar="NAME", help="local, processes or ray (local)")
     running.add_argument("--jobs", metavar="N", help="processes at a time (one per core)")
@@ -77,6 +62,8 @@ def _add_running(parser: options.Parser) -> None:
     running.add_argument(
         "--array-backend", metavar="NAME", default="numpy", help="numpy, torch or cupy (numpy)"
     )
+    options.add_workload(parser, several=True)
+    return parser
 
 
 def run(given: Namespace) -> int:
@@ -86,7 +73,10 @@ def run(given: Namespace) -> int:
     from shardcost.search.plan import Plan
 
     top = value_of(vars(given), TOP)
-    _check_plot(given)
+    if given.plot is not None:  # a bad name is refused before the search, not after it
+        from shardcost.report.pictures import check_name
+
+        check_name(Path(given.plot))
     found, caveats = _found(given, top)
     plan = Plan.of(found, top=top, price=found.price, caveats=caveats)
     if given.plot is not None and plan.best:
@@ -95,7 +85,9 @@ def run(given: Namespace) -> int:
 
         write_picture(sketch(found), Path(given.plot))
     if given.json:
-        explained = {"explanation": _explained(plan)} if given.explain and plan.best else {}
+        explained = {}
+        if given.explain and plan.best:
+            explained["explanation"] = plan.best[0].estimate.explain().splitlines()
         options.print_json(as_data(plan) | explained)
     elif plan.best:
         print(as_text(plan, pareto=given.pareto, explain=given.explain))
@@ -108,18 +100,6 @@ def run(given: Namespace) -> int:
         return 0
     print(f"shardcost: {failure_as_text(plan)}", file=sys.stderr)
     return options.NOTHING_FEASIBLE
-
-
-def _check_plot(given: Namespace) -> None:
-    """Refuse a bad name before the search, not after it."""
-    if given.plot is not None:
-        from shardcost.report.pictures import check_name
-
-        check_name(Path(given.plot))
-
-
-def _explained(plan: Plan) -> list[str]:
-    return plan.best[0].estimate.explain().splitlines()
 
 
 def _found(given: Namespace, top: int) -> tuple[Found, list[str]]:

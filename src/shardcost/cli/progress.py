@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from shardcost.search.run import Progress
 
@@ -31,34 +31,26 @@ def shown_progress(
     if not wanted or not sys.stderr.isatty():
         yield None
         return
-    bar = _Bar(unit, per)
+    started, line = time.perf_counter(), None
+
+    def update(done: int, whole: int) -> None:
+        nonlocal line
+        if time.perf_counter() - started >= _AFTER_S:
+            line = line or _line(unit)
+            line.update(done // per, whole // per)
+
     try:
-        yield bar.update
+        yield update
     finally:
-        bar.close()
+        if line is not None:
+            line.close()
 
 
-class _Bar:
-    """Appears with the first update after the first second, and leaves no trace."""
-
-    def __init__(self, unit: str, per: int) -> None:
-        self.unit, self.per = unit, per
-        self.started = time.perf_counter()
-        self.shown: Any = None
-
-    def update(self, done: int, whole: int) -> None:
-        """Show how far it is."""
-        done, whole = done // self.per, whole // self.per
-        if time.perf_counter() - self.started < _AFTER_S:
-            return
-        if self.shown is None:
-            self.shown = _rich_line(self.unit, whole) or _PlainLine(self.unit)
-        self.shown.update(done, whole)
-
-    def close(self) -> None:
-        """Take it off the terminal."""
-        if self.shown is not None:
-            self.shown.close()
+def _line(unit: str) -> _RichLine | _PlainLine:
+    try:
+        return _RichLine(unit)
+    except ImportError:
+        return _PlainLine(unit)
 
 
 class _PlainLine:
@@ -78,12 +70,18 @@ class _PlainLine:
 
 
 class _RichLine:
-    """A bar of rich's."""
+    """A bar of rich's, where that is installed."""
 
-    def __init__(self, bar: Any, unit: str, whole: int) -> None:
-        self.bar = bar
-        self.task = bar.add_task(unit, total=whole)
-        bar.start()
+    def __init__(self, unit: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        left = (TextColumn("left"), TimeRemainingColumn())
+        columns = (TextColumn(unit), BarColumn(), MofNCompleteColumn(), *left)
+        self.bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
+        self.task = self.bar.add_task(unit)
+        self.bar.start()
 
     def update(self, done: int, whole: int) -> None:
         """Show how far it is."""
@@ -92,22 +90,3 @@ class _RichLine:
     def close(self) -> None:
         """Take the bar off the terminal."""
         self.bar.stop()
-
-
-def _rich_line(unit: str, whole: int) -> _RichLine | None:
-    """Return a bar of rich's, None where rich is not installed."""
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-    except ImportError:
-        return None
-    columns = (
-        TextColumn(unit),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
-    return _RichLine(bar, unit, whole)

@@ -57,9 +57,5 @@ def run(given: Namespace) -> int:
     points = points_like(whole.heaviest.curve) if whole.heaviest else ()
     content = as_html(whole, points, finder.caveats).encode()
     write_whole(file, content)
-    if given.json:
-        document = {"file": given.output, "bytes": len(content), "title": title(estimate)}
-        options.print_json(document)
-    else:
-        print(f"Report: {given.output}")
-    return 0
+    document = {"file": given.output, "bytes": len(content), "title": title(estimate)}
+    return options.print_report(given, lambda: document, lambda: f"Report: {given.output}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import webbrowser
 from argparse import Namespace
+from threading import Thread
 from typing import Final
 
 from shardcost import values
@@ -63,8 +65,8 @@ def run(given: Namespace) -> int:
     def ready() -> None:
         line = json.dumps({"url": address}) if given.json else f"shardcost: {address} (Ctrl-C ends)"
         print(line, flush=True)
-        if not given.no_open and _has_display():
-            _open(address)
+        if not given.no_open and _has_display():  # without waiting for the browser
+            Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     try:
         serve(listening, given.host, ready)
@@ -80,11 +82,3 @@ def _has_display() -> bool:
     if sys.platform in {"darwin", "win32"}:
         return True
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def _open(address: str) -> None:
-    """Show the page in a browser, without waiting for it."""
-    from threading import Thread
-    from webbrowser import open as show
-
-    Thread(target=show, args=(address,), daemon=True).start()

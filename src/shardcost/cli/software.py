@@ -30,12 +30,8 @@ def parser() -> options.Parser:
 def run(given: Namespace) -> int:
     """Print one framework or engine, or the list."""
     if given.name is not None:
-        software = options.software(given.name)
-        if given.json:
-            options.print_json(as_data(software))
-        else:
-            print(_as_text(software))
-        return 0
+        one = options.software(given.name)
+        return options.print_report(given, lambda: as_data(one), lambda: _as_text(one))
     every = [catalog.software_named(name) for name in catalog.all_names("software")]
     if given.json:
         options.print_json({"software": as_data(tuple(every))})

@@ -84,11 +84,7 @@ def run(given: Namespace) -> int:
     ]
     if target is not None:
         write_table(Path(target), PREDICTIONS_HEAD, prediction_rows(results[0]))
-    if given.json:
-        options.print_json(as_data(results))
-    else:
-        print(as_text(results))
-    return 0
+    return options.print_report(given, lambda: as_data(results), lambda: as_text(results))
 
 
 def _tables_in(name: str | None) -> list[Table]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from shardcost.allreduce import AllreduceCost
-from shardcost.report.text import heading, paragraph, table
+from shardcost.report.text import heading, paragraphs, table
 from shardcost.units import format_bytes, format_bytes_decimal, format_time
 
 
@@ -43,21 +43,22 @@ def as_text(
     title: str, inputs: Mapping[str, Input], cost: AllreduceCost, notes: Sequence[str]
 ) -> str:
     """Return the report for a terminal."""
-    given = [
-        (label, _counted(form.format(inputs[name].value)), inputs[name].origin)
-        for name, (label, form) in _LABELS.items()
-    ]
+    given = []
+    for name, (label, form) in _LABELS.items():
+        text = form.format(inputs[name].value)
+        text = text.removesuffix("s") if text.startswith("1 ") else text  # 1 sequence
+        given.append((label, text, inputs[name].origin))
     count = (
         f"{inputs['num_layers'].value} layers x {inputs['allreduces_per_layer'].value} all-reduces"
     )
     one, total = cost["comm_volume_per_allreduce_bytes"], cost["total_comm_volume_bytes"]
-    found = [
+    costs = [
         ("message", format_bytes(cost["message_size_bytes"]), "what each all-reduce sums up"),
         ("sent per all-reduce", format_bytes_decimal(one), "by each GPU, which receives as much"),
         ("sent in total", format_bytes_decimal(total), f"by each GPU, {count}"),
         ("time", format_time(cost["total_comm_time_ms"] / 1e3), "one forward pass, on a ring"),
     ]
-    sources = {each.origin: each.source for each in inputs.values() if each.source}
+    sources = {own.origin: own.source for own in inputs.values() if own.source}
     remarks = [
         f"Formula: {FORMULA}",
         *(f"Note: {note}" for note in notes),
@@ -67,15 +68,10 @@ def as_text(
         [
             heading(title),
             table(("input", "value", "from"), given, right="1"),
-            table(("cost", "value", "meaning"), found, right="1"),
-            "\n".join(paragraph(remark, "  ") for remark in remarks),
+            table(("cost", "value", "meaning"), costs, right="1"),
+            paragraphs(remarks),
         ]
     )
-
-
-def _counted(text: str) -> str:
-    """Return ``1 sequences`` as ``1 sequence``."""
-    return text.removesuffix("s") if text.startswith("1 ") else text
 
 
 def as_data(
@@ -85,8 +81,8 @@ def as_data(
     return {
         **cost,
         "inputs": {
-            name: {"value": each.value, "from": each.origin, "source": each.source}
-            for name, each in inputs.items()
+            name: {"value": own.value, "from": own.origin, "source": own.source}
+            for name, own in inputs.items()
         },
         "formula": FORMULA,
         "notes": list(notes),

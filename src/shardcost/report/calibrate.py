@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from shardcost.calibrate.calibrate import Calibrated
-from shardcost.calibrate.certainty import Further
 from shardcost.calibrate.gather import Gathered
 from shardcost.formats.reading import Reading
 from shardcost.machine.constants import NetworkConstants, in_file_name, in_file_units
@@ -79,32 +78,18 @@ def as_text(
     network = f", {found.cluster.network.name}" if found.cluster.network else ""
     files = "1 file" if len(readings) == 1 else f"{len(readings)} files"
     lines = [f"{name}: {found.points} points of {files} on {found.cluster.name}{network}", ""]
-    lines += [_errors(results), ""]
-    for each in results:
-        lines += [*_about(each), ""]
+    head = ("median / p90 error, %", "points", "before", "after", "left out", "count left out")
+    rows = []
+    for result in results:
+        errors = (result.before, result.after, result.left_out, result.counts_left_out)
+        rows.append((_what(result), str(result.after.rows), *map(_pair, errors)))
+    lines += [table(head, rows, right="1234", narrowest=14), ""]
+    for result in results:
+        lines += [*_about(result), ""]
     for reason, count in found.passed_over.items():
         lines.append(paragraph(f"Not used, {count} points: {reason}.", "  "))
-    lines += [
-        paragraph(f"Profile: {target}. Every command takes it: --on {target}"),
-    ]
+    lines.append(paragraph(f"Profile: {target}. Every command takes it: --on {target}"))
     return "\n".join(lines)
-
-
-def _errors(results: Sequence[Calibrated]) -> str:
-    """Return the table of errors: before, after, and on what was left out."""
-    head = ["median / p90 error, %", "points", "before", "after", "left out", "count left out"]
-    rows = [
-        [
-            _what(each),
-            str(each.after.rows),
-            _pair(each.before),
-            _pair(each.after),
-            _pair(each.left_out),
-            _pair(each.counts_left_out),
-        ]
-        for each in results
-    ]
-    return table(head, rows, right="1234", narrowest=14)
 
 
 def _what(each: Calibrated) -> str:
@@ -130,8 +115,15 @@ def _about(each: Calibrated) -> list[str]:
         )
         said.append(", ".join(_constant(each, one.name) for one in known[:_MOST_CONSTANTS]) + ".")
     lines = [paragraph(" ".join(said if known else said[:1]))]
-    if each.further is not None:
-        lines.append(paragraph(_next(each.further)))
+    further = each.further
+    if further is not None:
+        next_ = f"{further.collective} of {format_bytes(further.size_bytes)} on {further.gpus} GPUs"
+        lines.append(
+            paragraph(
+                f"Measure next: {next_}; it would narrow the range of predictions on this system"
+                f" from {_range(further.now_pct)} to {_range(further.then_pct)}."
+            )
+        )
     return lines
 
 
@@ -143,15 +135,6 @@ def _constant(each: Calibrated, name: str) -> str:
     plain = shown.removesuffix("_us").removesuffix("_gb_per_s")
     range_pct = next(one.plus_minus_pct for one in each.constants if one.name == name)
     return f"{plain} {value:g}{unit} ({_range(range_pct)})"
-
-
-def _next(further: Further) -> str:
-    size = format_bytes(further.size_bytes)
-    return (
-        f"Measure next: {further.collective} of {size} on {further.gpus} GPUs; it would narrow the"
-        f" range of predictions on this system from {_range(further.now_pct)} to"
-        f" {_range(further.then_pct)}."
-    )
 
 
 def _range(pct: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +22,8 @@ from shardcost.machine.libraries import ENGINES, TUNER, generation, name_and_ver
 from shardcost.receipt import Receipt, identifiers, in_unit
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.text import bar, heading, paragraph, sparkline, table, width
+from shardcost.report.describe import attributes, plain
+from shardcost.report.text import bar, heading, paragraph, paragraphs, sparkline, table, width
 from shardcost.units import format_bytes, format_rate, format_time
 from shardcost.validate.shipped import Point
 
@@ -45,13 +45,12 @@ PROTOCOLS: Final = {
     "Simple": "whole chunks behind a fence: high latency, full rate",
     "direct": "a kernel of the engine, reading and writing peers' memory",
 }
-_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:[mun]?s|[kMGT]?B(?:/s)?|[KMGT]iB)\b)")
-_GLUE: Final = "\N{NO-BREAK SPACE}"
 _NOTHING_TO_SEND: Final = "one GPU by itself sends nothing"
 _FASTER_THAN_A_RING: Final = (
     "busbw counts as if a ring ran; a tree, or a switch that adds up, sends less, so that busbw may"
     " exceed the link"
 )
+_COLUMNS: Final = ("algorithm", "protocol", "algbw_bytes_per_s", "busbw_bytes_per_s", "link_share")
 _HEAD: Final = ("size", "time", "path", "algbw", "busbw", "of link")
 _SWITCH: Final = "<- switch"
 _NARROWEST_BAR: Final = 4
@@ -95,11 +94,14 @@ def as_text(
     """
     sections = [
         heading(paragraph(title(result, exact_bytes(result.size_bytes)), "  ")),
-        _table(("figure", "value", "meaning"), _figures(result)),
+        table(("figure", "value", "meaning"), _figures(result), right="1"),
     ]
     if result.group.ranks > 1:
         sections += [] if sweep is None else [_curve(result, sweep)]
-        sections += [_alternatives_table(result), *(_explanation(result) if explain else ())]
+        sections.append(_alternatives_table(result))
+    if result.group.ranks > 1 and explain:
+        reason = paragraph(f"Why {result.algorithm} {result.protocol}: {why(result)}.", "  ")
+        sections += [reason, _parts_table(result), *_symbols_table(result)]
     return "\n\n".join([*sections, *_remarks(result, cited=explain)])
 
 
@@ -113,13 +115,7 @@ def as_data(result: CollectiveTime) -> dict[str, Any]:
         "alternatives": [_alternative_as_data(path) for path in alternatives(result)],
         "parts": {part.name: part.value for part in parts(result)},
         "formulas": [
-            {
-                "name": part.name,
-                "formula": part.formula,
-                "numbers": part.numbers,
-                "time_s": part.value,
-            }
-            for part in parts(result)
+            attributes(part, "name formula numbers time_s=value") for part in parts(result)
         ],
         "why": why(result),
         **_foundation(result),
@@ -191,7 +187,14 @@ def curves_as_data(sweep: CollectiveTime, points: Iterable[Point] = ()) -> dict[
         "interval": interval.about(interval_of(sweep)),
         "bound_s": np.broadcast_to(sweep.bound_s, sweep.time_s.shape).tolist(),
         "paths": [
-            {"algorithm": path[0], "protocol": path[1], "time_s": _path_column(total(parts), sweep)}
+            {
+                "algorithm": path[0],
+                "protocol": path[1],
+                "time_s": [
+                    float(cell) if np.isfinite(cell) else None
+                    for cell in np.broadcast_to(total(parts), sweep.time_s.shape)
+                ],
+            }
             for path, parts in sweep.paths.items()
         ],
         "switches": [
@@ -206,12 +209,6 @@ def curves_as_data(sweep: CollectiveTime, points: Iterable[Point] = ()) -> dict[
         "points": [point._asdict() | {"size_bytes": number(point.size_bytes)} for point in points],
         "notes": notes(sweep),
     }
-
-
-def _path_column(times: Any, sweep: CollectiveTime) -> list[float | None]:
-    """Return the seconds of a path at each size; None where it cannot run."""
-    cells = np.broadcast_to(times, sweep.time_s.shape)
-    return [float(cell) if np.isfinite(cell) else None for cell in cells]
 
 
 def link(result: CollectiveTime) -> Link:
@@ -296,21 +293,14 @@ def question_as_data(result: CollectiveTime) -> dict[str, Any]:
 
 def _answer(result: CollectiveTime) -> dict[str, Any]:
     """Return the time and the rates of one cell."""
-    return {
-        "time_s": float(result.time_s),
-        **_interval_as_data(result),
-        "algorithm": result.algorithm,
-        "protocol": result.protocol,
-        "bound_s": float(result.bound_s),
-        "algbw_bytes_per_s": float(result.algbw_bytes_per_s),
-        "busbw_bytes_per_s": float(result.busbw_bytes_per_s),
-        "link_share": float(result.link_share),
-    }
-
-
-def _interval_as_data(result: CollectiveTime) -> dict[str, Any]:
-    ends = interval_of(result)
-    return interval.as_data(ends._replace(low_s=float(ends.low_s), high_s=float(ends.high_s)))
+    return plain(
+        {
+            "time_s": result.time_s,
+            **interval.as_data(interval_of(result)),
+            **attributes(result, "algorithm protocol bound_s"),
+            **attributes(result, "algbw_bytes_per_s busbw_bytes_per_s link_share"),
+        }
+    )
 
 
 def _columns(sweep: CollectiveTime) -> dict[str, list[Any]]:
@@ -321,12 +311,7 @@ def _columns(sweep: CollectiveTime) -> dict[str, list[Any]]:
         "time_s": sweep.time_s.tolist(),
         "low_s": ends.low_s.tolist(),
         "high_s": ends.high_s.tolist(),
-        "algorithm": sweep.algorithm.tolist(),
-        "protocol": sweep.protocol.tolist(),
-        "algbw_bytes_per_s": sweep.algbw_bytes_per_s.tolist(),
-        "busbw_bytes_per_s": sweep.busbw_bytes_per_s.tolist(),
-        "link_share": sweep.link_share.tolist(),
-    }
+    } | {name: getattr(sweep, name).tolist() for name in _COLUMNS}
 
 
 def _rows(sweep: CollectiveTime) -> list[dict[str, Any]]:
@@ -371,32 +356,19 @@ def _figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
         return [("time", format_time(result.time_s), "per call")]
     answer = _answer(result)
     algbw, busbw, share = _rates_as_text(answer)
-    slowest = link(result)
+    slowest, known = link(result), interval.rows_in_words(interval_of(result))
+    bound = "bytes on the busiest link / its nominal rate"
     return [
         ("time", format_time(answer["time_s"]), _mixture_in_words(result)),
-        (
-            "interval",
-            interval.ends(answer["low_s"], answer["high_s"]),
-            interval.rows_in_words(interval_of(result)),
-        ),
+        ("interval", interval.ends(answer["low_s"], answer["high_s"]), known),
         ("algorithm", result.algorithm, ALGORITHMS[result.algorithm]),
         ("protocol", result.protocol, PROTOCOLS[result.protocol]),
-        (
-            "at least",
-            format_time(answer["bound_s"]),
-            "bytes on the busiest link / its nominal rate",
-        ),
+        ("at least", format_time(answer["bound_s"]), bound),
         ("algbw", algbw, "size / time"),
         ("busbw", busbw, "what each link of a ring would carry in that time"),
         ("link", format_rate(slowest.bytes_per_s), f"{slowest.name}, one way, nominal"),
         ("share of link", share, "busbw / link"),
     ]
-
-
-def _table(head: tuple[str, str, str], rows: list[tuple[str, str, str]]) -> str:
-    """Return a table of a name, a value and a text, no line of which begins with a unit."""
-    glued = [(name, value, _BEFORE_UNIT.sub(_GLUE, text)) for name, value, text in rows]
-    return table(head, glued, right="1").replace(_GLUE, " ")
 
 
 def _rates_as_text(answer: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -426,35 +398,17 @@ def _counted_paths(result: CollectiveTime) -> list[Alternative]:
 def _alternatives_table(result: CollectiveTime) -> str:
     runs = (result.algorithm, result.protocol)
     own = float(total(result.paths[runs]))
-    rows = [
-        (
-            " ".join(path.path),
-            format_time(path.time_s),
-            "runs" if path.path == runs else _compared(path.time_s / own),
-            _rule_on(path),
-        )
-        for path in alternatives(result)
-    ]
+    rows = []
+    for path in alternatives(result):
+        ratio = path.time_s / own
+        compared = f"{100 * (ratio - 1):+.0f} %" if ratio < 3 else f"x {ratio:.3g}"
+        rule = "" if path.estimate_s is None else f"NCCL expects {format_time(path.estimate_s)}"
+        if path.limit_bytes is not None:
+            rule = f"up to {format_bytes(path.limit_bytes)}"
+        compared = "runs" if path.path == runs else compared
+        rows.append((" ".join(path.path), format_time(path.time_s), compared, rule))
     known = "the library's rule" if any(row[3] for row in rows) else ""
     return table(("path", "time", "compared", known), rows, right="12")
-
-
-def _compared(ratio: float) -> str:
-    """Return 1.25 as ``+25 %`` and 12.5 as ``x 12.5``."""
-    return f"{100 * (ratio - 1):+.0f} %" if ratio < 3 else f"x {ratio:.3g}"
-
-
-def _rule_on(path: Alternative) -> str:
-    """Return what the library itself goes by: NCCL's estimate, or the engine's limit."""
-    if path.limit_bytes is not None:
-        return f"up to {format_bytes(path.limit_bytes)}"
-    return "" if path.estimate_s is None else f"NCCL expects {format_time(path.estimate_s)}"
-
-
-def _explanation(result: CollectiveTime) -> list[str]:
-    """Return the sections that show the arithmetic: why this path, its parts, the constants."""
-    reason = paragraph(f"Why {result.algorithm} {result.protocol}: {why(result)}.", "  ")
-    return [reason, _parts_table(result), *_symbols_table(result)]
 
 
 def _parts_table(result: CollectiveTime) -> str:
@@ -471,7 +425,7 @@ def _parts_table(result: CollectiveTime) -> str:
             f"{in_unit(path.weight, '')} x {format_time(path.time_s)}" for path in counted
         )
         rows.append(("time", format_time(result.time_s), f"= {mean}"))
-    return _table(("part", "time", "formula, and with its numbers"), rows)
+    return table(("part", "time", "formula, and with its numbers"), rows, right="1")
 
 
 def _symbols_table(result: CollectiveTime) -> list[str]:
@@ -482,16 +436,13 @@ def _symbols_table(result: CollectiveTime) -> list[str]:
     rows = []
     for term in terms.values():
         if term.name not in names:  # a part has its own line above
-            origin = ""
-            if term.source:
-                origin = f"[{places.setdefault(term.source, len(places) + 1)}] "
+            number_of = places.setdefault(term.source, len(places) + 1) if term.source else 0
+            origin = f"[{number_of}] " if number_of else ""
             rows.append((term.symbol, term.text, origin + term.meaning))
     cited = [paragraph(f"[{place}] {source}", "    ") for source, place in places.items()]
     nominal = paragraph(f"Link: {link(result).source}", "  ")
-    return [
-        _table(("symbol", "value", "meaning or source"), rows),
-        "\n".join([*cited, nominal]),
-    ]
+    symbols = table(("symbol", "value", "meaning or source"), rows, right="1")
+    return [symbols, "\n".join([*cited, nominal])]
 
 
 def _remarks(result: CollectiveTime, *, cited: bool = False) -> list[str]:
@@ -507,7 +458,7 @@ def _remarks(result: CollectiveTime, *, cited: bool = False) -> list[str]:
             for own in result.calibrations
             if not own.inherited_from
         ]
-    return ["\n".join(paragraph(line, "  ") for line in said)] if said else []
+    return [paragraphs(said)] if said else []
 
 
 def exact_bytes(size_bytes: float) -> str:

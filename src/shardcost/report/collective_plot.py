@@ -59,12 +59,16 @@ def _fill(
     _draw_points(below, shown, [each.busbw_bytes_per_s for each in shown])
     _draw_times(above, sweep)
     _draw_rates(below, sweep, shown)
-    for axes in (above, below):
-        _mark_switches(axes, sweep)
+    for axes, values in ((above, sweep.time_s), (below, sweep.busbw_bytes_per_s)):
+        for switch in switches(sweep):  # a line where another path takes over, and a dot
+            axes.axvline(switch.size_bytes, color=GREY, linestyle=":", linewidth=1)
+            axes.plot(switch.size_bytes, values[switch.place], "o", color="black", markersize=6)
         axes.grid(**GRID)
     _name_switches(above, sweep)
-    if mark is not None:
-        _draw_mark(above, mark)
+    if mark is not None:  # larger and brighter than whatever stands there
+        look: dict[str, Any] = {"color": COLOURS[1], "markeredgecolor": "black", "markersize": 9}
+        look |= {"zorder": 6, "linestyle": "none", "label": mark.text}
+        above.plot(mark.size_bytes, mark.time_s, "D", **look)
     if shown or mark is not None:  # below every curve of time there is room
         above.legend(loc="lower right", frameon=False)
     _label_sizes(below, sweep.size_bytes)
@@ -96,35 +100,11 @@ def _draw_times(axes: Axes, sweep: CollectiveTime) -> None:
 
 def _draw_points(axes: Axes, points: Sequence[Point], heights: Sequence[float]) -> None:
     """Draw measured points as circles, white inside so that the curve does not swallow them."""
-    if not points:
-        return
-    sizes = [each.size_bytes for each in points]
-    sets = ", ".join(dict.fromkeys(each.dataset for each in points))
-    axes.plot(
-        sizes,
-        heights,
-        "o",
-        markerfacecolor="white",
-        markeredgecolor="black",
-        markersize=6,
-        zorder=5,
-        label=f"measured: {sets}",
-    )
-
-
-def _draw_mark(axes: Axes, mark: Mark) -> None:
-    """Draw one size as a diamond, larger and brighter than whatever stands there."""
-    axes.plot(
-        mark.size_bytes,
-        mark.time_s,
-        "D",
-        color=COLOURS[1],
-        markeredgecolor="black",
-        markersize=9,
-        zorder=6,
-        linestyle="none",
-        label=mark.text,
-    )
+    if points:
+        sizes = [each.size_bytes for each in points]
+        label = f"measured: {', '.join(dict.fromkeys(each.dataset for each in points))}"
+        look: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": "black"}
+        axes.plot(sizes, heights, "o", markersize=6, zorder=5, label=label, **look)
 
 
 def _draw_rates(axes: Axes, sweep: CollectiveTime, points: Sequence[Point]) -> None:
@@ -160,40 +140,18 @@ def _label_ends(axes: Axes, size: float, ends: list[tuple[str, float, str]]) -> 
         )
 
 
-def _mark_switches(axes: Axes, sweep: CollectiveTime) -> None:
-    """Draw a line where another path takes over, and a dot on the prediction."""
-    values = sweep.time_s if axes.get_yscale() == "log" else sweep.busbw_bytes_per_s
-    for each in switches(sweep):
-        axes.axvline(each.size_bytes, color=GREY, linestyle=":", linewidth=1)
-        axes.plot(each.size_bytes, values[each.place], "o", color="black", markersize=6)
-
-
 def _name_switches(axes: Axes, sweep: CollectiveTime) -> None:
     """Write beside the line of each switch what runs from there on."""
-    found = switches(sweep)
+    look: dict[str, Any] = {"xycoords": "axes fraction", "rotation": 90, "ha": "right", "va": "top"}
+    look |= {"color": GREY, "fontsize": 8}
+    look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
     to_axes = axes.transData + axes.transAxes.inverted()
-    places = [float(to_axes.transform((each.size_bytes, 1))[0]) for each in found]
-    for each, place in zip(found, spread(places, _LEAST_GAP_ACROSS), strict=True):
-        note(
-            axes,
-            f"{each.algorithm} {each.protocol} from {_about(each.size_bytes)}",
-            (place, 1),
-            (-3, -3),
-            xycoords="axes fraction",
-            rotation=90,
-            ha="right",
-            va="top",
-            color=GREY,
-            fontsize=8,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
-        )
-
-
-def _about(size_bytes: float) -> str:
-    """Return a size to the two digits or so that the place of a switch is worth."""
-    value, unit = format_bytes(size_bytes).split()
-    number = float(value.replace(",", ""))
-    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
+    places = [float(to_axes.transform((each.size_bytes, 1))[0]) for each in switches(sweep)]
+    for each, place in zip(switches(sweep), spread(places, _LEAST_GAP_ACROSS), strict=True):
+        value, unit = format_bytes(each.size_bytes).split()
+        size = float(value.replace(",", ""))  # to the two digits or so that it is worth
+        start = f"{size:.0f} {unit}" if size >= 10 else f"{size:.1f} {unit}"
+        note(axes, f"{each.algorithm} {each.protocol} from {start}", (place, 1), (-3, -3), **look)
 
 
 def _label_sizes(axes: Axes, sizes: Any) -> None:

@@ -13,7 +13,7 @@ import shardcost
 from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.interval import interval_of, ranges_of
-from shardcost.estimate.messages import Message, messages
+from shardcost.estimate.messages import messages
 from shardcost.estimate.result import BUBBLE, COMMUNICATION, Estimate
 from shardcost.estimate.result import HOST as HOST_PART
 from shardcost.estimate.roofline import roofline
@@ -93,14 +93,26 @@ def as_html(review: Review, points: Sequence[Point] = (), caveats: Sequence[str]
         MissingExtraError: matplotlib is not installed.
     """
     page = _Page(review, points, caveats)
-    made = {name: list(make(page)) for name, (_, make) in _SECTIONS.items()}
-    shown = {name: inside for name, inside in made.items() if inside}
-    body = element(
-        "body",
-        _header(review.estimate, list(shown)),
-        element("main", *(_section(name, inside) for name, inside in shown.items())),
-        _footer(),
+    links, sections = [], []
+    for name, (title, make) in _SECTIONS.items():
+        inside = list(make(page))
+        if inside:
+            heading = element("h2", title, id=f"{name}-heading")
+            labelled = {"id": name, "aria_labelledby": f"{name}-heading"}
+            sections.append(element("section", heading, *inside, **labelled))
+            links.append(element("li", element("a", title, href=f"#{name}")))
+    header = element(
+        "header",
+        element("h1", text.title(review.estimate)),
+        element("p", text.details(review.estimate), class_="details"),
+        element("nav", element("ul", *links), aria_label="Sections"),
     )
+    closing = (
+        f"Made by shardcost {shardcost.__version__}. Times are predictions; each interval covers"
+        f" {CONFIDENCE_PCT} % of similar measurements."
+    )
+    footer = element("footer", element("p", closing))
+    body = element("body", header, element("main", *sections), footer)
     whole = element("html", _head(text.title(review.estimate)), body, lang="en")
     return f"<!DOCTYPE html>\n{whole}\n"
 
@@ -116,29 +128,6 @@ def _head(title: str) -> Markup:
         element("title", title),
         element("style", Markup(style)),
     )
-
-
-def _header(estimate: Estimate, sections: Sequence[str]) -> Markup:
-    links = (element("li", element("a", _SECTIONS[name][0], href=f"#{name}")) for name in sections)
-    return element(
-        "header",
-        element("h1", text.title(estimate)),
-        element("p", text.details(estimate), class_="details"),
-        element("nav", element("ul", *links), aria_label="Sections"),
-    )
-
-
-def _section(name: str, inside: Sequence[str]) -> Markup:
-    heading = element("h2", _SECTIONS[name][0], id=f"{name}-heading")
-    return element("section", heading, *inside, id=name, aria_labelledby=f"{name}-heading")
-
-
-def _footer() -> Markup:
-    words = (
-        f"Made by shardcost {shardcost.__version__}. Times are predictions; each interval covers"
-        f" {CONFIDENCE_PCT} % of similar measurements."
-    )
-    return element("footer", element("p", words))
 
 
 def _figures(page: _Page) -> Iterator[str]:
@@ -169,7 +158,16 @@ def _figures(page: _Page) -> Iterator[str]:
             between("memory_bytes", format_bytes),
         ),
     ]
-    yield element("dl", *(_figure(*each) for each in shown), class_="figures")
+    figures = (
+        element(
+            "div",
+            element("dt", label),
+            element("dd", value, class_="value"),
+            element("dd", ends, class_="range"),
+        )
+        for label, value, ends in shown
+    )
+    yield element("dl", *figures, class_="figures")
     below = f"Below each figure is its {CONFIDENCE_PCT} % interval."
     yield element("p", f"{below} {interval.explained(interval_of(estimate))}", class_="muted")
     yield _labelled([pair for pair in text.figures(estimate) if pair[0] in {"MFU", "energy"}])
@@ -183,15 +181,6 @@ def _times(estimate: Estimate) -> dict[str, str]:
     if isinstance(work, Decode):
         return {"TPOT": "tpot_s", **({} if work.new_tokens == 1 else {"step": "time_s"})}
     return {"step": "time_s"}
-
-
-def _figure(label: str, value: str, between: str) -> Markup:
-    return element(
-        "div",
-        element("dt", label),
-        element("dd", value, class_="value"),
-        element("dd", between, class_="range"),
-    )
 
 
 def _labelled(pairs: Sequence[tuple[str, str]]) -> Markup:
@@ -255,28 +244,19 @@ def _communication(page: _Page) -> Iterator[str]:
     every = messages(estimate)
     if every:
         caption = "Every collective of a step"
-        yield table(caption, _MESSAGE, [_message(each) for each in every], right="34567")
-
-
-_MESSAGE: Final = (
-    *("collective", "operation", "group", "size", "ranks", "count", "time", "total"),
-    *("path", "library"),
-)
-
-
-def _message(each: Message) -> tuple[str, ...]:
-    return (
-        each.collective,
-        each.name,
-        each.group.upper(),
-        format_bytes(each.size_bytes),
-        f"{each.ranks:,}",
-        f"{each.count:,.6g}",
-        format_time(each.time_s),
-        format_time(each.total_s),
-        f"{each.algorithm} {each.protocol}",
-        each.library,
-    )
+        cells = {
+            "collective": [each.collective for each in every],
+            "operation": [each.name for each in every],
+            "group": [each.group.upper() for each in every],
+            "size": [format_bytes(each.size_bytes) for each in every],
+            "ranks": [f"{each.ranks:,}" for each in every],
+            "count": [f"{each.count:,.6g}" for each in every],
+            "time": [format_time(each.time_s) for each in every],
+            "total": [format_time(each.total_s) for each in every],
+            "path": [f"{each.algorithm} {each.protocol}" for each in every],
+            "library": [each.library for each in every],
+        }
+        yield table(caption, list(cells), zip(*cells.values(), strict=True), right="34567")
 
 
 def _memory(page: _Page) -> Iterator[str]:
@@ -382,11 +362,17 @@ def _explanation(page: _Page) -> Iterator[str]:
         [(label, words) for label, _, words in (line.partition(": ") for line in lines)]
     )
     yield element("h3", "Sources")
-    yield element("ol", *(_source(*item) for item in _sources(page.estimate)), class_="sources")
+    entries = []
+    for source, names in _sources(page.estimate).items():
+        more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
+        behind = f"Used for: {', '.join(names[:_SEVERAL])}{more}."
+        muted = element("span", behind, class_="muted")
+        entries.append(element("li", linked(source), ". ", muted))
+    yield element("ol", *entries, class_="sources")
 
 
-def _sources(estimate: Estimate) -> Iterator[tuple[str, list[str]]]:
-    """Yield every source behind the figures of an estimate, and the names of those figures."""
+def _sources(estimate: Estimate) -> dict[str, list[str]]:
+    """Return every source behind the figures of an estimate, and the names of those figures."""
     behind: dict[str, list[str]] = {str(estimate.model.source): ["the model's shape"]}
     for figure in figures(estimate):
         answer = why(estimate, figure)
@@ -396,13 +382,7 @@ def _sources(estimate: Estimate) -> Iterator[tuple[str, list[str]]]:
         for source in answer.sources:
             if not source.endswith("; extrapolated"):
                 behind.setdefault(source, []).append(title)
-    yield from ((source, list(dict.fromkeys(names))) for source, names in behind.items())
-
-
-def _source(source: str, names: list[str]) -> Markup:
-    more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
-    behind = f"Used for: {', '.join(names[:_SEVERAL])}{more}."
-    return element("li", linked(source), ". ", element("span", behind, class_="muted"))
+    return {source: list(dict.fromkeys(names)) for source, names in behind.items()}
 
 
 def _reproduce(page: _Page) -> Iterator[str]:

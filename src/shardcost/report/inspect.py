@@ -16,7 +16,7 @@ from shardcost.inspect.topology import GraphInspection, TopologyInspection
 from shardcost.inspect.trace import TraceFindings
 from shardcost.machine.constants import Calibration, in_file_units
 from shardcost.report import inspect_log, inspect_topology, inspect_trace, tuner
-from shardcost.report.describe import model_as_data, model_as_text
+from shardcost.report.describe import attributes, model_as_data, model_as_text
 from shardcost.report.text import paragraph, table
 from shardcost.units import format_bytes
 
@@ -42,33 +42,23 @@ def as_data(inspected: Inspected) -> dict[str, Any]:
         return inspect_log.as_data(reading, findings)
     if isinstance(reading, TunerFile):
         return tuner.file_as_data(reading)
-    return {"file": reading.file, "kind": reading.kind} | _rest_as_data(reading, findings)
-
-
-def _rest_as_data(reading: Reading, findings: Any) -> dict[str, Any]:
+    data = attributes(reading, "file kind")
     if isinstance(reading, ModelFile):
-        return {"model": model_as_data(reading.model)}
-    if isinstance(reading, TableFile):
-        values = {name: sorted(values) for name, values in _values(reading).items()}
-        return {"table": reading.table.kind, "rows": reading.table.rows, "values": values}
-    cluster, calibrations = findings
-    return {
-        "name": cluster.name,
-        "based_on": cluster.based_on,
-        "network": cluster.network.name if cluster.network else None,
-        "libraries": [_calibration_as_data(each) for each in calibrations],
-    }
-
-
-def _calibration_as_data(each: Calibration) -> dict[str, Any]:
-    return {
-        "library": each.library,
-        "system": each.system,
-        "points": each.fit.rows,
-        "median_pct": each.fit.median_pct,
-        "p90_pct": each.fit.p90_pct,
-        "constants": in_file_units(each.constants),
-    }
+        data["model"] = model_as_data(reading.model)
+    elif isinstance(reading, TableFile):
+        data |= {"table": reading.table.kind, "rows": reading.table.rows}
+        data["values"] = {name: sorted(values) for name, values in _values(reading).items()}
+    else:
+        cluster, calibrations = findings
+        data |= attributes(cluster, "name based_on")
+        data["network"] = cluster.network.name if cluster.network else None
+        data["libraries"] = [
+            attributes(each, "library system")
+            | attributes(each.fit, "points=rows median_pct p90_pct")
+            | {"constants": in_file_units(each.constants)}
+            for each in calibrations
+        ]
+    return data
 
 
 def as_text(inspected: Inspected) -> str:
@@ -85,15 +75,13 @@ def _as_text(reading: Reading, findings: Any) -> str:
         return inspect_log.as_text(reading, findings)
     if isinstance(reading, TunerFile):
         return tuner.file_as_text(reading)
-    return _rest_as_text(reading, findings)
-
-
-def _rest_as_text(reading: Reading, findings: Any) -> str:
     if isinstance(reading, ModelFile):
         return f"{reading.file}: a Hugging Face model config\n\n{model_as_text(reading.model)}"
-    if isinstance(reading, TableFile):
-        return _table_as_text(reading)
-    return _profile_as_text(reading, *findings)
+    return (
+        _table_as_text(reading)
+        if isinstance(reading, TableFile)
+        else _profile_as_text(reading, *findings)
+    )
 
 
 def _values(reading: TableFile) -> dict[str, Counter[str]]:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from shardcost.measure.job import Measurement
 from shardcost.measure.open_mpi import Verified
+from shardcost.report.describe import attributes
 from shardcost.report.text import table
 from shardcost.units import format_bytes, format_time
 
@@ -19,22 +20,14 @@ Measurements: TypeAlias = Sequence[tuple[str, Measurement]]
 def times_as_text(measured: Measurements) -> str:
     """Return a table of times, a line for each measurement."""
     head = ("ranks", "collective", "algorithm", "size", "time", "least", "p90", "most sent")
-    return table(
-        head, [_time_cells(name, measurement) for name, measurement in measured], right="03456"
-    )
-
-
-def _time_cells(name: str, measurement: Measurement) -> tuple[str, ...]:
-    times_us = (measurement.time_us, measurement.min_us, measurement.p90_us)
-    most = None if measurement.sent_bytes is None else max(measurement.sent_bytes)
-    return (
-        str(measurement.ranks),
-        measurement.collective,
-        name,
-        format_bytes(measurement.size_bytes),
-        *("" if us is None else format_time(us / 1e6) for us in times_us),
-        "" if most is None else f"{most:,} B",
-    )
+    rows = []
+    for name, one in measured:
+        times_us = (one.time_us, one.min_us, one.p90_us)
+        times = ("" if us is None else format_time(us / 1e6) for us in times_us)
+        most = "" if one.sent_bytes is None else f"{max(one.sent_bytes):,} B"
+        size = format_bytes(one.size_bytes)
+        rows.append((str(one.ranks), one.collective, name, size, *times, most))
+    return table(head, rows, right="03456")
 
 
 def checks_as_text(checks: Sequence[Verified]) -> str:
@@ -47,7 +40,13 @@ def checks_as_text(checks: Sequence[Verified]) -> str:
             _check_cells(check) for check in checks if check.measurement.collective == collective
         ]
         lines.append(table(head, rows, right="023456", narrowest=3))
-    lines += [line for check in checks for line in _differences(check)]
+    lines += [
+        f"n = {check.measurement.ranks}, {check.measurement.collective} by {check.algorithm},"
+        f" {check.measurement.size_bytes:,} bytes: rank {rank.rank} sent"
+        f" {rank.measured_bytes:,}, its schedule has {rank.predicted_bytes:,}"
+        for check in checks
+        for rank in check.differing
+    ]
     ranks = sum(check.measurement.ranks for check in checks)
     exact = ranks - sum(len(check.differing) for check in checks)
     lines.append(f"{exact} of {ranks} ranks sent exactly the bytes of their schedule.")
@@ -62,16 +61,6 @@ def _check_cells(check: Verified) -> tuple[str, ...]:
         *(f"{total:,}" for total in check.totals),
         "yes" if check.ok else "NO",
     )
-
-
-def _differences(check: Verified) -> list[str]:
-    of = check.measurement
-    what = f"{of.collective} by {check.algorithm}, {of.size_bytes:,} bytes"
-    return [
-        f"n = {of.ranks}, {what}: rank {rank.rank} sent {rank.measured_bytes:,},"
-        f" its schedule has {rank.predicted_bytes:,}"
-        for rank in check.differing
-    ]
 
 
 def as_data(
@@ -98,14 +87,11 @@ def as_data(
 
 def _check_as_data(check: Verified) -> dict[str, Any]:
     """Return a check, by rank where ranks differ."""
+    predicted = attributes(check.predicted, "payload_bytes messages header_bytes")
     return {
-        "ranks": check.measurement.ranks,
-        "collective": check.measurement.collective,
+        **attributes(check.measurement, "ranks collective"),
         "algorithm": check.algorithm,
         "size_bytes": check.measurement.size_bytes,
-        "payload_bytes": check.predicted.payload_bytes.tolist(),
-        "messages": check.predicted.messages.tolist(),
-        "header_bytes": check.predicted.header_bytes.tolist(),
-        "measured_bytes": check.measured_bytes,
-        "ok": check.ok,
+        **{name: by_rank.tolist() for name, by_rank in predicted.items()},
+        **attributes(check, "measured_bytes ok"),
     }

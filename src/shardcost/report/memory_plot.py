@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.estimate.result import Estimate
 from shardcost.memory.footprint import KINDS, Footprint, Memory
@@ -40,14 +40,18 @@ def _fill(figure: Figure, estimate: Estimate) -> None:
     capacity = float(estimate.cluster.device.memory_bytes)
     stages = estimate.memory.stages
     across = 1.16 * max(capacity, float(estimate.memory_bytes))
-    for row, held in enumerate(stages.values()):
-        _draw_stage(axes, row, held, capacity, across)
+    names = []
+    for row, (name, footprint) in enumerate(stages.items()):
+        _draw_stage(axes, row, footprint, capacity, across)
+        place = f"{name} stage" if len(stages) > 1 else "every rank"
+        trains = isinstance(estimate.workload, Train)
+        names.append(f"{place}\n{footprint.moment}" if trains else place)
     axes.axvline(capacity / _GIB, color="black", linestyle="--", linewidth=1.2)
     label, place = f"capacity {format_bytes(capacity)}", (capacity / _GIB, 0)
     note(axes, label, place, (-4, 3), xycoords=("data", "axes fraction"), ha="right")
     axes.set_xlim(0, across / _GIB)
     axes.set_ylim(len(stages) - 0.2, -0.5)
-    axes.set_yticks(range(len(stages)), [_place(estimate, *each) for each in stages.items()])
+    axes.set_yticks(range(len(stages)), names)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("peak memory of the stage's fullest rank, GiB")
     axes.grid(axis="x", **GRID)
@@ -55,26 +59,16 @@ def _fill(figure: Figure, estimate: Estimate) -> None:
     _name_kinds(axes, estimate.memory)
 
 
-def _place(estimate: Estimate, name: str, held: Footprint) -> str:
-    place = f"{name} stage" if len(estimate.memory.stages) > 1 else "every rank"
-    return f"{place}\n{held.moment}" if isinstance(estimate.workload, Train) else place
-
-
-def _draw_stage(axes: Axes, row: int, held: Footprint, capacity: float, across: float) -> None:
+def _draw_stage(axes: Axes, row: int, footprint: Footprint, capacity: float, across: float) -> None:
     """Draw the kinds of one stage one after the other, with their sizes where there is room."""
     left = 0.0
     for kind in KINDS:
-        size = float(getattr(held, kind))
+        size = float(getattr(footprint, kind))
         axes.barh(row, size / _GIB, left=left / _GIB, color=MEMORY[kind], height=0.6)
         if size > _READABLE * across:
-            axes.annotate(
-                format_bytes(size),
-                ((left + size / 2) / _GIB, row),
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="white" if kind in _DARK else "black",
-            )
+            colour, place = "white" if kind in _DARK else "black", ((left + size / 2) / _GIB, row)
+            centred: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
+            axes.annotate(format_bytes(size), place, color=colour, **centred)
         left += size
     full = left > capacity
     note(
@@ -95,12 +89,12 @@ def _name_kinds(axes: Axes, memory: Memory) -> None:
     """Name the kinds, with what the fullest stage has of each."""
     from matplotlib.patches import Patch
 
-    held, stages = memory.by_kind(), memory.stages.values()
+    sizes, stages = memory.by_kind(), memory.stages.values()
     used = [kind for kind in KINDS if any(getattr(each, kind) for each in stages)]
     where = f"the {memory.worst_stage} stage" if len(stages) > 1 else "every rank"
     axes.legend(
         handles=[
-            Patch(color=MEMORY[kind], label=f"{name_of(kind)} {format_bytes(held[kind])}")
+            Patch(color=MEMORY[kind], label=f"{name_of(kind)} {format_bytes(sizes[kind])}")
             for kind in used
         ],
         title=f"{where}, {format_bytes(memory.peak_bytes)}:",

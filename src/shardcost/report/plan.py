@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from shardcost.errors import Reason
 from shardcost.estimate.interval import interval_of
-from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, part_name
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, Estimate, part_name
 from shardcost.options import departures
 from shardcost.report import interval
 from shardcost.report.estimate import PHASES, as_remarks, minor_warnings, sizes
@@ -18,7 +18,6 @@ from shardcost.search.objectives import Price
 from shardcost.search.plan import Crossover, Plan
 from shardcost.search.question import Question
 from shardcost.search.relaxations import shortfall
-from shardcost.search.sensitivity import Gain
 from shardcost.search.stability import Stability
 from shardcost.units import format_percent, format_time, format_tokens
 from shardcost.workload import Decode, Prefill, Train, Workload
@@ -39,20 +38,8 @@ _NARROWEST_CHOICES: Final = 20
 _ROUNDING: Final = 1e-9
 """A share of the time that is nothing."""
 _TELLING: Final = (
-    "model",
-    "cluster",
-    "gpus",
-    "batch",
-    "tp",
-    "pp",
-    "dp",
-    "micro_batch",
-    "ep",
-    "cp",
-    "recompute",
-    "zero",
-    "schedule",
-    "sequence_parallel",
+    *("model", "cluster", "gpus", "batch", "tp", "pp", "dp", "micro_batch", "ep", "cp"),
+    *("recompute", "zero", "schedule", "sequence_parallel"),
 )
 """Axes in the order in which their crossovers are worth a line."""
 
@@ -62,13 +49,16 @@ def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False) -> str:
     best = plan.best[0].estimate
     remarks = as_remarks(best.warnings, plan.caveats, minor_warnings(best))
     closing = "\n".join(_few([paragraph(remark, "  ") for remark in remarks]))
-    first = [_heading(plan), _best(plan)]
+    shown, common = _table(plan, plan.best, numbered=True)
+    first = [_heading(plan), shown + (f"\n{labelled('all', common)}" if common else "")]
     room = _LINES - sum(part.count("\n") + 2 for part in (*first, closing) if part)
     answers = _answers(plan)
     while len(answers) + _FEWEST_REASONS + 2 > room and plan.crossovers[_FEWEST_CROSSOVERS:]:
         plan = plan._replace(crossovers=_most_telling(plan.crossovers)[:-1])
         answers = _answers(plan)
-    reasons = _reasons(plan.found, room - len(answers) - 2)
+    most = min(_MOST_REASONS, max(_FEWEST_REASONS, room - len(answers) - 2))
+    lines = list(_counted(plan.found.rejected, most))
+    reasons = "\n".join(("Rejected, by first reason:", *lines)) if lines else ""
     sections = [*first, "\n".join(answers), reasons, closing]
     if pareto:
         sections.append(_front(plan))
@@ -126,26 +116,20 @@ def _range(values: Sequence[int]) -> str:
 
 def _heading(plan: Plan) -> str:
     found = plan.found
-    asked = found.questions[0]
-    work = _sizes(asked)
-    wanted = f"{asked.software.name}, {work}, {asked.workload.dtype}; best by"
+    question = found.questions[0]
+    work, batches = sizes(question.workload), tuple(question.space.batch or ())
+    if not isinstance(question.workload, Train) and len(batches) > 1:
+        work = work.replace(f"batch {batches[0]:,}", f"batch {_range(batches)}", 1)
+    wanted = f"{question.software.name}, {work}, {question.workload.dtype}; best by"
     counted = f"{found.feasible:,} of {found.considered:,} layouts feasible"
     speed = f"{found.seconds:.2f} s, {found.layouts_per_s:,.0f} layouts/s"
     return "\n  ".join(
         (
             heading(paragraph(title(found), "  ")),
-            paragraph(f"{wanted} {asked.objective.aim.unit}", "  "),
+            paragraph(f"{wanted} {question.objective.aim.unit}", "  "),
             f"{counted}; {speed}",
         )
     )
-
-
-def _sizes(asked: Question) -> str:
-    """Return what a workload is made of, the batch as the range that is searched."""
-    said, batches = sizes(asked.workload), tuple(asked.space.batch or ())
-    if isinstance(asked.workload, Train) or len(batches) < 2:
-        return said
-    return said.replace(f"batch {batches[0]:,}", f"batch {_range(batches)}", 1)
 
 
 class _Column(NamedTuple):
@@ -183,7 +167,6 @@ def _columns(plan: Plan) -> Iterator[_Column]:
 
 def _figures(work: Workload) -> Iterator[_Column]:
     per_gpu = _Column("tok/s/GPU", lambda one: format_tokens(one.estimate.tokens_per_s_per_gpu))
-    mfu = _Column("MFU", lambda one: format_percent(one.estimate.mfu), spare=3)
     if isinstance(work, Decode):
         yield _Column("TPOT", lambda one: format_time(one.estimate.tpot_s))
         yield _Column(
@@ -191,11 +174,10 @@ def _figures(work: Workload) -> Iterator[_Column]:
         )
         yield per_gpu
         return
-    yield _Column(
-        "TTFT" if isinstance(work, Prefill) else "step", lambda one: format_time(one.time_s)
-    )
+    time = "TTFT" if isinstance(work, Prefill) else "step"
+    yield _Column(time, lambda one: format_time(one.time_s))
     yield per_gpu
-    yield mfu
+    yield _Column("MFU", lambda one: format_percent(one.estimate.mfu), spare=3)
 
 
 def _gib(size: float) -> str:
@@ -210,12 +192,6 @@ def capacity(candidate: Candidate) -> float:
 def money(candidate: Candidate, price: Price) -> float:
     """Return what a million tokens cost."""
     return candidate.cost_per_token(price) * _TOKENS
-
-
-def _best(plan: Plan) -> str:
-    """Return the best as a table, and below it what all of them have in common."""
-    shown, common = _table(plan, plan.best, numbered=True)
-    return shown + (f"\n{labelled('all', common)}" if common else "")
 
 
 def _table(
@@ -294,11 +270,19 @@ def _overlap(candidate: Candidate) -> dict[str, str]:
 
 def _answers(plan: Plan) -> list[str]:
     """Return the lines on the best: what bounds it, who comes next, what would change it."""
-    said = [labelled("time", _bounds(plan.best[0])), labelled("interval", _interval(plan.best[0]))]
+    best = plan.best[0].estimate
+    known = interval_of(best)
+    ends = f"{interval.in_short(known)}: {interval.shares(known, best.time_s)}"
+    said = [labelled("time", _bounds(best)), labelled("interval", ends)]
     if plan.losses:
         said.append(labelled("runner-up", _runner_up(plan)))
     if plan.gains:
-        said.append(labelled("+10 %", _gains(plan.gains)))
+        gains = [
+            f"{gain.what} {gain.faster_pct:.1f} %{'' if number else ' faster'}"
+            + (f" ({gain.note})" if gain.note else "")
+            for number, gain in enumerate(plan.gains)
+        ]
+        said.append(labelled("+10 %", ", ".join(gains)))
     for number, each in enumerate(_most_telling(plan.crossovers)):
         said.append(labelled("" if number else "axes", _with_curve(each)))
     if plan.stability is not None and plan.stability.layouts > 1:
@@ -320,12 +304,6 @@ def _with_curve(found: Crossover) -> str:
     return whole if len(whole) <= width() - LABEL else found.words
 
 
-def _interval(candidate: Candidate) -> str:
-    """Return how far the time of a run may be from the prediction."""
-    known = interval_of(candidate.estimate)
-    return f"{interval.in_short(known)}: {interval.shares(known, candidate.estimate.time_s)}"
-
-
 def _most_telling(found: Sequence[Crossover]) -> tuple[Crossover, ...]:
     """Return the few axes whose crossovers are worth a line."""
 
@@ -336,12 +314,11 @@ def _most_telling(found: Sequence[Crossover]) -> tuple[Crossover, ...]:
     return tuple(sorted(compared, key=place)[:_CROSSOVERS])
 
 
-def _bounds(candidate: Candidate) -> str:
+def _bounds(estimate: Estimate) -> str:
     """Return where the time of the best goes."""
-    found = candidate.estimate
     groups: dict[str, list[tuple[str, float]]] = {}
-    for part, seconds in found.parts_s.items():
-        share = float(seconds / found.time_s)
+    for part, seconds in estimate.parts_s.items():
+        share = float(seconds / estimate.time_s)
         group, name = "compute", part_name(part)
         if part.endswith(COMMUNICATION):
             group, name = "communication", part.removesuffix(COMMUNICATION).upper()
@@ -385,28 +362,12 @@ def _signed(seconds: float) -> str:
     return ("+" if seconds >= 0 else "-") + format_time(abs(seconds))
 
 
-def _gains(gains: Sequence[Gain]) -> str:
-    """Return what more of each resource brings."""
-    said = []
-    for number, each in enumerate(gains):
-        note = f" ({each.note})" if each.note else ""
-        said.append(f"{each.what} {each.faster_pct:.1f} %{'' if number else ' faster'}{note}")
-    return ", ".join(said)
-
-
 def _steady(found: Stability) -> str:
     stays = f"{found.first_stays_pct:.0f} % of {found.draws} Monte-Carlo draws of the model error"
     behind = f", at most {found.worst_loss_pct:.1f} % behind in 90 % of them"
     changed = f"; on average {found.changed:.1f} of the {found.shown} shown leave the top"
     said = [behind if found.first_stays_pct < 100 else "", changed if found.changed >= 0.05 else ""]
     return f"stays first in {stays}{''.join(said)}"
-
-
-def _reasons(found: Found, room: int) -> str:
-    """Return why the other layouts are not feasible, as many reasons as there is room for."""
-    most = min(_MOST_REASONS, max(_FEWEST_REASONS, room))
-    lines = list(_counted(found.rejected, most))
-    return "\n".join(("Rejected, by first reason:", *lines)) if lines else ""
 
 
 def _counted(rejected: Mapping[Reason, int], most: int) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 from shardcost.estimate.interval import interval_of
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.describe import plain
+from shardcost.report.describe import attributes, plain
 from shardcost.report.plan import capacity, money
 from shardcost.search.found import Candidate, Found
 from shardcost.search.plan import Plan
@@ -19,9 +19,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
     found, steady = plan.found, plan.stability
     return plain(
         {
-            "considered": found.considered,
-            "feasible": found.feasible,
-            "seconds": found.seconds,
+            **attributes(found, "considered feasible seconds"),
             "rejected": [
                 {"code": reason.code, "reason": reason.message, "count": count}
                 for reason, count in found.rejected.items()
@@ -51,10 +49,7 @@ def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     found = each.estimate
     return _short_as_data(plan, each) | {
         **interval.as_data(interval_of(found)),
-        "mfu": found.mfu,
-        "hfu": found.hfu,
-        "energy_j": found.energy_j,
-        "comm_share": found.comm_share,
+        **attributes(found, "mfu hfu energy_j comm_share"),
         "parts_s": dict(found.parts_s),
         "warnings": list(found.warnings),
     }
@@ -66,15 +61,10 @@ def _short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     data = {
         "layout": noun_as_data(each.layout),
         "gpus": each.layout.devices,
-        "time_s": each.time_s,
-        "memory_bytes": each.memory_bytes,
-        "score": each.score,
-        "tokens_per_s": each.figures.tokens_per_s,
-        "tokens_per_s_per_gpu": each.figures.tokens_per_s_per_gpu,
+        **attributes(each, "time_s memory_bytes score"),
+        **attributes(each.figures, "tokens_per_s tokens_per_s_per_gpu"),
         **_serving_as_data(each),
-        "software": each.software.name,
-        "tp_overlap": each.software.tp_overlap,
-        "dp_overlap": each.software.dp_overlap,
+        **attributes(each.software, "software=name tp_overlap dp_overlap"),
         "cluster": each.question.cluster.name,
         "network": None if network is None else network.name,
         "model": each.question.model.name,

@@ -6,7 +6,7 @@ ringed. Points are labelled with their degrees where there is room.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.report.pictures import COLOURS, GREY, GRID, Sketch, label_ticks, note
 from shardcost.report.plan import degrees, title
@@ -31,12 +31,17 @@ def sketch(found: Found) -> Sketch:
 
 def _fill(figure: Figure, found: Found) -> None:
     axes = figure.subplots()
-    asked = {each.question.number: each.question for each in found.front}
-    for index, (number, question) in enumerate(sorted(asked.items())):
+    questions = {each.question.number: each.question for each in found.front}
+    for index, (number, question) in enumerate(sorted(questions.items())):
         own = [each for each in found.front if each.question.number == number]
         name = " on ".join((question.model.name, question.place))
-        _draw(axes, own, COLOURS[index % len(COLOURS)], _MARKS[index % len(_MARKS)], name)
-    _ring(axes, found)
+        look: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linewidth": 1.2}
+        look |= {"marker": _MARKS[index % len(_MARKS)], "markersize": 5, "label": name}
+        axes.plot(*zip(*sorted(map(_point, own)), strict=True), **look)
+    best = found.best[0]
+    axes.plot(*_point(best), "o", markersize=13, fillstyle="none", color="black")
+    ringed = f"ringed: {_name(best)}, the best by {best.question.objective.aim.unit}"
+    axes.set_title(ringed, loc="left", fontsize=9)
     _label_points(axes, found.front)
     _label_axes(axes, found)
     axes.grid(**GRID)
@@ -53,20 +58,6 @@ def _point(each: Candidate) -> tuple[float, float]:
         return each.time_s, float(found.tokens_per_s_per_gpu)
     several = len(each.question.space.gpus or ()) > 1
     return each.time_s, float(each.layout.devices if several else each.memory_bytes / 2**30)
-
-
-def _draw(axes: Axes, own: list[Candidate], colour: str, mark: str, name: str) -> None:
-    points = sorted(map(_point, own))
-    across, up = zip(*points, strict=True)
-    axes.plot(across, up, color=colour, marker=mark, linewidth=1.2, markersize=5, label=name)
-
-
-def _ring(axes: Axes, found: Found) -> None:
-    """Mark the best by the objective."""
-    best = found.best[0]
-    axes.plot(*_point(best), "o", markersize=13, fillstyle="none", color="black")
-    said = f"ringed: {_name(best)}, the best by {best.question.objective.aim.unit}"
-    axes.set_title(said, loc="left", fontsize=9)
 
 
 def _label_points(axes: Axes, front: tuple[Candidate, ...]) -> None:
@@ -92,9 +83,8 @@ def _name(each: Candidate) -> str:
 
 
 def _label_axes(axes: Axes, found: Found) -> None:
-    asked = found.questions[0]
-    work = asked.workload
-
+    question = found.questions[0]
+    work = question.workload
     if isinstance(work, Decode):
         axes.set_xlabel("tokens/s/user")
     else:
@@ -103,7 +93,7 @@ def _label_axes(axes: Axes, found: Found) -> None:
     if isinstance(work, Decode | Prefill):
         axes.set_ylabel("tokens/s/GPU")
         label_ticks(axes.yaxis, format_tokens)
-    elif len(asked.space.gpus or ()) > 1:
+    elif len(question.space.gpus or ()) > 1:
         axes.set_ylabel("GPUs")
     else:
         axes.set_ylabel("peak memory of the fullest GPU, GiB")

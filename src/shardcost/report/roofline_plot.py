@@ -56,7 +56,10 @@ def _fill(figure: Figure, roof: Roofline) -> None:
     computing = [each for each in roof.kernels if each.flops]
     numbers = {id(each): number for number, each in enumerate(computing, 1)}
     _draw_roofs(under, roof, computing)
-    _draw_points(under, computing)
+    for each in computing:
+        mark: dict[str, Any] = {"markersize": 7, "markeredgecolor": "white", "markeredgewidth": 0.6}
+        place = (each.intensity, each.flop_per_s)
+        under.plot(*place, _MARKS[each.during], color=KINDS[each.kind], **mark)
     _name_marks(under, computing)
     _draw_bars(beside, roof, numbers)
     _label_points(figure, under, computing, numbers)
@@ -95,19 +98,6 @@ def _draw_roofs(axes: Axes, roof: Roofline, computing: list[Kernel]) -> None:
     axes.grid(**GRID)
 
 
-def _draw_points(axes: Axes, computing: list[Kernel]) -> None:
-    for each in computing:
-        axes.plot(
-            each.intensity,
-            each.flop_per_s,
-            _MARKS[each.during],
-            color=KINDS[each.kind],
-            markersize=7,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-        )
-
-
 def _label_points(
     figure: Figure, axes: Axes, computing: list[Kernel], numbers: dict[int, int]
 ) -> None:
@@ -125,7 +115,9 @@ def _label_points(
     taken.append((bounds.x1, bounds.y0, float("inf"), bounds.y1))
     for cluster in _clusters(points, _NEAR * dot):
         own = [computing[index] for index in cluster]
-        text = _label(own, numbers)
+        text = ", ".join(dict.fromkeys(each.name for each in own))
+        if len(text) > _LONGEST:
+            text = in_runs([numbers[id(each)] for each in own])
         place, box = _room(text, [points[index] for index in cluster], taken, dot)
         taken.append(box)
         axes.annotate(
@@ -214,13 +206,6 @@ def _overlap(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _label(own: list[Kernel], numbers: dict[int, int]) -> str:
-    names = ", ".join(dict.fromkeys(each.name for each in own))
-    if len(names) <= _LONGEST:
-        return names
-    return in_runs([numbers[id(each)] for each in own])
-
-
 def in_runs(numbers: list[int]) -> str:
     """Return rising numbers with those that follow each other as one.
 
@@ -251,14 +236,16 @@ def _draw_bars(axes: Axes, roof: Roofline, numbers: dict[int, int]) -> None:
     """Draw the time of every kernel, and its time at the roof."""
     from matplotlib.ticker import MaxNLocator
 
-    longest = max(each.time_s for each in roof.kernels)
+    longest, names = max(each.time_s for each in roof.kernels), []
     for row, each in enumerate(roof.kernels):
         colour = KINDS[each.kind]
         axes.barh(row, each.time_s, color=colour, alpha=_PALE, height=0.72)
         axes.barh(row, each.roof_s, color=colour, height=0.72)
         label = f"{format_time(each.time_s)}, {format_percent(each.share_of_roof)}"
         note(axes, label, (each.time_s, row), (3, 0), va="center", fontsize=7.5, color=GREY)
-    axes.set_yticks(range(len(roof.kernels)), [_name(each, numbers) for each in roof.kernels])
+        often, number = f" x {each.count:g}" if each.count != 1 else "", numbers.get(id(each), "")
+        names.append(f"{each.name}{often}\N{EN SPACE}{number!s:\N{FIGURE SPACE}>2}")
+    axes.set_yticks(range(len(roof.kernels)), names)
     axes.tick_params(axis="y", length=0, labelsize=8)
     axes.invert_yaxis()
     axes.margins(y=0.01)
@@ -268,50 +255,27 @@ def _draw_bars(axes: Axes, roof: Roofline, numbers: dict[int, int]) -> None:
     label_ticks(axes.xaxis, format_time)
     whole = f"{format_percent(roof.share_of_roof)} of {format_time(roof.time_s)}"
     axes.set_xlabel(f"time; solid: at the roof, {whole}")
-    _separate(axes, roof)
+    if several:
+        _separate(axes, roof)
     _name_kinds(axes, roof)
-
-
-def _name(each: Kernel, numbers: dict[int, int]) -> str:
-    often = f" x {each.count:g}" if each.count != 1 else ""
-    number = str(numbers.get(id(each), ""))
-    return f"{each.name}{often}\N{EN SPACE}{number:\N{FIGURE SPACE}>2}"
 
 
 def _separate(axes: Axes, roof: Roofline) -> None:
     """Draw a line between passes, and name each at its first bar."""
-    if len({each.during for each in roof.kernels}) == 1:
-        return
     before = None
     for row, each in enumerate(roof.kernels):
         if each.during != before:
             before = each.during
             axes.axhline(row - 0.5, color=GREY, linewidth=0.5)
-            axes.annotate(
-                each.during,
-                (1, row - 0.45),
-                xycoords=("axes fraction", "data"),
-                ha="right",
-                va="top",
-                fontsize=8,
-                color=GREY,
-                style="italic",
-            )
+            look = {"ha": "right", "va": "top", "fontsize": 8, "color": GREY, "style": "italic"}
+            place = (1, row - 0.45)
+            axes.annotate(each.during, place, xycoords=("axes fraction", "data"), **look)
 
 
 def _name_kinds(axes: Axes, roof: Roofline) -> None:
     from matplotlib.patches import Patch
 
-    used: dict[str, Any] = {
-        kind: Patch(color=colour, label=name_of(kind))
-        for kind, colour in KINDS.items()
-        if any(each.kind == kind for each in roof.kernels)
-    }
-    axes.legend(
-        handles=list(used.values()),
-        frameon=False,
-        ncols=len(used),
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        borderaxespad=0.2,
-    )
+    used = {each.kind for each in roof.kernels}
+    patches = [Patch(color=KINDS[kind], label=name_of(kind)) for kind in KINDS if kind in used]
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+    axes.legend(handles=patches, frameon=False, ncols=len(patches), **place)

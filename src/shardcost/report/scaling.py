@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from shardcost.estimate.result import Estimate
 from shardcost.estimate.scaling import Row, Scaling
-from shardcost.report.describe import plain
+from shardcost.report.describe import attributes, plain
 from shardcost.report.estimate import as_remarks, details, minor_warnings, title
 from shardcost.report.text import heading, paragraph, paragraphs, table
 from shardcost.units import format_bytes, format_percent, format_time, format_tokens
@@ -27,7 +26,12 @@ def as_text(scaling: Scaling, caveats: Sequence[str] = ()) -> str:
         first = f"{scaling.name} varies; first: {title(found)}, {details(found)}"
         closing = paragraph(f"Summary: {'; '.join(sentences(scaling))}.", "  ")
         sections = [heading(paragraph(first, "  ")), *sections, closing]
-        warnings = [warning for _, each in scaling.possible for warning in _beyond_memory(each)]
+        warnings = [  # but for the one that the column of memory states
+            warning
+            for _, each in scaling.possible
+            for warning in each.warnings
+            if warning != each.memory.reason(each.cluster.device)
+        ]
         minor = set(warnings).difference(
             *({*each.warnings} - minor_warnings(each) for _, each in scaling.possible)
         )
@@ -56,23 +60,21 @@ HEAD: Final = ("value", "GPUs", "time", "tok/s/GPU", "eff.", "comm", "memory", "
 
 def lines(scaling: Scaling) -> list[tuple[str, ...]]:
     """Return a line of cells under `HEAD` for each value."""
-    return [_line(scaling, row) for row in scaling.rows]
-
-
-def _line(scaling: Scaling, row: Row) -> tuple[str, ...]:
-    found = row.found
-    if found is None:
-        return (row.value, *("-" for _ in HEAD[2:]), "impossible")
-    return (
-        row.value,
-        f"{found.devices:,}",
-        format_time(found.time_s),
-        format_tokens(found.tokens_per_s_per_gpu),
-        format_percent(scaling.efficiency(found)),
-        format_percent(found.comm_share),
-        format_bytes(found.memory_bytes),
-        "yes" if row.fits else "no",
-    )
+    return [
+        (row.value, *("-" for _ in HEAD[2:]), "impossible")
+        if row.found is None
+        else (
+            row.value,
+            f"{row.found.devices:,}",
+            format_time(row.found.time_s),
+            format_tokens(row.found.tokens_per_s_per_gpu),
+            format_percent(scaling.efficiency(row.found)),
+            format_percent(row.found.comm_share),
+            format_bytes(row.found.memory_bytes),
+            "yes" if row.fits else "no",
+        )
+        for row in scaling.rows
+    ]
 
 
 def _row_as_data(scaling: Scaling, row: Row) -> dict[str, Any]:
@@ -92,12 +94,9 @@ def _row_as_data(scaling: Scaling, row: Row) -> dict[str, Any]:
         "layout": found.layout.short(),
         "time_s": found.time_s,
         **split._asdict(),
-        "tokens_per_s": found.tokens_per_s,
-        "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
+        **attributes(found, "tokens_per_s tokens_per_s_per_gpu"),
         "efficiency": scaling.efficiency(found),
-        "comm_share": found.comm_share,
-        "mfu": found.mfu,
-        "memory_bytes": found.memory_bytes,
+        **attributes(found, "comm_share mfu memory_bytes"),
         "fits": row.fits,
         "warnings": list(found.warnings),
     }
@@ -119,9 +118,3 @@ def sentences(scaling: Scaling) -> Iterator[str]:
     yield f"communication above 50 % from {name} {half}" if half else "communication below 50 %"
     if low:
         yield f"throughput per GPU below 80 % of the first from {name} {low}"
-
-
-def _beyond_memory(found: Estimate) -> Iterator[str]:
-    """Yield the warnings but for the one that the column of memory states."""
-    full = found.memory.reason(found.cluster.device)
-    yield from (warning for warning in found.warnings if warning != full)

@@ -7,29 +7,15 @@ share of communication, with their thresholds. Infeasible values are slots with 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from textwrap import fill, shorten
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.errors import BadValueError
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.scaling import HALF, WORTHWHILE, Row, Scaling
+from shardcost.report import pictures
 from shardcost.report.estimate import details, title
-from shardcost.report.pictures import (
-    COLOURS,
-    COMPUTE,
-    GREY,
-    GRID,
-    GROUPS,
-    HATCH,
-    HOST,
-    IDLE,
-    SLOT,
-    Sketch,
-    label_ticks,
-    note,
-    spread,
-)
+from shardcost.report.pictures import COLOURS, GREY, GRID, GROUPS, HATCH, Sketch, label_ticks, note
 from shardcost.report.scaling import sentences
 from shardcost.units import format_bytes, format_percent, format_time
 
@@ -101,7 +87,8 @@ def _draw_steps(axes: Axes, scaling: Scaling) -> None:
             _draw_hidden(axes, place, row.found, longest, used)
             _label_bar(axes, place, row, row.found, fastest=row.value == fastest)
         if row.reason is not None:
-            _mark_slot(axes, place)
+            look: dict[str, Any] = {"facecolor": pictures.SLOT, "edgecolor": "#dddddd"}
+            axes.axvspan(place - 0.45, place + 0.45, hatch="//", zorder=0, **look)
         if row.found is None:
             _say_why_not(axes, place, row)
     axes.set_ylim(0, 1.25 * longest)
@@ -129,10 +116,10 @@ def _parts(row: Row) -> list[tuple[str, float, dict[str, Any]]]:
         for group, each in found.exposed_s.items()
     ]
     return [
-        ("compute", float(split.compute_s), {"color": COMPUTE}),
+        ("compute", float(split.compute_s), {"color": pictures.COMPUTE}),
         *waits,
-        ("bubble", float(split.bubble_s), {"facecolor": "white", "edgecolor": IDLE}),
-        ("host and overhead", float(split.other_s), {"color": HOST}),
+        ("bubble", float(split.bubble_s), {"facecolor": "white", "edgecolor": pictures.IDLE}),
+        ("host and overhead", float(split.other_s), {"color": pictures.HOST}),
     ]
 
 
@@ -177,23 +164,8 @@ def _label_bar(axes: Axes, place: int, row: Row, found: Estimate, *, fastest: bo
     if not row.fits:
         capacity = format_bytes(found.cluster.device.memory_bytes)
         lines += [f"needs {format_bytes(found.memory_bytes)}", f"of {capacity}"]
-    note(
-        axes,
-        "\n".join(lines),
-        (place, float(found.time_s)),
-        (0, 3),
-        ha="center",
-        fontsize=8,
-        fontweight="bold" if fastest else "normal",
-        zorder=4,
-    )
-
-
-def _mark_slot(axes: Axes, place: int) -> None:
-    """Hatch the slot of a value that cannot be had."""
-    axes.axvspan(
-        place - 0.45, place + 0.45, facecolor=SLOT, edgecolor="#dddddd", hatch="//", zorder=0
-    )
+    look = {"ha": "center", "fontsize": 8, "fontweight": "bold" if fastest else "normal"}
+    note(axes, "\n".join(lines), (place, float(found.time_s)), (0, 3), zorder=4, **look)
 
 
 def _say_why_not(axes: Axes, place: int, row: Row) -> None:
@@ -227,56 +199,24 @@ def _draw_shares(axes: Axes, scaling: Scaling) -> None:
         if row.value in compared
     ]
     most = 1.12 * max(1.0, *(scaling.efficiency(found) for _, found in rows))
-    ends = []
-    for curve in _curves(scaling):
-        places, shares = zip(*((place, curve.share(found)) for place, found in rows), strict=True)
-        axes.plot(places, shares, "o-", color=curve.colour, linewidth=1.6, markersize=4)
-        axes.axhline(curve.limit, color=curve.colour, linestyle=":", linewidth=1)
-        ends.append(shares[-1])
+    crossed = scaling.crossover()
+    efficiencies = [scaling.efficiency(found) for _, found in rows]
+    communication = [float(found.comm_share) for _, found in rows]
+    curves = (  # name, colour, shares, and the limit that is crossed at a value
+        ("efficiency", COLOURS[2], efficiencies, WORTHWHILE, crossed["efficiency_below_80_pct"]),
+        ("communication", COLOURS[1], communication, HALF, crossed["communication_above_half"]),
+    )
+    heights = pictures.spread([shares[-1] / most for _, _, shares, *_ in curves], _LEAST_GAP)
+    for (name, colour, shares, limit, value), height in zip(curves, heights, strict=True):
+        places = [place for place, _ in rows]
+        axes.plot(places, shares, "o-", color=colour, linewidth=1.6, markersize=4)
+        axes.axhline(limit, color=colour, linestyle=":", linewidth=1)
         for place, share in zip(places, shares, strict=True):
-            if scaling.rows[place].value == curve.crossed_at:
+            if scaling.rows[place].value == value:
                 axes.plot(place, share, "o", fillstyle="none", color="black", ms=11)
-    heights = spread([end / most for end in ends], _LEAST_GAP)
-    for curve, end, height in zip(_curves(scaling), ends, heights, strict=True):
-        axes.annotate(
-            f"{curve.name} {format_percent(end)}",
-            (1.01, height),
-            xycoords="axes fraction",
-            color=curve.colour,
-            va="center",
-            annotation_clip=False,
-        )
+        label, look = f"{name} {format_percent(shares[-1])}", {"color": colour, "va": "center"}
+        note(axes, label, (1.01, height), xycoords="axes fraction", annotation_clip=False, **look)
     axes.set_ylim(0, most)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     axes.set_ylabel("share")
     axes.grid(axis="y", **GRID)
-
-
-class _Curve(NamedTuple):
-    name: str
-    colour: str
-    limit: float
-    """Beyond it the cost changes its nature,"""
-    crossed_at: str | None
-    """from this value on."""
-    share: Callable[[Estimate], float]
-
-
-def _curves(scaling: Scaling) -> tuple[_Curve, ...]:
-    crossed = scaling.crossover()
-    return (
-        _Curve(
-            "efficiency",
-            COLOURS[2],
-            WORTHWHILE,
-            crossed["efficiency_below_80_pct"],
-            scaling.efficiency,
-        ),
-        _Curve(
-            "communication",
-            COLOURS[1],
-            HALF,
-            crossed["communication_above_half"],
-            lambda found: float(found.comm_share),
-        ),
-    )

@@ -10,6 +10,7 @@ from shardcost.collectives.exact.closed_forms import SYMBOLS
 from shardcost.collectives.exact.schedule import Ints
 from shardcost.collectives.exact.simulate import Simulation
 from shardcost.collectives.exact.stepped import Stage, Stepped
+from shardcost.report.describe import attributes
 from shardcost.units import format_bytes
 
 _LETTER: Final = re.compile(r"[A-Za-z]")
@@ -21,14 +22,8 @@ def algorithms() -> list[dict[str, Any]]:
     """Return every algorithm: the collectives it is for, on how many ranks, and what it does."""
     listed: dict[str, dict[str, Any]] = {}
     for known in ALGORITHMS.values():
-        entry: dict[str, Any] = {
-            "name": known.name,
-            "collectives": [],
-            "title": known.title,
-            "ranks": known.ranks,
-            "takes": known.takes,
-            "paper": known.paper,
-        }
+        entry = {"name": known.name, "collectives": []}
+        entry |= attributes(known, "title ranks takes paper")
         listed.setdefault(known.name, entry)["collectives"].append(known.collective)
     return list(listed.values())
 
@@ -37,22 +32,20 @@ def as_data(stepped: Stepped) -> dict[str, Any]:
     """Return the steps, what everyone holds after each, the bytes of every pair and link."""
     steps, simulation = stepped.schedule, stepped.simulation
     return {
-        "collective": steps.collective,
-        "algorithm": steps.algorithm,
+        **attributes(steps, "collective algorithm"),
         "title": stepped.algorithm.title,
         "ranks": steps.ranks,
         "participants": _participants(stepped),
         "chunks": steps.chunks,
         "pieces": stepped.pieces,
         "shape": None if stepped.shape is None else list(stepped.shape),
-        "size_bytes": stepped.size_bytes,
-        "complete": stepped.complete,
+        **attributes(stepped, "size_bytes complete"),
         "owners": list(stepped.owners),
         "start": stepped.start_contributions.tolist(),
         "start_sets": _sets(stepped, stepped.start),
         "steps": [_stage_as_data(stepped, stage) for stage in stepped.stages],
         "links": [
-            {"source": lane.source, "target": lane.target, "bytes": lane.size_bytes}
+            attributes(lane, "source target bytes=size_bytes")
             | ({} if lane.route is None else {"route": list(lane.route)})
             for lane in stepped.lanes
         ],
@@ -143,19 +136,13 @@ def _stage_as_data(stepped: Stepped, stage: Stage) -> dict[str, Any]:
     return {
         "phase": _phase(stepped, stage),
         "transfers": [
-            {
-                "source": move.source,
-                "target": move.target,
-                "chunks": list(move.chunks),
-                "bytes": move.size_bytes,
-                "reduces": move.reduces,
-            }
+            attributes(move, "source target chunks bytes=size_bytes reduces")
+            | {"chunks": list(move.chunks)}
             for move in stage.moves
         ],
         "holds": stage.contributions.tolist(),
         "sets": _sets(stepped, stage.masks),
-        "start_s": stage.start_s,
-        "end_s": stage.end_s,
+        **attributes(stage, "start_s end_s"),
     }
 
 
@@ -189,19 +176,10 @@ def _topology_as_data(simulation: Simulation) -> dict[str, Any]:
     topology = simulation.topology
     return {
         "name": topology.name,
-        "places": [
-            {"name": place.name, "kind": place.kind, "server": place.server}
-            for place in topology.places
-        ],
+        "places": [attributes(place, "name kind server") for place in topology.places],
         "links": [
-            {
-                "a": link.source,
-                "b": link.target,
-                "bytes_per_s": link.bytes_per_s,
-                "bytes": use.bytes_sent,
-                "busy": use.busy,
-                "utilisation": use.utilisation,
-            }
+            attributes(link, "a=source b=target bytes_per_s")
+            | attributes(use, "bytes=bytes_sent busy utilisation")
             for link, use in zip(topology.links, simulation.links, strict=True)
         ],
     }

@@ -11,16 +11,7 @@ from shardcost.estimate.result import Estimate
 from shardcost.estimate.timeline.events import COMMUNICATION, Drawing, Event
 from shardcost.report.estimate import title
 from shardcost.report.estimate_data import drawing_of
-from shardcost.report.pictures import (
-    COMPUTE,
-    GREY,
-    GRID,
-    GROUPS,
-    KINDS,
-    Sketch,
-    label_ticks,
-    note,
-)
+from shardcost.report.pictures import COMPUTE, GREY, GRID, GROUPS, KINDS, Sketch, label_ticks, note
 from shardcost.report.text import name_of, wrapped
 from shardcost.units import format_time
 
@@ -156,15 +147,13 @@ def _draw(
     thin: dict[str, Any] = {"color": colour, "linewidth": 0.3, "alpha": 0.45 if hatch else 1}
     for wide, how in ((True, style), (False, thin)):
         chosen = [each for each in events if (each.seconds > thin_s) is wide]
-        bars = [_bar(each, rows[each.stage, each.stream]) for each in chosen]
+        bars = []
+        for each in chosen:
+            row, start, end = rows[each.stage, each.stream], each.start_s, each.end_s
+            low, high = row - 0.4, row + 0.4
+            bars.append([(start, low), (start, high), (end, high), (end, low)])
         axes.add_collection(PolyCollection(bars, **how))
     return Patch(label=label, **style)
-
-
-def _bar(event: Event, row: int) -> list[tuple[float, float]]:
-    low, high = row - 0.4, row + 0.4
-    start, end = event.start_s, event.end_s
-    return [(start, low), (start, high), (end, high), (end, low)]
 
 
 def _label_events(axes: Axes, line: Drawing, rows: dict[tuple[int, str], int]) -> None:
@@ -177,17 +166,10 @@ def _label_events(axes: Axes, line: Drawing, rows: dict[tuple[int, str], int]) -
             middle = (event.start_s + event.end_s) / 2
             row = rows[event.stage, event.stream]
             box = None if event.exposed else {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-            axes.text(
-                middle,
-                row - 0.03,
-                "\n".join(lines),
-                ha="center",
-                va="center",
-                fontsize=7,
-                color="black" if not event.exposed or event.kind in _LIGHT else "white",
-                bbox=box,
-                clip_on=True,
-            )
+            dark = not event.exposed or event.kind in _LIGHT
+            look: dict[str, Any] = {"color": "black" if dark else "white", "bbox": box}
+            look |= {"ha": "center", "va": "center", "fontsize": 7, "clip_on": True}
+            axes.text(middle, row - 0.03, "\n".join(lines), **look)
 
 
 _LIGHT: Final = frozenset({"attention", "weight", "host"})

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from shardcost.formats.nccl_tuner import TunerFile, TunerRule
 from shardcost.inspect.tuner_plan import ALREADY_FASTEST, PlannedRule, TunerPlan
+from shardcost.report.describe import attributes
 from shardcost.report.inspect_log import unread_as_data, unread_in_words
 from shardcost.report.text import heading, paragraph, paragraphs, table
 from shardcost.units import format_bytes
@@ -17,8 +18,7 @@ _MOST_ROWS: Final = 24
 def file_as_data(reading: TunerFile) -> dict[str, Any]:
     """Return the rules of a file as plain data."""
     return {
-        "file": reading.file,
-        "kind": reading.kind,
+        **attributes(reading, "file kind"),
         "rules": [asdict(rule) for rule in reading.rules],
         "unread": unread_as_data(reading.unread),
         "notes": list(reading.notes),
@@ -57,10 +57,8 @@ def plan_as_data(plan: TunerPlan) -> dict[str, Any]:
         "system": plan.cluster.name,
         "network": plan.cluster.network.name if plan.cluster.network else None,
         "rules": [_rule_as_data(each) for each in plan.rules],
-        "sizes": plan.sizes,
-        "sizes_already_fastest": plan.sizes_already_fastest,
-        "ranges_within_error": plan.ranges_within_error,
-        "error": {"median_pct": plan.median_pct, "p90_pct": plan.p90_pct},
+        **attributes(plan, "sizes sizes_already_fastest ranges_within_error"),
+        "error": attributes(plan, "median_pct p90_pct"),
         "notes": list(plan.notes),
     }
 
