@@ -19,7 +19,7 @@ from shardcost.estimate.scaling import Row, Scaling
 from shardcost.memory.footprint import KINDS
 from shardcost.report.describe import plain
 from shardcost.report.estimate import as_text
-from shardcost.report.estimate_data import as_data
+from shardcost.report.estimate_data import advice_as_data, as_data
 from shardcost.report.scaling import as_data as scaling_as_data
 from shardcost.search.advice import advice
 from shardcost.units import format_energy
@@ -114,6 +114,8 @@ def test_the_command_line_is_the_function(capsys: pytest.CaptureFixture[str]) ->
     assert as_text(found) + "\n" == run_text(capsys, *DECODE)
     advised = advice(found.model, found.cluster, found.layout, found.workload)
     assert as_text(found, advice=advised) + "\n" == run_text(capsys, *DECODE, "--advise")
+    document = run_json(capsys, *DECODE, "--advise")["advice"]
+    assert document == json.loads(json.dumps(advice_as_data(advised)))
 
 
 def test_options_reach_the_nouns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,6 +259,7 @@ BAD = {
     "vary of another kind": ([*SMALL, "--vary", "prompt-tokens=1"], "unknown name in --vary"),
     "vary in words": ([*SMALL, "--vary", "tp=one"], "--tp must be a whole number, got 'one'"),
     "vary explained": ([*SMALL, "--vary", "tp=1", "--explain"], "exclude each other"),
+    "vary advised": ([*SMALL, "--vary", "tp=1", "--advise"], "exclude each other"),
 }
 
 

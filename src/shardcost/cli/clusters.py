@@ -39,8 +39,7 @@ def run(given: Namespace) -> int:
     """Print one cluster or network, or the list."""
     if given.name is not None:
         noun = _named(given.name)
-        text = cluster_as_text if isinstance(noun, Cluster) else network_as_text
-        return options.print_report(given, lambda: as_data(noun), lambda: text(noun))
+        return options.print_report(given, lambda: as_data(noun), lambda: _as_text(noun))
     clusters = [catalog.cluster_named(name) for name in catalog.all_names("clusters")]
     networks = [catalog.network_named(name) for name in catalog.all_names("networks")]
     if given.json:
@@ -66,6 +65,10 @@ def _named(name: str) -> Cluster | Network:
             continue
     both = catalog.all_names("clusters") + catalog.all_names("networks")
     raise UnknownNameError("cluster or network", name, both, "(`shardcost clusters` lists them)")
+
+
+def _as_text(noun: Cluster | Network) -> str:
+    return cluster_as_text(noun) if isinstance(noun, Cluster) else network_as_text(noun)
 
 
 def _cluster_table(clusters: list[Cluster]) -> str:

@@ -79,13 +79,12 @@ def parser() -> options.Parser:
 
 def run(given: Namespace) -> int:
     """Price one layout, or one for each value that varies, and print the report."""
-    _check_trace(given)
-    _check_plot(given)
+    _check_files(given)
     finder = options.OnDisk()
     if given.vary is not None:
         return _vary(given, finder)
     from shardcost.report.estimate import as_text
-    from shardcost.report.estimate_data import as_data
+    from shardcost.report.estimate_data import advice_as_data, as_data
 
     result = estimate_of(vars(given), finder)
     if given.why is not None:
@@ -100,11 +99,15 @@ def run(given: Namespace) -> int:
         write_timeline(result, Path(given.trace))
     if given.plot is not None:
         _draw(result, Path(given.plot), given.picture or _PICTURES[0])
+    advised = _advice(result) if given.advise else None
     if given.json:
-        explained = {"explanation": result.explain().splitlines()} if given.explain else {}
-        options.print_json(as_data(result, finder.caveats) | explained | _drawn(given.plot))
+        data = as_data(result, finder.caveats) | _drawn(given.plot)
+        if given.explain:
+            data["explanation"] = result.explain().splitlines()
+        if advised is not None:
+            data["advice"] = advice_as_data(advised)
+        options.print_json(data)
     else:
-        advised = _advice(result) if given.advise else None
         print(as_text(result, finder.caveats, advice=advised, explain=given.explain))
         _say_drawn(given.plot)
     return 0
@@ -140,8 +143,13 @@ def _say_drawn(file: str | None) -> None:
         print(f"Plot: {file}")
 
 
-def _check_plot(given: Namespace) -> None:
+def _check_files(given: Namespace) -> None:
     """Raise for an unknown picture, or a file of no known format."""
+    if given.trace is not None:
+        if given.vary is not None:
+            raise UsageError("--trace and --vary exclude each other: it shows one layout")
+        if not given.trace.endswith((".json", ".json.gz")):
+            raise BadValueError("--trace", given.trace, "a file that ends in .json or .json.gz")
     if given.picture is not None:
         if given.plot is None:
             raise UsageError("--picture is for --plot FILE, which is missing")
@@ -155,20 +163,10 @@ def _check_plot(given: Namespace) -> None:
         check_name(Path(given.plot))
 
 
-def _check_trace(given: Namespace) -> None:
-    """Raise where there is no one timeline to write, or its file is named as something else."""
-    if given.trace is None:
-        return
-    if given.vary is not None:
-        raise UsageError("--trace and --vary exclude each other: it shows one layout")
-    if not given.trace.endswith((".json", ".json.gz")):
-        raise BadValueError("--trace", given.trace, "a file that ends in .json or .json.gz")
-
-
 def _vary(given: Namespace, finder: options.OnDisk) -> int:
     from shardcost.report.scaling import as_data, as_text
 
-    for name in ("explain", "why"):
+    for name in ("explain", "advise", "why"):
         if getattr(given, name):
             raise UsageError(f"--{name} and --vary exclude each other: it explains one layout")
     scaling = scaling_of(vars(given), finder, *varied(given.vary, given.phase))

@@ -109,10 +109,10 @@ def _found(given: Namespace, top: int) -> tuple[Found, list[str]]:
     from shardcost.search.run import search
 
     finder = options.OnDisk()
-    asked = search_arguments(vars(given), finder)
+    request = search_arguments(vars(given), finder)
     with shown_progress(wanted=not given.json) as progress:
         found = search(
-            **asked,
+            **request,
             top=max(top, PRICED),
             backend=given.array_backend,
             progress=progress,

@@ -31,7 +31,8 @@ def shown_progress(
     if not wanted or not sys.stderr.isatty():
         yield None
         return
-    started, line = time.perf_counter(), None
+    started = time.perf_counter()
+    line: _RichLine | _PlainLine | None = None
 
     def update(done: int, whole: int) -> None:
         nonlocal line

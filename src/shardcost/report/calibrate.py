@@ -10,6 +10,7 @@ from shardcost.calibrate.calibrate import Calibrated
 from shardcost.calibrate.gather import Gathered
 from shardcost.formats.reading import Reading
 from shardcost.machine.constants import NetworkConstants, in_file_name, in_file_units
+from shardcost.report.describe import attributes
 from shardcost.report.text import paragraph, table
 from shardcost.units import format_bytes
 from shardcost.validate.validation import Stats
@@ -24,18 +25,18 @@ def as_data(
     name: str,
     target: str,
     readings: Sequence[Reading],
-    found: Gathered,
+    gathered: Gathered,
     results: Sequence[Calibrated],
 ) -> dict[str, Any]:
     """Return the report as JSON has it."""
     return {
         "name": name,
         "profile": target,
-        "based_on": found.cluster.name,
-        "network": found.cluster.network.name if found.cluster.network else None,
+        "based_on": gathered.cluster.name,
+        "network": gathered.cluster.network.name if gathered.cluster.network else None,
         "files": [{"file": each.file, "kind": each.kind} for each in readings],
-        "points": found.points,
-        "skipped": [{"reason": r, "points": count} for r, count in found.passed_over.items()],
+        "points": gathered.points,
+        "skipped": [{"reason": r, "points": count} for r, count in gathered.passed_over.items()],
         "calibrated": [_result_as_data(each) for each in results],
     }
 
@@ -44,8 +45,7 @@ def _result_as_data(each: Calibrated) -> dict[str, Any]:
     units = in_file_units(each.calibration.constants)
     fit = each.calibration.fit
     return {
-        "library": each.calibration.library,
-        "system": each.calibration.system,
+        **attributes(each.calibration, "library system"),
         "collectives": list(fit.collectives),
         "gpus": [fit.least_gpus, fit.most_gpus],
         "started_from": each.started_from,
@@ -71,13 +71,13 @@ def as_text(
     name: str,
     target: str,
     readings: Sequence[Reading],
-    found: Gathered,
+    gathered: Gathered,
     results: Sequence[Calibrated],
 ) -> str:
     """Return the report for a terminal."""
-    network = f", {found.cluster.network.name}" if found.cluster.network else ""
+    network = f", {gathered.cluster.network.name}" if gathered.cluster.network else ""
     files = "1 file" if len(readings) == 1 else f"{len(readings)} files"
-    lines = [f"{name}: {found.points} points of {files} on {found.cluster.name}{network}", ""]
+    lines = [f"{name}: {gathered.points} points of {files} on {gathered.cluster.name}{network}", ""]
     head = ("median / p90 error, %", "points", "before", "after", "left out", "count left out")
     rows = []
     for result in results:
@@ -86,7 +86,7 @@ def as_text(
     lines += [table(head, rows, right="1234", narrowest=14), ""]
     for result in results:
         lines += [*_about(result), ""]
-    for reason, count in found.passed_over.items():
+    for reason, count in gathered.passed_over.items():
         lines.append(paragraph(f"Not used, {count} points: {reason}.", "  "))
     lines.append(paragraph(f"Profile: {target}. Every command takes it: --on {target}"))
     return "\n".join(lines)

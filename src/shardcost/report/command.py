@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Final
 
 from shardcost.catalog import Folder, all_names
-from shardcost.cluster import Cluster, Network
+from shardcost.cluster import Cluster
 from shardcost.estimate.result import Estimate
 from shardcost.model import Model
 from shardcost.options import DEFAULT_SOFTWARE, LAYOUT, WORKLOAD, Option, flag
@@ -41,12 +41,10 @@ def words_of(result: Estimate) -> list[str]:
     words += ["--on", result.cluster.name if _is_named(result.cluster) else CLUSTER_FILE]
     network, software = result.cluster.network, result.software
     if network is not None:
-        words += [
-            "--network",
-            network.name if _is_preset("networks", network.name) else NETWORK_FILE,
-        ]
+        is_preset = network.name in all_names("networks")
+        words += ["--network", network.name if is_preset else NETWORK_FILE]
     if software.name != DEFAULT_SOFTWARE[result.workload.phase]:
-        is_preset = _is_preset("software", software.name)
+        is_preset = software.name in all_names("software")
         words += ["--software", software.name if is_preset else SOFTWARE_FILE]
     words += _options(LAYOUT, result.layout)
     words.append(flag(result.workload.phase))
@@ -59,7 +57,9 @@ def python_of(result: Estimate) -> str:
     model, cluster, work = result.model, result.cluster, result.workload
     kind = type(work).__name__
     where = repr(cluster.name) if _is_named(cluster) else f"Cluster.from_file({CLUSTER_FILE!r}"
-    network = "" if cluster.network is None else f", network={_network(cluster.network)}"
+    network = ""
+    if cluster.network is not None:
+        network = f", {_argument('networks', cluster.network.name, NETWORK_FILE)}"
     if not _is_named(cluster):
         where += f"{network})"
     elif network:
@@ -67,10 +67,7 @@ def python_of(result: Estimate) -> str:
     what = repr(model.name) if _is_known(model) else f"Model.from_hf({MODEL_FILE!r})"
     arguments = [what, where, _called("Layout", result.layout), _called(kind, work)]
     if result.software.name != DEFAULT_SOFTWARE[work.phase]:
-        software = result.software.name
-        from_file = f"Software.from_file({SOFTWARE_FILE!r})"
-        is_preset = _is_preset("software", software)
-        arguments.append(f"software={software!r}" if is_preset else f"software={from_file}")
+        arguments.append(_argument("software", result.software.name, SOFTWARE_FILE))
     nouns = ("Cluster", "Model", "Network", "Software")
     needed = {name for name in nouns if any(name in text for text in arguments)}
     imported = ", ".join(sorted({*needed, "Layout", kind, "estimate"}, key=str.swapcase))
@@ -83,17 +80,14 @@ def _is_known(model: Model) -> bool:
 
 
 def _is_named(cluster: Cluster) -> bool:
-    return not cluster.profile and _is_preset("clusters", cluster.name)
+    return not cluster.profile and cluster.name in all_names("clusters")
 
 
-def _is_preset(shelf: Folder, name: str) -> bool:
-    return name in all_names(shelf)
-
-
-def _network(network: Network) -> str:
-    if _is_preset("networks", network.name):
-        return repr(network.name)
-    return f"Network.from_file({NETWORK_FILE!r})"
+def _argument(folder: Folder, name: str, file: str) -> str:
+    """Return the argument for a network or software: its name, or its file."""
+    noun = folder.removesuffix("s")
+    value = repr(name) if name in all_names(folder) else f"{noun.title()}.from_file({file!r})"
+    return f"{noun}={value}"
 
 
 def _options(rows: Iterable[Option], noun: Any) -> Iterator[str]:

@@ -5,7 +5,7 @@ The texts are those of the command line's report, the pictures those of its ``--
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -187,10 +187,6 @@ def _labelled(pairs: Sequence[tuple[str, str]]) -> Markup:
     """Return texts under their labels."""
     pieces = (piece for label, words in pairs for piece in (("dt", label), ("dd", words)))
     return element("dl", *(element(tag, words) for tag, words in pieces), class_="said")
-
-
-def _limit(page: _Page) -> Iterator[str]:
-    yield _labelled(text.sentences(page.review.advice))
 
 
 def _warnings(page: _Page) -> Iterator[str]:
@@ -401,9 +397,9 @@ def _picture(name: str, sketch: Sketch, label: str, caption: str = "") -> Markup
     return element("figure", scrolling(drawn, label), element("figcaption", caption or f"{label}."))
 
 
-_SECTIONS: Final[dict[str, tuple[str, Callable[[_Page], Iterator[str]]]]] = {
+_SECTIONS: Final[dict[str, tuple[str, Callable[[_Page], Iterable[str]]]]] = {
     "figures": ("Figures", _figures),
-    "limit": ("What limits it", _limit),
+    "limit": ("What limits it", lambda page: [_labelled(text.sentences(page.review.advice))]),
     "warnings": ("Warnings and notes", _warnings),
     "time": ("Where the time goes", _time),
     "communication": ("Communication", _communication),

@@ -75,24 +75,24 @@ def unread_in_words(unread: Sequence[Unread]) -> list[str]:
     return [f"Not read: {'; '.join(named)}."] if named else []
 
 
-def _run_as_data(found: RunFindings) -> dict[str, Any]:
-    run, peak = found.run, found.peak
+def _run_as_data(result: RunFindings) -> dict[str, Any]:
+    run, peak = result.run, result.peak
     return {
         **attributes(run, "collective num_gpus nodes library version device single_process"),
-        "system": found.system or None,
-        "nominal_link": gb_per_s(found.nominal_bytes_per_s),
+        "system": result.system or None,
+        "nominal_link": gb_per_s(result.nominal_bytes_per_s),
         "peak": None if peak is None else _point_as_data(peak),
-        "near_peak_bytes": found.near_peak_bytes or None,
-        "latency_floor_us": None if found.floor_s is None else _us(found.floor_s),
-        "not_predicted": found.not_predicted or None,
+        "near_peak_bytes": result.near_peak_bytes or None,
+        "latency_floor_us": None if result.floor_s is None else _us(result.floor_s),
+        "not_predicted": result.not_predicted or None,
         "points": [
             _point_as_data(rated) | ({"in_place": _point_as_data(other)} if other else {})
-            for rated, other in _pairs(found)
+            for rated, other in _pairs(result)
         ],
         "suspicious": [
             {"size_bytes": doubt.point.size_bytes, "time_us": _us(doubt.point.time_s)}
             | {**attributes(doubt.point, "in_place line"), "reason": doubt.reason}
-            for doubt in found.suspicious
+            for doubt in result.suspicious
         ],
         "notes": list(run.notes),
     }
@@ -139,22 +139,24 @@ def gb_per_s(bytes_per_s: float | None) -> float | None:
     return None if bytes_per_s is None else bytes_per_s / GIGA
 
 
-def _summary(found: RunFindings) -> str:
+def _summary(result: RunFindings) -> str:
     """Return in one sentence what ran, on what, and how fast it was at best."""
-    run, peak = found.run, found.peak
-    sizes = [each.point.size_bytes for each in found.main]
+    run, peak = result.run, result.peak
+    sizes = [each.point.size_bytes for each in result.main]
     reach = format_bytes(min(sizes))
     if max(sizes) > min(sizes):
         reach = f"{len(set(sizes))} sizes from {reach} to {format_bytes(max(sizes))}"
     text = f"{_what_ran(run)}, {reach}"
     if peak is None or peak.busbw_bytes_per_s is None:
-        best = max(each.algbw_bytes_per_s for each in found.main)
+        best = max(each.algbw_bytes_per_s for each in result.main)
         return f"{text}: algbw peaks at {format_rate(best)}."
     text += f": busbw peaks at {format_rate(peak.busbw_bytes_per_s)}"
     text += f" at {format_bytes(peak.point.size_bytes)}"
-    if peak.link_share is not None and found.nominal_bytes_per_s:
-        nominal = format_rate(found.nominal_bytes_per_s)
-        text += f", {100 * peak.link_share:.1f} % of the {nominal} of {found.system}'s slowest link"
+    if peak.link_share is not None and result.nominal_bytes_per_s:
+        nominal = format_rate(result.nominal_bytes_per_s)
+        text += (
+            f", {100 * peak.link_share:.1f} % of the {nominal} of {result.system}'s slowest link"
+        )
     return f"{text}."
 
 
@@ -196,33 +198,33 @@ def _picked(rows: Sequence[_Row]) -> list[_Row]:
     return [rows[round(i * (len(rows) - 1) / max(steps, 1))] for i in range(steps + 1)]
 
 
-def _remarks(log: MeasurementLog, found: RunFindings) -> list[str]:
+def _remarks(log: MeasurementLog, result: RunFindings) -> list[str]:
     """Return what else to say, each as one line: the ramp, doubts, what was not read, notes."""
     said = []
-    if len(found.main) > _MOST_ROWS:
-        said.append(f"Shown are {_MOST_ROWS} of {len(found.main)} rows (--json has all).")
-    said += [_ramp(found)] if _ramp(found) else []
-    in_order = sorted(found.suspicious, key=lambda doubt: doubt.kind)
+    if len(result.main) > _MOST_ROWS:
+        said.append(f"Shown are {_MOST_ROWS} of {len(result.main)} rows (--json has all).")
+    said += [_ramp(result)] if _ramp(result) else []
+    in_order = sorted(result.suspicious, key=lambda doubt: doubt.kind)
     for kind, members in groupby(in_order, key=lambda doubt: doubt.kind):
         doubts = list(members)
         reason = doubts[0].reason if len(doubts) == 1 else kind
         said.append(f"Suspicious: {reason}: {_rows_named([doubt.point for doubt in doubts])}.")
     said += unread_in_words(log.unread)
-    if found.not_predicted and found.system:
-        said.append(f"Not predicted: {found.not_predicted}")
-    notes = [*log.notes, *found.run.notes]
+    if result.not_predicted and result.system:
+        said.append(f"Not predicted: {result.not_predicted}")
+    notes = [*log.notes, *result.run.notes]
     said += [f"Note: {note}" for note in notes[:_MOST_REMARKS]]
     return said
 
 
-def _ramp(found: RunFindings) -> str:
+def _ramp(result: RunFindings) -> str:
     parts = []
-    if found.near_peak_bytes:
+    if result.near_peak_bytes:
         parts.append(
-            f"{100 * NEAR_PEAK:.0f} % of the peak from {format_bytes(found.near_peak_bytes)} on"
+            f"{100 * NEAR_PEAK:.0f} % of the peak from {format_bytes(result.near_peak_bytes)} on"
         )
-    if found.floor_s is not None:
-        parts.append(f"small messages take {format_time(found.floor_s)}")
+    if result.floor_s is not None:
+        parts.append(f"small messages take {format_time(result.floor_s)}")
     return f"{'; '.join(parts)}." if parts else ""
 
 
@@ -231,13 +233,12 @@ def _rows_named(points: Sequence[Point]) -> str:
     outside = {_key(each) for each in points if not each.in_place}
     rows = [each for each in points if not each.in_place or _key(each) not in outside]
     if len(rows) <= _MOST_LINES_NAMED:
-        return ", ".join(_row_named(each) for each in rows)
+        return ", ".join(
+            format_bytes(row.size_bytes)
+            + " in place" * row.in_place
+            + (f" (line {row.line})" if row.line else "")
+            for row in rows
+        )
     sizes, lines = [each.size_bytes for each in rows], [each.line for each in rows]
     where = f" (lines {min(lines)} to {max(lines)})" if min(lines) else ""
     return f"{len(rows)} rows from {format_bytes(min(sizes))} to {format_bytes(max(sizes))}{where}"
-
-
-def _row_named(point: Point) -> str:
-    place = " in place" if point.in_place else ""
-    line = f" (line {point.line})" if point.line else ""
-    return f"{format_bytes(point.size_bytes)}{place}{line}"

@@ -19,49 +19,51 @@ _LONGEST_KERNEL: Final = 58
 _LONGEST_GROUP: Final = 14
 
 
-def as_data(found: TraceFindings) -> dict[str, Any]:
+def as_data(findings: TraceFindings) -> dict[str, Any]:
     """Return the report as plain data. Times are in seconds, or microseconds where named so."""
-    files = [each.file for each in found.traces]
+    files = [each.file for each in findings.traces]
     return {
         "file": files[0],
         **({"files": files} if len(files) > 1 else {}),
-        "kind": found.traces[0].kind,
-        "rank": found.ranks[0] if found.ranks else None,
-        "ranks": list(found.ranks),
-        **attributes(found.traces[0], "world_size backend device"),
-        "system": found.system or None,
-        **attributes(found, "span_s compute_s communication_s exposed_s hidden_s copies_s idle_s"),
-        "groups": [_group_as_data(each) for each in found.groups],
-        "runs": [_run_as_data(each) for each in found.runs],
-        "kernels": [each._asdict() for each in found.kernels],
-        "top": [each._asdict() for each in found.top],
-        "unread": unread_as_data(_unread(found)),
-        "notes": list(found.notes),
+        "kind": findings.traces[0].kind,
+        "rank": findings.ranks[0] if findings.ranks else None,
+        "ranks": list(findings.ranks),
+        **attributes(findings.traces[0], "world_size backend device"),
+        "system": findings.system or None,
+        **attributes(
+            findings, "span_s compute_s communication_s exposed_s hidden_s copies_s idle_s"
+        ),
+        "groups": [_group_as_data(each) for each in findings.groups],
+        "runs": [_run_as_data(each) for each in findings.runs],
+        "kernels": [each._asdict() for each in findings.kernels],
+        "top": [each._asdict() for each in findings.top],
+        "unread": unread_as_data(_unread(findings)),
+        "notes": list(findings.notes),
     }
 
 
-def as_text(found: TraceFindings) -> str:
+def as_text(findings: TraceFindings) -> str:
     """Return the report for a terminal, about one screen of it."""
-    sections = [heading(paragraph(_summary(found), "  ")), _parts_table(found)]
-    if found.groups:
-        rows = [_group_cells(each) for each in found.groups[:_MOST_GROUPS]]
+    sections = [heading(paragraph(_summary(findings), "  ")), _parts_table(findings)]
+    if findings.groups:
+        rows = [_group_cells(each) for each in findings.groups[:_MOST_GROUPS]]
         sections.append(sparse_table(rows, left={"collective", "group"}))
-    if found.top:
+    if findings.top:
         lines = [
             f"{number}. {top.subject}: {format_time(top.seconds)} ({100 * top.share:.1f} %),"
             f" {top.advice}."
-            for number, top in enumerate(found.top, 1)
+            for number, top in enumerate(findings.top, 1)
         ]
         lines = [paragraph(line, "   ") for line in lines]
         sections.append("\n".join([heading("What costs most"), *lines]))
-    if found.kernels:
+    if findings.kernels:
         lines = [heading("Heaviest compute kernels")]
-        for kernel in found.kernels[:_MOST_KERNELS]:
+        for kernel in findings.kernels[:_MOST_KERNELS]:
             short, rest = kernel.name[: _LONGEST_KERNEL - 1], kernel.name[_LONGEST_KERNEL - 1 :]
             name = kernel.name if len(rest) <= 1 else f"{short}…"
             lines.append(f"  {format_time(kernel.time_s):>9}  {name}")
         sections.append("\n".join(lines))
-    sections.append(paragraphs(_remarks(found)))
+    sections.append(paragraphs(_remarks(findings)))
     return "\n\n".join(each for each in sections if each)
 
 
@@ -75,50 +77,50 @@ def _group_as_data(each: GroupFindings) -> dict[str, Any]:
     }
 
 
-def _run_as_data(found: RunFindings) -> dict[str, Any]:
+def _run_as_data(findings: RunFindings) -> dict[str, Any]:
     return {
-        "collective": found.run.collective,
-        "num_gpus": found.run.num_gpus,
-        "points": [rates_as_data(point) for point in found.points],
-        "notes": list(found.run.notes),
+        "collective": findings.run.collective,
+        "num_gpus": findings.run.num_gpus,
+        "points": [rates_as_data(point) for point in findings.points],
+        "notes": list(findings.run.notes),
     }
 
 
-def _unread(found: TraceFindings) -> list[Unread]:
-    return [each for trace in found.traces for each in trace.unread]
+def _unread(findings: TraceFindings) -> list[Unread]:
+    return [each for trace in findings.traces for each in trace.unread]
 
 
-def _summary(found: TraceFindings) -> str:
+def _summary(findings: TraceFindings) -> str:
     """Return in one sentence what the traces are of."""
-    trace = found.traces[0]
-    if not found.ranks:
+    trace = findings.traces[0]
+    if not findings.ranks:
         return "A profiler trace without GPU kernels."
-    several = len(found.ranks) > 1
-    whose = f"{len(found.ranks)} ranks" if several else f"rank {found.ranks[0]}"
+    several = len(findings.ranks) > 1
+    whose = f"{len(findings.ranks)} ranks" if several else f"rank {findings.ranks[0]}"
     of = f" of {trace.world_size}" if trace.world_size else ""
     device = f" ({trace.device})" if trace.device else ""
     mean = " on average" if several else ""
-    share = _percent(found.exposed_s, found)
+    share = _percent(findings.exposed_s, findings)
     return (
-        f"Profiler trace of {whose}{of}{device}: {format_time(found.span_s)}{mean}, of which"
-        f" {share} is exposed communication and {_percent(found.idle_s, found)} idle."
+        f"Profiler trace of {whose}{of}{device}: {format_time(findings.span_s)}{mean}, of which"
+        f" {share} is exposed communication and {_percent(findings.idle_s, findings)} idle."
     )
 
 
-def _percent(seconds: float, found: TraceFindings) -> str:
-    return f"{100 * seconds / found.span_s:.1f} %" if found.span_s else "0 %"
+def _percent(seconds: float, findings: TraceFindings) -> str:
+    return f"{100 * seconds / findings.span_s:.1f} %" if findings.span_s else "0 %"
 
 
-def _parts_table(found: TraceFindings) -> str:
+def _parts_table(findings: TraceFindings) -> str:
     parts = (
-        ("compute", found.compute_s, "a compute kernel runs"),
-        ("hidden", found.hidden_s, "communication behind compute, part of the above"),
-        ("exposed", found.exposed_s, "communication while no compute kernel runs"),
-        ("copies", found.copies_s, "nothing but copies"),
-        ("idle", found.idle_s, "no kernel runs"),
+        ("compute", findings.compute_s, "a compute kernel runs"),
+        ("hidden", findings.hidden_s, "communication behind compute, part of the above"),
+        ("exposed", findings.exposed_s, "communication while no compute kernel runs"),
+        ("copies", findings.copies_s, "nothing but copies"),
+        ("idle", findings.idle_s, "no kernel runs"),
     )
     rows = [
-        (name, format_time(seconds), _percent(seconds, found), text)
+        (name, format_time(seconds), _percent(seconds, findings), text)
         for name, seconds, text in parts
     ]
     return table(("part", "time", "share", "meaning"), rows, right="12")
@@ -141,13 +143,13 @@ def _group_cells(each: GroupFindings) -> dict[str, str]:
     }
 
 
-def _remarks(found: TraceFindings) -> list[str]:
+def _remarks(findings: TraceFindings) -> list[str]:
     said = []
-    if any(each.slowness is not None for each in found.groups):
-        said.append(f"/pred.: achieved over predicted time of {found.system}, without waiting.")
-    beyond = found.groups[_MOST_GROUPS:]
+    if any(each.slowness is not None for each in findings.groups):
+        said.append(f"/pred.: achieved over predicted time of {findings.system}, without waiting.")
+    beyond = findings.groups[_MOST_GROUPS:]
     if beyond:
         said.append(f"And {len(beyond)} more, from {name_of(beyond[0].shape)} on (--json).")
-    said += unread_in_words(_unread(found))
-    said += [f"Note: {note}." for note in found.notes[:_MOST_REMARKS]]
+    said += unread_in_words(_unread(findings))
+    said += [f"Note: {note}." for note in findings.notes[:_MOST_REMARKS]]
     return said

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 from unicodedata import category
@@ -72,7 +72,11 @@ def table(
     """
     classes = ["number" if str(index) in right else None for index in range(len(head))]
     top = (element("th", cell, scope="col", class_=classes[i]) for i, cell in enumerate(head))
-    body = (element("tr", *_cells(row, classes)) for row in rows)
+    body = []
+    for first, *others in rows:
+        cells = zip(others, classes[1:], strict=True)
+        heading = element("th", first, scope="row", class_=classes[0])
+        body.append(element("tr", heading, *(element("td", c, class_=kind) for c, kind in cells)))
     whole = element(
         "table",
         element("caption", caption),
@@ -80,14 +84,6 @@ def table(
         element("tbody", *body),
     )
     return scrolling(whole, caption)
-
-
-def _cells(row: Sequence[str], classes: Sequence[str | None]) -> Iterator[Markup]:
-    first, *others = row
-    yield element("th", first, scope="row", class_=classes[0])
-    yield from (
-        element("td", cell, class_=kind) for cell, kind in zip(others, classes[1:], strict=True)
-    )
 
 
 def scrolling(inside: str, label: str) -> Markup:
@@ -103,11 +99,8 @@ def linked(text: str) -> Markup:
     """
     pieces: list[str] = []
     end = 0
-    for found in _ADDRESS.finditer(text):
-        address = found[0]
-        pieces += [
-            text[end : found.start()],
-            element("a", address, href=address, rel="noreferrer"),
-        ]
-        end = found.end()
+    for match in _ADDRESS.finditer(text):
+        link = element("a", match[0], href=match[0], rel="noreferrer")
+        pieces += [text[end : match.start()], link]
+        end = match.end()
     return joined([*pieces, text[end:]])

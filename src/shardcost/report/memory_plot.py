@@ -41,11 +41,11 @@ def _fill(figure: Figure, estimate: Estimate) -> None:
     stages = estimate.memory.stages
     across = 1.16 * max(capacity, float(estimate.memory_bytes))
     names = []
-    for row, (name, footprint) in enumerate(stages.items()):
+    for row, (stage, footprint) in enumerate(stages.items()):
         _draw_stage(axes, row, footprint, capacity, across)
-        place = f"{name} stage" if len(stages) > 1 else "every rank"
+        name = f"{stage} stage" if len(stages) > 1 else "every rank"
         trains = isinstance(estimate.workload, Train)
-        names.append(f"{place}\n{footprint.moment}" if trains else place)
+        names.append(f"{name}\n{footprint.moment}" if trains else name)
     axes.axvline(capacity / _GIB, color="black", linestyle="--", linewidth=1.2)
     label, place = f"capacity {format_bytes(capacity)}", (capacity / _GIB, 0)
     note(axes, label, place, (-4, 3), xycoords=("data", "axes fraction"), ha="right")

@@ -170,7 +170,6 @@ _SVG: Final = "{http://www.w3.org/2000/svg}"
 _LINK: Final = "{http://www.w3.org/1999/xlink}href"
 _REFERENCE: Final = re.compile(r"url\(#([^)]*)\)")
 _LEFT_OUT: Final = (f"{_SVG}metadata", f"{_SVG}style")
-_UNUSED: Final = ("width", "height", "version")
 _NUMBER: Final = re.compile(r"-?\d+\.\d{3,}")
 
 
@@ -188,26 +187,22 @@ def inline(sketch: Sketch, name: str, label: str, style: str) -> Markup:
         for child in [*part]:
             if child.tag in _LEFT_OUT:
                 part.remove(child)
-        _close_up(part)
-    used = {each for part in root.iter() for each in _references(part)}
+        if part.tag != f"{_SVG}text" and not (part.text or "").strip():
+            part.text = None  # indentation
+            for child in part:
+                child.tail = None
+    values = [value for part in root.iter() for value in part.attrib.values()]
+    used = {name for value in values for name in _REFERENCE.findall(value)}
+    used |= {part.attrib[_LINK][1:] for part in root.iter() if _LINK in part.attrib}
     for part in root.iter():
         _rename(part, name, used)
-    for attribute in _UNUSED:
+    for attribute in ("width", "height", "version"):
         root.attrib.pop(attribute, None)
-    root.set("role", "img")
-    root.set("aria-label", label)
-    root.set("class", "picture")
-    root.set("style", style)
+    root.attrib |= {"role": "img", "aria-label": label, "class": "picture", "style": style}
     for part in root.iter():
         _merge_paths(part)
         part.tag = part.tag.removeprefix(_SVG)
     return Markup(ET.tostring(root, encoding="unicode"))
-
-
-def _references(part: ET.Element) -> list[str]:
-    """Return the ids that an element refers to."""
-    ids = [each for value in part.attrib.values() for each in _REFERENCE.findall(value)]
-    return ids + ([part.attrib[_LINK][1:]] if _LINK in part.attrib else [])
 
 
 def _rename(part: ET.Element, name: str, used: set[str]) -> None:
@@ -228,28 +223,18 @@ def _shorter(path: str) -> str:
     return " ".join(rounded.split())
 
 
-def _close_up(part: ET.Element) -> None:
-    """Drop the indentation inside an element."""
-    if part.tag != f"{_SVG}text" and not (part.text or "").strip():
-        part.text = None
-        for child in part:
-            child.tail = None
-
-
 def _merge_paths(part: ET.Element) -> None:
     """Join the paths inside an element that follow each other and look alike."""
-    kept: list[ET.Element] = []
-    pieces: dict[int, list[str]] = {}
+    kept: list[tuple[ET.Element, list[str]]] = []
     for child in part:
-        if kept and _alike(kept[-1], child):
-            pieces[id(kept[-1])].append(child.get("d", ""))
+        if kept and _alike(kept[-1][0], child):
+            kept[-1][1].append(child.get("d", ""))
         else:
-            kept.append(child)
-            pieces[id(child)] = [child.get("d", "")]
-    for child in kept:
-        if len(pieces[id(child)]) > 1:
-            child.set("d", " ".join(pieces[id(child)]))
-    part[:] = kept
+            kept.append((child, [child.get("d", "")]))
+    for child, paths in kept:
+        if len(paths) > 1:
+            child.set("d", " ".join(paths))
+    part[:] = [child for child, _ in kept]
 
 
 def _alike(one: ET.Element, other: ET.Element) -> bool:

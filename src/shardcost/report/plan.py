@@ -83,10 +83,10 @@ def _few(remarks: Sequence[str]) -> Iterator[str]:
 
 def failure_as_text(plan: Plan) -> str:
     """Return why nothing is feasible, and what would be."""
-    found = plan.found
-    lines = [f"nothing feasible among {found.considered:,} layouts:"]
-    lines += _counted(found.rejected, _MOST_REASONS)
-    lines.append(paragraph(shortfall(found), "  "))
+    result = plan.found
+    lines = [f"nothing feasible among {result.considered:,} layouts:"]
+    lines += _counted(result.rejected, _MOST_REASONS)
+    lines.append(paragraph(shortfall(result), "  "))
     for each in plan.relaxations:
         said = f"feasible: {each.words}: {format_time(each.candidate.time_s)} per step"
         lines.append(paragraph(f"{said}, {in_words(each.candidate)}", "  "))
@@ -100,13 +100,13 @@ def in_words(candidate: Candidate) -> str:
     return ", ".join(filter(None, (degrees(candidate), batch, *_choices(candidate).values())))
 
 
-def title(found: Found) -> str:
-    """Return what was asked: phase, model and place."""
-    asked = found.questions
-    models = " or ".join(dict.fromkeys(each.model.name for each in asked))
-    places = " or ".join(dict.fromkeys(each.place for each in asked))
-    counts = dict.fromkeys(gpus for each in asked for gpus in each.space.gpus or ())
-    return f"{PHASES[asked[0].workload.phase]} {models} on {_range(list(counts))} x {places}"
+def title(result: Found) -> str:
+    """Return what was questions: phase, model and place."""
+    questions = result.questions
+    models = " or ".join(dict.fromkeys(each.model.name for each in questions))
+    places = " or ".join(dict.fromkeys(each.place for each in questions))
+    counts = dict.fromkeys(gpus for each in questions for gpus in each.space.gpus or ())
+    return f"{PHASES[questions[0].workload.phase]} {models} on {_range(list(counts))} x {places}"
 
 
 def _range(values: Sequence[int]) -> str:
@@ -115,17 +115,17 @@ def _range(values: Sequence[int]) -> str:
 
 
 def _heading(plan: Plan) -> str:
-    found = plan.found
-    question = found.questions[0]
+    result = plan.found
+    question = result.questions[0]
     work, batches = sizes(question.workload), tuple(question.space.batch or ())
     if not isinstance(question.workload, Train) and len(batches) > 1:
         work = work.replace(f"batch {batches[0]:,}", f"batch {_range(batches)}", 1)
     wanted = f"{question.software.name}, {work}, {question.workload.dtype}; best by"
-    counted = f"{found.feasible:,} of {found.considered:,} layouts feasible"
-    speed = f"{found.seconds:.2f} s, {found.layouts_per_s:,.0f} layouts/s"
+    counted = f"{result.feasible:,} of {result.considered:,} layouts feasible"
+    speed = f"{result.seconds:.2f} s, {result.layouts_per_s:,.0f} layouts/s"
     return "\n  ".join(
         (
-            heading(paragraph(title(found), "  ")),
+            heading(paragraph(title(result), "  ")),
             paragraph(f"{wanted} {question.objective.aim.unit}", "  "),
             f"{counted}; {speed}",
         )
@@ -144,22 +144,22 @@ class _Column(NamedTuple):
 
 def _columns(plan: Plan) -> Iterator[_Column]:
     """Yield the columns: degrees, sizes, the figures of the phase, money or energy, memory."""
-    asked = plan.found.questions
-    if len({gpus for each in asked for gpus in each.space.gpus or ()}) > 1:
+    questions = plan.found.questions
+    if len({gpus for each in questions for gpus in each.space.gpus or ()}) > 1:
         yield _Column("GPUs", lambda one: f"{one.layout.devices:,}", spare=1)
     yield _Column("layout", degrees, right=False)
-    if isinstance(asked[0].workload, Train):
+    if isinstance(questions[0].workload, Train):
         yield _Column("mb", lambda one: f"{one.layout.micro_batch}")
-    elif len(asked[0].space.batch or ()) > 1:
+    elif len(questions[0].space.batch or ()) > 1:
         yield _Column("batch", lambda one: f"{one.row['batch']:,}")
-    yield from _figures(asked[0].workload)
+    yield from _figures(questions[0].workload)
     price = plan.price
     if price is not None:
         yield _Column("cost/Mtok", lambda one: f"{money(one, price):.4g}")
-    shown = asked[0].objective.aim.shown
+    shown = questions[0].objective.aim.shown
     if shown is not None:
         yield _Column("per token", lambda one: shown(one.score))
-    if len({each.cluster.device.memory_bytes for each in asked}) > 1:
+    if len({each.cluster.device.memory_bytes for each in questions}) > 1:
         yield _Column("memory", lambda one: format_percent(one.memory_bytes / capacity(one)))
     else:
         yield _Column(f"GiB of {_gib(capacity(plan.best[0]))}", lambda one: _gib(one.memory_bytes))
@@ -238,34 +238,34 @@ def degrees(candidate: Candidate) -> str:
     return replace(candidate.layout, virtual_stages=1).short()
 
 
-def _choices(candidate: Candidate, asked: Sequence[Question] = ()) -> dict[str, str]:
+def _choices(candidate: Candidate, questions: Sequence[Question] = ()) -> dict[str, str]:
     """Return, by axis, the choices that are not the default, in words."""
     layout, own = candidate.layout, candidate.question
-    found: dict[str, str] = {}
-    if len({each.model.name for each in asked}) > 1:
-        found["model"] = own.model.name
-    if len({each.place for each in asked}) > 1:
-        found["cluster"] = own.place
+    choices: dict[str, str] = {}
+    if len({each.model.name for each in questions}) > 1:
+        choices["model"] = own.model.name
+    if len({each.place for each in questions}) > 1:
+        choices["cluster"] = own.place
     if layout.pp > 1 and isinstance(candidate.workload, Train):
         virtual_stages = f" x{layout.virtual_stages}" if layout.virtual_stages > 1 else ""
-        found["schedule"] = layout.schedule + virtual_stages
+        choices["schedule"] = layout.schedule + virtual_stages
     if layout.cp > 1 and len(own.space.context_scheme or ()) > 1:
-        found["context_scheme"] = f"CP by {layout.context_scheme}"
+        choices["context_scheme"] = f"CP by {layout.context_scheme}"
     own_rules = ("schedule", "context_scheme")
-    found |= {name: said for name, said in departures(layout).items() if name not in own_rules}
-    return found | _overlap(candidate)
+    choices |= {name: said for name, said in departures(layout).items() if name not in own_rules}
+    return choices | _overlap(candidate)
 
 
 def _overlap(candidate: Candidate) -> dict[str, str]:
     """Return how communication is hidden, where the search has a choice in it."""
-    layout, found = candidate.layout, {}
+    layout, choices = candidate.layout, {}
     groups = {"tp_overlap": layout.tp, "dp_overlap": layout.dp * layout.cp}
     for name, ranks in groups.items():
         if ranks > 1 and len(getattr(candidate.question.space, name)) > 1:
             value = getattr(candidate.family, name)
             said = {True: "on", False: "off"}.get(value, value)
-            found[name] = f"{name.replace('_', ' ')} {said}"
-    return found
+            choices[name] = f"{name.replace('_', ' ')} {said}"
+    return choices
 
 
 def _answers(plan: Plan) -> list[str]:
@@ -290,27 +290,27 @@ def _answers(plan: Plan) -> list[str]:
     return [line for each in said for line in each.splitlines()]
 
 
-def _with_curve(found: Crossover) -> str:
+def _with_curve(crossover: Crossover) -> str:
     """Return what an axis leads to, with the best score of each number drawn where it has room.
 
     Heights are from 0, and low is good.
     """
-    known = [(value, score) for value, score in found.best if score is not None]
+    known = [(value, score) for value, score in crossover.best if score is not None]
     values = [value for value, _ in known]
     if len(known) < _LEAST_CURVE or not all(type(each) is int for each in values):
-        return found.words
-    drawn = sparkline([score for _, score in known], mark=values.index(found.value))
-    whole = f"{found.words} ({values[0]:,} to {values[-1]:,}: {drawn})"
-    return whole if len(whole) <= width() - LABEL else found.words
+        return crossover.words
+    drawn = sparkline([score for _, score in known], mark=values.index(crossover.value))
+    whole = f"{crossover.words} ({values[0]:,} to {values[-1]:,}: {drawn})"
+    return whole if len(whole) <= width() - LABEL else crossover.words
 
 
-def _most_telling(found: Sequence[Crossover]) -> tuple[Crossover, ...]:
+def _most_telling(crossovers: Sequence[Crossover]) -> tuple[Crossover, ...]:
     """Return the few axes whose crossovers are worth a line."""
 
     def place(each: Crossover) -> int:
         return _TELLING.index(each.axis) if each.axis in _TELLING else len(_TELLING)
 
-    compared = [each for each in found if sum(score is not None for _, score in each.best) > 1]
+    compared = [each for each in crossovers if sum(score is not None for _, score in each.best) > 1]
     return tuple(sorted(compared, key=place)[:_CROSSOVERS])
 
 
@@ -343,31 +343,29 @@ def _runner_up(plan: Plan) -> str:
     longer = second.time_s - first.time_s
     least = 1e-3 * max(abs(longer), _ROUNDING * first.time_s)
     parts = [each for each in plan.losses if abs(each.lost_s) > least][:_LOSSES]
-    said = f"{format_percent(second.behind(first))} behind{_other_sizes(first, second)}"
+    forms = {"batch": "batch {:,}", "gpus": "{:,} GPUs"}
+    differing = [name for name in forms if first.row[name] != second.row[name]]
+    other_sizes = " and ".join(forms[name].format(second.row[name]) for name in differing)
+    said = f"{format_percent(second.behind(first))} behind"
+    said += f" with {other_sizes}" if other_sizes else ""
     if not parts:
         return f"{said}; same parts of the step"
     listed = ", ".join(f"{part_name(each.part)} {_signed(each.lost_s)}" for each in parts)
     return f"{said}; its step differs by {_signed(longer)}: {listed}"
 
 
-def _other_sizes(first: Candidate, second: Candidate) -> str:
-    """Return what makes the steps of two candidates different amounts of work, if anything."""
-    forms = {"batch": "batch {:,}", "gpus": "{:,} GPUs"}
-    differing = [name for name in forms if first.row[name] != second.row[name]]
-    said = " and ".join(forms[name].format(second.row[name]) for name in differing)
-    return f" with {said}" if said else ""
-
-
 def _signed(seconds: float) -> str:
     return ("+" if seconds >= 0 else "-") + format_time(abs(seconds))
 
 
-def _steady(found: Stability) -> str:
-    stays = f"{found.first_stays_pct:.0f} % of {found.draws} Monte-Carlo draws of the model error"
-    behind = f", at most {found.worst_loss_pct:.1f} % behind in 90 % of them"
-    changed = f"; on average {found.changed:.1f} of the {found.shown} shown leave the top"
-    said = [behind if found.first_stays_pct < 100 else "", changed if found.changed >= 0.05 else ""]
-    return f"stays first in {stays}{''.join(said)}"
+def _steady(stability: Stability) -> str:
+    draws = f"{stability.draws} Monte-Carlo draws of the model error"
+    text = f"stays first in {stability.first_stays_pct:.0f} % of {draws}"
+    if stability.first_stays_pct < 100:
+        text += f", at most {stability.worst_loss_pct:.1f} % behind in 90 % of them"
+    if stability.changed >= 0.05:
+        text += f"; on average {stability.changed:.1f} of the {stability.shown} shown leave the top"
+    return text
 
 
 def _counted(rejected: Mapping[Reason, int], most: int) -> Iterator[str]:

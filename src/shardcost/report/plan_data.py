@@ -16,18 +16,18 @@ from shardcost.workload import Decode, Prefill, Train
 
 def as_data(plan: Plan) -> dict[str, Any]:
     """Return the report as plain data."""
-    found, steady = plan.found, plan.stability
+    result, steady = plan.found, plan.stability
     return plain(
         {
-            **attributes(found, "considered feasible seconds"),
+            **attributes(result, "considered feasible seconds"),
             "rejected": [
                 {"code": reason.code, "reason": reason.message, "count": count}
-                for reason, count in found.rejected.items()
+                for reason, count in result.rejected.items()
             ],
             "best": [_candidate_as_data(plan, each) for each in plan.best],
-            "front": [_short_as_data(plan, each) for each in found.front],
-            "objective": found.questions[0].objective.name,
-            "unit": found.questions[0].objective.aim.unit,
+            "front": [_short_as_data(plan, each) for each in result.front],
+            "objective": result.questions[0].objective.name,
+            "unit": result.questions[0].objective.aim.unit,
             "losses": [each._asdict() | {"lost_s": each.lost_s} for each in plan.losses],
             "sensitivity": [each._asdict() for each in plan.gains],
             "crossovers": [
@@ -35,7 +35,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
                 for each in plan.crossovers
             ],
             "stability": None if steady is None else steady._asdict(),
-            "smallest": _smallest_as_data(found),
+            "smallest": _smallest_as_data(result),
             "relaxations": [
                 {"words": each.words, **_short_as_data(plan, each.candidate)}
                 for each in plan.relaxations
@@ -46,12 +46,12 @@ def as_data(plan: Plan) -> dict[str, Any]:
 
 
 def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
-    found = each.estimate
+    estimate = each.estimate
     return _short_as_data(plan, each) | {
-        **interval.as_data(interval_of(found)),
-        **attributes(found, "mfu hfu energy_j comm_share"),
-        "parts_s": dict(found.parts_s),
-        "warnings": list(found.warnings),
+        **interval.as_data(interval_of(estimate)),
+        **attributes(estimate, "mfu hfu energy_j comm_share"),
+        "parts_s": dict(estimate.parts_s),
+        "warnings": list(estimate.warnings),
     }
 
 
@@ -86,11 +86,11 @@ def _serving_as_data(each: Candidate) -> dict[str, Any]:
     return {}
 
 
-def _smallest_as_data(found: Found) -> dict[str, Any] | None:
-    if found.smallest is None:
+def _smallest_as_data(result: Found) -> dict[str, Any] | None:
+    if result.smallest is None:
         return None
     return {
-        "layout": noun_as_data(found.smallest.layout),
-        "memory_bytes": found.smallest.memory_bytes,
-        "capacity_bytes": capacity(found.smallest),
+        "layout": noun_as_data(result.smallest.layout),
+        "memory_bytes": result.smallest.memory_bytes,
+        "capacity_bytes": capacity(result.smallest),
     }

@@ -24,38 +24,38 @@ _LABEL: Final = (0.11, 0.035)
 """Room of a label, as shares of the picture."""
 
 
-def sketch(found: Found) -> Sketch:
+def sketch(result: Found) -> Sketch:
     """Return the picture of a search's Pareto front."""
-    return Sketch(lambda figure: _fill(figure, found), _INCHES, title(found), 12)
+    return Sketch(lambda figure: _fill(figure, result), _INCHES, title(result), 12)
 
 
-def _fill(figure: Figure, found: Found) -> None:
+def _fill(figure: Figure, result: Found) -> None:
     axes = figure.subplots()
-    questions = {each.question.number: each.question for each in found.front}
+    questions = {each.question.number: each.question for each in result.front}
     for index, (number, question) in enumerate(sorted(questions.items())):
-        own = [each for each in found.front if each.question.number == number]
+        own = [each for each in result.front if each.question.number == number]
         name = " on ".join((question.model.name, question.place))
         look: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linewidth": 1.2}
         look |= {"marker": _MARKS[index % len(_MARKS)], "markersize": 5, "label": name}
         axes.plot(*zip(*sorted(map(_point, own)), strict=True), **look)
-    best = found.best[0]
+    best = result.best[0]
     axes.plot(*_point(best), "o", markersize=13, fillstyle="none", color="black")
     ringed = f"ringed: {_name(best)}, the best by {best.question.objective.aim.unit}"
     axes.set_title(ringed, loc="left", fontsize=9)
-    _label_points(axes, found.front)
-    _label_axes(axes, found)
+    _label_points(axes, result.front)
+    _label_axes(axes, result)
     axes.grid(**GRID)
-    if len(found.questions) > 1:
+    if len(result.questions) > 1:
         axes.legend(frameon=False)
 
 
 def _point(each: Candidate) -> tuple[float, float]:
     """Return the two figures of a candidate that the axes show."""
-    work, found = each.workload, each.estimate
+    work, estimate = each.workload, each.estimate
     if isinstance(work, Decode):
-        return float(found.tokens_per_s_per_user), float(found.tokens_per_s_per_gpu)
+        return float(estimate.tokens_per_s_per_user), float(estimate.tokens_per_s_per_gpu)
     if isinstance(work, Prefill):
-        return each.time_s, float(found.tokens_per_s_per_gpu)
+        return each.time_s, float(estimate.tokens_per_s_per_gpu)
     several = len(each.question.space.gpus or ()) > 1
     return each.time_s, float(each.layout.devices if several else each.memory_bytes / 2**30)
 
@@ -82,8 +82,8 @@ def _name(each: Candidate) -> str:
     return degrees(each) + (f", batch {each.row['batch']}" if several else "")
 
 
-def _label_axes(axes: Axes, found: Found) -> None:
-    question = found.questions[0]
+def _label_axes(axes: Axes, result: Found) -> None:
+    question = result.questions[0]
     work = question.workload
     if isinstance(work, Decode):
         axes.set_xlabel("tokens/s/user")

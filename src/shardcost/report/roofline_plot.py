@@ -267,7 +267,13 @@ def _separate(axes: Axes, roof: Roofline) -> None:
         if each.during != before:
             before = each.during
             axes.axhline(row - 0.5, color=GREY, linewidth=0.5)
-            look = {"ha": "right", "va": "top", "fontsize": 8, "color": GREY, "style": "italic"}
+            look: dict[str, Any] = {
+                "ha": "right",
+                "va": "top",
+                "fontsize": 8,
+                "color": GREY,
+                "style": "italic",
+            }
             place = (1, row - 0.45)
             axes.annotate(each.during, place, xycoords=("axes fraction", "data"), **look)
 

@@ -22,8 +22,8 @@ def as_text(scaling: Scaling, caveats: Sequence[str] = ()) -> str:
     if reasons:
         sections.append(paragraphs(reasons))
     if scaling.possible:
-        found = scaling.possible[0][1]
-        first = f"{scaling.name} varies; first: {title(found)}, {details(found)}"
+        estimate = scaling.possible[0][1]
+        first = f"{scaling.name} varies; first: {title(estimate)}, {details(estimate)}"
         closing = paragraph(f"Summary: {'; '.join(sentences(scaling))}.", "  ")
         sections = [heading(paragraph(first, "  ")), *sections, closing]
         warnings = [  # but for the one that the column of memory states
@@ -78,42 +78,42 @@ def lines(scaling: Scaling) -> list[tuple[str, ...]]:
 
 
 def _row_as_data(scaling: Scaling, row: Row) -> dict[str, Any]:
-    found = row.found
+    estimate = row.found
     verdict = {
         "value": row.value,
-        "possible": found is not None,
+        "possible": estimate is not None,
         "feasible": row.fits,
         "reason": row.reason,
     }
     split = row.split
-    if found is None or split is None:
+    if estimate is None or split is None:
         return verdict
     return {
         **verdict,
-        "gpus": found.devices,
-        "layout": found.layout.short(),
-        "time_s": found.time_s,
+        "gpus": estimate.devices,
+        "layout": estimate.layout.short(),
+        "time_s": estimate.time_s,
         **split._asdict(),
-        **attributes(found, "tokens_per_s tokens_per_s_per_gpu"),
-        "efficiency": scaling.efficiency(found),
-        **attributes(found, "comm_share mfu memory_bytes"),
+        **attributes(estimate, "tokens_per_s tokens_per_s_per_gpu"),
+        "efficiency": scaling.efficiency(estimate),
+        **attributes(estimate, "comm_share mfu memory_bytes"),
         "fits": row.fits,
-        "warnings": list(found.warnings),
+        "warnings": list(estimate.warnings),
     }
 
 
 def sentences(scaling: Scaling) -> Iterator[str]:
     """Yield what the curve shows: where it is best, and where it crosses a threshold."""
-    name, found = scaling.name, scaling.crossover()
-    half, low = found["communication_above_half"], found["efficiency_below_80_pct"]
+    name, crossover = scaling.name, scaling.crossover()
+    half, low = crossover["communication_above_half"], crossover["efficiency_below_80_pct"]
     fit = 0 < len(scaling.feasible) < len(scaling.possible)
     among = " that fits" if fit else ""
     if name in _DIVIDES:
-        fastest, last = found["fastest"], (scaling.feasible or scaling.possible)[-1][0]
+        fastest, last = crossover["fastest"], (scaling.feasible or scaling.possible)[-1][0]
         largest = f" (largest{among or ' tried'})" if fastest == last else ""
         yield f"fastest{among}: {name} {fastest}{largest}"
     else:
-        best = found["most_tokens_per_s_per_gpu"]
+        best = crossover["most_tokens_per_s_per_gpu"]
         yield f"most throughput per GPU{among}: {name} {best}"
     yield f"communication above 50 % from {name} {half}" if half else "communication below 50 %"
     if low:

@@ -78,7 +78,7 @@ def _fill(figure: Figure, scaling: Scaling) -> None:
 
 def _draw_steps(axes: Axes, scaling: Scaling) -> None:
     """Draw a bar for each value, stacked of its parts."""
-    longest = max(float(found.time_s) for _, found in scaling.possible)
+    longest = max(float(estimate.time_s) for _, estimate in scaling.possible)
     fastest = scaling.crossover()["fastest"]
     used: dict[str, Any] = {}
     for place, row in enumerate(scaling.rows):
@@ -108,12 +108,12 @@ def _draw_steps(axes: Axes, scaling: Scaling) -> None:
 
 def _parts(row: Row) -> list[tuple[str, float, dict[str, Any]]]:
     """Return the parts of a step from the bottom up: name, seconds, and how they look."""
-    found, split = row.found, row.split
-    if found is None or split is None:
+    estimate, split = row.found, row.split
+    if estimate is None or split is None:
         return []
     waits = [
         (f"{group.upper()} communication", float(each), {"color": GROUPS[group]})
-        for group, each in found.exposed_s.items()
+        for group, each in estimate.exposed_s.items()
     ]
     return [
         ("compute", float(split.compute_s), {"color": pictures.COMPUTE}),
@@ -140,13 +140,13 @@ def _draw_bar(axes: Axes, place: int, row: Row, longest: float, used: dict[str, 
 
 
 def _draw_hidden(
-    axes: Axes, place: int, found: Estimate, longest: float, used: dict[str, Any]
+    axes: Axes, place: int, estimate: Estimate, longest: float, used: dict[str, Any]
 ) -> None:
     """Draw the communication that computation hides beside the bar: it is no part of the step."""
     from matplotlib.patches import Patch
 
     bottom = 0.0
-    for group, each in found.hidden_s.items():
+    for group, each in estimate.hidden_s.items():
         seconds = float(each)
         if seconds < _NOTHING * longest:
             continue
@@ -158,14 +158,17 @@ def _draw_hidden(
         bottom += seconds
 
 
-def _label_bar(axes: Axes, place: int, row: Row, found: Estimate, *, fastest: bool) -> None:
+def _label_bar(axes: Axes, place: int, row: Row, estimate: Estimate, *, fastest: bool) -> None:
     """Write a step's time over its bar, and what it would need where that does not fit."""
-    lines = [format_time(found.time_s), f"{found.devices:,} GPU{'s' * (found.devices > 1)}"]
+    lines = [
+        format_time(estimate.time_s),
+        f"{estimate.devices:,} GPU{'s' * (estimate.devices > 1)}",
+    ]
     if not row.fits:
-        capacity = format_bytes(found.cluster.device.memory_bytes)
-        lines += [f"needs {format_bytes(found.memory_bytes)}", f"of {capacity}"]
+        capacity = format_bytes(estimate.cluster.device.memory_bytes)
+        lines += [f"needs {format_bytes(estimate.memory_bytes)}", f"of {capacity}"]
     look = {"ha": "center", "fontsize": 8, "fontweight": "bold" if fastest else "normal"}
-    note(axes, "\n".join(lines), (place, float(found.time_s)), (0, 3), zorder=4, **look)
+    note(axes, "\n".join(lines), (place, float(estimate.time_s)), (0, 3), zorder=4, **look)
 
 
 def _say_why_not(axes: Axes, place: int, row: Row) -> None:
@@ -198,10 +201,10 @@ def _draw_shares(axes: Axes, scaling: Scaling) -> None:
         for place, row in enumerate(scaling.rows)
         if row.value in compared
     ]
-    most = 1.12 * max(1.0, *(scaling.efficiency(found) for _, found in rows))
+    most = 1.12 * max(1.0, *(scaling.efficiency(estimate) for _, estimate in rows))
     crossed = scaling.crossover()
-    efficiencies = [scaling.efficiency(found) for _, found in rows]
-    communication = [float(found.comm_share) for _, found in rows]
+    efficiencies = [scaling.efficiency(estimate) for _, estimate in rows]
+    communication = [float(estimate.comm_share) for _, estimate in rows]
     curves = (  # name, colour, shares, and the limit that is crossed at a value
         ("efficiency", COLOURS[2], efficiencies, WORTHWHILE, crossed["efficiency_below_80_pct"]),
         ("communication", COLOURS[1], communication, HALF, crossed["communication_above_half"]),
@@ -214,8 +217,9 @@ def _draw_shares(axes: Axes, scaling: Scaling) -> None:
         for place, share in zip(places, shares, strict=True):
             if scaling.rows[place].value == value:
                 axes.plot(place, share, "o", fillstyle="none", color="black", ms=11)
-        label, look = f"{name} {format_percent(shares[-1])}", {"color": colour, "va": "center"}
-        note(axes, label, (1.01, height), xycoords="axes fraction", annotation_clip=False, **look)
+        label = f"{name} {format_percent(shares[-1])}"
+        look: dict[str, Any] = {"xycoords": "axes fraction", "annotation_clip": False}
+        note(axes, label, (1.01, height), color=colour, va="center", **look)
     axes.set_ylim(0, most)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     axes.set_ylabel("share")

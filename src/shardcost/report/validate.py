@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -18,59 +18,46 @@ _LEGEND: Final = (
     " 90 % intervals of their predictions."
 )
 PREDICTIONS_HEAD: Final = ("row", "predicted", "low", "high", "reason")
-
-
 _QUESTIONS_SHOWN: Final = 12
 
 
-def _regret(found: Mapping[str, Any]) -> Iterator[str]:
+def _regret(regret: Mapping[str, Any]) -> Iterator[str]:
     """Yield how well layouts are ranked, and the questions in which they are ranked worst."""
-    if not found["groups"]:
+    if not regret["groups"]:
         yield "Regret: no three layouts of one question."
         return
-    told = found["spearman_median"]
-    ranks = "" if told is None else f" Ranks correlate by {told:.2f} (Spearman, median)."
+    median = regret["spearman_median"]
+    ranks = "" if median is None else f" Ranks correlate by {median:.2f} (Spearman, median)."
     yield paragraph(
-        f"Regret: of {found['groups']:,} questions with three layouts or more, the layout ranked"
-        f" first was {found['median_pct']:.1f} % (median), {found['p90_pct']:.1f} % (p90) slower"
+        f"Regret: of {regret['groups']:,} questions with three layouts or more, the layout ranked"
+        f" first was {regret['median_pct']:.1f} % (median), {regret['p90_pct']:.1f} % (p90) slower"
         f" than the best measured one.{ranks}",
         "  ",
     )
-    groups = found["by_group"]
-    lines = [_question(each) for each in groups[:_QUESTIONS_SHOWN]]
+    groups, lines = regret["by_group"], []
+    for group in groups[:_QUESTIONS_SHOWN]:
+        correlation = "" if group["spearman"] is None else f"{group['spearman']:.2f}"
+        counts = (correlation, f"{group['layouts']:,}")
+        lines.append((f"{group['regret_pct']:.1f}", *counts, _label(group["key"])))
     rest = len(groups) - len(lines)
     more = f"\n({rest:,} more with less regret)" if rest else ""
     columns = ", ".join(groups[0]["key"])
     yield table(("regret %", "spearman", "layouts", columns), lines, right="012") + more
 
 
-def _question(group: Mapping[str, Any]) -> tuple[str, ...]:
-    told = group["spearman"]
-    return (
-        f"{group['regret_pct']:.1f}",
-        "" if told is None else f"{told:.2f}",
-        f"{group['layouts']:,}",
-        _label(group["key"]),
-    )
-
-
-def _layers(found: Mapping[str, Any]) -> Iterator[str]:
-    if not found["rows"]:
+def _layers(layers: Mapping[str, Any]) -> Iterator[str]:
+    if not layers["rows"]:
         yield "Layers: none has all its parts."
         return
     yield paragraph(
-        f"Layers: of {found['rows']:,} sums over all parts of a layer, the error is"
-        f" {found['median_pct']:.1f} % (median), {found['p90_pct']:.1f} % (p90).",
+        f"Layers: of {layers['rows']:,} sums over all parts of a layer, the error is"
+        f" {layers['median_pct']:.1f} % (median), {layers['p90_pct']:.1f} % (p90).",
         "  ",
     )
 
 
-def _classified(share: float) -> Iterator[str]:
-    yield f"Fits or runs out of memory, predicted right: {share:.1f} %."
-
-
-_EXTRA: Final[Mapping[str, Callable[[Any], Iterator[str]]]] = {
-    "classified_pct": _classified,
+_EXTRA: Final[Mapping[str, Callable[[Any], Iterable[str]]]] = {
+    "classified_pct": lambda pct: [f"Fits or runs out of memory, predicted right: {pct:.1f} %."],
     "regret": _regret,
     "layers": _layers,
 }
