@@ -29,13 +29,14 @@ from lab.parts import Mask, leave_out, shape_parts
 from shardcost import catalog
 from shardcost.calibrate.fit import fit_robustly
 from shardcost.catalog import tuner_table
+from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, number, read_table
 from shardcost.kernels.gemm import copy_rate, kernel_of, kernel_time_s
 from shardcost.machine.kernels import Fit, gemm_sections, kernels_of
 from shardcost.validate import gemm, overlap
-from shardcost.validate.gemm import GemmCase, device_of, measured_with
+from shardcost.validate.gemm import GemmCase, measured_with
 from shardcost.validate.predictions import Cases
 from shardcost.validate.validation import measurements
 
@@ -92,7 +93,7 @@ class Gemms(NamedTuple):
 
     def predicted_s(self, constants: Constants) -> Floats:
         """Return the model's times under given constants."""
-        device, dtype = device_of(self.case.gpu), self.case.dtype
+        device, dtype = Cluster.named(self.case.gpu).device, self.case.dtype
         kernel = kernel_of(device, dtype, constants, tuner_table("gemm")["sharing"])
         result: Floats = kernel_time_s(kernel, *self.shapes)
         return result
@@ -146,7 +147,7 @@ class Overlapped(NamedTuple):
             constants: Those of the section ``sharing``.
         """
         case, (m, n, k, taken), time_s, *_ = self.gemms
-        device = device_of(case.gpu)
+        device = Cluster.named(case.gpu).device
         lost = copy_rate(device, constants, taken)
         kernel = kernel_of(device, case.dtype, alone, constants)
         result = kernel_time_s(kernel, m, n, k, sms_taken=taken, memory_taken=lost)
@@ -250,7 +251,9 @@ def _refitted_sharing(table: Table, products: Mapping[Key, Fitted]) -> dict[Key,
     for rows in measured_overlaps(table):
         gpu, dtype, _ = rows.gemms.case
         own = products.get((gpu, rows.gemms.section))
-        alone = own.constants if own else kernels_of(device_of(gpu)).gemm(dtype).constants
+        alone = (
+            own.constants if own else kernels_of(Cluster.named(gpu).device).gemm(dtype).constants
+        )
         constants = fitted_sharing(rows, alone)
         error_pct = 100 * np.expm1(rows.residuals(alone, constants)[0])
         results[gpu, "sharing"] = Fitted(constants, _fit(rows.gemms, error_pct))

@@ -125,7 +125,8 @@ def inspected(
     if isinstance(reading, NcclGraphs):
         return _inspected_graphs(reading)
     graph = graph_in(reading)
-    joined = joined_by_nvlink(graph.links, _links_in_all(), behind_switch=graph.behind_switch)
+    links_in_all = sorted({cluster.tiers[0].links_per_gpu or 0 for cluster in _nvidia_clusters()})
+    joined = joined_by_nvlink(graph.links, links_in_all, behind_switch=graph.behind_switch)
     preset = cluster or _like(graph, joined)
     _say_what_is_out_of_line(graph, joined)
     links = cluster.tiers[0].links_per_gpu if cluster else None
@@ -148,12 +149,6 @@ def inspected(
         network=network,
         notes=(*reading.notes, *graph.notes),
     )
-
-
-def _links_in_all() -> list[int]:
-    """Return how many NVLinks the GPUs of the catalog have."""
-    counts = {cluster.tiers[0].links_per_gpu for cluster in _nvidia_clusters()}
-    return sorted(links for links in counts if links)
 
 
 def _nvidia_clusters() -> list[Cluster]:
@@ -293,16 +288,6 @@ def _network(graph: DeviceGraph, cards: Sequence[Card], preset: Cluster | None) 
             f" their number{' and the generation of the GPUs' if shipped else ''}"
         )
     gpus = max(1, len(graph.gpus) // graph.hosts)
-    # The rates of `ib` and `tcp` are assumed: no statement on any real network.
-    known = [network_named(name) for name in names("networks") if name not in {"ib", "tcp"}]
-    alike = [network for network in known if network.kind == graph.network_kind]
-    return _best_network(alike, count, rate, gpus)
-
-
-def _best_network(
-    networks: Sequence[Network], count: int, rate: float | None, gpus: int
-) -> str | None:
-    """Return the network of as many ports and the same rate, else of the same rate in all."""
 
     def fits_rate(network: Network) -> bool:
         gbit = float(network.node_bytes_per_s(gpus)) / _GBIT
@@ -311,7 +296,11 @@ def _best_network(
     def ports(network: Network) -> int:
         return int(network.nics_per_node or (network.nics_per_gpu or 0) * gpus)
 
-    fits = [network for network in networks if fits_rate(network)]
+    # The rates of `ib` and `tcp` are assumed: no statement on any real network.
+    known = [network_named(name) for name in names("networks") if name not in {"ib", "tcp"}]
+    alike = [network for network in known if network.kind == graph.network_kind]
+    # Of as many ports and the same rate, else of the same rate in all.
+    fits = [network for network in alike if fits_rate(network)]
     exact = [network for network in fits if ports(network) == count]
     stated = [network for network in exact if network.nics_per_node] or exact
     if stated:

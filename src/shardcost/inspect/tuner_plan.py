@@ -186,28 +186,22 @@ def _ranges(result: CollectiveTime) -> Iterator[PlannedRule]:
     times = _times(result)
     paths = list(times)
     fastest = np.argmin(np.stack(list(times.values())), axis=0)
-    saved = _saved(result)
+    sizes, saved = result.size_bytes, _saved(result)
     answers = np.where(saved > ALREADY_FASTEST, fastest, -1)
     for answer, run in groupby(range(len(answers)), key=lambda place: int(answers[place])):
         places = list(run)
         if answer >= 0:
-            yield _planned(result, paths[answer], places, saved[places])
-
-
-def _planned(result: CollectiveTime, path: PathName, places: list[int], saved: Any) -> PlannedRule:
-    sizes = result.size_bytes
-    last = places[-1]
-    end = sizes[last] if last + 1 == len(sizes) else sizes[last + 1] - 1
-    middle = places[len(places) // 2]
-    instead = (str(result.algorithm[middle]), str(result.protocol[middle]))
-    rule = TunerRule(
-        result.collective,
-        int(sizes[places[0]]),
-        int(end),
-        _IN_FILE.get(path[0], path[0]),
-        path[1].lower(),
-        nodes=int(result.group.domains),
-        ranks=int(result.group.ranks),
-    )
-    typical, most = float(np.median(saved)), float(np.max(saved))
-    return PlannedRule(rule, instead, typical, most, *_errors(result))
+            algorithm, protocol = paths[answer]
+            last, middle = places[-1], places[len(places) // 2]
+            rule = TunerRule(
+                result.collective,
+                int(sizes[places[0]]),
+                int(sizes[last] if last + 1 == len(sizes) else sizes[last + 1] - 1),
+                _IN_FILE.get(algorithm, algorithm),
+                protocol.lower(),
+                nodes=int(result.group.domains),
+                ranks=int(result.group.ranks),
+            )
+            instead = (str(result.algorithm[middle]), str(result.protocol[middle]))
+            typical, most = float(np.median(saved[places])), float(np.max(saved[places]))
+            yield PlannedRule(rule, instead, typical, most, *_errors(result))

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from shardcost.cluster import Cluster, Device
+from shardcost.cluster import Cluster
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.gemm import gemm_time_s
@@ -49,11 +49,6 @@ class GemmCase(NamedTuple):
         """Return the constants by which its GEMMs run."""
         constants = machine_of(Cluster.named(self.gpu), fitted=fitted).kernels
         return replace(constants, narrow_measured_with=self.software or None)
-
-
-def device_of(gpu: str) -> Device:
-    """Return the device of a cluster of the catalog."""
-    return Cluster.named(gpu).device
 
 
 def cases(

@@ -159,19 +159,18 @@ def _of_operator(row: Row, fitted: Fitted) -> Facts:
 
 
 def _of_training(row: Row, fitted: Fitted) -> Facts:
-    software, stated = training.software_of(row).name, row.get("framework", "")
     return of_runs.facts_of_training(
         machine_of(training.machine(row), fitted=fitted),
-        software if _is_named(software, stated) else OTHER_SOFTWARE,
+        _software(training.software_of(row).name, row.get("framework", "")),
         training.layout_of(row),
         training.train_of(row).dtype,
     )
 
 
-def _is_named(software: str, stated: str) -> bool:
-    """Return whether a row names the software that it is predicted by, and not another like it."""
-    words = next((words for start, words in _NAMES if software.startswith(start)), (software,))
-    return any(word in stated.lower() for word in words)
+def _software(name: str, stated: str) -> str:
+    """Return the software that predicts a row, if the row names it and not another like it."""
+    words = next((words for start, words in _NAMES if name.startswith(start)), (name,))
+    return name if any(word in stated.lower() for word in words) else OTHER_SOFTWARE
 
 
 _NAMES: Final = (
@@ -186,10 +185,9 @@ _NAMES: Final = (
 
 def _of_inference(row: Row, fitted: Fitted) -> Facts:
     case = inference.case_of(row)
-    software = case.software.name
     return of_runs.facts_of_inference(
         machine_of(case.cluster, fitted=fitted),
-        software if _is_named(software, row["engine"]) else OTHER_SOFTWARE,
+        _software(case.software.name, row["engine"]),
         case.layout,
         case.dtype,
         case.figure,

@@ -217,8 +217,7 @@ def grouped(
 
 def errors_pct(validation: Validation) -> Floats:
     """Return the signed error of every row of a validation; NaN where there is none."""
-    errors: Floats = 100 * (validation.predictions.values / validation.measured - 1)
-    return errors
+    return 100 * (validation.predictions.values / validation.measured - 1)
 
 
 def split(validation: Validation, by: Sequence[str]) -> tuple[GroupStats, ...]:
