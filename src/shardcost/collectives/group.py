@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, cast
 
-import numpy as np
-
 from shardcost.arrays import largest, smallest
 from shardcost.catalog import tuner_table
 from shardcost.checks import Count, Quantity, anywhere, count_or_array
@@ -168,6 +166,8 @@ def _port_rate(cluster: Cluster, ranks_per_node: Any) -> Any:
 
 def _first(cells: Any, where: Any) -> Any:
     """Return the first value, of a number or an array, for which a condition holds."""
+    import numpy as np
+
     both = np.broadcast_arrays(cells, where)
     found = both[0][both[1]][0]
     return found.item() if hasattr(found, "item") else found

@@ -8,11 +8,10 @@ their fit, the kind of library and of links, the collective, the mode and the si
 
 from __future__ import annotations
 
-from math import log1p
+from math import exp, inf, log1p
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
+from shardcost.arrays import choose, first_not_less
 from shardcost.catalog import cluster_named
 from shardcost.catalog.errors import (
     MEASURED,
@@ -21,12 +20,13 @@ from shardcost.catalog.errors import (
     architectures_apart,
     residuals_like,
 )
+from shardcost.checks import anywhere, is_array
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.machine.constants import Calibration, NetworkConstants
 from shardcost.machine.libraries import ENGINES, name_and_version
 
 KIND: Final = "collectives"
-BANDS: Final = {"up to 64 KiB": 2.0**16, "up to 16 MiB": 2.0**24, "above 16 MiB": np.inf}
+BANDS: Final = {"up to 64 KiB": 2.0**16, "up to 16 MiB": 2.0**24, "above 16 MiB": inf}
 """Names of ranges of sizes, each with the largest size in it, in bytes."""
 FEW_ROWS: Final = 40
 """A fit to fewer says little of what else a library does."""
@@ -56,23 +56,28 @@ def interval_of(result: CollectiveTime) -> Interval:
     own = _own(result)
     if own is not None:
         found.append(own)
-        which = np.where(_is_within_profile(result), len(BANDS), which)
-    low, high = (np.exp(ends)[which] for ends in np.array([each[:2] for each in found]).T)
-    used = [found[i] for i in np.unique(which)]
+        which = choose(_is_within_profile(result), len(BANDS), which)
+    if is_array(which):
+        import numpy as np
+
+        low, high = (np.exp(ends)[which] for ends in np.array([each[:2] for each in found]).T)
+        used = [found[i] for i in np.unique(which)]
+    else:
+        low, high, used = exp(found[which].low), exp(found[which].high), [found[which]]
     like = "; ".join(dict.fromkeys(each.like for each in used))
     rows = min(each.rows for each in used)
-    return Interval((result.time_s * low)[()], (result.time_s * high)[()], like, rows)
+    return Interval(result.time_s * low, result.time_s * high, like, rows)
 
 
 def band_of(size_bytes: Any) -> Any:
     """Return the place in `BANDS` of a size, or of each of many."""
-    return np.searchsorted(np.array(list(BANDS.values())), size_bytes)
+    return first_not_less(list(BANDS.values()), size_bytes)
 
 
 def facts_of(result: CollectiveTime) -> dict[str, str]:
     """Return what decides which rows a result is like, all but the size."""
     group, cluster = result.group, result.group.cluster
-    across = cluster.network is not None and bool(np.any(group.domains > 1))
+    across = cluster.network is not None and anywhere(group.domains > 1)
     engine = name_and_version(result.library)[0]
     return {
         "standing": _standing(result.calibrations, cluster.device.architecture),

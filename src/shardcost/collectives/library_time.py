@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
-
-from shardcost.arrays import as_array, choose, largest, looked_up, named
+from shardcost.arrays import choose, largest, looked_up, named
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Network
 from shardcost.collectives import COLLECTIVES, engine_kernels
@@ -108,13 +106,15 @@ class CollectiveTime:
         for each in self.calibrations:
             network = isinstance(each.constants, NetworkConstants)
             ranks = group.ranks if network else group.ranks_per_domain
-            where = "" if network or np.all(group.domains == 1) else " per domain"
+            where = "" if network or not anywhere(group.domains > 1) else " per domain"
             request = (self.collective, self.size_bytes, ranks, each.title, where)
             for words in each.fit.outside(*request):
                 yield f"{words}; extrapolated"
 
     def __repr__(self) -> str:
         """Return the time, path and bandwidth of one size in a line."""
+        import numpy as np
+
         sizes = np.atleast_1d(self.size_bytes)
         size = " to ".join(dict.fromkeys(format_bytes(each) for each in (sizes[0], sizes[-1])))
         place = f"{self.group.ranks} x {self.group.cluster.name}, {self.library}"
@@ -127,6 +127,10 @@ class CollectiveTime:
     @property
     def choice(self) -> Any:
         """Index, in the order of `weights`, of the path that runs."""
+        if not is_array(self.time_s):
+            return max(range(len(self.weights)), key=list(self.weights.values()).__getitem__)
+        import numpy as np
+
         shape = np.shape(self.time_s)
         stacked = [np.broadcast_to(each, shape) for each in self.weights.values()]
         return np.argmax(np.stack(stacked), axis=0)
@@ -147,8 +151,8 @@ class CollectiveTime:
     @property
     def algbw_bytes_per_s(self) -> Any:
         """Size over time; 0 for a rank by itself, which sends nothing."""
-        moving = as_array(self.time_s) > 0
-        return np.where(moving, self.size_bytes / np.where(moving, self.time_s, 1.0), 0.0)[()]
+        moving = self.time_s > 0
+        return choose(moving, self.size_bytes / choose(moving, self.time_s, 1.0), 0.0)
 
     @property
     def busbw_bytes_per_s(self) -> Any:
@@ -170,8 +174,8 @@ class CollectiveTime:
             wire_bound_s(self.collective, self.size_bytes, self.group, in_switch=each)
             for each in (False, True)
         )
-        in_switch = np.array([path[0] in IN_SWITCH for path in self.weights])
-        return np.where(looked_up(in_switch, self.choice), by_switch, by_links)[()]
+        in_switch = [path[0] in IN_SWITCH for path in self.weights]
+        return choose(looked_up(in_switch, self.choice), by_switch, by_links)
 
     @property
     def sent_bytes(self) -> tuple[Any, Any]:
@@ -327,11 +331,13 @@ def _checked_size(size_bytes: Any) -> Any:
     good = (size_bytes > 0) & (size_bytes <= MOST_BYTES)
     if not good.all():
         raise BadValueError("size_bytes", size_bytes[~good][0], "above 0 bytes, at most 4 EiB")
-    return size_bytes.astype(np.float64)
+    return size_bytes.astype(float)
 
 
 def _check_shapes(size: Any, group: Group) -> None:
     """Raise unless sizes, ranks and nodes go together, cell by cell."""
+    import numpy as np
+
     shapes = [np.shape(each) for each in (size, group.ranks, group.nodes)]
     try:
         cells = np.prod(np.broadcast_shapes(*shapes))

@@ -10,11 +10,12 @@ what training runs allocated.
 
 from __future__ import annotations
 
+from math import exp
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
+from shardcost.arrays import smallest
 from shardcost.catalog.errors import MEASURED, Residuals, architectures_apart, residuals_like
+from shardcost.checks import anywhere
 from shardcost.cluster import Cluster, Device
 from shardcost.collectives.interval import Interval, kind_of_links
 from shardcost.estimate.result import Estimate
@@ -58,7 +59,7 @@ def ranges_of(found: Estimate) -> dict[str, Range]:
     True
     """
     like = residuals_of(found)
-    less, more = np.exp(like.low), np.exp(like.high)
+    less, more = exp(like.low), exp(like.high)
     ends = dict.fromkeys(_TIMES, (less, more)) | dict.fromkeys(_RATES, (1 / more, 1 / less))
     known = {
         name: Range(getattr(found, name) * low, getattr(found, name) * high, like.like, like.rows)
@@ -73,11 +74,11 @@ def ranges_of(found: Estimate) -> dict[str, Range]:
 
 def around(value: Any, like: Residuals) -> Range:
     """Return the interval about a predicted value that residuals of measurements make."""
-    return Range(value * np.exp(like.low), value * np.exp(like.high), like.like, like.rows)
+    return Range(value * exp(like.low), value * exp(like.high), like.like, like.rows)
 
 
 def _within_one(share: Range) -> Range:
-    return share._replace(high=np.minimum(share.high, 1.0))
+    return share._replace(high=smallest(share.high, 1.0))
 
 
 def _residuals_of_share(found: Estimate) -> Residuals:
@@ -88,7 +89,7 @@ def _residuals_of_share(found: Estimate) -> Residuals:
 
 def residuals_of_memory(found: Estimate) -> Residuals:
     """Return the residuals of what training runs allocated; no run of inference was measured."""
-    pipeline = "several stages" if np.any(found.layout.pp > 1) else "one stage"
+    pipeline = "several stages" if anywhere(found.layout.pp > 1) else "one stage"
     like = residuals_like("memory", pipeline=pipeline)
     return like._replace(like=f"{like.like} of training runs")
 
@@ -151,7 +152,7 @@ def _ran_by(software: str) -> dict[str, str]:
 
 def _links(cluster: Cluster, devices: Any) -> str:
     """Return what joins the devices, where there are several."""
-    if np.all(devices == 1):
+    if not anywhere(devices > 1):
         return "one GPU"
     return links_of(cluster)
 
@@ -162,7 +163,7 @@ def links_of(cluster: Cluster) -> str:
 
 
 def _span(cluster: Cluster, devices: Any) -> str:
-    return "one domain" if np.all(devices <= cluster.tiers[-1].gpus) else "across nodes"
+    return "one domain" if not anywhere(devices > cluster.tiers[-1].gpus) else "across nodes"
 
 
 def kernel_standing(cluster: Cluster | Machine, dtype: str) -> str:

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from hashlib import blake2b
 from math import prod
 from typing import Any, Final, NamedTuple
-
-import numpy as np
 
 from shardcost.arrays import choose, smallest
 from shardcost.checks import anywhere, is_array
@@ -35,7 +32,9 @@ _MOST_PRICES: Final = 200_000
 _MOST_GRID_BYTES: Final = 64 * 2**20
 """The same for prices on arrays."""
 _FEW_CELLS: Final = 64
-_MIXER, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
+_FEW_GEMMS: Final = 8
+"""One by one they take less time than importing NumPy, and no more than a vector of them."""
+_MIXER, _HALF = 0x9E3779B97F4A7C15, 32
 """Knuth's multiplier for 64 bits, and half of them."""
 
 Adjust = Callable[[Operation, Any], Any]
@@ -191,6 +190,11 @@ class Prices:
             else:
                 kept[key] = self.alone(op, sms_taken)
         for dtype, chosen in gemms.items():
+            if len(chosen) < _FEW_GEMMS:
+                kept.update({key: self.alone(op, sms_taken) for key, op in chosen.items()})
+                continue
+            import numpy as np
+
             table = np.array([(op.m, op.n, op.k, op.batch) for op in chosen.values()], dtype=float)
             m, n, k, batch = table.T
             seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms_taken))
@@ -367,6 +371,8 @@ def distinct(op: Operation) -> tuple[Operation, Any]:
     On a grid many cells share their sizes: a GEMM knows nothing of pipeline stages. None instead
     of the cells where that would not pay.
     """
+    import numpy as np
+
     arrays = {name: each for name, each in op._asdict().items() if isinstance(each, np.ndarray)}
     arrays.pop("count", None)
     shape = np.broadcast_shapes(*(each.shape for each in arrays.values()))
@@ -375,8 +381,8 @@ def distinct(op: Operation) -> tuple[Operation, Any]:
     columns = [np.broadcast_to(each, shape).ravel() for each in arrays.values()]
     mixed = np.zeros(len(columns[0]), dtype=np.uint64)
     for column in columns:
-        mixed = (mixed ^ column.astype(float).view(np.uint64)) * _MIXER
-        mixed ^= mixed >> _HALF
+        mixed = (mixed ^ column.astype(float).view(np.uint64)) * np.uint64(_MIXER)
+        mixed ^= mixed >> np.uint64(_HALF)
     _, first, back = np.unique(mixed, return_index=True, return_inverse=True)
     if any((column[first][back] != column).any() for column in columns):
         return op, None  # two different sizes were mixed to the same number
@@ -388,6 +394,10 @@ def distinct(op: Operation) -> tuple[Operation, Any]:
 
 def _contents(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Return a key with arrays replaced by a digest of their contents; None if none can be made."""
+    from hashlib import blake2b
+
+    import numpy as np
+
     parts: list[Any] = []
     for each in key:
         if isinstance(each, np.ndarray):

@@ -32,10 +32,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import numpy as np
-
-from shardcost.arrays import as_array
-from shardcost.checks import Count, Quantity, anywhere
+from shardcost.arrays import ceil, choose, floor, largest, log2, smallest
+from shardcost.checks import Count, Quantity, anywhere, is_array
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError
@@ -102,19 +100,19 @@ def prefill_time_s(
         head_dim=head_dim,
         window_tokens=window_tokens,
     )
-    if anywhere(np.less(context_tokens, query_tokens)):
+    if anywhere(context_tokens < query_tokens):
         raise BadValueError("context_tokens", context_tokens, "at least query_tokens")
     table = on.section("attention", "prefill").constants
     device = on.device
     dims = head_dim + (head_dim if value_dim is None else value_dim)
-    tiles = step("tiles", np.ceil(as_array(query_tokens) / table["tile_queries"]), "", _TILES)
-    before = context_tokens - as_array(query_tokens)
+    tiles = step("tiles", ceil(query_tokens / table["tile_queries"]), "", _TILES)
+    before = context_tokens - query_tokens
     pairs, longest = _visited(
         tiles * table["tile_queries"], before, window_tokens, table, causal=causal
     )
     pairs, longest = step("pairs", pairs, "", _PAIRS), step("longest", longest, "", _LONGEST)
     pair_s = step("pair", _pair_s(device, dtype, dims, table), meaning=_PAIR)
-    entries = heads * as_array(query_tokens) + table["kv_weight"] * kv_heads * context_tokens
+    entries = heads * query_tokens + table["kv_weight"] * kv_heads * context_tokens
     moved_bytes = batch * entries * dims * (BITS[canonical_dtype(dtype)] / 8)
     if backward:
         gradient = on.section("attention", "backward").constants
@@ -188,18 +186,18 @@ def decode_time_s(
     )
     table = on.section("attention", section).constants
     device = on.device
-    seen = as_array(context_tokens).astype(np.float64, copy=False)
+    seen = 1.0 * context_tokens
     if window_tokens is not None:
-        seen = np.minimum(seen, window_tokens + as_array(new_tokens) - 1)
-    blocks = step("blocks", batch * as_array(kv_heads), "", "one for each sequence and KV head")
-    rows = step("rows", heads / as_array(kv_heads) * new_tokens, "", "queries of a block")
+        seen = smallest(seen, window_tokens + new_tokens - 1)
+    blocks = step("blocks", batch * kv_heads, "", "one for each sequence and KV head")
+    rows = step("rows", heads / kv_heads * new_tokens, "", "queries of a block")
     elements = blocks * seen * (head_dim * 2 if value_dim is None else head_dim)
     elements = step("elements", elements, "", "of keys and values, each read once")
-    dims = head_dim + as_array(head_dim if value_dim is None else value_dim)
+    dims = head_dim + (head_dim if value_dim is None else value_dim)
     io_bytes = _QUERY_BYTES * dims * blocks * rows
     width = BITS[canonical_dtype(dtype)] / 8
 
-    tile = np.maximum(table["tile_rows"], 2 ** np.ceil(np.log2(rows)))
+    tile = largest(table["tile_rows"], 2 ** ceil(log2(rows)))
     tile = step("tile", tile, "", "rows of a tile, padded")
     grouped = _Work(blocks, tile, seen, dims / _FITTED_DIMS, elements * width, io_bytes)
     kernel = table["grouped"]
@@ -209,13 +207,13 @@ def decode_time_s(
     # The matrix units bound a tile of very many rows, such as latent attention has.
     product_s = 2 * blocks * tile * seen * dims / (_matrix_peak(device) * table["matrix_share"])
     product_s = step("matrix_units", product_s, meaning="tiles at the rate of the matrix units")
-    grouped_s = np.maximum(step("walk", grouped_s, meaning="over the cache"), product_s)
+    grouped_s = largest(step("walk", grouped_s, meaning="over the cache"), product_s)
     if value_dim is not None or "vector" not in table:
         return _plain(grouped_s)
     vector = grouped._replace(blocks=blocks * rows, rows=0)
     vector_s = _cache_walk_s(device, table["vector"], vector, warm=cache_is_warm)
     return _plain(
-        np.where(_is_grouped(device, table, grouped, rows, new_tokens), grouped_s, vector_s)
+        choose(_is_grouped(device, table, grouped, rows, new_tokens), grouped_s, vector_s)
     )
 
 
@@ -238,17 +236,17 @@ def _visited(
     keys = table["tile_keys"]
     end = before + rows
     if not causal:
-        longest = np.ceil(end / keys) * keys
+        longest = ceil(end / keys) * keys
         if window_tokens is not None:
-            longest = np.minimum(longest, window_tokens + table["tile_queries"])
+            longest = smallest(longest, window_tokens + table["tile_queries"])
         return rows * longest, longest
     first, last = before + keys / 2, end + keys / 2
     pairs = rows * (first + last) / 2
     if window_tokens is None:
         return pairs, end
     limit = window_tokens + table["tile_queries"] + keys / 2
-    cut = np.maximum(last - limit, 0) ** 2 - np.maximum(first - limit, 0) ** 2
-    return pairs - cut / 2, np.minimum(end, limit)
+    cut = largest(last - limit, 0) ** 2 - largest(first - limit, 0) ** 2
+    return pairs - cut / 2, smallest(end, limit)
 
 
 def _pair_s(device: Device, dtype: str, dims: Any, table: Constants) -> Any:
@@ -288,8 +286,8 @@ def _cache_walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) 
     block_s = 1e-6 * (table["block_us"] + table["row_us"] * work.rows * work.size)
     block_s = step("block", block_s, meaning="start and end of a block")
     token_s = step("token", 1e-9 * table["token_ns"] * work.size, meaning="one more token")
-    most = np.maximum(1, work.tokens / table["split_tokens"])
-    splits = np.clip(units * table["slots_per_sm"] / work.blocks, 1, most)
+    most = largest(1, work.tokens / table["split_tokens"])
+    splits = smallest(largest(units * table["slots_per_sm"] / work.blocks, 1), most)
     splits = step("splits", splits, "", "blocks that a context is cut into")
     work_s = step("work", work.blocks * (splits * block_s + work.tokens * token_s) / units)
     alone_s = table["alone_ratio"] * (block_s + work.tokens / splits * token_s)
@@ -312,8 +310,8 @@ def _memory_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> A
     if not warm or not device.l2_cache_bytes or "resident_share" not in table:
         return cold_s
     beyond = work.cache_bytes / device.l2_cache_bytes - table["resident_share"]
-    held_bytes = work.cache_bytes * (1 - np.clip(beyond / table["resident_fade"], 0, 1))
-    gain = 1 / table["memory_share"] - 1 / np.maximum(table["l2_ratio"], table["memory_share"])
+    held_bytes = work.cache_bytes * (1 - smallest(largest(beyond / table["resident_fade"], 0), 1))
+    gain = 1 / table["memory_share"] - 1 / largest(table["l2_ratio"], table["memory_share"])
     return cold_s - held_bytes / device.memory_bytes_per_s * gain
 
 
@@ -323,7 +321,7 @@ def _is_grouped(device: Device, table: Constants, work: _Work, rows: Any, new_to
     Several new tokens have no vector kernel: their rows take as many tiles as they need.
     """
     fits = (rows >= table["least_rows"]) & ((rows <= table["most_rows"]) | (new_tokens > 1))
-    reach = work.blocks * np.maximum(1, np.floor(work.tokens / table["fill_tokens"]))
+    reach = work.blocks * largest(1, floor(work.tokens / table["fill_tokens"]))
     return fits & (reach >= table["least_fill"] * device.sms)
 
 
@@ -332,8 +330,8 @@ def _smooth_maximum(one: Any, other: Any, power: float) -> Any:
 
     The larger is taken out first, so that no power of a small time vanishes.
     """
-    larger = np.maximum(one, other)
-    return larger * (1 + (np.minimum(one, other) / larger) ** power) ** (1 / power)
+    larger = largest(one, other)
+    return larger * (1 + (smallest(one, other) / larger) ** power) ** (1 / power)
 
 
 def _matrix_peak(device: Device) -> Any:
@@ -344,11 +342,11 @@ def _matrix_peak(device: Device) -> Any:
 def _check(**counts: Any) -> None:
     """Raise at a count below 1."""
     for name, value in counts.items():
-        if value is not None and anywhere(value < np.int64(1)):
+        if value is not None and anywhere(value < 1):
             raise BadValueError(name, value, "at least 1")
 
 
 def _plain(time_s: Any) -> Quantity:
     """Return an array without dimensions as a number."""
-    found: Quantity = time_s if np.ndim(time_s) else float(time_s)
+    found: Quantity = time_s if is_array(time_s) else float(time_s)
     return found

@@ -13,8 +13,6 @@ along one row, which shows while rows are few. Constants come from the catalog
 
 from __future__ import annotations
 
-import numpy as np
-
 from shardcost.checks import Count, Quantity, anywhere
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.machine.kernels import KernelConstants
@@ -45,7 +43,7 @@ def elementwise_time_s(
         >>> round(1e6 * elementwise_time_s(h200, 2 * 2**28))
         125
     """
-    if anywhere(np.less(bytes_moved, 0)):
+    if anywhere(bytes_moved < 0):
         raise BadValueError("bytes_moved", bytes_moved, "at least 0")
     table = on.section("elementwise", "elementwise").constants
     each_s = 1e-6 * table["latency_us"] + 1e-9 * table["row_ns_per_element"] * row_elements

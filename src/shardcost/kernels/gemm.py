@@ -35,17 +35,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shardcost.arrays import as_array
+from shardcost.arrays import ceil, choose, largest, sqrt
 from shardcost.catalog import tuner_table
+from shardcost.checks import anywhere
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.machine.kernels import KernelConstants, Section
 from shardcost.traced import step
-
-Floats = NDArray[np.float64]
 
 _SCALE_BITS: Final = {"mxfp8": 8 / 32, "mxfp4": 8 / 32, "nvfp4": 8 / 16}
 """Bits of shared scale per element: one 8-bit scale for 32 elements (OCP Microscaling Formats
@@ -111,14 +107,17 @@ def gemm_time_s(
         sms_taken: How many SMs another kernel holds meanwhile.
         memory_taken: Bytes per second that it takes off the memory's bandwidth.
     """
-    dimensions = max(map(np.ndim, (m, n, k, batch, sms_taken, memory_taken)))
-    kernel = _kernel(on, dtype, dimensions)
-    seconds = _time_s(kernel, m, n, k, batch, sms_taken, memory_taken)
-    return seconds if dimensions else float(seconds)
+    sizes = (m, n, k, batch, sms_taken, memory_taken)
+    dimensions = max(getattr(size, "ndim", 0) for size in sizes)
+    if dimensions:
+        return _time_s(_kernel(on, dtype, dimensions), *sizes)
+    return _plain_time_s(_tile_shapes(on, dtype), *sizes)
 
 
 def gemm_parts(on: KernelConstants, dtype: str, m: Any, n: Any, k: Any, *, batch: Any = 1) -> Parts:
     """Return the time of one GEMM, and what it is made of."""
+    import numpy as np
+
     kernel = _kernel(on, dtype, 0)
     shapes = _by_shape(kernel, m, n, k, batch)
     weights = _weights(kernel, shapes.time_s)
@@ -181,15 +180,15 @@ def copy_rate(device: Device, sharing: Mapping[str, Any], sms: Any) -> Any:
 class Kernel(NamedTuple):
     """A section's constants on a device, one entry per tile shape and split; seconds, bytes."""
 
-    rows: Floats
-    columns: Floats
-    splits: Floats
-    step_s: Floats
+    rows: Any
+    columns: Any
+    splits: Any
+    step_s: Any
     """Of one multiprocessor, per unit of k, for one tile; all its splits together take one tile."""
-    loads: NDArray[np.bool_]
+    loads: Any
     """Whether loads decide that, rather than arithmetic."""
-    split_s: Floats
-    split_element_s: Floats
+    split_s: Any
+    split_element_s: Any
     start_s: float
     launch_s: float
     input_s: float
@@ -214,37 +213,71 @@ class Kernel(NamedTuple):
 _BY_SHAPE: Final = ("rows", "columns", "splits", "step_s", "split_s", "split_element_s")
 
 
+def tile_shapes_of(
+    device: Device, dtype: str, constants: Mapping[str, Any], sharing: Mapping[str, Any]
+) -> list[Kernel]:
+    """Return constants in units of a device, for each tile shape and split by itself.
+
+    Args:
+        device: What it runs on.
+        dtype: The number format of both operands.
+        constants: Those of the format.
+        sharing: Those of a GEMM beside another kernel.
+    """
+    name = canonical_dtype(dtype)
+    bandwidth, units = device.memory_bytes_per_s, device.sms
+    operand_bytes, load_rate = _operand_bytes(name), _load_rate(device, constants)
+    largest_area = max(rows * columns for rows, columns, _ in constants["tiles"])
+    shapes = []
+    for rows, columns, most in constants["tiles"]:
+        area = rows * columns
+        strain = 1 + constants["large_tile_strain"] * (area / largest_area) ** 2
+        arithmetic_s = 2 * area * strain * units / (constants["peak_share"] * device.peak(name))
+        load_s = (rows + columns) * operand_bytes / load_rate
+        for splits in (2**power for power in range(most.bit_length())):
+            shape = Kernel(
+                rows=float(rows),
+                columns=float(columns),
+                splits=float(splits),
+                step_s=_either(arithmetic_s, load_s) / splits,
+                loads=load_s > arithmetic_s,
+                split_s=1e-6 * constants["split_us"] * (splits > 1),
+                split_element_s=constants["split_bytes"] * (splits > 1) * splits / bandwidth,
+                start_s=1e-6 * constants["tile_start_us"],
+                launch_s=1e-6 * constants["launch_us"],
+                input_s=constants["input_bytes"] / bandwidth,
+                memory_bytes_per_s=constants["memory_share"] * bandwidth,
+                operand_bytes=operand_bytes,
+                result_bytes=_result_bytes(name),
+                units=units,
+                wave_rounding=constants["wave_rounding"],
+                shared_wave_rounding=sharing["wave_rounding"],
+                exponent=1 / constants["choice_spread"],
+            )
+            shapes.append(shape)
+    return shapes
+
+
 def kernel_of(
     device: Device, dtype: str, constants: Mapping[str, Any], sharing: Mapping[str, Any]
 ) -> Kernel:
-    """Return constants in units of a device: a format's, and those beside another kernel."""
-    name = canonical_dtype(dtype)
-    rows, columns, splits = _shapes(constants["tiles"])
-    bandwidth, units = device.memory_bytes_per_s, device.sms
-    area = rows * columns
-    strain = 1 + constants["large_tile_strain"] * (area / area.max()) ** 2
-    arithmetic_s = 2 * area * strain * units / (constants["peak_share"] * device.peak(name))
-    load_s = (rows + columns) * _operand_bytes(name) / _load_rate(device, constants)
-    split = splits > 1
-    return Kernel(
-        rows=rows,
-        columns=columns,
-        splits=splits,
-        step_s=_either(arithmetic_s, load_s) / splits,
-        loads=load_s > arithmetic_s,
-        split_s=1e-6 * constants["split_us"] * split,
-        split_element_s=constants["split_bytes"] * split * splits / bandwidth,
-        start_s=1e-6 * constants["tile_start_us"],
-        launch_s=1e-6 * constants["launch_us"],
-        input_s=constants["input_bytes"] / bandwidth,
-        memory_bytes_per_s=constants["memory_share"] * bandwidth,
-        operand_bytes=_operand_bytes(name),
-        result_bytes=_result_bytes(name),
-        units=units,
-        wave_rounding=constants["wave_rounding"],
-        shared_wave_rounding=sharing["wave_rounding"],
-        exponent=1 / constants["choice_spread"],
-    )
+    """Return all tile shapes of `tile_shapes_of` as one, along an axis of arrays."""
+    import numpy as np
+
+    shapes = tile_shapes_of(device, dtype, constants, sharing)
+    columns: dict[str, Any] = {
+        name: np.array([getattr(each, name) for each in shapes]) for name in (*_BY_SHAPE, "loads")
+    }
+    return shapes[0]._replace(**columns)
+
+
+def _tile_shapes(on: KernelConstants, dtype: str) -> list[Kernel]:
+    key = ("tile shapes", dtype)
+    if key not in on.memo:
+        sharing = on.section("gemm", "sharing").constants
+        on.memo[key] = tile_shapes_of(on.device, dtype, on.gemm(dtype).constants, sharing)
+    shapes: list[Kernel] = on.memo[key]
+    return shapes
 
 
 def _kernel(on: KernelConstants, dtype: str, dimensions: int) -> Kernel:
@@ -269,7 +302,8 @@ def kernel_time_s(
     memory_taken: Any = 0.0,
 ) -> Any:
     """Return what `gemm_time_s` does, for constants in units of the device."""
-    dimensions = max(map(np.ndim, (m, n, k, batch, sms_taken, memory_taken)))
+    sizes = (m, n, k, batch, sms_taken, memory_taken)
+    dimensions = max(getattr(size, "ndim", 0) for size in sizes)
     found = _time_s(kernel.along(dimensions), m, n, k, batch, sms_taken, memory_taken)
     return found if dimensions else float(found)
 
@@ -278,12 +312,33 @@ def _time_s(
     kernel: Kernel, m: Any, n: Any, k: Any, batch: Any, sms_taken: Any, memory_taken: Any
 ) -> Any:
     shapes = _by_shape(kernel, m, n, k, batch)
-    time_s, weights = shapes.time_s, _weights(kernel, shapes.time_s)
-    if np.any(sms_taken) or np.any(memory_taken):
-        waves = _shared_waves(kernel, shapes.waves, sms_taken)
-        memory_s = shapes.moved / _memory_left(kernel, memory_taken)
-        time_s = _either(waves * shapes.tile_s, memory_s) + shapes.split_s
+    weights = _weights(kernel, shapes.time_s)
+    time_s = _beside(kernel, shapes, sms_taken, memory_taken)
     return launched_s(kernel, (weights * time_s).sum(axis=0), m, k, batch)
+
+
+def _plain_time_s(
+    tile_shapes: list[Kernel], m: Any, n: Any, k: Any, batch: Any, sms_taken: Any, memory_taken: Any
+) -> float:
+    """Return what `_time_s` does for one GEMM, shape by shape: no need for NumPy."""
+    by_shape = [_by_shape(each, m, n, k, batch) for each in tile_shapes]
+    fastest_s, kernel = min(each.time_s for each in by_shape), tile_shapes[0]
+    weights = [(fastest_s / each.time_s) ** kernel.exponent for each in by_shape]
+    times = (
+        _beside(shape, each, sms_taken, memory_taken)
+        for shape, each in zip(tile_shapes, by_shape, strict=True)
+    )
+    weighted = sum(weight * time_s for weight, time_s in zip(weights, times, strict=True))
+    return float(launched_s(kernel, weighted / sum(weights), m, k, batch))
+
+
+def _beside(kernel: Kernel, shapes: _Shapes, sms_taken: Any, memory_taken: Any) -> Any:
+    """Return the time by every shape, with another kernel beside it if that takes anything."""
+    if not (anywhere(sms_taken > 0) or anywhere(memory_taken > 0)):
+        return shapes.time_s
+    waves = _shared_waves(kernel, shapes.waves, sms_taken)
+    memory_s = shapes.moved / _memory_left(kernel, memory_taken)
+    return _either(waves * shapes.tile_s, memory_s) + shapes.split_s
 
 
 def launched_s(kernel: Kernel, mean_s: Any, m: Any, k: Any, batch: Any) -> Any:
@@ -319,60 +374,43 @@ def shape_s(kernel: Kernel, m: Any, n: Any, k: Any, batch: Any) -> Any:
     return step("shape", _by_shape(kernel, m, n, k, batch).time_s, meaning="the likeliest shape")
 
 
-def _tiles(kernel: Kernel, m: Any, n: Any, batch: Any) -> Floats:
+def _tiles(kernel: Kernel, m: Any, n: Any, batch: Any) -> Any:
     """Return how many pieces of work there are."""
-    found: Floats = np.ceil(m / kernel.rows) * np.ceil(n / kernel.columns) * kernel.splits * batch
-    return found
+    return ceil(m / kernel.rows) * ceil(n / kernel.columns) * kernel.splits * batch
 
 
-def _waves(kernel: Kernel, filled: Floats) -> Floats:
+def _waves(kernel: Kernel, filled: Any) -> Any:
     """Return waves as counted: at least one, with a part of the empty places of the last."""
-    found: Floats = np.maximum(1.0, filled + kernel.wave_rounding * (np.ceil(filled) - filled))
-    return found
+    return largest(1.0, filled + kernel.wave_rounding * (ceil(filled) - filled))
 
 
-def _shared_waves(kernel: Kernel, whole: Floats, sms_taken: Any) -> Floats:
+def _shared_waves(kernel: Kernel, whole: Any, sms_taken: Any) -> Any:
     """Return the waves of a shape that was chosen for the whole device, on what is left of it."""
-    stretched = whole * (kernel.units / np.maximum(kernel.units - sms_taken, 1))
-    rounded = stretched + kernel.shared_wave_rounding * (np.ceil(stretched) - stretched)
-    found: Floats = np.where(as_array(sms_taken) > 0, rounded, whole)
-    return found
+    stretched = whole * (kernel.units / largest(kernel.units - sms_taken, 1))
+    rounded = stretched + kernel.shared_wave_rounding * (ceil(stretched) - stretched)
+    return choose(sms_taken > 0, rounded, whole)
 
 
 def _memory_left(kernel: Kernel, memory_taken: Any) -> Any:
     """Return the bandwidth beside another kernel; two that both want all of it get half each."""
     half = kernel.memory_bytes_per_s / 2
-    return np.maximum(kernel.memory_bytes_per_s - memory_taken, half)
+    return largest(kernel.memory_bytes_per_s - memory_taken, half)
 
 
-def _split_s(kernel: Kernel, m: Any, n: Any, batch: Any) -> Floats:
-    found: Floats = kernel.split_s + kernel.split_element_s * m * n * batch
-    return found
+def _split_s(kernel: Kernel, m: Any, n: Any, batch: Any) -> Any:
+    return kernel.split_s + kernel.split_element_s * m * n * batch
 
 
-def _either(busy_s: Any, memory_s: Any) -> Floats:
+def _either(busy_s: Any, memory_s: Any) -> Any:
     """Return a soft maximum: the larger, and up to 19 % more where both are alike."""
     one, other = busy_s * busy_s, memory_s * memory_s
-    found: Floats = np.sqrt(np.sqrt(one * one + other * other))
-    return found
+    return sqrt(sqrt(one * one + other * other))
 
 
-def _weights(kernel: Kernel, time_s: Floats) -> Floats:
+def _weights(kernel: Kernel, time_s: Any) -> Any:
     """Return how likely each shape is to be chosen; they add up to 1."""
     weights = (time_s.min(axis=0) / time_s) ** kernel.exponent
-    found: Floats = weights / weights.sum(axis=0)
-    return found
-
-
-def _shapes(tiles: list[list[int]]) -> tuple[Floats, Floats, Floats]:
-    """Return rows, columns and splits of every candidate: splits are powers of two up to a most."""
-    every = [
-        (rows, columns, 2**power)
-        for rows, columns, most in tiles
-        for power in range(most.bit_length())
-    ]
-    rows, columns, splits = np.array(every, dtype=np.float64).T
-    return rows, columns, splits
+    return weights / weights.sum(axis=0)
 
 
 def _load_rate(device: Device, constants: Mapping[str, Any]) -> Any:

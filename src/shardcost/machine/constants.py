@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-
-from shardcost.checks import Noun, Quantity, instance, noun, one_of, positive, text, whole
+from shardcost.checks import Noun, Quantity, anywhere, instance, noun, one_of, positive, text, whole
 from shardcost.cluster import Source
 from shardcost.errors import BadValueError, FormatError, ShardcostError, shown
 from shardcost.units import format_bytes
@@ -193,10 +191,11 @@ class Fit(Noun):
         said = []
         if collective not in self.collectives:
             said.append(f"no {collective} measurements for {what}")
-        if np.min(size_bytes) < self.least_bytes / 2 or np.max(size_bytes) > self.most_bytes * 2:
+        least, most = (self.least_bytes / 2, self.most_bytes * 2)
+        if anywhere(size_bytes < least) or anywhere(size_bytes > most):
             ends = f"{format_bytes(self.least_bytes)} to {format_bytes(self.most_bytes)}"
             said.append(f"{what} measured only from {ends}")
-        if np.min(ranks) < self.least_gpus or np.max(ranks) > self.most_gpus:
+        if anywhere(ranks < self.least_gpus) or anywhere(ranks > self.most_gpus):
             some = "" if self.least_gpus == self.most_gpus else f"{self.least_gpus} to "
             said.append(f"{what} measured only on {some}{self.most_gpus} GPUs{where}")
         return said
