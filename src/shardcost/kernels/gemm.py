@@ -127,7 +127,7 @@ def gemm_parts(on: KernelConstants, dtype: str, m: Any, n: Any, k: Any, *, batch
     memory_s = float(shapes.memory_s)
     busy = "loads" if kernel.loads[best] else "compute"
     return Parts(
-        time_s=kernel_time_s(kernel, m, n, k, batch=batch),
+        time_s=gemm_time_s(on, dtype, m, n, k, batch=batch),
         compute_s=compute_s,
         memory_s=memory_s,
         split_s=float(shapes.split_s[best]),
