@@ -31,6 +31,7 @@ from shardcost.request import (
 )
 from shardcost.web import limits
 from shardcost.web.finder import Pasted
+from shardcost.web.listing import listing
 from shardcost.workload import Train
 
 Fields = dict[str, Any]
@@ -47,8 +48,6 @@ class Document:
 
 def catalog(_: Fields) -> Any:
     """Return what can be chosen."""
-    from shardcost.web.listing import listing
-
     return listing()
 
 

@@ -62,14 +62,12 @@ class Dispatcher:
             reply = self.cache[key]
             return Reply(reply.head | {"seconds": 0.0}, reply.content)
         head = {"task": task, "fields": json.loads(text), "gzip": zipped}
-        pool, within_s = (
-            (self.slow, limits.FILE_S) if task in _SLOW_TASKS else (self.quick, limits.TASK_S)
-        )
-        reply = await pool.run(head, within_s=within_s)
-        if (
-            reply.state in {"done", "refused"}
-            and len(text) + len(reply.content) <= limits.CACHED_BYTES
-        ):
+        if task in _SLOW_TASKS:
+            reply = await self.slow.run(head, within_s=limits.FILE_S)
+        else:
+            reply = await self.quick.run(head, within_s=limits.TASK_S)
+        size = len(text) + len(reply.content)
+        if reply.state in {"done", "refused"} and size <= limits.CACHED_BYTES:
             self.cache[key] = reply
             if len(self.cache) > limits.CACHED:
                 self.cache.popitem(last=False)

@@ -12,19 +12,18 @@ import json
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from shardcost.web.limits import START_S
-from shardcost.web.worker import SIZES, packed
+from shardcost.web.worker import SIZES, Progress, packed
 
 _ONE_THREAD: Final = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )
 _ATTEMPTS: Final = 2
-Progress = Callable[[int, int], None]
 
 
 class BusyError(Exception):

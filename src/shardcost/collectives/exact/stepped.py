@@ -242,9 +242,7 @@ def _start(steps: Schedule) -> Ints:
 
 def _counted(masks: Ints, ranks: int) -> Ints:
     """Return how many ranks' contributions are in each chunk."""
-    bits = masks[..., None] >> np.arange(ranks) & 1
-    counted: Ints = bits.sum(axis=-1)
-    return counted
+    return np.asarray((masks[..., None] >> np.arange(ranks) & 1).sum(axis=-1))
 
 
 def _stages(

@@ -11,7 +11,8 @@ The buffer is cut into pieces so that the ways up and down are busy at the same 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -49,13 +50,12 @@ def _multicast(ranks: int) -> Plan:
     return Plan(ranks, (up, down), switches=1)
 
 
-def _switched(
-    collective: str, name: str, build: Any, forms: tuple[Form, ...], title: str, paper: str
-) -> Algorithm:
-    ranks = "any number, all linked to one switch that adds up"
-    return Algorithm(collective, name, build, forms, title, paper, ranks, "chunks", in_switch=True)
-
-
+_switched = partial(
+    Algorithm,
+    ranks="any number, all linked to one switch that adds up",
+    takes="chunks",
+    in_switch=True,
+)
 _KLENK: Final = (
     "Klenk, Jiang, Thorson, Dennison, 2020, An in-network architecture for accelerating"
     " shared-memory multiprocessor collectives"

@@ -12,6 +12,7 @@ Trees are given by each rank's parent; rank 0 is the root and its own parent.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -154,22 +155,8 @@ _DOUBLE_TWICE: Final = (
 )
 
 
-def _tree(
-    collective: str, name: str, build: Any, forms: tuple[Form, ...], title: str, paper: str
-) -> Algorithm:
-    phases = ("up the tree, adding", "down the tree, handing out the sum")
-    return Algorithm(
-        collective,
-        name,
-        build,
-        forms,
-        title,
-        paper,
-        takes="chunks",
-        phases=phases if collective == "all_reduce" else None,
-    )
-
-
+_tree = partial(Algorithm, takes="chunks")
+_PHASES: Final = ("up the tree, adding", "down the tree, handing out the sum")
 _ALONG: Final = "from rank to rank along a chain, in pieces", _CHAN
 _BY_ONE_MORE: Final = "all who have the buffer give it to one more each, or backwards", _CHAN
 _ONE_TREE: Final = "down, or up, a binary tree in pieces", _SANDERS
@@ -192,6 +179,7 @@ ALGORITHMS: Final = (
         _UP_AND_DOWN,
         "up a binary tree in pieces, adding, then down",
         _SANDERS,
+        phases=_PHASES,
     ),
     _tree("broadcast", "binary_tree", binary_broadcast, _DOWN, *_ONE_TREE),
     _tree("reduce", "binary_tree", mirror(binary_broadcast), _UP, *_ONE_TREE),
@@ -201,6 +189,7 @@ ALGORITHMS: Final = (
         up_and_down(double_binary_broadcast),
         _DOUBLE_TWICE,
         *_TWO_TREES,
+        phases=_PHASES,
     ),
     _tree("broadcast", "double_binary_tree", double_binary_broadcast, _DOUBLE, *_TWO_TREES),
     _tree("reduce", "double_binary_tree", mirror(double_binary_broadcast), _DOUBLE, *_TWO_TREES),
