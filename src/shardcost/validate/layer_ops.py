@@ -14,7 +14,7 @@ Such tables come from several hands, and each names operators its own way:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from shardcost.cluster import Cluster
@@ -111,12 +111,13 @@ def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
 def time_s(row: Row, fitted: Fitted = CATALOG) -> float:
     """Return the predicted time of one row's operator, in seconds."""
     op = row["op"]
-    result = next((predict for known, predict in _KINDS if known(op)), None)
+    is_half = op.partition(":")[0] in {_GATHERED, _SCATTERED}
+    predict = _half_s if is_half else _SECONDS.get(op)
     if row["phase"] != "forward":
         raise UnknownNameError("phase", row["phase"], ("forward",))
-    if result is None:
+    if predict is None:
         raise UnknownNameError("op", op, (*PRODUCTS, *ROW_KERNELS, *CALLS))
-    return result(row, machine_of(cluster_of(row["gpu"]), torch(), fitted))
+    return predict(row, machine_of(cluster_of(row["gpu"]), torch(), fitted))
 
 
 def cluster_of(gpu: str) -> Cluster:
@@ -153,8 +154,10 @@ def _row_kernel_s(row: Row, on: Machine) -> float:
     return float(1e-6 * table["latency_us"] + max(walk_s, moved_bytes / memory_bytes_per_s))
 
 
-def _norm_s(row: Row, on: Machine) -> float:
-    """Return the norm of a sum: of all tokens, or of one rank's part of them."""
+def _sum_s(row: Row, on: Machine) -> float:
+    """Return a sum by itself, or with its norm: of all tokens, or of one rank's part of them."""
+    if row["op"] == "add":
+        return float(elementwise_time_s(on.kernels, _SUM_ARRAYS * _array_bytes(row)))
     share = whole_cell(row, "tp") if row["op"] == "partial_rms_norm" else 1
     moved = _NORM_ARRAYS * _array_bytes(row) / share
     return float(elementwise_time_s(on.kernels, moved, row_elements=whole_cell(row, "hidden")))
@@ -189,21 +192,17 @@ def _half_s(row: Row, on: Machine) -> float:
     raise UnknownNameError("op", row["op"], ("gemm", "comm", "total_no_overlap"))
 
 
-_KINDS: Final[tuple[tuple[Callable[[str], bool], Callable[[Row, Machine], float]], ...]] = (
-    (lambda op: op in PRODUCTS, _product_s),
-    (lambda op: op in ROW_KERNELS, _row_kernel_s),
-    (
-        lambda op: op in CALLS,
-        lambda row, on: _collective_s(row, on, CALLS[row["op"]], whole_cell(row, "msg_bytes")),
-    ),
-    (
-        lambda op: op == "add",
-        lambda row, on: float(elementwise_time_s(on.kernels, _SUM_ARRAYS * _array_bytes(row))),
-    ),
-    (lambda op: op in {"full_rms_norm", "partial_rms_norm"}, _norm_s),
-    (lambda op: op.partition(":")[0] in {_GATHERED, _SCATTERED}, _half_s),
-)
-"""Which operators each function predicts."""
+def _call_s(row: Row, on: Machine) -> float:
+    return _collective_s(row, on, CALLS[row["op"]], whole_cell(row, "msg_bytes"))
+
+
+_SECONDS: Final[Mapping[str, Callable[[Row, Machine], float]]] = {
+    **dict.fromkeys(PRODUCTS, _product_s),
+    **dict.fromkeys(ROW_KERNELS, _row_kernel_s),
+    **dict.fromkeys(CALLS, _call_s),
+    **dict.fromkeys(("add", "full_rms_norm", "partial_rms_norm"), _sum_s),
+}
+"""What predicts each operator, but for halves of a feed-forward part."""
 
 
 def kind(row: Row) -> str:
