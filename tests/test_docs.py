@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,15 @@ def test_every_data_set_behind_a_constant_is_attributed() -> None:
         assert sets
         for name in sets:
             assert name.startswith(known), name
+
+
+def test_caches_are_few_and_say_why_they_pay() -> None:
+    """Values are passed along; a function cache is an exception with a reason beside it."""
+    caches = [
+        (path.name, before, line)
+        for path in (ROOT / "src" / "shardcost").rglob("*.py")
+        for before, line in pairwise(path.read_text().splitlines())
+        if re.search(r"@cache\b|\blru_cache\(", line)
+    ]
+    assert [name for name, before, line in caches if "#" not in before + line] == []
+    assert len(caches) <= 15

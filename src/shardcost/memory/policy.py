@@ -92,10 +92,11 @@ def policy_of(software: Mapping[str, Any] | MemoryPolicy | None) -> MemoryPolicy
 
 def policy_named(name: str) -> MemoryPolicy:
     """Return the policy of a framework of the catalog."""
-    known = {stem: content for stem, content in catalog.contents("software") if "memory" in content}
-    if name not in known:
+    software = catalog.software_named(name)
+    if not software.memory:
+        known = [stem for stem, content in catalog.contents("software") if "memory" in content]
         raise UnknownNameError("framework with measured memory", name, known)
-    return policy_with(known[name].get("choices", {}), known[name]["memory"])
+    return policy_with(vars(software), software.memory)
 
 
 def policy_with(choices: Mapping[str, Any], memory: Mapping[str, Any]) -> MemoryPolicy:

@@ -53,9 +53,10 @@ def predictions(
         policy: How the framework treats memory; by default what the catalog has on it.
     """
     del fitted
+    own = policy or policy_named(_FRAMEWORK)
 
     def allocated_gib(row: Row) -> float:
-        return float(memory_of_row(row, policy).stages["first"].between_steps) / _GIB
+        return float(memory_of_row(row, own).stages["first"].between_steps) / _GIB
 
     return by_row(table, allocated_gib)
 
@@ -70,6 +71,7 @@ def classified_pct(table: Table, values: Floats, policy: MemoryPolicy | None = N
     """
     if not table.rows:
         return 0.0
+    policy = policy or policy_named(_FRAMEWORK)
     rows = zip(table.records(), values, strict=True)
     right = [
         not np.isnan(value) and outcome(row, policy) == row["outcome"] != "" for row, value in rows
