@@ -1,4 +1,4 @@
-"""The command line. Each command is a module that is imported only when it is asked for.
+"""The command line. Each command is a module that is imported only when it runs.
 
 Exit codes: 0 done; 1 errors beyond those on record (`validate`), bytes other than counted
 (`measure`); 2 bad input, with one line on standard error that names the value and the rule;

@@ -1,4 +1,4 @@
-"""``shardcost allreduce``: the front-door function, with sizes from the catalog if asked."""
+"""``shardcost allreduce``: the front-door function, with sizes of a model of the catalog."""
 
 from __future__ import annotations
 

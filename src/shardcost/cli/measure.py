@@ -28,6 +28,7 @@ _SIZES: Final = "1KiB:16MiB:4"
 _SIZES_TO_VERIFY: Final = "1028,100000,1MiB"
 """In one piece, of odd length; in one piece or not, by algorithm; not in one piece."""
 _OUTPUT: Final = "measured.csv"
+_RUNS: Final = ("iterations", "warmup")
 _MOST_RUNS: Final = 1_000_000
 _LONGEST_NAME: Final = 100
 _DTYPES: Final = {"fp32": "float", "fp64": "double", "fp16": "half", "bf16": "bfloat16"}
@@ -171,7 +172,7 @@ def _check_options(given: Namespace) -> None:
 
 
 def _check_verifiable(session: Session) -> None:
-    """Raise if the bytes of any of it cannot be told beforehand, or not be counted."""
+    """Raise if the bytes of any of it cannot be known beforehand, or not be counted."""
     from shardcost.measure.open_mpi import messages
 
     if session.uncounted is not None:
@@ -191,13 +192,8 @@ def _algorithms(given: Namespace, collectives: tuple[str, ...]) -> tuple[str, ..
         return tuple(values.several("--algorithm", given.algorithm))
     if not given.verify_bytes:
         return (DEFAULT,)
-    return tuple(
-        dict.fromkeys(
-            name
-            for _, name in VERIFIABLE
-            if all((collective, name) in VERIFIABLE for collective in collectives)
-        )
-    )
+    names = dict.fromkeys(name for _, name in VERIFIABLE)
+    return tuple(name for name in names if all((one, name) in VERIFIABLE for one in collectives))
 
 
 def _session(given: Namespace) -> Session:
@@ -206,19 +202,19 @@ def _session(given: Namespace) -> Session:
     from shardcost.measure.torch_rank import BACKENDS
 
     only_bytes = given.verify_bytes and given.output is None
-    iterations, warmup = (
-        _runs(option, getattr(given, option[2:])) for option in ("--iterations", "--warmup")
-    )
-    if iterations < 1:
-        raise BadValueError("--iterations", iterations, "at least 1")
+    runs = {name: values.whole(f"--{name}", getattr(given, name)) for name in _RUNS}
+    for name, count in runs.items():
+        if not 0 <= count <= _MOST_RUNS:
+            raise BadValueError(f"--{name}", count, f"between 0 and {_MOST_RUNS:,}")
+    if runs["iterations"] < 1:
+        raise BadValueError("--iterations", runs["iterations"], "at least 1")
     names = values.several("--collective", given.collective)
     sizes = _SIZES_TO_VERIFY if given.verify_bytes else _SIZES
     job = Job(
         collectives=tuple(dict.fromkeys(name.lower().replace("-", "_") for name in names)),
         sizes_bytes=tuple(_sizes(sizes if given.sizes is None else given.sizes)),
         dtype=_dtype(given.dtype),
-        iterations=0 if only_bytes else iterations,
-        warmup=0 if only_bytes else warmup,
+        **(dict.fromkeys(_RUNS, 0) if only_bytes else runs),
         counts_bytes=True,
     )
     timeout_s = parse_time(given.timeout, "--timeout")
@@ -256,13 +252,6 @@ def _dtype(text: str) -> str:
     if known is None:
         raise UnknownNameError("--dtype", text, ITEM_BYTES)
     return known
-
-
-def _runs(option: str, text: str) -> int:
-    value = values.whole(option, text)
-    if not 0 <= value <= _MOST_RUNS:
-        raise BadValueError(option, value, f"between 0 and {_MOST_RUNS:,}")
-    return value
 
 
 def _sizes(text: str) -> list[int]:

@@ -7,7 +7,6 @@ from typing import Final
 
 from shardcost import catalog
 from shardcost.cli import options
-from shardcost.model import Model
 from shardcost.report.describe import model_as_data, model_as_text
 from shardcost.report.text import table
 from shardcost.units import format_count
@@ -43,7 +42,13 @@ def run(given: Namespace) -> int:
             f"{model.hidden_size:,}",
             format_count(model.parameters),
             format_count(model.active_parameters),
-            _attentions(model),
+            " + ".join(
+                dict.fromkeys(
+                    block.attention.kind.removesuffix(" attention")
+                    for block in model.blocks
+                    if block.attention
+                )
+            ),
         )
         for model in models
     ]
@@ -53,8 +58,3 @@ def run(given: Namespace) -> int:
         lambda: {"models": [model_as_data(model) for model in models]},
         lambda: table(head, rows, right="1234"),
     )
-
-
-def _attentions(model: Model) -> str:
-    kinds = dict.fromkeys(block.attention.kind for block in model.blocks if block.attention)
-    return " + ".join(kind.removesuffix(" attention") for kind in kinds)

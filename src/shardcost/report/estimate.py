@@ -120,11 +120,18 @@ def as_text(
     if remarks:
         sections.append(paragraphs(remarks))
     if explain:
-        from shardcost.estimate.explain import explanation
-
-        sections.append(explanation(estimate, width()))
-        sections.append(paragraph(interval.explained(interval_of(estimate)), "  "))
+        sections += explained(estimate)
     return "\n\n".join(sections)
+
+
+def explained(estimate: Estimate) -> list[str]:
+    """Return formulas, values and sources behind an estimate, and what its interval rests on."""
+    from shardcost.estimate.explain import explanation
+
+    return [
+        explanation(estimate, width()),
+        paragraph(interval.explained(interval_of(estimate)), "  "),
+    ]
 
 
 def as_remarks(
@@ -165,12 +172,12 @@ def minor_warnings(estimate: Estimate) -> set[str]:
     spent = {kind: float(seconds) for kind, seconds in estimate.compute_s.items()}
     for message in messages(estimate):
         spent[message.collective] = spent.get(message.collective, 0.0) + message.total_s
-    minor = set()
-    for warning in estimate.warnings:
-        about = _NO_MEASUREMENTS.match(warning)
-        if about and spent.get(about[1].lower().split()[-1], 0.0) < _MINOR * estimate.time_s:
-            minor.add(warning)
-    return minor
+    return {
+        warning
+        for warning in estimate.warnings
+        if (about := _NO_MEASUREMENTS.match(warning))
+        and spent.get(about[1].lower().split()[-1], 0.0) < _MINOR * estimate.time_s
+    }
 
 
 def figures(estimate: Estimate) -> Iterator[tuple[str, str]]:
@@ -264,10 +271,9 @@ def foundations(estimate: Estimate) -> Iterator[tuple[str, str]]:
 def _kinds(memory: Memory) -> list[tuple[str, float]]:
     """Return what fills the fullest rank, largest first, the small kinds together."""
     kinds = sorted(memory.by_kind().items(), key=lambda item: -item[1])
-    large = [(kind, size) for kind, size in kinds if size > _SMALL * memory.peak_bytes]
+    large = [(name_of(kind), size) for kind, size in kinds if size > _SMALL * memory.peak_bytes]
     rest = memory.peak_bytes - sum(size for _, size in large)
-    named = [(name_of(kind), size) for kind, size in large]
-    return [*named, *([("other", rest)] if rest > 0 else [])]
+    return [*large, *([("other", rest)] if rest > 0 else [])]
 
 
 def _memory_bar(estimate: Estimate) -> str:

@@ -1,4 +1,4 @@
-"""What ``shardcost measure`` found: times, bytes held to schedules, as text and as plain data."""
+"""Measured times, and bytes compared with schedules, as text and as plain data."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from shardcost.estimate.interval import interval_of
 from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, Estimate, part_name
 from shardcost.options import departures
 from shardcost.report import interval
-from shardcost.report.estimate import PHASES, as_remarks, minor_warnings, sizes
+from shardcost.report.estimate import PHASES, as_remarks, explained, minor_warnings, sizes
 from shardcost.report.text import LABEL, heading, labelled, paragraph, sparkline, table, width
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price
@@ -63,10 +63,7 @@ def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False) -> str:
     if pareto:
         sections.append(_front(plan))
     if explain:
-        from shardcost.estimate.explain import explanation
-
-        sections.append(explanation(best, width()))
-        sections.append(paragraph(interval.explained(interval_of(best)), "  "))
+        sections += explained(best)
     return "\n\n".join(filter(None, sections))
 
 

@@ -58,6 +58,8 @@ def sketch(estimate: Estimate, of: str = "step") -> Sketch:
 
 
 def _fill(figure: Figure, line: Drawing) -> None:
+    from matplotlib.transforms import ScaledTranslation
+
     axes = figure.subplots()
     axes.set_title("\n".join(wrapped(_subtitle(line), _LINE + 20)), loc="left", fontsize=9)
     rows = {(each.stage, each.stream): -index for index, each in enumerate(line.streams)}
@@ -70,26 +72,19 @@ def _fill(figure: Figure, line: Drawing) -> None:
     for index, (above, below) in enumerate(pairwise(line.streams), 1):
         if above.stage != below.stage:
             axes.axhline(0.5 - index, color=GREY, linewidth=0.6)
-    _name_passes(axes, line)
+    if line.of == "layer":
+        _name_passes(axes, line)
+    # The legend stands below the axis and its ticks, whatever the height.
+    shift = ScaledTranslation(0, -0.42, figure.dpi_scale_trans)
     axes.legend(
         handles=handles,
         frameon=False,
         ncols=min(_COLUMNS, len(handles)),
         loc="upper left",
         bbox_to_anchor=(0, 0),
-        bbox_transform=_under(axes),
+        bbox_transform=axes.transAxes + shift,
         borderaxespad=0,
     )
-
-
-def _under(axes: Axes) -> Any:
-    """Return where the legend stands: below the axis and its ticks, whatever the height."""
-    from matplotlib.transforms import ScaledTranslation
-
-    figure = axes.get_figure(root=True)
-    if figure is None:
-        raise TypeError(axes)
-    return axes.transAxes + ScaledTranslation(0, -0.42, figure.dpi_scale_trans)
 
 
 def _subtitle(line: Drawing) -> str:
@@ -200,8 +195,6 @@ def _label_axes(axes: Axes, line: Drawing) -> None:
 
 def _name_passes(axes: Axes, line: Drawing) -> None:
     """Mark where a layer's forward ends and what follows begins."""
-    if line.of != "layer":
-        return
     forward = max(event.end_s for event in line.events if event.passing == "forward")
     if forward >= line.span_s:
         return
