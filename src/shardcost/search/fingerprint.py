@@ -39,21 +39,20 @@ def request_of(questions: tuple[Question, ...], want: Want) -> dict[str, Any]:
 
 def fingerprint(request: Mapping[str, Any]) -> str:
     """Return a short name of a request, which no other has."""
-    text = json.dumps(request, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
 @cache  # reads the whole package; each task of a Ray cluster asks
 def package_digest() -> str:
     """Return a digest of the files that hold the formulas and their constants."""
     folder = Path(__file__).resolve().parents[1]
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(each for each in folder.rglob("*") if each.suffix in _READ):
         name = path.relative_to(folder)
         if name.parts[0] not in _ABOVE:
             content = path.read_bytes()
-            found.update(f"{name.as_posix()} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+            digest.update(f"{name.as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
 
 
 def differences(one: Any, two: Any) -> list[str]:

@@ -83,8 +83,7 @@ class Candidate:
     def cost_per_token(self, price_per_gpu_hour: Price) -> float:
         """Return what a token costs at a price."""
         objective = Objective("cost", price_per_gpu_hour)
-        cost: float = objective.score(self.figures, self.question.cluster)
-        return cost
+        return float(objective.score(self.figures, self.question.cluster))
 
     def behind(self, other: Candidate) -> float:
         """Return by which share its score is above another's."""
@@ -93,14 +92,8 @@ class Candidate:
     @cached_property
     def estimate(self) -> Estimate:
         """The whole estimate, with all parts."""
-        asked = self.question
-        return estimate(
-            asked.model,
-            asked.cluster,
-            self.layout,
-            self.workload,
-            software=self.software,
-        )
+        place = (self.question.model, self.question.cluster, self.layout)
+        return estimate(*place, self.workload, software=self.software)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,8 +29,8 @@ class Cells(NamedTuple):
 
     def some(self, which: Any) -> Cells:
         """Return some of them."""
-        found: list[Any] = [None if each is None else each[which] for each in self]
-        return Cells(*found)
+        columns: list[Any] = [None if column is None else column[which] for column in self]
+        return Cells(*columns)
 
 
 class Grid:

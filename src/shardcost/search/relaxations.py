@@ -179,10 +179,9 @@ def _freed(question: Question) -> Iterator[_Try]:
         free = replace(given, **{name: getattr(Space(), name)})
         words = f"{name} freed (was {_listed(getattr(given, name))})"
         yield _Try(_completed(question, free), words, name)
-    degrees = [name for name in fixed if name in _DEGREES]
+    degrees: dict[str, Any] = {name: None for name in fixed if name in _DEGREES}
     if len(degrees) > 1:
-        all_free: dict[str, Any] = dict.fromkeys(degrees)
-        free = replace(given, **all_free)
+        free = replace(given, **degrees)
         was = ", ".join(f"{name} {_listed(getattr(given, name))}" for name in degrees)
         yield _Try(_completed(question, free), f"degrees freed (were {was})")
 
@@ -230,10 +229,9 @@ def _answer(each: _Try) -> Relaxation | None:
 
 
 def _searched(question: Question) -> Found:
+    place = (question.model, question.cluster, question.workload)
     return search(
-        question.model,
-        question.cluster,
-        question.workload,
+        *place,
         space=question.space,
         constraints=question.constraints,
         objective=question.objective,

@@ -82,7 +82,7 @@ def search(
     whole_number("top", top, 1)
     limits = Constraints.of(constraints)
     limits.check(workload)
-    asked = questions_of(
+    questions = questions_of(
         model,
         cluster,
         workload,
@@ -95,21 +95,21 @@ def search(
     started = time.perf_counter()
     want = Want(max(top, KEPT), table=out is not None)
     run = engine_of(engine, jobs, address)
-    with Store.opened(out, asked, want) as store:
-        part, resumed = _ran(asked, want, run, store, progress)
-    found = Found.of(asked, part, time.perf_counter() - started, top)
-    return replace(found, resumed=resumed)
+    with Store.opened(out, questions, want) as store:
+        part, resumed = _ran(questions, want, run, store, progress)
+    seconds = time.perf_counter() - started
+    return replace(Found.of(questions, part, seconds, top), resumed=resumed)
 
 
 def _ran(
-    asked: tuple[Question, ...],
+    questions: tuple[Question, ...],
     want: Want,
     run: Engine,
     store: Store | None,
     progress: Progress | None,
 ) -> tuple[Part, int]:
     """Return what all tasks amount to, and how many of them were done before."""
-    part, done, cells = Part(), 0, sum(each.cells for each in asked)
+    part, done, cells = Part(), 0, sum(question.cells for question in questions)
     before: set[int] = set()
     told_s = time.perf_counter()
 
@@ -128,12 +128,12 @@ def _ran(
         part, done = joined((part, more), want.most), done + task.cells
         tell(done)
 
-    for task, more in store.finished(tasks_of(asked)) if store else ():
+    for task, more in store.finished(tasks_of(questions)) if store else ():
         before.add(task.number)
         add(task, more)
-    left = (task for task in tasks_of(asked) if task.number not in before)
+    left = (task for task in tasks_of(questions) if task.number not in before)
     run = partial(here, tick=under_way) if run is here else run
-    with closing(run(asked, left, want)) as answers:
+    with closing(run(questions, left, want)) as answers:
         for answer in answers:
             if store:
                 store.add(answer)
@@ -156,7 +156,7 @@ def questions_of(
     if not isinstance(workload, Workload):
         raise BadTypeError("workload", workload, "a Workload")
     runs = software_of(software, workload)
-    found: list[Question] = []
+    questions: list[Question] = []
     first = 0
     for each in _several("model", model, Model):
         for where in _several("cluster", cluster, Cluster):
@@ -167,13 +167,13 @@ def questions_of(
                 software=runs,
                 space=space.complete(each, where, workload, runs),
                 asked=space,
-                number=len(found),
+                number=len(questions),
                 first_cell=first,
                 **rest,
             )
             first += question.cells
-            found.append(question)
-    return tuple(found)
+            questions.append(question)
+    return tuple(questions)
 
 
 def _several(name: str, given: Any, kind: Any) -> list[Any]:
@@ -182,8 +182,8 @@ def _several(name: str, given: Any, kind: Any) -> list[Any]:
     values = list(given) if many else [given]
     if not values:
         raise BadValueError(name, given, "at least one")
-    found = [kind.named(each) if isinstance(each, str) else each for each in values]
-    for each in found:
-        if not isinstance(each, kind):
-            raise BadTypeError(name, each, f"a {kind.__name__} or the name of one")
-    return found
+    nouns = [kind.named(value) if isinstance(value, str) else value for value in values]
+    for noun in nouns:
+        if not isinstance(noun, kind):
+            raise BadTypeError(name, noun, f"a {kind.__name__} or the name of one")
+    return nouns

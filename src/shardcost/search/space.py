@@ -75,16 +75,19 @@ class Space(_Axes):  # type: ignore[misc]  # its fields are the axes of the tabl
         gpus = self.gpus or (int(cluster.gpus_per_node),)
         degrees = tuple(sorted({each for count in gpus for each in divisors(count)}))
         batch = int(getattr(workload, "global_batch" if training else "batch"))
+        parts = (block.feed_forward for block in model.blocks)
+        counts = {int(part.count) for part in parts if isinstance(part, Experts)}
+        experts = {degree for count in counts for degree in divisors(count)}
+        layers = int(model.num_layers)
+        # Frameworks divide the layers, or the layers with embedding and head, evenly.
+        even = {*divisors(layers), *divisors(layers + 2)}
         usual: dict[str, Any] = {
+            **dict.fromkeys(("tp", "cp", "pp", "dp"), degrees),
             "gpus": gpus,
-            "tp": degrees,
-            "cp": degrees,
-            "pp": degrees,
-            "dp": degrees,
-            "ep": _expert_degrees(model),
+            "ep": tuple(sorted(experts)) or (1,),
             "micro_batch": divisors(batch) if training else (1,),
             "batch": (batch,),
-            "virtual_stages": _virtual_stages(int(model.num_layers)) if training else (1,),
+            "virtual_stages": tuple(sorted(even)) if training else (1,),
             **{name: (getattr(software, name),) for name in SOFTWARE_CHOICES},
             **{
                 name: AXES[name].free_choices(workload.phase) or (AXES[name].default,)
@@ -180,20 +183,6 @@ def divisors(number: int) -> Counts:
     """
     small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
     return tuple(sorted({*small, *(number // each for each in small)}))
-
-
-def _virtual_stages(layers: int) -> Counts:
-    """Return into how many virtual_stages frameworks divide so many layers evenly."""
-    return tuple(sorted({*divisors(layers), *divisors(layers + 2)}))
-
-
-def _expert_degrees(model: Model) -> Counts:
-    counts = {
-        int(part.count)
-        for part in (block.feed_forward for block in model.blocks)
-        if isinstance(part, Experts)
-    }
-    return tuple(sorted({each for count in counts for each in divisors(count)})) or (1,)
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...] | None:

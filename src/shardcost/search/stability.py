@@ -131,9 +131,8 @@ class _Drawn:
             host = _slowed_host(software, self.factors(software.name, kind))
             setting = replace(program.setting, software=host)
             ledger = replace(ledger, program=replace(program, setting=setting))
-        slowed = np.broadcast_to(ledger.time_s(), self.draws)
-        found: Floats = slowed / candidate.estimate.time_s
-        return found
+        slowdowns: Floats = np.broadcast_to(ledger.time_s(), self.draws) / candidate.estimate.time_s
+        return slowdowns
 
 
 def _slowed_host(software: Software, factors: Floats) -> Software:

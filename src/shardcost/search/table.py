@@ -103,10 +103,9 @@ def _kind(values: list[Any]) -> pl.DataType:
 def _figures(question: Question, columns: Columns) -> Columns:
     tokens = question.workload_of(columns["batch"]).tokens
     figures = Figures(columns["time_s"], columns["memory_bytes"], columns["gpus"], tokens)
-    found: Columns = {name: columns[name] for name in ("time_s", "memory_bytes", "score")}
-    found["tokens_per_s_per_gpu"] = figures.tokens_per_s_per_gpu
+    kept = ("time_s", "memory_bytes", "score", *(("ttft_s",) if question.prompts else ()))
+    shown: Columns = {name: columns[name] for name in kept}
+    shown["tokens_per_s_per_gpu"] = figures.tokens_per_s_per_gpu
     if isinstance(question.workload, Decode):
-        found["tokens_per_s_per_user"] = question.workload.new_tokens / columns["time_s"]
-    if question.prompts:
-        found["ttft_s"] = columns["ttft_s"]
-    return found
+        shown["tokens_per_s_per_user"] = question.workload.new_tokens / columns["time_s"]
+    return shown
