@@ -50,7 +50,7 @@ from shardcost.machine.libraries import (
 from shardcost.scalars import positive_number
 from shardcost.units import format_bytes, format_rate, format_time
 
-_NEGLIGIBLE: Final = 1e-6
+_NEGLIGIBLE: Final = 1e-12
 """Of all weights, what a path may have and still send nothing that counts."""
 MODES: Final = ("graph", "eager")
 MOST_BYTES: Final = 2.0**62
