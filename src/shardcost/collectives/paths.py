@@ -1,4 +1,4 @@
-"""How long each path of a library takes on silicon: a formula with a few fitted constants each.
+"""How long each path of a library takes on a device: a formula with a few fitted constants each.
 
 A *path* is one algorithm with one protocol (or kernel). Its time is a sum of named parts, so that
 every prediction can be taken apart. All paths share one shape::
@@ -11,7 +11,7 @@ The last term is what pipelining cannot hide: cut into optimal chunks, a pipelin
 (sqrt(latency) + sqrt(stream))^2, which is fill = 2 (Sanders, Speck and Traeff, Two-tree algorithms
 for full bandwidth broadcast, reduction and scan, 2009); perfectly hidden it is fill = 0.
 
-The constants of one (system, library) are one noun, `RingLibrary` or `DirectLibrary`. They are
+The constants of one (system, library) are one noun, `RingLibrary` or `EngineLibrary`. They are
 shared by all collectives, GPU counts and sizes; what differs between those is in the formulas.
 Everything takes numbers or arrays that broadcast.
 """
@@ -19,10 +19,10 @@ Everything takes numbers or arrays that broadcast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from shardcost.arrays import ceil, choose, largest, log2, smallest, sqrt
-from shardcost.checks import Quantity, anywhere
+from shardcost.checks import anywhere
 from shardcost.collectives.group import Group, most_heads
 from shardcost.collectives.tuner import PathName, steps
 from shardcost.machine.constants import NetworkConstants as Network
@@ -32,109 +32,89 @@ Parts: TypeAlias = Mapping[str, Any]
 """The parts of a time in seconds, by name; the time is their sum."""
 
 
-def ring_ll(
-    constants: RingLibrary,
-    network: Network,
-    collective: str,
-    size_bytes: Any,
-    group: Group,
-) -> Parts:
-    """Return the parts of a ring under LL."""
-    hops = steps(collective, group.ranks)
-    rate = _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket)
-    block = size_bytes / group.ranks
-    return {
-        "start": constants.ll_base_s,
-        "hops": _along_ring(collective, group, constants.ll_hop_s, network.ll_latency_s),
-        "spread over channels": constants.ll_spread_s
-        * (size_bytes / (size_bytes + constants.ll_spread_bytes * group.ranks)),
-        "wire": block * (hops / _slowest(rate, _ll_across(network, group), group)),
-        "local copy": block / constants.ll_copy_bytes_per_s,
-    }
+class _Protocol(NamedTuple):
+    """What a protocol makes of a ring, a chain or a tree: seconds and bytes per second."""
+
+    base_s: Any
+    hop_s: Any
+    rate: Any
+    """Inside a domain."""
+    across: Any
+    """From one domain to others."""
+    crossing_s: Any
 
 
-def ring_ll128(
-    constants: RingLibrary,
-    network: Network,
-    collective: str,
-    size_bytes: Any,
-    group: Group,
-) -> Parts:
-    """Return the parts of a ring under LL128."""
-    hops = steps(collective, group.ranks)
-    block = size_bytes / group.ranks
-    rate = _slowest(linked(constants.ll128_bytes_per_s, group), _across(network, group), group)
-    return {
-        "start": constants.ll128_base_s,
-        "hops": _along_ring(collective, group, constants.ll128_hop_s, network.ll128_latency_s),
-        "wire": block * (hops / rate),
-        "local copy": block / constants.ll128_bytes_per_s,
-    }
-
-
-def ring_simple(
-    constants: RingLibrary,
-    network: Network,
-    collective: str,
-    size_bytes: Any,
-    group: Group,
-) -> Parts:
-    """Return the parts of a ring under Simple."""
-    hops = steps(collective, group.ranks)
+def _protocol(name: str, constants: RingLibrary, network: Network, group: Group) -> _Protocol:
+    if name == "LL":
+        rate = _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket)
+        across, crossing_s = _ll_across(network, group), network.ll_latency_s
+        return _Protocol(constants.ll_base_s, constants.ll_hop_s, rate, across, crossing_s)
+    across = network.efficiency * _ports(group)
+    if name == "LL128":
+        rate, crossing_s = linked(constants.ll128_bytes_per_s, group), network.ll128_latency_s
+        return _Protocol(constants.ll128_base_s, constants.ll128_hop_s, rate, across, crossing_s)
     rate = _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket)
+    base_s, hop_s = constants.simple_base_s, constants.simple_hop_s
+    return _Protocol(base_s, hop_s, rate, across, network.latency_s)
+
+
+def ring(
+    protocol: str,
+    constants: RingLibrary,
+    network: Network,
+    collective: str,
+    size_bytes: Any,
+    group: Group,
+) -> Parts:
+    """Return the parts of a ring."""
+    by = _protocol(protocol, constants, network, group)
     block = size_bytes / group.ranks
-    parts = _filled(
-        constants.fill,
-        {
-            "start": constants.simple_base_s,
-            "hops": _along_ring(collective, group, constants.simple_hop_s, network.latency_s),
-        },
-        {
-            "wire": block * (hops / _slowest(rate, _across(network, group), group)),
-            "local copy": block / constants.simple_copy_bytes_per_s,
-        },
-    )
-    return _waited(parts, steps(collective, group.domains), network, group)
+    latency = {"start": by.base_s, "hops": _along_ring(collective, group, by)}
+    copy_rate: Any = constants.simple_copy_bytes_per_s
+    if protocol == "LL":
+        copy_rate = constants.ll_copy_bytes_per_s
+        spread = size_bytes / (size_bytes + constants.ll_spread_bytes * group.ranks)
+        latency["spread over channels"] = constants.ll_spread_s * spread
+    elif protocol == "LL128":
+        copy_rate = constants.ll128_bytes_per_s
+    hops = steps(collective, group.ranks)
+    stream = {"wire": block * (hops / _slowest(by, group)), "local copy": block / copy_rate}
+    if protocol != "Simple":
+        return {**latency, **stream}
+    crossings = steps(collective, group.domains)
+    return _pipelined(constants, latency, stream, crossings, network, group)
+
+
+def chain(
+    protocol: str, constants: RingLibrary, network: Network, size_bytes: Any, group: Group
+) -> Parts:
+    """Return the parts of a broadcast or a reduction along a chain; pipelined but under LL."""
+    by = _protocol(protocol, constants, network, group)
+    latency = {"start": by.base_s, "hops": _along_ring("broadcast", group, by)}
+    stream = {"wire": size_bytes / _slowest(by, group)}
+    if protocol == "LL":
+        return {**latency, **stream}
+    return _pipelined(constants, latency, stream, group.domains - 1, network, group)
 
 
 def tree(
-    constants: RingLibrary, network: Network, protocol: str, size_bytes: Any, group: Group
+    protocol: str, constants: RingLibrary, network: Network, size_bytes: Any, group: Group
 ) -> Parts:
     """Return the parts of a double binary tree over domains, with a chain inside each.
 
     Inside, every rank passes the buffer up and down: 2 M.
     """
-    base, hop, rate, across, latency = {
-        "LL": (
-            constants.ll_base_s,
-            constants.ll_hop_s,
-            _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket),
-            _ll_across(network, group),
-            network.ll_latency_s,
-        ),
-        "LL128": (
-            constants.ll128_base_s,
-            constants.ll128_hop_s,
-            linked(constants.ll128_bytes_per_s, group),
-            _across(network, group),
-            network.ll128_latency_s,
-        ),
-        "Simple": (
-            constants.simple_base_s,
-            constants.simple_hop_s,
-            _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket),
-            _across(network, group),
-            network.latency_s,
-        ),
-    }[protocol]
+    by = _protocol(protocol, constants, network, group)
     levels = ceil(log2(group.domains))
-    crossing = _tree_share(group) / across
-    hops = 2 * (group.ranks_per_domain - 1) * hop + 2 * levels * latency
-    wire_s = size_bytes * largest(2 / rate, crossing)
+    crossing = _tree_share(group) / by.across
+    hops = 2 * (group.ranks_per_domain - 1) * by.hop_s + 2 * levels * by.crossing_s
+    latency, stream = (
+        {"start": by.base_s, "hops": hops},
+        {"wire": size_bytes * largest(2 / by.rate, crossing)},
+    )
     if protocol != "Simple":
-        return {"start": base, "hops": hops, "wire": wire_s}
-    parts = _filled(constants.fill, {"start": base, "hops": hops}, {"wire": wire_s})
-    return _waited(parts, 2 * levels, network, group)
+        return {**latency, **stream}
+    return _pipelined(constants, latency, stream, 2 * levels, network, group)
 
 
 def nvls(constants: RingLibrary, size_bytes: Any, group: Group) -> Parts:
@@ -169,16 +149,13 @@ def nvls_tree(constants: RingLibrary, network: Network, size_bytes: Any, group: 
     The slower of the switch and the ports of a domain sets the pace, and more heads fill each level
     of the tree more slowly, as in `nvls`.
     """
-    crossing = size_bytes * _tree_share(group) / _across(network, group)
+    crossing = size_bytes * _tree_share(group) / (network.efficiency * _ports(group))
     wire_s = largest(_nvls_wire(constants, size_bytes), crossing)
     levels = ceil(log2(group.domains))
     level_fill = smallest(_more_heads(group) * network.latency_s, wire_s)
-    parts = _filled(
-        constants.fill,
-        {"start": constants.nvls_small_base_s, "hops": 2 * levels * network.latency_s},
-        {"wire": wire_s, "filling more heads": 2 * levels * level_fill},
-    )
-    return _waited(parts, 2 * levels, network, group)
+    latency = {"start": constants.nvls_small_base_s, "hops": 2 * levels * network.latency_s}
+    stream = {"wire": wire_s, "filling more heads": 2 * levels * level_fill}
+    return _pipelined(constants, latency, stream, 2 * levels, network, group)
 
 
 def p2p_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
@@ -205,18 +182,14 @@ def p2p_simple(constants: RingLibrary, network: Network, size_bytes: Any, group:
     peers = group.ranks_per_domain - 1
     beyond = group.ranks - group.ranks_per_domain
     share = network.efficiency * _port(group)
-    parts = _filled(
-        constants.fill,
-        {
-            "start": constants.p2p_base_s,
-            "hops": (group.ranks - 1) * constants.p2p_hop_s + _crosses(group) * network.latency_s,
-        },
-        {
-            "wire": block * (peers / inside + beyond / share),
-            "local copy": block / constants.simple_copy_bytes_per_s,
-        },
-    )
-    return _waited(parts, _crosses(group), network, group)
+    crosses = _crosses(group)
+    hops = (group.ranks - 1) * constants.p2p_hop_s + crosses * network.latency_s
+    stream = {
+        "wire": block * (peers / inside + beyond / share),
+        "local copy": block / constants.simple_copy_bytes_per_s,
+    }
+    latency = {"start": constants.p2p_base_s, "hops": hops}
+    return _pipelined(constants, latency, stream, crosses, network, group)
 
 
 def send_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
@@ -236,39 +209,11 @@ def send_simple(constants: RingLibrary, network: Network, size_bytes: Any, group
     rate = _crowded(constants.p2p_bytes_per_s, group, constants.crowd, constants.socket)
     rate = smallest(rate, constants.p2p_bytes_per_s * share)
     across = network.efficiency * _port(group)
-    parts = _filled(
-        constants.fill,
-        {
-            "start": constants.p2p_base_s,
-            "hops": constants.p2p_hop_s + _crosses(group) * network.latency_s,
-        },
-        {"wire": size_bytes / choose(group.domains > 1, smallest(rate, across), rate)},
-    )
-    return _waited(parts, _crosses(group), network, group)
-
-
-def chain(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
-    """Return the parts of a broadcast or a reduction along a chain, pipelined in chunks."""
-    rate = _crowded(constants.simple_bytes_per_s, group, constants.crowd, constants.socket)
-    parts = _filled(
-        constants.fill,
-        {
-            "start": constants.simple_base_s,
-            "hops": _along_ring("broadcast", group, constants.simple_hop_s, network.latency_s),
-        },
-        {"wire": size_bytes / _slowest(rate, _across(network, group), group)},
-    )
-    return _waited(parts, group.domains - 1, network, group)
-
-
-def chain_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
-    """Return the parts of a short broadcast or reduction along a chain, under LL."""
-    rate = _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket)
-    return {
-        "start": constants.ll_base_s,
-        "hops": _along_ring("broadcast", group, constants.ll_hop_s, network.ll_latency_s),
-        "wire": size_bytes / _slowest(rate, _ll_across(network, group), group),
-    }
+    crosses = _crosses(group)
+    hops = constants.p2p_hop_s + crosses * network.latency_s
+    stream = {"wire": size_bytes / choose(group.domains > 1, smallest(rate, across), rate)}
+    latency = {"start": constants.p2p_base_s, "hops": hops}
+    return _pipelined(constants, latency, stream, crosses, network, group)
 
 
 def ring_library_paths(
@@ -291,31 +236,25 @@ def ring_library_paths(
         }
     if collective in {"broadcast", "reduce"}:
         return {
-            ("chain", "LL"): chain_ll(constants, network, size_bytes, group),
-            ("chain", "Simple"): chain(constants, network, size_bytes, group),
+            ("chain", protocol): chain(protocol, constants, network, size_bytes, group)
+            for protocol in ("LL", "Simple")
         }
-    found = {("ring", "LL"): ring_ll(constants, network, collective, size_bytes, group)}
-    if group.has_nvlink:
-        found["ring", "LL128"] = ring_ll128(constants, network, collective, size_bytes, group)
-    found["ring", "Simple"] = ring_simple(constants, network, collective, size_bytes, group)
-    if collective == "all_reduce":
-        found |= _all_reduce_only(constants, network, size_bytes, group)
-    return found
-
-
-def _all_reduce_only(
-    constants: RingLibrary, network: Network, size_bytes: Any, group: Group
-) -> dict[PathName, Parts]:
-    found: dict[PathName, Parts] = {}
+    protocols = ("LL", "LL128", "Simple") if group.has_nvlink else ("LL", "Simple")
+    paths: dict[PathName, Parts] = {
+        ("ring", protocol): ring(protocol, constants, network, collective, size_bytes, group)
+        for protocol in protocols
+    }
+    if collective != "all_reduce":
+        return paths
     if anywhere(group.domains > 1):
-        for protocol in ("LL", "LL128", "Simple") if group.has_nvlink else ("LL", "Simple"):
-            found["tree", protocol] = tree(constants, network, protocol, size_bytes, group)
+        for protocol in protocols:
+            paths["tree", protocol] = tree(protocol, constants, network, size_bytes, group)
     if constants.nvls_base_s is not None and group.tier.in_switch_reduction:
         if anywhere(group.domains == 1):
-            found["nvls", "Simple"] = nvls(constants, size_bytes, group)
+            paths["nvls", "Simple"] = nvls(constants, size_bytes, group)
         if anywhere((group.domains > 1) & (group.ranks_per_domain > 1)):
-            found["nvls_tree", "Simple"] = nvls_tree(constants, network, size_bytes, group)
-    return found
+            paths["nvls_tree", "Simple"] = nvls_tree(constants, network, size_bytes, group)
+    return paths
 
 
 def exists(path: PathName, group: Group) -> Any:
@@ -334,32 +273,36 @@ def total(parts: Parts) -> Any:
     return time
 
 
-def _along_ring(collective: str, group: Group, hop_s: Any, latency_s: Any) -> Any:
+def _along_ring(collective: str, group: Group, by: _Protocol) -> Any:
     """Return the latency of all steps along a ring or chain: hops inside domains, and crossings."""
     crossings = steps(collective, group.domains)
-    return (steps(collective, group.ranks) - crossings) * hop_s + crossings * latency_s
+    return (steps(collective, group.ranks) - crossings) * by.hop_s + crossings * by.crossing_s
 
 
-def _filled(fill: Quantity, latency: Parts, stream: Parts) -> Parts:
-    """Return the parts of a pipeline, with what it cannot hide."""
-    hidden = fill * sqrt(total(latency) * total(stream))
-    return {**latency, **stream, "filling the pipeline": hidden}
+def _pipelined(
+    constants: RingLibrary,
+    latency: Parts,
+    stream: Parts,
+    crossings: Any,
+    network: Network,
+    group: Group,
+) -> Parts:
+    """Return the parts of a path under Simple: with what its pipeline cannot hide, and waiting.
+
+    Short messages wait for the network: a crossing takes no less than under LL128; streaming hides
+    all of that but the latency.
+    """
+    hidden = constants.fill * sqrt(total(latency) * total(stream))
+    parts = {**latency, **stream, "filling the pipeline": hidden}
+    if anywhere(group.domains > 1):
+        exposed = crossings * (network.ll128_latency_s - network.latency_s) - parts["wire"]
+        parts["waiting for the network"] = largest(0.0, exposed)
+    return parts
 
 
 def linked(rate: Any, group: Group) -> Any:
     """Return a rate on the links that lead to the group: without a switch not all of them do."""
     return rate * (group.link_bytes_per_s / group.tier.bytes_per_s)
-
-
-def _waited(parts: Parts, crossings: Any, network: Network, group: Group) -> Parts:
-    """Return the parts of a path under Simple, with what short messages wait for the network.
-
-    A crossing takes no less than under LL128; streaming hides all of that but the latency.
-    """
-    if not anywhere(group.domains > 1):
-        return parts
-    exposed = crossings * (network.ll128_latency_s - network.latency_s) - parts["wire"]
-    return {**parts, "waiting for the network": largest(0.0, exposed)}
 
 
 def _crowded(rate: Any, group: Group, crowd: Any, socket: Any) -> Any:
@@ -371,14 +314,9 @@ def _crowded(rate: Any, group: Group, crowd: Any, socket: Any) -> Any:
     return rate * choose(ranks > 2, crowd * across, 1.0)
 
 
-def _slowest(inside: Any, outside: Any, group: Group) -> Any:
+def _slowest(by: _Protocol, group: Group) -> Any:
     """Return the rate of the slowest link of a ring: inside a domain, or out of it."""
-    return choose(group.domains > 1, smallest(inside, outside), inside)
-
-
-def _across(network: Network, group: Group) -> Any:
-    """Return the rate at which a domain sends to others."""
-    return network.efficiency * _ports(group)
+    return choose(group.domains > 1, smallest(by.rate, by.across), by.rate)
 
 
 def _ll_across(network: Network, group: Group) -> Any:

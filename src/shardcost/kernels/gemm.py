@@ -119,7 +119,7 @@ def gemm_parts(on: KernelConstants, dtype: str, m: Any, n: Any, k: Any, *, batch
     import numpy as np
 
     kernel = _kernel(on, dtype, 0)
-    shapes = _by_shape(kernel, m, n, k, batch)
+    shapes = by_shape(kernel, m, n, k, batch)
     weights = _weights(kernel, shapes.time_s)
     best = int(np.argmax(weights))
     counted = weights * shapes.time_s
@@ -142,15 +142,6 @@ def gemm_parts(on: KernelConstants, dtype: str, m: Any, n: Any, k: Any, *, batch
         section=on.gemm(dtype),
         shape=kernel._replace(**{name: getattr(kernel, name)[best] for name in _BY_SHAPE}),
     )
-
-
-def gemm_flops(m: Any, n: Any, k: Any, batch: Any = 1) -> Any:
-    """Return the operations of a product, an addition and a multiplication being two.
-
-    >>> gemm_flops(2, 3, 4)
-    48
-    """
-    return 2 * m * n * k * batch
 
 
 def gemm_bytes(dtype: str, m: Any, n: Any, k: Any, batch: Any = 1) -> Any:
@@ -205,9 +196,7 @@ class Kernel(NamedTuple):
         if not dimensions:
             return self
         shape = (-1,) + (1,) * dimensions
-        return self._replace(
-            **{name: getattr(self, name).reshape(shape) for name in _BY_SHAPE},
-        )
+        return self._replace(**{name: getattr(self, name).reshape(shape) for name in _BY_SHAPE})
 
 
 _BY_SHAPE: Final = ("rows", "columns", "splits", "step_s", "split_s", "split_element_s")
@@ -216,17 +205,17 @@ _BY_SHAPE: Final = ("rows", "columns", "splits", "step_s", "split_s", "split_ele
 def tile_shapes_of(
     device: Device, dtype: str, constants: Mapping[str, Any], sharing: Mapping[str, Any]
 ) -> list[Kernel]:
-    """Return constants in units of a device, for each tile shape and split by itself.
+    """Return the constants of a format in units of a device, by tile shape and split.
 
-    Args:
-        device: What it runs on.
-        dtype: The number format of both operands.
-        constants: Those of the format.
-        sharing: Those of a GEMM beside another kernel.
+    `sharing` has those of a GEMM beside another kernel.
     """
     name = canonical_dtype(dtype)
     bandwidth, units = device.memory_bytes_per_s, device.sms
-    operand_bytes, load_rate = _operand_bytes(name), _load_rate(device, constants)
+    clock_hz = device.boost_clock_hz
+    if clock_hz is None:
+        clock_hz = 1e6 * tuner_table("start")["assumed_clock_mhz"]
+    load_rate = constants["load_bytes_per_clock"] * clock_hz  # of one SM, through the cache
+    operand_bytes = _operand_bytes(name)
     largest_area = max(rows * columns for rows, columns, _ in constants["tiles"])
     shapes = []
     for rows, columns, most in constants["tiles"]:
@@ -304,14 +293,14 @@ def kernel_time_s(
     """Return what `gemm_time_s` does, for constants in units of the device."""
     sizes = (m, n, k, batch, sms_taken, memory_taken)
     dimensions = max(getattr(size, "ndim", 0) for size in sizes)
-    found = _time_s(kernel.along(dimensions), m, n, k, batch, sms_taken, memory_taken)
-    return found if dimensions else float(found)
+    time_s = _time_s(kernel.along(dimensions), *sizes)
+    return time_s if dimensions else float(time_s)
 
 
 def _time_s(
     kernel: Kernel, m: Any, n: Any, k: Any, batch: Any, sms_taken: Any, memory_taken: Any
 ) -> Any:
-    shapes = _by_shape(kernel, m, n, k, batch)
+    shapes = by_shape(kernel, m, n, k, batch)
     weights = _weights(kernel, shapes.time_s)
     time_s = _beside(kernel, shapes, sms_taken, memory_taken)
     return launched_s(kernel, (weights * time_s).sum(axis=0), m, k, batch)
@@ -321,23 +310,28 @@ def _plain_time_s(
     tile_shapes: list[Kernel], m: Any, n: Any, k: Any, batch: Any, sms_taken: Any, memory_taken: Any
 ) -> float:
     """Return what `_time_s` does for one GEMM, shape by shape: no need for NumPy."""
-    by_shape = [_by_shape(each, m, n, k, batch) for each in tile_shapes]
-    fastest_s, kernel = min(each.time_s for each in by_shape), tile_shapes[0]
-    weights = [(fastest_s / each.time_s) ** kernel.exponent for each in by_shape]
+    results = [by_shape(shape, m, n, k, batch) for shape in tile_shapes]
+    fastest_s, kernel = min(result.time_s for result in results), tile_shapes[0]
+    weights = [(fastest_s / result.time_s) ** kernel.exponent for result in results]
     times = (
-        _beside(shape, each, sms_taken, memory_taken)
-        for shape, each in zip(tile_shapes, by_shape, strict=True)
+        _beside(shape, result, sms_taken, memory_taken)
+        for shape, result in zip(tile_shapes, results, strict=True)
     )
     weighted = sum(weight * time_s for weight, time_s in zip(weights, times, strict=True))
     return float(launched_s(kernel, weighted / sum(weights), m, k, batch))
 
 
-def _beside(kernel: Kernel, shapes: _Shapes, sms_taken: Any, memory_taken: Any) -> Any:
+def _beside(kernel: Kernel, shapes: Shapes, sms_taken: Any, memory_taken: Any) -> Any:
     """Return the time by every shape, with another kernel beside it if that takes anything."""
     if not (anywhere(sms_taken > 0) or anywhere(memory_taken > 0)):
         return shapes.time_s
-    waves = _shared_waves(kernel, shapes.waves, sms_taken)
-    memory_s = shapes.moved / _memory_left(kernel, memory_taken)
+    # The shape was chosen for the whole device, and runs on what is left of it.
+    stretched = shapes.waves * (kernel.units / largest(kernel.units - sms_taken, 1))
+    rounded = stretched + kernel.shared_wave_rounding * (ceil(stretched) - stretched)
+    waves = choose(sms_taken > 0, rounded, shapes.waves)
+    # Two kernels that both want all of the bandwidth get half each.
+    rate = kernel.memory_bytes_per_s
+    memory_s = shapes.moved / largest(rate - memory_taken, rate / 2)
     return _either(waves * shapes.tile_s, memory_s) + shapes.split_s
 
 
@@ -346,7 +340,7 @@ def launched_s(kernel: Kernel, mean_s: Any, m: Any, k: Any, batch: Any) -> Any:
     return mean_s + kernel.launch_s + kernel.input_s * m * k * batch
 
 
-class _Shapes(NamedTuple):
+class Shapes(NamedTuple):
     """A GEMM by every tile shape and split; the bytes are the same for all."""
 
     time_s: Any
@@ -357,48 +351,20 @@ class _Shapes(NamedTuple):
     split_s: Any
 
 
-def _by_shape(kernel: Kernel, m: Any, n: Any, k: Any, batch: Any) -> _Shapes:
+def by_shape(kernel: Kernel, m: Any, n: Any, k: Any, batch: Any) -> Shapes:
+    """Return the time of a GEMM by every tile shape and split of a kernel, before the launch."""
     moved = (kernel.operand_bytes * (m + n) * k + kernel.result_bytes * m * n) * batch
     tile_s = step("tile", kernel.step_s * k + kernel.start_s, meaning="one tile on one SM")
-    split_s = step("adding", _split_s(kernel, m, n, batch), meaning="adding up the parts of k")
-    filled = _tiles(kernel, m, n, batch) / kernel.units
-    filled = step("filled", filled, "", "tiles over SMs")
-    waves = step("waves", _waves(kernel, filled), "", "as counted")
+    split_s = kernel.split_s + kernel.split_element_s * m * n * batch
+    split_s = step("adding", split_s, meaning="adding up the parts of k")
+    tiles = ceil(m / kernel.rows) * ceil(n / kernel.columns) * kernel.splits * batch
+    filled = step("filled", tiles / kernel.units, "", "tiles over SMs")
+    # At least one wave, with a part of the empty places of the last.
+    waves = largest(1.0, filled + kernel.wave_rounding * (ceil(filled) - filled))
+    waves = step("waves", waves, "", "as counted")
     memory_s = step("memory", moved / kernel.memory_bytes_per_s, meaning="operands and result")
     time_s = _either(waves * tile_s, memory_s) + split_s
-    return _Shapes(time_s, waves, tile_s, moved, memory_s, split_s)
-
-
-def shape_s(kernel: Kernel, m: Any, n: Any, k: Any, batch: Any) -> Any:
-    """Return the seconds by one tile shape and split, before the launch."""
-    return step("shape", _by_shape(kernel, m, n, k, batch).time_s, meaning="the likeliest shape")
-
-
-def _tiles(kernel: Kernel, m: Any, n: Any, batch: Any) -> Any:
-    """Return how many pieces of work there are."""
-    return ceil(m / kernel.rows) * ceil(n / kernel.columns) * kernel.splits * batch
-
-
-def _waves(kernel: Kernel, filled: Any) -> Any:
-    """Return waves as counted: at least one, with a part of the empty places of the last."""
-    return largest(1.0, filled + kernel.wave_rounding * (ceil(filled) - filled))
-
-
-def _shared_waves(kernel: Kernel, whole: Any, sms_taken: Any) -> Any:
-    """Return the waves of a shape that was chosen for the whole device, on what is left of it."""
-    stretched = whole * (kernel.units / largest(kernel.units - sms_taken, 1))
-    rounded = stretched + kernel.shared_wave_rounding * (ceil(stretched) - stretched)
-    return choose(sms_taken > 0, rounded, whole)
-
-
-def _memory_left(kernel: Kernel, memory_taken: Any) -> Any:
-    """Return the bandwidth beside another kernel; two that both want all of it get half each."""
-    half = kernel.memory_bytes_per_s / 2
-    return largest(kernel.memory_bytes_per_s - memory_taken, half)
-
-
-def _split_s(kernel: Kernel, m: Any, n: Any, batch: Any) -> Any:
-    return kernel.split_s + kernel.split_element_s * m * n * batch
+    return Shapes(time_s, waves, tile_s, moved, memory_s, split_s)
 
 
 def _either(busy_s: Any, memory_s: Any) -> Any:
@@ -411,14 +377,6 @@ def _weights(kernel: Kernel, time_s: Any) -> Any:
     """Return how likely each shape is to be chosen; they add up to 1."""
     weights = (time_s.min(axis=0) / time_s) ** kernel.exponent
     return weights / weights.sum(axis=0)
-
-
-def _load_rate(device: Device, constants: Mapping[str, Any]) -> Any:
-    """Return the bytes per second that one multiprocessor loads through the cache."""
-    clock_hz = device.boost_clock_hz
-    if clock_hz is None:
-        clock_hz = 1e6 * tuner_table("start")["assumed_clock_mhz"]
-    return constants["load_bytes_per_clock"] * clock_hz
 
 
 def _operand_bytes(dtype: str) -> float:

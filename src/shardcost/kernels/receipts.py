@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
-from shardcost.kernels.gemm import Parts, gemm_parts, launched_s, shape_s
+from shardcost.kernels.gemm import Parts, by_shape, gemm_parts, launched_s
 from shardcost.machine.kernels import KernelConstants, KernelTable, Section
 from shardcost.receipt import SENT, Term
-from shardcost.traced import Traced
+from shardcost.traced import Traced, step
 
 MEANINGS: Final = {
     "launch_us": "launch in a CUDA graph, in us",
@@ -113,42 +113,34 @@ def traced_gemm(
     source = source_of(parts.section)
 
     def fitted(name: str, value: Any, unit: str, meaning: str) -> Any:
-        term = Term(name, float(value), unit, meaning, source)
-        return Traced.named(term) if value else 0.0
+        return Traced.named(Term(name, float(value), unit, meaning, source)) if value else 0.0
 
     def size(name: str, value: Any, meaning: str) -> Any:
         return Traced.named(Term(name, float(value), "", meaning))
 
-    terms: dict[str, Any] = {
-        "rows": size("tile_rows", parts.shape.rows, "of the likeliest tile shape"),
-        "columns": size("tile_columns", parts.shape.columns, "of the likeliest tile shape"),
-        "splits": size("splits", parts.splits, "parts that k is cut into")
-        if parts.splits > 1
-        else 1,
-        "step_s": fitted("k_step", parts.shape.step_s, "s", "arithmetic or loads of a tile, per k"),
-        "start_s": fitted("start", parts.shape.start_s, "s", "of a tile"),
-        "split_s": fitted(
-            "split", parts.shape.split_s, "s", "of the kernel that adds up the parts"
+    own, cut = parts.shape, parts.splits
+    shape = own._replace(
+        rows=size("tile_rows", own.rows, "of the likeliest tile shape"),
+        columns=size("tile_columns", own.columns, "of the likeliest tile shape"),
+        splits=size("splits", cut, "parts that k is cut into") if cut > 1 else 1,
+        step_s=fitted("k_step", own.step_s, "s", "arithmetic or loads of a tile, per k"),
+        start_s=fitted("start", own.start_s, "s", "of a tile"),
+        split_s=fitted("split", own.split_s, "s", "of the kernel that adds up the parts"),
+        split_element_s=fitted("split_element", own.split_element_s, "s", "of the result"),
+        launch_s=fitted("launch", own.launch_s, "s", "in a CUDA graph"),
+        input_s=fitted("conversion", own.input_s, "s", "of an element of the input"),
+        memory_bytes_per_s=fitted(
+            "memory_rate", own.memory_bytes_per_s, "bytes/s", "that is reached"
         ),
-        "split_element_s": fitted(
-            "split_element", parts.shape.split_element_s, "s", "of the result"
-        ),
-        "launch_s": fitted("launch", parts.shape.launch_s, "s", "in a CUDA graph"),
-        "input_s": fitted("conversion", parts.shape.input_s, "s", "of an element of the input"),
-        "memory_bytes_per_s": fitted(
-            "memory_rate", parts.shape.memory_bytes_per_s, "bytes/s", "that is reached"
-        ),
-        "operand_bytes": Traced.named(
-            Term("operand", parts.shape.operand_bytes, SENT, "an element")
-        ),
-        "result_bytes": Traced.named(Term("result", parts.shape.result_bytes, SENT, "an element")),
-        "units": size("SMs", parts.shape.units, ""),
-        "wave_rounding": fitted("rounding", parts.shape.wave_rounding, "", "of a last wave's rest"),
-    }
-    shape = parts.shape._replace(**terms)
+        operand_bytes=Traced.named(Term("operand", own.operand_bytes, SENT, "an element")),
+        result_bytes=Traced.named(Term("result", own.result_bytes, SENT, "an element")),
+        units=size("SMs", own.units, ""),
+        wave_rounding=fitted("rounding", own.wave_rounding, "", "of a last wave's rest"),
+    )
     rows, columns, depth = size("m", m, "tokens"), size("n", n, "columns"), size("k", k, "summed")
     count = size("batch", batch, "GEMMs in one launch") if batch != 1 else 1
     chosen = fitted("chosen", parts.chosen, "share", "of the likeliest shape in the mean")
     others = fitted("others", parts.others_s, "s", "what other tile shapes add to the mean")
-    mean_s = chosen * shape_s(shape, rows, columns, depth, count) + others
+    shape_s = by_shape(shape, rows, columns, depth, count).time_s
+    mean_s = chosen * step("shape", shape_s, meaning="the likeliest shape") + others
     return launched_s(shape, mean_s, rows, depth, count), parts

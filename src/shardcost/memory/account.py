@@ -93,11 +93,15 @@ def memory_of(
     policy = policy_of(software)
     rank = _Rank(model, layout, policy, stack_parameters(model, layout), term)
     split = stage_evenly if policy.balance == "layers" else stage_by_cost
-    held = {
-        name: _held(rank, workload, split(model, layout, index))
+    stages = {
+        name: split(model, layout, index)
         for name, index in _places(model, layout, policy.balance, stage).items()
     }
-    return Memory(held, device)
+    if isinstance(workload, Train):
+        return Memory({name: _training(rank, workload, of) for name, of in stages.items()}, device)
+    if isinstance(workload, Prefill | Decode):
+        return Memory({name: _serving(rank, workload, of) for name, of in stages.items()}, device)
+    raise BadValueError("workload", workload, "Train, Prefill or Decode")
 
 
 def _places(model: Model, layout: Layout, balance: str, stage: int | None) -> dict[str, Any]:
@@ -111,14 +115,6 @@ def _places(model: Model, layout: Layout, balance: str, stage: int | None) -> di
         return {"first": 0 * last, "last": last}
     middle = {"middle": 1} if last > 1 else {}
     return {"first": 0} | middle | ({"last": last} if last > 0 else {})
-
-
-def _held(rank: _Rank, workload: Workload, stage: Stage) -> Footprint:
-    if isinstance(workload, Train):
-        return _training(rank, workload, stage)
-    if isinstance(workload, Prefill | Decode):
-        return _serving(rank, workload, stage)
-    raise BadValueError("workload", workload, "Train, Prefill or Decode")
 
 
 def _weights(rank: _Rank, stage: Stage) -> Parameters:
@@ -149,43 +145,48 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     tokens = term("tokens", tokens, "", "of a micro-batch on a rank")
 
     activations, inside = _activations(rank, work, stage, setting, tokens)
-    loss = choose(stage.has_head, _logits(rank, work.dtype, tokens), 0)
+    logit_bytes = policy.logit_bytes
+    if logit_bytes is None:
+        logit_bytes = _FP32 + 2 * activation_bytes(work.dtype)
+    logit_bytes = term("logit", logit_bytes, "B", "a logit, its softmax in fp32, its gradient")
+    loss = choose(stage.has_head, _by_vocabulary(rank, tokens, logit_bytes), 0)
     lasting = _lasting_buffers(rank, trained, weight_bytes, tokens)
     passing = _passing_buffers(rank, work, weight_bytes, tokens, setting)
-    update = _update_buffers(rank, trained, shard, weight_bytes)
+    update: Any = 0  # what the update leaves behind until the next pass begins
+    if policy.update_buffers and layout.zero:
+        sent = (trained.total + shard) * weight_bytes
+        update = choose(layout.dp * layout.cp > 1, sent, 0)
     at_update = update > activations + largest(loss, inside) + passing
     at_loss = (loss > inside) & (at_update ^ True)
     logits = choose(at_loss, loss, 0)
     activations = choose(at_update, 0, activations)
     in_pass = passing + choose(at_loss, 0, inside)
-    whole = layout.zero < 3
-    held_weights = (weights.total if whole else _sharded(rank, weights)) * weight_bytes
+    weights_kept = weights.total if layout.zero < 3 else _sharded(rank, weights)
+    weights_kept = weights_kept * weight_bytes
     gradients = (shard if layout.zero >= 2 else trained.total) * gradient_bytes
     optimizer = (shard if layout.zero >= 1 else trained.total) * state_bytes
     fragments = activations + logits + choose(at_update, 0, in_pass)
     return Footprint(
-        weights=held_weights,
+        weights=weights_kept,
         gradients=gradients,
         optimizer=optimizer,
         activations=activations,
         logits=logits,
         kv_cache=0,
         buffers=lasting + choose(at_update, update, in_pass),
-        framework=_reserve(rank) + _fragments(rank) * fragments,
-        between_steps=held_weights + gradients + optimizer + lasting + update,
+        framework=_framework(rank, fragments),
+        between_steps=weights_kept + gradients + optimizer + lasting + update,
         at_loss=at_loss,
         at_update=at_update,
     )
 
 
-def _reserve(rank: _Rank) -> Any:
-    return rank.term(
-        "reserve", rank.policy.reserve_bytes, "bytes", "context, communicators, CUDA graphs"
-    )
-
-
-def _fragments(rank: _Rank) -> Any:
-    return rank.term("fragments", rank.policy.reserve_share, "share", "of what comes and goes")
+def _framework(rank: _Rank, passing: Any) -> Any:
+    """Return what is taken outside of all tensors, some of it by those that come and go."""
+    policy, term = rank.policy, rank.term
+    reserve = term("reserve", policy.reserve_bytes, "bytes", "context, communicators, CUDA graphs")
+    share = term("fragments", policy.reserve_share, "share", "of what comes and goes")
+    return reserve + share * passing
 
 
 def _sharded(rank: _Rank, weights: Parameters) -> Any:
@@ -231,18 +232,10 @@ def _activations(
     return passes * per_token * tokens, inside * tokens
 
 
-def _logits(rank: _Rank, dtype: str, tokens: Any) -> Any:
-    """Return logits, their softmax in fp32 and their gradient, of tokens that meet the head."""
-    each = rank.policy.logit_bytes
-    if each is None:
-        each = _FP32 + 2 * activation_bytes(dtype)
-    each = rank.term("logit", each, "B", "a logit, its softmax in fp32, its gradient")
-    return _by_vocabulary(rank, tokens, each)
-
-
-def _by_vocabulary(rank: _Rank, tokens: Any, each: Any) -> Any:
+def _by_vocabulary(rank: _Rank, tokens: Any, logit_bytes: Any) -> Any:
+    """Return the bytes of the logits of tokens that meet the head."""
     vocabulary = rank.term("vocabulary", rank.model.vocab_size)
-    return tokens * vocabulary / rank.term("tp", rank.layout.tp) * each
+    return tokens * vocabulary / rank.term("tp", rank.layout.tp) * logit_bytes
 
 
 def _lasting_buffers(rank: _Rank, weights: Parameters, weight_bytes: float, tokens: Any) -> Any:
@@ -256,14 +249,6 @@ def _lasting_buffers(rank: _Rank, weights: Parameters, weight_bytes: float, toke
     if policy.gradient_buckets:
         total = total + choose(layout.dp * layout.cp > 1, weights.total * weight_bytes, 0)
     return total
-
-
-def _update_buffers(rank: _Rank, weights: Parameters, shard: Any, weight_bytes: float) -> Any:
-    """Return what the update leaves behind until the next pass begins."""
-    layout = rank.layout
-    if not rank.policy.update_buffers or layout.zero == 0:
-        return 0
-    return choose(layout.dp * layout.cp > 1, (weights.total + shard) * weight_bytes, 0)
 
 
 def _passing_buffers(
@@ -303,39 +288,38 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
     widest = largest(*(saved_by_layer(setting, block).widest for block in model.blocks))
     widest = term("widest", widest, "B", "per token, the widest part of a layer")
     inside = tokens * (widest + hidden)
-    each = term("logit", _FP32 + setting.element_bytes, "B", "a logit, and its softmax in fp32")
+    logit_bytes = _FP32 + setting.element_bytes
+    logit_bytes = term("logit", logit_bytes, "B", "a logit, and its softmax in fp32")
     # The peak is inside the widest layer, or at the head where the logits are larger.
     met = sequences * term("answered", answered, "", "tokens of a sequence that meet the head")
-    scores = choose(stage.has_head, _by_vocabulary(rank, met, each), 0)
+    scores = choose(stage.has_head, _by_vocabulary(rank, met, logit_bytes), 0)
     at_head = scores > inside
     activations = choose(at_head, tokens * 2 * hidden, inside)
     logits = choose(at_head, scores, 0)
     workspace = term("workspace", policy.workspace_bytes, "bytes", "of the GEMM libraries")
     buffers = workspace + choose(layout.pp > 1, 2 * tokens * hidden, 0)
-    held_cache = cache * sequences * term("layers", stage.layers, "", "of the stage")
-    reserve = _reserve(rank) + _fragments(rank) * (activations + logits)
-    lasting = weights + held_cache + workspace
+    cache_kept = cache * sequences * term("layers", stage.layers, "", "of the stage")
     return Footprint(
         weights=weights,
         gradients=0,
         optimizer=0,
         activations=activations,
         logits=logits,
-        kv_cache=held_cache,
+        kv_cache=cache_kept,
         buffers=buffers,
-        framework=reserve,
-        between_steps=lasting,
+        framework=_framework(rank, activations + logits),
+        between_steps=weights + cache_kept + workspace,
     )
 
 
 def cache_bytes_per_layer(model: Model, layout: Layout, tokens: Any, element_bytes: float) -> Any:
     """Return what an average layer keeps of one sequence of `tokens`, on one rank."""
-    held = sum(
+    total = sum(
         block.count * _cache_of_layer(block.attention, layout, tokens, element_bytes)
         for block in model.blocks
         if block.attention is not None
     )
-    return held / model.num_layers
+    return total / model.num_layers
 
 
 def _cache_of_layer(part: AnyAttention, layout: Layout, tokens: Any, element_bytes: float) -> Any:

@@ -93,19 +93,23 @@ def stack_parameters(model: Model, layout: Layout) -> Parameters:
 
     Kinds of layer are taken to be spread evenly over the stages.
     """
-    each = [(block.count, layer_parameters(model, block, layout)) for block in model.blocks]
-    layers = model.num_layers
-    dense = sum(count * part.dense for count, part in each) / layers
-    return Parameters(dense, sum(count * part.experts for count, part in each) / layers)
+    kinds = [(block.count, layer_parameters(model, block, layout)) for block in model.blocks]
+    dense = sum(count * part.dense for count, part in kinds) / model.num_layers
+    return Parameters(dense, sum(count * part.experts for count, part in kinds) / model.num_layers)
 
 
 def embedding_parameters(model: Model, layout: Layout) -> Any:
     """Return what the first stage has besides layers: its share of the table, positions, norm."""
+    table, narrow = _table(model, layout)
+    norm = NORM_VECTORS[model.norm] * model.hidden_size if model.embedding_norm else 0
+    return table + narrow + norm + model.learned_positions * model.hidden_size
+
+
+def _table(model: Model, layout: Layout) -> tuple[Any, Any]:
+    """Return the weights of a vocabulary's table, and of what narrows or widens its vectors."""
     width = model.hidden_size if model.embedding_size is None else model.embedding_size
     narrow = 0 if model.embedding_size is None else width * model.hidden_size
-    norm = NORM_VECTORS[model.norm] * model.hidden_size if model.embedding_norm else 0
-    table = model.vocab_size * width / layout.tp
-    return table + narrow + norm + model.learned_positions * model.hidden_size
+    return model.vocab_size * width / layout.tp, narrow
 
 
 def head_parameters(model: Model, layout: Layout) -> Any:
@@ -113,11 +117,9 @@ def head_parameters(model: Model, layout: Layout) -> Any:
 
     A tied head is the embedding itself where one stage has both, and a copy elsewhere.
     """
-    width = model.hidden_size if model.embedding_size is None else model.embedding_size
-    narrow = 0 if model.embedding_size is None else width * model.hidden_size
+    table, narrow = _table(model, layout)
     norm = NORM_VECTORS[model.norm] * model.hidden_size if model.final_norm else 0
     bias = model.vocab_size / layout.tp if model.head_bias else 0
-    table = model.vocab_size * width / layout.tp
     if model.tied_embeddings:
         table = choose(layout.pp == 1, 0, table)
     return table + narrow + norm + bias

@@ -40,7 +40,6 @@ from shardcost.memory.parameters import expert_tensor_degree, heads_per_rank
 from shardcost.memory.policy import MemoryPolicy, policy_of
 from shardcost.model import (
     AnyAttention,
-    AnyFeedForward,
     Attention,
     Block,
     Experts,
@@ -146,7 +145,8 @@ def saved_by_layer(s: Setting, block: Block) -> Saved:
         rest = rest + columns * s.element_bytes
         widest = columns
     if block.feed_forward is not None:
-        columns = _feed_forward(s, block.feed_forward)
+        part = block.feed_forward
+        columns = _inner(s, part) / s.tp if isinstance(part, FeedForward) else _experts(s, part)
         rest = rest + columns * s.element_bytes
         widest = largest(widest, columns)
     return Saved(between, rest, core, (widest + s.hidden) * s.element_bytes)
@@ -184,14 +184,8 @@ def _scores(s: Setting, heads: Any) -> Any:
     return each * s.context * heads / s.tp
 
 
-def _feed_forward(s: Setting, part: AnyFeedForward) -> Any:
-    """Return the elements per token that a feed-forward part keeps between its products."""
-    if isinstance(part, FeedForward):
-        return _inner(s, part) / s.tp
-    return _experts(s, part)
-
-
 def _inner(s: Setting, part: FeedForward) -> Any:
+    """Return the elements per token that a feed-forward part keeps between its products."""
     gated = 3 if s.policy.fused_activation else 4
     return part.width * (gated if part.gated else 2)
 

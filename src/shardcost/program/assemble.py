@@ -90,74 +90,56 @@ class Program:
     @property
     def usual_layers(self) -> Layers:
         """The kind of layer that the model has most of."""
-        return max(self.layers, key=lambda each: float(each.count))
+        return max(self.layers, key=lambda kind: float(kind.count))
 
 
 def program_of(model: Model, layout: Layout, workload: Workload, software: Software) -> Program:
     """Return what one rank does. Degrees and counts may be arrays that broadcast."""
-    runs = _as_run(software, layout)
-    s = setting_of(model, layout, workload, runs)
+    if layout.zero == 1 and software.dp_overlap and not software.zero_overlap:
+        software = replace(software, dp_overlap=False)  # overlaps nothing with sharded optimizers
+    s = setting_of(model, layout, workload, software)
     check_feasible(model, layout, workload)
     if any(map(is_array, (*vars(layout).values(), *vars(workload).values()))):
-        layers, first, last = _pieces(model, layout, workload, runs)
+        layers, first, last = _pieces(model, layout, workload, software)
     else:
         unstaged = replace(layout, pp=1, virtual_stages=1, schedule="1f1b", order=_ANY_ORDER)
-        layers, first, last = _plain_pieces(model, unstaged, workload, runs)
+        layers, first, last = _plain_pieces(model, unstaged, workload, software)
     stages = stages_of(model, s, layers)
-    most = Parameters(
-        largest(*(each.weights.dense for each in stages)),
-        largest(*(each.weights.experts for each in stages)),
-    )
+    most = Parameters(*map(largest, *(stage.weights for stage in stages)))
+    once = None
+    if isinstance(workload, Train):
+        once = NO_STEP if workload.adapters else step(layout, workload, most, software)
+    # A rank sends the next stage its part of the tensor group's activations.
+    spread = software.scatters_sends or layout.sequence_parallel
     return Program(
         setting=s,
         layers=layers,
         first=first,
         last=last,
         micro_batches=micro_batches(layout, workload),
-        send_bytes=_send_bytes(s),
+        send_bytes=s.hidden_bytes / layout.tp if spread else s.hidden_bytes,
         stages=stages,
-        step=_step(s, workload, most),
+        step=once,
     )
 
 
-class _Pieces(NamedTuple):
-    layers: tuple[Layers, ...]
-    first: Passes
-    last: Passes
-
-
-def _pieces(model: Model, layout: Layout, workload: Workload, software: Software) -> _Pieces:
+def _pieces(
+    model: Model, layout: Layout, workload: Workload, software: Software
+) -> tuple[tuple[Layers, ...], Passes, Passes]:
     """Return what a rank does in each kind of layer, the embedding and the head."""
     s = setting_of(model, layout, workload, software)
-    return _Pieces(
+    table = embedding_parameters(model, layout)
+    # A tied head adds to the gradients of the embedding.
+    own = table if model.tied_embeddings else head_parameters(model, layout)
+    return (
         tuple(_layers(s, model, block, workload) for block in model.blocks),
-        _summed(s, workload, embedding(s), embedding_parameters(model, layout)),
-        _summed(s, workload, head(s, model), _head_gradients(model, layout)),
+        _summed(s, workload, embedding(s), table),
+        _summed(s, workload, head(s, model), own),
     )
 
 
 # Estimates one by one often differ in their pipeline alone, and building layers is half their time.
 _plain_pieces = lru_cache(maxsize=1024)(_pieces)
-
-
-def _as_run(software: Software, layout: Layout) -> Software:
-    """Return a software as it runs a layout: some overlap nothing with a sharded optimizer."""
-    if layout.zero != 1 or software.zero_overlap or not software.dp_overlap:
-        return software
-    return replace(software, dp_overlap=False)
-
-
-def _send_bytes(s: Setting) -> Any:
-    """Return what a rank sends to the next stage: its part of the tensor group's activations."""
-    if s.software.scatters_sends or s.layout.sequence_parallel:
-        return s.hidden_bytes / s.layout.tp
-    return s.hidden_bytes
-
-
-def _step(s: Setting, workload: Workload, weights: Parameters) -> Step | None:
-    if not isinstance(workload, Train):
-        return None
-    return NO_STEP if workload.adapters else step(s.layout, workload, weights, s.software)
 
 
 def stages_of(model: Model, s: Setting, layers: tuple[Layers, ...]) -> Stages:
@@ -197,13 +179,6 @@ def _summed(s: Setting, workload: Workload, passes: Passes, weights: Any) -> Pas
     if not isinstance(workload, Train) or workload.adapters:
         return passes
     return passes._replace(weight=(*passes.weight, _gradient_sum(s, workload, weights)))
-
-
-def _head_gradients(model: Model, layout: Layout) -> Any:
-    """Return how many gradients the head makes: those of the embedding where both are one table."""
-    if model.tied_embeddings:
-        return embedding_parameters(model, layout)
-    return head_parameters(model, layout)
 
 
 def _gradient_sum(s: Setting, workload: Train, weights: Any) -> Elementwise:

@@ -26,14 +26,9 @@ def feed_forward_part(s: Setting, part: AnyFeedForward) -> Passes:
     return _dense(s, part, UP, DOWN)
 
 
-def first_products(part: AnyFeedForward) -> tuple[str, ...]:
-    """Return the names of the products that read the part's input."""
-    return (EXPERT_UP,) if isinstance(part, Experts) else (UP,)
-
-
-def last_product(part: AnyFeedForward) -> str:
-    """Return the name of the product that yields the part's output."""
-    return EXPERT_DOWN if isinstance(part, Experts) else DOWN
+def outer_products(part: AnyFeedForward) -> tuple[str, str]:
+    """Return the names of the products that read the part's input and that yield its output."""
+    return (EXPERT_UP, EXPERT_DOWN) if isinstance(part, Experts) else (UP, DOWN)
 
 
 def _dense(s: Setting, part: FeedForward, up: str, down: str) -> Passes:
@@ -50,15 +45,11 @@ def activation(s: Setting, tokens: Any, width: Any, *, gated: bool) -> Passes:
     """Return the activation between the matrices: what it reads and writes."""
     size = tokens * width * s.element_bytes
     apart = gated and not s.software.fused_elementwise  # the activation, then the gate's product
-    forward = Elementwise(
-        "activation", size * ((5 if apart else 3) if gated else 2), 2 if apart else 1
-    )
-    if not s.training:
-        return Passes((forward,))
+    kernels = 2 if apart else 1
+    forward = Elementwise("activation", size * ((5 if apart else 3) if gated else 2), kernels)
     moved = (8 if apart else 5) if gated else 3
-    return Passes(
-        (forward,), (Elementwise("activation gradient", size * moved, 2 if apart else 1),)
-    )
+    backward = (Elementwise("activation gradient", size * moved, kernels),) if s.training else ()
+    return Passes((forward,), backward)
 
 
 def _experts(s: Setting, part: Experts) -> Passes:
@@ -67,7 +58,9 @@ def _experts(s: Setting, part: Experts) -> Passes:
     Each rank of the expert group has as many tokens as the others, so it receives as many as it
     sends; the fullest rank `imbalance` times as many.
     """
-    tokens = tokens_routed_by_a_rank(s)
+    # The tensor group holds the same tokens; where the expert group reaches into it, each of its
+    # ranks sends its own part of them.
+    tokens = s.tokens * expert_tensor_degree(s.layout) / s.layout.tp
     routed = tokens * part.top_k
     pieces = [
         linear(s, "router", s.hidden, part.count, tokens),
@@ -78,15 +71,6 @@ def _experts(s: Setting, part: Experts) -> Passes:
     if part.shared is not None:
         pieces.append(_dense(s, part.shared, "shared expert up", "shared expert down"))
     return together(*pieces)
-
-
-def tokens_routed_by_a_rank(s: Setting) -> Any:
-    """Return the tokens that one rank sends to experts.
-
-    The tensor group holds the same tokens; where the expert group reaches into it, each of its
-    ranks sends its own part of them.
-    """
-    return s.tokens * expert_tensor_degree(s.layout) / s.layout.tp
 
 
 def _exchange(s: Setting, name: str, routed_tokens: Any) -> Passes:

@@ -36,23 +36,20 @@ def model_flops(model: Model, workload: Workload, *, causal: bool, term: Naming 
     weights = term("weights", weights, "weights", "of the layers, that a token meets")
     head = term("head", model.hidden_size * model.vocab_size, "weights")
     tokens = term("tokens", workload.tokens, "", "computed in a step")
-    answered = term("answered", tokens_with_logits(workload), "", "tokens that meet the head")
+    # Of a prompt only the last token meets the head.
+    answered = workload.batch if isinstance(workload, Prefill) else workload.tokens
+    answered = term("answered", answered, "", "tokens that meet the head")
     matrices = 2.0 * (tokens * weights + answered * head)
     context = _mean_context(workload, causal=causal)
     pairs = sum(block.count * _attention(block, context) for block in model.blocks)
     seen = "that the causal mask leaves" if causal else "all of them"
     pairs = term("attention", pairs, "FLOP", f"per token; pairs of tokens: {seen}")
-    passes, attention_passes = _passes(workload)
-    passes = term("passes", passes, "", "over the matrices: forward, and backward if trained")
-    attention_passes = term("attention_passes", attention_passes, "", "over attention, likewise")
+    trained = isinstance(workload, Train)
+    number = 1.0 if not trained else 2.0 if workload.adapters else 3.0
+    passes = term("passes", number, "", "over the matrices: forward, and backward if trained")
+    number = 3.0 if trained else 1.0
+    attention_passes = term("attention_passes", number, "", "over attention, likewise")
     return passes * matrices + attention_passes * tokens * pairs
-
-
-def _passes(workload: Workload) -> tuple[float, float]:
-    """Return how often a step needs the FLOPs of the forward pass: of matrices, of attention."""
-    if not isinstance(workload, Train):
-        return 1.0, 1.0
-    return (2.0 if workload.adapters else 3.0), 3.0
 
 
 def _attention(block: Block, context: Any) -> Any:
@@ -61,10 +58,8 @@ def _attention(block: Block, context: Any) -> Any:
     if isinstance(part, Attention):
         most, dims = part.window_tokens, 2 * part.head_dim
     elif isinstance(part, LatentAttention):
-        most, dims = (
-            part.index_top_k,
-            part.qk_nope_head_dim + part.qk_rope_head_dim + part.v_head_dim,
-        )
+        most = part.index_top_k
+        dims = part.qk_nope_head_dim + part.qk_rope_head_dim + part.v_head_dim
     else:
         return 0.0
     return 2.0 * (context if most is None else smallest(context, most)) * part.heads * dims
@@ -83,8 +78,3 @@ def _mean_context(workload: Workload, *, causal: bool) -> Any:
     if isinstance(workload, Decode):
         return workload.context_tokens + workload.new_tokens * share
     raise TypeError(type(workload).__name__)
-
-
-def tokens_with_logits(workload: Workload) -> Any:
-    """Return the tokens that meet the head: of a prompt only the last."""
-    return workload.batch if isinstance(workload, Prefill) else workload.tokens

@@ -55,11 +55,6 @@ def gradient_bytes(workload: Train) -> float:
     return BITS[workload.gradient_dtype] / 8
 
 
-def shard_ranks(layout: Layout) -> Any:
-    """Return how many ranks share what ZeRO shards."""
-    return layout.dp * layout.cp if layout.shard_degree is None else layout.shard_degree
-
-
 def step(layout: Layout, workload: Train, weights: Parameters, software: Software) -> Step:
     """Return what a rank with such weights does once a step.
 
@@ -67,15 +62,11 @@ def step(layout: Layout, workload: Train, weights: Parameters, software: Softwar
     alone that hold the same ones.
     """
     dense = _reduced(layout, workload, weights.dense, layout.dp * layout.cp, "dp", software)
+    if not anywhere(weights.experts > 0):
+        return dense
     copies = expert_copies(layout)
-    experts = NO_STEP
-    if anywhere(weights.experts > 0):
-        experts = _reduced(layout, workload, weights.experts, copies, "dp_experts", software)
-    return Step(
-        dense.gradients + experts.gradients,
-        dense.weights + experts.weights,
-        dense.optimizer + experts.optimizer,
-    )
+    experts = _reduced(layout, workload, weights.experts, copies, "dp_experts", software)
+    return Step(*(one + other for one, other in zip(dense, experts, strict=True)))
 
 
 def _reduced(
@@ -86,17 +77,22 @@ def _reduced(
     if layout.shard_degree is not None:
         shared = smallest(layout.shard_degree, replicas)
     gradient = weights * gradient_bytes(workload)
-    held = weights / (shared if layout.zero else 1)
+    updated = weights / (shared if layout.zero else 1)
     per_weight = _ADAM_BYTES if workload.optimizer == "adam" else _SGD_BYTES
-    optimizer = Elementwise(
-        "optimizer", held * (per_weight + _CLIP_BYTES + activation_bytes(workload.dtype)), 4
-    )
+    moved = updated * (per_weight + _CLIP_BYTES + activation_bytes(workload.dtype))
+    optimizer = Elementwise("optimizer", moved, 4)
     if _is(replicas, 1):
         return Step((), (), (optimizer,))
     if layout.zero == 0:
         reduce = Collective.of("all_reduce", "gradients", gradient, group, replicas)
         return Step(_in_buckets(reduce, software), (), (optimizer,))
-    across = _across_shards(layout, gradient / shared)
+    across: Operations = ()
+    if layout.shard_degree is not None:
+        # Between the groups that have the same shards, where there are some.
+        copies = layout.dp * layout.cp // layout.shard_degree
+        if not _is(copies, 1):
+            name = "gradients across shards"
+            across = (Collective.of("all_reduce", name, gradient / shared, "dp_outer", copies),)
     if layout.zero == 3:
         return Step(across, (), (optimizer,))
     reduction = software.zero_reduce if layout.zero == 1 else "reduce_scatter"
@@ -126,7 +122,7 @@ def _is(value: Any, number: int) -> bool:
 
 def layer_weights(layout: Layout, workload: Train, weights: Any) -> LayerWeights:
     """Return the gathers and the scatter of one layer's weights under ZeRO stage 3."""
-    shared = shard_ranks(layout)
+    shared = layout.dp * layout.cp if layout.shard_degree is None else layout.shard_degree
     if layout.zero != 3 or _is(shared, 1):
         return NO_GATHERS
     gathered = weights * activation_bytes(workload.dtype)
@@ -134,13 +130,3 @@ def layer_weights(layout: Layout, workload: Train, weights: Any) -> LayerWeights
     gradients = weights * gradient_bytes(workload)
     scatter = Collective.of("reduce_scatter", "layer gradients", gradients, "dp", shared)
     return LayerWeights((gather,), (gather,), (scatter,))
-
-
-def _across_shards(layout: Layout, gradient: Any) -> Operations:
-    """Return the all-reduce between the groups that hold the same shards, where there are some."""
-    if layout.shard_degree is None:
-        return ()
-    copies = layout.dp * layout.cp // layout.shard_degree
-    if _is(copies, 1):
-        return ()
-    return (Collective.of("all_reduce", "gradients across shards", gradient, "dp_outer", copies),)
