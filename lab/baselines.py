@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.calibrate.fit import Curve, fit_robustly
-from shardcost.collectives.bounds import bus_factor, nominal_rate
-from shardcost.collectives.group import Group
+from shardcost.collectives.group import Group, bus_factor, nominal_rate
 from shardcost.collectives.library_time import collective_time
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES, TUNER, default_library

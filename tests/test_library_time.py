@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shardcost import Cluster, catalog
-from shardcost.collectives.bounds import wire_bound_s
 from shardcost.collectives.choice import tuner_weights
+from shardcost.collectives.group import wire_bound_s
 from shardcost.collectives.library_time import COLLECTIVES, CollectiveTime, collective_time
 from shardcost.collectives.paths import total
 from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcost.collectives import COLLECTIVES
-from shardcost.collectives.bounds import bus_factor
+from shardcost.collectives.group import bus_factor
 from shardcost.errors import FormatError, ShardcostError
 from shardcost.formats import nccl_inspector, nccl_tests, nccl_tests_json, nccl_tests_rows, osu
 from shardcost.formats.opened import chunks_of, head_of, text_of_log

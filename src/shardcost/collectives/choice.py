@@ -13,6 +13,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any, Final, TypeAlias
 
 from shardcost.arrays import choose, largest, smallest
@@ -27,7 +28,6 @@ from shardcost.machine.constants import Calibration
 _SHARPNESS: Final = 6
 """Weights are ratios of times squared this often: to the power 64."""
 _LIMIT_SHARPNESS: Final = 5
-_NEVER: Final = float("inf")
 _BEFORE_LIMIT: Final = 0.9
 """Where, as a share of a stated limit, two paths weigh the same."""
 
@@ -56,35 +56,21 @@ def with_kernels(
     if not kernels:
         return dict(fallback), _scaled(fallback_weights, 1.0)
     if own.chooser == "fastest":
-        share = _share_below(size, below[next(iter(kernels))])
-        weights = _fastest_weights_with(kernels, fallback, fallback_weights, share)
-        return {**kernels, **fallback}, weights
+        # The fastest kernel runs unless what NCCL chooses is faster still.
+        times = {path: total(parts) for path, parts in kernels.items()}
+        best, share = least(times), _share_below(size, below[next(iter(kernels))])
+        so_far = choose(best < weighted(fallback, fallback_weights), share, 0.0)
+        weights = {path: choose(time == best, so_far, 0.0) for path, time in times.items()}
+        return {**kernels, **fallback}, weights | _scaled(fallback_weights, 1 - so_far)
     weights = {}
     reached: Any = 0.0
-    so_far: Any = 0.0
+    so_far = 0.0
     for path in kernels:
         reached = largest(reached, below[path])
         share = _share_below(size, reached)
         weights[path] = share - so_far
         so_far = share
     return {**kernels, **fallback}, weights | _scaled(fallback_weights, 1 - so_far)
-
-
-def _fastest_weights_with(
-    kernels: Mapping[PathName, Parts],
-    fallback: Mapping[PathName, Parts],
-    fallback_weights: Weights,
-    share: Any,
-) -> Weights:
-    """Return weights where the fastest kernel runs unless what NCCL chooses is faster still.
-
-    `share` is how much a kernel may count at all.
-    """
-    direct_times = {path: total(parts) for path, parts in kernels.items()}
-    best = least(direct_times)
-    faster = choose(best < weighted(fallback, fallback_weights), share, 0.0)
-    weights = {path: choose(time == best, faster, 0.0) for path, time in direct_times.items()}
-    return weights | _scaled(fallback_weights, 1 - faster)
 
 
 def _share_below(size: Any, limit: Any) -> Any:
@@ -120,11 +106,7 @@ def fastest_weights(paths: Mapping[PathName, Parts], group: Group) -> Weights:
 
 def least(times: Mapping[PathName, Any]) -> Any:
     """Return the lowest of some times, cell by cell."""
-    values = list(times.values())
-    lowest = values[0]
-    for value in values[1:]:
-        lowest = smallest(lowest, value)
-    return lowest
+    return reduce(smallest, times.values())
 
 
 def _scaled(weights: Weights, share: Any) -> dict[PathName, Any]:

@@ -56,18 +56,6 @@ def two_shot(constants: EngineLibrary, size_bytes: Any, group: Group) -> Parts:
     }
 
 
-def multicast(constants: EngineLibrary, size_bytes: Any, group: Group) -> Parts:
-    """Return the parts of a two-shot all-reduce in the switch.
-
-    Each link carries M for the switch to add up and the rank's own share, M/n, to multicast.
-    """
-    assert constants.multicast_base_s is not None  # noqa: S101
-    return {
-        "start": constants.multicast_base_s,
-        "wire": size_bytes * (1 + 1 / group.ranks) / constants.multicast_bytes_per_s,
-    }
-
-
 def fallback_constants(own: EngineLibrary, ring: RingLibrary) -> RingLibrary:
     """Return the constants of the library that an engine falls back to, on the engine's machine."""
     met = {
@@ -81,13 +69,16 @@ def kernel_paths(
     constants: EngineLibrary, size_bytes: Any, group: Group
 ) -> Mapping[PathName, Parts]:
     """Return the parts of every kernel that an engine has on a system."""
-    found = {
+    kernels = {
         ("one_shot", "direct"): one_shot(constants, size_bytes, group),
         ("two_shot", "direct"): two_shot(constants, size_bytes, group),
     }
     if constants.multicast_base_s is not None:
-        found["multicast", "direct"] = multicast(constants, size_bytes, group)
-    return found
+        # Two-shot in the switch: each link carries M for the switch to add up and the rank's own
+        # share, M/n, to multicast.
+        wire_s = size_bytes * (1 + 1 / group.ranks) / constants.multicast_bytes_per_s
+        kernels["multicast", "direct"] = {"start": constants.multicast_base_s, "wire": wire_s}
+    return kernels
 
 
 def eager(constants: EngineLibrary, parts: Parts, size_bytes: Any) -> Parts:

@@ -50,20 +50,24 @@ def interval_of(result: CollectiveTime) -> Interval:
 
     Within the rows of a user's own profile it is the profile's; else that of rows like it.
     """
-    facts = facts_of(result)
-    found = [residuals_like(KIND, **facts, band=band) for band in BANDS]
-    which = band_of(result.size_bytes)
-    own = _own(result)
-    if own is not None:
-        found.append(own)
-        which = choose(_is_within_profile(result), len(BANDS), which)
+    facts, size = facts_of(result), result.size_bytes
+    known = [residuals_like(KIND, **facts, band=band) for band in BANDS]
+    which = band_of(size)
+    fit = result.calibrations[0].fit if result.calibrations else None
+    if fit is not None and fit.low_pct is not None and fit.high_pct is not None:
+        low, high = log1p(fit.low_pct / 100), log1p(fit.high_pct / 100)
+        known.append(Residuals(low, high, fit.rows, _OWN_ROWS))
+        ranks = result.group.ranks_per_domain
+        if not fit.outside(result.collective, fit.most_bytes, ranks):
+            within = (size >= fit.least_bytes / 2) & (size <= fit.most_bytes * 2)
+            which = choose(within, len(BANDS), which)
     if is_array(which):
         import numpy as np
 
-        low, high = (np.exp(ends)[which] for ends in np.array([each[:2] for each in found]).T)
-        used = [found[i] for i in np.unique(which)]
+        low, high = (np.exp(ends)[which] for ends in np.array([rows[:2] for rows in known]).T)
+        used = [known[i] for i in np.unique(which)]
     else:
-        low, high, used = exp(found[which].low), exp(found[which].high), [found[which]]
+        low, high, used = exp(known[which].low), exp(known[which].high), [known[which]]
     like = "; ".join(dict.fromkeys(each.like for each in used))
     rows = min(each.rows for each in used)
     return Interval(result.time_s * low, result.time_s * high, like, rows)
@@ -78,10 +82,15 @@ def facts_of(result: CollectiveTime) -> dict[str, str]:
     """Return what decides which rows a result is like, all but the size."""
     group, cluster = result.group, result.group.cluster
     across = cluster.network is not None and anywhere(group.domains > 1)
+    inherited = any(
+        used.inherited_from and isinstance(used.constants, NetworkConstants)
+        for used in result.calibrations
+    )
+    span = "across nodes, network not measured" if inherited else "across nodes"
     engine = name_and_version(result.library)[0]
     return {
         "standing": _standing(result.calibrations, cluster.device.architecture),
-        "span": _span(result.calibrations) if across else "one domain",
+        "span": span if across else "one domain",
         "fit": _fit(result),
         "links": kind_of_links(group.tier.kind),
         "library": "engines" if engine in ENGINES else "vendors' libraries",
@@ -110,7 +119,7 @@ def _fit(result: CollectiveTime) -> str:
 
 
 def _standing(used: tuple[Calibration, ...], architecture: str) -> str:
-    """Return whether a system's constants are its own, or of which kin they are.
+    """Return whether a system's constants are its own, or whose they are.
 
     NCCL's own estimate has none that were fitted: it is as far off as any stranger's.
     """
@@ -123,27 +132,3 @@ def _standing(used: tuple[Calibration, ...], architecture: str) -> str:
     return architectures_apart(
         architecture, [cluster_named(name).device.architecture for name in lenders]
     )
-
-
-def _span(used: tuple[Calibration, ...]) -> str:
-    wires = [each for each in used if isinstance(each.constants, NetworkConstants)]
-    measured = all(not each.inherited_from for each in wires)
-    return "across nodes" if measured else "across nodes, network not measured"
-
-
-def _own(result: CollectiveTime) -> Residuals | None:
-    """Return what a user's own profile says of rows that its fit had not seen."""
-    if not result.calibrations:
-        return None
-    fit = result.calibrations[0].fit
-    if fit.low_pct is None or fit.high_pct is None:
-        return None
-    return Residuals(log1p(fit.low_pct / 100), log1p(fit.high_pct / 100), fit.rows, _OWN_ROWS)
-
-
-def _is_within_profile(result: CollectiveTime) -> Any:
-    """Return whether a profile has rows of the collective, of as many ranks and about a size."""
-    fit, size = result.calibrations[0].fit, result.size_bytes
-    if fit.outside(result.collective, fit.most_bytes, result.group.ranks_per_domain):
-        return False
-    return (size >= fit.least_bytes / 2) & (size <= fit.most_bytes * 2)

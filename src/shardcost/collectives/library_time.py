@@ -7,7 +7,7 @@ runs (`choice`). Here they meet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from shardcost.arrays import choose, largest, looked_up, named
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Network
 from shardcost.collectives import COLLECTIVES, engine_kernels
-from shardcost.collectives.bounds import bus_factor, nominal_rate, wire_bound_s
 from shardcost.collectives.choice import (
     Weights,
     fastest_weights,
@@ -25,7 +24,7 @@ from shardcost.collectives.choice import (
     with_kernels,
 )
 from shardcost.collectives.engine_kernels import eager, fallback_constants, kernel_paths
-from shardcost.collectives.group import Group
+from shardcost.collectives.group import Group, bus_factor, nominal_rate, wire_bound_s
 from shardcost.collectives.paths import Parts, ring_library_paths, total
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.collectives.tuner import PathName, tuner_times
@@ -81,7 +80,21 @@ class CollectiveTime:
         """Where the prediction goes beyond what was measured."""
         if self.library == TUNER:
             return ("NCCL's own model, built to rank paths: no constant is fitted to measurements",)
-        said = [*self._inherited(), *self._extrapolated()]
+        said, group = [], self.group
+        for used in self.calibrations:
+            if used.inherited_from == (used.system,):
+                words = "was measured on another datasheet; constants are scaled by it"
+                said.append(f"{used.title} {words}")
+            elif used.inherited_from:
+                donors = ", ".join(used.inherited_from)
+                words = f"no measurements for {used.title}; constants inherited from {donors}"
+                said.append(words)
+        for used in self.calibrations:
+            network = isinstance(used.constants, NetworkConstants)
+            ranks = group.ranks if network else group.ranks_per_domain
+            where = "" if network or not anywhere(group.domains > 1) else " per domain"
+            request = (self.collective, self.size_bytes, ranks, used.title, where)
+            said += [f"{words}; extrapolated" for words in used.fit.outside(*request)]
         own, cluster = self.calibrations[0], self.machine.cluster
         if own.system != cluster.name:
             said.append(f"constants of {own.system} are used for {cluster.name}")
@@ -92,24 +105,6 @@ class CollectiveTime:
                 " another version"
             )
         return tuple(dict.fromkeys(said))
-
-    def _inherited(self) -> Iterator[str]:
-        for each in self.calibrations:
-            if each.inherited_from == (each.system,):
-                yield f"{each.title} was measured on another datasheet; constants are scaled by it"
-            elif each.inherited_from:
-                donors = ", ".join(each.inherited_from)
-                yield f"no measurements for {each.title}; constants inherited from {donors}"
-
-    def _extrapolated(self) -> Iterator[str]:
-        group = self.group
-        for each in self.calibrations:
-            network = isinstance(each.constants, NetworkConstants)
-            ranks = group.ranks if network else group.ranks_per_domain
-            where = "" if network or not anywhere(group.domains > 1) else " per domain"
-            request = (self.collective, self.size_bytes, ranks, each.title, where)
-            for words in each.fit.outside(*request):
-                yield f"{words}; extrapolated"
 
     def __repr__(self) -> str:
         """Return the time, path and bandwidth of one size in a line."""
@@ -138,15 +133,12 @@ class CollectiveTime:
     @property
     def algorithm(self) -> Any:
         """The algorithm that runs: a name, or an array of them."""
-        return self._named(0)
+        return named([algorithm for algorithm, _ in self.weights], self.choice)
 
     @property
     def protocol(self) -> Any:
         """The protocol or kernel that runs: a name, or an array of them."""
-        return self._named(1)
-
-    def _named(self, place: int) -> Any:
-        return named([path[place] for path in self.weights], self.choice)
+        return named([protocol for _, protocol in self.weights], self.choice)
 
     @property
     def algbw_bytes_per_s(self) -> Any:
@@ -189,11 +181,8 @@ class CollectiveTime:
         network: Any = 0.0
         total_weight = sum(self.weights.values())
         for (algorithm, _), weight in self.weights.items():
-            if (
-                not is_array(weight)
-                and not is_array(total_weight)
-                and weight < _NEGLIGIBLE * total_weight
-            ):
+            hardly = weight < _NEGLIGIBLE * total_weight
+            if not is_array(hardly) and hardly:
                 continue
             near, far = _sent_shares(algorithm, self.collective, self.group)
             inside = inside + weight * near
@@ -232,13 +221,13 @@ class CollectiveTime:
         engine, version = name_and_version(self.library)
         if engine not in ENGINES or self.collective != "all_reduce":
             return {}
-        found = engine_kernels.limits(engine, version, self.group)
-        return {path: limit for path, limit in found.items() if path in self.paths}
+        limits = engine_kernels.limits(engine, version, self.group)
+        return {path: limit for path, limit in limits.items() if path in self.paths}
 
     def alternatives(self) -> list[tuple[PathName, float]]:
         """Return every path with its time in seconds, fastest first. For one cell only."""
-        found = [(path, float(total(parts))) for path, parts in self.paths.items()]
-        return sorted(found, key=lambda each: each[1])
+        times = [(path, float(total(parts))) for path, parts in self.paths.items()]
+        return sorted(times, key=lambda alternative: alternative[1])
 
     def parts(self) -> Parts:
         """Return the parts of the path that runs, in seconds. For one cell only."""
@@ -281,7 +270,10 @@ def collective_time(
             or in nccl-tests; ``eager``: an engine launches each from the host.
     """
     mode = mode or MODES[0]
-    _check_names(collective, mode)
+    if collective not in COLLECTIVES:
+        raise UnknownNameError("collective", collective, COLLECTIVES)
+    if mode not in MODES:
+        raise UnknownNameError("mode", mode, MODES)
     machine = _joined(cluster, network)
     size = _checked_size(size_bytes)
     group = Group.on(machine.cluster, gpus, nodes, stride)
@@ -296,7 +288,11 @@ def collective_time(
     used = _used(own, machine, group)
     paths, weights = _paths_and_weights(collective, size, group, used, version)
     if mode == "eager":
-        paths = _eager(paths, own, size)
+        constants = own.constants
+        if not isinstance(constants, EngineLibrary) or constants.eager_launch_s is None:
+            rule = f"graph for {own.library} on {own.system}: no eager rows were measured"
+            raise BadValueError("mode", "eager", rule)
+        paths = {path: eager(constants, parts, size) for path, parts in paths.items()}
     time = choose(group.ranks == 1, 0.0 * size, weighted(paths, weights))  # one rank sends nothing
     return CollectiveTime(
         collective, size, group, library, mode, time, paths, weights, used, machine
@@ -311,13 +307,6 @@ def _joined(cluster: Cluster | Machine | str, network: str | Network | None) -> 
         return machine_of(Cluster.named(cluster, network))
     joined = Network.named(network) if isinstance(network, str) else network
     return machine_of(replace(cluster, network=joined))
-
-
-def _check_names(collective: str, mode: str) -> None:
-    if collective not in COLLECTIVES:
-        raise UnknownNameError("collective", collective, COLLECTIVES)
-    if mode not in MODES:
-        raise UnknownNameError("mode", mode, MODES)
 
 
 def _checked_size(size_bytes: Any) -> Any:
@@ -408,15 +397,6 @@ def _sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, An
     if algorithm in IN_SWITCH:
         near = choose(per_domain > 1, 1.0, 0.0)
     return near, far
-
-
-def _eager(paths: Mapping[PathName, Parts], own: Calibration, size: Any) -> dict[PathName, Parts]:
-    constants = own.constants
-    if not isinstance(constants, EngineLibrary) or constants.eager_launch_s is None:
-        raise BadValueError(
-            "mode", "eager", f"graph for {own.library} on {own.system}: no eager rows were measured"
-        )
-    return {path: eager(constants, parts, size) for path, parts in paths.items()}
 
 
 def _by_tuner(collective: str, size: Any, group: Group, machine: Machine) -> CollectiveTime:

@@ -19,6 +19,8 @@ Everything takes numbers or arrays that broadcast.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import add
 from typing import Any, NamedTuple, TypeAlias
 
 from shardcost.arrays import ceil, choose, largest, log2, smallest, sqrt
@@ -108,10 +110,8 @@ def tree(
     levels = ceil(log2(group.domains))
     crossing = _tree_share(group) / by.across
     hops = 2 * (group.ranks_per_domain - 1) * by.hop_s + 2 * levels * by.crossing_s
-    latency, stream = (
-        {"start": by.base_s, "hops": hops},
-        {"wire": size_bytes * largest(2 / by.rate, crossing)},
-    )
+    latency = {"start": by.base_s, "hops": hops}
+    stream = {"wire": size_bytes * largest(2 / by.rate, crossing)}
     if protocol != "Simple":
         return {**latency, **stream}
     return _pipelined(constants, latency, stream, 2 * levels, network, group)
@@ -266,11 +266,7 @@ def exists(path: PathName, group: Group) -> Any:
 
 def total(parts: Parts) -> Any:
     """Return the time that the parts add up to."""
-    values = list(parts.values())
-    time = values[0]
-    for value in values[1:]:
-        time = time + value
-    return time
+    return reduce(add, parts.values())
 
 
 def _along_ring(collective: str, group: Group, by: _Protocol) -> Any:

@@ -11,14 +11,13 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, Final
 
-from shardcost.collectives.bounds import wire_bound_s
 from shardcost.collectives.engine_kernels import (
     eager,
     kernel_paths,
     multimem_calibrations,
     multimem_s,
 )
-from shardcost.collectives.group import Group
+from shardcost.collectives.group import Group, wire_bound_s
 from shardcost.collectives.library_time import IN_SWITCH, CollectiveTime
 from shardcost.collectives.paths import Parts, ring_library_paths, total
 from shardcost.collectives.tuner import PathName, tuner_times

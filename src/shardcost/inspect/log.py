@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardcost.cluster import Cluster
-from shardcost.collectives.bounds import bus_factor, nominal_rate
-from shardcost.collectives.group import Group
+from shardcost.collectives.group import Group, bus_factor, nominal_rate
 from shardcost.collectives.library_time import COLLECTIVES, collective_time
 from shardcost.errors import ShardcostError
 from shardcost.formats.reading import Point, Run

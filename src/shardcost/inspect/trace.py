@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.cluster import Cluster
-from shardcost.collectives.bounds import bus_factor
+from shardcost.collectives.group import bus_factor
 from shardcost.collectives.library_time import COLLECTIVES, collective_time
 from shardcost.errors import ShardcostError
 from shardcost.formats.kineto import Kernel, RankTrace, Trace

@@ -184,8 +184,8 @@ class Kernel(NamedTuple):
     launch_s: float
     input_s: float
     memory_bytes_per_s: Any
-    operand_bytes: float
-    result_bytes: float
+    operand_bytes: Any
+    result_bytes: Any
     units: Any
     wave_rounding: float
     shared_wave_rounding: float

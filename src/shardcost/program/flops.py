@@ -44,11 +44,12 @@ def model_flops(model: Model, workload: Workload, *, causal: bool, term: Naming 
     pairs = sum(block.count * _attention(block, context) for block in model.blocks)
     seen = "that the causal mask leaves" if causal else "all of them"
     pairs = term("attention", pairs, "FLOP", f"per token; pairs of tokens: {seen}")
-    trained = isinstance(workload, Train)
-    number = 1.0 if not trained else 2.0 if workload.adapters else 3.0
-    passes = term("passes", number, "", "over the matrices: forward, and backward if trained")
-    number = 3.0 if trained else 1.0
-    attention_passes = term("attention_passes", number, "", "over attention, likewise")
+    passes: Any = 1.0
+    attention_passes: Any = 1.0
+    if isinstance(workload, Train):
+        passes, attention_passes = (2.0 if workload.adapters else 3.0), 3.0
+    passes = term("passes", passes, "", "over the matrices: forward, and backward if trained")
+    attention_passes = term("attention_passes", attention_passes, "", "over attention, likewise")
     return passes * matrices + attention_passes * tokens * pairs
 
 

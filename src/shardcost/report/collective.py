@@ -9,7 +9,7 @@ import numpy as np
 
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Link, Source
-from shardcost.collectives.bounds import nominal_rate
+from shardcost.collectives.group import nominal_rate
 from shardcost.collectives.interval import interval_of
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.paths import total

@@ -10,7 +10,7 @@ import re
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from shardcost.collectives.bounds import bus_factor
+from shardcost.collectives.group import bus_factor
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.receipts import SIZE, bound_receipt, collective_receipt
 from shardcost.errors import BadTypeError, UnknownNameError

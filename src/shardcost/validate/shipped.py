@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shardcost.cluster import Cluster
-from shardcost.collectives.bounds import bus_factor
-from shardcost.collectives.group import Group
+from shardcost.collectives.group import Group, bus_factor
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import FormatError
 from shardcost.formats.tables import VALIDATED, Table, read_table

@@ -17,7 +17,7 @@ import numpy as np
 
 from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
-from shardcost.collectives.bounds import bus_factor
+from shardcost.collectives.group import bus_factor
 from shardcost.collectives.library_time import collective_time
 from shardcost.estimate import Estimate, estimate
 from shardcost.formats.tables import Row, Table

@@ -37,7 +37,6 @@ import numpy as np
 from shardcost.arrays import as_array, cell_by_cell
 from shardcost.checks import Count, Quantity, anywhere, count_or_array, is_array, positive_or_array
 from shardcost.collectives import COLLECTIVES
-from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.exact.algorithms import (
     ALGORITHMS,
     algorithm_named,
@@ -46,6 +45,7 @@ from shardcost.collectives.exact.algorithms import (
     most_square,
 )
 from shardcost.collectives.exact.algorithms.plan import Algorithm, Form
+from shardcost.collectives.group import bus_factor
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.receipt import evaluate
 

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardcost.cluster import Cluster
-from shardcost.collectives.bounds import bus_factor
 from shardcost.collectives.exact import closed_forms
 from shardcost.collectives.exact.algorithms import (
     Shape,
@@ -36,6 +35,7 @@ from shardcost.collectives.exact.schedule import (
 )
 from shardcost.collectives.exact.simulate import Simulation, simulate
 from shardcost.collectives.exact.topology import Route, Topology, of_cluster
+from shardcost.collectives.group import bus_factor
 from shardcost.errors import BadValueError
 from shardcost.scalars import whole_number
 
