@@ -22,7 +22,7 @@ from shardcost.machine.libraries import ENGINES, TUNER, generation, name_and_ver
 from shardcost.receipt import Receipt, identifiers, in_unit
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.describe import attributes, plain
+from shardcost.report.describe import attributes, number, plain
 from shardcost.report.text import bar, heading, paragraph, paragraphs, sparkline, table, width
 from shardcost.units import format_bytes, format_rate, format_time
 from shardcost.validate.shipped import Point
@@ -180,32 +180,23 @@ def curves_as_data(sweep: CollectiveTime, points: Iterable[Point] = ()) -> dict[
     """Return a sweep over sizes as columns, one entry per size, and measured points beside it."""
     if sweep.group.ranks == 1:
         raise BadValueError("gpus", 1, "at least 2 for a curve: one by itself sends nothing")
-    nominal = link(sweep)
+    nominal, shape = link(sweep), sweep.time_s.shape
+    columns = {path: np.broadcast_to(total(parts), shape) for path, parts in sweep.paths.items()}
     return {
         **question_as_data(sweep),
         **_columns(sweep),
         "interval": interval.about(interval_of(sweep)),
-        "bound_s": np.broadcast_to(sweep.bound_s, sweep.time_s.shape).tolist(),
+        "bound_s": np.broadcast_to(sweep.bound_s, shape).tolist(),
         "paths": [
-            {
-                "algorithm": path[0],
-                "protocol": path[1],
-                "time_s": [
-                    float(cell) if np.isfinite(cell) else None
-                    for cell in np.broadcast_to(total(parts), sweep.time_s.shape)
-                ],
-            }
-            for path, parts in sweep.paths.items()
+            {"algorithm": algorithm, "protocol": protocol}
+            | {"time_s": [float(cell) if np.isfinite(cell) else None for cell in column]}
+            for (algorithm, protocol), column in columns.items()
         ],
         "switches": [
-            {
-                "size_bytes": number(switch.size_bytes),
-                "algorithm": switch.algorithm,
-                "protocol": switch.protocol,
-            }
+            {"size_bytes": number(switch.size_bytes)} | attributes(switch, "algorithm protocol")
             for switch in switches(sweep)
         ],
-        "link": {"bytes_per_s": nominal.bytes_per_s, "name": nominal.name},
+        "link": attributes(nominal, "bytes_per_s name"),
         "points": [point._asdict() | {"size_bytes": number(point.size_bytes)} for point in points],
         "notes": notes(sweep),
     }
@@ -234,16 +225,13 @@ def alternatives(result: CollectiveTime) -> list[Alternative]:
     if result.group.ranks == 1:
         return []
     estimates = result.estimates if result.library != TUNER else {}
-    limits = result.limits
-    shares = weights(result)
+    limits, shares = result.limits, weights(result)
+
+    def known(by_path: Mapping[PathName, Any], path: PathName) -> float | None:
+        return float(by_path[path]) if path in by_path else None
+
     return [
-        Alternative(
-            path,
-            time_s,
-            shares[path],
-            None if path not in estimates else float(estimates[path]),
-            None if path not in limits else float(limits[path]),
-        )
+        Alternative(path, time_s, shares[path], known(estimates, path), known(limits, path))
         for path, time_s in result.alternatives()
     ]
 
@@ -279,16 +267,15 @@ def why(result: CollectiveTime) -> str:
 def question_as_data(result: CollectiveTime) -> dict[str, Any]:
     """Return the request, but for the size."""
     group = result.group
-    return {
-        "collective": result.collective,
-        "system": group.cluster.name,
-        "network": group.cluster.network.name if group.cluster.network else None,
-        "gpus": int(group.ranks),
-        "nodes": int(group.nodes),
-        "domains": int(group.domains),
-        "library": result.library,
-        "mode": result.mode,
-    }
+    return plain(
+        {
+            "collective": result.collective,
+            "system": group.cluster.name,
+            "network": group.cluster.network.name if group.cluster.network else None,
+            **attributes(group, "gpus=ranks nodes domains"),
+            **attributes(result, "library mode"),
+        }
+    )
 
 
 def _answer(result: CollectiveTime) -> dict[str, Any]:
@@ -333,11 +320,8 @@ def _foundation(result: CollectiveTime) -> dict[str, Any]:
 def _alternative_as_data(alternative: Alternative) -> dict[str, Any]:
     limit = alternative.limit_bytes
     return {
-        "algorithm": alternative.path[0],
-        "protocol": alternative.path[1],
-        "time_s": alternative.time_s,
-        "weight": alternative.weight,
-        "nccl_estimate_s": alternative.estimate_s,
+        **dict(zip(("algorithm", "protocol"), alternative.path, strict=True)),
+        **attributes(alternative, "time_s weight nccl_estimate_s=estimate_s"),
         "limit_bytes": limit if limit is not None and np.isfinite(limit) else None,
     }
 
@@ -468,8 +452,3 @@ def exact_bytes(size_bytes: float) -> str:
         if size >= factor and size % factor == 0:
             return f"{size // factor} {unit}"
     return f"{size} B"
-
-
-def number(value: Any) -> int | float:
-    """Return a whole number as int."""
-    return int(value) if float(value).is_integer() else float(value)

@@ -39,6 +39,11 @@ def plain(data: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): _plain(value) for key, value in data.items()}
 
 
+def number(value: Any) -> int | float:
+    """Return a whole number as int."""
+    return int(value) if float(value).is_integer() else float(value)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return plain(value)
@@ -52,7 +57,7 @@ def model_as_data(model: Model) -> dict[str, Any]:
     return {
         **as_data(model),
         **attributes(model, "num_layers parameters active_parameters allreduces_per_layer"),
-        "cache_elements_per_token": model.cache_elements_per_token,
+        **attributes(model, "cache_elements_per_token"),
         "not_priced_yet": list(model.not_priced_yet),
     }
 

@@ -15,7 +15,7 @@ from shardcost.estimate.result import FLOP_CONVENTION, Estimate
 from shardcost.memory.footprint import KINDS
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.describe import attributes, plain
+from shardcost.report.describe import attributes, number, plain
 from shardcost.report.estimate import bytes_by_link
 
 if TYPE_CHECKING:
@@ -82,19 +82,13 @@ def as_data(estimate: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
 
 def _comm_as_data(estimate: Estimate) -> dict[str, Any]:
     sent = estimate.traffic.by_group
+    seconds = attributes(estimate, "total_s=comm_s exposed_s hidden_s")
     return {
-        "total_s": sum(estimate.comm_s.values()),
-        "exposed_s": sum(estimate.exposed_s.values()),
-        "hidden_s": sum(estimate.hidden_s.values()),
+        **{name: sum(by_group.values()) for name, by_group in seconds.items()},
         "share": estimate.comm_share,
         "bytes": sum(sent.values()),
         "by_group": {
-            group: {
-                "total_s": estimate.comm_s.get(group, 0.0),
-                "exposed_s": estimate.exposed_s.get(group, 0.0),
-                "hidden_s": estimate.hidden_s.get(group, 0.0),
-                "bytes": sent.get(group, 0.0),
-            }
+            group: {name: one.get(group, 0.0) for name, one in (seconds | {"bytes": sent}).items()}
             for group in {**estimate.comm_s, **sent}
         },
         "by_link": {
@@ -107,7 +101,7 @@ def _comm_as_data(estimate: Estimate) -> dict[str, Any]:
 
 def _memory_as_data(estimate: Estimate) -> dict[str, Any]:
     memory, device = estimate.memory, estimate.cluster.device
-    worst = str(memory.worst_stage)
+    worst, shown = str(memory.worst_stage), " ".join((*KINDS, "total", "moment"))
     return {
         "peak_bytes": memory.peak_bytes,
         "capacity_bytes": device.memory_bytes,
@@ -116,11 +110,7 @@ def _memory_as_data(estimate: Estimate) -> dict[str, Any]:
         "fullest_stage": worst,
         "moment": memory.stages[worst].moment,
         "by_kind": memory.by_kind(),
-        "stages": {
-            name: {kind: getattr(stage, kind) for kind in KINDS}
-            | {"total": stage.total, "moment": stage.moment}
-            for name, stage in memory.stages.items()
-        },
+        "stages": {name: attributes(stage, shown) for name, stage in memory.stages.items()},
     }
 
 
@@ -160,16 +150,9 @@ def _unit(name: str, value: Any) -> str:
 
 def messages_as_data(estimate: Estimate) -> dict[str, Any]:
     """Return every collective of one step, the one that takes most time first."""
-
-    def number(value: float) -> float:
-        return int(value) if float(value).is_integer() else value
-
-    return {
-        "messages": [
-            asdict(each) | {"size_bytes": number(each.size_bytes), "count": number(each.count)}
-            for each in messages(estimate)
-        ]
-    }
+    listed = messages(estimate)
+    whole = [{"size_bytes": number(one.size_bytes), "count": number(one.count)} for one in listed]
+    return {"messages": [asdict(one) | own for one, own in zip(listed, whole, strict=True)]}
 
 
 def roofline_as_data(estimate: Estimate) -> dict[str, Any]:
@@ -211,17 +194,13 @@ def timeline_as_data(estimate: Estimate, of: str = "step") -> dict[str, Any]:
     """Return a timeline; an event's stream is the index of one."""
     drawing = drawing_of(estimate, of)
     places = {(each.stage, each.stream): index for index, each in enumerate(drawing.streams)}
+    shown = "name stream kind start_s end_s exposed group micro_batch chunk pass=passing"
     return {
         **attributes(drawing, "of title span_s"),
         "cut": drawing.cut or False,
         "streams": [each._asdict() for each in drawing.streams],
         "events": [
-            {
-                name: value
-                for name, value in event._asdict().items()
-                if name not in {"stage", "passing"}
-            }
-            | {"stream": places[event.stage, event.stream], "pass": event.passing}
+            attributes(event, shown) | {"stream": places[event.stage, event.stream]}
             for event in drawing.events
         ],
         "totals": dict(drawing.totals),
@@ -240,12 +219,10 @@ def _step_as_data(step: Step) -> dict[str, Any]:
     outcome = step.outcome
     return {
         "value": step.value,
-        "possible": outcome.possible,
-        "fits": outcome.fits,
+        **attributes(outcome, "possible fits"),
         "reason": outcome.reason and outcome.reason.message,
         "code": outcome.reason and outcome.reason.code,
         "time_s": outcome.time_s,
-        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
-        "current": step.current,
+        **attributes(step, "tokens_per_s_per_gpu current"),
         "set": dict(step.patch),
     }

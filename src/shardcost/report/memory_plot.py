@@ -90,13 +90,11 @@ def _name_kinds(axes: Axes, memory: Memory) -> None:
     from matplotlib.patches import Patch
 
     sizes, stages = memory.by_kind(), memory.stages.values()
-    used = [kind for kind in KINDS if any(getattr(each, kind) for each in stages)]
+    used = [kind for kind in KINDS if any(getattr(stage, kind) for stage in stages)]
     where = f"the {memory.worst_stage} stage" if len(stages) > 1 else "every rank"
+    names = {kind: f"{name_of(kind)} {format_bytes(sizes[kind])}" for kind in used}
     axes.legend(
-        handles=[
-            Patch(color=MEMORY[kind], label=f"{name_of(kind)} {format_bytes(sizes[kind])}")
-            for kind in used
-        ],
+        handles=[Patch(color=MEMORY[kind], label=name) for kind, name in names.items()],
         title=f"{where}, {format_bytes(memory.peak_bytes)}:",
         alignment="left",
         frameon=False,

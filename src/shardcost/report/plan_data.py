@@ -9,14 +9,14 @@ from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.describe import attributes, plain
 from shardcost.report.plan import capacity, money
-from shardcost.search.found import Candidate, Found
+from shardcost.search.found import Candidate
 from shardcost.search.plan import Plan
 from shardcost.workload import Decode, Prefill, Train
 
 
 def as_data(plan: Plan) -> dict[str, Any]:
     """Return the report as plain data."""
-    result, steady = plan.found, plan.stability
+    result, steady, smallest = plan.found, plan.stability, plan.found.smallest
     return plain(
         {
             **attributes(result, "considered feasible seconds"),
@@ -35,7 +35,12 @@ def as_data(plan: Plan) -> dict[str, Any]:
                 for each in plan.crossovers
             ],
             "stability": None if steady is None else steady._asdict(),
-            "smallest": _smallest_as_data(result),
+            "smallest": smallest
+            and {
+                "layout": noun_as_data(smallest.layout),
+                "memory_bytes": smallest.memory_bytes,
+                "capacity_bytes": capacity(smallest),
+            },
             "relaxations": [
                 {"words": each.words, **_short_as_data(plan, each.candidate)}
                 for each in plan.relaxations
@@ -84,13 +89,3 @@ def _serving_as_data(each: Candidate) -> dict[str, Any]:
         known = {"ttft_s": each.row["ttft_s"]} if "ttft_s" in each.row else {}
         return {"tpot_s": tpot_s, "tokens_per_s_per_user": 1 / tpot_s, **known}
     return {}
-
-
-def _smallest_as_data(result: Found) -> dict[str, Any] | None:
-    if result.smallest is None:
-        return None
-    return {
-        "layout": noun_as_data(result.smallest.layout),
-        "memory_bytes": result.smallest.memory_bytes,
-        "capacity_bytes": capacity(result.smallest),
-    }

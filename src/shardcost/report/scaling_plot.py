@@ -84,78 +84,75 @@ def _draw_steps(axes: Axes, scaling: Scaling) -> None:
     for place, row in enumerate(scaling.rows):
         if row.found is not None:
             _draw_bar(axes, place, row, longest, used)
-            _draw_hidden(axes, place, row.found, longest, used)
             _label_bar(axes, place, row, row.found, fastest=row.value == fastest)
         if row.reason is not None:
             look: dict[str, Any] = {"facecolor": pictures.SLOT, "edgecolor": "#dddddd"}
             axes.axvspan(place - 0.45, place + 0.45, hatch="//", zorder=0, **look)
         if row.found is None:
-            _say_why_not(axes, place, row)
+            axes.annotate(
+                fill(short_reason(row), _REASON[0]),
+                (place, 0.03),
+                xycoords=("data", "axes fraction"),
+                rotation=90,
+                ha="center",
+                va="bottom",
+                fontsize=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.75},
+                zorder=3,
+            )
     axes.set_ylim(0, 1.25 * longest)
     label_ticks(axes.yaxis, format_time)
     axes.set_ylabel("TTFT" if scaling.phase == "prefill" else "step time")
     axes.grid(axis="y", **GRID)
     axes.set_axisbelow(True)
     axes.tick_params(axis="x", length=0)
-    axes.legend(
-        handles=[used[name] for name in _ORDER if name in used],
-        frameon=False,
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1),
-        borderaxespad=0,
-    )
-
-
-def _parts(row: Row) -> list[tuple[str, float, dict[str, Any]]]:
-    """Return the parts of a step from the bottom up: name, seconds, and how they look."""
-    estimate, split = row.found, row.split
-    if estimate is None or split is None:
-        return []
-    waits = [
-        (f"{group.upper()} communication", float(each), {"color": GROUPS[group]})
-        for group, each in estimate.exposed_s.items()
-    ]
-    return [
-        ("compute", float(split.compute_s), {"color": pictures.COMPUTE}),
-        *waits,
-        ("bubble", float(split.bubble_s), {"facecolor": "white", "edgecolor": pictures.IDLE}),
-        ("host and overhead", float(split.other_s), {"color": pictures.HOST}),
-    ]
+    handles = [used[name] for name in _ORDER if name in used]
+    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
+    axes.legend(handles=handles, frameon=False, **beside)
 
 
 def _draw_bar(axes: Axes, place: int, row: Row, longest: float, used: dict[str, Any]) -> None:
-    from matplotlib.patches import Patch
+    """Draw the parts of a step from the bottom up, and beside them what computation hides."""
+    estimate, split = row.found, row.split
+    if estimate is None or split is None:
+        return
+    idle = {"facecolor": "white", "edgecolor": pictures.IDLE, "hatch": HATCH}
+    parts: list[tuple[str, Any, dict[str, Any]]] = [
+        ("compute", split.compute_s, {"color": pictures.COMPUTE}),
+        *(
+            (f"{group.upper()} communication", seconds, {"color": GROUPS[group]})
+            for group, seconds in estimate.exposed_s.items()
+        ),
+        ("bubble", split.bubble_s, idle),
+        ("host and overhead", split.other_s, {"color": pictures.HOST}),
+    ]
+    hidden: list[tuple[str, Any, dict[str, Any]]] = [
+        (f"{group.upper()} communication, hidden", seconds, idle | {"edgecolor": GROUPS[group]})
+        for group, seconds in estimate.hidden_s.items()
+    ]
+    alpha = 1.0 if row.fits else _PALE
+    _stack(axes, place, parts, longest, used, width=_BAR, alpha=alpha, linewidth=0)
+    beside = place + _BAR / 2 + _HIDDEN / 2 + 0.02
+    _stack(axes, beside, hidden, longest, used, width=_HIDDEN, linewidth=0.6)
 
-    bottom = 0.0
-    for name, seconds, look in _parts(row):
-        if seconds < _NOTHING * longest:
-            continue
-        hatch = HATCH if name == "bubble" else None
-        used.setdefault(name, Patch(label=name, hatch=hatch, **look))
-        alpha = 1.0 if row.fits else _PALE
-        axes.bar(
-            place, seconds, _BAR, bottom, hatch=hatch, alpha=alpha, linewidth=0, zorder=2, **look
-        )
-        bottom += seconds
 
-
-def _draw_hidden(
-    axes: Axes, place: int, estimate: Estimate, longest: float, used: dict[str, Any]
+def _stack(
+    axes: Axes,
+    place: float,
+    parts: list[tuple[str, Any, dict[str, Any]]],
+    longest: float,
+    used: dict[str, Any],
+    **style: Any,
 ) -> None:
-    """Draw the communication that computation hides beside the bar: it is no part of the step."""
+    """Draw parts on top of each other: name, seconds, and how they look."""
     from matplotlib.patches import Patch
 
     bottom = 0.0
-    for group, each in estimate.hidden_s.items():
-        seconds = float(each)
-        if seconds < _NOTHING * longest:
-            continue
-        look: dict[str, Any] = {"facecolor": "white", "edgecolor": GROUPS[group], "hatch": HATCH}
-        name = f"{group.upper()} communication, hidden"
-        used.setdefault(name, Patch(label=name, **look))
-        left = place + _BAR / 2 + _HIDDEN / 2 + 0.02
-        axes.bar(left, seconds, _HIDDEN, bottom, linewidth=0.6, zorder=2, **look)
-        bottom += seconds
+    for name, seconds, look in parts:
+        if seconds >= _NOTHING * longest:
+            used.setdefault(name, Patch(label=name, **look))
+            axes.bar(place, float(seconds), bottom=bottom, zorder=2, **style, **look)
+            bottom += float(seconds)
 
 
 def _label_bar(axes: Axes, place: int, row: Row, estimate: Estimate, *, fastest: bool) -> None:
@@ -171,20 +168,6 @@ def _label_bar(axes: Axes, place: int, row: Row, estimate: Estimate, *, fastest:
     note(axes, "\n".join(lines), (place, float(estimate.time_s)), (0, 3), zorder=4, **look)
 
 
-def _say_why_not(axes: Axes, place: int, row: Row) -> None:
-    axes.annotate(
-        fill(short_reason(row), _REASON[0]),
-        (place, 0.03),
-        xycoords=("data", "axes fraction"),
-        rotation=90,
-        ha="center",
-        va="bottom",
-        fontsize=8,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.75},
-        zorder=3,
-    )
-
-
 def short_reason(row: Row) -> str:
     """Return why a value is impossible, in a few words."""
     reason = _GOT.sub("", _WHERE.sub("", row.impossible))
@@ -195,23 +178,18 @@ def _draw_shares(axes: Axes, scaling: Scaling) -> None:
     """Draw efficiency and the share of communication, and ring where they cross their lines."""
     from matplotlib.ticker import PercentFormatter
 
-    compared = dict(scaling.feasible or scaling.possible)
-    rows = [
-        (place, compared[row.value])
-        for place, row in enumerate(scaling.rows)
-        if row.value in compared
-    ]
-    most = 1.12 * max(1.0, *(scaling.efficiency(estimate) for _, estimate in rows))
-    crossed = scaling.crossover()
-    efficiencies = [scaling.efficiency(estimate) for _, estimate in rows]
-    communication = [float(estimate.comm_share) for _, estimate in rows]
+    compared, crossed = dict(scaling.feasible or scaling.possible), scaling.crossover()
+    places = [place for place, row in enumerate(scaling.rows) if row.value in compared]
+    estimates = [compared[scaling.rows[place].value] for place in places]
+    efficiencies = [scaling.efficiency(estimate) for estimate in estimates]
+    communication = [float(estimate.comm_share) for estimate in estimates]
+    most = 1.12 * max(1.0, *efficiencies)
     curves = (  # name, colour, shares, and the limit that is crossed at a value
         ("efficiency", COLOURS[2], efficiencies, WORTHWHILE, crossed["efficiency_below_80_pct"]),
         ("communication", COLOURS[1], communication, HALF, crossed["communication_above_half"]),
     )
     heights = pictures.spread([shares[-1] / most for _, _, shares, *_ in curves], _LEAST_GAP)
     for (name, colour, shares, limit, value), height in zip(curves, heights, strict=True):
-        places = [place for place, _ in rows]
         axes.plot(places, shares, "o-", color=colour, linewidth=1.6, markersize=4)
         axes.axhline(limit, color=colour, linestyle=":", linewidth=1)
         for place, share in zip(places, shares, strict=True):

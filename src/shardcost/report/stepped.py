@@ -38,7 +38,7 @@ def as_data(stepped: Stepped) -> dict[str, Any]:
         "participants": _participants(stepped),
         "chunks": steps.chunks,
         "pieces": stepped.pieces,
-        "shape": None if stepped.shape is None else list(stepped.shape),
+        "shape": stepped.shape and list(stepped.shape),
         **attributes(stepped, "size_bytes complete"),
         "owners": list(stepped.owners),
         "start": stepped.start_contributions.tolist(),
@@ -56,11 +56,11 @@ def as_data(stepped: Stepped) -> dict[str, Any]:
             "least_in_words": _least_in_words(stepped),
             "sent": stepped.traffic.sent.tolist(),
             "received": stepped.traffic.received.tolist(),
-            "time_s": None if simulation is None else simulation.time_s,
-            "busiest": None if simulation is None else simulation.busiest.name,
-            "utilisation": None if simulation is None else simulation.busiest.utilisation,
+            "time_s": simulation and simulation.time_s,
+            "busiest": simulation and simulation.busiest.name,
+            "utilisation": simulation and simulation.busiest.utilisation,
         },
-        "topology": None if simulation is None else _topology_as_data(simulation),
+        "topology": simulation and _topology_as_data(simulation),
         "formula": formula(stepped),
         "numbers": numbers(stepped),
         "symbols": _symbols(stepped),
@@ -104,19 +104,16 @@ def _alpha(stepped: Stepped) -> str:
 def _symbols(stepped: Stepped) -> list[dict[str, Any]]:
     """Return what stands in the formula; latency and rate are whatever links have."""
     used = set(_LETTER.findall(f"{stepped.form.steps} {stepped.form.port}"))
-    known = {
+    known: dict[str, tuple[int | None, str]] = {
         name: (stepped.symbols[name], symbol.meaning)
         for name, symbol in SYMBOLS.items()
         if name in used
     }
     known["M"] = (stepped.size_bytes, "bytes of each rank's buffer")
+    known["alpha"] = (None, "seconds from rank to rank")
+    known["B"] = (None, "bytes per second of a port, one way")
     return [
-        *(
-            {"symbol": name, "value": value, "meaning": text}
-            for name, (value, text) in known.items()
-        ),
-        {"symbol": "alpha", "value": None, "meaning": "seconds from rank to rank"},
-        {"symbol": "B", "value": None, "meaning": "bytes per second of a port, one way"},
+        {"symbol": name, "value": value, "meaning": text} for name, (value, text) in known.items()
     ]
 
 

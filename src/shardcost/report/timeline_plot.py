@@ -30,6 +30,10 @@ _KINDS: Final = {
     "host": "#aaaaaa",
 }
 _NAMES: Final = {"weight": "weight gradient", "idle": "bubble"}
+_PASSES: Final = frozenset({"forward", "backward", "weight"})
+"""Kinds whose bars show the number of their micro-batch."""
+_LIGHT: Final = frozenset({"attention", "weight", "host"})
+"""Kinds whose colour black is read on better than white."""
 _PALE: Final = "#f4f4f4"
 _ROW: Final = {"step": 0.36, "layer": 0.7}
 """Inches of a row."""
@@ -62,11 +66,10 @@ def _fill(figure: Figure, line: Drawing) -> None:
 
     axes = figure.subplots()
     axes.set_title("\n".join(wrapped(_subtitle(line), _LINE + 20)), loc="left", fontsize=9)
-    rows = {(each.stage, each.stream): -index for index, each in enumerate(line.streams)}
-    looks = _by_look(line.events)
-    handles = [
-        _draw(axes, look, events, rows, _THIN * line.span_s) for look, events in looks.items()
-    ]
+    rows = {(stream.stage, stream.stream): -row for row, stream in enumerate(line.streams)}
+    thin_s = _THIN * line.span_s
+    looks = _by_look(line.events).items()
+    handles = [_draw(axes, look, events, rows, thin_s) for look, events in looks]
     _label_events(axes, line, rows)
     _label_axes(axes, line)
     for index, (above, below) in enumerate(pairwise(line.streams), 1):
@@ -141,10 +144,10 @@ def _draw(
     # With a line around it, a bar narrower than a pixel is still seen.
     thin: dict[str, Any] = {"color": colour, "linewidth": 0.3, "alpha": 0.45 if hatch else 1}
     for wide, how in ((True, style), (False, thin)):
-        chosen = [each for each in events if (each.seconds > thin_s) is wide]
+        chosen = [event for event in events if (event.seconds > thin_s) is wide]
         bars = []
-        for each in chosen:
-            row, start, end = rows[each.stage, each.stream], each.start_s, each.end_s
+        for event in chosen:
+            row, start, end = rows[event.stage, event.stream], event.start_s, event.end_s
             low, high = row - 0.4, row + 0.4
             bars.append([(start, low), (start, high), (end, high), (end, low)])
         axes.add_collection(PolyCollection(bars, **how))
@@ -154,10 +157,12 @@ def _draw(
 def _label_events(axes: Axes, line: Drawing, rows: dict[tuple[int, str], int]) -> None:
     """Write names, or numbers of micro-batches, into the bars that have room for them."""
     for event in line.events:
-        name = _label(event)
+        name = event.name if event.micro_batch is None else str(event.micro_batch)
+        if event.kind == "idle" or (event.micro_batch is not None and event.kind not in _PASSES):
+            continue
         lines = [name] if line.of == "step" else wrap(name, _LABEL, break_long_words=False)
         room = _ROOM * (max(map(len, lines), default=0) + 1) * line.span_s
-        if name and event.seconds > room:
+        if event.seconds > room:
             middle = (event.start_s + event.end_s) / 2
             row = rows[event.stage, event.stream]
             box = None if event.exposed else {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
@@ -167,25 +172,13 @@ def _label_events(axes: Axes, line: Drawing, rows: dict[tuple[int, str], int]) -
             axes.text(middle, row - 0.03, "\n".join(lines), **look)
 
 
-_LIGHT: Final = frozenset({"attention", "weight", "host"})
-"""Kinds whose colour black is read on better than white."""
-
-
-def _label(event: Event) -> str:
-    if event.kind == "idle":
-        return ""
-    if event.micro_batch is not None:
-        return str(event.micro_batch) if event.kind in {"forward", "backward", "weight"} else ""
-    return event.name
-
-
 def _label_axes(axes: Axes, line: Drawing) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlim(0, line.span_s)
     axes.set_ylim(0.4 - len(line.streams), 0.6)
-    axes.set_yticks([-index for index in range(len(line.streams))])
-    axes.set_yticklabels([each.name for each in line.streams])
+    names = [stream.name for stream in line.streams]
+    axes.set_yticks([-row for row in range(len(names))], names)
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(9))
     label_ticks(axes.xaxis, lambda value: format_time(value) if value > 0 else "0")
