@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -437,7 +438,7 @@ def test_a_long_search_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, rich
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(bars, "_AFTER_S", 0.0)
     if not rich:
-        monkeypatch.setattr(bars, "_line", bars._PlainLine)
+        monkeypatch.setitem(sys.modules, "rich.console", None)
     with bars.shown_progress() as progress:
         assert progress is not None
         progress(1_000_000, 4_000_000)

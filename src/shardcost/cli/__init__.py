@@ -8,11 +8,9 @@ Exit codes: 0 done; 1 errors beyond those on record (`validate`), bytes other th
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from types import ModuleType
 from typing import Final
 
 import shardcost
@@ -35,6 +33,8 @@ COMMANDS: Final = {
     "serve": "the page: look at layouts in a browser",
 }
 """Each command with its one-line help; the module of the same name has the rest."""
+_LISTINGS: Final = ("models", "clusters", "software")
+"""Commands that are objects of one module."""
 
 _HELP: Final = """\
 shardcost: what it costs to shard a transformer over accelerators.
@@ -90,19 +90,15 @@ def _run(words: list[str]) -> int:
         if words[0].startswith("-"):
             raise UsageError(f"{words[0]} is not an option; the command comes first, see --help")
         raise UnknownNameError("command", words[0], COMMANDS, "(see shardcost --help)")
-    command = import_module(f"shardcost.cli.{words[0]}")
-    parser = command.parser()
+    listed = words[0] in _LISTINGS
+    module = import_module(f"shardcost.cli.{'listing' if listed else words[0]}")
+    command = getattr(module, words[0]) if listed else module
     try:
-        options = parser.parse_args(join_signed_values(words[1:]))
+        options = command.parser().parse_args(join_signed_values(words[1:]))
     except SystemExit as done:  # --help was printed
         return int(done.code or 0)
-    return _run_with_catalog(command, options)
-
-
-def _run_with_catalog(command: ModuleType, options: Namespace) -> int:
-    """Run a command; names of the catalog resolve to files of ``--catalog`` too."""
     scope: AbstractContextManager[None] = nullcontext()
-    if options.catalog is not None:
+    if options.catalog is not None:  # names of the catalog resolve to files of that folder too
         from shardcost.catalog.user_files import folder_used
 
         scope = folder_used(options.catalog)

@@ -47,23 +47,16 @@ def parser() -> options.Parser:
         "What the all-reduces of one tensor-parallel forward pass cost each GPU, on a ring.",
         _EXAMPLES,
     )
+    add = parser.add_argument
     for name, text in _SIZES.items():
         flags = [_flag(name)] + (["--gpus"] if name == "num_gpus" else [])
-        parser.add_argument(*flags, dest=name, metavar="N", help=text)
-    parser.add_argument("--dtype", help="number format of the activation, instead of its bytes")
-    parser.add_argument(
-        "--bandwidth-gb-per-sec", metavar="X", help="per GPU and direction, 1e9 bytes/s (300)"
-    )
-    parser.add_argument(
-        "--bandwidth", metavar="RATE", help="the same with its unit: 450GB/s, 400Gb/s"
-    )
-    parser.add_argument("--model", help="catalog name or config.json: fills sizes and layers")
-    parser.add_argument(
-        "--on", metavar="CLUSTER", help="catalog name or file.toml: fills the bandwidth"
-    )
-    parser.add_argument(
-        "--network", help="catalog name or file.toml: for groups larger than one domain of --on"
-    )
+        add(*flags, dest=name, metavar="N", help=text)
+    add("--dtype", help="number format of the activation, instead of its bytes")
+    add("--bandwidth-gb-per-sec", metavar="X", help="per GPU and direction, 1e9 bytes/s (300)")
+    add("--bandwidth", metavar="RATE", help="the same with its unit: 450GB/s, 400Gb/s")
+    add("--model", help="catalog name or config.json: fills sizes and layers")
+    add("--on", metavar="CLUSTER", help="catalog name or file.toml: fills the bandwidth")
+    add("--network", help="catalog name or file.toml: for groups larger than one domain of --on")
     return parser
 
 

@@ -28,15 +28,14 @@ def parser() -> options.Parser:
         " hold times of collectives.",
         _EXAMPLES,
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="logs, traces, measured tables")
-    parser.add_argument("--name", required=True, help="of the profile: NAME.toml is written")
-    parser.add_argument(
-        "--on", metavar="CLUSTER", help="catalog name of the machine, where files do not say it"
-    )
-    parser.add_argument("--network", metavar="NET", help="catalog name: what joins the nodes")
-    parser.add_argument("--gpus", metavar="N", help="GPUs that took part, where files do not say")
-    parser.add_argument("--library", metavar="NAME", help="of the collectives, likewise (nccl)")
-    parser.add_argument("--output", metavar="FILE.toml", help="where to write it (NAME.toml)")
+    add = parser.add_argument
+    add("files", nargs="+", metavar="FILE", help="logs, traces, measured tables")
+    add("--name", required=True, help="of the profile: NAME.toml is written")
+    add("--on", metavar="CLUSTER", help="catalog name of the machine, where files do not say it")
+    add("--network", metavar="NET", help="catalog name: what joins the nodes")
+    add("--gpus", metavar="N", help="GPUs that took part, where files do not say")
+    add("--library", metavar="NAME", help="of the collectives, likewise (nccl)")
+    add("--output", metavar="FILE.toml", help="where to write it (NAME.toml)")
     return parser
 
 

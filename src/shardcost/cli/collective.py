@@ -31,21 +31,20 @@ def parser() -> options.Parser:
         "How long a collective takes, which algorithm and protocol run, what else could.",
         _EXAMPLES,
     )
-    parser.add_argument("collective", help="all_reduce, all_gather, reduce_scatter, all_to_all, …")
+    add = parser.add_argument
+    add("collective", help="all_reduce, all_gather, reduce_scatter, all_to_all, …")
     options.add_options(parser, [ON, NETWORK, *COLLECTIVE])
-    parser.add_argument(
+    add(
         "--explain", action="store_true", help="show the formula with its numbers and their sources"
     )
-    parser.add_argument(
+    add(
         "--why",
         metavar="FIGURE",
         help="where one number comes from: time_s, busbw, algbw, bound_s or link_share; list shows"
         " the names of all",
     )
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw the sweep (8 B to 8 GiB unless given) as .png or .svg"
-    )
-    parser.add_argument(
+    add("--plot", metavar="FILE", help="draw the sweep (8 B to 8 GiB unless given) as .png or .svg")
+    add(
         "--tuner",
         metavar="FILE.csv",
         help="write rules for NCCL's tuner plugin where another path is predicted to be faster over"
@@ -150,6 +149,5 @@ def _sweep(given: Namespace) -> int:
         options.print_json(sweep_as_data(result) | {"plot": given.plot})
     else:
         print(sweep_as_text(result))
-        if given.plot is not None:
-            print(f"Plot: {given.plot}")
+        options.say_drawn(given.plot)
     return 0

@@ -14,7 +14,6 @@ from shardcost.request import estimate_of, scaling_of, varied
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
-    from shardcost.search.advice import Advice
 
 _EXAMPLES: Final = """\
   shardcost estimate llama3-70b --on h100_sxm --network ib_8x400g --gpus 64 --tp 8 --pp 2 \\
@@ -40,34 +39,31 @@ def parser() -> options.Parser:
         _EXAMPLES,
     )
     options.add_question(parser, "; needed unless it varies")
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--vary",
         metavar="NAME=A,B,…",
         help="a table over values of one option, such as tp=1,2,4,8 or batch=1,16,256",
     )
-    parser.add_argument(
+    add(
         "--advise",
         action="store_true",
         help="what limits the layout, and the single change of it that helps most",
     )
-    parser.add_argument(
-        "--explain", action="store_true", help="formulas, values, sources and errors seen"
-    )
-    parser.add_argument(
+    add("--explain", action="store_true", help="formulas, values, sources and errors seen")
+    add(
         "--why",
         metavar="FIGURE",
         help="where one number comes from, such as time_s, mfu, memory_bytes or 'parts.tp"
         " communication'; list shows the names of all",
     )
-    parser.add_argument(
+    add(
         "--trace",
         metavar="FILE",
         help="write the timeline of the step for ui.perfetto.dev, .json or .json.gz",
     )
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw a picture as .png or .svg; with --vary, of its curve"
-    )
-    parser.add_argument(
+    add("--plot", metavar="FILE", help="draw a picture as .png or .svg; with --vary, of its curve")
+    add(
         "--picture",
         metavar="NAME",
         help="what --plot draws: timeline (of the step), layer, roofline or memory (timeline)",
@@ -99,9 +95,14 @@ def run(given: Namespace) -> int:
         write_timeline(result, Path(given.trace))
     if given.plot is not None:
         _draw(result, Path(given.plot), given.picture or _PICTURES[0])
-    advised = _advice(result) if given.advise else None
+    advised = None
+    if given.advise:
+        from shardcost.search.advice import advice
+
+        place = (result.model, result.cluster, result.layout)
+        advised = advice(*place, result.workload, result.software)
     if given.json:
-        data = as_data(result, finder.caveats) | _drawn(given.plot)
+        data = as_data(result, finder.caveats) | ({"plot": given.plot} if given.plot else {})
         if given.explain:
             data["explanation"] = result.explain().splitlines()
         if advised is not None:
@@ -109,16 +110,8 @@ def run(given: Namespace) -> int:
         options.print_json(data)
     else:
         print(as_text(result, finder.caveats, advice=advised, explain=given.explain))
-        _say_drawn(given.plot)
+        options.say_drawn(given.plot)
     return 0
-
-
-def _advice(result: Estimate) -> Advice:
-    """Return what limits a layout, and the single change of it that helps most."""
-    from shardcost.search.advice import advice
-
-    place = (result.model, result.cluster, result.layout)
-    return advice(*place, result.workload, result.software)
 
 
 def _draw(result: Estimate, file: Path, picture: str) -> None:
@@ -132,15 +125,6 @@ def _draw(result: Estimate, file: Path, picture: str) -> None:
     else:
         sketch = timeline_plot.sketch(result, "layer" if picture == "layer" else "step")
     pictures.write_picture(sketch, file)
-
-
-def _drawn(file: str | None) -> dict[str, str]:
-    return {} if file is None else {"plot": file}
-
-
-def _say_drawn(file: str | None) -> None:
-    if file is not None:
-        print(f"Plot: {file}")
 
 
 def _check_files(given: Namespace) -> None:
@@ -177,10 +161,10 @@ def _vary(given: Namespace, finder: options.OnDisk) -> int:
 
         write_picture(sketch(scaling), Path(plot))
     if given.json:
-        options.print_json(as_data(scaling, finder.caveats) | _drawn(plot))
+        options.print_json(as_data(scaling, finder.caveats) | ({"plot": plot} if plot else {}))
     else:
         print(as_text(scaling, finder.caveats))
-        _say_drawn(plot)
+        options.say_drawn(plot)
     if scaling.feasible:
         return 0
     print(f"shardcost: no value of {scaling.name} is feasible, see the reasons", file=sys.stderr)

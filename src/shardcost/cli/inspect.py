@@ -29,14 +29,11 @@ def parser() -> options.Parser:
 
     text = f"Read files and say what they mean. Known by their content: {KINDS}."
     parser = options.Parser("inspect", text, _EXAMPLES)
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="files, or the folder of a model with config.json"
-    )
-    parser.add_argument(
-        "--on", metavar="CLUSTER", help="the machine, where a file does not say it: catalog name"
-    )
-    parser.add_argument("--network", metavar="NET", help="catalog name: what joins the nodes")
-    parser.add_argument("--gpus", metavar="N", help="GPUs that took part, where a log does not say")
+    add = parser.add_argument
+    add("files", nargs="+", metavar="FILE", help="files, or the folder of a model with config.json")
+    add("--on", metavar="CLUSTER", help="the machine, where a file does not say it: catalog name")
+    add("--network", metavar="NET", help="catalog name: what joins the nodes")
+    add("--gpus", metavar="N", help="GPUs that took part, where a log does not say")
     return parser
 
 

@@ -209,6 +209,12 @@ def print_report(
     return 0
 
 
+def say_drawn(file: str | None) -> None:
+    """Print where a picture is, if one was drawn."""
+    if file is not None:
+        print(f"Plot: {file}")
+
+
 def print_json(data: Any) -> None:
     """Print one JSON document and nothing else."""
     import json

@@ -91,8 +91,7 @@ def run(given: Namespace) -> int:
         options.print_json(as_data(plan) | explained)
     elif plan.best:
         print(as_text(plan, pareto=given.pareto, explain=given.explain))
-        if given.plot is not None:
-            print(f"Plot: {given.plot}")
+        options.say_drawn(given.plot)
         if given.out is not None:
             before = f" ({found.resumed} tasks were done before)" if found.resumed else ""
             print(f"Table: {given.out}, {found.feasible:,} layouts{before}")

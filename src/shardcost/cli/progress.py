@@ -37,7 +37,11 @@ def shown_progress(
     def update(done: int, whole: int) -> None:
         nonlocal line
         if time.perf_counter() - started >= _AFTER_S:
-            line = line or _line(unit)
+            if line is None:
+                try:
+                    line = _RichLine(unit)
+                except ImportError:
+                    line = _PlainLine(unit)
             line.update(done // per, whole // per)
 
     try:
@@ -45,13 +49,6 @@ def shown_progress(
     finally:
         if line is not None:
             line.close()
-
-
-def _line(unit: str) -> _RichLine | _PlainLine:
-    try:
-        return _RichLine(unit)
-    except ImportError:
-        return _PlainLine(unit)
 
 
 class _PlainLine:

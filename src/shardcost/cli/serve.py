@@ -30,17 +30,16 @@ def parser() -> options.Parser:
         " nobody else and sends nothing anywhere.",
         _EXAMPLES,
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--host",
         metavar="ADDRESS",
         default="127.0.0.1",
         help="where to be reached; any other than this machine's own lets the network in"
         " (127.0.0.1)",
     )
-    parser.add_argument(
-        "--port", metavar="N", default="8765", help="0 takes any that is free (8765)"
-    )
-    parser.add_argument("--no-open", action="store_true", help="do not open a browser")
+    add("--port", metavar="N", default="8765", help="0 takes any that is free (8765)")
+    add("--no-open", action="store_true", help="do not open a browser")
     return parser
 
 

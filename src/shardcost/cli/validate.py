@@ -29,18 +29,19 @@ def parser() -> options.Parser:
     """Return the parser of this command."""
     text = "Predict every row of measured tables and say how far off the predictions are."
     parser = options.Parser("validate", text, _EXAMPLES)
-    parser.add_argument("tables", nargs="*", metavar="TABLE.csv", help="measured tables (CSV)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("tables", nargs="*", metavar="TABLE.csv", help="measured tables (CSV)")
+    add(
         "--folder",
         metavar="DIR",
         help="every measured table in a folder, or in its folder measured",
     )
-    parser.add_argument(
+    add(
         "--shipped",
         action="store_true",
         help="the measurements that ship with shardcost, less data sets that a named table has",
     )
-    parser.add_argument(
+    add(
         "--by",
         nargs="+",
         action="extend",
@@ -48,15 +49,13 @@ def parser() -> options.Parser:
         metavar="COLUMN",
         help="errors for each value of these columns, or of size_band, span, population",
     )
-    parser.add_argument(
-        "--predictions", metavar="FILE.csv", help="write the prediction of every row of one table"
-    )
-    parser.add_argument(
+    add("--predictions", metavar="FILE.csv", help="write the prediction of every row of one table")
+    add(
         "--on",
         metavar="PROFILE.toml",
         help="predict the profile's system by the profile, other systems as ever",
     )
-    parser.add_argument(
+    add(
         "--ignore-versions",
         action="store_true",
         help="predict serving engines by their newest kernels, not by the version in dataset",

@@ -1,0 +1,190 @@
+"""``shardcost models``, ``clusters`` and ``software``: what the catalog holds, or one in full."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from shardcost import catalog
+from shardcost.catalog import user_files
+from shardcost.cli import options
+from shardcost.cluster import Cluster, Network
+from shardcost.errors import UnknownNameError
+from shardcost.files import read_text
+from shardcost.model import Model
+from shardcost.report import describe
+from shardcost.report.text import table
+from shardcost.software import Software
+from shardcost.units import format_bytes, format_count, format_rate
+
+
+class Listing(NamedTuple):
+    """A command that lists a part of the catalog, or shows one noun of it."""
+
+    name: str
+    description: str
+    named: str
+    """Help of the argument that names one."""
+    examples: tuple[str, ...]
+    noun: Callable[[str], Any]
+    as_data: Callable[[Any], Any]
+    as_text: Callable[[Any], str]
+    list_data: Callable[[], dict[str, Any]]
+    list_text: Callable[[], str]
+
+    def parser(self) -> options.Parser:
+        """Return the parser of this command."""
+        examples = (f"  shardcost {self.name} {words}".rstrip() + "\n" for words in self.examples)
+        parser = options.Parser(self.name, self.description, "".join(examples))
+        parser.add_argument("name", nargs="?", help=self.named)
+        return parser
+
+    def run(self, given: Namespace) -> int:
+        """Print one noun, or the list."""
+        if given.name is None:
+            return options.print_report(given, self.list_data, self.list_text)
+        noun = self.noun(given.name)
+        return options.print_report(given, lambda: self.as_data(noun), lambda: self.as_text(noun))
+
+
+def _models() -> list[Model]:
+    return [catalog.model_named(name) for name in catalog.all_names("models")]
+
+
+def _model_table() -> str:
+    rows = []
+    for model in _models():
+        kinds = [block.attention.kind for block in model.blocks if block.attention]
+        rows.append(
+            (
+                model.name,
+                f"{model.num_layers}",
+                f"{model.hidden_size:,}",
+                format_count(model.parameters),
+                format_count(model.active_parameters),
+                " + ".join(dict.fromkeys(kind.removesuffix(" attention") for kind in kinds)),
+            )
+        )
+    head = ("model", "layers", "hidden", "parameters", "active", "attention")
+    return table(head, rows, right="1234")
+
+
+models: Final = Listing(
+    "models",
+    "The models in the catalog, or one of them in full.",
+    "a model: show its shape, counts and source",
+    ("", "deepseek-v3", "--json"),
+    options.model,
+    describe.model_as_data,
+    describe.model_as_text,
+    lambda: {"models": [describe.model_as_data(model) for model in _models()]},
+    _model_table,
+)
+
+
+def _software() -> tuple[Software, ...]:
+    return tuple(catalog.software_named(name) for name in catalog.all_names("software"))
+
+
+def _software_table() -> str:
+    rows = [
+        (
+            software.name,
+            software.launch,
+            software.library or "vendor's",
+            "-" if software.fit is None else f"{software.fit.rows:,}",
+            "-" if software.fit is None else f"{software.fit.median_pct:.1f} %",
+            software.title,
+        )
+        for software in _software()
+    ]
+    head = ("software", "launch", "collectives", "rows", "error", "what")
+    legend = "Rows: measurements behind the constants; error: the median on them."
+    return f"{table(head, rows, right='34')}\n\n{legend}"
+
+
+def _software_as_text(software: Software) -> str:
+    values: dict[str, Any] = describe.as_data(software)
+    shown = {name: value for name, value in values.items() if name not in {"fit", "memory"}}
+    shown |= {f"memory.{name}": value for name, value in values["memory"].items()}
+    rows = [(name, str(value)) for name, value in shown.items() if value is not None]
+    return f"{table(('field', 'value'), rows)}\n\nConstants: {software.fit_text}."
+
+
+software: Final = Listing(
+    "software",
+    "The frameworks and engines in the catalog, or one of them in full.",
+    "a name or file.toml: show its choices, constants",
+    ("", "vllm", "--json"),
+    options.software,
+    describe.as_data,
+    _software_as_text,
+    lambda: {"software": describe.as_data(_software())},
+    _software_table,
+)
+
+
+def _cluster_or_network(name: str) -> Cluster | Network:
+    """Return the cluster of that name, else the network, else an error that knows both."""
+    if catalog.is_file(name):
+        content = user_files.parsed(read_text(Path(name), user_files.MOST_BYTES), name)
+        is_network = user_files.kind_of(content) == "networks"
+        return Network.from_file(name) if is_network else options.cluster(name)
+    clusters, networks = catalog.all_names("clusters"), catalog.all_names("networks")
+    for find in (catalog.cluster_named, catalog.network_named):
+        try:
+            return find(name)
+        except UnknownNameError:
+            continue
+    listed = "(`shardcost clusters` lists them)"
+    raise UnknownNameError("cluster or network", name, clusters + networks, listed)
+
+
+def _clusters() -> tuple[Cluster, ...]:
+    return tuple(catalog.cluster_named(name) for name in catalog.all_names("clusters"))
+
+
+def _networks() -> tuple[Network, ...]:
+    return tuple(catalog.network_named(name) for name in catalog.all_names("networks"))
+
+
+def _cluster_tables() -> str:
+    rows: list[tuple[str, ...]] = []
+    for cluster in _clusters():
+        device, tier = cluster.device, cluster.tiers[0]
+        peak = max(device.peak_flop_per_s.get(dtype, 0) for dtype in ("bf16", "fp16"))
+        rates = (format_rate(tier.bytes_per_s), format_bytes(device.memory_bytes))
+        memory_rate = format_rate(device.memory_bytes_per_s)
+        domain = (f"{tier.gpus}", tier.kind)
+        rows.append((cluster.name, *domain, *rates, memory_rate, f"{peak / 1e12:,.0f}"))
+    head = ("cluster", "GPUs", "link", "link rate", "memory", "memory rate", "16-bit TFLOP/s")
+    clusters, rows = table(head, rows, right="1345"), []
+    for network in _networks():
+        per_node, per_gpu = f"{network.nics_per_node} per node", f"{network.nics_per_gpu} per GPU"
+        ports = per_gpu if network.nics_per_gpu else per_node
+        rows.append((network.name, ports, format_rate(network.nic_bytes_per_s), network.title))
+    networks = table(("network", "ports", "port rate", "what"), rows, right="12")
+    legend = "Nominal rates, per GPU (networks: per port), one direction; dense FLOP/s."
+    return f"{clusters}\n\n{networks}\n\n{legend}"
+
+
+clusters: Final = Listing(
+    "clusters",
+    "The clusters and networks in the catalog, or one of them with the source of each figure.",
+    "a cluster or network, by name or file.toml: show sources",
+    ("", "h100_sxm", "ib_8x400g --json"),
+    _cluster_or_network,
+    describe.as_data,
+    lambda noun: (
+        describe.cluster_as_text(noun)
+        if isinstance(noun, Cluster)
+        else describe.network_as_text(noun)
+    ),
+    lambda: {
+        "clusters": describe.as_data(_clusters()),
+        "networks": describe.as_data(_networks()),
+    },
+    _cluster_tables,
+)
