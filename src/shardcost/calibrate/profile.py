@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from shardcost.calibrate.calibrate import Calibrated
-from shardcost.catalog.profile import FIRST_LINE, checked_name
+from shardcost.catalog import PROFILE_FIRST_LINE, checked_profile_name
 from shardcost.cluster import Cluster
 from shardcost.files import quoted
 from shardcost.machine.constants import (
@@ -31,9 +31,9 @@ def as_profile(name: str, cluster: Cluster, calibrated: Sequence[Calibrated]) ->
         calibrated: What was calibrated on it.
     """
     lines = [
-        FIRST_LINE,
+        PROFILE_FIRST_LINE,
         "# Written by `shardcost calibrate`; give it to any command: --on FILE.",
-        f'name = "{checked_name(name)}"',
+        f'name = "{checked_profile_name(name)}"',
         f'based_on = "{cluster.name}"',
     ]
     if cluster.network is not None:

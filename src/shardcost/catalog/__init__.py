@@ -23,7 +23,7 @@ from shardcost.catalog import user_files
 from shardcost.catalog.build import cluster_from, model_from, network_from, software_from
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Network
-from shardcost.errors import BadTypeError, FormatError, ShardcostError, UnknownNameError
+from shardcost.errors import BadTypeError, FormatError, ShardcostError, UnknownNameError, shown
 from shardcost.files import read_text
 from shardcost.model import Model
 from shardcost.software import Software
@@ -43,6 +43,8 @@ Folder = Literal[
 
 _SINGULAR: Final = {"models": "model", "clusters": "cluster", "networks": "network"}
 _LISTED_BY: Final = {"models": "models", "software": "software"}
+PROFILE_FIRST_LINE: Final = "# A profile of shardcost: the constants of one cluster."
+_PROFILE_KEYS: Final = {"name": str, "based_on": str, "network": str, "library": list}
 _HERE: Final = Path(__file__).parent
 _SEPARATORS: Final = str.maketrans("", "", "-_ ")
 _FILE: Final = re.compile(r".*\.(toml|json|xml|csv|txt|log)", re.IGNORECASE | re.DOTALL)
@@ -149,16 +151,46 @@ def cluster_in_text(
     text: str, network: str | Network | None = None, file: str = "cluster file"
 ) -> Cluster:
     """Return the cluster that the text of a cluster file or profile describes."""
-    from shardcost.catalog.profile import cluster_of_profile
-
     content = user_files.parsed(text, file)
     if "based_on" in content:
-        return cluster_of_profile(content, text, network, file)
+        return _cluster_of_profile(content, text, network, file)
     user_files.check_kind(content, "clusters", file)
     _check_name(content, "clusters", file)
     if isinstance(network, str):
         network = network_from(*preset("networks", network), _architecture(content))
     return _cluster(content, file, network)
+
+
+def checked_profile_name(name: str) -> str:
+    """Return the name of a profile, if it may be one."""
+    return user_files.checked_name(name, "profile", names("clusters"))
+
+
+def _cluster_of_profile(
+    content: Mapping[str, Any], text: str, network: str | Network | None, file: str
+) -> Cluster:
+    """Return the cluster that a profile describes: its content, and the text that it was.
+
+    A profile names the cluster of the catalog that it starts from, which has the devices and links,
+    and has the constants of collectives that were fitted to measurements on the user's machine, in
+    the form of ``catalog/collectives/``. It is a file from outside.
+    """
+    unknown = sorted(set(content) - set(_PROFILE_KEYS))
+    if unknown:
+        raise FormatError(file, f"unknown key {unknown[0][:60]}")
+    for key, kind in _PROFILE_KEYS.items():
+        if key not in content and key != "network":
+            raise FormatError(file, f"{key} is missing: not a profile of shardcost")
+        if key in content and not isinstance(content[key], kind):
+            raise FormatError(file, f"{key} must be {kind.__name__}, got {shown(content[key])}")
+    try:
+        joined = content.get("network") if network is None else network
+        base = cluster_named(content["based_on"], joined)
+        name = checked_profile_name(content["name"])
+    except ShardcostError as error:
+        raise FormatError.within(file, error) from None
+    title = f"{name}: {base.title}, calibrated"
+    return replace(base, name=name, title=title, based_on=base.name, profile=text)
 
 
 def _architecture(content: Mapping[str, Any]) -> str | None:

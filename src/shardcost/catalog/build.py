@@ -150,10 +150,8 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
         raise FormatError.within(file, error) from None
     for sheet in (top, device, peaks, link):
         sheet.close()
-    for figure, count in (
-        ("gpus_per_node", cluster.gpus_per_node),
-        ("domain_gpus", cluster.tiers[0].gpus),
-    ):
+    sizes = {"gpus_per_node": cluster.gpus_per_node, "domain_gpus": cluster.tiers[0].gpus}
+    for figure, count in sizes.items():
         if count > _MOST_GPUS:
             raise FormatError(file, f"{figure} must be at most {_MOST_GPUS}, got {shown(count)}")
     return cluster
@@ -227,10 +225,9 @@ def software_from(content: dict[str, Any], file: str) -> Software:
     misplaced = sorted(set(choices) & {"name", "title", "source", "fit", "memory"})
     if misplaced:
         raise FormatError(file, f"unknown key {misplaced[0]} in [choices]")
-    unsound = [key for key, value in constants.items() if type(value) not in {int, float}]
-    if unsound:
-        value = shown(constants[unsound[0]])
-        raise FormatError(file, f"{unsound[0]} must be a number, got {value}")
+    for key, value in constants.items():
+        if type(value) not in {int, float}:
+            raise FormatError(file, f"{key} must be a number, got {shown(value)}")
     fields_given = {
         **{key: content[key] for key in ("name", "title", "source") if key in content},
         **choices,

@@ -109,11 +109,10 @@ def in_words(key: Mapping[str, str]) -> str:
     return ", ".join(_WORDS.get(value, value) for value in key.values() if value != "any")
 
 
-def architectures_apart(own: str | None, lenders: Iterable[str]) -> str:
-    """Return how near those are that lend a system their constants.
+def architectures_apart(own: str | None, donors: Iterable[str]) -> str:
+    """Return how near those are from which a system inherits its constants.
 
     >>> architectures_apart("hopper", ["hopper"]), architectures_apart("hopper", ["ampere"])
     ('the same architecture', 'another architecture')
     """
-    names = set(lenders)
-    return SAME_ARCHITECTURE if names == {own} else OTHER_ARCHITECTURE
+    return SAME_ARCHITECTURE if set(donors) == {own} else OTHER_ARCHITECTURE

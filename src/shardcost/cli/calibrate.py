@@ -44,14 +44,14 @@ def run(given: Namespace) -> int:
     from shardcost.calibrate.calibrate import calibrate
     from shardcost.calibrate.gather import Stated, gathered
     from shardcost.calibrate.profile import as_profile
-    from shardcost.catalog.profile import checked_name
+    from shardcost.catalog import checked_profile_name
     from shardcost.cli.progress import shown_progress
     from shardcost.files import write_whole
     from shardcost.formats.detect import read_file, with_gpus
     from shardcost.formats.reading import no_tick
     from shardcost.report.calibrate import as_data, as_text
 
-    name = checked_name(given.name)
+    name = checked_profile_name(given.name)
     target = _target(given.output or f"{name}.toml")
     gpus = values.count("--gpus", given.gpus)
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
@@ -65,13 +65,13 @@ def run(given: Namespace) -> int:
 
 def _target(text: str) -> Path:
     """Return where to write the profile: never over a file that is not one."""
-    from shardcost.catalog.profile import FIRST_LINE, SUFFIX
+    from shardcost.catalog import PROFILE_FIRST_LINE
     from shardcost.formats.opened import head_of
 
     path = Path(text)
-    if path.suffix != SUFFIX:
-        raise BadValueError("--output", text, f"a file that ends in {SUFFIX}")
-    if path.exists() and not head_of(path).startswith(FIRST_LINE):
+    if path.suffix != ".toml":
+        raise BadValueError("--output", text, "a file that ends in .toml")
+    if path.exists() and not head_of(path).startswith(PROFILE_FIRST_LINE):
         raise BadValueError("--output", text, "a new file, or a profile to write anew")
     return path
 

@@ -57,12 +57,8 @@ def steps(collective: str, ranks: Any) -> Any:
 def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[PathName, Any]:
     """Return NCCL's estimate in seconds for each pair that it would consider; inf where it cannot.
 
-    Trees inside one domain are left out: NCCL's figures never prefer one there to a ring.
-
-    Args:
-        collective: all_reduce, all_gather or reduce_scatter.
-        size_bytes: Bytes of the whole buffer.
-        group: Where the ranks are.
+    Trees inside one domain are left out: NCCL's figures never prefer one there to a ring. The size
+    is that of the whole buffer, in bytes.
     """
     times: dict[PathName, Any] = {}
     channels = _channels(group)
@@ -85,6 +81,13 @@ def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[PathN
 def _by_nodes(row: list[float], group: Group) -> Any:
     """Return the figure of a table for one, two, or three and more nodes."""
     return choose(group.domains == 1, row[0], choose(group.domains == 2, row[1], row[2]))
+
+
+def _ll_cap(group: Group) -> Any:
+    """Return the rate in GB/s that NCCL grants LL at most."""
+    caps = tables()["cap_gb_per_s"]
+    inside = _by_nodes(caps["ll"][architecture_row(group)], group)
+    return choose(group.domains == 1, inside, _by_nodes(caps["ll_across_nodes"], group))
 
 
 def _channels(group: Group) -> tuple[Any, Any]:
@@ -110,9 +113,7 @@ def _ring(
     row = architecture_row(group)
     channels, rate = graph
     if protocol == 0:
-        across = _by_nodes(caps["ll_across_nodes"], group)
-        cap = choose(group.domains == 1, _by_nodes(caps["ll"][row], group), across)
-        rate = smallest(cap, shares["ring_ll"] * rate)
+        rate = smallest(_ll_cap(group), shares["ring_ll"] * rate)
     elif protocol == 1:
         per_channel = _by_nodes(caps["ring_ll128"][row], group)
         rate = smallest(shares["ring_ll128"] * rate, channels * per_channel)
@@ -141,9 +142,7 @@ def _tree(size_bytes: Any, group: Group, graph: tuple[Any, Any], protocol: int) 
     channels, rate = graph
     rate = smallest(shares["tree"] * rate, channels * _by_nodes(caps["tree"][row], group))
     if protocol == 0:
-        across = _by_nodes(caps["ll_across_nodes"], group)
-        cap = choose(group.domains == 1, _by_nodes(caps["ll"][row], group), across)
-        rate = smallest(rate / shares["tree_ll_divisor"], cap)
+        rate = smallest(rate / shares["tree_ll_divisor"], _ll_cap(group))
     elif protocol == 1:
         near, far = shares["tree_ll128_in_node"], shares["tree_ll128_across"]
         share = choose(group.domains == 1, near["over"] / near["under"], far["over"] / far["under"])

@@ -212,9 +212,12 @@ def decode_time_s(
         return _plain(grouped_s)
     vector = grouped._replace(blocks=blocks * rows, rows=0)
     vector_s = _cache_walk_s(device, table["vector"], vector, warm=cache_is_warm)
-    return _plain(
-        choose(_is_grouped(device, table, grouped, rows, new_tokens), grouped_s, vector_s)
-    )
+    # The grouped kernel runs where tiles pay and blocks fill. Several new tokens have no vector
+    # kernel: their rows take as many tiles as they need.
+    fits = (rows >= table["least_rows"]) & ((rows <= table["most_rows"]) | (new_tokens > 1))
+    reach = blocks * largest(1, floor(seen / table["fill_tokens"]))
+    is_grouped = fits & (reach >= table["least_fill"] * device.sms)
+    return _plain(choose(is_grouped, grouped_s, vector_s))
 
 
 def _visited(
@@ -224,14 +227,8 @@ def _visited(
 
     A causal tile sees what came before and, of the new tokens, those up to its own end; on average
     half a tile of keys lies beyond the diagonal and is computed for nothing. A window cuts off all
-    but the last keys; the tile's first query and its last one see windows a tile apart.
-
-    Args:
-        rows: Queries, padded to whole tiles.
-        before: Keys before the first query.
-        window_tokens: Keys that a query sees, or None.
-        table: Sizes of tiles.
-        causal: Whether later keys are masked.
+    but the last keys; the tile's first query and its last one see windows a tile apart. `rows` are
+    queries, padded to whole tiles; `before` are keys before the first query.
     """
     keys = table["tile_keys"]
     end = before + rows
@@ -315,16 +312,6 @@ def _memory_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> A
     return cold_s - held_bytes / device.memory_bytes_per_s * gain
 
 
-def _is_grouped(device: Device, table: Constants, work: _Work, rows: Any, new_tokens: Any) -> Any:
-    """Return where an engine runs the grouped kernel: tiles that pay, and blocks that fill.
-
-    Several new tokens have no vector kernel: their rows take as many tiles as they need.
-    """
-    fits = (rows >= table["least_rows"]) & ((rows <= table["most_rows"]) | (new_tokens > 1))
-    reach = work.blocks * largest(1, floor(work.tokens / table["fill_tokens"]))
-    return fits & (reach >= table["least_fill"] * device.sms)
-
-
 def _smooth_maximum(one: Any, other: Any, power: float) -> Any:
     """Return what two times amount to: from their sum (power 1) to the larger one.
 
@@ -348,5 +335,5 @@ def _check(**counts: Any) -> None:
 
 def _plain(time_s: Any) -> Quantity:
     """Return an array without dimensions as a number."""
-    found: Quantity = time_s if is_array(time_s) else float(time_s)
-    return found
+    plain: Quantity = time_s if is_array(time_s) else float(time_s)
+    return plain

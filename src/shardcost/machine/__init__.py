@@ -118,17 +118,14 @@ class Machine:
     @property
     def tensor_library(self) -> str:
         """The library of tensor-parallel collectives: the software's where it has constants."""
-        key = "tensor library"
-        if key not in self.memo:
-            self.memo[key] = self._tensor_library()
-        name: str = self.memo[key]
+        if "tensor library" not in self.memo:
+            own = self.engine_library
+            in_switch = own == MULTIMEM and self.cluster.tiers[-1].in_switch_reduction
+            if not own or not (in_switch or self.has_library(own)):
+                own = default_library(self.cluster)
+            self.memo["tensor library"] = own
+        name: str = self.memo["tensor library"]
         return name
-
-    def _tensor_library(self) -> str:
-        own = self.engine_library
-        if own == MULTIMEM and self.cluster.tiers[-1].in_switch_reduction:
-            return MULTIMEM
-        return own if own and self.has_library(own) else default_library(self.cluster)
 
 
 def machine_of(

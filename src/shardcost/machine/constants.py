@@ -225,16 +225,12 @@ class Calibration(Noun):
 
     def source(self) -> Source:
         """Return who states the constants, and what to mind."""
-        error = f"median error {self.fit.median_pct:.1f} %, p90 {self.fit.p90_pct:.1f} %"
-        on = f"{self.fit.rows} rows, {error}"
         if self.inherited_from:
-            donors = ", ".join(self.inherited_from)
+            stated_by = f"inherited from {', '.join(self.inherited_from)}, scaled by datasheet"
             here = " with this datasheet" if self.inherited_from == (self.system,) else ""
-            return Source(
-                f"inherited from {donors}, scaled by datasheet",
-                f"{self.system}{here} was not measured",
-            )
-        return Source(f"{self.fit.source}; {on}")
+            return Source(stated_by, f"{self.system}{here} was not measured")
+        error = f"median error {self.fit.median_pct:.1f} %, p90 {self.fit.p90_pct:.1f} %"
+        return Source(f"{self.fit.source}; {self.fit.rows} rows, {error}")
 
 
 def from_file_content(content: Mapping[str, Any], file: str) -> Iterator[Calibration]:
@@ -258,12 +254,8 @@ def _entry(entry: dict[str, Any], file: str) -> Calibration:
         for name, value in fit.items():
             if type(value) is int and not _is_figure(value):
                 raise BadValueError(f"{name} of the fit", value, "below 10^19")
-        return Calibration(
-            library=entry.pop("name"),
-            constants=constants,
-            fit=Fit(**fit),
-            **entry,
-        )
+        library = entry.pop("name")
+        return Calibration(library=library, constants=constants, fit=Fit(**fit), **entry)
     except KeyError as error:
         raise FormatError(file, f"{str(error.args[0])[:60]} is missing") from None
     except ShardcostError as error:
@@ -276,12 +268,10 @@ def _constants(
     kind: type[Constants], figures: Mapping[str, float], library: str, file: str
 ) -> Constants:
     """Return the constants of a file's table, if it has what its kind needs and nothing else."""
-    odd = [name for name, value in figures.items() if not _is_figure(value)]
-    if odd:
-        said = shown(figures[odd[0]])
-        raise FormatError(
-            file, f"constants of {library}: {odd[0][:60]} must be a number, got {said}"
-        )
+    for name, value in figures.items():
+        if not _is_figure(value):
+            rule = f"{name[:60]} must be a number, got {shown(value)}"
+            raise FormatError(file, f"constants of {library}: {rule}")
     values = in_base_units(figures)
     known = {each.name: each.default is MISSING for each in fields(kind)}
     unknown = [name for name in values if name not in known]
@@ -300,13 +290,12 @@ def _is_figure(value: object) -> bool:
 
 def in_base_units(figures: Mapping[str, float]) -> dict[str, float]:
     """Return figures of a file, which has microseconds and GB/s, under the names of the fields."""
-    found = {}
+    values = {}
     for key, value in figures.items():
-        suffix, unit_name, unit = next(
-            (each for each in _UNITS if key.endswith(each[0])), ("", "", 1.0)
-        )
-        found[key.removesuffix(suffix) + unit_name] = value * unit
-    return found
+        matching = (unit for unit in _UNITS if key.endswith(unit[0]))
+        suffix, unit_name, factor = next(matching, ("", "", 1.0))
+        values[key.removesuffix(suffix) + unit_name] = value * factor
+    return values
 
 
 def in_file_units(constants: Constants) -> dict[str, float]:

@@ -134,18 +134,16 @@ class KernelConstants:
         """
         key = ("gemm", "for", dtype)
         if key not in self.memo:
-            self.memo[key] = self._gemm(dtype)
-        section: Section = self.memo[key]
-        return section
-
-    def _gemm(self, dtype: str) -> Section:
-        names = gemm_sections(dtype)
-        if BITS[canonical_dtype(dtype)] >= _WIDE:
-            return self.section("gemm", *names)
-        section = self._resolved("gemm", names)
-        if self.narrow_measured_with is None:
-            return section
-        return self.measured_with(self.narrow_measured_with, "gemm", section.name)
+            names = gemm_sections(dtype)
+            if BITS[canonical_dtype(dtype)] >= _WIDE:
+                section = self.section("gemm", *names)
+            else:
+                section = self._resolved("gemm", names)
+                if self.narrow_measured_with is not None:
+                    section = self.measured_with(self.narrow_measured_with, "gemm", section.name)
+            self.memo[key] = section
+        resolved: Section = self.memo[key]
+        return resolved
 
     def measured_with(self, software: str, table: KernelTable, name: str) -> Section:
         """Return the nearest section that was measured with some software, else the nearest."""

@@ -19,12 +19,7 @@ from typing import Any, Final
 from shardcost import catalog
 from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, BadValueError, FormatError, UnknownNameError
-from shardcost.machine.constants import (
-    Calibration,
-    NetworkConstants,
-    from_file_content,
-    stated,
-)
+from shardcost.machine.constants import Calibration, NetworkConstants, from_file_content, stated
 
 ENGINES: Final = ("sglang", "trtllm", "vllm")
 MULTIMEM: Final = "multimem"
@@ -89,9 +84,7 @@ class Libraries:
         known = {
             each.library for each in self.every if not isinstance(each.constants, NetworkConstants)
         }
-        return [
-            name for name in sorted(known) if self._own(cluster, name) or self.donors(cluster, name)
-        ]
+        return [name for name in sorted(known) if self.has(cluster, name)]
 
     def has(self, cluster: Cluster, library: str) -> bool:
         """Return whether a library's time can be predicted on a cluster."""
@@ -119,25 +112,20 @@ class Libraries:
 
     def network(self, network: Network) -> Calibration:
         """Return what a network adds: its own constants, else the mean of networks of its kind."""
-        own = [
-            each for each in self.on(network.name) if isinstance(each.constants, NetworkConstants)
-        ]
-        if own:
-            return own[0]
-        known = [each for each in self.every if isinstance(each.constants, NetworkConstants)]
-        alike = [
-            each for each in known if catalog.network_named(each.system).kind == network.kind
-        ] or known
-        tables = [stated(each.constants) for each in alike]
-        mean = {
-            name: _geometric_mean([(table[name], 1.0) for table in tables]) for name in tables[0]
-        }
+        for own in self.on(network.name):
+            if isinstance(own.constants, NetworkConstants):
+                return own
+        known = [one for one in self.every if isinstance(one.constants, NetworkConstants)]
+        alike = [one for one in known if catalog.network_named(one.system).kind == network.kind]
+        alike = alike or known
+        tables = [stated(one.constants) for one in alike]
+        mean = {name: _geometric_mean([(of[name], 1.0) for of in tables]) for name in tables[0]}
         return Calibration(
             system=network.name,
             library="network",
             constants=NetworkConstants(**mean),
             fit=alike[0].fit,
-            inherited_from=tuple(each.system for each in alike),
+            inherited_from=tuple(one.system for one in alike),
         )
 
     def _own(self, cluster: Cluster, library: str, since: str = "0") -> Calibration | None:

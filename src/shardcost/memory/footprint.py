@@ -86,7 +86,7 @@ class Memory:
     @property
     def peak_bytes(self) -> Any:
         """Peak of the fullest rank."""
-        return largest(*(held.total for held in self.stages.values()))
+        return largest(*(footprint.total for footprint in self.stages.values()))
 
     @property
     def worst_stage(self) -> Any:
@@ -96,9 +96,8 @@ class Memory:
     @property
     def _worst(self) -> Any:
         """The number of the fullest rank's stage, in the order of `stages`."""
-        first, *others = (held.total for held in self.stages.values())
+        most, *others = (footprint.total for footprint in self.stages.values())
         worst: Any = 0
-        most = first
         for index, total in enumerate(others, 1):
             worst = choose(total > most, index, worst)
             most = largest(most, total)
@@ -107,15 +106,12 @@ class Memory:
     def by_kind(self) -> dict[str, Any]:
         """Return the bytes of the fullest rank by kind; they add up to `peak_bytes`."""
         worst, stages = self._worst, tuple(self.stages.values())
-        if not is_array(worst):
-            return {kind: getattr(stages[int(worst)], kind) for kind in KINDS}
-        found = {kind: getattr(stages[0], kind) for kind in KINDS}
-        for index, held in enumerate(stages):
-            found = {
-                kind: choose(worst == index, getattr(held, kind), value)
-                for kind, value in found.items()
-            }
-        return found
+        first = stages[0 if is_array(worst) else int(worst)]
+        kinds = {kind: getattr(first, kind) for kind in KINDS}
+        for index, stage in enumerate(stages if is_array(worst) else ()):
+            for kind, value in kinds.items():
+                kinds[kind] = choose(worst == index, getattr(stage, kind), value)
+        return kinds
 
     def fits(self, device: Device | None = None) -> Any:
         """Return whether the fullest rank fits a device, by default the one asked for."""
@@ -142,7 +138,7 @@ class Memory:
         )
 
     def _on(self, device: Device | None) -> Device:
-        found = device or self.device
-        if found is None:
+        device = device or self.device
+        if device is None:
             raise BadValueError("device", None, "given, here or to memory_of")
-        return found
+        return device

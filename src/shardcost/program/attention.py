@@ -15,13 +15,7 @@ from shardcost.arrays import choose, smallest
 from shardcost.checks import anywhere
 from shardcost.errors import BadValueError
 from shardcost.memory.parameters import heads_per_rank
-from shardcost.model import (
-    AnyAttention,
-    Attention,
-    LatentAttention,
-    LinearAttention,
-    StateSpace,
-)
+from shardcost.model import AnyAttention, Attention, LatentAttention, LinearAttention, StateSpace
 from shardcost.program.operations import (
     AttentionCore,
     Collective,
@@ -78,24 +72,16 @@ def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
     query_dim = part.qk_nope_head_dim + part.qk_rope_head_dim
     latent = part.kv_lora_rank + part.qk_rope_head_dim
     rank = part.q_lora_rank
-    query = (
-        linear(s, "q down", s.hidden, heads * query_dim)
-        if rank is None
-        else together(
-            linear(s, "q down", s.hidden, rank), linear(s, "q up", rank, heads * query_dim)
-        )
-    )
+    query = linear(s, "q down", s.hidden, heads * query_dim if rank is None else rank)
+    if rank is not None:
+        query = together(query, linear(s, "q up", rank, heads * query_dim))
     down = linear(s, "kv down", s.hidden, latent)
     out = linear(s, OUT, heads * part.v_head_dim, s.hidden)
     if s.decode:
-        absorbed = Passes(
-            (
-                Gemm(
-                    "q absorb", s.tokens, part.kv_lora_rank, part.qk_nope_head_dim, s.dtype, heads
-                ),
-                Gemm("v absorb", s.tokens, part.v_head_dim, part.kv_lora_rank, s.dtype, heads),
-            )
-        )
+        nope, lora = part.qk_nope_head_dim, part.kv_lora_rank
+        keys = Gemm("q absorb", s.tokens, lora, nope, s.dtype, heads)
+        values = Gemm("v absorb", s.tokens, part.v_head_dim, lora, s.dtype, heads)
+        absorbed = Passes((keys, values))
         core = attention_core(s, heads, 1, latent, part.kv_lora_rank, part.index_top_k)
         return together(query, down, absorbed, _over_context(s, heads * latent, latent), core, out)
     columns = heads * (part.qk_nope_head_dim + part.v_head_dim)
@@ -124,9 +110,8 @@ def _recurrent(s: Setting, part: LinearAttention | StateSpace) -> Passes:
         value = part.inner_size / tp
         columns = 2 * value
     size = s.tokens * (columns + value) * s.element_bytes
-    scan = Passes((Elementwise("scan", 2 * size, 2),), (Elementwise("scan gradient", 4 * size, 3),))
-    if not s.training:
-        scan = Passes(scan.forward)
+    backward = (Elementwise("scan gradient", 4 * size, 3),) if s.training else ()
+    scan = Passes((Elementwise("scan", 2 * size, 2),), backward)
     return together(linear(s, QKV, s.hidden, columns), scan, linear(s, OUT, value, s.hidden))
 
 
@@ -225,27 +210,19 @@ def _over_context(s: Setting, query: Any, key_value: Any) -> Passes:
         # The cache is spread over the ranks: partial outputs and their weights are combined.
         combined = s.tokens * cp * query * s.element_bytes
         return Passes((Collective.of("all_reduce", "context", combined, "cp", cp),))
-    if scheme == "ring":
-        return _ring(s, own)
-    if scheme == "all_gather":
-        gather = Collective.of("all_gather", "KV", own * cp, "cp", cp)
+    backward: Operations
+    if scheme == "ring":  # blocks go on forward, blocks and their gradients backward
+        turn = Collective("ring attention", "send_recv", own, "cp", cp, cp - 1)
+        turn = turn._replace(is_ring_attention=True)
+        back = turn._replace(name="ring attention gradient", size_bytes=2 * own)
+        forward, backward = turn.linked((ATTENTION,)), (back.linked((_GRADIENT,)),)
+    elif scheme == "all_gather":
+        forward = Collective.of("all_gather", "KV", own * cp, "cp", cp)
         again = Collective.of("all_gather", "KV backward", own * cp, "cp", cp)
         back = Collective.of("reduce_scatter", "KV gradient", own * cp, "cp", cp)
-        return _both(s, (gather,), (again, back))
-    moved = s.tokens * (2 * query + key_value) * s.element_bytes
-    exchange = Collective.of("all_to_all", "Ulysses", moved, "cp", cp)
-    back = Collective.of("all_to_all", "Ulysses gradient", moved, "cp", cp)
-    return _both(s, (exchange,), (back,))
-
-
-def _ring(s: Setting, block_bytes: Any) -> Passes:
-    """Return the turns of a ring: blocks go on forward, blocks and their gradients backward."""
-    cp = s.layout.cp
-    turn = Collective("ring attention", "send_recv", block_bytes, "cp", cp, cp - 1)
-    turn = turn._replace(is_ring_attention=True)
-    back = turn._replace(name="ring attention gradient", size_bytes=2 * block_bytes)
-    return _both(s, (turn.linked((ATTENTION,)),), (back.linked((_GRADIENT,)),))
-
-
-def _both(s: Setting, forward: Operations, backward: Operations) -> Passes:
-    return Passes(forward, backward if s.training else ())
+        backward = (again, back)
+    else:
+        moved = s.tokens * (2 * query + key_value) * s.element_bytes
+        forward = Collective.of("all_to_all", "Ulysses", moved, "cp", cp)
+        backward = (Collective.of("all_to_all", "Ulysses gradient", moved, "cp", cp),)
+    return Passes((forward,), backward if s.training else ())

@@ -18,25 +18,18 @@ from shardcost.program.setting import Setting, enter, leave, matrix
 HEAD = "head"
 
 
-def vocabulary_of_a_rank(model: Model, s: Setting) -> Any:
-    """Return the rows of the vocabulary on one rank, padded as the software does."""
-    multiple = s.software.vocab_multiple * s.layout.tp
-    return ceil_div(model.vocab_size, multiple) * multiple / s.layout.tp
-
-
 def embedding(s: Setting) -> Passes:
     """Return the lookup of every token, and its sum over the tensor group."""
     size = 2 * s.hidden_bytes
-    lookup = Passes((Elementwise("embedding", size),))
-    if s.training:
-        lookup = Passes(lookup.forward, (), (Elementwise("embedding gradient", 2 * size),))
-    return together(lookup, leave(s, "embedding"))
+    weight = (Elementwise("embedding gradient", 2 * size),) if s.training else ()
+    return together(Passes((Elementwise("embedding", size),), (), weight), leave(s, "embedding"))
 
 
 def head(s: Setting, model: Model) -> Passes:
     """Return the last norm, the logits and, in training, the loss and what it sends back."""
     rows = s.tokens if s.training else s.sequences * (s.sequence_tokens if s.decode else 1)
-    columns = vocabulary_of_a_rank(model, s)
+    multiple = s.software.vocab_multiple * s.layout.tp  # the vocabulary is padded by the software
+    columns = ceil_div(model.vocab_size, multiple) * multiple / s.layout.tp
     dtype = s.wide_dtype
     final = norm(s, "final norm")
     if not s.training:

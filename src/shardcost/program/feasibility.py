@@ -26,7 +26,7 @@ from shardcost.model import (
     Model,
     StateSpace,
 )
-from shardcost.program.partitions import Grid, grid_of
+from shardcost.program.partitions import grid_of
 from shardcost.program.setting import micro_batches, sequences_per_pass
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -210,16 +210,18 @@ def schedule_rules(
 
 
 def scheme_rules(layout: Layout, block: Block, hidden: Any, sequences: Any) -> Iterator[Broken]:
-    """Yield the rules of a partition scheme other than 1d.
+    """Yield the rules of a partition scheme other than 1d, for layers of one kind.
 
-    Args:
-        layout: Its scheme is any but 1d, and tp may be an array.
-        block: Layers of one kind.
-        hidden: The hidden size.
-        sequences: Sequences that a tensor group works on in one pass.
+    `sequences` are those that a tensor group works on in one pass; tp may be an array.
     """
     grid = grid_of(layout)
-    yield from _shape_rules(layout, grid)
+    tp, q = layout.tp, grid.side
+    if layout.scheme == "2d":
+        yield SQUARE, (), q * q != tp
+    elif layout.scheme == "2.5d":
+        yield BOX, (), (q == 1) & (tp > 1)
+    elif layout.scheme == "3d":
+        yield CUBE, (), q**3 != tp
     for part in (block.attention, block.feed_forward):
         if part is not None and not isinstance(part, Attention | FeedForward):
             yield ONLY_1D, (part.kind,), True
@@ -236,13 +238,3 @@ def scheme_rules(layout: Layout, block: Block, hidden: Any, sequences: Any) -> I
         heads, kv, columns = block.attention.heads, block.attention.kv_heads, grid.columns
         yield GRID_HEADS, (heads,), heads % columns != 0
         yield GRID_KV_HEADS, (kv,), largest(kv, columns) % smallest(kv, columns) != 0
-
-
-def _shape_rules(layout: Layout, grid: Grid) -> Iterator[Broken]:
-    tp, q = layout.tp, grid.side
-    if layout.scheme == "2d":
-        yield SQUARE, (), q * q != tp
-    elif layout.scheme == "2.5d":
-        yield BOX, (), (q == 1) & (tp > 1)
-    elif layout.scheme == "3d":
-        yield CUBE, (), q**3 != tp

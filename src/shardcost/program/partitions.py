@@ -97,14 +97,6 @@ def layer_otherwise(s: Setting, block: Block) -> Passes:
 
     Layouts must be feasible; cells of an array that are not hold no meaning.
     """
-    whole = together(*_pieces(s, block))
-    if s.layout.recompute == "full" and s.training:
-        return whole._replace(recompute=whole.forward)
-    return whole
-
-
-def _pieces(s: Setting, block: Block) -> list[Passes]:
-    """Return norms, parts and residual sums in their order; a parallel block has one norm."""
     grid = grid_of(s.layout)
     split = replace(s.layout, tp=grid.columns, ep=1, sequence_parallel=False)
     share = replace(s, layout=split, sequences=s.sequences / grid.rows)
@@ -117,13 +109,16 @@ def _pieces(s: Setting, block: Block) -> list[Passes]:
         parts.append(feed_forward_part(share, block.feed_forward))
     every = tuple(OpId(op.name) for part in parts for op in part.forward if _is_matrix(op))
     pieces: list[Passes] = []
-    for number, part in enumerate(parts):
+    for number, part in enumerate(parts):  # a parallel block has one norm and one residual sum
         if number == 0 or not block.parallel:
             pieces.append(_norm(between, grid))
         pieces.append(_split_part(s, grid, part, every))
         if number == len(parts) - 1 or not block.parallel:
             pieces.append(residual(between))
-    return pieces
+    whole = together(*pieces)
+    if s.layout.recompute == "full" and s.training:
+        return whole._replace(recompute=whole.forward)
+    return whole
 
 
 def _norm(between: Setting, grid: Grid) -> Passes:
@@ -131,19 +126,17 @@ def _norm(between: Setting, grid: Grid) -> Passes:
     own = norm(between, "norm")
     if _is_one(grid.columns):
         return own
-
-    def sums(what: str) -> Operations:
-        size = _NORM_BYTES * between.tokens
-        return (Collective.of("all_reduce", what, size, "tp", grid.columns),)
-
-    back = sums("norm gradient") if between.training else ()
-    return together(Passes(sums("norm"), back), own)
+    there, back = (
+        (Collective.of("all_reduce", of, _NORM_BYTES * between.tokens, "tp", grid.columns),)
+        for of in ("norm", "norm gradient")
+    )
+    return together(Passes(there, back if between.training else ()), own)
 
 
 def _split_part(s: Setting, grid: Grid, part: Passes, every: tuple[OpId, ...]) -> Passes:
     """Return a part whose first and last operations, its two matrices, are split by the scheme."""
     first, last = (op for op in part.forward if isinstance(op, Gemm) and op.weights)
-    rest = Passes(*(tuple(op for op in each if not _is_matrix(op)) for each in part))
+    rest = Passes(*(tuple(op for op in ops if not _is_matrix(op)) for ops in part))
     return together(
         _matrix(s, grid, OpId(first.name), first.k, first.n * grid.columns, every),
         rest,
@@ -286,16 +279,8 @@ def _over(
 ) -> Operations:
     """Return a collective over some of the tensor group's ranks; none where it is one rank.
 
-    Args:
-        collective: Which.
-        what: What of the GEMM it moves; nothing for its result.
-        size_bytes: As nccl-tests counts them.
-        ranks: That take part.
-        of: The GEMM whose input or result it moves.
-        hides_behind: GEMMs that do not wait for it.
-        count: How often.
-        stride: From one rank to the next.
-        split: Whether chunked overlap splits it with the GEMM.
+    It moves `what` of the GEMM `of`, nothing for its result, and hides behind GEMMs that do not
+    wait for it; where `split`, chunked overlap splits it with the GEMM.
     """
     if _is_one(ranks):
         return ()

@@ -118,7 +118,12 @@ def linear(
     rows = s.tokens if tokens is None else tokens
     passes = matrix(s, name, rows, inputs, outputs, s.dtype)
     if not s.training:
-        return Passes(_converted(s, name, rows * inputs) + passes.forward)
+        bits = BITS[s.dtype]
+        if bits >= 16 or s.software.narrow_gemm_measured_with is None:
+            return passes
+        # Such GEMMs were measured without converting their input to fewer bits.
+        size = rows * inputs * (s.element_bytes + bits / 8)
+        return Passes((Elementwise(f"{name} quantize", size), *passes.forward))
     if bias and not s.frozen:
         own = OpId(name, "bias gradient")
         gradient = Elementwise(own.name, rows * outputs * s.element_bytes, id=own)
@@ -134,22 +139,12 @@ def matrix(
     def gemm(own: OpId, m: Any, n: Any, k: Any) -> Operations:
         return (Gemm(own.name, m, n, k, dtype, batch, id=own),)
 
-    forward = OpId(name)
+    own = OpId(name)
+    forward = gemm(own, rows, outputs, inputs)
     if not s.training:
-        return Passes(gemm(forward, rows, outputs, inputs))
-    return Passes(
-        gemm(forward, rows, outputs, inputs),
-        gemm(forward.input_gradient, rows, inputs, outputs),
-        () if s.frozen else gemm(forward.weight_gradient, inputs, outputs, rows),
-    )
-
-
-def _converted(s: Setting, name: str, elements: Any) -> Operations:
-    """Return the conversion of a product's input to fewer bits, where its time is not counted."""
-    bits = BITS[s.dtype]
-    if bits >= 16 or s.software.narrow_gemm_measured_with is None:
-        return ()
-    return (Elementwise(f"{name} quantize", elements * (s.element_bytes + bits / 8)),)
+        return Passes(forward)
+    weight = () if s.frozen else gemm(own.weight_gradient, inputs, outputs, rows)
+    return Passes(forward, gemm(own.input_gradient, rows, inputs, outputs), weight)
 
 
 def enter(s: Setting, *products: str) -> Passes:
@@ -193,11 +188,7 @@ def leave(s: Setting, product: str) -> Passes:
 
 
 def _over_tp(
-    s: Setting,
-    collective: str,
-    what: str,
-    hides_behind: tuple[OpId, ...],
-    split_with: OpId | None,
+    s: Setting, collective: str, what: str, hides_behind: tuple[OpId, ...], split_with: OpId | None
 ) -> Operations:
     """Return a collective of the tensor group on the activations between two layers."""
     sends = Collective.of(collective, what, s.hidden_bytes, "tp", s.layout.tp)
