@@ -89,6 +89,13 @@ CASES = {
         "mi300x",
         None,
     ),
+    "train, shared ports": Case(
+        "kimi-k2",
+        Layout(tp=8, ep=8, dp=32, micro_batch=2, sequence_parallel=True, zero=1),
+        Train(global_batch=64, sequence_length=2048),
+        on="h200_sxm",
+        network="roce_8x400g",
+    ),
     "train": Case("llama3-70b", Layout(tp=8, pp=4, dp=2), TRAIN),
     "train, one stage": Case("llama3-70b", Layout(tp=8, dp=4), TRAIN),
     "train, interleaved": Case(

@@ -119,6 +119,14 @@ class Piece(NamedTuple):
     network_bytes: Any = 0.0
     """… and into the network."""
 
+    def joined_bytes(self, other: Piece, together: Any) -> tuple[Any, Any]:
+        """Return the bytes of two pieces: of both where one rank has them, else the larger."""
+        mine, its = self[5:7], other[5:7]
+        return tuple(
+            choose(together, one + two, largest(one, two))
+            for one, two in zip(mine, its, strict=True)
+        )
+
     @property
     def tensor_collectives(self) -> Any:
         """Collectives of the tensor group in one pass forward."""
@@ -283,14 +291,13 @@ class Ledger:
             (1, self.collect),
             (2 * runs * layers, self.gather),
             (runs * layers, self.scatter),
-            (runs, self.first),
-            (runs, self.last),
             *((runs * layers * share, piece) for share, piece in self.shares),
         ]
         used = [(times, each) for times, each in sent if each is not _NOTHING]
+        inside, network = self.first.joined_bytes(self.last, self.program.setting.layout.pp == 1)
         return (
-            sum(times * each.inside_bytes for times, each in used),
-            sum(times * each.network_bytes for times, each in used),
+            runs * inside + sum(times * each.inside_bytes for times, each in used),
+            runs * network + sum(times * each.network_bytes for times, each in used),
         )
 
     @cached_property

@@ -22,6 +22,7 @@ from shardcost.estimate.ledger import Entry, PassParts, joined, serving_host_s
 from shardcost.estimate.result import (
     BUBBLE,
     COMMUNICATION,
+    CONTENTION,
     FLOP_CONVENTION,
     HOST,
     Estimate,
@@ -310,6 +311,8 @@ def _part(estimate: Estimate, figure: str, name: str, entries: Mapping[str, Entr
         return _bubble(estimate, figure)
     if name == HOST:
         return _host(estimate, figure)
+    if name == CONTENTION:
+        return _contention(estimate, figure)
     chosen = {key: entry for key, entry in entries.items() if entry.kind == name}
     seconds = estimate.parts_s[name]
     heaviest = max(chosen.values(), key=lambda entry: float(entry.total_s), default=None)
@@ -337,6 +340,18 @@ def _bubble(estimate: Estimate, figure: str) -> Why:
         value=estimate.parts_s[BUBBLE],
         stated=[_SCHEDULES[schedule]],
         words=f"{estimate.program.micro_batches} micro-batches over {estimate.layout.pp} stages",
+    )
+
+
+def _contention(estimate: Estimate, figure: str) -> Why:
+    """Return what a step waits because groups that hide behind each other share a link."""
+    ledger = estimate.ledger
+    links = named("links", max(ledger.link_times_s), "s", "bytes of the busiest link / its rate")
+    step_s = named("step", ledger.step_time.step_s, "s", "if groups did not share links")
+    return answer(
+        receipt(links - step_s, figure, "Waiting for links that groups share", "s"),
+        value=estimate.parts_s[CONTENTION],
+        words="no step is shorter than its bytes over the rate of a link",
     )
 
 
