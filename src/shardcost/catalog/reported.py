@@ -35,7 +35,11 @@ def cluster_reporting(device_name: str) -> str | None:
     words = _words(device_name[:_LONGEST_NAME])
     if not words:
         return None
-    known = _reported_words()
+    known = [
+        (name, _words(reported))
+        for name, content in contents("clusters")
+        for reported in content.get("reported_as", ())
+    ]
     alike = {name for name, board in known if "".join(board) == "".join(words)}
     if not alike:
         alike = {name for name, board in known if _same_board(words, board)}
@@ -54,21 +58,8 @@ def clusters_of_capability(sm: int, link: str | None = None) -> list[str]:
     return [
         name
         for name, content in contents("clusters")
-        if _as_sm(content["device"].get("compute_capability")) == sm
+        if content["device"].get("compute_capability", "").replace(".", "") == str(sm)
         and link in {None, content["link"]["kind"]}
-    ]
-
-
-def _as_sm(capability: str | None) -> int | None:
-    return int(capability.replace(".", "")) if capability else None
-
-
-def _reported_words() -> list[tuple[str, tuple[str, ...]]]:
-    """Return every reported name as its words, with its cluster."""
-    return [
-        (name, _words(reported))
-        for name, content in contents("clusters")
-        for reported in content.get("reported_as", ())
     ]
 
 

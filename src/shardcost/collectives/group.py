@@ -68,6 +68,13 @@ class Group:
                 f"within one domain of {cluster.name}, which has {tier.gpus} GPUs"
                 " (name a network for more: `shardcost clusters` lists them)",
             )
+        port: Any = 0.0
+        if cluster.network is not None:
+            # Ports belong to devices: half of the devices reach half of the ports, at least one.
+            full = cluster.network.node_bytes_per_s(cluster.gpus_per_node)
+            one = smallest(full, cluster.network.nic_bytes_per_s)
+            per_node = smallest(ranks / hosts * stride, cluster.gpus_per_node)
+            port = largest(full / cluster.gpus_per_node, one / per_node)
         return cls(
             cluster=cluster,
             ranks=ranks,
@@ -75,9 +82,7 @@ class Group:
             domains=domains,
             link_bytes_per_s=tier.ring_bytes_per_s(largest(2, -(-ranks // domains))),
             pair_bytes_per_s=tier.ring_bytes_per_s(2),
-            port_bytes_per_s=_port_rate(
-                cluster, smallest(ranks / hosts * stride, cluster.gpus_per_node)
-            ),
+            port_bytes_per_s=port,
         )
 
     @cached_property
@@ -153,25 +158,13 @@ def _spanned(cluster: Cluster, tier: Tier, nodes: Any) -> Any:
     return -(-nodes // max(1, tier.gpus // cast("int", cluster.gpus_per_node)))
 
 
-def _port_rate(cluster: Cluster, ranks_per_node: Any) -> Any:
-    """Return the network rate per device of a node that takes part with some of its devices.
-
-    Ports belong to devices: half of the devices reach half of the ports, and at least one.
-    """
-    if cluster.network is None:
-        return 0.0
-    full = cluster.network.node_bytes_per_s(cluster.gpus_per_node)
-    one = smallest(full, cluster.network.nic_bytes_per_s)
-    return largest(full / cluster.gpus_per_node, one / ranks_per_node)
-
-
 def _first(cells: Any, where: Any) -> Any:
     """Return the first value, of a number or an array, for which a condition holds."""
     import numpy as np
 
     both = np.broadcast_arrays(cells, where)
-    found = both[0][both[1]][0]
-    return found.item() if hasattr(found, "item") else found
+    cell = both[0][both[1]][0]
+    return cell.item() if hasattr(cell, "item") else cell
 
 
 def bus_factor(collective: str, ranks: Any) -> Any:

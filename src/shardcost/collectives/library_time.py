@@ -356,11 +356,7 @@ def _ring_constants(used: tuple[Calibration, ...]) -> tuple[RingLibrary, Network
 
 
 def _paths_and_weights(
-    collective: str,
-    size: Any,
-    group: Group,
-    used: tuple[Calibration, ...],
-    version: str | None,
+    collective: str, size: Any, group: Group, used: tuple[Calibration, ...], version: str | None
 ) -> tuple[dict[PathName, Parts], Weights]:
     own = used[0]
     constants, network = _ring_constants(used)

@@ -217,11 +217,7 @@ def send_simple(constants: RingLibrary, network: Network, size_bytes: Any, group
 
 
 def ring_library_paths(
-    constants: RingLibrary,
-    network: Network,
-    collective: str,
-    size_bytes: Any,
-    group: Group,
+    constants: RingLibrary, network: Network, collective: str, size_bytes: Any, group: Group
 ) -> Mapping[PathName, Parts]:
     """Return the parts of every path that such a library has for a collective."""
     if collective == "all_to_all":

@@ -22,11 +22,7 @@ MODES = ("eager", "graph")
 
 
 def elementwise_time_s(
-    on: KernelConstants,
-    bytes_moved: Quantity,
-    *,
-    kernels: Count = 1,
-    row_elements: Count = 0,
+    on: KernelConstants, bytes_moved: Quantity, *, kernels: Count = 1, row_elements: Count = 0
 ) -> Quantity:
     """Return the seconds of a chain of memory-bound kernels, launched by a graph.
 

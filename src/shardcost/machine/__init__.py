@@ -129,9 +129,7 @@ class Machine:
 
 
 def machine_of(
-    cluster: Cluster | Machine | str,
-    software: Software | None = None,
-    fitted: Fitted = CATALOG,
+    cluster: Cluster | Machine | str, software: Software | None = None, fitted: Fitted = CATALOG
 ) -> Machine:
     """Return a cluster with the constants that hold there under a software.
 

@@ -12,16 +12,6 @@ from shardcost.cluster import Device
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.units import format_bytes
 
-KINDS: Final = (
-    "weights",
-    "gradients",
-    "optimizer",
-    "activations",
-    "logits",
-    "kv_cache",
-    "buffers",
-    "framework",
-)
 _SHRINK: Final = {
     "weights": "more tp or pp, or zero 3",
     "gradients": "more tp or pp, or zero 2",
@@ -32,6 +22,7 @@ _SHRINK: Final = {
     "buffers": "a smaller micro_batch, or more tp",
     "framework": "a device with more memory",
 }
+KINDS: Final = tuple(_SHRINK)
 _SHRINK_SERVED: Final = {**_SHRINK, "weights": "more tp or pp, or a narrower number format"}
 """Where nothing is trained."""
 _MOMENTS: Final = ("inside a layer", "at the loss", "after the update")

@@ -107,6 +107,5 @@ def policy_with(choices: Mapping[str, Any], memory: Mapping[str, Any]) -> Memory
 
 def _reserve() -> dict[str, Any]:
     # Fragments are left out: they follow from the order in which one framework allocates.
-    keys = ("workspace_bytes", "reserve_bytes")
     memory = catalog.raw("software", MEASURED_FRAMEWORK)["memory"]
-    return {key: memory[key] for key in keys}
+    return {key: memory[key] for key in ("workspace_bytes", "reserve_bytes")}
