@@ -111,7 +111,11 @@ def gemm_time_s(
     dimensions = max(getattr(size, "ndim", 0) for size in sizes)
     if dimensions:
         return _time_s(_kernel(on, dtype, dimensions), *sizes)
-    return _plain_time_s(_tile_shapes(on, dtype), *sizes)
+    key = ("tile shapes", dtype)
+    if key not in on.memo:
+        sharing = on.section("gemm", "sharing").constants
+        on.memo[key] = tile_shapes_of(on.device, dtype, on.gemm(dtype).constants, sharing)
+    return _plain_time_s(on.memo[key], *sizes)
 
 
 def gemm_parts(on: KernelConstants, dtype: str, m: Any, n: Any, k: Any, *, batch: Any = 1) -> Parts:
@@ -258,15 +262,6 @@ def kernel_of(
         name: np.array([getattr(each, name) for each in shapes]) for name in (*_BY_SHAPE, "loads")
     }
     return shapes[0]._replace(**columns)
-
-
-def _tile_shapes(on: KernelConstants, dtype: str) -> list[Kernel]:
-    key = ("tile shapes", dtype)
-    if key not in on.memo:
-        sharing = on.section("gemm", "sharing").constants
-        on.memo[key] = tile_shapes_of(on.device, dtype, on.gemm(dtype).constants, sharing)
-    shapes: list[Kernel] = on.memo[key]
-    return shapes
 
 
 def _kernel(on: KernelConstants, dtype: str, dimensions: int) -> Kernel:

@@ -175,20 +175,18 @@ def _layers(s: Setting, model: Model, block: Block, workload: Workload) -> Layer
 
 
 def _summed(s: Setting, workload: Workload, passes: Passes, weights: Any) -> Passes:
-    """Return passes that end in adding the gradients of so many weights to their sum."""
+    """Return passes that end in adding the gradients of so many weights to their sum.
+
+    That moves bytes beyond the GEMM's, which itself writes each gradient once in the activations'
+    format. Fused, it reads and writes the sum instead.
+    """
     if not isinstance(workload, Train) or workload.adapters:
         return passes
-    return passes._replace(weight=(*passes.weight, _gradient_sum(s, workload, weights)))
-
-
-def _gradient_sum(s: Setting, workload: Train, weights: Any) -> Elementwise:
-    """Return what adding a micro-batch's gradients to their sum moves beyond their product.
-
-    The product itself writes each gradient once in the activations' format. Fused, it reads and
-    writes the sum instead.
-    """
-    own = s.software.gradient_sum_bytes
+    own, each_bytes = s.software.gradient_sum_bytes, gradient_bytes(workload)
     if own is not None:
-        return Elementwise("gradient accumulation", weights * own * gradient_bytes(workload) / 4, 4)
-    moved = largest(2 * gradient_bytes(workload) - activation_bytes(workload.dtype), 0)
-    return Elementwise("gradient accumulation", weights * moved, 0)
+        moved, kernels = weights * own * each_bytes / 4, 4
+    else:
+        beyond = largest(2 * each_bytes - activation_bytes(workload.dtype), 0)
+        moved, kernels = weights * beyond, 0
+    addition = Elementwise("gradient accumulation", moved, kernels)
+    return passes._replace(weight=(*passes.weight, addition))
