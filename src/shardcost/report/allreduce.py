@@ -48,9 +48,8 @@ def as_text(
         text = form.format(inputs[name].value)
         text = text.removesuffix("s") if text.startswith("1 ") else text  # 1 sequence
         given.append((label, text, inputs[name].origin))
-    count = (
-        f"{inputs['num_layers'].value} layers x {inputs['allreduces_per_layer'].value} all-reduces"
-    )
+    layers, per_layer = inputs["num_layers"].value, inputs["allreduces_per_layer"].value
+    count = f"{layers} layers x {per_layer} all-reduces"
     one, total = cost["comm_volume_per_allreduce_bytes"], cost["total_comm_volume_bytes"]
     costs = [
         ("message", format_bytes(cost["message_size_bytes"]), "what each all-reduce sums up"),

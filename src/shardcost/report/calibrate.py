@@ -34,25 +34,25 @@ def as_data(
         "profile": target,
         "based_on": gathered.cluster.name,
         "network": gathered.cluster.network.name if gathered.cluster.network else None,
-        "files": [{"file": each.file, "kind": each.kind} for each in readings],
+        "files": [attributes(reading, "file kind") for reading in readings],
         "points": gathered.points,
         "skipped": [{"reason": r, "points": count} for r, count in gathered.passed_over.items()],
-        "calibrated": [_result_as_data(each) for each in results],
+        "calibrated": [_result_as_data(result) for result in results],
     }
 
 
-def _result_as_data(each: Calibrated) -> dict[str, Any]:
-    units = in_file_units(each.calibration.constants)
-    fit = each.calibration.fit
+def _result_as_data(result: Calibrated) -> dict[str, Any]:
+    units = in_file_units(result.calibration.constants)
+    fit = result.calibration.fit
     return {
-        **attributes(each.calibration, "library system"),
+        **attributes(result.calibration, "library system"),
         "collectives": list(fit.collectives),
         "gpus": [fit.least_gpus, fit.most_gpus],
-        "started_from": each.started_from,
-        "before": asdict(each.before),
-        "after": asdict(each.after),
-        "left_out": asdict(each.left_out),
-        "gpu_counts_left_out": asdict(each.counts_left_out),
+        "started_from": result.started_from,
+        "before": asdict(result.before),
+        "after": asdict(result.after),
+        "left_out": asdict(result.left_out),
+        "gpu_counts_left_out": asdict(result.counts_left_out),
         "interval_pct": [fit.low_pct, fit.high_pct],
         "constants": [
             {
@@ -61,9 +61,9 @@ def _result_as_data(each: Calibrated) -> dict[str, Any]:
                 "plus_minus_pct": round(one.plus_minus_pct, 1),
                 "measured": one.measured,
             }
-            for one in each.constants
+            for one in result.constants
         ],
-        "measure_next": each.further._asdict() if each.further else None,
+        "measure_next": result.further._asdict() if result.further else None,
     }
 
 
@@ -92,10 +92,10 @@ def as_text(
     return "\n".join(lines)
 
 
-def _what(each: Calibrated) -> str:
-    if isinstance(each.calibration.constants, NetworkConstants):
-        return f"network {each.calibration.system}"
-    return each.calibration.library
+def _what(result: Calibrated) -> str:
+    if isinstance(result.calibration.constants, NetworkConstants):
+        return f"network {result.calibration.system}"
+    return result.calibration.library
 
 
 def _pair(errors: Stats) -> str:
@@ -104,36 +104,33 @@ def _pair(errors: Stats) -> str:
     return f"{errors.median_pct:.1f} / {errors.p90_pct:.1f}"
 
 
-def _about(each: Calibrated) -> list[str]:
+def _about(result: Calibrated) -> list[str]:
     """Return what became of the constants, and what to measure next."""
-    known = [one for one in each.constants if one.measured]
-    said = [f"{_what(each)} started from {each.started_from}."]
-    if each.constants:
+    known = [one for one in result.constants if one.measured]
+    said = [f"{_what(result)} started from {result.started_from}."]
+    if result.constants:
         said.append(
-            f"{len(known)} of {len(each.constants)} constants follow from the points; the others"
+            f"{len(known)} of {len(result.constants)} constants follow from the points; the others"
             " stay near where they started:"
         )
-        said.append(", ".join(_constant(each, one.name) for one in known[:_MOST_CONSTANTS]) + ".")
+        said.append(", ".join(_constant(result, one.name) for one in known[:_MOST_CONSTANTS]) + ".")
     lines = [paragraph(" ".join(said if known else said[:1]))]
-    further = each.further
+    further = result.further
     if further is not None:
         next_ = f"{further.collective} of {format_bytes(further.size_bytes)} on {further.gpus} GPUs"
-        lines.append(
-            paragraph(
-                f"Measure next: {next_}; it would narrow the range of predictions on this system"
-                f" from {_range(further.now_pct)} to {_range(further.then_pct)}."
-            )
-        )
+        gain = f"from {_range(further.now_pct)} to {_range(further.then_pct)}"
+        brings = f"it would narrow the range of predictions on this system {gain}"
+        lines.append(paragraph(f"Measure next: {next_}; {brings}."))
     return lines
 
 
-def _constant(each: Calibrated, name: str) -> str:
+def _constant(result: Calibrated, name: str) -> str:
     """Return a constant with its unit and its range."""
     shown = in_file_name(name)
-    value = in_file_units(each.calibration.constants)[shown]
+    value = in_file_units(result.calibration.constants)[shown]
     unit = next((f" {text}" for suffix, text in _UNITS.items() if shown.endswith(suffix)), "")
     plain = shown.removesuffix("_us").removesuffix("_gb_per_s")
-    range_pct = next(one.plus_minus_pct for one in each.constants if one.name == name)
+    range_pct = next(one.plus_minus_pct for one in result.constants if one.name == name)
     return f"{plain} {value:g}{unit} ({_range(range_pct)})"
 
 

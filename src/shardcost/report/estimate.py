@@ -128,10 +128,8 @@ def explained(estimate: Estimate) -> list[str]:
     """Return formulas, values and sources behind an estimate, and what its interval rests on."""
     from shardcost.estimate.explain import explanation
 
-    return [
-        explanation(estimate, width()),
-        paragraph(interval.explained(interval_of(estimate)), "  "),
-    ]
+    rests_on = paragraph(interval.explained(interval_of(estimate)), "  ")
+    return [explanation(estimate, width()), rests_on]
 
 
 def as_remarks(
@@ -154,9 +152,8 @@ def _merged(label: str, texts: Sequence[str]) -> Iterator[str]:
     named: dict[str, list[str]] = {}
     for text in texts:
         about = _NO_MEASUREMENTS.match(text)
-        named.setdefault(text[about.end() :] if about else text, []).extend(
-            [about[1]] if about else []
-        )
+        names = named.setdefault(text[about.end() :] if about else text, [])
+        names += [about[1]] if about else []
     whole = [
         f"no {', '.join(names)} measurements {rest}" if names else rest
         for rest, names in named.items()

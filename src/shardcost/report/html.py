@@ -137,26 +137,22 @@ def _figures(page: _Page) -> Iterator[str]:
     def between(name: str, form: Callable[[Any], str]) -> str:
         return f"{form(ranges[name].low)} to {form(ranges[name].high)}"
 
-    shares = {"MFU": "mfu", "HFU": "hfu", "exposed communication": "comm_share"}
     shown = [
-        *(
-            (label, format_time(getattr(estimate, name)), interval.ends(*ranges[name][:2]))
-            for label, name in _times(estimate).items()
-        ),
-        *(
-            (label, format_tokens(getattr(estimate, name)), between(name, format_tokens))
-            for label, name in _RATES.items()
-            if getattr(estimate, name) is not None
-        ),
-        *(
-            (label, format_percent(getattr(estimate, name)), between(name, format_percent))
-            for label, name in shares.items()
-        ),
-        (
-            f"memory, of {format_bytes(estimate.cluster.device.memory_bytes)}",
-            format_bytes(estimate.memory_bytes),
-            between("memory_bytes", format_bytes),
-        ),
+        (label, format_time(getattr(estimate, name)), interval.ends(*ranges[name][:2]))
+        for label, name in _times(estimate).items()
+    ]
+    capacity = format_bytes(estimate.cluster.device.memory_bytes)
+    shares = {"MFU": "mfu", "HFU": "hfu", "exposed communication": "comm_share"}
+    others: tuple[tuple[dict[str, str], Callable[[Any], str]], ...] = (
+        (_RATES, format_tokens),
+        (shares, format_percent),
+        ({f"memory, of {capacity}": "memory_bytes"}, format_bytes),
+    )
+    shown += [
+        (label, form(getattr(estimate, name)), between(name, form))
+        for names, form in others
+        for label, name in names.items()
+        if getattr(estimate, name) is not None
     ]
     figures = (
         element(
@@ -223,17 +219,12 @@ def _communication(page: _Page) -> Iterator[str]:
         yield element("p", "A single GPU does not communicate.")
         return
     sent = estimate.traffic.by_group
-    rows = [
-        (
-            group.upper(),
-            format_time(estimate.comm_s.get(group, 0.0)),
-            format_time(estimate.exposed_s.get(group, 0.0)),
-            format_time(estimate.hidden_s.get(group, 0.0)),
-            format_bytes_decimal(sent.get(group, 0.0)),
-        )
-        for group in {**estimate.comm_s, **sent}
-        if estimate.comm_s.get(group) or sent.get(group)
-    ]
+    rows = []
+    for group in {**estimate.comm_s, **sent}:
+        if estimate.comm_s.get(group) or sent.get(group):
+            seconds = (estimate.comm_s, estimate.exposed_s, estimate.hidden_s)
+            times = (format_time(by_group.get(group, 0.0)) for by_group in seconds)
+            rows.append((group.upper(), *times, format_bytes_decimal(sent.get(group, 0.0))))
     head = ("group", "total", "exposed", "hidden", "sent")
     yield table("Communication of a rank in a step, by group", head, rows, right="1234")
     yield _labelled([pair for pair in text.foundations(estimate) if pair[0] != "memory"])
@@ -282,9 +273,8 @@ def _memory(page: _Page) -> Iterator[str]:
 def _timelines(page: _Page) -> Iterator[str]:
     for of, heading in (("layer", "One layer"), ("step", "The step")):
         line = drawing_of(page.estimate, of)
-        label = (
-            f"Timeline: {line.title}, {format_time(line.span_s)}, on {len(line.streams)} streams"
-        )
+        where = f"on {len(line.streams)} streams"
+        label = f"Timeline: {line.title}, {format_time(line.span_s)}, {where}"
         left_out = f" Not drawn completely: {line.cut}." if line.cut else ""
         yield element("h3", heading)
         sketch = timeline_plot.sketch(page.estimate, of)
@@ -354,9 +344,7 @@ def _roofline(page: _Page) -> Iterator[str]:
 
 def _explanation(page: _Page) -> Iterator[str]:
     lines = explanation(page.estimate, _WITHOUT_BREAKS).splitlines()
-    yield _labelled(
-        [(label, words) for label, _, words in (line.partition(": ") for line in lines)]
-    )
+    yield _labelled([line.partition(": ")[::2] for line in lines])
     yield element("h3", "Sources")
     entries = []
     for source, names in _sources(page.estimate).items():
@@ -382,10 +370,8 @@ def _sources(estimate: Estimate) -> dict[str, list[str]]:
 
 
 def _reproduce(page: _Page) -> Iterator[str]:
-    for where, code in (
-        ("On the command line", command_of(page.estimate)),
-        ("In Python", python_of(page.estimate)),
-    ):
+    command, python = command_of(page.estimate), python_of(page.estimate)
+    for where, code in (("On the command line", command), ("In Python", python)):
         yield element("p", f"{where}, with shardcost {shardcost.__version__}:")
         yield scrolling(element("pre", element("code", code)), where)
 

@@ -17,7 +17,7 @@ from shardcost.inspect.trace import TraceFindings
 from shardcost.machine.constants import Calibration, in_file_units
 from shardcost.report import inspect_log, inspect_topology, inspect_trace, tuner
 from shardcost.report.describe import attributes, model_as_data, model_as_text
-from shardcost.report.text import paragraph, table
+from shardcost.report.text import paragraphs, table
 from shardcost.units import format_bytes
 
 _MOST_NAMED: Final = 6
@@ -53,10 +53,10 @@ def as_data(inspected: Inspected) -> dict[str, Any]:
         data |= attributes(cluster, "name based_on")
         data["network"] = cluster.network.name if cluster.network else None
         data["libraries"] = [
-            attributes(each, "library system")
-            | attributes(each.fit, "points=rows median_pct p90_pct")
-            | {"constants": in_file_units(each.constants)}
-            for each in calibrations
+            attributes(own, "library system")
+            | attributes(own.fit, "points=rows median_pct p90_pct")
+            | {"constants": in_file_units(own.constants)}
+            for own in calibrations
         ]
     return data
 
@@ -102,41 +102,27 @@ def _table_as_text(reading: TableFile) -> str:
         uses = [f"Columns that predictions do not understand yet: {', '.join(unknown)}."]
     elif kind == "collectives":
         uses.append(f"shardcost calibrate {file} --name NAME: a profile of the machine.")
-    return "\n".join(
-        [
-            f"{file}: a measured table of {kind}, {reading.table.rows:,} rows",
-            "",
-            table(("column", "values", "which, most frequent first"), rows, right="1"),
-            "",
-            *(paragraph(each, "  ") for each in uses),
-        ]
-    )
+    title = f"{file}: a measured table of {kind}, {reading.table.rows:,} rows"
+    shown = table(("column", "values", "which, most frequent first"), rows, right="1")
+    return f"{title}\n\n{shown}\n\n{paragraphs(uses)}"
 
 
 def _profile_as_text(
     reading: Reading, cluster: Cluster, calibrations: tuple[Calibration, ...]
 ) -> str:
     joined = f", joined by {cluster.network.name}" if cluster.network else ""
-    rows = [
-        (
-            each.library if each.library != "network" else f"network {each.system}",
-            str(each.fit.rows),
-            _range(f"{each.fit.least_gpus}", f"{each.fit.most_gpus}"),
-            _range(format_bytes(each.fit.least_bytes), format_bytes(each.fit.most_bytes)),
-            f"{each.fit.median_pct:.1f} / {each.fit.p90_pct:.1f} %",
-        )
-        for each in calibrations
-    ]
+    rows = []
+    for own in calibrations:
+        fit, is_network = own.fit, own.library == "network"
+        name = f"network {own.system}" if is_network else own.library
+        gpus = _range(f"{fit.least_gpus}", f"{fit.most_gpus}")
+        sizes = _range(format_bytes(fit.least_bytes), format_bytes(fit.most_bytes))
+        errors = f"{fit.median_pct:.1f} / {fit.p90_pct:.1f} %"
+        rows.append((name, str(fit.rows), gpus, sizes, errors))
     head = ("calibrated", "points", "GPUs", "sizes", "error, median / p90")
-    return "\n".join(
-        [
-            f"{reading.file}: the profile {cluster.name}, {cluster.based_on} calibrated{joined}",
-            "",
-            table(head, rows, right="1"),
-            "",
-            f"Every command takes it: --on {reading.file}",
-        ]
-    )
+    title = f"{reading.file}: the profile {cluster.name}, {cluster.based_on} calibrated{joined}"
+    use = f"Every command takes it: --on {reading.file}"
+    return f"{title}\n\n{table(head, rows, right='1')}\n\n{use}"
 
 
 def _range(least: str, most: str) -> str:

@@ -27,10 +27,9 @@ def as_data(log: MeasurementLog, findings: Sequence[RunFindings]) -> dict[str, A
 
     Bandwidths are in GB/s (1e9), times in microseconds, sizes in bytes.
     """
-    runs = [_run_as_data(each) for each in findings]
+    runs = [_run_as_data(run) for run in findings]
     return {
-        "file": log.file,
-        "kind": log.kind,
+        **attributes(log, "file kind"),
         **runs[0],
         **({"runs": runs} if len(runs) > 1 else {}),
         "unread": unread_as_data(log.unread),
@@ -103,8 +102,7 @@ def _point_as_data(rated: RatedPoint) -> dict[str, Any]:
         **rates_as_data(rated),
         "link_share": rated.link_share,
         "predicted_us": None if rated.predicted_s is None else _us(rated.predicted_s),
-        "dtype": rated.point.dtype,
-        "line": rated.point.line,
+        **attributes(rated.point, "dtype line"),
     }
 
 
@@ -153,20 +151,14 @@ def _summary(result: RunFindings) -> str:
     text += f": busbw peaks at {format_rate(peak.busbw_bytes_per_s)}"
     text += f" at {format_bytes(peak.point.size_bytes)}"
     if peak.link_share is not None and result.nominal_bytes_per_s:
-        nominal = format_rate(result.nominal_bytes_per_s)
-        text += (
-            f", {100 * peak.link_share:.1f} % of the {nominal} of {result.system}'s slowest link"
-        )
+        nominal = f"the {format_rate(result.nominal_bytes_per_s)} of {result.system}'s slowest link"
+        text += f", {100 * peak.link_share:.1f} % of {nominal}"
     return f"{text}."
 
 
 def _what_ran(run: Run) -> str:
     name = run.collective or "a collective that the log does not name"
-    count = (
-        f"{run.num_gpus} GPU{'s' * (run.num_gpus != 1)}"
-        if run.num_gpus
-        else "an unknown number of GPUs"
-    )
+    count = f"{run.num_gpus or 'an unknown number of'} GPU{'s' * (run.num_gpus != 1)}"
     nodes = f" of {run.nodes} nodes" if run.nodes > 1 else ""
     device = f" ({run.device})" if run.device else ""
     library = f", {run.library} {run.version}".rstrip() if run.library else ""
@@ -218,11 +210,9 @@ def _remarks(log: MeasurementLog, result: RunFindings) -> list[str]:
 
 
 def _ramp(result: RunFindings) -> str:
-    parts = []
-    if result.near_peak_bytes:
-        parts.append(
-            f"{100 * NEAR_PEAK:.0f} % of the peak from {format_bytes(result.near_peak_bytes)} on"
-        )
+    parts, size = [], result.near_peak_bytes
+    if size:
+        parts.append(f"{100 * NEAR_PEAK:.0f} % of the peak from {format_bytes(size)} on")
     if result.floor_s is not None:
         parts.append(f"small messages take {format_time(result.floor_s)}")
     return f"{'; '.join(parts)}." if parts else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardcost.formats.reading import Reading
 from shardcost.inspect.topology import ChannelSet, GraphInspection, LinkTier, TopologyInspection
 from shardcost.report.describe import attributes
 from shardcost.report.inspect_log import unread_as_data, unread_in_words
@@ -32,7 +31,7 @@ def as_data(inspection: TopologyInspection | GraphInspection) -> dict[str, Any]:
     """Return what a topology file means as plain data."""
     reading = inspection.reading
     if isinstance(inspection, GraphInspection):
-        notes, content = reading.notes, {"graphs": [_set_as_data(each) for each in inspection.sets]}
+        notes, content = reading.notes, {"graphs": [_set_as_data(one) for one in inspection.sets]}
     else:
         notes, content = inspection.notes, _machine_as_data(inspection)
     return {
@@ -53,31 +52,29 @@ def _machine_as_data(inspection: TopologyInspection) -> dict[str, Any]:
             attributes(card, "name gbit_per_s how") | {"nearest_gpus": list(card.nearest)}
             for card in inspection.cards
         ],
-        "network": {
-            "nics_for_gpus": inspection.beside,
-            "gbit_per_s_per_node": inspection.network_gbit_per_s,
-        },
-        "like": {
-            "cluster": inspection.cluster,
-            "network": inspection.network,
-            "options": _options(inspection),
-        },
+        "network": attributes(
+            inspection, "nics_for_gpus=beside gbit_per_s_per_node=network_gbit_per_s"
+        ),
+        "like": attributes(inspection, "cluster network") | {"options": _options(inspection)},
     }
 
 
 def as_text(inspection: TopologyInspection | GraphInspection) -> str:
     """Return what a topology file means for a terminal."""
-    reading = inspection.reading
-    title = heading(paragraph(f"{reading.file}: {_KINDS[reading.kind]}", "  "))
+    reading, notes = inspection.reading, inspection.reading.notes
+    sections = [heading(paragraph(f"{reading.file}: {_KINDS[reading.kind]}", "  "))]
     if isinstance(inspection, GraphInspection):
-        sections = [title, _sets_table(inspection)]
-        return "\n\n".join([*sections, *_remarks(reading, inspection.faults, reading.notes)])
-    sections = [title, _summary(inspection)]
-    if inspection.tiers:
-        sections += [_picture(inspection), _tiers_table(inspection)]
-    if inspection.cards:
-        sections.append(_cards_table(inspection))
-    return "\n\n".join([*sections, *_remarks(reading, inspection.faults, inspection.notes)])
+        sections.append(_sets_table(inspection))
+    else:
+        notes = inspection.notes
+        sections.append(_summary(inspection))
+        if inspection.tiers:
+            sections += [_picture(inspection), _tiers_table(inspection)]
+        if inspection.cards:
+            sections.append(_cards_table(inspection))
+    remarks = [f"Fault: {fault}." for fault in inspection.faults]
+    remarks += [f"Note: {note}." for note in notes] + unread_in_words(reading.unread)
+    return "\n\n".join([*sections, *([paragraphs(remarks)] if remarks else [])])
 
 
 def _tier_as_data(tier: LinkTier) -> dict[str, Any]:
@@ -94,12 +91,12 @@ def _in_gb(rate: float | None) -> float | None:
     return None if rate is None else round(rate / GIGA, 4)
 
 
-def _set_as_data(each: ChannelSet) -> dict[str, Any]:
+def _set_as_data(one: ChannelSet) -> dict[str, Any]:
     return {
-        **attributes(each, "pattern channels gpus"),
-        "gb_per_s_in_node": _in_gb(each.intra_bytes_per_s),
-        "gb_per_s_between_nodes": _in_gb(each.inter_bytes_per_s),
-        **attributes(each, "type_in_node=intra_type type_between_nodes=inter_type"),
+        **attributes(one, "pattern channels gpus"),
+        "gb_per_s_in_node": _in_gb(one.intra_bytes_per_s),
+        "gb_per_s_between_nodes": _in_gb(one.inter_bytes_per_s),
+        **attributes(one, "type_in_node=intra_type type_between_nodes=inter_type"),
     }
 
 
@@ -150,17 +147,11 @@ def _numbers(group: tuple[str, ...]) -> str:
 
 
 def _tiers_table(inspection: TopologyInspection) -> str:
-    rows = [
-        (
-            tier.kind,
-            str(tier.gpus),
-            "-" if tier.links_per_gpu is None else str(tier.links_per_gpu),
-            _rate(tier.bytes_per_s),
-            _rate(tier.usable_bytes_per_s),
-            _TIERS[tier.kind],
-        )
-        for tier in inspection.tiers
-    ]
+    rows = []
+    for tier in inspection.tiers:
+        links = "-" if tier.links_per_gpu is None else str(tier.links_per_gpu)
+        rates = (_rate(tier.bytes_per_s), _rate(tier.usable_bytes_per_s))
+        rows.append((tier.kind, str(tier.gpus), links, *rates, _TIERS[tier.kind]))
     head = ("tier", "GPUs", "links", "nominal", "for NCCL", "per GPU, one way")
     return table(head, rows, right="1234")
 
@@ -170,36 +161,18 @@ def _rate(rate: float | None) -> str:
 
 
 def _cards_table(inspection: TopologyInspection) -> str:
-    rows = [
-        (
-            card.name,
-            "-" if card.gbit_per_s is None else f"{card.gbit_per_s:g} Gbit/s",
-            card.how or "-",
-            " ".join(card.nearest) or "-",
-        )
-        for card in inspection.cards
-    ]
+    rows = []
+    for card in inspection.cards:
+        rate = "-" if card.gbit_per_s is None else f"{card.gbit_per_s:g} Gbit/s"
+        rows.append((card.name, rate, card.how or "-", " ".join(card.nearest) or "-"))
     return table(("network card", "rate", "way", "nearest GPUs"), rows, right="1")
 
 
 def _sets_table(inspection: GraphInspection) -> str:
-    rows = [
-        (
-            each.pattern,
-            str(each.channels),
-            str(each.gpus),
-            _rate(each.intra_bytes_per_s),
-            _rate(each.inter_bytes_per_s or None),
-            f"{each.intra_type} in a node, {each.inter_type} between",
-        )
-        for each in inspection.sets
-    ]
+    rows = []
+    for one in inspection.sets:
+        rates = (_rate(one.intra_bytes_per_s), _rate(one.inter_bytes_per_s or None))
+        links = f"{one.intra_type} in a node, {one.inter_type} between"
+        rows.append((one.pattern, str(one.channels), str(one.gpus), *rates, links))
     head = ("pattern", "channels", "GPUs", "in a node", "between", "links, all channels")
     return table(head, rows, right="1234")
-
-
-def _remarks(reading: Reading, faults: tuple[str, ...], notes: tuple[str, ...]) -> list[str]:
-    said = [f"Fault: {fault}." for fault in faults]
-    said += [f"Note: {note}." for note in notes]
-    said += unread_in_words(reading.unread)
-    return [paragraphs(said)] if said else []

@@ -30,9 +30,8 @@ def as_data(findings: TraceFindings) -> dict[str, Any]:
         "ranks": list(findings.ranks),
         **attributes(findings.traces[0], "world_size backend device"),
         "system": findings.system or None,
-        **attributes(
-            findings, "span_s compute_s communication_s exposed_s hidden_s copies_s idle_s"
-        ),
+        **attributes(findings, "span_s compute_s communication_s exposed_s hidden_s"),
+        **attributes(findings, "copies_s idle_s"),
         "groups": [_group_as_data(each) for each in findings.groups],
         "runs": [_run_as_data(each) for each in findings.runs],
         "kernels": [each._asdict() for each in findings.kernels],
@@ -79,8 +78,7 @@ def _group_as_data(each: GroupFindings) -> dict[str, Any]:
 
 def _run_as_data(findings: RunFindings) -> dict[str, Any]:
     return {
-        "collective": findings.run.collective,
-        "num_gpus": findings.run.num_gpus,
+        **attributes(findings.run, "collective num_gpus"),
         "points": [rates_as_data(point) for point in findings.points],
         "notes": list(findings.run.notes),
     }

@@ -77,13 +77,8 @@ def table(
         cells = zip(others, classes[1:], strict=True)
         heading = element("th", first, scope="row", class_=classes[0])
         body.append(element("tr", heading, *(element("td", c, class_=kind) for c, kind in cells)))
-    whole = element(
-        "table",
-        element("caption", caption),
-        element("thead", element("tr", *top)),
-        element("tbody", *body),
-    )
-    return scrolling(whole, caption)
+    head_of, body_of = element("thead", element("tr", *top)), element("tbody", *body)
+    return scrolling(element("table", element("caption", caption), head_of, body_of), caption)
 
 
 def scrolling(inside: str, label: str) -> Markup:

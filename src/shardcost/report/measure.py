@@ -36,9 +36,8 @@ def checks_as_text(checks: Sequence[Verified]) -> str:
     lines = []
     for collective in dict.fromkeys(check.measurement.collective for check in checks):
         lines.append(f"{collective}, bytes of all ranks together")
-        rows = [
-            _check_cells(check) for check in checks if check.measurement.collective == collective
-        ]
+        own = [check for check in checks if check.measurement.collective == collective]
+        rows = [_check_cells(check) for check in own]
         lines.append(table(head, rows, right="023456", narrowest=3))
     lines += [
         f"n = {check.measurement.ranks}, {check.measurement.collective} by {check.algorithm},"

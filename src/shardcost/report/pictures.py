@@ -155,10 +155,8 @@ def drawn(sketch: Sketch, kind: str) -> bytes:
             title = visible(sketch.title)
             figure.suptitle(title, x=0.01, ha="left", fontsize=sketch.title_size)
         sketch.fill(figure)
-        content = BytesIO()
-        figure.savefig(
-            content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {}
-        )
+        content, metadata = BytesIO(), {"Date": None} if kind == "svg" else {}
+        figure.savefig(content, format=kind, dpi=150, metadata=metadata)
     return _NOT_XML.sub(b"?", content.getvalue()) if kind == "svg" else content.getvalue()
 
 

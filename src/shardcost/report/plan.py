@@ -98,7 +98,7 @@ def in_words(candidate: Candidate) -> str:
 
 
 def title(result: Found) -> str:
-    """Return what was questions: phase, model and place."""
+    """Return the question: phase, model and place."""
     questions = result.questions
     models = " or ".join(dict.fromkeys(each.model.name for each in questions))
     places = " or ".join(dict.fromkeys(each.place for each in questions))
@@ -120,13 +120,9 @@ def _heading(plan: Plan) -> str:
     wanted = f"{question.software.name}, {work}, {question.workload.dtype}; best by"
     counted = f"{result.feasible:,} of {result.considered:,} layouts feasible"
     speed = f"{result.seconds:.2f} s, {result.layouts_per_s:,.0f} layouts/s"
-    return "\n  ".join(
-        (
-            heading(paragraph(title(result), "  ")),
-            paragraph(f"{wanted} {question.objective.aim.unit}", "  "),
-            f"{counted}; {speed}",
-        )
-    )
+    first = heading(paragraph(title(result), "  "))
+    second = paragraph(f"{wanted} {question.objective.aim.unit}", "  ")
+    return "\n  ".join((first, second, f"{counted}; {speed}"))
 
 
 class _Column(NamedTuple):
@@ -166,9 +162,8 @@ def _figures(work: Workload) -> Iterator[_Column]:
     per_gpu = _Column("tok/s/GPU", lambda one: format_tokens(one.estimate.tokens_per_s_per_gpu))
     if isinstance(work, Decode):
         yield _Column("TPOT", lambda one: format_time(one.estimate.tpot_s))
-        yield _Column(
-            "tok/s/user", lambda one: format_tokens(one.estimate.tokens_per_s_per_user), spare=2
-        )
+        user = _Column("tok/s/user", lambda one: format_tokens(one.estimate.tokens_per_s_per_user))
+        yield user._replace(spare=2)
         yield per_gpu
         return
     time = "TTFT" if isinstance(work, Prefill) else "step"
@@ -323,15 +318,12 @@ def _bounds(estimate: Estimate) -> str:
             group, name = part, ""
         if share >= 5e-4:
             groups.setdefault(group, []).append((name, share))
-
-    def total(parts: list[tuple[str, float]]) -> float:
-        return sum(share for _, share in parts)
-
+    totals = {group: sum(share for _, share in parts) for group, parts in groups.items()}
     said = []
-    for group, parts in sorted(groups.items(), key=lambda item: -total(item[1])):
-        inside = sorted(parts, key=lambda item: -item[1])
+    for group in sorted(totals, key=lambda group: -totals[group]):
+        inside = sorted(groups[group], key=lambda item: -item[1])
         listed = ", ".join(f"{name} {100 * share:.1f}" for name, share in inside if name)
-        said.append(f"{group} {format_percent(total(parts))}" + (f" ({listed})" if listed else ""))
+        said.append(f"{group} {format_percent(totals[group])}" + (f" ({listed})" if listed else ""))
     return ", ".join(said)
 
 

@@ -78,14 +78,9 @@ def lines(scaling: Scaling) -> list[tuple[str, ...]]:
 
 
 def _row_as_data(scaling: Scaling, row: Row) -> dict[str, Any]:
-    estimate = row.found
-    verdict = {
-        "value": row.value,
-        "possible": estimate is not None,
-        "feasible": row.fits,
-        "reason": row.reason,
-    }
-    split = row.split
+    estimate, split = row.found, row.split
+    verdict = {"value": row.value, "possible": estimate is not None}
+    verdict |= attributes(row, "feasible=fits reason")
     if estimate is None or split is None:
         return verdict
     return {

@@ -192,10 +192,9 @@ def stack(shares: Sequence[float], width: int) -> Stack:
 
 def has_blocks() -> bool:
     """Return whether the output's encoding has block characters."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
-        (_HEIGHTS + _WIDTHS + SHADES + _FREE).encode(
-            getattr(sys.stdout, "encoding", None) or "utf-8"
-        )
+        (_HEIGHTS + _WIDTHS + SHADES + _FREE).encode(encoding)
     except (UnicodeEncodeError, LookupError):
         return False
     return True

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from numpy import isnan
 
+from shardcost.report.describe import attributes
 from shardcost.report.text import paragraph, table
 from shardcost.validate.validation import Stats, Validation
 
@@ -119,10 +120,8 @@ def _label(key: Mapping[str, str]) -> str:
 def _table_as_data(validation: Validation) -> dict[str, Any]:
     return {
         "table": str(validation.table.path),
-        "kind": validation.table.kind,
-        "rows": validation.table.rows,
-        "predicted": validation.predicted,
-        "unmeasured": validation.unmeasured,
+        **attributes(validation.table, "kind rows"),
+        **attributes(validation, "predicted unmeasured"),
         "skipped": [{"reason": r, "rows": rows} for r, rows in validation.skipped.items()],
         "overall": asdict(validation.overall),
         **validation.extra,
