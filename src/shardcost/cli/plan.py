@@ -77,13 +77,13 @@ def run(given: Namespace) -> int:
         from shardcost.report.pictures import check_name
 
         check_name(Path(given.plot))
-    found, caveats = _found(given, top)
-    plan = Plan.of(found, top=top, price=found.price, caveats=caveats)
+    result, caveats = _searched(given, top)
+    plan = Plan.of(result, top=top, price=result.price, caveats=caveats)
     if given.plot is not None and plan.best:
         from shardcost.report.pictures import write_picture
         from shardcost.report.plan_plot import sketch
 
-        write_picture(sketch(found), Path(given.plot))
+        write_picture(sketch(result), Path(given.plot))
     if given.json:
         explained = {}
         if given.explain and plan.best:
@@ -93,15 +93,15 @@ def run(given: Namespace) -> int:
         print(as_text(plan, pareto=given.pareto, explain=given.explain))
         options.say_drawn(given.plot)
         if given.out is not None:
-            before = f" ({found.resumed} tasks were done before)" if found.resumed else ""
-            print(f"Table: {given.out}, {found.feasible:,} layouts{before}")
+            before = f" ({result.resumed} tasks were done before)" if result.resumed else ""
+            print(f"Table: {given.out}, {result.feasible:,} layouts{before}")
     if plan.best:
         return 0
     print(f"shardcost: {failure_as_text(plan)}", file=sys.stderr)
     return options.NOTHING_FEASIBLE
 
 
-def _found(given: Namespace, top: int) -> tuple[Found, list[str]]:
+def _searched(given: Namespace, top: int) -> tuple[Found, list[str]]:
     """Return what the search finds, and what is to mind about the models' files."""
     from shardcost.cli.progress import shown_progress
     from shardcost.search.plan import PRICED
@@ -110,14 +110,14 @@ def _found(given: Namespace, top: int) -> tuple[Found, list[str]]:
     finder = options.OnDisk()
     request = search_arguments(vars(given), finder)
     with shown_progress(wanted=not given.json) as progress:
-        found = search(
+        result = search(
             **request,
             top=max(top, PRICED),
             backend=given.array_backend,
             progress=progress,
             **_engine(given),
         )
-    return found, finder.caveats
+    return result, finder.caveats
 
 
 def _engine(given: Namespace) -> dict[str, Any]:
