@@ -85,9 +85,9 @@ def _groups(
     tuple[tuple[str, ...], ...], Mapping[tuple[tuple[str, ...], tuple[str, ...]], Residuals]
 ]:
     """Return the levels of a kind, finest first, and the groups of each."""
-    content = dict(catalog.contents("errors")).get(kind)
-    if content is None:
+    if kind not in catalog.names("errors"):
         raise UnknownNameError("kind", kind, catalog.names("errors"))
+    content = catalog.raw("errors", kind)
     levels = tuple(tuple(level) for level in content["levels"])
     groups = {}
     for entry in content["group"]:
