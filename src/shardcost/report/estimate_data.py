@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.errors import UnknownNameError
@@ -116,6 +114,9 @@ def _memory_as_data(estimate: Estimate) -> dict[str, Any]:
 
 def as_csv(estimate: Estimate) -> str:
     """Return every figure of an estimate as a line: name, value, unit and interval."""
+    import csv
+    from io import StringIO
+
     data = as_data(estimate)
     text = StringIO()
     lines = csv.writer(text, lineterminator="\n")
