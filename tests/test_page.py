@@ -108,7 +108,7 @@ def test_the_page_says_what_the_command_prints(
     rows = re.findall(r"^(\S.*?) +([\d.,]+ \w+) +(-?[\d.]+ %)(?: |$)", printed, re.MULTILINE)
     assert shown["parts"] == [list(each) for each in rows]
     assert f"memory {shown['memory']}" in report
-    assert visit.at("#headline-fit").is_visible() == ("Warning: needs " in report)
+    assert visit.at("#headline-fit").is_visible() == ("; what shrinks " in report)
 
 
 def test_choosing_model_machine_and_phase_asks_that_question(
