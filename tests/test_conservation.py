@@ -2,7 +2,8 @@
 
 No link carries more than its rate, parts add up to the time, no part is negative, and model FLOPs
 do not exceed those that the hardware makes, which do not exceed its peak. A better datasheet is
-never slower. `SHARDCOST_CONSERVATION` sets how many random estimates are tried.
+not slower, except in the cases that `SLOWER` names. `SHARDCOST_CONSERVATION` sets how many random
+estimates are tried.
 """
 
 from __future__ import annotations
@@ -145,3 +146,53 @@ def test_a_better_datasheet_is_never_slower(what: str) -> None:
             software=result.software,
         )
         assert other.time_s <= result.time_s * ROUNDING, about(result)
+
+
+SLOWER: dict[str, tuple[str, str, str, Layout, Train | Decode, str | None]] = {
+    # GEMMs that memory limits: other tile shapes gain weight at the higher peak.
+    "arithmetic": (
+        "megatron-1t",
+        "h20_sxm",
+        "efa_16x200g",
+        Layout(tp=16, ep=8),
+        Decode(batch=8, context_tokens=32768, dtype="fp8"),
+        None,
+    ),
+    # NCCL's tuner turns to ring LL at the new rate, which runs slower than the tuner expects.
+    "links": (
+        "llama4-scout",
+        "rtx_pro_6000",
+        "efa_8x400g",
+        Layout(
+            tp=4,
+            cp=4,
+            ep=8,
+            pp=8,
+            dp=16,
+            recompute="selective",
+            context_scheme="all_gather",
+            imbalance=1.5,
+            order="tp-cp-pp-dp",
+        ),
+        Train(global_batch=1024, sequence_length=2048),
+        None,
+    ),
+    "network": (
+        "qwen3-235b-a22b",
+        "h800_sxm",
+        "ib_4x100g",
+        Layout(tp=16, ep=8),
+        Decode(batch=64, context_tokens=32768),
+        "vllm",
+    ),
+}
+
+
+@pytest.mark.xfail(strict=True, reason="a choice made by rate is not monotone in the rate")
+@pytest.mark.parametrize("what", SLOWER)
+def test_a_better_datasheet_is_slower_in_these_cases(what: str) -> None:
+    model, cluster, network, layout, work, software = SLOWER[what]
+    place = Cluster.named(cluster, network=network)
+    before = estimate(model, place, layout, work, software=software)
+    after = estimate(model, better(place, what), layout, work, software=software)
+    assert after.time_s <= before.time_s * ROUNDING
