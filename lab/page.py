@@ -118,7 +118,7 @@ _CAUTIONS: Final = {
 - The largest products on the H200 ran at its power limit when measured alone, up to 9 % slower
   than in a mix.""",
     "flux_mlp": """\
-- `flux_mlp` ran on eight L20 over PCIe, whose host bridges no other row speaks of.""",
+- `flux_mlp` ran on eight L20 over PCIe, whose host bridges no other row covers.""",
     "hf_ultrascale_nanotron": """\
 - Rows of `hf_ultrascale_nanotron` carry how fast the job itself gathered over its network, and are
   predicted with that: jobs differ more than networks do.""",

@@ -56,7 +56,7 @@ _LEFT_OUT: Final = """\
 ### Collectives: a GPU count
 
 The constants of a system are fitted without the rows of one GPU count, then tried on these. What
-the remaining rows do not speak of (in-switch reduction, if only eight GPUs use it) comes from the
+the remaining rows do not cover (in-switch reduction, if only eight GPUs use it) comes from the
 family's other systems, fitted without this one. Over PCIe this cannot work well: how much of a
 pair's rate is left to four or eight GPUs is a matter of the machine's host bridges, which no other
 GPU count shows."""

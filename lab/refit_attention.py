@@ -6,7 +6,7 @@
 For every system of the table a file of ``catalog/attention/`` is written. A table of attention
 kernels, which serving engines ran on a warm cache, gives the sections ``prefill`` and ``decode``;
 one of the parts of decoded layers, which PyTorch ran on a cold cache, gives ``flash_decode``. Each
-states its rows and its error; sections that the table does not speak of stay as they are.
+states its rows and its error; sections that the table does not cover stay as they are.
 
 Minimised is the relative error, robustly, as in `shardcost.calibrate.fit`. What is no quantity but
 a choice of the kernel's authors (sizes of tiles, which kernel runs when) is tried in all
@@ -46,7 +46,7 @@ Constants = dict[str, Any]
 FOLDER: Final = catalog_files.CATALOG / "attention"
 _PULL: Final = 0.03
 """Weight of a constant's distance (in logarithms) from where it started: settles what no row
-speaks of."""
+determines."""
 _DIGITS: Final = 4
 _HEAD: Final = "Constants fitted by `python -m lab.refit_attention`: not by hand."
 
@@ -128,7 +128,7 @@ pair of query and key at the rates of FlashAttention-3 (arXiv:2407.08608)."""
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Measured rows that one section of constants speaks of."""
+    """Measured rows that determine one section of constants."""
 
     system: str
     phase: str
@@ -273,7 +273,7 @@ def _present(path: Path) -> dict[str, Constants]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fit everything that a table speaks of, and write it into the catalog of this installation."""
+    """Fit everything that a table covers, and write it into the catalog of this installation."""
     parser = parser_of(__doc__)
     parser.add_argument(
         "table", type=Path, help="table of attention kernels or of decoded layers (CSV)"

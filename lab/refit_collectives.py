@@ -64,14 +64,14 @@ def usable(tables: Iterable[Table]) -> list[Curve]:
 
 
 def key_of(case: CollectiveCase) -> Key:
-    """Return which constants a row speaks of."""
+    """Return which constants a row determines."""
     name, _, version = case.library.partition("==")
     since = generation(name, version or None) if name in ENGINES else "0"
     return case.cluster, name, since
 
 
 def by_key(known: Iterable[Curve]) -> dict[Key, list[Curve]]:
-    """Return curves by the constants that they speak of."""
+    """Return curves by the constants that they determine."""
     results: dict[Key, list[Curve]] = {}
     for curve in known:
         results.setdefault(key_of(curve.case), []).append(curve)
@@ -168,7 +168,7 @@ def refitted(known: Sequence[Curve]) -> dict[Key, Calibration]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fit everything that tables speak of, and write it into the catalog of this installation."""
+    """Fit everything that tables cover, and write it into the catalog of this installation."""
     parser = parser_of(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, help="measured tables of collectives (CSV)")
     parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")

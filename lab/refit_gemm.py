@@ -4,9 +4,9 @@
 
 Every device and number format of a table of products becomes a section of the device's file on the
 shelf ``products``; a table of overlapped products gives its device the section ``sharing``.
-Sections that no table speaks of stay as they are. What is minimised is the relative error (the
+Sections that no table covers stay as they are. What is minimised is the relative error (the
 logarithm of predicted over measured), robustly; ``catalog/tuner/products.toml`` says where the
-search starts, and a weak pull towards it settles what the rows do not speak of.
+search starts, and a weak pull towards it settles what the rows do not determine.
 
 ``--left-out`` shows as well how the error grows on a fifth of the weight shapes (n, k), and on
 values of m, that a fit did not see.
@@ -82,7 +82,7 @@ class Gemms(NamedTuple):
 
     @property
     def section(self) -> str:
-        """The section that these rows speak of."""
+        """The section that these rows determine."""
         return gemm_sections(self.case.dtype)[0]
 
     def where(self, keep: NDArray[np.bool_]) -> Gemms:
@@ -225,7 +225,7 @@ def left_out(rows: Gemms) -> Iterator[tuple[str, Floats]]:
 
 
 def refitted(tables: Iterable[Table]) -> dict[Key, Fitted]:
-    """Return constants and their fit of all that tables speak of; products alone come first."""
+    """Return constants and their fit of all that tables cover; products alone come first."""
     results: dict[Key, Fitted] = {}
     for table in sorted(tables, key=lambda entry: entry.kind):
         if table.kind == "gemm":
@@ -303,7 +303,7 @@ def _show_left_out(table: Table) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fit everything that tables speak of, and write it into the catalog of this installation."""
+    """Fit everything that tables cover, and write it into the catalog of this installation."""
     parser = parser_of(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, help="measured tables (CSV)")
     parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")

@@ -176,7 +176,7 @@ def _kind(name: str) -> str:
 def calibrate(
     known: Sequence[Curve], say: Callable[[str], None] = lambda _: None
 ) -> list[Calibrated]:
-    """Return the calibrations that curves of one system speak of: libraries, then the network.
+    """Return the calibrations that curves of one system determine: libraries, then the network.
 
     Args:
         known: Measured curves, all of one cluster of the catalog (and one network).
@@ -207,7 +207,7 @@ def calibrate(
 def _calibrated_library(library: str, known: list[Curve]) -> Calibrated:
     start, named, foreign = library_start(library, known[0].case.cluster)
     graph = [curve for curve in known if curve.case.mode == "graph"]
-    if not graph:  # what launching adds is all that eager rows speak of
+    if not graph:  # what launching adds is all that eager rows determine
         task, calibration = _Task(known, start), fitted_library(known, start)
         after = task.errors_pct(known, calibration.constants)
         return Calibrated(

@@ -1,9 +1,9 @@
-"""Fits the constants of the silicon model to measured collectives.
+"""Fits the constants of libraries and networks to measured collectives.
 
 What is minimised is the relative error (the logarithm of predicted over measured), robustly, so
 that an outlier of a benchmark does not bend a curve. Constants stay positive and physical: no rate
-beats its wire. A pull towards the family's constants (without a family, towards
-``catalog/tuner/start.toml``) settles what the rows do not speak of.
+exceeds its link's. A pull towards the family's constants (without a family, towards
+``catalog/tuner/start.toml``) settles what the rows do not determine.
 
 Needs SciPy: ``pip install 'shardcost[fit]'``.
 """
@@ -205,7 +205,7 @@ def solved(
 
     Args:
         known: What was measured.
-        start: Where to begin, and where to stay for what no row speaks of.
+        start: Where to begin, and where to stay for what no row determines.
         predict: The model: times of a curve under given constants.
         free: Which constants to fit, by name; the others stay as they are.
         hold: How strongly to stay.
@@ -297,7 +297,7 @@ def fit_of(known: Sequence[Curve], errors_pct: Floats) -> Fit:
 
 
 def caps_on(cluster: Cluster) -> dict[str, float]:
-    """Return the most that constants may be: no rate of a wire beats the wire's nominal rate."""
+    """Return the most that constants may be: no rate exceeds the link's nominal rate."""
     nominal = float(cluster.tiers[0].bytes_per_s)
     wires = ("ll", "ll128", "simple", "p2p", "one_shot", "two_shot", "nvls", "nvls_small")
     rates = {f"{name}_bytes_per_s": nominal for name in (*wires, "multicast")}

@@ -2,7 +2,7 @@
 
 A constant stands in a file as ``{ value = 450, source = "h100_datasheet", caveat = "…" }``, where
 the source is a key of the file's ``[sources]`` table. `_Sheet.take` converts the value to base
-units and remembers who says so under the path of the field that it becomes.
+units and keeps its source under the path of the field that it becomes.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Sheet:
 
 
 _ABOUT: Final = {"source", "fit"}
-"""Keys that speak about a table of constants."""
+"""Keys that describe a table of constants."""
 _SECONDS: Final = {"_us": 1e-6, "_ms": 1e-3}
 
 

@@ -5,7 +5,7 @@ NCCL runs what its own model puts lowest (`tuner`), an engine its kernels up to 
 
 **Continuity.** A library switches paths at one size, and its time may jump there. Where exactly
 depends on its version and its channels, so near the switch shardcost weighs the candidates: with
-NCCL's tuner by how close its estimates are (a path that it thinks 5 % slower counts 4 %), with
+NCCL's tuner by how close its estimates are (a path that it estimates 5 % slower counts 4 %), with
 stated limits over the last fifth before the limit, at which 3 % are left. Elsewhere one path counts
 alone.
 """

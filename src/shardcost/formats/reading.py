@@ -31,11 +31,11 @@ class Unread:
     reason: str
     count: int
     first_line: int
-    """Where the first of them stands; 0 where a file has no lines to speak of."""
+    """Where the first of them stands; 0 where a file has no lines."""
 
 
 class PassedOver:
-    """Counts what was passed over, by kind, and remembers where the first of a kind stands.
+    """Counts what was passed over, by kind, and keeps where the first of a kind stands.
 
     >>> passed_over = PassedOver()
     >>> passed_over.add(3, "no number"), passed_over.add(9, "no number")

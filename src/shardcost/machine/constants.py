@@ -124,7 +124,7 @@ class EngineLibrary(Noun):
     multicast_bytes_per_s: Quantity | None = positive(default=None)
     fallback_ll_crowd: Quantity | None = positive(default=None)
     """Over PCIe, as in `RingLibrary`: what is left to the library that the engine falls back to.
-    Host bridges differ between machines of one name, so an engine keeps the shares it met."""
+    Host bridges differ between machines of one name: these are the shares on the one measured."""
     fallback_ll_socket: Quantity | None = positive(default=None)
     fallback_crowd: Quantity | None = positive(default=None)
     fallback_socket: Quantity | None = positive(default=None)

@@ -19,7 +19,7 @@ _WORDS: Final = {"attention": ("flash", "unfused"), "balance": ("layers", "cost"
 _CHOICES: Final = ("attention", "dropout", "balance")
 """What a framework chooses for its time, and what its memory shows as well."""
 _NOTES: Final = ("source", "fit")
-"""Keys of a table that speak about it."""
+"""Keys that describe a table."""
 MEASURED_FRAMEWORK: Final = "nanotron"
 """The framework whose reserve stands in for that of one nobody measured."""
 

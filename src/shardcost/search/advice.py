@@ -51,7 +51,7 @@ _GONE: Final = 1e-3
 _COMPUTE: Final = ("gemm", "attention", "elementwise", "optimizer")
 _ARITHMETIC: Final = "FLOP/s"
 _MORE: Final = 0.1
-"""How much more of a resource the sentence speaks of."""
+"""How much more of a resource the sentence states."""
 
 Steps = Mapping[str, tuple[Step, ...]]
 

@@ -17,7 +17,7 @@ from shardcost.software import Software
 
 
 class Pasted:
-    """Finds the models and clusters that one request speaks of."""
+    """Finds the models and clusters that one request names."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.config, self.profile = given.get("config"), given.get("profile")
