@@ -53,6 +53,7 @@ def exported(visit: Visit, kind: str) -> Download:
 
 def saved(visit: Visit, tab: str, kind: str) -> list[Download]:
     """Save a tab's pictures or rows."""
+    visit.settle()
     expected = visit.at(f"#root-{tab} svg.chart:visible").count() if kind != "csv" else 1
     visit.at(f"#save-{tab} summary").click()
     found: list[Download] = []

@@ -14,6 +14,8 @@ const KEPT = [
   "font-variant-numeric", "letter-spacing", "paint-order",
 ];
 
+const BETWEEN_DOWNLOADS_MS = 200;
+
 /** @param {Blob} blob @param {string} name */
 export function save(blob, name) {
   const url = URL.createObjectURL(blob);
@@ -156,6 +158,8 @@ async function saved(kind, root, title, rows) {
   const shown = charts.filter((each) => each.getBoundingClientRect().width > 0);
   if (!shown.length) throw new Error("there is no picture in this tab yet");
   for (const [i, chart] of shown.entries()) {
+    // Browsers drop a download that starts while the one before it is being set up.
+    if (i > 0) await new Promise((resume) => window.setTimeout(resume, BETWEEN_DOWNLOADS_MS));
     const part = shown.length > 1 ? `${name}-${i + 1}` : name;
     const alone = standalone(chart, chart.getAttribute("aria-label") ?? about);
     if (kind === "svg") save(alone.blob, `${part}.svg`);
