@@ -104,9 +104,9 @@ def test_every_option_is_in_the_command_of_an_estimate_and_read_from_it(name: st
     option = ESTIMATE[name]
     kind = options.PHASES[option.applies_to[0]]
     needed = {each.field_of(kind).name: 8 for each in options.needed(kind.phase)}
-    layout = Layout(dp=4, pp=2)
+    layout = Layout(dp=4, pp=2, tp=2)
     if Layout in option.nouns:
-        values = {"dp": 4, "pp": 2, name: other_value(option, Layout)}
+        values = {"dp": 4, "pp": 2, "tp": 2, name: other_value(option, Layout)}
         layout, workload = Layout(**values), kind(**needed)
     else:
         workload = kind(**needed | {option.field_of(kind).name: other_value(option, kind)})

@@ -16,7 +16,13 @@ from shardcost.errors import BadValueError
 from shardcost.model import Attention, Block, FeedForward
 from shardcost.program import Program, program_of
 from shardcost.program.flops import model_flops
-from shardcost.program.operations import AttentionCore, Collective, Gemm, Operations
+from shardcost.program.operations import (
+    AttentionCore,
+    Collective,
+    ExpertKernels,
+    Gemm,
+    Operations,
+)
 from shardcost.software import Software
 
 PLAIN = Software(name="plain", title="plain")
@@ -215,10 +221,14 @@ def test_a_rank_multiplies_by_the_experts_that_it_holds(ep: int) -> None:
     if ep > 8:
         model = Model.named("qwen3-235b-a22b")
     work = Prefill(batch=2, prompt_tokens=4096)
-    told = program_of(model, layout, work, Software.named("vllm")).layers[0]
-    matrices = [op for op in told.passes.forward if op.name in {"expert up", "expert down"}]
+    fused = program_of(model, layout, work, Software.named("vllm")).layers[0]
+    kernels = [op for op in fused.passes.forward if isinstance(op, ExpertKernels)]
+    multiplied = sum(3 * op.hidden * op.width * op.active for op in kernels)
+    assert multiplied == pytest.approx(fused.weights.experts, rel=1e-9)
+    apart = program_of(model, layout, work, Software.named("megatron_core")).layers[0]
+    matrices = [op for op in apart.passes.forward if op.name in {"expert up", "expert down"}]
     multiplied = sum(op.n * op.k * op.batch for op in matrices if isinstance(op, Gemm))
-    assert multiplied == pytest.approx(told.weights.experts, rel=1e-9)
+    assert multiplied == pytest.approx(apart.weights.experts, rel=1e-9)
 
 
 @pytest.mark.parametrize("packed", [None, 1, 300, 4096])

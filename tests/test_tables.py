@@ -131,8 +131,8 @@ def test_every_kind_of_table_is_known(evidence: Path) -> None:
         ("gpu,op,tokens,width,bytes,time_us", "tokens, width"),
         (f"{HEAD},algorithm,concurrent_groups,framework", "concurrent_groups, framework"),
         (
-            "model,layers,hidden,heads,seq,mbs,gbs,gpus,tp,pp,dp,measured_step_s,experts,top_k",
-            "experts, top_k",
+            "model,layers,hidden,heads,seq,mbs,gbs,gpus,tp,pp,dp,measured_step_s,sparsity",
+            "sparsity",
         ),
     ],
 )

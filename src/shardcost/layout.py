@@ -1,8 +1,9 @@
 """The noun `Layout`: how a model and its batch are divided over devices.
 
 The degrees multiply: ``devices = tp x cp x pp x dp``. Expert parallelism (`ep`) does not add
-devices; it spreads the experts over devices that the other degrees already provide. Degrees may be
-NumPy arrays that broadcast, so that one `Layout` stands for millions.
+devices; it spreads the experts over devices that the other degrees already provide, and the expert
+tensor degree (`etp`) splits each expert over some of them. Degrees may be NumPy arrays that
+broadcast, so that one `Layout` stands for millions.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from shardcost.checks import (
     whole,
 )
 from shardcost.errors import BadValueError, InfeasibleError, Rule
+from shardcost.routing import DISPATCHERS, EXPERT_OVERLAPS
 
 EP_DIVIDES: Final = Rule("ep_not_a_divisor_of_ranks", "ep must divide tp x cp x dp")
+ETP_DIVIDES: Final = Rule("etp_not_a_divisor_of_ranks", "ep x etp must divide tp x cp x dp")
+ETP_WITHIN_TP: Final = Rule("etp_not_a_divisor_of_tp", "etp must divide tp")
 VIRTUAL_STAGES_NEED_PP: Final = Rule("virtual_stages_without_pp", "virtual stages need pp above 1")
 SHARD_DEGREE_DIVIDES: Final = Rule(
     "shard_degree_not_a_divisor_of_replicas", "shard_degree must divide dp x cp"
@@ -48,6 +52,12 @@ class Layout(Noun):
     """Context parallelism: devices that share each sequence."""
     ep: Count = whole(default=1)
     """Expert parallelism: devices over which the experts of a layer are spread."""
+    etp: Count | None = whole(default=None)
+    """Expert tensor parallelism: devices that share each expert's matrices. None: the tensor group,
+    as far as `ep` leaves it."""
+    redundant_experts: Count = whole(default=0, least=0)
+    """Copies of busy experts beside the experts themselves, as expert load balancers place them
+    (DeepSeek-V3, arXiv:2412.19437, section 3.4): `ep` divides the sum of both."""
     pp: Count = whole(default=1)
     """Pipeline parallelism: stages of consecutive layers."""
     dp: Count = whole(default=1)
@@ -68,6 +78,10 @@ class Layout(Noun):
     context_scheme: str = one_of("ring", "all_gather", "ulysses", default="ring")
     imbalance: Quantity = at_least_one(default=1.0)
     """Tokens of the fullest rank's experts, over the mean of the ranks."""
+    dispatch: str = one_of("auto", *DISPATCHERS, default="auto")
+    """What carries tokens to their experts and back; ``auto``: what the software uses."""
+    expert_overlap: str = one_of("auto", *EXPERT_OVERLAPS, default="auto")
+    """What hides that; ``auto``: what the software does."""
     shard_degree: Count | None = whole(default=None)
     """Ranks that share what ZeRO shards, where not all of data parallelism does (HSDP)."""
     order: str = one_of(*_ORDERS, default="tp-cp-dp-pp")
@@ -81,6 +95,9 @@ class Layout(Noun):
     def broken_rules(self) -> Iterator[tuple[Rule, tuple[Any, ...], Any]]:
         """Yield the rules between degrees, with values to state and where each is broken."""
         yield EP_DIVIDES, (), (self.tp * self.cp * self.dp) % self.ep != 0
+        if self.etp is not None:
+            yield ETP_WITHIN_TP, (), self.tp % self.etp != 0
+            yield ETP_DIVIDES, (), (self.tp * self.cp * self.dp) % (self.ep * self.etp) != 0
         yield VIRTUAL_STAGES_NEED_PP, (), (self.virtual_stages > 1) & (self.pp == 1)
         if self.shard_degree is not None:
             yield SHARD_DEGREE_DIVIDES, (), (self.dp * self.cp) % self.shard_degree != 0

@@ -25,6 +25,8 @@ from shardcost.checks import (
     whole,
 )
 from shardcost.errors import BadTypeError
+from shardcost.routing import DISPATCHERS, EXPERT_OVERLAPS
+
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +87,19 @@ class Software(Noun):
     """Into how many chunks a GEMM is cut that hides its own communication."""
     overlap_sms: int = whole(default=16)
     """SMs that a collective's kernel occupies while GEMMs run beside it."""
+    dispatch: str = one_of(*DISPATCHERS, default="nccl")
+    """What carries tokens to their experts and back: all-to-alls of NCCL, an all-gather and a
+    reduce-scatter of all tokens (``allgather``), or kernels of a library of their own."""
+    narrow_dispatch: bool = flag(default=False)
+    """Tokens travel to their experts in the 8-bit format of the GEMMs; results in 16 bits."""
+    experts: str = one_of("grouped", "fused", default="grouped")
+    """Grouped GEMMs between kernels that sort the tokens, or an engine's fused sequence."""
+    expert_launch: str = one_of("grouped", "each", default="grouped")
+    """A grouped GEMM is one kernel, or one for each expert."""
+    expert_overlap: str = one_of(*EXPERT_OVERLAPS, default="none")
+    """What hides dispatch and combine: nothing; the other half of the batch (two-batch overlap in
+    serving); or another micro-batch in the opposite pass (DualPipe, arXiv:2412.19437; Megatron
+    Core's 1F1B overlap of all-to-alls)."""
     dp_overlap: bool = flag(default=True)
     """Gradients are reduced bucket by bucket behind the last backward pass, and sharded weights
     gathered behind the first forward pass."""

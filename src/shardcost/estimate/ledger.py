@@ -29,6 +29,7 @@ from shardcost.program.operations import (
     AttentionCore,
     Collective,
     Elementwise,
+    ExpertKernels,
     Gemm,
     Operation,
     Operations,
@@ -46,8 +47,9 @@ KIND: Final[Mapping[type, str]] = {
     Gemm: "gemm",
     AttentionCore: "attention",
     Elementwise: "elementwise",
+    ExpertKernels: "gemm",
 }
-"""Kinds of compute."""
+"""Kinds of compute; expert kernels are grouped GEMMs for the most part."""
 PASSES: Final = ("forward", "recompute", "backward", "weight")
 """Passes over a piece; gradients of the input and of the weights are apart."""
 EMBEDDING, HEAD = "embedding", "head"
@@ -649,8 +651,14 @@ def pieces_of(
     """
     if prices.arrays or prices.is_adjusted:
         return [_priced_piece(name, passes, prices, software) for name, passes in named]
-    how = (software.tp_overlap, software.overlap_sms, software.overlap_chunks, software.slowdown)
-    strides = tuple(prices.placed[group].stride for group in ("tp", "cp", "ep"))
+    how = (
+        software.tp_overlap,
+        software.overlap_sms,
+        software.overlap_chunks,
+        software.slowdown,
+        software.expert_overlap,
+    )
+    strides = tuple(prices.placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor"))
     keys = [(name, passes, how, strides) for name, passes in named]
     new = [key for key in keys if key not in prices.pieces]
     if len(new) > 1:  # the GEMMs of all pieces go to the kernel as one vector
@@ -672,11 +680,46 @@ def _priced_piece(name: str, passes: Passes, prices: Prices, software: Software)
         _row(op, phase, each_s, software, gemms)
         for (phase, op), each_s in zip(named, seconds, strict=True)
     )
+    if software.expert_overlap != "none":
+        rows = _with_hidden_exchange(rows, prices, software)
     again = len(passes.recompute) + len(passes.backward)
     cuts = (0, len(passes.forward), len(passes.forward) + again, len(rows))
     forward, backward, weight = (_pass_time(rows[start:end]) for start, end in pairwise(cuts))
     bytes_sent = _mean([(op.count, each) for op, each in zip(every, priced, strict=True)])
     return Piece(name, rows, forward, backward, weight, *bytes_sent[1:])
+
+
+def _with_hidden_exchange(
+    rows: tuple[Row, ...], prices: Prices, software: Software
+) -> tuple[Row, ...]:
+    """Return rows whose dispatch and combine hide behind the compute of another batch.
+
+    Of two batches that take turns, one computes while the tokens of the other travel: a layer
+    takes as long as the longer of both, with the SMs of the exchange taken from the GEMMs.
+    """
+    exchanges = [row.exposed_s for row in rows if is_exchange(row.op)]
+    if not exchanges:
+        return rows
+    compute = [row for row in rows if not isinstance(row.op, Collective)]
+    gemms = tuple(row.op for row in compute if isinstance(row.op, Gemm))
+    alone_s = sum(row.exposed_s for row in compute)
+    taken = sum(
+        op.count * (slowed - each)
+        for op, slowed, each in zip(
+            gemms, prices.of(gemms, sms_taken=software.overlap_sms), prices.of(gemms), strict=True
+        )
+    )
+    whole_s: Any = sum(exchanges)
+    together_s = beside(alone_s, whole_s, alone_s + software.slowdown * taken)
+    left = smallest(1.0, (together_s - alone_s) / largest(whole_s, _INSTANT_S))
+    return tuple(
+        row._replace(exposed_s=left * row.exposed_s) if is_exchange(row.op) else row for row in rows
+    )
+
+
+def is_exchange(op: Operation) -> bool:
+    """Return whether an operation sends tokens to experts or back."""
+    return isinstance(op, Collective) and op.group == "ep"
 
 
 def _all_cells(tree: Any) -> Any:
@@ -701,8 +744,15 @@ def _pass_time(rows: Sequence[Row]) -> PassTime:
             kernels = kernels + op.count * (op.ranks > 1)  # a group of one sends nothing
             hops = hops + op.count * (op.ranks - 1)
         else:
-            kernels = kernels + op.count * (op.kernels if isinstance(op, Elementwise) else 1)
+            kernels = kernels + op.count * _launches(op)
     return PassTime(device_s, kernels, hops)
+
+
+def _launches(op: Operation) -> Any:
+    """Return how many kernels the host starts for a compute operation."""
+    if isinstance(op, Elementwise):
+        return op.kernels
+    return op.launches if isinstance(op, Gemm) else 1
 
 
 class _Overlaps(NamedTuple):

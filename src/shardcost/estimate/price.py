@@ -24,8 +24,15 @@ from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
 from shardcost.layout import Layout
 from shardcost.machine import Machine
 from shardcost.machine.libraries import MULTIMEM, default_library
-from shardcost.memory.parameters import expert_copies
-from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Operation
+from shardcost.memory.parameters import expert_copies, expert_tensor_degree
+from shardcost.program.operations import (
+    AttentionCore,
+    Collective,
+    Elementwise,
+    ExpertKernels,
+    Gemm,
+    Operation,
+)
 
 _MOST_PRICES: Final = 200_000
 """Prices kept per machine before all are dropped: some tens of megabytes."""
@@ -53,12 +60,15 @@ def places(layout: Layout) -> dict[str, Place]:
 
     Devices are numbered through the nodes. The order of placement says which degree varies fastest:
     the innermost group has neighbours, the next is as many devices apart as the first has ranks.
-    Gradients go over data- and context-parallel ranks together (``dp``); experts over the same
-    ranks as far as they suffice, else into the tensor group too (``ep``), and their gradients over
-    the ranks with the same ones (``dp_experts``).
+    Gradients go over data- and context-parallel ranks together (``dp``). Experts split like the
+    rest of the layer are spread over the same ranks (``ep``); experts split over fewer (``etp``)
+    over all ranks of a stage, those that share an expert next to each other (Megatron Core). Their
+    gradients go over the ranks with the same ones (``dp_experts``).
 
     >>> places(Layout(tp=8, pp=2, dp=4))["dp"]
     Place(ranks=4, stride=8)
+    >>> places(Layout(tp=8, dp=4, ep=8))["ep"]  # two ranks on each of four nodes
+    Place(ranks=8, stride=4)
     """
     strides: dict[str, Any] = {}
     reach: Any = 1
@@ -68,9 +78,13 @@ def places(layout: Layout) -> dict[str, Place]:
     placed = {name: Place(getattr(layout, name), stride) for name, stride in strides.items()}
     replicas = layout.dp * layout.cp
     inner = min(("dp", "cp"), key=layout.order.index)
-    outside = layout.ep <= replicas
+    etp = expert_tensor_degree(layout)
+    # An expert group that is larger than what stands before the pipeline reaches over its stages.
+    spread = choose(etp * layout.ep <= strides["pp"], etp, etp * layout.pp)
+    alike = (etp == layout.tp) & (layout.ep <= replicas)
     placed["dp"] = Place(replicas, strides[inner])
-    placed["ep"] = Place(layout.ep, choose(outside, strides[inner], strides["tp"]))
+    placed["ep"] = Place(layout.ep, choose(alike, strides[inner], spread))
+    placed["ep_tensor"] = Place(etp, choose(alike, strides["tp"], 1))
     placed["dp_experts"] = Place(expert_copies(layout), placed["ep"].stride * layout.ep)
     if layout.shard_degree is not None:
         outer = strides[inner] * layout.shard_degree
@@ -173,11 +187,12 @@ class Prices:
         """Return what an operation's price depends on: everything but its name and count."""
         if isinstance(op, Collective):
             stride = op.stride * self.placed[op.group].stride
-            return op.collective, op.size_bytes, op.ranks, stride, op.group == "tp"
+            routed = op.routed or ()
+            return op.collective, op.size_bytes, op.ranks, stride, op.group == "tp", *routed
         if isinstance(op, Elementwise):
             return op.bytes_moved, op.kernels
         if isinstance(op, Gemm):
-            return *op[1:6], sms_taken
+            return *op[1:6], op.fullest, sms_taken
         return op[1:]
 
     def _keep(self, new: dict[Any, Operation], sms_taken: int) -> None:
@@ -185,7 +200,7 @@ class Prices:
         kept = self._kernel_prices
         gemms: dict[str, dict[Any, Gemm]] = {}
         for key, op in new.items():
-            if isinstance(op, Gemm):
+            if isinstance(op, Gemm) and op.fullest is None:
                 gemms.setdefault(op.dtype, {})[key] = op
             else:
                 kept[key] = self.alone(op, sms_taken)
@@ -230,6 +245,8 @@ class Prices:
         """Return the price of one operation, a collective placed; computed anew."""
         if isinstance(op, Gemm):
             return self._gemms(op.dtype, op.m, op.n, op.k, op.batch, sms_taken)
+        if isinstance(op, ExpertKernels):
+            return self._experts(op)
         if isinstance(op, Elementwise):
             return elementwise_time_s(self.machine.kernels, op.bytes_moved, kernels=op.kernels)
         if isinstance(op, AttentionCore):
@@ -242,6 +259,14 @@ class Prices:
         memory_taken = copy_bytes_per_s(kernels, sms_taken) if sms_taken else 0.0
         return gemm_time_s(
             kernels, dtype, m, n, k, batch=batch, sms_taken=sms_taken, memory_taken=memory_taken
+        )
+
+    def _experts(self, op: ExpertKernels) -> Any:
+        """Return the seconds of an engine's expert kernels."""
+        inner = 2 * op.width if op.gated else op.width
+        each = op.rows / op.active
+        return self._gemms(op.dtype, each, inner, op.hidden, op.active, 0) + self._gemms(
+            op.dtype, each, op.hidden, op.width, op.active, 0
         )
 
     def _attention(self, op: AttentionCore) -> Any:
@@ -373,7 +398,9 @@ def distinct(op: Operation) -> tuple[Operation, Any]:
     """
     import numpy as np
 
-    arrays = {name: each for name, each in op._asdict().items() if isinstance(each, np.ndarray)}
+    routed = op.routed if isinstance(op, Collective) else None
+    fields = {**op._asdict(), **(routed._asdict() if routed else {})}
+    arrays = {name: each for name, each in fields.items() if isinstance(each, np.ndarray)}
     arrays.pop("count", None)
     shape = np.broadcast_shapes(*(each.shape for each in arrays.values()))
     if prod(shape) < _FEW_CELLS:
@@ -389,6 +416,9 @@ def distinct(op: Operation) -> tuple[Operation, Any]:
     sizes: dict[str, Any] = {
         name: column[first] for name, column in zip(arrays, columns, strict=True)
     }
+    if isinstance(op, Collective) and routed is not None:
+        inside = {name: sizes.pop(name) for name in routed._fields if name in sizes}
+        op = op._replace(routed=routed._replace(**inside))
     return op._replace(**sizes), back.reshape(shape)
 
 

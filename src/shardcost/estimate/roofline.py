@@ -26,7 +26,15 @@ from shardcost.estimate.result import Estimate
 from shardcost.estimate.timeline.events import check_one_layout
 from shardcost.kernels.gemm import gemm_bytes
 from shardcost.program.assemble import Layers
-from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, Operation
+from shardcost.program.operations import (
+    AttentionCore,
+    Collective,
+    Elementwise,
+    ExpertKernels,
+    Gemm,
+    Kernel as KernelOperation,
+    Operation,
+)
 
 _QUERY_BITS: Final = 16
 """Of queries and outputs at least, however narrow the cache is."""
@@ -182,7 +190,7 @@ def _kernels(estimate: Estimate, layers: Layers) -> Iterator[Kernel]:
         )
 
 
-def moved_bytes(op: Gemm | AttentionCore | Elementwise) -> Any:
+def moved_bytes(op: KernelOperation) -> Any:
     """Return the least that one such operation reads from and writes to the device's memory.
 
     >>> moved_bytes(Gemm("up", 2, 3, 4, "bf16"))
@@ -192,6 +200,12 @@ def moved_bytes(op: Gemm | AttentionCore | Elementwise) -> Any:
         return op.bytes_moved
     if isinstance(op, Gemm):
         return gemm_bytes(op.dtype, op.m, op.n, op.k, op.batch)
+    if isinstance(op, ExpertKernels):
+        inner = 2 * op.width if op.gated else op.width
+        each = op.rows / op.active
+        return gemm_bytes(op.dtype, each, inner, op.hidden, op.active) + gemm_bytes(
+            op.dtype, each, op.hidden, op.width, op.active
+        )
     # Queries, output, keys and values once. A decode kernel whose values have a size of their own
     # reads them as a part of the keys, as latent attention keeps them.
     bits = BITS[op.dtype]

@@ -59,7 +59,15 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         "training": "params_b kv_heads ffn gated vocab gpus_per_node vp cp ep sp zero_fsdp"
         " recompute dtype framework cluster network gpu intra_link inter_link tp_overlap"
         " tokens_per_s_per_gpu tflops_reported flops_kind attn_flops mfu_reported_pct peak_tflops"
-        " ar_GBps_measured ag_GBps_measured rs_GBps_measured ar_intra_GBps mem_alloc_GB mem_res_GB",
+        " ar_GBps_measured ag_GBps_measured rs_GBps_measured ar_intra_GBps mem_alloc_GB mem_res_GB"
+        " hf_id head_dim tied window window_pattern experts top_k expert_ffn shared_ffn"
+        " dense_layers_first moe_every moe_latent q_lora kv_lora nope_head_dim rope_head_dim"
+        " v_head_dim layer_pattern mamba_heads mamba_head_dim mamba_state mamba_groups mtp_layers"
+        " etp order pp_layout recompute_modules recompute_layers saved_activations grad_dtype"
+        " attention_dtype dispatcher a2a_overlap moe_routing cuda_graph cuda_graph_scope"
+        " fused_grouped_mlp adapters adapter_targets chips devices_per_chip topology slices"
+        " network_stated nics_per_node nic_gbps framework_version version submitter system"
+        " measured_from step_mean_s step_p90_s step_p99_s step_max_s steps runs run_spread_pct",
         "memory": "num_params kv_heads vocab tied accumulation tp_mode accumulate_grad_in_fp32"
         " dtype mem_res_GB",
         "inference": "kv_heads ffn gated vocab cluster gpu pp n_gpus weight_dtype batching unit"

@@ -53,11 +53,13 @@ def expert_tensor_degree(layout: Layout) -> Any:
 
     Experts are spread over data- and context-parallel ranks first; each expert is then split over
     the tensor group as the rest of the layer is. Where `ep` exceeds those ranks it reaches into
-    the tensor group, whose part of the split it takes over.
+    the tensor group, whose part of the split it takes over. A layout may state the degree instead.
 
     >>> [expert_tensor_degree(Layout(tp=8, dp=2, ep=ep)) for ep in (2, 4, 16)]
     [8, 4, 1]
     """
+    if layout.etp is not None:
+        return layout.etp
     ranks = layout.dp * layout.cp
     reaches = layout.ep > ranks
     return choose(reaches, largest(layout.tp * ranks // layout.ep, 1), layout.tp)
@@ -84,7 +86,8 @@ def layer_parameters(model: Model, block: Block, layout: Layout) -> Parameters:
     router = part.count * (hidden + (1 if part.router_bias else 0))
     gate = hidden if part.shared_gate else 0
     split = expert_tensor_degree(layout)
-    experts = part.count / layout.ep * _feed_forward(part.expert, hidden, split)
+    held = (part.count + layout.redundant_experts) / layout.ep
+    experts = held * _feed_forward(part.expert, hidden, split)
     return Parameters(dense + shared + router + gate, experts)
 
 

@@ -97,6 +97,10 @@ def program_of(model: Model, layout: Layout, workload: Workload, software: Softw
     """Return what one rank does. Degrees and counts may be arrays that broadcast."""
     if layout.zero == 1 and software.dp_overlap and not software.zero_overlap:
         software = replace(software, dp_overlap=False)  # overlaps nothing with sharded optimizers
+    if layout.dispatch != "auto":
+        software = replace(software, dispatch=layout.dispatch)
+    if layout.expert_overlap != "auto":
+        software = replace(software, expert_overlap=layout.expert_overlap)
     s = setting_of(model, layout, workload, software)
     check_feasible(model, layout, workload)
     if any(map(is_array, (*vars(layout).values(), *vars(workload).values()))):
@@ -128,14 +132,23 @@ def _pieces(
 ) -> tuple[tuple[Layers, ...], Passes, Passes]:
     """Return what a rank does in each kind of layer, the embedding and the head."""
     s = setting_of(model, layout, workload, software)
+    two_batches = software.expert_overlap == "two_batch" and not s.training
+    if two_batches:  # every kernel runs once for each half of the batch
+        s = replace(s, sequences=s.sequences / 2)
     table = embedding_parameters(model, layout)
     # A tied head adds to the gradients of the embedding.
     own = table if model.tied_embeddings else head_parameters(model, layout)
-    return (
-        tuple(_layers(s, model, block, workload) for block in model.blocks),
-        _summed(s, workload, embedding(s), table),
-        _summed(s, workload, head(s, model), own),
-    )
+    layers = tuple(_layers(s, model, block, workload) for block in model.blocks)
+    first = _summed(s, workload, embedding(s), table)
+    last = _summed(s, workload, head(s, model), own)
+    if not two_batches:
+        return layers, first, last
+    twice = tuple(each._replace(passes=_twice(each.passes)) for each in layers)
+    return twice, _twice(first), _twice(last)
+
+
+def _twice(passes: Passes) -> Passes:
+    return Passes(tuple(op._replace(count=2 * op.count) for op in passes.forward))
 
 
 # Estimates one by one often differ in their pipeline alone, and building layers is half their time.

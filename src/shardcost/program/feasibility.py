@@ -48,7 +48,7 @@ KV_HEADS: Final = Rule(
 KEY_HEADS: Final = Rule("key_heads_not_divisible_by_tp", "tp does not divide {} key heads")
 INNER_SIZE: Final = Rule("inner_size_not_divisible_by_tp", "tp does not divide the inner size {}")
 WIDTH: Final = Rule("width_not_divisible_by_tp", "tp does not divide the feed-forward width {}")
-EXPERTS: Final = Rule("experts_not_divisible_by_ep", "ep does not divide {} experts")
+EXPERTS: Final = Rule("experts_not_divisible_by_ep", "ep does not divide {} experts, redundant ones included")
 EXPERT_WIDTH: Final = Rule(
     "expert_width_not_divisible", "the expert-tensor split does not divide the expert width {}"
 )
@@ -171,7 +171,8 @@ def _feed_forward_rules(part: Any, layout: Layout) -> Iterator[Broken]:
     if isinstance(part, FeedForward):
         yield WIDTH, (part.width,), part.width % layout.tp != 0
     elif isinstance(part, Experts):
-        yield EXPERTS, (part.count,), part.count % layout.ep != 0
+        held = part.count + layout.redundant_experts
+        yield EXPERTS, (held,), held % layout.ep != 0
         width = part.expert.width
         yield EXPERT_WIDTH, (width,), width % expert_tensor_degree(layout) != 0
 

@@ -1,22 +1,38 @@
 """The feed-forward part of a layer on one rank, dense or a mixture of experts.
 
 Dense: column-parallel up (and gate), row-parallel down (Shoeybi et al. 2019, arXiv:1909.08053).
-Experts: a router, an all-to-all that sends each token to its experts' ranks, their products, and an
-all-to-all back (Lepikhin et al. 2020, GShard, arXiv:2006.16668).
+Experts: a router, a dispatch that sends each token to its experts' ranks, their grouped GEMMs, and
+a combine back (Lepikhin et al. 2020, GShard, arXiv:2006.16668).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from shardcost.arrays import ceil_div, largest, smallest
+from shardcost.arrays import choose, smallest
+from shardcost.dtypes import BITS
 from shardcost.memory.parameters import expert_tensor_degree
 from shardcost.model import AnyFeedForward, Experts, FeedForward
-from shardcost.program.operations import Collective, Elementwise, Passes, together
-from shardcost.program.setting import Setting, linear, matrix
+from shardcost.program.operations import (
+    Collective,
+    Elementwise,
+    ExpertKernels,
+    Operations,
+    OpId,
+    Passes,
+    Routed,
+    together,
+)
+from shardcost.program.setting import Groups, Setting, enter, leave, linear, matrix
+from shardcost.routing import expert_load
 
 UP, DOWN = "MLP up", "MLP down"
+EXPERTS: Final = "experts"
 EXPERT_UP, EXPERT_DOWN = "expert up", "expert down"
+SHARED_UP, SHARED_DOWN = "shared expert up", "shared expert down"
+_SCORE_BYTES: Final = 4
+_ROUTING_KERNELS: Final = 10
+"""Scores, top-k, normalisation, the auxiliary loss, counts and offsets of a framework's router."""
 
 
 def feed_forward_part(s: Setting, part: AnyFeedForward) -> Passes:
@@ -55,44 +71,137 @@ def activation(s: Setting, tokens: Any, width: Any, *, gated: bool) -> Passes:
 def _experts(s: Setting, part: Experts) -> Passes:
     """Return router, dispatch, the rank's experts, combine, and the shared expert beside them.
 
-    Each rank of the expert group has as many tokens as the others, so it receives as many as it
-    sends; the fullest rank `imbalance` times as many.
+    Where the tensor group holds the same tokens, each of its ranks sends its part of them; an
+    expert group inside the tensor group sends nothing, since every rank has all tokens. With
+    sequence parallelism each rank has tokens of its own: they go to their experts' ranks first,
+    and the ranks that share an expert gather them there (Megatron Core's all-to-all dispatcher).
     """
-    # The tensor group holds the same tokens; where the expert group reaches into it, each of its
-    # ranks sends its own part of them.
-    tokens = s.tokens * expert_tensor_degree(s.layout) / s.layout.tp
-    routed = tokens * part.top_k
-    pieces = [
-        linear(s, "router", s.hidden, part.count, tokens),
-        _exchange(s, "dispatch", routed),
-        _expert_products(s, part, routed * s.layout.imbalance),
-        _exchange(s, "combine", routed),
+    layout = s.layout
+    etp = expert_tensor_degree(layout)
+    sent = s.tokens / layout.tp if layout.sequence_parallel else s.tokens * etp / layout.tp
+    rows = s.tokens * part.top_k * etp / layout.tp
+    pieces = [linear(s, "router", s.hidden, part.count, s.spread_tokens)]
+    if s.training:
+        pieces.append(_routing(s, part))
+    pieces += [
+        _exchange(s, part, "dispatch", sent),
+        _over_etp(s, part, "all_gather", rows, etp),
+        _expert_kernels(s, part, rows, etp),
+        _over_etp(s, part, "reduce_scatter", rows, etp),
+        _exchange(s, part, "combine", sent),
     ]
     if part.shared is not None:
-        pieces.append(_dense(s, part.shared, "shared expert up", "shared expert down"))
+        shared = _dense(s, part.shared, SHARED_UP, SHARED_DOWN)
+        if layout.sequence_parallel:
+            shared = together(enter(s, SHARED_UP), shared, leave(s, SHARED_DOWN))
+        pieces.append(shared)
     return together(*pieces)
 
 
-def _exchange(s: Setting, name: str, routed_tokens: Any) -> Passes:
-    """Return one all-to-all of routed tokens with the pass that sorts them by expert."""
-    size = routed_tokens * s.hidden * s.element_bytes
-    sort = Elementwise(f"{name} permute", 2 * size)
-    ep = s.layout.ep
-    if isinstance(ep, int) and ep == 1:
-        return Passes((sort,), (sort,) if s.training else ())
-    send = Collective(name, "all_to_all", size, "ep", ep)
-    back = (send._replace(name=f"{name} gradient"), sort) if s.training else ()
-    return Passes((sort, send), back)
+def _routing(s: Setting, part: Experts) -> Passes:
+    """Return what turns the router's logits into a plan: scores, top-k, counts, offsets."""
+    size = s.spread_tokens * part.count * _SCORE_BYTES
+    return Passes(
+        (Elementwise("top-k", 3 * size, _ROUTING_KERNELS),),
+        (Elementwise("top-k gradient", 2 * size, _ROUTING_KERNELS // 2),),
+    )
 
 
-def _expert_products(s: Setting, part: Experts, routed_tokens: Any) -> Passes:
-    experts = part.count / s.layout.ep
-    busy = smallest(experts, largest(routed_tokens, 1))  # fewer tokens than experts: some rest
-    rows = ceil_div(routed_tokens, busy)
-    width = part.expert.width / expert_tensor_degree(s.layout)
+def _exchange(s: Setting, part: Experts, phase: str, tokens: Any) -> Passes:
+    """Return one way of the tokens between the ranks of an expert group, gradients back included.
+
+    Grouped GEMMs need the tokens sorted by expert: a copy for each expert is written before they
+    travel by all-to-all, after they arrived otherwise. Fused expert kernels sort by themselves.
+    """
+    copies = tokens * part.top_k * s.hidden * s.element_bytes
+    sorting = copies + tokens * s.hidden * s.element_bytes
+    sort: Operations = ()
+    if s.software.experts == "grouped":
+        sort = (Elementwise(f"{phase} permute", sorting + 2 * copies, 2),)
+    ranks = _exchanging_ranks(s)
+    if isinstance(ranks, int) and ranks == 1:
+        return Passes(sort, sort if s.training else ())
+    there = _sent(s, part, phase, phase, tokens, ranks)
+    forward = (*sort, there) if phase == "dispatch" else (there, *sort)
+    if not s.training:
+        return Passes(forward)
+    other = "combine" if phase == "dispatch" else "dispatch"
+    back = _sent(s, part, f"{phase} gradient", other, tokens, ranks)
+    return Passes(forward, (back, *sort) if phase == "dispatch" else (*sort, back))
+
+
+def _exchanging_ranks(s: Setting) -> Any:
+    """Return how many ranks exchange tokens: 1 where all of them have the same tokens."""
+    layout = s.layout
+    if layout.sequence_parallel:
+        return layout.ep
+    within = expert_tensor_degree(layout) * layout.ep <= layout.tp
+    return choose(within, 1, layout.ep)
+
+
+def _sent(s: Setting, part: Experts, name: str, phase: str, tokens: Any, ranks: Any) -> Collective:
+    """Return the dispatch or the combine of each rank's tokens by the software's library."""
+    library, hidden_bytes = s.software.dispatch, tokens * s.hidden * s.element_bytes
+    if library == "nccl":  # a row for each pair of token and expert
+        return Collective(name, "all_to_all", part.top_k * hidden_bytes, "ep", ranks)
+    if library == "allgather":
+        collective = "all_gather" if phase == "dispatch" else "reduce_scatter"
+        return Collective(name, collective, ranks * hidden_bytes, "ep", ranks)
+    narrow = phase == "dispatch" and s.software.narrow_dispatch and BITS[s.dtype] <= 8
+    routed = Routed(
+        tokens,
+        s.hidden,
+        part.top_k,
+        part.count + s.layout.redundant_experts,
+        part.top_groups,
+        "fp8" if narrow else "bf16",
+        library,
+        s.decode,
+    )
+    return Collective(name, phase, part.top_k * hidden_bytes, "ep", ranks, routed=routed)
+
+
+def _over_etp(s: Setting, part: Experts, collective: str, rows: Any, etp: Any) -> Passes:
+    """Return what the ranks that share an expert send each other, with sequence parallelism."""
+    if not s.layout.sequence_parallel or (isinstance(etp, int) and etp == 1):
+        return Passes(())
+    # Without an exchange before it, tokens are gathered first and copied to their experts then.
+    size = rows * s.hidden * s.element_bytes / choose(s.layout.ep == 1, part.top_k, 1)
+    other = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}[collective]
+    forward = Collective.of(collective, "expert rows", size, "ep_tensor", etp)
+    back = Collective.of(other, "expert row gradients", size, "ep_tensor", etp)
+    return Passes((forward,), (back,) if s.training else ())
+
+
+def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
+    layout, width = s.layout, part.expert.width / etp
+    held = (part.count + layout.redundant_experts) / layout.ep
+    tokens = rows * layout.ep / part.top_k  # of the whole expert group
+    load = expert_load(tokens, part.count, part.top_k, held)
+    most, fullest = rows * layout.imbalance, load.fullest * layout.imbalance
+    if s.software.experts == "fused" and not s.training:
+        seen = choose(_exchanging_ranks(s) == 1, tokens, smallest(tokens, most))
+        kernels = ExpertKernels(
+            EXPERTS,
+            seen,
+            most,
+            load.active,
+            fullest,
+            s.hidden,
+            width,
+            held,
+            part.count,
+            part.top_k,
+            part.expert.gated,
+            s.dtype,
+            id=OpId(EXPERTS),
+        )
+        return Passes((kernels,))
+    groups = Groups(held, load.active, fullest)
     inner = 2 * width if part.expert.gated else width
+    each = most / load.active
     return together(
-        matrix(s, EXPERT_UP, rows, s.hidden, inner, s.dtype, busy),
-        activation(s, routed_tokens, width, gated=part.expert.gated),
-        matrix(s, EXPERT_DOWN, rows, width, s.hidden, s.dtype, busy),
+        matrix(s, EXPERT_UP, each, s.hidden, inner, s.dtype, groups),
+        activation(s, most, width, gated=part.expert.gated),
+        matrix(s, EXPERT_DOWN, each, width, s.hidden, s.dtype, groups),
     )

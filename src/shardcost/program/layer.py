@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardcost.model import Block
+from shardcost.model import Block, Experts
 from shardcost.program import attention, feed_forward
 from shardcost.program.edges import norm, residual
 from shardcost.program.operations import Elementwise, Gemm, Passes, together
@@ -30,7 +30,7 @@ def layer(s: Setting, block: Block) -> Passes:
         *(
             piece
             for first, parts, last in branches
-            for piece in (norm(s, "norm"), enter(s, *first), *parts, leave(s, last), residual(s))
+            for piece in (norm(s, "norm"), *_summed(s, block, first, parts, last), residual(s))
         )
     )
     if s.layout.recompute == "full" and s.training:
@@ -41,3 +41,16 @@ def layer(s: Setting, block: Block) -> Passes:
         passes = (op for op in whole.forward if isinstance(op, Elementwise))
         return whole._replace(recompute=(*halves, *passes))
     return whole
+
+
+def _summed(
+    s: Setting, block: Block, first: tuple[str, ...], parts: tuple[Passes, ...], last: str
+) -> tuple[Passes, ...]:
+    """Return parts with the tensor-parallel sums around them.
+
+    With sequence parallelism experts have none: each rank sends its own tokens to them.
+    """
+    routed = isinstance(block.feed_forward, Experts) and last == feed_forward.EXPERT_DOWN
+    if routed and s.layout.sequence_parallel and not block.parallel:
+        return parts
+    return (enter(s, *first), *parts, leave(s, last))

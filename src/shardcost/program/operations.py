@@ -49,6 +49,10 @@ class Gemm(NamedTuple):
     """One factor is a weight; False for the products inside unfused attention."""
     id: OpId | None = None
     """None where nothing refers to it."""
+    fullest: Any = None
+    """Of a grouped GEMM, whose `batch` groups have `m` rows on average: rows of the fullest."""
+    launches: Any = 1
+    """Kernels that the host starts for it: a grouped GEMM may be one for each group."""
 
     @property
     def flops(self) -> Any:
@@ -111,6 +115,38 @@ class AttentionCore(NamedTuple):
         return self.batch * self.heads * pairs * each * self.count
 
 
+class ExpertKernels(NamedTuple):
+    """The experts of a layer on one rank as an engine runs them: top-k, sorting by expert, both
+    grouped GEMMs with the activation between them, and the weighted sum back to token order."""
+
+    name: str
+    tokens: Any
+    """That the kernels see: of the whole expert group, or those that were dispatched here."""
+    rows: Any
+    """Token-expert pairs of this rank's experts, on the fullest rank."""
+    active: Any
+    """Experts of this rank with at least one row."""
+    fullest: Any
+    """Rows of the fullest expert."""
+    hidden: Any
+    width: Any
+    """Of an expert, on this rank."""
+    experts: Any
+    """Experts on this rank."""
+    all_experts: Any
+    top_k: Any
+    gated: bool
+    dtype: str
+    count: Any = 1
+    id: OpId | None = None
+
+    @property
+    def flops(self) -> Any:
+        """Multiplications and additions, each counted."""
+        matrices = 3 if self.gated else 2
+        return 2.0 * self.rows * self.hidden * self.width * matrices * self.count
+
+
 class Elementwise(NamedTuple):
     """Memory-bound work: so many bytes read and written by so many kernels."""
 
@@ -119,6 +155,21 @@ class Elementwise(NamedTuple):
     kernels: Any = 1
     count: Any = 1
     id: OpId | None = None
+
+
+class Routed(NamedTuple):
+    """What an exchange of tokens between the ranks of an expert group depends on."""
+
+    tokens: Any
+    """That each rank sends to their experts."""
+    hidden: Any
+    top_k: Any
+    experts: Any
+    node_limit: int | None
+    """Nodes that a token may reach, where routing is limited."""
+    dtype: str
+    library: str
+    low_latency: bool
 
 
 class Collective(NamedTuple):
@@ -140,6 +191,8 @@ class Collective(NamedTuple):
     overlap splits."""
     is_ring_attention: bool = False
     """Whether it passes on the key-value blocks of ring attention, behind which it hides."""
+    routed: Routed | None = None
+    """Of the collectives ``dispatch`` and ``combine``: what is sent."""
 
     @classmethod
     def of(
@@ -165,7 +218,8 @@ class Collective(NamedTuple):
         return self._replace(hides_behind=hides_behind, split_with=split_with)
 
 
-Operation: TypeAlias = Gemm | AttentionCore | Elementwise | Collective
+Kernel: TypeAlias = Gemm | AttentionCore | ExpertKernels | Elementwise
+Operation: TypeAlias = Kernel | Collective
 Operations: TypeAlias = tuple[Operation, ...]
 
 

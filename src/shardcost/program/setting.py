@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from shardcost.dtypes import BITS, activation_bytes
 from shardcost.layout import Layout
@@ -108,6 +108,17 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
     )
 
 
+class Groups(NamedTuple):
+    """How the rows of a grouped GEMM are divided."""
+
+    experts: Any
+    """Of the rank."""
+    active: Any
+    """Those with at least one row."""
+    fullest: Any
+    """Rows of the fullest."""
+
+
 def linear(
     s: Setting, name: str, inputs: Any, outputs: Any, tokens: Any = None, *, bias: bool = False
 ) -> Passes:
@@ -132,12 +143,22 @@ def linear(
 
 
 def matrix(
-    s: Setting, name: str, rows: Any, inputs: Any, outputs: Any, dtype: str, batch: Any = 1
+    s: Setting,
+    name: str,
+    rows: Any,
+    inputs: Any,
+    outputs: Any,
+    dtype: str,
+    groups: Groups | None = None,
 ) -> Passes:
-    """Return the GEMMs of a matrix of weights, `batch` of them at once as for experts."""
+    """Return the GEMMs of a matrix of weights, or grouped GEMMs of the matrices of experts."""
 
     def gemm(own: OpId, m: Any, n: Any, k: Any) -> Operations:
-        return (Gemm(own.name, m, n, k, dtype, batch, id=own),)
+        whole = Gemm(own.name, m, n, k, dtype, id=own)
+        if groups is not None:
+            launches = groups.experts if s.software.expert_launch == "each" else 1
+            whole = whole._replace(batch=groups.active, fullest=groups.fullest, launches=launches)
+        return (whole,)
 
     own = OpId(name)
     forward = gemm(own, rows, outputs, inputs)

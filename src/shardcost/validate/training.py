@@ -19,12 +19,23 @@ from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
 from shardcost.collectives.group import bus_factor
 from shardcost.collectives.library_time import collective_time
+from shardcost.errors import BadValueError
 from shardcost.estimate import Estimate, estimate
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.machine.constants import Calibration, NetworkConstants
-from shardcost.model import Attention, Block, FeedForward, Model
+from shardcost.model import (
+    AnyAttention,
+    AnyFeedForward,
+    Attention,
+    Block,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Model,
+    StateSpace,
+)
 from shardcost.software import Software
 from shardcost.validate.predictions import Derived, Floats, Predictions, by_row, whole_cell
 from shardcost.workload import Train
@@ -40,6 +51,8 @@ _FRAMEWORKS: Final = (
     ("megatron-lm", "megatron_2021"),
 )
 """How the name of a framework begins, and the software of the catalog that it is."""
+_DISPATCHERS: Final = {"alltoall": "nccl", "deepep": "deepep", "hybridep": "deepep"}
+"""How a table calls what carries tokens to their experts, and as the software has it."""
 _ZERO: Final = {"zero0": 0, "zero1": 1, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "fsdp2": 3}
 _SAME_QUESTION: Final = ("dataset", "model", "seq", "gpus", "gbs")
 """Rows alike in these differ in their layout only."""
@@ -59,29 +72,123 @@ def estimate_of(row: Row, software: Software | None = None, fitted: Fitted = CAT
 
 
 def model_of(row: Row) -> Model:
-    """Return the dense model that a row describes."""
-    layers, hidden, heads = (whole_cell(row, name) for name in ("layers", "hidden", "heads"))
-    kv_heads, ffn, vocab = (_or_one(row, name) for name in ("kv_heads", "ffn", "vocab"))
+    """Return the model that a row describes."""
+    layers, hidden = whole_cell(row, "layers"), whole_cell(row, "hidden")
     gated = row.get("gated") == "1"
-    block = Block(
-        count=layers,
-        attention=Attention(
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=ceil_div(hidden, heads),
-            qkv_bias=not gated,
-            out_bias=not gated,
-        ),
-        feed_forward=FeedForward(width=ffn, gated=gated, bias=not gated),
+    blocks = tuple(
+        Block(count=count, attention=attention, feed_forward=part, norms=norms)
+        for count, attention, part, norms in _layers_of(row, layers)
     )
+    stated = row.get("tied", "")
     return Model(
         name=f"{layers} layers of {hidden}",
         hidden_size=hidden,
-        vocab_size=vocab,
-        blocks=(block,),
-        tied_embeddings=not gated,
-        norm="rms" if gated else "layer",
+        vocab_size=_or_one(row, "vocab"),
+        blocks=blocks,
+        tied_embeddings=stated == "1" if stated else not gated,
+        norm="rms" if gated or row.get("layer_pattern") else "layer",
     )
+
+
+_Kind = tuple[int, AnyAttention | None, AnyFeedForward | None, int]
+"""Layers of one kind: how many, their two parts, and their norms."""
+
+
+def _layers_of(row: Row, layers: int) -> list[_Kind]:
+    """Return the kinds of layer of a row's model."""
+    if row.get("moe_latent"):
+        raise BadValueError("moe_latent", row["moe_latent"], "blank: latent experts are not priced")
+    attention = _attention_of(row)
+    pattern = row.get("layer_pattern", "")
+    if pattern:  # of hybrids: a layer is a state space, attention or experts
+        kinds: dict[str, tuple[AnyAttention | None, AnyFeedForward | None]] = {
+            "M": (_state_space_of(row), None),
+            "*": (attention, None),
+            "E": (None, _experts_of(row)),
+            "-": (None, _feed_forward_of(row)),
+        }
+        if not set(pattern) <= set(kinds):
+            raise BadValueError("layer_pattern", pattern, f"made of {' '.join(kinds)}")
+        return [(pattern.count(kind), *kinds[kind], 1) for kind in dict.fromkeys(pattern)]
+    dense, experts = _feed_forward_of(row), _experts_of(row)
+    if experts is None:
+        return _windowed(row, layers, attention, dense)
+    first, period = int(row.get("dense_layers_first") or 0), _or_one(row, "moe_every")
+    # Layers that predict further tokens are layers like the last ones.
+    mixtures = (layers - first) // period + int(row.get("mtp_layers") or 0)
+    plain = layers - (layers - first) // period
+    kinds_of: list[_Kind] = [(mixtures, attention, experts, 2)]
+    return [(plain, attention, dense, 2), *kinds_of] if plain else kinds_of
+
+
+def _windowed(
+    row: Row, layers: int, attention: AnyAttention, part: AnyFeedForward
+) -> list[_Kind]:
+    """Return layers of which some attend to a window only."""
+    window, pattern = row.get("window", ""), row.get("window_pattern", "")
+    if not window or not isinstance(attention, Attention):
+        return [(layers, attention, part, 2)]
+    near = replace(attention, window_tokens=whole_cell(row, "window"))
+    windowed, full = (int(each) for each in (pattern or "1:0").split(":"))
+    count = layers * windowed // (windowed + full)
+    kinds: list[_Kind] = [(count, near, part, 2), (layers - count, attention, part, 2)]
+    return [kind for kind in kinds if kind[0]]
+
+
+def _attention_of(row: Row) -> AnyAttention:
+    heads, gated = whole_cell(row, "heads"), row.get("gated") == "1"
+    if row.get("kv_lora"):
+        return LatentAttention(
+            heads=heads,
+            kv_lora_rank=whole_cell(row, "kv_lora"),
+            q_lora_rank=whole_cell(row, "q_lora") if row.get("q_lora") else None,
+            qk_nope_head_dim=whole_cell(row, "nope_head_dim"),
+            qk_rope_head_dim=whole_cell(row, "rope_head_dim"),
+            v_head_dim=whole_cell(row, "v_head_dim"),
+        )
+    stated = row.get("head_dim", "")
+    head_dim = whole_cell(row, "head_dim") if stated else ceil_div(whole_cell(row, "hidden"), heads)
+    biased = not gated and not row.get("layer_pattern")
+    return Attention(
+        heads=heads,
+        kv_heads=_or_one(row, "kv_heads"),
+        head_dim=head_dim,
+        qkv_bias=biased,
+        out_bias=biased,
+    )
+
+
+def _feed_forward_of(row: Row) -> FeedForward:
+    gated = row.get("gated") == "1"
+    return FeedForward(width=_or_one(row, "ffn"), gated=gated, bias=not gated)
+
+
+def _experts_of(row: Row) -> Experts | None:
+    if not row.get("experts"):
+        return None
+    gated = row.get("gated") == "1"
+    shared = row.get("shared_ffn", "")
+    return Experts(
+        count=whole_cell(row, "experts"),
+        top_k=whole_cell(row, "top_k"),
+        expert=FeedForward(width=whole_cell(row, "expert_ffn"), gated=gated),
+        shared=FeedForward(width=whole_cell(row, "shared_ffn"), gated=gated) if shared else None,
+    )
+
+
+def _state_space_of(row: Row) -> StateSpace:
+    heads = whole_cell(row, "mamba_heads")
+    return StateSpace(
+        inner_size=heads * whole_cell(row, "mamba_head_dim"),
+        state_size=whole_cell(row, "mamba_state"),
+        conv_kernel=_MAMBA_TAPS,
+        heads=heads,
+        groups=_or_one(row, "mamba_groups"),
+    )
+
+
+_MAMBA_TAPS: Final = 4
+"""Of the convolution, in every published Mamba-2 model (Dao & Gu 2024, arXiv:2405.21060)."""
 
 
 def machine(row: Row) -> Cluster:
@@ -165,6 +272,11 @@ def software_of(row: Row) -> Software:
     stated = {"no": "none", "asyncTP": "chunked"}.get(row.get("tp_overlap", ""))
     if stated is not None:
         software = replace(software, tp_overlap=stated)
+    dispatch = _DISPATCHERS.get(row.get("dispatcher", ""))
+    if dispatch is not None:
+        software = replace(software, dispatch=dispatch)
+    if row.get("a2a_overlap") == "1":
+        software = replace(software, expert_overlap="1f1b")
     if software.host_per_hop_s is None or _has_slow_hops(row):
         return software
     return replace(software, host_per_hop_s=None)
@@ -201,8 +313,10 @@ def layout_of(row: Row) -> Layout:
     degrees: dict[str, Any] = {name: _or_one(row, name) for name in ("tp", "pp", "dp", "cp", "ep")}
     virtual_stages, micro = _or_one(row, "vp"), whole_cell(row, "mbs")
     recompute, sharding = row.get("recompute", "").lower(), row.get("zero_fsdp", "")
+    modules = row.get("recompute_modules", "") or "core_attn"
     if recompute != "full":
-        recompute = "selective" if recompute.startswith("selective") else "none"
+        attention = recompute.startswith("selective") and "core_attn" in modules
+        recompute = "selective" if attention else "none"
     shards = int(sharding) if sharding.isdigit() else 1
     usual_zero = 1 if framework in {_DEFAULT, "megatron_lm"} else 0
     if framework == "torchtitan" and degrees["pp"] > 1:
@@ -219,13 +333,16 @@ def layout_of(row: Row) -> Layout:
         zero=_ZERO.get(sharding, 3 if shards > 1 else usual_zero),
         shard_degree=shards if 1 < shards < degrees["dp"] * degrees["cp"] else None,
         context_scheme="ring",
+        etp=_or_one(row, "etp") if row.get("etp") else None,
+        order=row.get("order") or "tp-cp-dp-pp",
     )
 
 
 def train_of(row: Row) -> Train:
     """Return the workload of a row."""
     dtype = (row.get("dtype") or "bf16").lower()
-    packed = "packed" in f"{row['model']} {row.get('notes', '')}".lower()
+    described = f"{row['model']} {row.get('notes', '')}".lower()
+    packed = "packed" in described and "without a mask" not in described
     # DeepSpeed sums gradients of fp16 as they are.
     fp16_sums = row.get("dtype") == "fp16" and _framework(row) == "megatron_deepspeed"
     return Train(
@@ -233,7 +350,7 @@ def train_of(row: Row) -> Train:
         sequence_length=whole_cell(row, "seq"),
         dtype="fp8" if "fp8" in dtype else {"nvfp4": "fp4"}.get(dtype, dtype),
         gradient_dtype="fp16" if fp16_sums else "fp32",
-        adapters="lora" in row["model"].lower(),
+        adapters="lora" in row["model"].lower() or bool(row.get("adapters")),
         document_tokens=_SQUAD_TOKENS if packed else None,
     )
 
