@@ -37,6 +37,7 @@ Folder = Literal[
     "gemm",
     "attention",
     "elementwise",
+    "dispatch",
     "software",
     "errors",
 ]

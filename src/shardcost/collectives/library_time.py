@@ -274,7 +274,7 @@ def collective_time(
         raise UnknownNameError("collective", collective, COLLECTIVES)
     if mode not in MODES:
         raise UnknownNameError("mode", mode, MODES)
-    machine = _joined(cluster, network)
+    machine = joined_by(cluster, network)
     size = _checked_size(size_bytes)
     group = Group.on(machine.cluster, gpus, nodes, stride)
     if is_array(size) or is_array(group.ranks) or is_array(group.nodes):
@@ -299,7 +299,7 @@ def collective_time(
     )
 
 
-def _joined(cluster: Cluster | Machine | str, network: str | Network | None) -> Machine:
+def joined_by(cluster: Cluster | Machine | str, network: str | Network | None) -> Machine:
     """Return the machine of a cluster, joined by a network if one is named."""
     if network is None or isinstance(cluster, Machine):
         return machine_of(cluster)

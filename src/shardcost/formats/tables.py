@@ -29,6 +29,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     for kind, columns in {
         "collectives": "dataset cluster network nodes gpus_per_node num_gpus library mode"
         " single_process collective dtype size_bytes time_us",
+        "dispatch": "dataset cluster network nodes num_gpus library kernel mode phase dtype tokens"
+        " hidden topk experts sms ll time_us",
         "gemm": "gpu dtype m n k time_us",
         "attention": "gpu phase batch query_tokens context_tokens heads kv_heads head_dim time_us",
         "layers": "gpu hidden heads kv_heads head_dim ffn gated tp batch seq pass time_us",
@@ -51,6 +53,7 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
     kind: frozenset(columns.split())
     for kind, columns in {
         "collectives": "algorithm iterations min_us p90_us sent_bytes_per_rank",
+        "dispatch": "gpus_per_node version dest_gpus dest_nodes payload_bytes stated stated_unit",
         "layers": "model",
         "decode": "model",
         "overlap": "copy_gbps_alone copy_gbps_overlapped",
@@ -94,6 +97,7 @@ VALIDATED: Final = (
     "training",
     "inference",
     "comm_fraction",
+    "dispatch",
 )
 """The kinds whose rows shardcost predicts so far."""
 _COLUMNS_SHOWN: Final = 12

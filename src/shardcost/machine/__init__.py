@@ -15,6 +15,7 @@ from shardcost import catalog
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.machine.constants import Calibration, NetworkConstants
+from shardcost.machine.dispatch import CATALOG_DISPATCH, DispatchTables, Kernel, Resolved
 from shardcost.machine.kernels import CATALOG_KERNELS, KernelConstants, KernelTables
 from shardcost.machine.libraries import (
     CATALOG_LIBRARIES,
@@ -34,10 +35,11 @@ class Fitted(NamedTuple):
 
     kernels: KernelTables = CATALOG_KERNELS
     libraries: Libraries = CATALOG_LIBRARIES
+    dispatch: DispatchTables = CATALOG_DISPATCH
 
     def without(self, *systems: str) -> Fitted:
         """Return the same as if some systems or networks had never been measured."""
-        return Fitted(self.kernels.without(*systems), self.libraries.without(*systems))
+        return Fitted(*(each.without(*systems) for each in self))
 
 
 CATALOG = Fitted()
@@ -68,6 +70,8 @@ class Machine:
     """The library that the software has for tensor-parallel collectives, if any."""
     own: tuple[Calibration, ...] = ()
     """Constants measured on this very cluster or network, by a profile: they come first."""
+    dispatch: DispatchTables = CATALOG_DISPATCH
+    """What constants of dispatch and combine kernels are resolved from."""
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     """Library constants resolved so far, and prices of operations: a value's own cache, so that
     nothing is priced twice on one machine and nothing outlives it."""
@@ -114,6 +118,14 @@ class Machine:
             self.memo["network"] = next(own, None) or self.libraries.network(network)
         calibration: Calibration = self.memo["network"]
         return calibration
+
+    def dispatch_kernel(self, kernel: Kernel, phase: str) -> Resolved:
+        """Return the constants of one phase of a dispatch and combine kernel."""
+        key = ("dispatch", kernel.name, phase)
+        if key not in self.memo:
+            self.memo[key] = self.dispatch.resolved(self.cluster, kernel, phase)
+        resolved: Resolved = self.memo[key]
+        return resolved
 
     @property
     def tensor_library(self) -> str:
@@ -164,7 +176,7 @@ def _machine_of(
         like = preset if preset.name == like.name else like
     constants = KernelConstants(cluster.device, like, kernels, narrow, fitted.kernels)
     own = tuple(on_this_datasheet(each, cluster) for each in profile_calibrations(cluster))
-    return Machine(cluster, constants, fitted.libraries, library, own)
+    return Machine(cluster, constants, fitted.libraries, library, own, fitted.dispatch)
 
 
 __all__ = [

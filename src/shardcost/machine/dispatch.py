@@ -1,0 +1,268 @@
+"""The fitted constants of dispatch and combine kernels, and which of them hold on a cluster.
+
+``catalog/tuner/dispatch.toml`` says which kernels there are and what each sends;
+``catalog/dispatch/`` has a file for each measured system: constants of its kernels, for dispatch and
+for combine, with the rows and the error of their fit. They are shares of a link's rate, or seconds
+of one multiprocessor, so that a system nobody measured can inherit them: from systems of its
+architecture with the same kernel, else of its vendor, else from any; a kernel that nobody measured
+runs by the constants of its nearest relative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import exp, log
+from typing import Any, Final, NamedTuple
+
+from shardcost import catalog
+from shardcost.checks import Noun, Quantity, anywhere, noun, positive
+from shardcost.cluster import Cluster
+from shardcost.errors import UnknownNameError
+from shardcost.machine.constants import in_base_units, stated
+
+PHASES: Final = ("dispatch", "combine")
+_OF_ONE_SM: Final = frozenset({"token_s", "copy_s", "sm_bytes_per_s"})
+"""Constants that are instructions of one multiprocessor: they keep pace with its clock."""
+
+
+@noun
+class DispatchConstants(Noun):
+    """Constants of one phase of one kernel. What a kernel does not have is None, and costs nothing.
+
+    Seconds of a multiprocessor are paid by each for its share of the tokens.
+    """
+
+    start_s: Quantity = positive()
+    """What the kernels, and their barriers, take however little is sent."""
+    row_bytes_per_s: Quantity = positive()
+    """At which the first token of a warp passes, with nothing to overlap it with."""
+    token_s: Quantity = positive()
+    """Of a multiprocessor, for each token …"""
+    link_share: Quantity = positive()
+    """Share of the nominal rate of a GPU's links inside its domain …"""
+    network_share: Quantity = positive()
+    """… and of its share of the network's ports, that a kernel reaches."""
+    crossing_s: Quantity = positive()
+    """For each doubling of the domains: counts are exchanged, and the slowest is waited for."""
+    expert_s: Quantity | None = positive(default=None)
+    """For each expert of a multiprocessor, where every one signals for its experts in turn."""
+    copy_s: Quantity | None = positive(default=None)
+    """… for each copy of it …"""
+    sm_bytes_per_s: Quantity | None = positive(default=None)
+    """… and for the bytes of its copies."""
+    across: Quantity | None = positive(default=None)
+    """By how much the work of multiprocessors grows where tokens are forwarded to other domains."""
+    fill: Quantity | None = positive(default=None)
+    """What pipelining cannot hide, as in `shardcost.collectives.paths`."""
+    host_s: Quantity | None = positive(default=None)
+    """What the host takes at least to launch one call; a matter of its CPU."""
+
+
+class DispatchFit(NamedTuple):
+    """The rows behind constants, the error on them, and what they cover."""
+
+    source: str
+    rows: int
+    median_pct: float
+    p90_pct: float
+    least_gpus: int
+    most_gpus: int
+    most_nodes: int
+    most_tokens: int
+
+    def outside(self, ranks: Any, domains: Any, tokens: Any) -> list[str]:
+        """Return in which ways a question lies outside of the rows, in words."""
+        said = []
+        if anywhere(ranks < self.least_gpus) or anywhere(ranks > self.most_gpus):
+            some = "" if self.least_gpus == self.most_gpus else f"{self.least_gpus} to "
+            said.append(f"measured only on {some}{self.most_gpus} GPUs")
+        elif anywhere(domains > self.most_nodes):
+            nodes = f"{self.most_nodes} node{'s' * (self.most_nodes > 1)}"
+            said.append(f"measured only on {nodes}")
+        if anywhere(tokens > 2 * self.most_tokens):
+            said.append(f"measured only up to {self.most_tokens} tokens per GPU")
+        return said
+
+
+class Entry(NamedTuple):
+    """Constants of one phase of a kernel on a measured system."""
+
+    system: str
+    kernel: str
+    phase: str
+    constants: DispatchConstants
+    fit: DispatchFit
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel for dispatch and combine, as the catalog describes it."""
+
+    name: str
+    library: str
+    title: str
+    low_latency: bool
+    per_expert: bool
+    """Whether it sends a copy of a token to each chosen expert, rather than to each GPU."""
+    sms: int | None
+    """Multiprocessors that it takes unless told; None where its experts decide."""
+    vendors: tuple[str, ...]
+    names: tuple[str, ...]
+    relatives: tuple[str, ...]
+
+
+class Resolved(NamedTuple):
+    """The constants by which a kernel runs on a cluster, and whose they are."""
+
+    kernel: Kernel
+    phase: str
+    constants: DispatchConstants
+    fit: DispatchFit
+    inherited_from: tuple[str, ...]
+    """The systems whose constants were carried over; empty if the system itself was measured."""
+    relative: Kernel
+    """The kernel whose constants these are: the kernel itself, or one like it."""
+
+    @property
+    def source(self) -> str:
+        """Who states the constants, and what to mind."""
+        if self.inherited_from or self.relative != self.kernel:
+            where = ", ".join(self.inherited_from)
+            return f"constants of {self.relative.name}" + f" on {where}" * bool(where)
+        error = f"median error {self.fit.median_pct:.1f} %, p90 {self.fit.p90_pct:.1f} %"
+        return f"{self.fit.source}; {self.fit.rows} rows, {error}"
+
+
+@cache  # asked for by every prediction
+def kernels() -> Mapping[str, Kernel]:
+    """Return the kernels that there are, by name."""
+    known = {}
+    for name, entry in catalog.tuner_table("dispatch")["kernel"].items():
+        own = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+        per_expert = own.pop("copies") == "expert"
+        known[name] = Kernel(name=name, per_expert=per_expert, sms=own.pop("sms", None), **own)
+    return known
+
+
+def libraries() -> list[str]:
+    """Return the libraries that have kernels of their own."""
+    return list(dict.fromkeys(each.library for each in kernels().values()))
+
+
+def kernel_of(library: str, *, low_latency: bool) -> Kernel:
+    """Return the kernel that a library runs: of the family asked for, else its only one.
+
+    >>> kernel_of("deepep", low_latency=True).name, kernel_of("pplx", low_latency=False).name
+    ('deepep_ll', 'pplx_garden')
+    """
+    own = [each for each in kernels().values() if each.library == library]
+    if not own:
+        raise UnknownNameError("library", library, libraries())
+    return next((each for each in own if each.low_latency == low_latency), own[0])
+
+
+def kernel_named(name: str) -> Kernel | None:
+    """Return the kernel of a name, its own or one that measured tables give it; None if unknown."""
+    if name in kernels():
+        return kernels()[name]
+    return next((each for each in kernels().values() if name in each.names), None)
+
+
+class DispatchTables:
+    """The constants that kernels are resolved from: the catalog's, or others instead."""
+
+    def __init__(self, entries: Iterable[Entry] | None = None) -> None:
+        self._given = None if entries is None else tuple(entries)
+
+    @property
+    def every(self) -> tuple[Entry, ...]:
+        """All constants."""
+        return catalog_entries() if self._given is None else self._given
+
+    def without(self, *systems: str) -> DispatchTables:
+        """Return the same as if some systems had never been measured."""
+        return DispatchTables(each for each in self.every if each.system not in systems)
+
+    def resolved(self, cluster: Cluster, kernel: Kernel, phase: str) -> Resolved:
+        """Return the constants of one phase of a kernel on a cluster."""
+        for name in (kernel.name, *_relatives(kernel)):
+            own = [each for each in self.every if (each.kernel, each.phase) == (name, phase)]
+            if own:
+                return _resolved(cluster, kernel, phase, own)
+        raise UnknownNameError("kernel", kernel.name, sorted({each.kernel for each in self.every}))
+
+
+CATALOG_DISPATCH: Final = DispatchTables()
+"""The catalog's own constants."""
+
+
+@cache  # parsing and checking takes milliseconds, and every machine asks for it
+def catalog_entries() -> tuple[Entry, ...]:
+    """Return all constants of the catalog."""
+    entries = []
+    for system, content in catalog.contents("dispatch"):
+        for kernel, phases in content.items():
+            for phase, figures in phases.items():
+                constants = in_base_units({k: v for k, v in figures.items() if k != "fit"})
+                fit = DispatchFit(**figures["fit"])
+                entries.append(Entry(system, kernel, phase, DispatchConstants(**constants), fit))
+    return tuple(entries)
+
+
+def _relatives(kernel: Kernel) -> list[str]:
+    """Return the kernels whose constants may stand in, the nearest first; then the whole family."""
+    family = [
+        each.name for each in kernels().values() if each.low_latency == kernel.low_latency
+    ]
+    return list(dict.fromkeys((*kernel.relatives, *family, *kernels())))
+
+
+def _resolved(cluster: Cluster, kernel: Kernel, phase: str, known: Sequence[Entry]) -> Resolved:
+    relative = kernels()[known[0].kernel]
+    own = [each for each in known if each.system == cluster.system]
+    if own:
+        return Resolved(kernel, phase, own[0].constants, own[0].fit, (), relative)
+    nearest = min(_distance(cluster, each.system) for each in known)
+    donors = [each for each in known if _distance(cluster, each.system) == nearest]
+    donors.sort(key=lambda each: -each.fit.rows)
+    systems = tuple(each.system for each in donors)
+    return Resolved(kernel, phase, _mean(cluster, donors), donors[0].fit, systems, relative)
+
+
+def _distance(cluster: Cluster, system: str) -> tuple[bool, bool, bool]:
+    """Return how far a measured system is: by architecture, by host and domain, by vendor.
+
+    Racks with one domain are superchips, whose hosts differ from those of nodes with x86 CPUs.
+    """
+    other = catalog.cluster_named(system)
+    return (
+        other.device.vendor != cluster.device.vendor,
+        other.device.architecture != cluster.device.architecture,
+        _is_rack(other) != _is_rack(cluster),
+    )
+
+
+def _is_rack(cluster: Cluster) -> bool:
+    return bool(cluster.tiers[-1].gpus > cluster.gpus_per_node)
+
+
+def _mean(cluster: Cluster, donors: Sequence[Entry]) -> DispatchConstants:
+    """Return the geometric mean of constants, weighed by their rows, at a cluster's clock."""
+    sums: dict[str, list[float]] = {}
+    for donor in donors:
+        pace = _pace(cluster, catalog.cluster_named(donor.system))
+        for name, value in stated(donor.constants).items():
+            if name in _OF_ONE_SM:
+                value = value * pace if name.endswith("_bytes_per_s") else value / pace
+            total = sums.setdefault(name, [0.0, 0.0])
+            total[0] += donor.fit.rows * log(value)
+            total[1] += donor.fit.rows
+    return DispatchConstants(**{name: exp(total / rows) for name, (total, rows) in sums.items()})
+
+
+def _pace(cluster: Cluster, other: Cluster) -> float:
+    """Return a cluster's clock over another's; 1 where the catalog does not have both."""
+    here, there = cluster.device.boost_clock_hz, other.device.boost_clock_hz
+    return float(here / there) if here and there else 1.0
