@@ -694,27 +694,60 @@ def _with_hidden_exchange(
 ) -> tuple[Row, ...]:
     """Return rows whose dispatch and combine hide behind the compute of another batch.
 
-    Of two batches that take turns, one computes while the tokens of the other travel: a layer
-    takes as long as the longer of both, with the SMs of the exchange taken from the GEMMs.
+    Of two batches that take turns, one computes while the tokens of the other travel: each stretch
+    of compute and the exchange beside it take as long as the longer of the two, with the SMs of
+    the exchange taken from the GEMMs.
     """
-    exchanges = [row.exposed_s for row in rows if is_exchange(row.op)]
-    if not exchanges:
-        return rows
-    compute = [row for row in rows if not isinstance(row.op, Collective)]
-    gemms = tuple(row.op for row in compute if isinstance(row.op, Gemm))
-    alone_s = sum(row.exposed_s for row in compute)
-    taken = sum(
-        op.count * (slowed - each)
-        for op, slowed, each in zip(
-            gemms, prices.of(gemms, sms_taken=software.overlap_sms), prices.of(gemms), strict=True
-        )
-    )
-    whole_s: Any = sum(exchanges)
-    together_s = beside(alone_s, whole_s, alone_s + software.slowdown * taken)
-    left = smallest(1.0, (together_s - alone_s) / largest(whole_s, _INSTANT_S))
+    exposed: dict[int, Any] = {}
+    for exchanges, compute in _side_by_side(rows):
+        whole_s: Any = sum(rows[i].exposed_s for i in exchanges)
+        alone_s: Any = sum(row.exposed_s for row in compute)
+        gemms = tuple(row.op for row in compute if isinstance(row.op, Gemm))
+        lost: Any = 0.0
+        if gemms:
+            beside_s = prices.of(gemms, sms_taken=software.overlap_sms)
+            pairs = zip(gemms, beside_s, prices.of(gemms), strict=True)
+            lost = software.slowdown * sum(op.count * (slow - own) for op, slow, own in pairs)
+        together_s = beside(largest(alone_s, _INSTANT_S), whole_s, alone_s + lost + _INSTANT_S)
+        left = smallest(1.0, (together_s - alone_s) / largest(whole_s, _INSTANT_S))
+        exposed |= {i: left * rows[i].exposed_s for i in exchanges}
     return tuple(
-        row._replace(exposed_s=left * row.exposed_s) if is_exchange(row.op) else row for row in rows
+        row._replace(exposed_s=exposed[i]) if i in exposed else row for i, row in enumerate(rows)
     )
+
+
+def _side_by_side(rows: tuple[Row, ...]) -> Iterator[tuple[list[int], list[Row]]]:
+    """Yield exchanges, by their place, with the compute of the other batch that runs meanwhile.
+
+    In training a forward and a backward pass run side by side (DeepSeek-V3, arXiv:2412.19437,
+    section 3.2.1; Megatron Core's combined 1F1B): attention of the one beside combine of the other,
+    and experts beside dispatch. In serving any compute of one half hides any exchange of the other.
+    """
+    parts: dict[tuple[str, bool], list[Row]] = {}
+    sent: dict[tuple[str, int], list[int]] = {}
+    counts: dict[str, int] = {}
+    for i, row in enumerate(rows):
+        phase = "backward" if row.phase == "weight" else row.phase
+        if is_exchange(row.op):
+            counts[phase] = counts.get(phase, 0) + 1
+            sent.setdefault((phase, counts[phase]), []).append(i)
+        elif not isinstance(row.op, Collective):
+            experts = counts.get(phase, 0) == 1
+            if row.phase == "weight":
+                experts = isinstance(row.op, Gemm) and row.op.fullest is not None
+            parts.setdefault((phase, experts), []).append(row)
+    if not any(phase == "backward" for phase, _ in sent):
+        if sent:
+            compute = [row for each in parts.values() for row in each]
+            yield [i for each in sent.values() for i in each], compute
+        return
+    for phase, other in (("forward", "backward"), ("backward", "forward")):
+        for number in (1, 2):
+            # First goes what leads to the experts: beside it run the experts of the other batch.
+            experts = (number == 1) == (phase == "forward")
+            places = sent.get((phase, number), [])
+            if places:
+                yield places, parts.get((other, experts), [])
 
 
 def is_exchange(op: Operation) -> bool:

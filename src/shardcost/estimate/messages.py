@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError
+from shardcost.collectives.dispatch import DispatchTime
 from shardcost.estimate.ledger import Entry, joined
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
@@ -67,7 +68,10 @@ def messages(estimate: Estimate) -> tuple[Message, ...]:
 
 def _message(entry: Entry, op: Collective, prices: Prices) -> Message:
     result = prices.collective(op)
-    path = (str(result.algorithm), str(result.protocol), result.library)
+    if isinstance(result, DispatchTime):
+        path = (result.kernel, "low latency" if result.low_latency else "normal", result.library)
+    else:
+        path = (str(result.algorithm), str(result.protocol), result.library)
     if prices.is_multimem(op):
         path = ("multicast", "direct", MULTIMEM)
     return Message(

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import choose, smallest
 from shardcost.checks import anywhere, is_array
+from shardcost.collectives.dispatch import DispatchTime, dispatch_time
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.collectives.group import sits_unevenly
 from shardcost.collectives.library_time import CollectiveTime, collective_time
@@ -325,13 +326,11 @@ class Prices:
         if self.is_multimem(op):
             seconds = multimem_all_reduce_s(self.machine, op.ranks, op.size_bytes)
             return CollectivePrice(seconds, 1.0 * op.size_bytes, 0.0)
-        seconds, inside, network = self._by_placement(
-            op, lambda result: (result.time_s, *result.sent_bytes)
-        )
+        seconds, inside, network = self._by_placement(op, _figures)
         return CollectivePrice(seconds if self.arrays else float(seconds), inside, network)
 
     def _by_placement(
-        self, op: Collective, figures: Callable[[CollectiveTime], tuple[Any, ...]]
+        self, op: Collective, figures: Callable[[CollectiveTime | DispatchTime], tuple[Any, ...]]
     ) -> tuple[Any, ...]:
         """Return figures of a placed collective.
 
@@ -351,14 +350,28 @@ class Prices:
         """Return where a group fills its nodes unevenly."""
         return sits_unevenly(self.machine.cluster, op.ranks, self._placed(op).stride)
 
-    def collective(self, op: Collective) -> CollectiveTime:
-        """Return how a library runs a collective of one layout."""
+    def collective(self, op: Collective) -> CollectiveTime | DispatchTime:
+        """Return how a library runs a collective, or a dispatch or combine, of one layout."""
         placed = self._placed(op)
         if self.sits_unevenly(op):
             return self._result(placed, op.ranks, nodes=op.ranks)
         return self._result(placed, op.ranks, stride=placed.stride)
 
-    def _result(self, op: Collective, ranks: Any, **where: Any) -> CollectiveTime:
+    def _result(
+        self, op: Collective, ranks: Any, **where: Any
+    ) -> CollectiveTime | DispatchTime:
+        if op.routed is not None:
+            return dispatch_time(
+                op.collective,
+                self.machine,
+                ranks,
+                *op.routed[:4],
+                library=op.routed.library,
+                low_latency=op.routed.low_latency,
+                dtype=op.routed.dtype,
+                node_limit=op.routed.node_limit,
+                **where,
+            )
         library = self.library_of(op)
         if library == MULTIMEM:
             library = default_library(self.machine.cluster)
@@ -388,6 +401,13 @@ class Prices:
             self._sent_prices[key] = self._collective_price(self._placed(op))
         price = self._sent_prices[key]
         return price
+
+
+def _figures(result: CollectiveTime | DispatchTime) -> tuple[Any, ...]:
+    """Return seconds, and bytes sent inside a domain and into the network."""
+    if isinstance(result, DispatchTime):
+        return result.time_s, result.inside_bytes, result.network_bytes
+    return result.time_s, *result.sent_bytes
 
 
 def distinct(op: Operation) -> tuple[Operation, Any]:

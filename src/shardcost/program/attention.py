@@ -31,6 +31,10 @@ from shardcost.program.setting import Setting, linear
 QKV, OUT = "qkv", "attn out"
 ROPE: Final = "RoPE"
 ATTENTION: Final = OpId("attention")
+_CHUNK_TOKENS: Final = 128
+_STATE_BYTES: Final = 4
+"""Of the chunked scan of Mamba-2 (Dao & Gu 2024, arXiv:2405.21060), whose states are kept in fp32;
+chunks as in Megatron Core."""
 _GRADIENT: Final = OpId("attention", "gradient")
 
 
@@ -110,6 +114,10 @@ def _recurrent(s: Setting, part: LinearAttention | StateSpace) -> Passes:
         value = part.inner_size / tp
         columns = 2 * value
     size = s.tokens * (columns + value) * s.element_bytes
+    if isinstance(part, StateSpace) and part.heads is not None and not s.decode:
+        # Each chunk's state is written, passed on to the next chunk, and read.
+        states = s.tokens / _CHUNK_TOKENS * value * part.state_size * _STATE_BYTES
+        size = size + 2 * states
     backward = (Elementwise("scan gradient", 4 * size, 3),) if s.training else ()
     scan = Passes((Elementwise("scan", 2 * size, 2),), backward)
     return together(linear(s, QKV, s.hidden, columns), scan, linear(s, OUT, value, s.hidden))

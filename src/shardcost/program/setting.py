@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from shardcost.dtypes import BITS, activation_bytes
 from shardcost.layout import Layout
@@ -108,6 +108,10 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
     )
 
 
+_NARROW_LAUNCHES: Final = 3
+"""Of a GEMM in fewer than 16 bits: its input is quantised and its scales are arranged before it."""
+
+
 class Groups(NamedTuple):
     """How the rows of a grouped GEMM are divided."""
 
@@ -157,6 +161,8 @@ def matrix(
         whole = Gemm(own.name, m, n, k, dtype, id=own)
         if groups is not None:
             launches = groups.experts if s.software.expert_launch == "each" else 1
+            if BITS[dtype] < 16:
+                launches = launches * _NARROW_LAUNCHES
             whole = whole._replace(batch=groups.active, fullest=groups.fullest, launches=launches)
         return (whole,)
 

@@ -53,6 +53,7 @@ _FRAMEWORKS: Final = (
 """How the name of a framework begins, and the software of the catalog that it is."""
 _DISPATCHERS: Final = {"alltoall": "nccl", "deepep": "deepep", "hybridep": "deepep"}
 """How a table calls what carries tokens to their experts, and as the software has it."""
+_WHOLE_GRAPHS: Final = frozenset({"on", "full", "full_iteration"})
 _ZERO: Final = {"zero0": 0, "zero1": 1, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "fsdp2": 3}
 _SAME_QUESTION: Final = ("dataset", "model", "seq", "gpus", "gbs")
 """Rows alike in these differ in their layout only."""
@@ -277,6 +278,8 @@ def software_of(row: Row) -> Software:
         software = replace(software, dispatch=dispatch)
     if row.get("a2a_overlap") == "1":
         software = replace(software, expert_overlap="1f1b")
+    if row.get("cuda_graph") in _WHOLE_GRAPHS:
+        software = replace(software, launch="graph")
     if software.host_per_hop_s is None or _has_slow_hops(row):
         return software
     return replace(software, host_per_hop_s=None)
@@ -315,8 +318,9 @@ def layout_of(row: Row) -> Layout:
     recompute, sharding = row.get("recompute", "").lower(), row.get("zero_fsdp", "")
     modules = row.get("recompute_modules", "") or "core_attn"
     if recompute != "full":
-        attention = recompute.startswith("selective") and "core_attn" in modules
-        recompute = "selective" if attention else "none"
+        chosen = modules.split("+") if recompute.startswith("selective") else []
+        # A mixture that is computed again is most of its layer.
+        recompute = "full" if "moe" in chosen else "selective" if "core_attn" in chosen else "none"
     shards = int(sharding) if sharding.isdigit() else 1
     usual_zero = 1 if framework in {_DEFAULT, "megatron_lm"} else 0
     if framework == "torchtitan" and degrees["pp"] > 1:
