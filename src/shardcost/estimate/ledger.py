@@ -733,8 +733,10 @@ def _side_by_side(rows: tuple[Row, ...]) -> Iterator[tuple[list[int], list[Row]]
             sent.setdefault((phase, counts[phase]), []).append(i)
         elif not isinstance(row.op, Collective):
             experts = counts.get(phase, 0) == 1
-            if row.phase == "weight":
-                experts = isinstance(row.op, Gemm) and row.op.fullest is not None
+            if row.phase == "weight":  # belongs to where its matrix is used
+                part = row.op.id and row.op.id.part
+                alike = (each.op.id for each in parts.get(("forward", True), []))  # type: ignore[union-attr]
+                experts = part is not None and any(own and own.part == part for own in alike)
             parts.setdefault((phase, experts), []).append(row)
     if not any(phase == "backward" for phase, _ in sent):
         if sent:

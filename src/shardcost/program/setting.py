@@ -157,20 +157,21 @@ def matrix(
 ) -> Passes:
     """Return the GEMMs of a matrix of weights, or grouped GEMMs of the matrices of experts."""
 
-    def gemm(own: OpId, m: Any, n: Any, k: Any) -> Operations:
+    def gemm(own: OpId, m: Any, n: Any, k: Any, *, ragged: bool = True) -> Operations:
         whole = Gemm(own.name, m, n, k, dtype, id=own)
         if groups is not None:
             launches = groups.experts if s.software.expert_launch == "each" else 1
             if BITS[dtype] < 16:
                 launches = launches * _NARROW_LAUNCHES
-            whole = whole._replace(batch=groups.active, fullest=groups.fullest, launches=launches)
+            fullest = groups.fullest if ragged else None
+            whole = whole._replace(batch=groups.active, fullest=fullest, launches=launches)
         return (whole,)
 
     own = OpId(name)
     forward = gemm(own, rows, outputs, inputs)
     if not s.training:
         return Passes(forward)
-    weight = () if s.frozen else gemm(own.weight_gradient, inputs, outputs, rows)
+    weight = () if s.frozen else gemm(own.weight_gradient, inputs, outputs, rows, ragged=False)
     return Passes(forward, gemm(own.input_gradient, rows, inputs, outputs), weight)
 
 

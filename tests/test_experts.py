@@ -1,0 +1,196 @@
+"""Mixture-of-experts layers: where expert groups sit, what they hold, send and hide."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from shardcost import Cluster, Decode, Estimate, Layout, Model, Prefill, Train, estimate
+from shardcost.catalog import names
+from shardcost.errors import InfeasibleError, ShardcostError
+from shardcost.estimate.ledger import is_exchange
+from shardcost.estimate.price import places
+from shardcost.memory.parameters import (
+    expert_copies,
+    expert_tensor_degree,
+    layer_parameters,
+)
+from shardcost.model import Experts
+from shardcost.program.operations import Collective, ExpertKernels, Gemm
+from shardcost.routing import expert_load
+
+ROUNDING = 1 + 1e-9
+MIXTURES = [
+    name
+    for name in names("models")
+    if any(isinstance(block.feed_forward, Experts) for block in Model.named(name).blocks)
+]
+FOUR_NODES = Cluster.named("h200_sxm", network="ib_8x400g")
+TRAIN = Train(global_batch=256, sequence_length=4096)
+DECODE = Decode(batch=64, context_tokens=4096, dtype="fp8")
+
+
+def grid(layout: Layout) -> dict[int, tuple[int, int]]:
+    """Return each device's expert shard and expert rank, in Megatron Core's order."""
+    etp = int(expert_tensor_degree(layout))
+    ranks = int(layout.tp * layout.cp * layout.dp)
+    return {i: (i % etp, i // etp % int(layout.ep)) for i in range(ranks)}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(tp=8, dp=4, ep=8),
+        Layout(tp=8, dp=4, ep=32),
+        Layout(tp=8, dp=4, ep=8, etp=1),
+        Layout(tp=4, dp=8, ep=4, etp=2),
+        Layout(tp=2, dp=16, ep=8, etp=2),
+    ],
+)
+def test_expert_groups_sit_where_their_ranks_are(layout: Layout) -> None:
+    """The nodes of a group, counted rank by rank, are those of its ranks and stride."""
+    place = places(layout)["ep"]
+    own = [device for device, (shard, _) in grid(layout).items() if shard == 0][: int(layout.ep)]
+    assert [device - own[0] for device in own] == [place.stride * i for i in range(place.ranks)]
+
+
+def test_experts_on_four_nodes_send_over_the_network() -> None:
+    result = estimate("deepseek-v3", FOUR_NODES, Layout(tp=8, ep=8, dp=4), DECODE)
+    assert result.traffic.network_bytes > 1e6
+    inside = estimate("deepseek-v3", FOUR_NODES, Layout(tp=8, ep=8, dp=4, etp=1), DECODE)
+    assert inside.traffic.network_bytes == 0  # each replica has all experts on its own node
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_experts_of_all_ranks_add_up_to_those_of_the_model(name: str) -> None:
+    model = Model.named(name)
+    degrees = ([1, 2, 4], [1, 2, 8], [1, 2, 4, 8, 16], [None, 1, 2], [0, 32])
+    for block in model.blocks:
+        part = block.feed_forward
+        if not isinstance(part, Experts):
+            continue
+        every = part.count * part.expert.parameters(model.hidden_size)
+        for tp, dp, ep, etp, more in product(*degrees):
+            try:
+                layout = Layout(tp=tp, dp=dp, ep=ep, etp=etp, redundant_experts=more)
+            except InfeasibleError:
+                continue
+            held = layer_parameters(model, block, layout).experts
+            copies = expert_copies(layout)
+            if part.expert.bias:
+                continue  # the bias of the output is on every rank that shares an expert
+            assert held * tp * dp / copies == pytest.approx(every * (1 + more / part.count))
+
+
+def test_redundant_experts_allow_degrees_that_the_experts_do_not() -> None:
+    wide = Layout(dp=72, ep=72, redundant_experts=32)
+    work = Decode(batch=72 * 64, context_tokens=2000, dtype="fp8")
+    machine = Cluster.named("h100_sxm", network="ib_8x400g")
+    held = estimate("deepseek-v3", machine, wide, work)
+    kernels = [entry.op for entry in held.entries if isinstance(entry.op, ExpertKernels)]
+    assert {op.experts for op in kernels} == {4}
+    with pytest.raises(InfeasibleError, match="ep does not divide 256 experts"):
+        estimate("deepseek-v3", machine, replace(wide, redundant_experts=0), work)
+
+
+def test_distinct_experts_follow_the_known_expectation() -> None:
+    """163 of 256 experts for 32 tokens of top-8; each token's own at batch 1."""
+    assert expert_load(32, 256, 8, 256).active == pytest.approx(163.3, abs=0.1)
+    assert expert_load(1, 256, 8, 256).active == pytest.approx(8)
+    rng = random.Random(1)
+    drawn = [len({e for _ in range(32) for e in rng.sample(range(64), 4)}) for _ in range(2000)]
+    assert expert_load(32, 64, 4, 64).active == pytest.approx(sum(drawn) / 2000, rel=0.01)
+
+
+def exchanges(result: Estimate) -> list[Collective]:
+    return [entry.op for entry in result.entries if is_exchange(entry.op)]  # type: ignore[misc]
+
+
+def test_an_expert_group_inside_the_tensor_group_exchanges_nothing() -> None:
+    """Every rank has all tokens: each runs its experts on them, and a sum joins the results."""
+    result = estimate("qwen3-235b-a22b", FOUR_NODES, Layout(tp=8, ep=8), DECODE)
+    assert all(op.ranks == 1 for op in exchanges(result))
+    rows = {entry.op.rows for entry in result.entries if isinstance(entry.op, ExpertKernels)}
+    assert rows == {64 * 8 / 8}
+
+
+def test_with_sequence_parallelism_each_rank_sends_its_own_tokens() -> None:
+    layout = Layout(tp=2, dp=16, ep=32, etp=1, sequence_parallel=True)
+    result = estimate("qwen3-235b-a22b", FOUR_NODES, layout, TRAIN)
+    sent = {op.size_bytes for op in exchanges(result)}
+    assert sent == {4096 / 2 * 8 * 4096 * 2}  # tokens x top-k x hidden size x bytes
+    around = [e.op.name for e in result.entries if isinstance(e.op, Collective)]
+    assert not [name for name in around if "expert" in name and "all-gather" in name]
+
+
+@pytest.mark.parametrize("overlap", ["1f1b", "two_batch"])
+def test_overlap_hides_the_exchange_and_no_more(overlap: str) -> None:
+    training = overlap == "1f1b"
+    layout = Layout(dp=32, ep=32, expert_overlap="none")
+    work: Any = TRAIN if training else Decode(batch=4096, context_tokens=4096, dtype="fp8")
+    software = "megatron_core" if training else "sglang"
+    apart = estimate("deepseek-v3", FOUR_NODES, layout, work, software=software)
+    hidden = estimate(
+        "deepseek-v3",
+        FOUR_NODES,
+        replace(layout, expert_overlap=overlap),
+        work,
+        software=software,
+    )
+    assert 0 <= hidden.exposed_s["ep"] < apart.exposed_s["ep"]
+    if training:
+        assert hidden.time_s < apart.time_s
+        assert hidden.time_s >= apart.time_s - apart.exposed_s["ep"]
+
+
+def random_layout(rng: random.Random) -> dict[str, Any]:
+    return {
+        "tp": rng.choice([1, 2, 4, 8]),
+        "dp": rng.choice([1, 4, 8, 16, 32]),
+        "pp": rng.choice([1, 1, 4]),
+        "ep": rng.choice([2, 4, 8, 16, 32, 64]),
+        "etp": rng.choice([None, None, 1, 2]),
+        "dispatch": rng.choice(["auto", "nccl", "allgather", "deepep", "pplx", "uccl"]),
+        "expert_overlap": rng.choice(["none", "two_batch", "1f1b"]),
+        "imbalance": rng.choice([1.0, 1.3]),
+    }
+
+
+def random_mixtures(count: int) -> list[Estimate]:
+    rng = random.Random(16)
+    made: list[Estimate] = []
+    while len(made) < count:
+        given, dtype = random_layout(rng), rng.choice(["bf16", "fp8"])
+        work: Any = rng.choice(
+            [
+                Train(global_batch=256, sequence_length=4096, dtype=dtype),
+                Prefill(batch=32, prompt_tokens=rng.choice([512, 4096]), dtype=dtype),
+                Decode(batch=rng.choice([32, 1024]), context_tokens=4096, dtype=dtype),
+            ]
+        )
+        sequence_parallel = work.phase == "train" and rng.random() < 0.5
+        place = rng.choice(["h100_sxm", "h200_sxm", "b200_sxm", "gb200_nvl72", "mi300x"])
+        cluster = Cluster.named(place, network=rng.choice(["ib_8x400g", "roce_8x400g"]))
+        try:
+            layout = Layout(**given, sequence_parallel=sequence_parallel)
+            made.append(estimate(rng.choice(MIXTURES), cluster, layout, work))
+        except ShardcostError:
+            continue  # infeasible
+    return made
+
+
+def test_the_laws_hold_for_mixtures() -> None:
+    for result in random_mixtures(200):
+        about = f"{result.model.name} on {result.cluster.name}, {result.layout}, {result.workload}"
+        assert max(result.link_utilisation.values()) <= ROUNDING, about
+        assert sum(result.parts_s.values()) == pytest.approx(result.time_s, rel=1e-9), about
+        assert min(result.parts_s.values()) >= 0, about
+        assert result.mfu <= result.hfu * ROUNDING, about
+        assert result.hfu <= 1, about
+        for entry in result.entries:
+            if isinstance(entry.op, Gemm) and entry.op.fullest is not None:
+                assert entry.op.fullest >= entry.op.m * (1 - 1e-9), about
