@@ -17,7 +17,7 @@ Needs SciPy: ``pip install 'shardcost[fit]'``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -210,13 +210,23 @@ def solved(rows: Rows, start: DispatchConstants) -> DispatchConstants:
 
 
 def refitted(known: Iterable[Rows]) -> list[Entry]:
-    """Return the constants of every kernel on every system that has rows."""
+    """Return the constants of every kernel on every system that has rows.
+
+    A kernel whose nearest relative was fitted starts from there: it is built like it.
+    """
     entries = []
-    for rows in known:
-        shared = solved(rows, start_of(rows.kernel, rows.phase))
+    shared: dict[tuple[str, str], DispatchConstants] = {}
+    order = list(kernels())
+    for rows in sorted(known, key=lambda rows: order.index(rows.kernel.name)):
+        start = start_of(rows.kernel, rows.phase)
+        like = (shared.get((name, rows.phase)) for name in rows.kernel.relatives)
+        near = next((found for found in like if found is not None), None)
+        if near is not None and kernels()[rows.kernel.relatives[0]].per_expert == rows.kernel.per_expert:
+            start = replace(near, host_s=start.host_s)
+        mean = shared[rows.kernel.name, rows.phase] = solved(rows, start)
         for system in np.unique(rows.systems):
             own = rows.where(rows.systems == system)
-            constants = solved(own, shared)
+            constants = solved(own, mean)
             fit = _fit(own, constants)
             entries.append(Entry(str(system), rows.kernel.name, rows.phase, constants, fit))
     return entries
@@ -248,13 +258,14 @@ def left_out(table: Table, known: Sequence[Rows], part_of: Callable[[Row], str])
     whole = refitted(known)
 
     def tried(out: Mask) -> Floats:
-        entries = []
+        entries, seen = [], []
         for key, rows in every.items():
             hidden = out[rows.places]
             if not hidden.any():
                 entries += [each for each in whole if (each.kernel, each.phase) == key]
             elif not hidden.all():
-                entries += refitted([rows.where(~hidden)])
+                seen.append(rows.where(~hidden))
+        entries += refitted(seen)
         fitted = CATALOG._replace(dispatch=DispatchTables(entries))
         values = np.full(table.rows, np.nan)
         for case, members in by_case.rows.items():

@@ -10,8 +10,8 @@ runs by the constants of its nearest relative.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, log
 from typing import Any, Final, NamedTuple
@@ -224,17 +224,28 @@ def _resolved(cluster: Cluster, kernel: Kernel, phase: str, known: Sequence[Entr
     own = [each for each in known if each.system == cluster.system]
     if own:
         return Resolved(kernel, phase, own[0].constants, own[0].fit, (), relative)
-    nearest = min(_distance(cluster, each.system) for each in known)
-    donors = [each for each in known if _distance(cluster, each.system) == nearest]
-    donors.sort(key=lambda each: -each.fit.rows)
+    donors = _nearest(known, lambda each: _distance(cluster, each.system))
+    constants = _mean(cluster, donors)
+    if constants.host_s is not None:
+        alike = _nearest(known, lambda each: _distance(cluster, each.system)[::-1])
+        constants = replace(constants, host_s=_mean(cluster, alike).host_s)
     systems = tuple(each.system for each in donors)
-    return Resolved(kernel, phase, _mean(cluster, donors), donors[0].fit, systems, relative)
+    return Resolved(kernel, phase, constants, donors[0].fit, systems, relative)
+
+
+def _nearest(
+    known: Sequence[Entry], distance: Callable[[Entry], tuple[bool, bool, bool]]
+) -> list[Entry]:
+    """Return the nearest entries, those of many rows first."""
+    least = min(map(distance, known))
+    return sorted((one for one in known if distance(one) == least), key=lambda one: -one.fit.rows)
 
 
 def _distance(cluster: Cluster, system: str) -> tuple[bool, bool, bool]:
-    """Return how far a measured system is: by architecture, by host and domain, by vendor.
+    """Return how far a measured system is, for its kernels; the other way round, for its host.
 
-    Racks with one domain are superchips, whose hosts differ from those of nodes with x86 CPUs.
+    Racks with one domain are of superchips, whose CPUs launch kernels more slowly than those of
+    nodes with x86 CPUs.
     """
     other = catalog.cluster_named(system)
     return (
