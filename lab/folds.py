@@ -25,6 +25,7 @@ _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "memory": (),
     "training": ("software",),
     "inference": ("software",),
+    "dispatch": ("library",),
 }
 """The columns, own or derived, whose values share a set of fitted constants."""
 

@@ -105,6 +105,13 @@ PLANS: Final[Mapping[str, Plan]] = {
         factors=[("software", "figure", "links"), ("software", "figure"), ("figure",)],
     ),
     "comm_fraction": _plan(("standing", "links"), ("links",), enough=20),
+    "dispatch": _plan(
+        ("standing", "whose", "kernels", "span", "fit"),
+        ("standing", "whose", "kernels"),
+        ("standing", "whose"),
+        ("whose",),
+        factors=[("standing", "whose"), ("whose",)],
+    ),
 }
 """By which facts the residuals of each kind are grouped."""
 

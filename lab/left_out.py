@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lab import refit_attention, refit_engines, refit_frameworks, refit_gemm
+from lab import refit_attention, refit_dispatch, refit_engines, refit_frameworks, refit_gemm
 from lab.command import Say
 from lab.descent import in_seconds
 from lab.parts import Mask, evenly, leave_out, shape_parts
@@ -322,6 +322,16 @@ def _gemms(table: Table, say: Say) -> Iterator[Tried]:
     yield from _unmeasured(table, _by_column(table, "gpu"), say)
 
 
+def _dispatch(table: Table, say: Say) -> Iterator[Tried]:
+    known = refit_dispatch.measured(table)
+    for split, part_of in refit_dispatch.FOLDS.items():
+        say(f"dispatch: {split} left out")
+        parts = refit_dispatch.parts_of(table, part_of)
+        errors, facts = refit_dispatch.left_out(table, known, parts)
+        residuals = -np.log1p(errors / 100)
+        yield Tried(split, np.arange(table.rows), tuple(parts), residuals, tuple(facts))
+
+
 def _bands(m: Floats) -> NDArray[Any]:
     names, most = list(gemm.M_BANDS), np.array(list(gemm.M_BANDS.values()))
     return np.array(names)[np.minimum(np.searchsorted(most, m), len(names) - 1)]
@@ -556,4 +566,5 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "training": _runs,
     "inference": _runs,
     "comm_fraction": _unfitted("dataset"),
+    "dispatch": _dispatch,
 }

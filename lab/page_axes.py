@@ -55,6 +55,7 @@ SIZES: Final[Mapping[str, Axis]] = {
     "training": _MODEL,
     "inference": _MODEL,
     "comm_fraction": Axis("tokens", ("tokens_or_seq",)),
+    "dispatch": Axis("tokens per GPU x hidden", ("tokens", "hidden")),
 }
 """How large what a row measures is, by kind of table."""
 
@@ -69,6 +70,7 @@ DEGREES: Final[Mapping[str, tuple[Axis, ...]]] = {
     "training": (_GPUS, _TP, Axis("pipeline stages", ("pp",))),
     "inference": (_TP,),
     "comm_fraction": (_TP,),
+    "dispatch": (Axis("GPUs", ("num_gpus",)),),
 }
 """Over how many devices what a row measures is spread, by kind of table."""
 

@@ -240,5 +240,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         (("dataset",),),
         _comm_fraction,
     ),
+    "dispatch": Kind(
+        "Dispatch and combine",
+        "time of dispatch or combine",
+        "The exchange around experts, as one GPU sees it, by libraries and their kernels.",
+        (("cluster", "library"), ("kernel", "phase"), ("num_gpus",), ("token_band",)),
+    ),
 }
 """Every kind of table that the page knows, in the page's order."""

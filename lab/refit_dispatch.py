@@ -17,7 +17,8 @@ Needs SciPy: ``pip install 'shardcost[fit]'``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -30,13 +31,15 @@ from lab.command import ended, parser_of
 from lab.parts import Mask, leave_out
 from shardcost.calibrate.fit import fit_robustly
 from shardcost.catalog import tuner_table
+from shardcost.catalog.errors import Facts
 from shardcost.collectives.dispatch import Traffic, kernel_parts, stream_times
+from shardcost.collectives.interval import dispatch_facts_of
 from shardcost.collectives.library_time import MODES
 from shardcost.collectives.paths import total
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Row, Table, read_table
-from shardcost.machine import CATALOG, Fitted
+from shardcost.machine import CATALOG
 from shardcost.machine.constants import in_base_units, in_file_units, stated
 from shardcost.machine.dispatch import (
     PHASES,
@@ -52,9 +55,7 @@ from shardcost.validate.predictions import Floats
 from shardcost.validate.validation import measurements
 
 FOLDER: Final = catalog_files.CATALOG / "dispatch"
-_HEAD: Final = (
-    "Constants fitted to measurements by `python -m lab.refit_dispatch`: not by hand.",
-)
+_HEAD: Final = ("Constants fitted to measurements by `python -m lab.refit_dispatch`: not by hand.",)
 _OUTLIERS: Final = (1.0, 0.1)
 """Relative error beyond which a row counts by its size and no longer by its square: first no row,
 so that a search far from its end is not content with half of them, then few."""
@@ -64,7 +65,7 @@ _SHARES: Final = ("link_share", "network_share")
 _ROUNDS: Final = 60
 _ANY: Final = "h100_sxm"
 """A system that stands for all where constants do not matter."""
-_FOLDS: Final[Mapping[str, Callable[[Row], str]]] = {
+FOLDS: Final[Mapping[str, Callable[[Row], str]]] = {
     "a system": lambda row: row["cluster"],
     "a version": lambda row: f"{row['library']} {row.get('version') or row['dataset']}",
     "an EP degree": lambda row: row["num_gpus"],
@@ -104,9 +105,7 @@ class Rows:
         """Return the times under given constants."""
         mode = MODES[0] if constants.host_s is None else "eager"
         streams = stream_times(constants, self.kernel, self.sent, self.group, self.tokens, self.sms)
-        parts = kernel_parts(
-            constants, streams, self.sent, self.group, self.experts_per_sm, mode
-        )
+        parts = kernel_parts(constants, streams, self.sent, self.group, self.experts_per_sm, mode)
         result: Floats = total(parts)
         return result
 
@@ -163,7 +162,9 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     group = {name: np.concatenate([getattr(p.group, name) for p in parts]) for name in rates}
     names = ("systems", "tokens", "ranks", "sms", "experts_per_sm", "time_s", "datasets", "places")
     columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in names}
-    return Rows(parts[0].kernel, parts[0].phase, sent=sent, group=SimpleNamespace(**group), **columns)
+    return Rows(
+        parts[0].kernel, parts[0].phase, sent=sent, group=SimpleNamespace(**group), **columns
+    )
 
 
 def start_of(kernel: Kernel, phase: str) -> DispatchConstants:
@@ -210,13 +211,26 @@ def solved(rows: Rows, start: DispatchConstants) -> DispatchConstants:
 
 
 def refitted(known: Iterable[Rows]) -> list[Entry]:
-    """Return the constants of every kernel on every system that has rows."""
+    """Return the constants of every kernel on every system that has rows.
+
+    A kernel whose nearest relative was fitted starts from there: it is built like it.
+    """
     entries = []
-    for rows in known:
-        shared = solved(rows, start_of(rows.kernel, rows.phase))
+    shared: dict[tuple[str, str], DispatchConstants] = {}
+    order = list(kernels())
+    for rows in sorted(known, key=lambda rows: order.index(rows.kernel.name)):
+        start = start_of(rows.kernel, rows.phase)
+        like = (shared.get((name, rows.phase)) for name in rows.kernel.relatives)
+        near = next((found for found in like if found is not None), None)
+        if (
+            near is not None
+            and kernels()[rows.kernel.relatives[0]].per_expert == rows.kernel.per_expert
+        ):
+            start = replace(near, host_s=start.host_s)
+        mean = shared[rows.kernel.name, rows.phase] = solved(rows, start)
         for system in np.unique(rows.systems):
             own = rows.where(rows.systems == system)
-            constants = solved(own, shared)
+            constants = solved(own, mean)
             fit = _fit(own, constants)
             entries.append(Entry(str(system), rows.kernel.name, rows.phase, constants, fit))
     return entries
@@ -236,44 +250,43 @@ def _fit(rows: Rows, constants: DispatchConstants) -> DispatchFit:
     )
 
 
-def left_out(table: Table, known: Sequence[Rows], part_of: Callable[[Row], str]) -> Floats:
+def left_out(
+    table: Table, known: Sequence[Rows], parts: NDArray[Any]
+) -> tuple[Floats, list[Facts]]:
     """Return the error of every row, in percent, by constants that had not seen rows of its part.
 
-    Kernels without other rows are predicted by those of a relative, as the catalog does.
+    Kernels without other rows are predicted by those of a relative, as the catalog does. With the
+    errors come the facts of each prediction, for its interval.
     """
-    parts = np.array([part_of(row) for row in table.records()])
+    facts: list[Facts] = [{}] * table.rows
     by_case = cases(table)
     times, _ = measurements(table, MEASURED)
     every = {(rows.kernel.name, rows.phase): rows for rows in known}
     whole = refitted(known)
 
     def tried(out: Mask) -> Floats:
-        entries = []
+        entries, seen = [], []
         for key, rows in every.items():
             hidden = out[rows.places]
             if not hidden.any():
                 entries += [each for each in whole if (each.kernel, each.phase) == key]
             elif not hidden.all():
-                entries += refitted([rows.where(~hidden)])
+                seen.append(rows.where(~hidden))
+        entries += refitted(seen)
         fitted = CATALOG._replace(dispatch=DispatchTables(entries))
         values = np.full(table.rows, np.nan)
         for case, members in by_case.rows.items():
             places = [i for i in members if out[i]]
             if places:
-                _predict(values, case, places, by_case.sizes[places], fitted)
+                with suppress(ShardcostError):  # no kernel of the kind may be left
+                    result = case.result(by_case.sizes[places], case.machine(fitted))
+                    values[places] = result.time_s
+                    for i in places:
+                        facts[i] = dispatch_facts_of(result)
         errors: Floats = 100 * (1e6 * values / times - 1)
         return errors[out]
 
-    return leave_out(parts, tried)
-
-
-def _predict(
-    values: Floats, case: Any, places: list[int], sizes: Floats, fitted: Fitted
-) -> None:
-    try:
-        values[places] = case.result(sizes, case.machine(fitted)).time_s
-    except ShardcostError:  # no kernel of the kind is left
-        values[places] = np.nan
+    return leave_out(parts, tried), facts
 
 
 def as_toml(entries: Iterable[Entry]) -> str:
@@ -293,15 +306,20 @@ def _show(name: str, errors_pct: Floats) -> None:
 
 
 def _show_left_out(table: Table, known: Sequence[Rows]) -> None:
-    for what, part_of in _FOLDS.items():
-        errors_pct = left_out(table, known, part_of)
+    for what, part_of in FOLDS.items():
+        parts = parts_of(table, part_of)
+        errors_pct, _ = left_out(table, known, parts)
         _show(f"{what} left out", errors_pct)
-        parts = [part_of(row) for row in table.records()]
         for label, members in _labelled(table, parts):
             _show(f"  {label}", errors_pct[members])
 
 
-def _labelled(table: Table, parts: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
+def parts_of(table: Table, part_of: Callable[[Row], str]) -> NDArray[Any]:
+    """Return which part each row is of."""
+    return np.array([part_of(row) for row in table.records()])
+
+
+def _labelled(table: Table, parts: NDArray[Any]) -> Iterator[tuple[str, list[int]]]:
     """Yield the rows of each library and part."""
     groups: dict[str, list[int]] = {}
     for i, row in enumerate(table.records()):

@@ -2,10 +2,11 @@
 
 Dispatch brings each token to the GPUs that hold its chosen experts, combine brings the results back
 and adds them up: the same bytes the other way, in another number format. What is sent follows from
-counting (`traffic`). Kernels built like DeepEP's normal ones (https://github.com/deepseek-ai/DeepEP)
-send one copy of a token to each other node over the network, where it is forwarded over NVLink, one
-copy to each GPU; low-latency kernels send one to each chosen expert, directly; an all-to-all of NCCL
-sends a row for each pair of a token and an expert, as Megatron's ``alltoall`` dispatcher does.
+counting (`traffic`). Normal kernels (DeepEP, https://github.com/deepseek-ai/DeepEP, and others built
+like it) send one copy of a token to each other node over the network, where it is forwarded over
+NVLink, one copy to each GPU; low-latency kernels send one to each chosen expert, directly; an
+all-to-all of NCCL sends a row for each pair of a token and an expert, as Megatron's ``alltoall``
+dispatcher does.
 
 How long it takes (`dispatch_time`) has one form for all kernels::
 
@@ -63,7 +64,7 @@ class Traffic(NamedTuple):
     local_bytes: Any
     """Copies that stay on the GPU."""
     payload_bytes: Any
-    """All copies for GPUs with a chosen expert, the own one included: what published rates count."""
+    """All copies that GPUs with a chosen expert get, the own included: published rates count it."""
 
 
 def row_bytes(hidden: Any, dtype: str, *, per_expert: bool = False) -> Any:
@@ -198,14 +199,14 @@ def traffic(
     each = tokens * row
     if per_expert:
         inside, network, local = (near - 1) / ranks, (ranks - near) / ranks, 1 / ranks
-        shares = [each * topk * share for share in (inside, network, local)]
-        return Traffic(row, topk, nodes, *shares, each * topk)
+        every = each * topk
+        return Traffic(row, topk, nodes, every * inside, every * network, every * local, every)
     inside, local = (each * copies * share for share in ((near - 1) / near, 1 / near))
     network = each * nodes * ((domains - 1) / domains)
     return Traffic(row, copies, nodes, inside, network, local, each * copies)
 
 
-def sms_of(kernel: Kernel, device_sms: int, experts: Any) -> Any:
+def sms_of(kernel: Kernel, device_sms: Any, experts: Any) -> Any:
     """Return the multiprocessors that a kernel takes unless told.
 
     A low-latency kernel gives each a group of experts, as many as leave none over (DeepEP,
@@ -389,7 +390,7 @@ def dispatch_time(
     if kernel is None and library in ALL_TO_ALL:
         if sms is not None:
             raise BadValueError("sms", sms, f"left out: {library} takes its channels")
-        return _all_to_all(*common, machine=machine, library=library, node_limit=node_limit)
+        return _all_to_all(*common, library, low_latency, node_limit, machine)
     if kernel is None:
         if library not in libraries():
             raise UnknownNameError("library", library, [*libraries(), *ALL_TO_ALL])
@@ -484,10 +485,10 @@ def _all_to_all(
     experts: Any,
     dtype: str,
     stride: Any,
-    *,
-    machine: Machine,
     library: str,
+    low_latency: bool,  # noqa: FBT001
     node_limit: Any,
+    machine: Machine,
 ) -> DispatchTime:
     """Return the time of an all-to-all with a row for each pair of a token and an expert."""
     sent = traffic(
@@ -504,8 +505,8 @@ def _all_to_all(
     )
     parts = {"all-to-all": exchange.time_s}
     return DispatchTime(
-        phase, group, tokens, hidden, topk, experts, dtype, stride, library, MODES[0], False,
-        node_limit, exchange.time_s, sent, 0, parts, {}, None, exchange, machine,
+        phase, group, tokens, hidden, topk, experts, dtype, stride, library, MODES[0],
+        low_latency, node_limit, exchange.time_s, sent, 0, parts, {}, None, exchange, machine,
     )  # fmt: skip
 
 

@@ -21,11 +21,13 @@ from shardcost.catalog.errors import (
     residuals_like,
 )
 from shardcost.checks import anywhere, is_array
+from shardcost.collectives.dispatch import DispatchTime
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.machine.constants import Calibration, NetworkConstants
 from shardcost.machine.libraries import ENGINES, name_and_version
 
 KIND: Final = "collectives"
+DISPATCH: Final = "dispatch"
 BANDS: Final = {"up to 64 KiB": 2.0**16, "up to 16 MiB": 2.0**24, "above 16 MiB": inf}
 """Names of ranges of sizes, each with the largest size in it, in bytes."""
 FEW_ROWS: Final = 40
@@ -71,6 +73,33 @@ def interval_of(result: CollectiveTime) -> Interval:
     like = "; ".join(dict.fromkeys(each.like for each in used))
     rows = min(each.rows for each in used)
     return Interval(result.time_s * low, result.time_s * high, like, rows)
+
+
+def dispatch_interval_of(result: DispatchTime) -> Interval:
+    """Return the 90 % interval of the time of dispatch or combine."""
+    if result.exchange is not None:
+        return interval_of(result.exchange)
+    known = residuals_like(DISPATCH, **dispatch_facts_of(result))
+    low_s, high_s = (result.time_s * exp(end) for end in (known.low, known.high))
+    return Interval(low_s, high_s, known.like, known.rows)
+
+
+def dispatch_facts_of(result: DispatchTime) -> dict[str, str]:
+    """Return what decides which rows of dispatch and combine a result is like."""
+    group, used = result.group, result.resolved
+    if used is None:
+        return {}
+    standing = MEASURED
+    if used.inherited_from:
+        lenders = [cluster_named(name).device.architecture for name in used.inherited_from]
+        standing = architectures_apart(group.cluster.device.architecture, lenders)
+    return {
+        "standing": standing,
+        "whose": "its own kernels" if used.relative == used.kernel else "another library's kernels",
+        "kernels": "low-latency kernels" if used.kernel.low_latency else "normal kernels",
+        "span": "across nodes" if anywhere(group.domains > 1) else "one domain",
+        "fit": "a fit of few rows" if used.fit.rows < FEW_ROWS else "a fit of many rows",
+    }
 
 
 def band_of(size_bytes: Any) -> Any:

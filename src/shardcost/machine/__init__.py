@@ -39,7 +39,11 @@ class Fitted(NamedTuple):
 
     def without(self, *systems: str) -> Fitted:
         """Return the same as if some systems or networks had never been measured."""
-        return Fitted(*(each.without(*systems) for each in self))
+        return Fitted(
+            self.kernels.without(*systems),
+            self.libraries.without(*systems),
+            self.dispatch.without(*systems),
+        )
 
 
 CATALOG = Fitted()

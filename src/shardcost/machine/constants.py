@@ -298,7 +298,7 @@ def in_base_units(figures: Mapping[str, float]) -> dict[str, float]:
     return values
 
 
-def in_file_units(constants: Noun) -> dict[str, float]:
+def in_file_units(constants: Any) -> dict[str, float]:
     """Return constants as a file has them, in microseconds and GB/s, to four digits."""
     return {
         in_file_name(name): float(f"{value / _unit_of(name)[2]:.4g}")
@@ -320,7 +320,7 @@ def _unit_of(name: str) -> tuple[str, str, float]:
     return next(((s, u, x) for s, u, x in _UNITS if name.endswith(u)), ("", "", 1.0))
 
 
-def stated(constants: Noun) -> dict[str, float]:
+def stated(constants: Any) -> dict[str, float]:
     """Return the constants that a library has on its system, by name."""
     values = {each.name: getattr(constants, each.name) for each in fields(constants)}
     return {name: value for name, value in values.items() if value is not None}

@@ -1,17 +1,17 @@
 """The fitted constants of dispatch and combine kernels, and which of them hold on a cluster.
 
-``catalog/tuner/dispatch.toml`` says which kernels there are and what each sends;
-``catalog/dispatch/`` has a file for each measured system: constants of its kernels, for dispatch and
-for combine, with the rows and the error of their fit. They are shares of a link's rate, or seconds
-of one multiprocessor, so that a system nobody measured can inherit them: from systems of its
-architecture with the same kernel, else of its vendor, else from any; a kernel that nobody measured
-runs by the constants of its nearest relative.
+``catalog/tuner/dispatch.toml`` says which kernels there are and what each sends.
+``catalog/dispatch/`` has a file for each measured system: constants of its kernels, for dispatch
+and for combine, with the rows and the error of their fit. They are shares of a link's rate, or
+seconds of one multiprocessor, so that a system nobody measured can inherit them: from systems of
+its architecture with the same kernel, else of its vendor, else from any; a kernel that nobody
+measured runs by the constants of its nearest relative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, log
 from typing import Any, Final, NamedTuple
@@ -138,12 +138,20 @@ class Resolved(NamedTuple):
 @cache  # asked for by every prediction
 def kernels() -> Mapping[str, Kernel]:
     """Return the kernels that there are, by name."""
-    known = {}
-    for name, entry in catalog.tuner_table("dispatch")["kernel"].items():
-        own = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-        per_expert = own.pop("copies") == "expert"
-        known[name] = Kernel(name=name, per_expert=per_expert, sms=own.pop("sms", None), **own)
-    return known
+    return {
+        name: Kernel(
+            name=name,
+            library=entry["library"],
+            title=entry["title"],
+            low_latency=entry["low_latency"],
+            per_expert=entry["copies"] == "expert",
+            sms=entry.get("sms"),
+            vendors=tuple(entry["vendors"]),
+            names=tuple(entry["names"]),
+            relatives=tuple(entry["relatives"]),
+        )
+        for name, entry in catalog.tuner_table("dispatch")["kernel"].items()
+    }
 
 
 def libraries() -> list[str]:
@@ -213,9 +221,7 @@ def catalog_entries() -> tuple[Entry, ...]:
 
 def _relatives(kernel: Kernel) -> list[str]:
     """Return the kernels whose constants may stand in, the nearest first; then the whole family."""
-    family = [
-        each.name for each in kernels().values() if each.low_latency == kernel.low_latency
-    ]
+    family = [each.name for each in kernels().values() if each.low_latency == kernel.low_latency]
     return list(dict.fromkeys((*kernel.relatives, *family, *kernels())))
 
 
@@ -224,17 +230,28 @@ def _resolved(cluster: Cluster, kernel: Kernel, phase: str, known: Sequence[Entr
     own = [each for each in known if each.system == cluster.system]
     if own:
         return Resolved(kernel, phase, own[0].constants, own[0].fit, (), relative)
-    nearest = min(_distance(cluster, each.system) for each in known)
-    donors = [each for each in known if _distance(cluster, each.system) == nearest]
-    donors.sort(key=lambda each: -each.fit.rows)
+    donors = _nearest(known, lambda each: _distance(cluster, each.system))
+    constants = _mean(cluster, donors)
+    if constants.host_s is not None:
+        alike = _nearest(known, lambda each: _distance(cluster, each.system)[::-1])
+        constants = replace(constants, host_s=_mean(cluster, alike).host_s)
     systems = tuple(each.system for each in donors)
-    return Resolved(kernel, phase, _mean(cluster, donors), donors[0].fit, systems, relative)
+    return Resolved(kernel, phase, constants, donors[0].fit, systems, relative)
+
+
+def _nearest(
+    known: Sequence[Entry], distance: Callable[[Entry], tuple[bool, bool, bool]]
+) -> list[Entry]:
+    """Return the nearest entries, those of many rows first."""
+    least = min(map(distance, known))
+    return sorted((one for one in known if distance(one) == least), key=lambda one: -one.fit.rows)
 
 
 def _distance(cluster: Cluster, system: str) -> tuple[bool, bool, bool]:
-    """Return how far a measured system is: by architecture, by host and domain, by vendor.
+    """Return how far a measured system is, for its kernels; the other way round, for its host.
 
-    Racks with one domain are superchips, whose hosts differ from those of nodes with x86 CPUs.
+    Racks with one domain are of superchips, whose CPUs launch kernels more slowly than those of
+    nodes with x86 CPUs.
     """
     other = catalog.cluster_named(system)
     return (
@@ -254,10 +271,10 @@ def _mean(cluster: Cluster, donors: Sequence[Entry]) -> DispatchConstants:
     for donor in donors:
         pace = _pace(cluster, catalog.cluster_named(donor.system))
         for name, value in stated(donor.constants).items():
-            if name in _OF_ONE_SM:
-                value = value * pace if name.endswith("_bytes_per_s") else value / pace
+            faster = pace if name.endswith("_bytes_per_s") else 1 / pace
+            here = value * faster if name in _OF_ONE_SM else value
             total = sums.setdefault(name, [0.0, 0.0])
-            total[0] += donor.fit.rows * log(value)
+            total[0] += donor.fit.rows * log(here)
             total[1] += donor.fit.rows
     return DispatchConstants(**{name: exp(total / rows) for name, (total, rows) in sums.items()})
 

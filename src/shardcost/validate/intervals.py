@@ -28,6 +28,7 @@ from shardcost.validate import (
     attention,
     collectives,
     comm_fraction,
+    dispatch,
     gemm,
     inference,
     layer_ops,
@@ -58,6 +59,11 @@ def facts_of_rows(
         )
     if table.kind == "gemm":
         return _by_case(gemm.cases(table), lambda case, sizes: _of_gemms(case, sizes, fitted))
+    if table.kind == "dispatch":
+        return _by_case(
+            dispatch.cases(table),
+            lambda case, sizes: facts_of_dispatch(case, sizes, case.machine(fitted)),
+        )
     of = _FACTS[table.kind]
     facts: list[Facts] = []
     wanted = [True] * table.rows if predicted is None else predicted
@@ -86,6 +92,14 @@ def _by_case(cases: Cases[Case], facts_of: Callable[[Case, Floats], list[Facts]]
             for place, own in zip(places, facts_of(case, cases.sizes[places]), strict=True):
                 facts[place] = own
     return facts
+
+
+def facts_of_dispatch(case: dispatch.DispatchCase, sizes: Floats, on: Machine) -> list[Facts]:
+    """Return the facts of rows of dispatch or combine, which all rows of a case share."""
+    result = case.result(sizes, on)
+    if result.exchange is not None:
+        return [{}] * len(sizes)
+    return [of_collectives.dispatch_facts_of(result)] * len(sizes)
 
 
 def facts_of_collective(
