@@ -11,6 +11,12 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, Final
 
+from shardcost.collectives.dispatch import (
+    DispatchTime,
+    kernel_parts,
+    stated_or_none,
+    stream_times,
+)
 from shardcost.collectives.engine_kernels import (
     eager,
     kernel_paths,
@@ -30,7 +36,7 @@ from shardcost.machine.constants import (
     RingLibrary,
 )
 from shardcost.machine.libraries import TUNER
-from shardcost.receipt import Receipt, Term, identifiers
+from shardcost.receipt import SENT, Receipt, Term, identifiers
 from shardcost.traced import Traced, named, receipt, receipts, step
 
 SIZE: Final = "the buffer, as nccl-tests counts it"
@@ -59,6 +65,15 @@ MEANINGS: Final = {
     "ll_socket": "what is left of that when they sit on both sockets",
     "crowd": "what is left of the rate when more than two GPUs share the host",
     "socket": "what is left of that when they sit on both sockets",
+    "tokens": "of one GPU",
+    "copies": "of a token, its own GPU's included",
+    "row_bytes": "one copy of a token, with its scales",
+    "inside_bytes": "that a GPU sends inside its domain",
+    "network_bytes": "that a GPU sends into the network",
+    "sms": "multiprocessors that the kernel holds",
+    "experts": "of the layer, redundant ones included",
+    "link_share": "of the links' rate that is reached",
+    "network_share": "of the ports' rate that is reached",
 }
 """What a term is, where its name does not say it."""
 _RATES: Final = frozenset({"link", "links", "pair", "port", "ports"})
@@ -136,6 +151,36 @@ def collective_receipt(result: CollectiveTime, name: str, title: str) -> Receipt
     if others_s > _ROUNDING * float(result.time_s):
         time_s = time_s + named("others", others_s, "s", "paths that hardly count")
     return receipt(time_s, name, title, "s", constants=result.calibrations)
+
+
+def dispatch_receipt(result: DispatchTime, name: str, title: str) -> Receipt:
+    """Return the receipt of a dispatch or combine. For one cell only."""
+    if result.group.ranks == 1:
+        return Receipt(name, title, 0.0, "s", "0", words="one GPU sends nothing")
+    if result.exchange is not None:
+        return collective_receipt(result.exchange, name, title)
+    used, sent = result.resolved, result.traffic
+    assert used is not None  # noqa: S101
+    constants: Any = SimpleNamespace(
+        **{
+            constant: None if value is None else _traced(constant, value, used.source)
+            for constant, value in stated_or_none(used.constants).items()
+        }
+    )
+    traced = sent._replace(
+        row_bytes=_traced("row_bytes", sent.row_bytes),
+        copies=_traced("copies", sent.copies),
+        inside_bytes=named("inside_bytes", sent.inside_bytes, SENT, MEANINGS["inside_bytes"]),
+        network_bytes=named("network_bytes", sent.network_bytes, SENT, MEANINGS["network_bytes"]),
+    )
+    group, sms = _group(result.group), _traced("sms", result.sms)
+    tokens = _traced("tokens", result.tokens)
+    streams = stream_times(constants, used.kernel, traced, group, tokens, sms)
+    streams = {part: step(identifiers([part])[0], value) for part, value in streams.items()}
+    experts = _traced("experts", result.experts) / result.machine.cluster.device.sms
+    parts = kernel_parts(constants, streams, traced, group, experts, result.mode)
+    whole = total({part: step(identifiers([part])[0], value) for part, value in parts.items()})
+    return receipt(whole, name, title, "s", constants=(used,))
 
 
 def bound_receipt(result: CollectiveTime, name: str, title: str) -> Receipt:

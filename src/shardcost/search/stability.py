@@ -19,6 +19,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from shardcost.collectives.dispatch import DispatchTime
 from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.price import Prices
 from shardcost.machine.constants import NetworkConstants
@@ -156,7 +157,13 @@ def _kind(op: Operation, prices: Prices) -> Kind:
     kernels = prices.machine.kernels
     fitted: Any
     if isinstance(op, Collective):
-        used = prices.collective(op).calibrations
+        result = prices.collective(op)
+        if isinstance(result, DispatchTime):
+            kernel = result.resolved
+            assert kernel is not None  # noqa: S101
+            fit = kernel.fit
+            return Kind(op.collective, fit.p90_pct if kernel.inherited_from else fit.median_pct)
+        used = result.calibrations
         network = (each for each in used if isinstance(each.constants, NetworkConstants))
         fitted = next(network, None)
         name = op.group.split("_")[0] + ("" if fitted is None else " across nodes")

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from shardcost.catalog.errors import CONFIDENCE_PCT, Residuals, residuals_like
 from shardcost.cluster import Device
+from shardcost.collectives.dispatch import DispatchTime
+from shardcost.collectives.interval import dispatch_interval_of
 from shardcost.collectives.interval import interval_of as interval_of_collective
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.estimate.interval import standing_of
@@ -172,7 +174,7 @@ def kernel_error(prices: Prices, op: Any, value: Any, *, summed: bool = False) -
 
 
 def collective_error(
-    result: CollectiveTime, value: Any, unit: str = "s", *, inverse: bool = False
+    result: CollectiveTime | DispatchTime, value: Any, unit: str = "s", *, inverse: bool = False
 ) -> Error | None:
     """Return the error of collectives like one, for its time or what is inverse to it."""
     if not result.time_s:
@@ -182,13 +184,19 @@ def collective_error(
     )
 
 
-def _residuals(result: CollectiveTime) -> Residuals:
-    interval, seconds = interval_of_collective(result), float(result.time_s)
+def _residuals(result: CollectiveTime | DispatchTime) -> Residuals:
+    if isinstance(result, DispatchTime):
+        interval = dispatch_interval_of(result)
+    else:
+        interval = interval_of_collective(result)
+    seconds = float(result.time_s)
     low, high = (log(float(end) / seconds) for end in (interval.low_s, interval.high_s))
     return Residuals(low, high, interval.rows, interval.like)
 
 
-def _median_pct(result: CollectiveTime) -> float | None:
+def _median_pct(result: CollectiveTime | DispatchTime) -> float | None:
+    if isinstance(result, DispatchTime):
+        return None if result.resolved is None else result.resolved.fit.median_pct
     return result.calibrations[0].fit.median_pct if result.calibrations else None
 
 

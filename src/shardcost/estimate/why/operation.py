@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
-from shardcost.collectives.receipts import collective_receipt, multimem_receipt
+from shardcost.collectives.dispatch import DispatchTime
+from shardcost.collectives.receipts import (
+    collective_receipt,
+    dispatch_receipt,
+    multimem_receipt,
+)
 from shardcost.estimate.interval import residuals_of_memory
 from shardcost.estimate.ledger import STEP, Entry
 from shardcost.estimate.price import Prices
@@ -129,6 +134,19 @@ def _collective(prices: Prices, op: Collective, entry: Entry, figure: str, title
         return answer(whole, value=entry.seconds, words=words)
     result = prices.collective(op)
     nodes = f" on {result.group.nodes} nodes" if result.group.nodes > 1 else ""
+    if isinstance(result, DispatchTime):
+        words = (
+            f"{op.collective} of {result.tokens:,.4g} tokens in {result.dtype} over the expert group"
+            f" of {op.ranks}{nodes}: {result.kernel} of {result.library},"
+            f" {format_percent(result.link_share)} of the busiest link's rate"
+        )
+        return answer(
+            dispatch_receipt(result, figure, title),
+            value=entry.seconds,
+            error=collective_error(result, entry.seconds),
+            stated=result.notes,
+            words=words,
+        )
     words = (
         f"{what} {op.ranks}{nodes}: {result.algorithm} {result.protocol} of {result.library},"
         f" {format_percent(result.link_share)} of the slowest link's rate"
