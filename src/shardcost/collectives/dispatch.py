@@ -2,7 +2,7 @@
 
 Dispatch brings each token to the GPUs that hold its chosen experts, combine brings the results back
 and adds them up: the same bytes the other way, in another number format. What is sent follows from
-counting (`traffic`). Normal kernels (DeepEP, https://github.com/deepseek-ai/DeepEP, and others built
+counting (`traffic`). Normal kernels (DeepEP, https://github.com/deepseek-ai/DeepEP, and those built
 like it) send one copy of a token to each other node over the network, where it is forwarded over
 NVLink, one copy to each GPU; low-latency kernels send one to each chosen expert, directly; an
 all-to-all of NCCL sends a row for each pair of a token and an expert, as Megatron's ``alltoall``
@@ -36,7 +36,15 @@ from shardcost.collectives.paths import Parts, total
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.machine import Machine
-from shardcost.machine.dispatch import PHASES, Kernel, Resolved, kernel_of, kernels, libraries
+from shardcost.machine.dispatch import (
+    PHASES,
+    Kernel,
+    Resolved,
+    kernel_named,
+    kernel_of,
+    kernels,
+    libraries,
+)
 from shardcost.machine.libraries import default_library
 from shardcost.units import format_time
 
@@ -335,7 +343,7 @@ def dispatch_time(
     stride: Any = 1,
     network: str | Network | None = None,
     library: str = "deepep",
-    kernel: Kernel | None = None,
+    kernel: Kernel | str | None = None,
     low_latency: bool = False,
     dtype: str | None = None,
     sms: Any = None,
@@ -364,7 +372,7 @@ def dispatch_time(
         network: What joins the nodes, if the cluster does not say.
         library: ``deepep``, ``trtllm``, ``pplx``, ``uccl`` or ``mori``; ``nccl`` or ``rccl`` for an
             all-to-all.
-        kernel: A certain kernel of the catalog, in place of what the library runs.
+        kernel: A certain kernel of the catalog, or its name, in place of what the library runs.
         low_latency: Whether the library's low-latency kernels run, as in decoding.
         dtype: Number format of what is sent; fp8 in dispatch and bf16 in combine if left out.
         sms: Multiprocessors that normal kernels may take; the library's choice if left out.
@@ -391,22 +399,21 @@ def dispatch_time(
         if sms is not None:
             raise BadValueError("sms", sms, f"left out: {library} takes its channels")
         return _all_to_all(*common, library, low_latency, node_limit, machine)
-    if kernel is None:
-        if library not in libraries():
-            raise UnknownNameError("library", library, [*libraries(), *ALL_TO_ALL])
-        kernel = kernel_of(library, low_latency=low_latency)
-    resolved = machine.dispatch_kernel(kernel, phase)
-    held = _sms(sms, kernel, machine.cluster, experts)
+    runs = _kernel(kernel, library, group, low_latency=low_latency)
+    if kernel is not None:
+        low_latency = runs.low_latency
+    resolved = machine.dispatch_kernel(runs, phase)
+    held = _sms(sms, runs, machine.cluster, experts)
     sent = traffic(
         group.ranks, group.domains, tokens, hidden, topk, experts,
-        dtype=dtype, per_expert=kernel.per_expert, node_limit=node_limit,
+        dtype=dtype, per_expert=runs.per_expert, node_limit=node_limit,
     )  # fmt: skip
-    streams = stream_times(resolved.constants, kernel, sent, group, tokens, held)
+    streams = stream_times(resolved.constants, runs, sent, group, tokens, held)
     device_sms = machine.cluster.device.sms
     parts = kernel_parts(resolved.constants, streams, sent, group, experts / device_sms, mode)
     alone = group.ranks == 1
     return DispatchTime(
-        *common, kernel.library, mode, low_latency, node_limit,
+        *common, runs.library, mode, low_latency, node_limit,
         choose(alone, 0.0 * tokens, total(parts)), sent, held, parts, streams, resolved, None,
         machine,
     )  # fmt: skip
@@ -461,6 +468,24 @@ def _together(*times: Any) -> Any:
     """Return what takes some times by themselves when all go on at once: nearly the longest."""
     squares = [time * time for time in times]
     return sqrt(sqrt(sum(square * square for square in squares)))
+
+
+def _kernel(
+    kernel: Kernel | str | None, library: str, group: Group, *, low_latency: bool
+) -> Kernel:
+    """Return the kernel that runs: the one named, else the library's."""
+    if isinstance(kernel, str):
+        named = kernel_named(kernel)
+        if named is None:
+            raise UnknownNameError("kernel", kernel, kernels())
+        kernel = named
+    if kernel is None:
+        if library not in libraries():
+            raise UnknownNameError("library", library, [*libraries(), *ALL_TO_ALL])
+        kernel = kernel_of(library, low_latency=low_latency)
+    if kernel.one_domain and anywhere(group.domains > 1):
+        raise BadValueError("kernel", kernel.name, "another across domains: it is for one alone")
+    return kernel
 
 
 def _sms(sms: Any, kernel: Kernel, cluster: Cluster, experts: Any) -> Any:
@@ -519,7 +544,6 @@ def alternatives(result: DispatchTime) -> list[DispatchTime]:
     question: Mapping[str, Any] = {
         "nodes": group.nodes,
         "stride": result.stride,
-        "low_latency": result.low_latency,
         "dtype": result.dtype,
         "node_limit": result.node_limit,
     }
@@ -528,7 +552,9 @@ def alternatives(result: DispatchTime) -> list[DispatchTime]:
     others = [
         dispatch_time(result.phase, machine, group.ranks, *size, kernel=each, **question)
         for each in kernels().values()
-        if vendor in each.vendors and each.name != result.kernel
+        if vendor in each.vendors
+        and each.name != result.kernel
+        and not (each.one_domain and group.domains > 1)
     ]
     if result.exchange is None:
         own = default_library(machine.cluster)

@@ -11,6 +11,7 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, Final
 
+from shardcost.collectives.dispatch import DispatchTime, kernel_parts, stream_times
 from shardcost.collectives.engine_kernels import (
     eager,
     kernel_paths,
@@ -30,7 +31,7 @@ from shardcost.machine.constants import (
     RingLibrary,
 )
 from shardcost.machine.libraries import TUNER
-from shardcost.receipt import Receipt, Term, identifiers
+from shardcost.receipt import SENT, Receipt, Term, identifiers
 from shardcost.traced import Traced, named, receipt, receipts, step
 
 SIZE: Final = "the buffer, as nccl-tests counts it"
@@ -57,10 +58,29 @@ MEANINGS: Final = {
     "efficiency": "share of the ports' rate that is reached",
     "ll_crowd": "what is left of the rate when more than two GPUs share the host",
     "ll_socket": "what is left of that when they sit on both sockets",
+    "start_s": "kernels and barriers, however little is sent",
+    "expert_s": "for each expert of a multiprocessor",
+    "row_bytes_per_s": "at which the first token passes, with nothing to overlap it with",
+    "token_s": "of a multiprocessor, for each token",
+    "copy_s": "of a multiprocessor, for each copy",
+    "sm_bytes_per_s": "at which a multiprocessor copies",
+    "link_share": "share of the links' rate that is reached",
+    "network_share": "share of the port's rate that is reached",
+    "crossing_s": "for each doubling of the domains",
+    "across": "what forwarding to other domains costs multiprocessors",
+    "host_s": "what the host takes to launch a call",
+    "tokens": "tokens of one GPU",
+    "sms": "multiprocessors that are held",
+    "copies": "of a token, on average",
+    "row_bytes": "of one copy of a token",
+    "inside_bytes": "that a GPU sends over the links of its domain",
+    "network_bytes": "that a GPU sends into the network",
+    "experts_per_sm": "experts over the multiprocessors of the GPU",
     "crowd": "what is left of the rate when more than two GPUs share the host",
     "socket": "what is left of that when they sit on both sockets",
 }
 """What a term is, where its name does not say it."""
+_SENT_NAMES: Final = frozenset({"inside_bytes", "network_bytes", "row_bytes"})
 _RATES: Final = frozenset({"link", "links", "pair", "port", "ports"})
 _FALLBACK: Final = "fallback_"
 """Begins an engine's own name for a constant of the library that it falls back to."""
@@ -157,6 +177,41 @@ def multimem_receipt(
     return receipt(seconds, name, title, "s", constants=used)
 
 
+def dispatch_receipts(result: DispatchTime) -> list[Receipt]:
+    """Return the receipts of the streams of dispatch or combine, then of the parts of its time.
+
+    For one cell only; an all-to-all has its own (`path_receipts`).
+    """
+    used = result.resolved
+    if used is None or result.group.ranks == 1:
+        return []
+    values = {name: getattr(used.constants, name) for name in vars(used.constants)}
+    source = f"{used.kernel.name}: {used.source}"
+    constants = SimpleNamespace(
+        **{
+            name: None if value is None else _traced(name, value, source)
+            for name, value in values.items()
+        }
+    )
+    sent = result.traffic._replace(
+        **{
+            name: _traced(name, getattr(result.traffic, name))
+            for name in ("row_bytes", "copies", "inside_bytes", "network_bytes")
+            if getattr(result.traffic, name)
+        }
+    )
+    group = _group(result.group)
+    tokens, sms = (_traced(name, getattr(result, name)) for name in ("tokens", "sms"))
+    streams = stream_times(constants, used.kernel, sent, group, tokens, sms)
+    alone = {name: step(name, value, meaning="by itself") for name, value in streams.items()}
+    experts = _traced("experts_per_sm", result.experts / result.group.cluster.device.sms)
+    parts = kernel_parts(constants, alone, sent, group, experts, result.mode)
+    return [
+        *receipts({name: value for name, value in streams.items() if value}, "s"),
+        *receipts(parts, "s"),
+    ]
+
+
 def _traced(name: str, value: Any, source: str = "") -> Traced:
     """Return a named number, with the unit and the symbol that its name tells."""
     unit, symbol = "", name
@@ -164,6 +219,8 @@ def _traced(name: str, value: Any, source: str = "") -> Traced:
         unit, symbol = "bytes/s", name.removesuffix("_bytes_per_s") + "_rate"
     elif name in _RATES:
         unit = "bytes/s"
+    elif name in _SENT_NAMES:
+        unit = SENT
     elif name == "size" or name.endswith("_bytes"):
         unit = "bytes"
     elif name.endswith("_s"):
