@@ -434,7 +434,10 @@ def stream_times(
     if constants.copy_s is not None:
         each = each + sent.copies * constants.copy_s
     if constants.sm_bytes_per_s is not None:
-        each = each + sent.copies * (sent.row_bytes / constants.sm_bytes_per_s)
+        copies = sent.copies
+        if constants.output_copies is not None:
+            copies = copies + constants.output_copies
+        each = each + copies * (sent.row_bytes / constants.sm_bytes_per_s)
     if constants.across is not None:
         each = each * choose(group.domains > 1, constants.across, 1.0)
     port = choose(group.domains > 1, group.port_bytes_per_s, 1.0)

@@ -64,6 +64,7 @@ MEANINGS: Final = {
     "token_s": "of a multiprocessor, for each token",
     "copy_s": "of a multiprocessor, for each copy",
     "sm_bytes_per_s": "at which a multiprocessor copies",
+    "output_copies": "that adding up and writing one result is worth",
     "link_share": "share of the links' rate that is reached",
     "network_share": "share of the port's rate that is reached",
     "crossing_s": "for each doubling of the domains",

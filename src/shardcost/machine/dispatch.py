@@ -52,6 +52,8 @@ class DispatchConstants(Noun):
     """… for each copy of it …"""
     sm_bytes_per_s: Quantity | None = positive(default=None)
     """… and for the bytes of its copies."""
+    output_copies: Quantity | None = positive(default=None)
+    """Copies that adding up and writing one result is worth, beside those that are read."""
     across: Quantity | None = positive(default=None)
     """By how much the work of multiprocessors grows where tokens are forwarded to other domains."""
     fill: Quantity | None = positive(default=None)
