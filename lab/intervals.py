@@ -106,11 +106,12 @@ PLANS: Final[Mapping[str, Plan]] = {
     ),
     "comm_fraction": _plan(("standing", "links"), ("links",), enough=20),
     "dispatch": _plan(
-        ("standing", "whose", "kernels", "span", "fit"),
-        ("standing", "whose", "kernels"),
+        ("standing", "whose", "launch", "kernels", "span"),
+        ("standing", "whose", "launch", "kernels"),
+        ("standing", "whose", "launch"),
         ("standing", "whose"),
         ("whose",),
-        factors=[("standing", "whose"), ("whose",)],
+        factors=[("standing", "whose", "launch"), ("whose",)],
     ),
 }
 """By which facts the residuals of each kind are grouped."""

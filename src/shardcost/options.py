@@ -374,12 +374,28 @@ COLLECTIVE: Final = (
            otherwise="as few as hold them"),
     Option("library", "name", "Library",
            "nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14), or"
-           " nccl-tuner: NCCL's own estimate", otherwise="the GPU vendor's: nccl, rccl or oneccl"),
+           " nccl-tuner: NCCL's own estimate; for dispatch and combine deepep, mori, uccl, pplx,"
+           " trtllm, nccl or rccl",
+           otherwise="the GPU vendor's: nccl, rccl or oneccl; deepep or mori"),
     Option("mode", "word", "Launch",
            "launch of calls, recorded as a CUDA graph or one by one by the host",
            preset="graph", allowed=("graph", "eager")),
 )  # fmt: skip
 """One collective."""
+EXCHANGE: Final = (
+    Option("tokens", "whole", "Tokens per GPU", "tokens of one GPU"),
+    Option("hidden", "whole", "Hidden size", "elements of a token"),
+    Option("topk", "whole", "Experts per token", "experts that a token goes to"),
+    Option("experts", "whole", "Experts", "experts of a layer, over all GPUs"),
+    Option("low_latency", "flag", "Low latency", "low-latency kernels, as decode runs them"),
+    Option("dtype", "word", "Number format", "number format of what is sent",
+           otherwise="fp8 for dispatch, bf16 for combine"),
+    Option("sms", "whole", "SMs", "multiprocessors that normal kernels may take",
+           otherwise="the library's choice"),
+    Option("node_limit", "whole", "Nodes per token", "nodes that a token goes to at most",
+           otherwise="no limit"),
+)  # fmt: skip
+"""Dispatch or combine of experts' tokens, beside the GPUs, nodes, library and launch above."""
 
 ESTIMATE: Final[Mapping[str, Option]] = {
     option.name: option for option in (*MACHINE, *LAYOUT, *WORKLOAD)

@@ -25,6 +25,7 @@ from shardcost.scalars import positive_number
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
+    from shardcost.collectives.dispatch import DispatchTime
     from shardcost.collectives.library_time import CollectiveTime
     from shardcost.estimate.result import Estimate
     from shardcost.estimate.scaling import Scaling
@@ -371,6 +372,38 @@ def collective_of(given: Given, finder: Finder, size_bytes: Any) -> CollectiveTi
         library=default_library(cluster) if read["library"] is None else read["library"],
         mode=read["mode"],
     )
+
+
+def dispatch_of(given: Given, finder: Finder) -> DispatchTime:
+    """Return how long dispatch or combine takes."""
+    from shardcost.collectives.dispatch import dispatch_time
+    from shardcost.machine.dispatch import default_kernels
+
+    cluster = finder.cluster(given.get("on"), given.get("network"))
+    read = {
+        option.name: value_of(given, option)
+        for option in (*options.EXCHANGE, *options.COLLECTIVE[2:])
+    }
+    return dispatch_time(
+        exchange_phase(given["collective"]) or "",
+        cluster,
+        read["gpus"],
+        *(read[name] for name in ("tokens", "hidden", "topk", "experts")),
+        nodes=read["nodes"],
+        library=default_kernels(cluster) if read["library"] is None else read["library"],
+        low_latency=bool(read["low_latency"]),
+        dtype=read["dtype"],
+        sms=read["sms"],
+        mode=read["mode"],
+        node_limit=read["node_limit"],
+    )
+
+
+def exchange_phase(text: str) -> str | None:
+    """Return ``dispatch`` or ``combine`` where a text names one of the two."""
+    from shardcost.machine.dispatch import PHASES
+
+    return next((phase for phase in PHASES if phase == text.lower()), None)
 
 
 def collective_name(text: str) -> str:

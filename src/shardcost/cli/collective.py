@@ -9,8 +9,8 @@ from typing import Any, Final
 from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import UsageError
-from shardcost.options import COLLECTIVE, NETWORK, ON, SIZE, SWEEP
-from shardcost.request import collective_name, collective_of
+from shardcost.options import COLLECTIVE, EXCHANGE, NETWORK, ON, SIZE, SWEEP
+from shardcost.request import collective_name, collective_of, dispatch_of, exchange_phase
 
 _EXAMPLES: Final = """\
   shardcost collective all_reduce --size 64MiB --gpus 8 --on h100
@@ -20,6 +20,8 @@ _EXAMPLES: Final = """\
   shardcost collective all_reduce --sweep 1KiB:1GiB --gpus 8 --on h100
   shardcost collective all_reduce --plot curve.svg --gpus 8 --on h100
   shardcost collective all_reduce --tuner rules.csv --gpus 4,8 --on h100
+  shardcost collective dispatch --tokens 128 --hidden 7168 --topk 8 --experts 256 \\
+      --gpus 64 --on h800 --network ib_8x400g --low-latency
 """
 _WHOLE_RANGE: Final = "8:8GiB"
 
@@ -32,8 +34,14 @@ def parser() -> options.Parser:
         _EXAMPLES,
     )
     add = parser.add_argument
-    add("collective", help="all_reduce, all_gather, reduce_scatter, all_to_all, …")
+    add(
+        "collective",
+        help="all_reduce, all_gather, reduce_scatter, all_to_all, …; or dispatch or combine of"
+        " experts' tokens",
+    )
     options.add_options(parser, [ON, NETWORK, *COLLECTIVE])
+    group = parser.add_argument_group("dispatch and combine")
+    options.add_options(group, EXCHANGE)
     add(
         "--explain", action="store_true", help="show the formula with its numbers and their sources"
     )
@@ -55,10 +63,37 @@ def parser() -> options.Parser:
 
 def run(given: Namespace) -> int:
     """Predict one size or a sweep, and print the report."""
+    if exchange_phase(given.collective) is not None:
+        return _exchange(given)
+    _check_foreign(given)
     _check_options(given)
     if given.tuner is not None:
         return _write_tuner_file(given)
     return _one_size(given) if given.size is not None else _sweep(given)
+
+
+def _exchange(given: Namespace) -> int:
+    """Predict dispatch or combine, and print the report."""
+    phase = given.collective.lower()
+    for option in ("gpus", "on", "tokens", "hidden", "topk", "experts"):
+        if getattr(given, option) is None:
+            raise UsageError(f"missing --{option} for {phase} (see shardcost collective --help)")
+    for option in ("size", "sweep", "plot", "tuner", "why"):
+        if getattr(given, option) is not None:
+            raise UsageError(f"--{option} is not for {phase}, whose size follows from --tokens")
+    from shardcost.report.dispatch import as_data, as_text
+
+    result = dispatch_of(vars(given), options.OnDisk())
+    return options.print_report(
+        given, lambda: as_data(result), lambda: as_text(result, explain=given.explain)
+    )
+
+
+def _check_foreign(given: Namespace) -> None:
+    """Raise where an option of dispatch and combine is given for another collective."""
+    for option in EXCHANGE:
+        if getattr(given, option.name) is not None:
+            raise UsageError(f"{option.flag} is for dispatch and combine, not {given.collective}")
 
 
 def _check_options(given: Namespace) -> None:

@@ -2,7 +2,7 @@
 
 Dispatch brings each token to the GPUs that hold its chosen experts, combine brings the results back
 and adds them up: the same bytes the other way, in another number format. What is sent follows from
-counting (`traffic`). Normal kernels (DeepEP, https://github.com/deepseek-ai/DeepEP, and others built
+counting (`traffic`). Normal kernels (DeepEP, https://github.com/deepseek-ai/DeepEP, and those built
 like it) send one copy of a token to each other node over the network, where it is forwarded over
 NVLink, one copy to each GPU; low-latency kernels send one to each chosen expert, directly; an
 all-to-all of NCCL sends a row for each pair of a token and an expert, as Megatron's ``alltoall``
@@ -23,7 +23,7 @@ Everything takes numbers or arrays that broadcast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -37,7 +37,15 @@ from shardcost.collectives.paths import Parts, total
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.machine import Machine
-from shardcost.machine.dispatch import PHASES, Kernel, Resolved, kernel_of, kernels, libraries
+from shardcost.machine.dispatch import (
+    PHASES,
+    Kernel,
+    Resolved,
+    kernel_named,
+    kernel_of,
+    kernels,
+    libraries,
+)
 from shardcost.machine.libraries import default_library
 from shardcost.units import format_time
 
@@ -297,7 +305,7 @@ class DispatchTime:
             return self.exchange.time_on_links_s(inside, outside)
         used = self.resolved
         assert used is not None  # noqa: S101
-        constants = SimpleNamespace(**stated_or_none(used.constants))
+        constants = SimpleNamespace(**vars(used.constants))
         constants.link_share = constants.link_share * inside
         constants.network_share = constants.network_share * outside
         streams = stream_times(
@@ -357,7 +365,7 @@ def dispatch_time(
     stride: Any = 1,
     network: str | Network | None = None,
     library: str = "deepep",
-    kernel: Kernel | None = None,
+    kernel: Kernel | str | None = None,
     low_latency: bool = False,
     dtype: str | None = None,
     sms: Any = None,
@@ -386,7 +394,7 @@ def dispatch_time(
         network: What joins the nodes, if the cluster does not say.
         library: ``deepep``, ``trtllm``, ``pplx``, ``uccl`` or ``mori``; ``nccl`` or ``rccl`` for an
             all-to-all.
-        kernel: A certain kernel of the catalog, in place of what the library runs.
+        kernel: A certain kernel of the catalog, or its name, in place of what the library runs.
         low_latency: Whether the library's low-latency kernels run, as in decoding.
         dtype: Number format of what is sent; fp8 in dispatch and bf16 in combine if left out.
         sms: Multiprocessors that normal kernels may take; the library's choice if left out.
@@ -413,30 +421,24 @@ def dispatch_time(
         if sms is not None:
             raise BadValueError("sms", sms, f"left out: {library} takes its channels")
         return _all_to_all(*common, library, low_latency, node_limit, machine)
-    if kernel is None:
-        if library not in libraries():
-            raise UnknownNameError("library", library, [*libraries(), *ALL_TO_ALL])
-        kernel = kernel_of(library, low_latency=low_latency)
-    resolved = machine.dispatch_kernel(kernel, phase)
-    held = _sms(sms, kernel, machine.cluster, experts)
+    runs = _kernel(kernel, library, group, low_latency=low_latency)
+    if kernel is not None:
+        low_latency = runs.low_latency
+    resolved = machine.dispatch_kernel(runs, phase)
+    held = _sms(sms, runs, machine.cluster, experts)
     sent = traffic(
         group.ranks, group.domains, tokens, hidden, topk, experts,
-        dtype=dtype, per_expert=kernel.per_expert, node_limit=node_limit,
+        dtype=dtype, per_expert=runs.per_expert, node_limit=node_limit,
     )  # fmt: skip
-    streams = stream_times(resolved.constants, kernel, sent, group, tokens, held)
+    streams = stream_times(resolved.constants, runs, sent, group, tokens, held)
     device_sms = machine.cluster.device.sms
     parts = kernel_parts(resolved.constants, streams, sent, group, experts / device_sms, mode)
     alone = group.ranks == 1
     return DispatchTime(
-        *common, kernel.library, mode, low_latency, node_limit,
+        *common, runs.library, mode, low_latency, node_limit,
         choose(alone, 0.0 * tokens, total(parts)), sent, held, parts, streams, resolved, None,
         machine,
     )  # fmt: skip
-
-
-def stated_or_none(constants: Any) -> dict[str, Any]:
-    """Return the constants of a kernel by name; None where it has none."""
-    return {field.name: getattr(constants, field.name) for field in fields(constants)}
 
 
 def stream_times(
@@ -454,7 +456,10 @@ def stream_times(
     if constants.copy_s is not None:
         each = each + sent.copies * constants.copy_s
     if constants.sm_bytes_per_s is not None:
-        each = each + sent.copies * (sent.row_bytes / constants.sm_bytes_per_s)
+        copies = sent.copies
+        if constants.output_copies is not None:
+            copies = copies + constants.output_copies
+        each = each + copies * (sent.row_bytes / constants.sm_bytes_per_s)
     if constants.across is not None:
         each = each * choose(group.domains > 1, constants.across, 1.0)
     port = choose(group.domains > 1, group.port_bytes_per_s, 1.0)
@@ -488,6 +493,24 @@ def _together(*times: Any) -> Any:
     """Return what takes some times by themselves when all go on at once: nearly the longest."""
     squares = [time * time for time in times]
     return sqrt(sqrt(sum(square * square for square in squares)))
+
+
+def _kernel(
+    kernel: Kernel | str | None, library: str, group: Group, *, low_latency: bool
+) -> Kernel:
+    """Return the kernel that runs: the one named, else the library's."""
+    if isinstance(kernel, str):
+        named = kernel_named(kernel)
+        if named is None:
+            raise UnknownNameError("kernel", kernel, kernels())
+        kernel = named
+    if kernel is None:
+        if library not in libraries():
+            raise UnknownNameError("library", library, [*libraries(), *ALL_TO_ALL])
+        kernel = kernel_of(library, low_latency=low_latency)
+    if kernel.one_domain and anywhere(group.domains > 1):
+        raise BadValueError("kernel", kernel.name, "another across domains: it is for one alone")
+    return kernel
 
 
 def _sms(sms: Any, kernel: Kernel, cluster: Cluster, experts: Any) -> Any:
@@ -546,7 +569,6 @@ def alternatives(result: DispatchTime) -> list[DispatchTime]:
     question: Mapping[str, Any] = {
         "nodes": group.nodes,
         "stride": result.stride,
-        "low_latency": result.low_latency,
         "dtype": result.dtype,
         "node_limit": result.node_limit,
     }
@@ -555,7 +577,9 @@ def alternatives(result: DispatchTime) -> list[DispatchTime]:
     others = [
         dispatch_time(result.phase, machine, group.ranks, *size, kernel=each, **question)
         for each in kernels().values()
-        if vendor in each.vendors and each.name != result.kernel
+        if vendor in each.vendors
+        and each.name != result.kernel
+        and not (each.one_domain and group.domains > 1)
     ]
     if result.exchange is None:
         own = default_library(machine.cluster)

@@ -93,12 +93,13 @@ def dispatch_facts_of(result: DispatchTime) -> dict[str, str]:
     if used.inherited_from:
         lenders = [cluster_named(name).device.architecture for name in used.inherited_from]
         standing = architectures_apart(group.cluster.device.architecture, lenders)
+    waits = result.mode == "eager" and used.constants.host_s is not None
     return {
         "standing": standing,
         "whose": "its own kernels" if used.relative == used.kernel else "another library's kernels",
         "kernels": "low-latency kernels" if used.kernel.low_latency else "normal kernels",
+        "launch": "launched by the host" if waits else "on the device",
         "span": "across nodes" if anywhere(group.domains > 1) else "one domain",
-        "fit": "a fit of few rows" if used.fit.rows < FEW_ROWS else "a fit of many rows",
     }
 
 

@@ -11,12 +11,7 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, Final
 
-from shardcost.collectives.dispatch import (
-    DispatchTime,
-    kernel_parts,
-    stated_or_none,
-    stream_times,
-)
+from shardcost.collectives.dispatch import DispatchTime, kernel_parts, stream_times
 from shardcost.collectives.engine_kernels import (
     eager,
     kernel_paths,
@@ -63,19 +58,30 @@ MEANINGS: Final = {
     "efficiency": "share of the ports' rate that is reached",
     "ll_crowd": "what is left of the rate when more than two GPUs share the host",
     "ll_socket": "what is left of that when they sit on both sockets",
+    "start_s": "kernels and barriers, however little is sent",
+    "expert_s": "for each expert of a multiprocessor",
+    "row_bytes_per_s": "at which the first token passes, with nothing to overlap it with",
+    "token_s": "of a multiprocessor, for each token",
+    "copy_s": "of a multiprocessor, for each copy",
+    "sm_bytes_per_s": "at which a multiprocessor copies",
+    "output_copies": "that adding up and writing one result is worth",
+    "link_share": "share of the links' rate that is reached",
+    "network_share": "share of the port's rate that is reached",
+    "crossing_s": "for each doubling of the domains",
+    "across": "what forwarding to other domains costs multiprocessors",
+    "host_s": "what the host takes to launch a call",
+    "tokens": "tokens of one GPU",
+    "sms": "multiprocessors that are held",
+    "copies": "of a token, on average",
+    "row_bytes": "of one copy of a token",
+    "inside_bytes": "that a GPU sends over the links of its domain",
+    "network_bytes": "that a GPU sends into the network",
+    "experts_per_sm": "experts over the multiprocessors of the GPU",
     "crowd": "what is left of the rate when more than two GPUs share the host",
     "socket": "what is left of that when they sit on both sockets",
-    "tokens": "of one GPU",
-    "copies": "of a token, its own GPU's included",
-    "row_bytes": "one copy of a token, with its scales",
-    "inside_bytes": "that a GPU sends inside its domain",
-    "network_bytes": "that a GPU sends into the network",
-    "sms": "multiprocessors that the kernel holds",
-    "experts": "of the layer, redundant ones included",
-    "link_share": "of the links' rate that is reached",
-    "network_share": "of the ports' rate that is reached",
 }
 """What a term is, where its name does not say it."""
+_SENT_NAMES: Final = frozenset({"inside_bytes", "network_bytes", "row_bytes"})
 _RATES: Final = frozenset({"link", "links", "pair", "port", "ports"})
 _FALLBACK: Final = "fallback_"
 """Begins an engine's own name for a constant of the library that it falls back to."""
@@ -153,36 +159,6 @@ def collective_receipt(result: CollectiveTime, name: str, title: str) -> Receipt
     return receipt(time_s, name, title, "s", constants=result.calibrations)
 
 
-def dispatch_receipt(result: DispatchTime, name: str, title: str) -> Receipt:
-    """Return the receipt of a dispatch or combine. For one cell only."""
-    if result.group.ranks == 1:
-        return Receipt(name, title, 0.0, "s", "0", words="one GPU sends nothing")
-    if result.exchange is not None:
-        return collective_receipt(result.exchange, name, title)
-    used, sent = result.resolved, result.traffic
-    assert used is not None  # noqa: S101
-    constants: Any = SimpleNamespace(
-        **{
-            constant: None if value is None else _traced(constant, value, used.source)
-            for constant, value in stated_or_none(used.constants).items()
-        }
-    )
-    traced = sent._replace(
-        row_bytes=_traced("row_bytes", sent.row_bytes),
-        copies=_traced("copies", sent.copies),
-        inside_bytes=named("inside_bytes", sent.inside_bytes, SENT, MEANINGS["inside_bytes"]),
-        network_bytes=named("network_bytes", sent.network_bytes, SENT, MEANINGS["network_bytes"]),
-    )
-    group, sms = _group(result.group), _traced("sms", result.sms)
-    tokens = _traced("tokens", result.tokens)
-    streams = stream_times(constants, used.kernel, traced, group, tokens, sms)
-    streams = {part: step(identifiers([part])[0], value) for part, value in streams.items()}
-    experts = _traced("experts", result.experts) / result.machine.cluster.device.sms
-    parts = kernel_parts(constants, streams, traced, group, experts, result.mode)
-    whole = total({part: step(identifiers([part])[0], value) for part, value in parts.items()})
-    return receipt(whole, name, title, "s", constants=(used,))
-
-
 def bound_receipt(result: CollectiveTime, name: str, title: str) -> Receipt:
     """Return the receipt of the time that the path which runs cannot beat."""
     size, group = _traced("size", result.size_bytes), _group(result.group)
@@ -202,6 +178,57 @@ def multimem_receipt(
     return receipt(seconds, name, title, "s", constants=used)
 
 
+def dispatch_receipts(result: DispatchTime) -> list[Receipt]:
+    """Return the receipts of the streams of dispatch or combine, then of the parts of its time.
+
+    For one cell only; an all-to-all has its own (`path_receipts`).
+    """
+    if result.resolved is None or result.group.ranks == 1:
+        return []
+    streams, parts = _dispatch_parts(result)
+    return [
+        *receipts({name: value for name, value in streams.items() if value}, "s"),
+        *receipts(parts, "s"),
+    ]
+
+
+def dispatch_receipt(result: DispatchTime, name: str, title: str) -> Receipt:
+    """Return the receipt of the whole time of dispatch or combine. For one cell only."""
+    if result.group.ranks == 1:
+        return Receipt(name, title, 0.0, "s", "0", words="one GPU sends nothing")
+    if result.exchange is not None:
+        return collective_receipt(result.exchange, name, title)
+    _, parts = _dispatch_parts(result)
+    whole = total({part: step(identifiers([part])[0], value) for part, value in parts.items()})
+    return receipt(whole, name, title, "s", constants=(result.resolved,))
+
+
+def _dispatch_parts(result: DispatchTime) -> tuple[Parts, Parts]:
+    """Return the streams and the parts of the time of a dispatch kernel as traced numbers."""
+    used = result.resolved
+    assert used is not None  # noqa: S101
+    source = f"{used.kernel.name}: {used.source}"
+    constants: Any = SimpleNamespace(
+        **{
+            name: None if value is None else _traced(name, value, source)
+            for name, value in vars(used.constants).items()
+        }
+    )
+    sent = result.traffic._replace(
+        **{
+            name: _traced(name, getattr(result.traffic, name))
+            for name in ("row_bytes", "copies", "inside_bytes", "network_bytes")
+            if getattr(result.traffic, name)
+        }
+    )
+    group = _group(result.group)
+    tokens, sms = (_traced(name, getattr(result, name)) for name in ("tokens", "sms"))
+    streams = stream_times(constants, used.kernel, sent, group, tokens, sms)
+    alone = {name: step(name, value, meaning="by itself") for name, value in streams.items()}
+    experts = _traced("experts_per_sm", result.experts / result.group.cluster.device.sms)
+    return streams, kernel_parts(constants, alone, sent, group, experts, result.mode)
+
+
 def _traced(name: str, value: Any, source: str = "") -> Traced:
     """Return a named number, with the unit and the symbol that its name tells."""
     unit, symbol = "", name
@@ -209,6 +236,8 @@ def _traced(name: str, value: Any, source: str = "") -> Traced:
         unit, symbol = "bytes/s", name.removesuffix("_bytes_per_s") + "_rate"
     elif name in _RATES:
         unit = "bytes/s"
+    elif name in _SENT_NAMES:
+        unit = SENT
     elif name == "size" or name.endswith("_bytes"):
         unit = "bytes"
     elif name.endswith("_s"):

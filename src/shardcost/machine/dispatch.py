@@ -52,6 +52,8 @@ class DispatchConstants(Noun):
     """… for each copy of it …"""
     sm_bytes_per_s: Quantity | None = positive(default=None)
     """… and for the bytes of its copies."""
+    output_copies: Quantity | None = positive(default=None)
+    """Copies that adding up and writing one result is worth, beside those that are read."""
     across: Quantity | None = positive(default=None)
     """By how much the work of multiprocessors grows where tokens are forwarded to other domains."""
     fill: Quantity | None = positive(default=None)
@@ -106,6 +108,8 @@ class Kernel:
     low_latency: bool
     per_expert: bool
     """Whether it sends a copy of a token to each chosen expert, rather than to each GPU."""
+    one_domain: bool
+    """Whether it runs inside one domain only."""
     sms: int | None
     """Multiprocessors that it takes unless told; None where its experts decide."""
     vendors: tuple[str, ...]
@@ -126,9 +130,14 @@ class Resolved(NamedTuple):
     """The kernel whose constants these are: the kernel itself, or one like it."""
 
     @property
+    def is_inherited(self) -> bool:
+        """Whether the constants are of another system or kernel."""
+        return bool(self.inherited_from) or self.relative != self.kernel
+
+    @property
     def source(self) -> str:
         """Who states the constants, and what to mind."""
-        if self.inherited_from or self.relative != self.kernel:
+        if self.is_inherited:
             where = ", ".join(self.inherited_from)
             return f"constants of {self.relative.name}" + f" on {where}" * bool(where)
         error = f"median error {self.fit.median_pct:.1f} %, p90 {self.fit.p90_pct:.1f} %"
@@ -145,6 +154,7 @@ def kernels() -> Mapping[str, Kernel]:
             title=entry["title"],
             low_latency=entry["low_latency"],
             per_expert=entry["copies"] == "expert",
+            one_domain=entry.get("one_domain", False),
             sms=entry.get("sms"),
             vendors=tuple(entry["vendors"]),
             names=tuple(entry["names"]),
@@ -157,6 +167,18 @@ def kernels() -> Mapping[str, Kernel]:
 def libraries() -> list[str]:
     """Return the libraries that have kernels of their own."""
     return list(dict.fromkeys(each.library for each in kernels().values()))
+
+
+def default_kernels(cluster: Cluster) -> str:
+    """Return the library whose kernels run on a cluster unless another is named.
+
+    >>> default_kernels(Cluster.named("h100_sxm")), default_kernels(Cluster.named("mi300x"))
+    ('deepep', 'mori')
+    """
+    vendor = cluster.device.vendor
+    own = [each for each in kernels().values() if vendor in each.vendors]
+    exclusive = [each for each in own if len(each.vendors) == 1]
+    return (exclusive or own or list(kernels().values()))[0].library
 
 
 def kernel_of(library: str, *, low_latency: bool) -> Kernel:
