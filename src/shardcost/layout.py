@@ -24,7 +24,7 @@ from shardcost.checks import (
     whole,
 )
 from shardcost.errors import BadValueError, InfeasibleError, Rule
-from shardcost.routing import DISPATCHERS, EXPERT_OVERLAPS
+from shardcost.routing import DISPATCHERS, EXPERT_OVERLAPS, ROUTINGS
 
 EP_DIVIDES: Final = Rule("ep_not_a_divisor_of_ranks", "ep must divide tp x cp x dp")
 ETP_DIVIDES: Final = Rule("etp_not_a_divisor_of_ranks", "ep x etp must divide tp x cp x dp")
@@ -78,6 +78,8 @@ class Layout(Noun):
     context_scheme: str = one_of("ring", "all_gather", "ulysses", default="ring")
     imbalance: Quantity = at_least_one(default=1.0)
     """Tokens of the fullest rank's experts, over the mean of the ranks."""
+    routing: str = one_of(*ROUTINGS, default="random")
+    """How tokens spread over the experts: alike, at random, or by a power law."""
     dispatch: str = one_of("auto", *DISPATCHERS, default="auto")
     """What carries tokens to their experts and back; ``auto``: what the software uses."""
     expert_overlap: str = one_of("auto", *EXPERT_OVERLAPS, default="auto")

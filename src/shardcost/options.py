@@ -279,6 +279,9 @@ _CHOSEN: Final = (
            (Software,), phases=_TRAIN, axis="fixed"),
     Option("schedule", "word", "Schedule", "pipeline schedule",
            _LAYOUT, phases=_TRAIN, axis="choice", said="{} schedule", place="main"),
+    Option("routing", "word", "Expert routing",
+           "how tokens spread over the experts; the fullest rank sets the pace",
+           _LAYOUT, axis="fixed", said="{} routing", place="more"),
     Option("dispatch", "word", "Expert dispatch",
            "what carries tokens to their experts: all-to-alls of nccl, an allgather with a"
            " reduce-scatter, or the kernels of deepep, trtllm, pplx, mori or uccl",

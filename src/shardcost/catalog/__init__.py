@@ -38,6 +38,7 @@ Folder = Literal[
     "attention",
     "elementwise",
     "dispatch",
+    "experts",
     "software",
     "errors",
 ]

@@ -21,9 +21,11 @@ from shardcost.collectives.group import sits_unevenly
 from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s
+from shardcost.kernels.experts import experts_time_s, grouped_gemm_time_s
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
 from shardcost.layout import Layout
 from shardcost.machine import Machine
+from shardcost.machine.experts import default_kernel
 from shardcost.machine.libraries import MULTIMEM, default_library
 from shardcost.memory.parameters import expert_copies, expert_tensor_degree
 from shardcost.program.operations import (
@@ -244,6 +246,8 @@ class Prices:
 
     def alone(self, op: Operation, sms_taken: int = 0) -> Any:
         """Return the price of one operation, a collective placed; computed anew."""
+        if isinstance(op, Gemm) and op.fullest is not None:
+            return self._grouped_gemm(op, sms_taken)
         if isinstance(op, Gemm):
             return self._gemms(op.dtype, op.m, op.n, op.k, op.batch, sms_taken)
         if isinstance(op, ExpertKernels):
@@ -262,13 +266,43 @@ class Prices:
             kernels, dtype, m, n, k, batch=batch, sms_taken=sms_taken, memory_taken=memory_taken
         )
 
-    def _experts(self, op: ExpertKernels) -> Any:
-        """Return the seconds of an engine's expert kernels."""
-        inner = 2 * op.width if op.gated else op.width
-        each = op.rows / op.active
-        return self._gemms(op.dtype, each, inner, op.hidden, op.active, 0) + self._gemms(
-            op.dtype, each, op.hidden, op.width, op.active, 0
+    def _grouped_gemm(self, op: Gemm, sms_taken: int) -> Any:
+        """Return the seconds of a grouped GEMM, with the SMs that another kernel leaves it."""
+        alone_s = grouped_gemm_time_s(
+            self.machine.kernels,
+            op.dtype,
+            op.m * op.batch,
+            op.n,
+            op.k,
+            groups=op.batch,
+            largest_group=op.fullest,
+            warm=False,
         )
+        sms = self.machine.cluster.device.sms
+        return alone_s * (sms / (sms - sms_taken))
+
+    def _experts(self, op: ExpertKernels) -> Any:
+        """Return the seconds of an engine's expert kernels, whose weights come from memory."""
+        return experts_time_s(
+            self.machine.kernels,
+            self.expert_kernel(op),
+            op.dtype,
+            op.tokens,
+            op.hidden,
+            op.width,
+            experts=op.experts,
+            top_k=op.top_k,
+            pairs=op.rows,
+            active=op.active,
+            busiest=op.fullest,
+            gated=op.gated,
+            library=op.engine,
+            warm=False,
+        )
+
+    def expert_kernel(self, op: ExpertKernels) -> str:
+        """Return the name of the kernel that an engine runs its experts by."""
+        return default_kernel(op.engine, self.machine.cluster.device, op.dtype)
 
     def _attention(self, op: AttentionCore) -> Any:
         if op.document_tokens is not None:

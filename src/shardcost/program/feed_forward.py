@@ -174,30 +174,30 @@ def _over_etp(s: Setting, part: Experts, collective: str, rows: Any, etp: Any) -
 
 
 def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
+    """Return the rank's experts: an engine's fused sequence, or grouped GEMMs."""
     layout, width = s.layout, part.expert.width / etp
-    held = (part.count + layout.redundant_experts) / layout.ep
+    every = part.count + layout.redundant_experts
     tokens = rows * layout.ep / part.top_k  # of the whole expert group
-    load = expert_load(tokens, part.count, part.top_k, held)
-    most, fullest = rows * layout.imbalance, load.fullest * layout.imbalance
+    load = expert_load(tokens, every, part.top_k, layout.ep, routing=layout.routing)
+    most, fullest = load.pairs * layout.imbalance, load.busiest * layout.imbalance
     if s.software.experts == "fused" and not s.training:
-        seen = choose(_exchanging_ranks(s) == 1, tokens, smallest(tokens, most))
         kernels = ExpertKernels(
             EXPERTS,
-            seen,
+            choose(_exchanging_ranks(s) == 1, tokens, smallest(tokens, most)),
             most,
             load.active,
             fullest,
             s.hidden,
             width,
-            held,
-            part.count,
+            every,
             part.top_k,
             part.expert.gated,
             s.dtype,
+            s.software.library or "",
             id=OpId(EXPERTS),
         )
         return Passes((kernels,))
-    groups = Groups(held, load.active, fullest)
+    groups = Groups(load.active, fullest)
     inner = 2 * width if part.expert.gated else width
     each = most / load.active
     return together(

@@ -52,7 +52,7 @@ class Gemm(NamedTuple):
     fullest: Any = None
     """Of a grouped GEMM, whose `batch` groups have `m` rows on average: rows of the fullest."""
     launches: Any = 1
-    """Kernels that the host starts for it: a grouped GEMM may be one for each group."""
+    """Kernels that the host starts for it: those that convert its input among them."""
 
     @property
     def flops(self) -> Any:
@@ -132,11 +132,12 @@ class ExpertKernels(NamedTuple):
     width: Any
     """Of an expert, on this rank."""
     experts: Any
-    """Experts on this rank."""
-    all_experts: Any
+    """Of the layer, on all ranks."""
     top_k: Any
     gated: bool
     dtype: str
+    engine: str
+    """Whose kernels run."""
     count: Any = 1
     id: OpId | None = None
 

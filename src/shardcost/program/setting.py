@@ -115,10 +115,8 @@ _NARROW_LAUNCHES: Final = 3
 class Groups(NamedTuple):
     """How the rows of a grouped GEMM are divided."""
 
-    experts: Any
-    """Of the rank."""
     active: Any
-    """Those with at least one row."""
+    """Experts with at least one row."""
     fullest: Any
     """Rows of the fullest."""
 
@@ -159,13 +157,12 @@ def matrix(
 
     def gemm(own: OpId, m: Any, n: Any, k: Any, *, ragged: bool = True) -> Operations:
         whole = Gemm(own.name, m, n, k, dtype, id=own)
-        if groups is not None:
-            launches = groups.experts if s.software.expert_launch == "each" else 1
-            if BITS[dtype] < 16:
-                launches = launches * _NARROW_LAUNCHES
-            fullest = groups.fullest if ragged else None
-            whole = whole._replace(batch=groups.active, fullest=fullest, launches=launches)
-        return (whole,)
+        if groups is None:
+            return (whole,)
+        if s.software.expert_launch == "each":
+            launches = _NARROW_LAUNCHES if BITS[dtype] < 16 else 1
+            return (whole._replace(count=groups.active, launches=launches),)
+        return (whole._replace(batch=groups.active, fullest=groups.fullest if ragged else None),)
 
     own = OpId(name)
     forward = gemm(own, rows, outputs, inputs)
