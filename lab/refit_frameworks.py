@@ -1,6 +1,6 @@
 """Fits the constants of training frameworks to whole runs.
 
-    python -m lab.refit_frameworks training.csv [FRAMEWORK…]
+    python -m lab.refit_frameworks training.csv [FRAMEWORK…] [--experts training_runs.csv]
 
 A framework's kernels and what it overlaps are choices that its documentation states. What is left
 are one to four constants each, the same on every system, found as those of engines are
@@ -46,6 +46,11 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
     "torchtitan": {"slowdown": 1.0},
 }
 """Which constants each framework has, and where the search for them starts."""
+TO_EXPERTS: Final[Mapping[str, Mapping[str, float]]] = {
+    "megatron_core": {"host_per_kernel_us": 10.0, "host_scatter": 0.4}
+}
+"""Constants that dense runs say nothing of, because they wait for the device: fitted to runs with
+experts, whose many small kernels the host starts one by one."""
 PULL: Final = 1e-3
 """Loss for each factor of e that a constant moves. Runs that wait for the device say nothing of the
 host: without a pull, its constants would make up for any other error there."""
@@ -111,11 +116,13 @@ class Trials:
         return self._known[key]
 
 
-def fitted(name: str, rows: Sequence[Row]) -> dict[str, float]:
+def fitted(
+    name: str, rows: Sequence[Row], start: Mapping[str, Mapping[str, float]] = FITTED
+) -> dict[str, float]:
     """Return the constants of a framework that suit rows best."""
     used = [row for dataset in _values(rows) for row in _sample(rows, dataset)]
     counts = Counter(row["dataset"] for row in rows)
-    return Trials(used).fitted(FITTED[name], np.ones(len(used), dtype=bool), counts)
+    return Trials(used).fitted(start[name], np.ones(len(used), dtype=bool), counts)
 
 
 def _sample(rows: Sequence[Row], dataset: str) -> list[Row]:
@@ -129,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("table", type=Path, help="measured table of training (CSV)")
     parser.add_argument("names", nargs="*", metavar="FRAMEWORK", help="all of them if none")
+    parser.add_argument("--experts", type=Path, help="measured table of runs with experts (CSV)")
     parser.add_argument("--output", type=Path, default=CATALOG, help="folder like the catalog's")
     options = parser.parse_args(arguments)
     known = rows_of(read_table(options.table))
@@ -141,6 +149,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fit = fit_of(source, errors_pct(ratios(rows, constants)), len(rows))
         update_software(name, constants, fit, options.output)
         print(name, constants, fit)
+    if options.experts is not None:
+        _fit_to_experts(read_table(options.experts), options.output)
+
+
+def _fit_to_experts(table: Table, output: Path) -> None:
+    """Fit what only runs with experts tell, and write it beside the other constants."""
+    known = rows_of(table.where(lambda row: bool(row.get("experts"))))
+    for name in TO_EXPERTS:
+        rows = [row for row in known.get(name, []) if row["framework"].startswith("Megatron")]
+        constants = fitted(name, rows, TO_EXPERTS)
+        update_software(name, constants, {}, output)
+        median, p90 = errors_pct(ratios(rows, constants))
+        print(name, constants, f"{len(rows)} rows, median {median:.1f} %, p90 {p90:.1f} %")
 
 
 def _values(rows: Sequence[Row]) -> list[str]:

@@ -104,20 +104,28 @@ def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
 def _recurrent(s: Setting, part: LinearAttention | StateSpace) -> Passes:
     """Return layers with a fixed state: their projections, and their tensors passed over once.
 
-    The scan itself is priced as a memory-bound pass; `Model.not_priced_yet` says that it is more.
+    The scan itself is priced as memory-bound kernels; `Model.not_priced_yet` says that it is more.
     """
     tp = s.layout.tp
     if isinstance(part, LinearAttention):
         value = part.value_heads * part.value_head_dim / tp
         columns = (2 * part.key_heads * part.key_head_dim + 2 * part.value_heads) / tp + 2 * value
-    else:
+        moved = columns + value
+    elif part.heads is None:
         value = part.inner_size / tp
         columns = 2 * value
-    size = s.tokens * (columns + value) * s.element_bytes
+        moved = columns + value
+    else:
+        # Mamba-2 projects the gate, the input, the state's two sides and the step sizes together;
+        # the convolution and the gated norm pass over their inputs once more.
+        value = part.inner_size / tp
+        sides = 2 * part.groups * part.state_size / tp
+        columns = 2 * value + sides + part.heads / tp
+        moved = columns + 2 * (value + sides) + 3 * value
+    size = s.tokens * moved * s.element_bytes
     if isinstance(part, StateSpace) and part.heads is not None and not s.decode:
-        # Each chunk's state is written, passed on to the next chunk, and read.
-        states = s.tokens / _CHUNK_TOKENS * value * part.state_size * _STATE_BYTES
-        size = size + 2 * states
+        # The state of each chunk is written, passed on to the next chunk, and read, in fp32.
+        size = size + 2 * s.tokens / _CHUNK_TOKENS * value * part.state_size * _STATE_BYTES
     backward = (Elementwise("scan gradient", 4 * size, 3),) if s.training else ()
     scan = Passes((Elementwise("scan", 2 * size, 2),), backward)
     return together(linear(s, QKV, s.hidden, columns), scan, linear(s, OUT, value, s.hidden))

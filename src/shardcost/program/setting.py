@@ -162,7 +162,13 @@ def matrix(
         if s.software.expert_launch == "each":
             launches = _NARROW_LAUNCHES if BITS[dtype] < 16 else 1
             return (whole._replace(count=groups.active, launches=launches),)
-        return (whole._replace(batch=groups.active, fullest=groups.fullest if ragged else None),)
+        grouped = whole._replace(batch=groups.active, fullest=groups.fullest if ragged else None)
+        if BITS[dtype] >= 16 or not ragged:
+            return (grouped,)
+        # Grouped GEMMs were measured without converting their input to fewer bits; in training it
+        # is kept in both orders, for the gradient of the weights.
+        size = m * k * groups.active * (s.element_bytes + (1 + s.training) * BITS[dtype] / 8)
+        return (Elementwise(f"{own.name} quantize", size), grouped)
 
     own = OpId(name)
     forward = gemm(own, rows, outputs, inputs)

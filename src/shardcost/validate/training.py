@@ -51,7 +51,7 @@ _FRAMEWORKS: Final = (
     ("megatron-lm", "megatron_2021"),
 )
 """How the name of a framework begins, and the software of the catalog that it is."""
-_DISPATCHERS: Final = {"alltoall": "nccl", "deepep": "deepep", "hybridep": "deepep"}
+_DISPATCHERS: Final = {"alltoall": "nccl", "deepep": "deepep", "hybridep": "hybridep"}
 """How a table calls what carries tokens to their experts, and as the software has it."""
 _WHOLE_GRAPHS: Final = frozenset({"on", "full", "full_iteration"})
 _ZERO: Final = {"zero0": 0, "zero1": 1, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "fsdp2": 3}
