@@ -248,7 +248,7 @@ def _section(constants: Constants, groups: Sequence[Group]) -> dict[str, Any]:
 def left_out(
     groups: Sequence[Group],
     label: str,
-    seen: Callable[[Group, Section], None] = lambda rows, section: None,
+    seen: Callable[[Group, Section], None] | None = None,
 ) -> Floats:
     """Return the error on every row by a fit without the rows that share its label, in percent.
 
@@ -265,7 +265,8 @@ def left_out(
         rest = fitted(each.where(~mask) for each, mask in zip(groups, masks, strict=True))
         tested = [each.where(mask) for each, mask in zip(groups, masks, strict=True) if mask.any()]
         for rows in tested:
-            seen(rows, rest.section_for(rows))
+            if seen is not None:
+                seen(rows, rest.section_for(rows))
         return np.concatenate([rest.error_pct(rows) for rows in tested])
 
     return leave_out(values, tried)

@@ -57,23 +57,23 @@ class Kernel(NamedTuple):
 
     tile_rows: tuple[float, ...]
     tile_columns: float
-    step_s: tuple[float, ...]
+    step_s: tuple[Any, ...]
     """Of one tile per unit of k, by tile height."""
-    start_s: float
-    units: float
+    start_s: Any
+    units: Any
     """SMs."""
     wave_rounding: float
     least_waves: float
     weight_bytes: float
-    memory_bytes_per_s: float
-    cache_bytes: float
+    memory_bytes_per_s: Any
+    cache_bytes: Any
     """What the L2 cache keeps from one replay to the next."""
-    cache_bytes_per_s: float
-    floor_s: float
-    expert_s: float
-    token_s: float
-    row_byte_s: float
-    remote_rows: float
+    cache_bytes_per_s: Any
+    floor_s: Any
+    expert_s: Any
+    token_s: Any
+    row_byte_s: Any
+    remote_rows: Any
 
 
 def grouped_gemm_time_s(
@@ -211,7 +211,7 @@ def kernel_gemm_time_s(
     """Return what `grouped_gemm_time_s` does, for constants in units of the device."""
     tiles = _tiles(kernel, rows, groups, largest_group)
     weights = groups * n * k * kernel.weight_bytes
-    byte_s = _byte_s(kernel, weights, warm)
+    byte_s = _byte_s(kernel, weights, warm=warm)
     return kernel.floor_s + _gemm_s(kernel, tiles, weights * byte_s, n, k)
 
 
@@ -224,8 +224,8 @@ def kernel_time_s(
     top_k: Any,
     pairs: Any,
     active: Any,
-    busiest: Any = None,
-    gated: Any = True,
+    busiest: Any,
+    gated: Any,
     *,
     warm: bool = True,
 ) -> Any:
@@ -233,7 +233,7 @@ def kernel_time_s(
     tiles = _tiles(kernel, pairs, active, busiest)
     up = (1 + gated) * inter  # columns of the first GEMM: gate and up projection side by side
     matrix = active * hidden * kernel.weight_bytes
-    byte_s = _byte_s(kernel, matrix * (up + inter), warm)
+    byte_s = _byte_s(kernel, matrix * (up + inter), warm=warm)
     gemms_s = _gemm_s(kernel, tiles, matrix * up * byte_s, up, hidden)
     gemms_s = gemms_s + _gemm_s(kernel, tiles, matrix * inter * byte_s, hidden, inter)
     rows = pairs + kernel.remote_rows * largest(tokens * top_k - pairs, 0.0)
@@ -257,13 +257,13 @@ def _tiles(kernel: Kernel, rows: Any, groups: Any, largest_group: Any) -> list[A
     return counts
 
 
-def _byte_s(kernel: Kernel, weights: Any, warm: bool) -> Any:
+def _byte_s(kernel: Kernel, weights: Any, *, warm: bool) -> Any:
     """Return the seconds per byte of weights, some of which the L2 cache may hold.
 
     What misses is the more, the farther all weights together exceed the cache.
     """
     memory = 1 / kernel.memory_bytes_per_s
-    if not (warm and kernel.cache_bytes):
+    if not warm or not anywhere(kernel.cache_bytes > 0):
         return memory
     fits = kernel.cache_bytes / weights
     misses = 1 / (1 + fits * fits * fits * fits)
