@@ -20,6 +20,8 @@ from shardcost.validate.validation import Validation, errors_pct, kind_of
 _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "gemm": ("gpu",),
     "attention": ("gpu", "phase"),
+    "experts": ("gpu",),
+    "grouped_gemm": ("gpu",),
     "decode": ("gpu",),
     "overlap": ("gpu",),
     "memory": (),

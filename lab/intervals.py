@@ -78,6 +78,14 @@ PLANS: Final[Mapping[str, Plan]] = {
         factors=[("standing",)],
     ),
     "elementwise": _plan(("standing", "size"), ("standing",), enough=20),
+    "experts": _plan(
+        ("standing", "kernel", "weights", "rows"),
+        ("standing", "kernel", "rows"),
+        ("standing", "kernel"),
+        ("standing",),
+        factors=[("standing", "kernel"), ("standing",)],
+    ),
+    "grouped_gemm": _plan(("standing", "rows"), ("standing",), enough=20),
     "layers": _plan(("standing", "pass"), ("standing",)),
     "decode": _plan(("standing", "part"), ("standing",), factors=[("standing",)]),
     "overlap": _plan(("standing",)),
@@ -109,7 +117,7 @@ PLANS: Final[Mapping[str, Plan]] = {
 """By which facts the residuals of each kind are grouped."""
 
 
-_KERNELS: Final = frozenset({"gemm", "attention", "layers", "decode", "layer_ops"})
+_KERNELS: Final = frozenset({"gemm", "attention", "experts", "layers", "decode", "layer_ops"})
 """The kinds that tell how much farther off kernels are that nobody measured."""
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lab import refit_attention, refit_engines, refit_frameworks, refit_gemm
+from lab import refit_attention, refit_engines, refit_experts, refit_frameworks, refit_gemm
 from lab.command import Say
 from lab.descent import in_seconds
 from lab.parts import Mask, evenly, leave_out, shape_parts
@@ -28,11 +28,12 @@ from shardcost.estimate.interval import OTHER_SOFTWARE
 from shardcost.formats.tables import Row, Table
 from shardcost.machine import CATALOG, Fitted
 from shardcost.machine.constants import Calibration
+from shardcost.machine.kernels import Section
 from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES
 from shardcost.memory.policy import policy_named
 from shardcost.software import Software
 from shardcost.validate import collectives, gemm, inference, layer_ops, memory, training
-from shardcost.validate.intervals import facts_of_collective, facts_of_rows
+from shardcost.validate.intervals import facts_of_collective, facts_of_experts, facts_of_rows
 from shardcost.validate.predictions import Floats, cases_of
 from shardcost.validate.validation import kind_of, measurements
 
@@ -327,6 +328,29 @@ def _bands(m: Floats) -> NDArray[Any]:
     return np.array(names)[np.minimum(np.searchsorted(most, m), len(names) - 1)]
 
 
+def _experts(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield expert kernels by constants without a GPU, a version, a fifth of the models, …."""
+    groups = refit_experts.in_parts(refit_experts.measured_groups(table))
+    places = np.concatenate([each.places for each in groups])
+    for label, split in refit_experts.SPLITS.items():
+        say(f"{table.kind}: {split} left out")
+        parts = np.concatenate([each.labels[label] for each in groups]).astype(str)
+        if len(np.unique(parts)) < 2:
+            continue
+        facts = dict(enumerate(facts_of_rows(table))) if table.kind == "grouped_gemm" else {}
+
+        def seen(rows: refit_experts.Group, section: Section, facts: Any = facts) -> None:
+            if table.kind != "experts":
+                return
+            device = cluster_named(rows.gpu).device
+            own = facts_of_experts(rows.kernel, rows.dtype, rows.sizes, section, device)
+            facts |= dict(zip(rows.places.tolist(), own, strict=True))
+
+        errors_pct = refit_experts.left_out(groups, label, seen)
+        own = tuple(facts.get(place, {}) for place in places.tolist())
+        yield Tried(split, places, tuple(parts), -np.log1p(errors_pct / 100), own)
+
+
 def _attention(table: Table, say: Say) -> Iterator[Tried]:
     heads = _column(table, "heads")
     order = {value: str(i % 5) for i, value in enumerate(sorted(set(heads), key=float))}
@@ -548,6 +572,8 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "gemm": _gemms,
     "attention": _attention,
     "elementwise": _unfitted("bytes"),
+    "experts": _experts,
+    "grouped_gemm": _experts,
     "layers": _unfitted("model"),
     "decode": _decode,
     "overlap": _overlap,

@@ -47,6 +47,8 @@ SIZES: Final[Mapping[str, Axis]] = {
     "gemm": _PRODUCT,
     "attention": Axis("queries x context", ("batch", "query_tokens", "context_tokens")),
     "elementwise": Axis("bytes", ("bytes",)),
+    "experts": Axis("tokens", ("tokens",)),
+    "grouped_gemm": Axis("rows n k", ("routed_rows", "n", "k")),
     "layers": Axis("tokens", ("batch", "seq")),
     "decode": Axis("sequences x context", ("batch", "context")),
     "overlap": _PRODUCT,
@@ -62,6 +64,7 @@ _TP: Final = Axis("tensor-parallel degree", ("tp",))
 _GPUS: Final = Axis("GPUs", ("gpus",))
 DEGREES: Final[Mapping[str, tuple[Axis, ...]]] = {
     "collectives": (Axis("GPUs", ("num_gpus",)),),
+    "experts": (Axis("expert-parallel degree", ("ep",)), _TP),
     "layers": (_TP,),
     "decode": (_TP,),
     "layer_ops": (_TP,),

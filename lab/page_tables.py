@@ -184,6 +184,19 @@ KINDS: Final[Mapping[str, Kind]] = {
         "Copies and sums from a kilobyte to gigabytes.",
         (("op",),),
     ),
+    "experts": Kind(
+        "Experts",
+        "time of the experts of one layer",
+        "The experts of one mixture-of-experts layer on one GPU, from the router's logits to the"
+        "\npartial output, by family of kernels.",
+        (("gpu", "weights"), ("family",), ("rows_per_expert",)),
+    ),
+    "grouped_gemm": Kind(
+        "Grouped products",
+        "time of one grouped product",
+        "The rows of many experts by the weights of each, in one launch.",
+        (("routing",), ("rows_per_expert",)),
+    ),
     "layers": Kind(
         "Layers",
         "time of one rank's share of a layer",

@@ -57,6 +57,11 @@ def log2(value: Any) -> Any:
     return _of_each(math.log2, "log2", value)
 
 
+def exp(value: Any) -> Any:
+    """Return the exponential."""
+    return _of_each(math.exp, "exp", value)
+
+
 def ceil(value: Any) -> Any:
     """Return the least whole number that is not less."""
     return _of_each(math.ceil, "ceil", value)

@@ -148,6 +148,7 @@ def fit_robustly(
     *,
     outliers: Sequence[float] = (_OUTLIER,),
     evaluations: int = 80,
+    jacobian: Callable[[Floats], Floats] | None = None,
 ) -> Minimum:
     """Return the logarithms of constants that make residuals least.
 
@@ -159,6 +160,7 @@ def fit_robustly(
         outliers: Error beyond which a row counts by its size and no longer by its square; of
             several, the search goes on from one to the next.
         evaluations: Of the model, at most, for each of them.
+        jacobian: Slopes of residuals and pull, a line for each; by differences where left out.
     """
     try:
         from scipy import optimize
@@ -173,7 +175,13 @@ def fit_robustly(
     for outlier in outliers:
         begin = np.clip(end.at, least + _INSIDE, most - _INSIDE)
         result = optimize.least_squares(
-            both, begin, bounds=bounds, loss="soft_l1", f_scale=outlier, max_nfev=evaluations
+            both,
+            begin,
+            jac=jacobian or "2-point",
+            bounds=bounds,
+            loss="soft_l1",
+            f_scale=outlier,
+            max_nfev=evaluations,
         )
         end = Minimum(result.x, float(result.cost), np.asarray(result.jac))
     return end

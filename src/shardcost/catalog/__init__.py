@@ -37,6 +37,7 @@ Folder = Literal[
     "gemm",
     "attention",
     "elementwise",
+    "experts",
     "software",
     "errors",
 ]

@@ -34,6 +34,9 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "layers": "gpu hidden heads kv_heads head_dim ffn gated tp batch seq pass time_us",
         "decode": "gpu hidden heads kv_heads head_dim ffn gated tp batch context part time_us",
         "elementwise": "gpu op bytes time_us",
+        "experts": "gpu library kernel dtype gated tokens hidden inter experts topk ep tp pairs"
+        " active_experts busiest_expert time_us",
+        "grouped_gemm": "gpu routed_rows distinct_experts largest_group n k time_us",
         "ceilings": "gpu what value unit",
         "overlap": "gpu m n k ctas gemm_us_alone gemm_us_overlapped",
         "launch": "gpu what time_us",
@@ -53,6 +56,8 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         "collectives": "algorithm iterations min_us p90_us sent_bytes_per_rank",
         "layers": "model",
         "decode": "model",
+        "experts": "version mode model routing alpha",
+        "grouped_gemm": "model dtype experts_here top_k tokens routing",
         "overlap": "copy_gbps_alone copy_gbps_overlapped",
         "layer_ops": "layers_covered hidden heads kv_heads ffn gated intra_link batch seq dtype"
         " stat",
@@ -79,6 +84,8 @@ VALIDATED: Final = (
     "attention",
     "elementwise",
     "gemm",
+    "experts",
+    "grouped_gemm",
     "overlap",
     "layers",
     "decode",

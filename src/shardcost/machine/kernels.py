@@ -1,14 +1,14 @@
 """Which fitted constants a device's kernels run by: its own, or the nearest measured device's.
 
-The catalog tables ``gemm``, ``attention`` and ``elementwise`` have one file per measured device,
-named like the cluster that has it. A section of a file is one set of constants with the rows and
-the error of its fit. Constants are shares of the device's datasheet, clock cycles or tile sizes, so
-that a device nobody measured can inherit them; `Section.inherited_from` says so.
+The catalog tables ``gemm``, ``attention``, ``elementwise`` and ``experts`` have one file per
+measured device, named like the cluster that has it. A section of a file is one set of constants
+with the rows and the error of its fit. Constants are shares of the device's datasheet, clock cycles
+or tile sizes, so that a device nobody measured can inherit them; `Section.inherited_from` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import log
 from typing import Any, Final, Literal, NamedTuple
@@ -18,7 +18,7 @@ from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import UnknownNameError
 
-KernelTable = Literal["gemm", "attention", "elementwise"]
+KernelTable = Literal["gemm", "attention", "elementwise", "experts"]
 _GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
 """Each GEMM section with the widest format that it holds for, in bits."""
 _WIDE: Final = 16
@@ -87,8 +87,7 @@ class KernelTables:
         Nearest is the same architecture, else the same vendor at the nearest compute capability,
         else the nearest memory bandwidth.
         """
-        devices = {name: catalog.cluster_named(name).device for name in catalog.names(table)}
-        for system in sorted(devices, key=lambda system: _distance(device, devices[system])):
+        for system in nearest_systems(device, catalog.names(table)):
             yield system, self.content(table, system)
 
 
@@ -149,7 +148,7 @@ class KernelConstants:
         """Return the nearest section that was measured with some software, else the nearest."""
         for system, content in self.tables.nearest(table, self.like):
             if name in content and content[name]["fit"].get("measured_with") == software:
-                return self._section(system, name, content)
+                return self.section_of(system, name, content)
         return self.section(table, name)
 
     def _resolved(
@@ -163,11 +162,12 @@ class KernelConstants:
             wanted = (*own_names, *names) if _is_device(system, self.like) else names
             name = next((name for name in wanted if name in content), "")
             if name:
-                return self._section(system, name, content)
+                return self.section_of(system, name, content)
             known.update(content)
         raise UnknownNameError(f"{table} of {self.device.name}", names[0], sorted(known))
 
-    def _section(self, system: str, name: str, content: Mapping[str, Any]) -> Section:
+    def section_of(self, system: str, name: str, content: Mapping[str, Any]) -> Section:
+        """Return one section of a system's file."""
         constants = dict(content[name])
         fit = Fit(**constants.pop("fit"))
         inherited = None if _is_device(system, self.like) else system
@@ -177,6 +177,12 @@ class KernelConstants:
 def kernels_of(device: Device) -> KernelConstants:
     """Return the catalog's constants of a device, its own or inherited."""
     return KernelConstants(device, device)
+
+
+def nearest_systems(device: Device, systems: Iterable[str]) -> list[str]:
+    """Return systems of the catalog by how near their devices are to a device."""
+    devices = {name: catalog.cluster_named(name).device for name in systems}
+    return sorted(devices, key=lambda system: _distance(device, devices[system]))
 
 
 def gemm_sections(dtype: str) -> tuple[str, ...]:

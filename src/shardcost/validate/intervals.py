@@ -15,20 +15,24 @@ from typing import Final
 import numpy as np
 
 from shardcost.catalog.errors import Facts, residuals_like
-from shardcost.cluster import Cluster
+from shardcost.cluster import Cluster, Device
 from shardcost.collectives import interval as of_collectives
 from shardcost.dtypes import BITS
 from shardcost.errors import ShardcostError
 from shardcost.estimate import interval as of_runs
 from shardcost.estimate.interval import OTHER_SOFTWARE, kernel_standing, links_of, standing_of
 from shardcost.formats.tables import Row, Table
+from shardcost.kernels.experts import GROUPED
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
-from shardcost.machine.kernels import KernelTable
+from shardcost.machine.experts import experts_section
+from shardcost.machine.kernels import KernelTable, Section
 from shardcost.validate import (
     attention,
     collectives,
     comm_fraction,
+    experts,
     gemm,
+    grouped_gemm,
     inference,
     layer_ops,
     training,
@@ -58,6 +62,8 @@ def facts_of_rows(
         )
     if table.kind == "gemm":
         return _by_case(gemm.cases(table), lambda case, sizes: _of_gemms(case, sizes, fitted))
+    if table.kind == "experts":
+        return _by_case(experts.cases(table), lambda case, sizes: _of_experts(case, sizes, fitted))
     of = _FACTS[table.kind]
     facts: list[Facts] = []
     wanted = [True] * table.rows if predicted is None else predicted
@@ -110,6 +116,35 @@ def _of_gemms(case: gemm.GemmCase, sizes: Floats, fitted: Fitted) -> list[Facts]
         "format": f"{BITS[case.dtype]:g} bits",
     }
     return [common | {"rows": f"{band_of(gemm.M_BANDS, m)} rows"} for m in sizes[:, 0]]
+
+
+def _of_experts(case: experts.ExpertCase, sizes: Floats, fitted: Fitted) -> list[Facts]:
+    on = attention.kernels_of(case.gpu, fitted)
+    section = experts_section(on, case.kernel, case.dtype, case.library)
+    return facts_of_experts(case.kernel, case.dtype, sizes, section, on.device)
+
+
+def facts_of_experts(
+    kernel: str, dtype: str, sizes: Floats, section: Section, device: Device
+) -> list[Facts]:
+    """Return the facts of an expert kernel at some sizes, predicted by some constants."""
+    named, _, of_format = section.name.rpartition("-")
+    alike = "this kernel" if named == kernel else "its family"
+    common = {
+        "standing": standing_of(section, device),
+        "kernel": alike if of_format == dtype else "another format",
+        "weights": experts.weights({"dtype": dtype}),
+    }
+    pairs, active = sizes[:, experts.PAIRS], sizes[:, experts.ACTIVE]
+    bands = (band_of(experts.ROW_BANDS, mean) for mean in pairs / active)
+    return [common | {"rows": f"{band} rows per expert"} for band in bands]
+
+
+def _of_grouped_gemm(row: Row, fitted: Fitted) -> Facts:
+    on = attention.kernels_of(row["gpu"], fitted)
+    section = experts_section(on, GROUPED, row.get("dtype") or "bf16")
+    rows = f"{grouped_gemm.rows_per_expert(row)} rows per expert"
+    return {"standing": standing_of(section, on.device), "rows": rows}
 
 
 def _standing(row: Row, fitted: Fitted, table: KernelTable, section: str) -> str:
@@ -205,6 +240,7 @@ _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "elementwise": _of_elementwise,
     "layers": _of_layer,
     "decode": _of_decoded,
+    "grouped_gemm": _of_grouped_gemm,
     "overlap": lambda row, fitted: {"standing": _standing(row, fitted, "gemm", "sharing")},
     "layer_ops": _of_operator,
     "memory": lambda row, _: {

@@ -1,0 +1,300 @@
+"""Seconds of the experts of a mixture-of-experts layer on one device.
+
+A grouped GEMM multiplies the rows of every expert by that expert's own weights in one launch. Tiles
+are filled expert by expert, so that an expert with few rows wastes most of its tile; the weights of
+every expert with any row are read once::
+
+    tiles  = sum over experts of ceil(rows / tile rows) x ceil(n / tile columns)
+    waves  = tiles / SMs, a part of the last one's empty places counted as well
+    tile   = k x (arithmetic of a step, or its loads) + start
+    memory = weights of active experts / (share of the memory's bandwidth)
+    time   = root of squares of (waves x tile) and memory
+
+The library takes the tile height that is fastest. Short tiles waste less and load more per
+operation; their arithmetic is slower by ``1 + half_rows / rows``. Where loads are uneven, the rows
+of an expert are taken as exponentially distributed, for which the expected tiles are
+``1 / (1 - exp(-tile rows / mean rows))``. Weights that fit in the L2 cache are read from there:
+layers replayed alone find them warm. Tiles, waves and the roofline are those of
+`shardcost.kernels.gemm`; tile shapes of grouped GEMMs as in CUTLASS (grouped kernel schedulers,
+NVIDIA CUTLASS documentation) and MegaBlocks (arXiv:2211.15841).
+
+The experts of a layer are two such GEMMs among small kernels: top-k, sorting rows by expert,
+quantising, the activation, the weighted sum::
+
+    time = floor + cycles x experts (counting and offsets) + cycles x tokens (top-k)
+         + both GEMMs + passes over the rows' bytes / memory bandwidth
+
+Kernels that work through all ``tokens x top_k`` rows, whether their expert is on this rank or not,
+pay for a share of the remote rows as well (`remote_rows`: 1 for Triton's, near 0 for CUTLASS's).
+
+Everything takes numbers or arrays that broadcast. The constants are those of the catalog's table
+``experts`` (`shardcost.machine.experts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from shardcost.arrays import ceil, exp, largest, smallest, sqrt
+from shardcost.catalog import tuner_table
+from shardcost.checks import anywhere
+from shardcost.cluster import Device
+from shardcost.errors import BadValueError
+from shardcost.machine.experts import expert_format, experts_section, product_peak
+from shardcost.machine.kernels import KernelConstants
+
+GROUPED: Final = "grouped_mm"
+"""The grouped GEMM of a framework by itself: PyTorch's."""
+_RAGGED: Final = 0.3
+"""How far the fullest expert is above the mean where loads no longer count as even."""
+_ACTIVATION_BYTES: Final = 2
+"""Between the kernels of the sequence, rows are in 16 bits."""
+
+
+class Kernel(NamedTuple):
+    """The constants of an expert kernel in units of a device: seconds and bytes."""
+
+    tile_rows: tuple[float, ...]
+    tile_columns: float
+    step_s: tuple[Any, ...]
+    """Of one tile per unit of k, by tile height."""
+    start_s: Any
+    units: Any
+    """SMs."""
+    wave_rounding: float
+    least_waves: float
+    weight_bytes: float
+    memory_bytes_per_s: Any
+    cache_bytes: Any
+    """What the L2 cache keeps from one replay to the next."""
+    cache_bytes_per_s: Any
+    floor_s: Any
+    expert_s: Any
+    token_s: Any
+    row_byte_s: Any
+    remote_rows: Any
+
+
+def grouped_gemm_time_s(
+    on: KernelConstants,
+    dtype: str,
+    rows: Any,
+    n: Any,
+    k: Any,
+    *,
+    groups: Any,
+    largest_group: Any = None,
+    kernel: str = GROUPED,
+    library: str = "",
+    warm: bool = True,
+) -> Any:
+    """Return the seconds of one grouped GEMM: rows of many experts by the weights of each.
+
+    >>> from shardcost.machine import machine_of
+    >>> h200 = machine_of("h200_sxm").kernels
+    >>> few = grouped_gemm_time_s(h200, "bf16", 64, 4096, 1536, groups=8)
+    >>> few < grouped_gemm_time_s(h200, "bf16", 64, 4096, 1536, groups=64)
+    True
+
+    Args:
+        on: The constants of the device that it runs on.
+        dtype: The number format of the experts (`shardcost.machine.experts.FORMATS`).
+        rows: Rows of all groups together.
+        n: Columns of each expert's weights.
+        k: What is summed over.
+        groups: Experts with at least one row.
+        largest_group: Rows of the fullest; None where all have the same.
+        kernel: The kernel or family whose constants hold.
+        library: The engine that runs it, which tells the family of an unknown name.
+        warm: Weights that fit in the L2 cache are there already, as in a replayed benchmark.
+    """
+    _check(rows, groups)
+    own = _kernel(on, kernel, dtype, library)
+    return kernel_gemm_time_s(own, rows, n, k, groups, largest_group, warm=warm)
+
+
+def experts_time_s(
+    on: KernelConstants,
+    kernel: str,
+    dtype: str,
+    tokens: Any,
+    hidden: Any,
+    inter: Any,
+    *,
+    experts: Any,
+    top_k: Any,
+    pairs: Any,
+    active: Any,
+    busiest: Any = None,
+    gated: Any = True,
+    library: str = "",
+    warm: bool = True,
+) -> Any:
+    """Return the seconds of the experts of a layer on one rank, from logits to partial output.
+
+    Top-k, sorting, quantising, both grouped GEMMs, the activation and the weighted sum are in it;
+    the router's GEMM, shared experts, dispatch, combine and all-reduce are not. What a rank's load
+    is, `shardcost.routing.expert_load` says.
+
+    Args:
+        on: The constants of the device that it runs on.
+        kernel: Name of the kernel, as engines call it, or of a family.
+        dtype: The number format of the experts (`shardcost.machine.experts.FORMATS`).
+        tokens: Tokens that enter: all of the expert-parallel group where the kernel sees them all.
+        hidden: Width of the model.
+        inter: Width of an expert on this rank.
+        experts: Experts of the whole layer.
+        top_k: Experts that a token goes to.
+        pairs: Token-expert pairs on this rank.
+        active: Experts of this rank with at least one pair.
+        busiest: Pairs of the fullest; None where all have the same.
+        gated: Whether experts have three matrices (SwiGLU) rather than two.
+        library: The engine that runs it, which tells the family of an unknown name.
+        warm: Weights that fit in the L2 cache are there already, as in a replayed benchmark.
+    """
+    _check(pairs, active)
+    own = _kernel(on, kernel, dtype, library)
+    return kernel_time_s(
+        own, tokens, hidden, inter, experts, top_k, pairs, active, busiest, gated, warm=warm
+    )
+
+
+def kernel_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Kernel:
+    """Return the constants of an expert kernel in units of a device."""
+    common = tuner_table("experts")["common"]
+    form = expert_format(dtype)
+    bandwidth, units = device.memory_bytes_per_s, device.sms
+    clock_hz = device.boost_clock_hz
+    if clock_hz is None:
+        clock_hz = 1e6 * tuner_table("start")["assumed_clock_mhz"]
+    peak = constants["peak_share"] * product_peak(device, form.product) / units
+    load_rate = constants["load_bytes_per_clock"] * clock_hz
+    heights, columns = common["tile_rows"], common["tile_columns"]
+    steps = tuple(
+        largest(
+            2 * (rows + common["half_rows"]) * columns / peak,
+            (columns * form.weight_bytes + rows * form.input_bytes) / load_rate,
+        )
+        for rows in heights
+    )
+    return Kernel(
+        tile_rows=tuple(map(float, heights)),
+        tile_columns=float(columns),
+        step_s=steps,
+        start_s=constants["tile_start_cycles"] / clock_hz,
+        units=units,
+        wave_rounding=common["wave_rounding"],
+        least_waves=common["least_waves"],
+        weight_bytes=form.weight_bytes,
+        memory_bytes_per_s=constants["memory_share"] * bandwidth,
+        cache_bytes=common["cache_share"] * (device.l2_cache_bytes or 0.0),
+        cache_bytes_per_s=common["cache_bytes_per_clock"] * clock_hz * units,
+        floor_s=constants["floor_cycles"] / clock_hz,
+        expert_s=constants["expert_cycles"] / clock_hz,
+        token_s=common["token_cycles"] / clock_hz,
+        row_byte_s=constants["row_passes"] / bandwidth,
+        remote_rows=constants["remote_rows"],
+    )
+
+
+def kernel_gemm_time_s(
+    kernel: Kernel,
+    rows: Any,
+    n: Any,
+    k: Any,
+    groups: Any,
+    largest_group: Any = None,
+    *,
+    warm: bool = True,
+) -> Any:
+    """Return what `grouped_gemm_time_s` does, for constants in units of the device."""
+    tiles = _tiles(kernel, rows, groups, largest_group)
+    weights = groups * n * k * kernel.weight_bytes
+    byte_s = _byte_s(kernel, weights, warm=warm)
+    return kernel.floor_s + _gemm_s(kernel, tiles, weights * byte_s, n, k)
+
+
+def kernel_time_s(
+    kernel: Kernel,
+    tokens: Any,
+    hidden: Any,
+    inter: Any,
+    experts: Any,
+    top_k: Any,
+    pairs: Any,
+    active: Any,
+    busiest: Any,
+    gated: Any,
+    *,
+    warm: bool = True,
+) -> Any:
+    """Return what `experts_time_s` does, for constants in units of the device."""
+    tiles = _tiles(kernel, pairs, active, busiest)
+    up = (1 + gated) * inter  # columns of the first GEMM: gate and up projection side by side
+    matrix = active * hidden * kernel.weight_bytes
+    byte_s = _byte_s(kernel, matrix * (up + inter), warm=warm)
+    gemms_s = _gemm_s(kernel, tiles, matrix * up * byte_s, up, hidden)
+    gemms_s = gemms_s + _gemm_s(kernel, tiles, matrix * inter * byte_s, hidden, inter)
+    rows = pairs + kernel.remote_rows * largest(tokens * top_k - pairs, 0.0)
+    row_bytes = _ACTIVATION_BYTES * (hidden + up + inter)
+    small_s = kernel.floor_s + kernel.expert_s * experts + kernel.token_s * tokens
+    return small_s + gemms_s + kernel.row_byte_s * rows * row_bytes
+
+
+def _tiles(kernel: Kernel, rows: Any, groups: Any, largest_group: Any) -> list[Any]:
+    """Return the tiles along the rows of all experts together, by tile height."""
+    mean = rows / groups
+    counts = []
+    excess: Any = 0.0
+    if largest_group is not None:
+        excess = (largest_group / largest(ceil(mean), 1) - 1) / _RAGGED
+    uneven = smallest(largest(excess, 0.0), 1.0)
+    for height in kernel.tile_rows:
+        even = ceil(mean / height)
+        ragged = 1 / (1 - exp(-height / mean))
+        counts.append(groups * (even + uneven * (ragged - even)))
+    return counts
+
+
+def _byte_s(kernel: Kernel, weights: Any, *, warm: bool) -> Any:
+    """Return the seconds per byte of weights, some of which the L2 cache may hold.
+
+    What misses is the more, the farther all weights together exceed the cache.
+    """
+    memory = 1 / kernel.memory_bytes_per_s
+    if not warm or not anywhere(kernel.cache_bytes > 0):
+        return memory
+    fits = kernel.cache_bytes / weights
+    misses = 1 / (1 + fits * fits * fits * fits)
+    cached = smallest(1 / kernel.cache_bytes_per_s, memory)
+    return misses * memory + (1 - misses) * cached
+
+
+def _gemm_s(kernel: Kernel, tiles: list[Any], memory_s: Any, n: Any, k: Any) -> Any:
+    """Return the time of one grouped GEMM by the fastest tile height, before the launch."""
+    share = ceil(n / kernel.tile_columns) / kernel.units
+    fastest_s: Any = None
+    for count, step_s in zip(tiles, kernel.step_s, strict=True):
+        filled = count * share
+        waves = filled + kernel.wave_rounding * (ceil(filled) - filled)
+        # Fewer tiles than half the SMs are cut along k as well.
+        busy_s = largest(waves, kernel.least_waves) * (step_s * k + kernel.start_s)
+        fastest_s = busy_s if fastest_s is None else smallest(fastest_s, busy_s)
+    return sqrt(fastest_s * fastest_s + memory_s * memory_s)
+
+
+def _kernel(on: KernelConstants, kernel: str, dtype: str, library: str) -> Kernel:
+    key = ("expert kernel", kernel, dtype, library)
+    if key not in on.memo:
+        section = experts_section(on, kernel, dtype, library)
+        on.memo[key] = kernel_of(on.device, dtype, section.constants)
+    compiled: Kernel = on.memo[key]
+    return compiled
+
+
+def _check(rows: Any, groups: Any) -> None:
+    if anywhere(rows <= 0):
+        raise BadValueError("rows of experts", rows, "above 0")
+    if anywhere(groups <= 0):
+        raise BadValueError("active experts", groups, "above 0")

@@ -1,0 +1,206 @@
+"""Which constants an expert kernel runs by: its own, those of a kernel like it, or of any.
+
+Engines have many expert kernels, under names that change from version to version, of few families:
+Triton's, CUTLASS's, TensorRT-LLM's generated ones, DeepGEMM, Marlin. The table ``experts`` of the
+catalog has a section for each kernel and number format that was measured on a device, and one for
+each family and format there, named ``kernel-format`` and ``family-format``. Which family a kernel
+is of, and which kernel an engine runs by default, are data of ``tuner/experts.toml``.
+
+A device nobody measured inherits from the nearest one of its architecture and generation. Where
+there is none, or where none there ran the kernel or one of its family, the constants are those of
+the family over all measured devices (``tuner/experts_pooled.toml``): a device left out of the fit
+is predicted better by them than by any single foreign device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from shardcost import catalog
+from shardcost.catalog import tuner_table
+from shardcost.cluster import Device
+from shardcost.dtypes import BITS, canonical_dtype
+from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.machine.kernels import KernelConstants, Section
+
+_WIDER: Final = ("fp4", "fp8", "bf16", "fp16", "fp32")
+"""Formats of products, each with those after it to fall back to where a device lacks it."""
+_WEIGHTS_AND_INPUTS: Final = re.compile(r"w([0-9]{1,2})a(?:fp)?([0-9]{1,2})(_[a-z0-9_]{1,40})?")
+"""Names of formats that state the bits of weights and inputs apart."""
+
+
+class ExpertFormat(NamedTuple):
+    """What the weights of experts are stored in, and what is multiplied."""
+
+    weight_bytes: float
+    """Per element, with the share of its scales."""
+    input_bytes: float
+    """Per element of the rows that a GEMM reads."""
+    product: str
+    """The number format of the arithmetic."""
+
+
+FORMATS: Final[Mapping[str, ExpertFormat]] = {
+    "bf16": ExpertFormat(2.0, 2.0, "bf16"),
+    "fp8": ExpertFormat(1.0, 1.0, "fp8"),
+    "fp8_block": ExpertFormat(1 + 4 / 128**2, 1 + 4 / 128, "fp8"),
+    "nvfp4": ExpertFormat(0.5 + 1 / 16, 0.5 + 1 / 16, "fp4"),
+    "w4a16_int4": ExpertFormat(0.5 + 2 / 128, 2.0, "bf16"),
+    "w4a16_mxfp4": ExpertFormat(0.5 + 1 / 32, 2.0, "bf16"),
+    "w4a8_mxfp4_mxfp8": ExpertFormat(0.5 + 1 / 32, 1 + 1 / 32, "fp8"),
+    "w4afp8": ExpertFormat(0.5 + 2 / 128, 1.0, "fp8"),
+}
+"""Scales: 4 bytes for 128 x 128 weights or 128 inputs in blocks of fp8 (DeepSeek-V3 Technical
+Report, arXiv:2412.19437, 2024), 1 byte for 32 elements in MX formats (OCP Microscaling Formats
+specification 1.0, 2023) and for 16 in NVFP4, 2 bytes for 128 of int4 (AWQ, arXiv:2306.00978)."""
+
+
+def expert_format(dtype: str) -> ExpertFormat:
+    """Return the bytes and the arithmetic of a number format of experts.
+
+    Names that are not in the table are read as ``wXaY``, bits of weights and of inputs, or as a
+    number format of both.
+
+    >>> expert_format("w8a16_fp8").product, expert_format("float16").weight_bytes
+    ('bf16', 2.0)
+    """
+    known = FORMATS.get(dtype)
+    if known is not None:
+        return known
+    apart = _WEIGHTS_AND_INPUTS.fullmatch(dtype)
+    if apart is not None:
+        weights, inputs = int(apart[1]), int(apart[2])
+        product = next((name for name in _WIDER if BITS[name] >= inputs), "fp32")
+        return ExpertFormat(weights / 8, inputs / 8, product)
+    name = canonical_dtype(dtype)
+    bits = BITS[name]
+    product = next(each for each in (*_WIDER, name) if BITS[each] >= min(bits, 32))
+    return ExpertFormat(bits / 8, bits / 8, product)
+
+
+def product_peak(device: Device, product: str) -> Any:
+    """Return the dense peak of a format of products, else of the narrowest wider one there is."""
+    start = _WIDER.index(product)
+    for name in _WIDER[start:]:
+        if name in device.peak_flop_per_s:
+            return device.peak(name)
+    raise UnknownNameError(f"number format of {device.name}", product, device.peak_flop_per_s)
+
+
+def family_of(kernel: str, dtype: str = "", library: str = "") -> str:
+    """Return the family that an expert kernel is of; unknown names are a library's usual one.
+
+    >>> family_of("vllm_fp8moe_triton_tritonexperts"), family_of("new", library="trtllm")
+    ('triton', 'cutlass')
+    """
+    table = tuner_table("experts")
+    by_format = table["family_of_format"].get(kernel, {})
+    known = by_format.get(dtype) or table["family_of"].get(kernel)
+    if known is not None:
+        return str(known)
+    parts = kernel.lower().split("_")
+    for entry in table["family_word"]:
+        if any(part.startswith(entry["word"]) for part in parts):
+            return str(entry["family"])
+    return str(table["family_of_library"].get(library, table["unknown"]["family"]))
+
+
+def default_kernel(software: str, device: Device, dtype: str) -> str:
+    """Return the expert kernel that an engine runs on a device unless told otherwise.
+
+    Args:
+        software: ``vllm``, ``sglang`` or ``trtllm``, or a name that begins so.
+        device: Where it runs.
+        dtype: The number format of the experts.
+    """
+    defaults = tuner_table("experts")["default"]
+    for entry in defaults:
+        if software.startswith(entry["software"]) and _holds_for(entry, device):
+            return str(entry.get(dtype, entry["other"]))
+    raise UnknownNameError("software", software, {entry["software"] for entry in defaults})
+
+
+def _holds_for(entry: Mapping[str, Any], device: Device) -> bool:
+    if entry.get("architecture", device.architecture) != device.architecture:
+        return False
+    capability = float(device.compute_capability or 0)
+    least, most = entry.get("capability_from", 0.0), entry.get("capability_to", 1e9)
+    return bool(least <= capability < most)
+
+
+def experts_section(on: KernelConstants, kernel: str, dtype: str, library: str = "") -> Section:
+    """Return the constants of an expert kernel in a number format.
+
+    Args:
+        on: The constants of the device that it runs on.
+        kernel: Its name, or the name of a family.
+        dtype: The number format of the experts.
+        library: The engine that runs it, which tells the family of an unknown name.
+    """
+    key = ("experts", kernel, dtype, library)
+    if key not in on.memo:
+        on.memo[key] = _resolved(on, kernel, dtype, family_of(kernel, dtype, library))
+    section: Section = on.memo[key]
+    return section
+
+
+def _resolved(on: KernelConstants, kernel: str, dtype: str, family: str) -> Section:
+    for name in (f"{kernel}-{dtype}", f"{family}-{dtype}"):
+        if ("experts", name) in on.sections:
+            return on.sections["experts", name]
+    measured = dict(on.tables.nearest("experts", on.like))
+    pooled = tuner_table("experts_pooled")
+    system, name, content = chosen(on.like, kernel, dtype, family, measured, pooled)
+    section = on.section_of(system, name, content)
+    return section if content is not pooled else section._replace(inherited_from=system)
+
+
+def chosen(
+    device: Device,
+    kernel: str,
+    dtype: str,
+    family: str,
+    measured: Mapping[str, Mapping[str, Any]],
+    pooled: Mapping[str, Any],
+) -> tuple[str, str, Mapping[str, Any]]:
+    """Return which constants hold: a system, the name of a section, and the file that has it.
+
+    Args:
+        device: Where the kernel runs.
+        kernel: Its name.
+        dtype: The number format of the experts.
+        family: The family of the kernel.
+        measured: The sections of measured systems, the nearest first.
+        pooled: Those of families over all systems; their system is the nearest that has the family.
+    """
+    related = [system for system in measured if _related(system, device)]
+    for name in (f"{kernel}-{dtype}", f"{family}-{dtype}"):
+        for system in related:
+            if name in measured[system]:
+                return system, name, measured[system]
+    for each in (family, tuner_table("experts")["unknown"]["family"]):
+        formats = [name.rpartition("-")[2] for name in pooled if name.startswith(f"{each}-")]
+        if formats:
+            name = f"{each}-{min(formats, key=lambda other: _formats_apart(other, dtype))}"
+            having = (system for system in measured if name in measured[system])
+            return next(having, next(iter(measured), "")), name, pooled
+    raise BadValueError("kernel", kernel, "of a family with measured kernels")
+
+
+def _related(system: str, device: Device) -> bool:
+    """Return whether a measured system's device is of a device's architecture and generation."""
+    other = catalog.cluster_named(system).device
+    one_major, other_major = (
+        (each.compute_capability or "").partition(".")[0] for each in (device, other)
+    )
+    return other.architecture == device.architecture and one_major == other_major
+
+
+def _formats_apart(one: str, other: str) -> tuple[bool, float]:
+    if one == other:
+        return False, 0.0
+    first, second = expert_format(one), expert_format(other)
+    bytes_apart = abs(first.weight_bytes - second.weight_bytes)
+    return True, bytes_apart + abs(first.input_bytes - second.input_bytes)

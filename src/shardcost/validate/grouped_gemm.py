@@ -1,0 +1,72 @@
+"""Predictions of measured grouped GEMMs: rows of many experts by the weights of each."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from shardcost.formats.tables import Row, Table
+from shardcost.kernels.experts import grouped_gemm_time_s
+from shardcost.machine import CATALOG, Fitted
+from shardcost.machine.experts import expert_format
+from shardcost.validate.attention import kernels_of
+from shardcost.validate.experts import ROW_BANDS
+from shardcost.validate.predictions import (
+    Cases,
+    Derived,
+    Floats,
+    Predictions,
+    band_of,
+    cases_of,
+    whole_cell,
+)
+
+MEASURED: Final = "time_us"
+_COLUMNS: Final = ("routed_rows", "n", "k", "distinct_experts", "largest_group")
+_MOST: Final = 10**9
+_DTYPE: Final = "bf16"
+
+
+class GroupedCase(NamedTuple):
+    """Grouped GEMMs on a device in a number format, but for their shapes."""
+
+    gpu: str
+    dtype: str
+
+
+def cases(table: Table) -> Cases[GroupedCase]:
+    """Return the rows of a table by device and format."""
+    return cases_of(table, _case, _sizes, len(_COLUMNS))
+
+
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
+    """Return the predicted time of every row, in microseconds."""
+    known = cases(table)
+
+    def predict(case: GroupedCase, places: list[int]) -> Floats:
+        rows, n, k, groups, largest_group = known.sizes[places].T
+        on = kernels_of(case.gpu, fitted)
+        time_s: Floats = grouped_gemm_time_s(
+            on, case.dtype, rows, n, k, groups=groups, largest_group=largest_group
+        )
+        return 1e6 * time_s
+
+    return known.predictions(predict)
+
+
+def rows_per_expert(row: Row) -> str:
+    """Return the range of rows per expert that a row is in."""
+    rows, *_, groups, _largest = _sizes(row)
+    return band_of(ROW_BANDS, rows / groups)
+
+
+def _case(row: Row) -> GroupedCase:
+    dtype = row.get("dtype") or _DTYPE
+    expert_format(dtype)
+    return GroupedCase(row["gpu"], dtype)
+
+
+def _sizes(row: Row) -> list[float]:
+    return [float(whole_cell(row, column, most=_MOST)) for column in _COLUMNS]
+
+
+DERIVED: Final[Derived] = {"rows_per_expert": rows_per_expert}
