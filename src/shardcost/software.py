@@ -27,7 +27,6 @@ from shardcost.checks import (
 from shardcost.errors import BadTypeError
 from shardcost.routing import DISPATCHERS, EXPERT_OVERLAPS
 
-
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardcost.checks import is_array
-from shardcost.errors import BadTypeError
 from shardcost.collectives.dispatch import DispatchTime
+from shardcost.errors import BadTypeError
 from shardcost.estimate.ledger import Entry, joined
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate

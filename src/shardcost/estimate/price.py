@@ -21,11 +21,12 @@ from shardcost.collectives.group import sits_unevenly
 from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s
-from shardcost.kernels.experts import experts_time_s, grouped_gemm_time_s
+from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
 from shardcost.layout import Layout
 from shardcost.machine import Machine
-from shardcost.machine.experts import default_kernel
+from shardcost.machine.experts import default_kernel, experts_section
+from shardcost.machine.kernels import KernelTable, Section
 from shardcost.machine.libraries import MULTIMEM, default_library
 from shardcost.memory.parameters import expert_copies, expert_tensor_degree
 from shardcost.program.operations import (
@@ -34,6 +35,7 @@ from shardcost.program.operations import (
     Elementwise,
     ExpertKernels,
     Gemm,
+    Kernel,
     Operation,
 )
 
@@ -304,6 +306,21 @@ class Prices:
         """Return the name of the kernel that an engine runs its experts by."""
         return default_kernel(op.engine, self.machine.cluster.device, op.dtype)
 
+    def section(self, op: Kernel) -> tuple[KernelTable, Section]:
+        """Return the constants that a kernel is priced by: their table, and the section."""
+        kernels = self.machine.kernels
+        if isinstance(op, Gemm):
+            if op.fullest is not None:
+                return "experts", experts_section(kernels, GROUPED, op.dtype)
+            return "gemm", kernels.gemm(op.dtype)
+        if isinstance(op, ExpertKernels):
+            name = self.expert_kernel(op)
+            return "experts", experts_section(kernels, name, op.dtype, op.engine)
+        if isinstance(op, AttentionCore):
+            phase = "decode" if op.decode else "backward" if op.backward else "prefill"
+            return "attention", kernels.section("attention", phase)
+        return "elementwise", kernels.section("elementwise", "elementwise")
+
     def _attention(self, op: AttentionCore) -> Any:
         if op.document_tokens is not None:
             # Documents much shorter than a tile are cheaper masked inside the whole sequence.
@@ -391,9 +408,7 @@ class Prices:
             return self._result(placed, op.ranks, nodes=op.ranks)
         return self._result(placed, op.ranks, stride=placed.stride)
 
-    def _result(
-        self, op: Collective, ranks: Any, **where: Any
-    ) -> CollectiveTime | DispatchTime:
+    def _result(self, op: Collective, ranks: Any, **where: Any) -> CollectiveTime | DispatchTime:
         if op.routed is not None:
             return dispatch_time(
                 op.collective,

@@ -27,13 +27,14 @@ from shardcost.estimate.timeline.events import check_one_layout
 from shardcost.kernels.gemm import gemm_bytes
 from shardcost.program.assemble import Layers
 from shardcost.program.operations import (
-    AttentionCore,
     Collective,
     Elementwise,
     ExpertKernels,
     Gemm,
-    Kernel as KernelOperation,
     Operation,
+)
+from shardcost.program.operations import (
+    Kernel as KernelOperation,
 )
 
 _QUERY_BITS: Final = 16

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from shardcost.checks import anywhere, is_array
 from shardcost.dtypes import BITS
-from shardcost.machine.kernels import Section
-from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm
+from shardcost.machine.kernels import KernelTable
+from shardcost.program.operations import Collective, Gemm
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
 
 _WIDE_BITS: Final = 16
+_KERNELS: Final[Mapping[KernelTable, str]] = {
+    "gemm": "GEMM",
+    "attention": "attention",
+    "elementwise": "elementwise",
+    "experts": "expert kernel",
+}
+"""What kernels of each table of constants are called."""
 
 
 def warnings_of(estimate: Estimate) -> Iterator[str]:
@@ -36,28 +43,16 @@ def _inherited(estimate: Estimate) -> Iterator[str]:
     for entry in estimate.entries:
         if isinstance(entry.op, Collective):
             continue
-        kernel, section = kernel_section(estimate, entry.op)
+        table, section = estimate.ledger.prices.section(entry.op)
         if section.inherited_from is None:
             continue
-        what, by = f"{kernel} measurements", ""
+        what, by = f"{_KERNELS[table]} measurements", ""
         if isinstance(entry.op, Gemm) and BITS[entry.op.dtype] < _WIDE_BITS:
             what = f"{entry.op.dtype} {what}"
             if software.narrow_gemm_measured_with is not None:
                 what += f" with {software.name}"
                 by = f" ({section.fit.measured_with})"
         yield f"no {what} on {device.name}; constants inherited from {section.inherited_from}{by}"
-
-
-def kernel_section(
-    estimate: Estimate, op: Gemm | AttentionCore | Elementwise
-) -> tuple[str, Section]:
-    """Return what an operation's kernel is called, and the constants that it was priced by."""
-    kernels = estimate.machine.kernels
-    if isinstance(op, Gemm):
-        return "GEMM", kernels.gemm(op.dtype)
-    if isinstance(op, AttentionCore):
-        return "attention", kernels.section("attention", "decode" if op.decode else "prefill")
-    return "elementwise", kernels.section("elementwise", "elementwise")
 
 
 def _extrapolated(estimate: Estimate) -> Iterator[str]:

@@ -43,6 +43,7 @@ from shardcost.cluster import Device
 from shardcost.errors import BadValueError
 from shardcost.machine.experts import expert_format, experts_section, product_peak
 from shardcost.machine.kernels import KernelConstants
+from shardcost.traced import step
 
 GROUPED: Final = "grouped_mm"
 """The grouped GEMM of a framework by itself: PyTorch's."""
@@ -234,26 +235,30 @@ def kernel_time_s(
     up = (1 + gated) * inter  # columns of the first GEMM: gate and up projection side by side
     matrix = active * hidden * kernel.weight_bytes
     byte_s = _byte_s(kernel, matrix * (up + inter), warm=warm)
-    gemms_s = _gemm_s(kernel, tiles, matrix * up * byte_s, up, hidden)
-    gemms_s = gemms_s + _gemm_s(kernel, tiles, matrix * inter * byte_s, hidden, inter)
+    first_s = _gemm_s(kernel, tiles, matrix * up * byte_s, up, hidden)
+    second_s = _gemm_s(kernel, tiles, matrix * inter * byte_s, hidden, inter)
+    gemms_s = step("first_GEMM", first_s) + step("second_GEMM", second_s)
     rows = pairs + kernel.remote_rows * largest(tokens * top_k - pairs, 0.0)
     row_bytes = _ACTIVATION_BYTES * (hidden + up + inter)
     small_s = kernel.floor_s + kernel.expert_s * experts + kernel.token_s * tokens
-    return small_s + gemms_s + kernel.row_byte_s * rows * row_bytes
+    passes_s = step("passes", kernel.row_byte_s * rows * row_bytes, meaning="over the rows")
+    return step("small_kernels", small_s) + gemms_s + passes_s
 
 
 def _tiles(kernel: Kernel, rows: Any, groups: Any, largest_group: Any) -> list[Any]:
     """Return the tiles along the rows of all experts together, by tile height."""
-    mean = rows / groups
+    mean = step("mean_rows", rows / groups, "", "of an expert with any row")
     counts = []
     excess: Any = 0.0
     if largest_group is not None:
         excess = (largest_group / largest(ceil(mean), 1) - 1) / _RAGGED
     uneven = smallest(largest(excess, 0.0), 1.0)
+    uneven = step("uneven", uneven, "share", "0: experts have the same rows; 1: exponential")
     for height in kernel.tile_rows:
         even = ceil(mean / height)
         ragged = 1 / (1 - exp(-height / mean))
-        counts.append(groups * (even + uneven * (ragged - even)))
+        tiles = groups * (even + uneven * (ragged - even))
+        counts.append(step("tiles", tiles, "", f"of {height:.0f} rows, over all experts"))
     return counts
 
 
@@ -279,8 +284,10 @@ def _gemm_s(kernel: Kernel, tiles: list[Any], memory_s: Any, n: Any, k: Any) -> 
         filled = count * share
         waves = filled + kernel.wave_rounding * (ceil(filled) - filled)
         # Fewer tiles than half the SMs are cut along k as well.
-        busy_s = largest(waves, kernel.least_waves) * (step_s * k + kernel.start_s)
+        waves = step("waves", largest(waves, kernel.least_waves), "", "of tiles over the SMs")
+        busy_s = step("compute", waves * (step_s * k + kernel.start_s), meaning="all waves")
         fastest_s = busy_s if fastest_s is None else smallest(fastest_s, busy_s)
+    memory_s = step("memory", memory_s, meaning="weights of the active experts")
     return sqrt(fastest_s * fastest_s + memory_s * memory_s)
 
 

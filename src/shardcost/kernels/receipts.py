@@ -8,9 +8,11 @@ the likeliest tile shape, whose share in the mean over shapes is a term like any
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any, Final
 
+from shardcost.kernels.experts import Kernel, kernel_gemm_time_s, kernel_of, kernel_time_s
 from shardcost.kernels.gemm import Parts, by_shape, gemm_parts, launched_s
 from shardcost.machine.kernels import KernelConstants, KernelTable, Section
 from shardcost.receipt import SENT, Term
@@ -144,3 +146,75 @@ def traced_gemm(
     shape_s = by_shape(shape, rows, columns, depth, count).time_s
     mean_s = chosen * step("shape", shape_s, meaning="the likeliest shape") + others
     return launched_s(shape, mean_s, rows, depth, count), parts
+
+
+def traced_experts(
+    on: KernelConstants, section: Section, dtype: str, sizes: Mapping[str, Any]
+) -> Any:
+    """Return the seconds of expert kernels as a traced number, GEMMs by their fastest tiles.
+
+    Args:
+        on: The constants of the device.
+        section: Those of the kernel.
+        dtype: The number format of the experts.
+        sizes: The arguments of `shardcost.kernels.experts.kernel_time_s`, or, of a grouped GEMM by
+            itself, of `kernel_gemm_time_s`.
+    """
+    formula: Any = kernel_time_s if "tokens" in sizes else kernel_gemm_time_s
+    plain = kernel_of(on.device, dtype, section.constants)
+    whole_s = formula(plain, **sizes, warm=False)
+    heights, kernel = list(zip(plain.tile_rows, plain.step_s, strict=True)), plain
+    for few in (*combinations(heights, 1), *combinations(heights, 2)):
+        rows, steps = zip(*few, strict=True)
+        kernel = plain._replace(tile_rows=rows, step_s=steps)
+        if formula(kernel, **sizes, warm=False) == whole_s:
+            break  # the other heights are slower for either GEMM
+    named_sizes = {
+        name: size if name == "gated" else _size(name, size) for name, size in sizes.items()
+    }
+    return formula(_traced_kernel(kernel, source_of(section)), **named_sizes, warm=False)
+
+
+def _size(name: str, value: Any) -> Traced:
+    return Traced.named(Term(name, float(value), "", _SIZES.get(name, "")))
+
+
+def _traced_kernel(kernel: Kernel, source: str) -> Kernel:
+    """Return the constants of an expert kernel as named numbers."""
+
+    def fitted(name: str, value: Any, unit: str, meaning: str) -> Any:
+        return Traced.named(Term(name, float(value), unit, meaning, source)) if value else 0.0
+
+    steps = tuple(
+        fitted(f"k_step_{rows:.0f}", step_s, "s", f"of a tile of {rows:.0f} rows, per k")
+        for rows, step_s in zip(kernel.tile_rows, kernel.step_s, strict=True)
+    )
+    return kernel._replace(
+        step_s=steps,
+        start_s=fitted("tile_start", kernel.start_s, "s", "of a tile"),
+        units=_size("SMs", kernel.units),
+        memory_bytes_per_s=fitted(
+            "memory_rate", kernel.memory_bytes_per_s, "bytes/s", "that weights are read at"
+        ),
+        floor_s=fitted("floor", kernel.floor_s, "s", "of all small kernels"),
+        expert_s=fitted("expert", kernel.expert_s, "s", "counting and offsets, for each expert"),
+        token_s=fitted("token", kernel.token_s, "s", "top-k, for each token"),
+        row_byte_s=fitted("row_byte", kernel.row_byte_s, "s", "passes over the rows, per byte"),
+        remote_rows=fitted("remote_rows", kernel.remote_rows, "share", "that are passed over too"),
+        weight_bytes=fitted("weight", kernel.weight_bytes, SENT, "an element"),
+    )
+
+
+_SIZES: Final = {
+    "tokens": "that the kernels see",
+    "hidden": "width of the model",
+    "inter": "width of an expert, on this rank",
+    "experts": "of the layer",
+    "top_k": "experts of a token",
+    "pairs": "rows of this rank's experts",
+    "active": "experts with any row",
+    "busiest": "rows of the fullest expert",
+    "rows": "of all experts",
+    "groups": "experts with any row",
+    "largest_group": "rows of the fullest expert",
+}

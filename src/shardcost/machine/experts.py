@@ -57,6 +57,10 @@ Report, arXiv:2412.19437, 2024), 1 byte for 32 elements in MX formats (OCP Micro
 specification 1.0, 2023) and for 16 in NVFP4, 2 bytes for 128 of int4 (AWQ, arXiv:2306.00978)."""
 
 
+_ALIKE: Final[Mapping[str, tuple[str, ...]]] = {"fp8": ("fp8_block",), "fp8_block": ("fp8",)}
+"""Formats of the same bytes and arithmetic, whose constants are better than another device's."""
+
+
 def expert_format(dtype: str) -> ExpertFormat:
     """Return the bytes and the arithmetic of a number format of experts.
 
@@ -176,14 +180,15 @@ def chosen(
         pooled: Those of families over all systems; their system is the nearest that has the family.
     """
     related = [system for system in measured if _related(system, device)]
-    for name in (f"{kernel}-{dtype}", f"{family}-{dtype}"):
+    formats = (dtype, *_ALIKE.get(dtype, ()))
+    for name in (f"{each}-{form}" for form in formats for each in (kernel, family)):
         for system in related:
             if name in measured[system]:
                 return system, name, measured[system]
     for each in (family, tuner_table("experts")["unknown"]["family"]):
-        formats = [name.rpartition("-")[2] for name in pooled if name.startswith(f"{each}-")]
-        if formats:
-            name = f"{each}-{min(formats, key=lambda other: _formats_apart(other, dtype))}"
+        known = [name.rpartition("-")[2] for name in pooled if name.startswith(f"{each}-")]
+        if known:
+            name = f"{each}-{min(known, key=lambda other: _formats_apart(other, dtype))}"
             having = (system for system in measured if name in measured[system])
             return next(having, next(iter(measured), "")), name, pooled
     raise BadValueError("kernel", kernel, "of a family with measured kernels")

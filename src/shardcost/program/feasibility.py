@@ -48,7 +48,9 @@ KV_HEADS: Final = Rule(
 KEY_HEADS: Final = Rule("key_heads_not_divisible_by_tp", "tp does not divide {} key heads")
 INNER_SIZE: Final = Rule("inner_size_not_divisible_by_tp", "tp does not divide the inner size {}")
 WIDTH: Final = Rule("width_not_divisible_by_tp", "tp does not divide the feed-forward width {}")
-EXPERTS: Final = Rule("experts_not_divisible_by_ep", "ep does not divide {} experts, redundant ones included")
+EXPERTS: Final = Rule(
+    "experts_not_divisible_by_ep", "ep does not divide {} experts with redundant ones"
+)
 EXPERT_WIDTH: Final = Rule(
     "expert_width_not_divisible", "the expert-tensor split does not divide the expert width {}"
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardcost.arrays import choose, smallest
+from shardcost.arrays import choose
 from shardcost.dtypes import BITS
 from shardcost.memory.parameters import expert_tensor_degree
 from shardcost.model import AnyFeedForward, Experts, FeedForward
@@ -173,6 +173,16 @@ def _over_etp(s: Setting, part: Experts, collective: str, rows: Any, etp: Any) -
     return Passes((forward,), (back,) if s.training else ())
 
 
+def _tokens_seen(s: Setting, every: Any, received: Any) -> Any:
+    """Return the tokens among which a rank's kernels look for rows of their own experts.
+
+    Those of the whole group, unless they were sent to their experts' ranks alone.
+    """
+    if s.software.dispatch == "allgather":
+        return every
+    return choose(_exchanging_ranks(s) == 1, every, received)
+
+
 def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
     """Return the rank's experts: an engine's fused sequence, or grouped GEMMs."""
     layout, width = s.layout, part.expert.width / etp
@@ -183,7 +193,7 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
     if s.software.experts == "fused" and not s.training:
         kernels = ExpertKernels(
             EXPERTS,
-            choose(_exchanging_ranks(s) == 1, tokens, smallest(tokens, most)),
+            _tokens_seen(s, tokens, most / part.top_k),
             most,
             load.active,
             fullest,

@@ -116,8 +116,11 @@ class AttentionCore(NamedTuple):
 
 
 class ExpertKernels(NamedTuple):
-    """The experts of a layer on one rank as an engine runs them: top-k, sorting by expert, both
-    grouped GEMMs with the activation between them, and the weighted sum back to token order."""
+    """The experts of a layer on one rank, as an engine runs them.
+
+    Top-k, sorting by expert, both grouped GEMMs with the activation between them, and the weighted
+    sum back to token order.
+    """
 
     name: str
     tokens: Any

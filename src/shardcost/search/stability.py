@@ -23,7 +23,7 @@ from shardcost.collectives.dispatch import DispatchTime
 from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.price import Prices
 from shardcost.machine.constants import NetworkConstants
-from shardcost.program.operations import AttentionCore, Collective, Gemm, Operation
+from shardcost.program.operations import AttentionCore, Collective, Operation
 from shardcost.scalars import whole_number
 from shardcost.search.found import Candidate, Found
 from shardcost.software import Software
@@ -154,7 +154,7 @@ def _alike(op: Operation) -> tuple[Any, ...]:
 
 def _kind(op: Operation, prices: Prices) -> Kind:
     """Return the kind of an operation; of a collective that crosses nodes, the network's."""
-    kernels = prices.machine.kernels
+    name: str
     fitted: Any
     if isinstance(op, Collective):
         result = prices.collective(op)
@@ -168,14 +168,10 @@ def _kind(op: Operation, prices: Prices) -> Kind:
         fitted = next(network, None)
         name = op.group.split("_")[0] + ("" if fitted is None else " across nodes")
         fitted = fitted or used[0]
-    elif isinstance(op, Gemm):
-        name, fitted = "gemm", kernels.gemm(op.dtype)
-    elif isinstance(op, AttentionCore):
-        name = "attention backward" if op.backward else "attention"
-        which = "backward" if op.backward else "decode" if op.decode else "prefill"
-        fitted = kernels.section("attention", which)
     else:
-        name, fitted = "elementwise", kernels.section("elementwise", "elementwise")
+        name, fitted = prices.section(op)
+        if isinstance(op, AttentionCore) and op.backward:
+            name = "attention backward"
     # On a system that was not measured, the p90 is the typical error.
     fit = fitted.fit
     return Kind(name, float(fit.p90_pct if fitted.inherited_from else fit.median_pct))

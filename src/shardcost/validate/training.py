@@ -122,9 +122,7 @@ def _layers_of(row: Row, layers: int) -> list[_Kind]:
     return [(plain, attention, dense, 2), *kinds_of] if plain else kinds_of
 
 
-def _windowed(
-    row: Row, layers: int, attention: AnyAttention, part: AnyFeedForward
-) -> list[_Kind]:
+def _windowed(row: Row, layers: int, attention: AnyAttention, part: AnyFeedForward) -> list[_Kind]:
     """Return layers of which some attend to a window only."""
     window, pattern = row.get("window", ""), row.get("window_pattern", "")
     if not window or not isinstance(attention, Attention):

@@ -21,8 +21,7 @@ from shardcost.collectives.library_time import CollectiveTime
 from shardcost.estimate.interval import standing_of
 from shardcost.estimate.ledger import Entry
 from shardcost.estimate.price import Prices
-from shardcost.machine.kernels import KernelTable, Section
-from shardcost.program.operations import AttentionCore, Collective, Gemm
+from shardcost.program.operations import AttentionCore, Collective
 from shardcost.receipt import Receipt, Term, identifiers, in_unit
 
 _ADDRESS: Final = re.compile(r",? https?://[^ )]*")
@@ -154,20 +153,12 @@ def spread(like: Residuals) -> str:
     return f"{100 * (exp(like.low) - 1):+.0f} % to {100 * (exp(like.high) - 1):+.0f} %"
 
 
-def section_of(prices: Prices, op: Any) -> tuple[KernelTable, Section, dict[str, str]]:
-    """Return the constants that price a kernel: table, section, and what tells rows apart."""
-    kernels = prices.machine.kernels
-    if isinstance(op, Gemm):
-        return "gemm", kernels.gemm(op.dtype), {}
-    if isinstance(op, AttentionCore):
-        phase = "decode" if op.decode else "prefill"
-        return "attention", kernels.section("attention", phase), {"phase": phase}
-    return "elementwise", kernels.section("elementwise", "elementwise"), {}
-
-
 def kernel_error(prices: Prices, op: Any, value: Any, *, summed: bool = False) -> Error:
     """Return the error of kernels like one."""
-    table, section, facts = section_of(prices, op)
+    table, section = prices.section(op)
+    facts = {}
+    if isinstance(op, AttentionCore):
+        facts["phase"] = "decode" if op.decode else "prefill"
     device: Device = prices.machine.cluster.device
     like = residuals_like(table, standing=standing_of(section, device), **facts)
     return error_of(like, value, "s", summed=summed, median_pct=section.fit.median_pct)

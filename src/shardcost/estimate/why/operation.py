@@ -29,13 +29,24 @@ from shardcost.estimate.why.answer import (
     error_of,
     kernel_error,
     part,
-    section_of,
     total,
 )
 from shardcost.kernels.gemm import Parts
-from shardcost.kernels.receipts import traced_gemm, traced_kernels
+from shardcost.kernels.receipts import (
+    traced_experts,
+    traced_gemm,
+    traced_kernels,
+)
+from shardcost.machine.experts import expert_format, product_peak
 from shardcost.memory.footprint import KINDS, Footprint
-from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm
+from shardcost.program.operations import (
+    AttentionCore,
+    Collective,
+    Elementwise,
+    ExpertKernels,
+    Gemm,
+    Kernel,
+)
 from shardcost.receipt import SENT, Receipt, flop, in_unit
 from shardcost.traced import named, receipt, step
 from shardcost.units import format_bytes, format_flops, format_percent, format_rate, format_time
@@ -64,16 +75,16 @@ def operation(estimate: Estimate, name: str, entry: Entry) -> Why:
         meaning = f"of kernels in a run of {software.title}"
         slower = named("slowdown", software.slowdown, "", meaning, software.fit_text)
         seconds = step("kernel", seconds, meaning="by itself") * slower
-    whole = receipt(seconds, figure, title, "s", constants=(section_of(prices, op)[1],))
+    whole = receipt(seconds, figure, title, "s", constants=(prices.section(op)[1],))
     error = kernel_error(prices, op, entry.seconds)
     return answer(whole, value=entry.seconds, error=error, words=words)
 
 
-def _kernel(
-    prices: Prices, op: Gemm | AttentionCore | Elementwise, seconds: float
-) -> tuple[Any, str]:
+def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
     """Return the seconds of a kernel by itself as a traced number, and its shape in words."""
     machine = prices.machine
+    if isinstance(op, ExpertKernels) or (isinstance(op, Gemm) and op.fullest is not None):
+        return _experts(prices, op, seconds)
     if isinstance(op, Gemm):
         traced, parts = traced_gemm(machine.kernels, op.dtype, op.m, op.n, op.k, op.batch)
         return traced, _gemm_words(op, parts, seconds, machine.cluster.device)
@@ -92,6 +103,39 @@ def _kernel(
             sizes["value_dim"] = named("value_size", op.value_dim)
         words = _attention_words(op, seconds, machine.cluster.device)
     return Prices(on_named, prices.placed).alone(op._replace(**sizes)), words
+
+
+def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[Any, str]:
+    """Return the seconds of grouped GEMMs as a traced number, and their load in words."""
+    kernels, (_, section) = prices.machine.kernels, prices.section(op)
+    rate = op.flops / op.count / seconds
+    peak = product_peak(kernels.device, expert_format(op.dtype).product)
+    if isinstance(op, Gemm):
+        sizes = {"rows": op.m * op.batch, "n": op.n, "k": op.k}
+        sizes |= {"groups": op.batch, "largest_group": op.fullest}
+        rows, fullest, active = op.m * op.batch, op.fullest, op.batch
+        name = "one grouped GEMM"
+    else:
+        rows, fullest, active = op.rows, op.fullest, op.active
+        name = prices.expert_kernel(op)
+        sizes = {
+            "tokens": op.tokens,
+            "hidden": op.hidden,
+            "inter": op.width,
+            "experts": op.experts,
+            "top_k": op.top_k,
+            "pairs": rows,
+            "active": active,
+            "busiest": fullest,
+            "gated": op.gated,
+        }
+    words = (
+        f"{rows:,.4g} rows on {active:,.4g} experts, the fullest with {fullest:,.4g}, in"
+        f" {op.dtype} by {name}: {flop(op.flops / op.count)} at {format_flops(rate)},"
+        f" {format_percent(rate / peak)} of the peak;"
+        f" {format_rate(moved_bytes(op) / op.count / seconds)} of memory traffic"
+    )
+    return traced_experts(kernels, section, op.dtype, sizes), words
 
 
 def _gemm_words(op: Gemm, parts: Parts, seconds: float, device: Any) -> str:
@@ -136,8 +180,8 @@ def _collective(prices: Prices, op: Collective, entry: Entry, figure: str, title
     nodes = f" on {result.group.nodes} nodes" if result.group.nodes > 1 else ""
     if isinstance(result, DispatchTime):
         words = (
-            f"{op.collective} of {result.tokens:,.4g} tokens in {result.dtype} over the expert group"
-            f" of {op.ranks}{nodes}: {result.kernel} of {result.library},"
+            f"{op.collective} of {result.tokens:,.4g} tokens in {result.dtype} over the expert"
+            f" group of {op.ranks}{nodes}: {result.kernel} of {result.library},"
             f" {format_percent(result.link_share)} of the busiest link's rate"
         )
         return answer(
