@@ -30,7 +30,7 @@ from lab import catalog_files
 from lab.command import ended, parser_of
 from lab.parts import Mask, leave_out
 from shardcost.calibrate.fit import fit_robustly
-from shardcost.catalog import tuner_table
+from shardcost.catalog import cluster_named, tuner_table
 from shardcost.catalog.errors import Facts
 from shardcost.collectives.dispatch import Traffic, kernel_parts, stream_times
 from shardcost.collectives.interval import dispatch_facts_of
@@ -213,27 +213,38 @@ def solved(rows: Rows, start: DispatchConstants) -> DispatchConstants:
 def refitted(known: Iterable[Rows]) -> list[Entry]:
     """Return the constants of every kernel on every system that has rows.
 
-    A kernel whose nearest relative was fitted starts from there: it is built like it.
+    First all systems together, then those of each architecture from there, then each system from
+    its architecture. A kernel whose nearest relative was fitted starts from it: it is built alike.
     """
     entries = []
-    shared: dict[tuple[str, str], DispatchConstants] = {}
+    shared: dict[tuple[str, str, str], DispatchConstants] = {}
     order = list(kernels())
     for rows in sorted(known, key=lambda rows: order.index(rows.kernel.name)):
-        start = start_of(rows.kernel, rows.phase)
-        like = (shared.get((name, rows.phase)) for name in rows.kernel.relatives)
-        near = next((found for found in like if found is not None), None)
-        if (
-            near is not None
-            and kernels()[rows.kernel.relatives[0]].per_expert == rows.kernel.per_expert
-        ):
-            start = replace(near, host_s=start.host_s)
-        mean = shared[rows.kernel.name, rows.phase] = solved(rows, start)
-        for system in np.unique(rows.systems):
+        names = {str(name): cluster_named(name).device.architecture for name in set(rows.systems)}
+        only = next(iter(names.values())) if len(set(names.values())) == 1 else ""
+        of = (rows.kernel.name, rows.phase)
+        whole = shared[*of, ""] = solved(rows, _start(rows, only, shared))
+        for name in sorted(set(names.values())):
+            alike = np.array([names[system] == name for system in rows.systems])
+            shared[*of, name] = whole if only else solved(rows.where(alike), whole)
+        for system, architecture in sorted(names.items()):
             own = rows.where(rows.systems == system)
-            constants = solved(own, mean)
-            fit = _fit(own, constants)
-            entries.append(Entry(str(system), rows.kernel.name, rows.phase, constants, fit))
+            constants = solved(own, shared[*of, architecture])
+            entries.append(Entry(system, *of, constants, _fit(own, constants)))
     return entries
+
+
+def _start(
+    rows: Rows, architecture: str, shared: Mapping[tuple[str, str, str], DispatchConstants]
+) -> DispatchConstants:
+    """Return where the fit of a kernel begins: at its relative, on its architecture if known."""
+    start = start_of(rows.kernel, rows.phase)
+    for name in rows.kernel.relatives:
+        if kernels()[name].per_expert == rows.kernel.per_expert:
+            for known in (architecture, ""):
+                if (name, rows.phase, known) in shared:
+                    return replace(shared[name, rows.phase, known], host_s=start.host_s)
+    return start
 
 
 def _fit(rows: Rows, constants: DispatchConstants) -> DispatchFit:

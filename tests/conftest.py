@@ -58,6 +58,22 @@ def evidence() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def measured(evidence: Path) -> Callable[[str], Path]:
+    """Return what finds a measured table by its kind; skip where there is none.
+
+    Some kinds are in a folder of their own.
+    """
+
+    def found(kind: str) -> Path:
+        places = [evidence / "measured" / more / f"{kind}.csv" for more in ("", "more")]
+        if not any(path.is_file() for path in places):
+            pytest.skip(f"no measured {kind}.csv at {places[0].parent}")
+        return next(path for path in places if path.is_file())
+
+    return found
+
+
 @pytest.fixture
 def tiny_config(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that writes the config.json of a tiny Llama, with changes, to a folder."""

@@ -24,12 +24,12 @@ Validated = Callable[[str], Validation]
 
 
 @pytest.fixture(scope="session")
-def validated(evidence: Path) -> Validated:
+def validated(measured: Callable[[str], Path]) -> Validated:
     """Return what validates a table by its kind, once."""
 
     @cache
     def found(kind: str) -> Validation:
-        return validate(read_table(evidence / "measured" / f"{kind}.csv"))
+        return validate(read_table(measured(kind)))
 
     return found
 

@@ -6,6 +6,7 @@ are counts, orders, and the error on measured rows where they are at hand.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from shardcost.collectives.exact.exchange import Exchanged, exchanged
 from shardcost.collectives.interval import dispatch_interval_of
 from shardcost.collectives.library_time import collective_time
 from shardcost.collectives.paths import total
-from shardcost.collectives.receipts import dispatch_receipts
+from shardcost.collectives.receipts import OF_DISPATCH, dispatch_receipts
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.formats.tables import Table, read_table
 from shardcost.machine import CATALOG, machine_of
@@ -213,10 +214,10 @@ def test_arrays_are_cells_side_by_side() -> None:
         {"library": "nccl"},
         {"library": "trtllm", "mode": "eager"},
     ):
-        many = dispatch_time("combine", on, ranks, tokens, *V3, **others)  # type: ignore[arg-type]
+        many = dispatch_time("combine", on, ranks, tokens, *V3, **others)
         assert many.time_s.shape == (3, 3)
         for i, j in np.ndindex(3, 3):
-            one = dispatch_time("combine", on, int(ranks[i, 0]), tokens[j], *V3, **others)  # type: ignore[arg-type]
+            one = dispatch_time("combine", on, int(ranks[i, 0]), tokens[j], *V3, **others)
             assert many.time_s[i, j] == pytest.approx(one.time_s)
             network_bytes = np.broadcast_to(many.network_bytes, (3, 3))
             assert network_bytes[i, j] == pytest.approx(one.network_bytes)
@@ -257,6 +258,7 @@ def test_the_host_sets_a_floor_of_eager_calls_alone() -> None:
 
 
 def test_receipts_come_to_the_parts() -> None:
+    seen: set[str] = set()
     for result in (
         v3("dispatch", "h100_sxm", 16, 4096),
         v3("combine", "b200_sxm", 8, 128, low_latency=True),
@@ -265,6 +267,9 @@ def test_receipts_come_to_the_parts() -> None:
         values = {each.name: each.evaluate() for each in dispatch_receipts(result)}
         for name, value in result.parts.items():
             assert values[name] == pytest.approx(float(value))
+        terms = {term.name for each in dispatch_receipts(result) for term in each.terms}
+        seen |= terms
+    assert OF_DISPATCH.keys() <= seen
 
 
 def test_alternatives_are_others_on_such_gpus() -> None:
@@ -416,11 +421,8 @@ def test_the_command_refuses_in_one_line(
 
 
 @pytest.fixture(scope="module")
-def table(evidence: Path) -> Table:
-    path = evidence / "measured" / "more" / "dispatch.csv"
-    if not path.is_file():
-        pytest.skip(f"no measured dispatch at {path}")
-    return read_table(path)
+def table(measured: Callable[[str], Path]) -> Table:
+    return read_table(measured("dispatch"))
 
 
 def test_measured_counts_are_ours(table: Table) -> None:

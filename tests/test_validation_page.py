@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -240,9 +240,9 @@ def test_every_data_set_behind_a_constant_is_attributed(repository: Path) -> Non
             assert source_of(name).title in attributed, name
 
 
-def test_every_measured_data_set_is_attributed(evidence: Path) -> None:
+def test_every_measured_data_set_is_attributed(measured: Callable[[str], Path]) -> None:
     for kind in VALIDATED:
-        table = read_table(evidence / "measured" / f"{kind}.csv")
+        table = read_table(measured(kind))
         for name in set(table.columns["dataset"]):
             assert source_of(name)
 

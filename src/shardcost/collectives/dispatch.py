@@ -132,11 +132,18 @@ def distinct_of_best(
         return _of_best(*map(int, given))
     import numpy as np
 
-    cells = np.broadcast_arrays(*given)
-    different, where = np.unique(np.stack([c.ravel() for c in cells]), axis=1, return_inverse=True)
-    found = np.array([_of_best(*map(int, each)) for each in different.T]).T
-    gpus, nodes = (row[where.ravel()].reshape(cells[0].shape) for row in found)
-    return gpus, nodes
+    shape = np.broadcast_shapes(*map(np.shape, given))
+    code: Any = 0  # cells alike are worked out once: a search has few different groups
+    for each in given:
+        different, where = np.unique(each, return_inverse=True)
+        code = code * different.size + where.reshape(np.shape(each))
+    _, first, where = np.unique(
+        np.broadcast_to(code, shape), return_index=True, return_inverse=True
+    )
+    columns = [np.broadcast_to(each, shape).ravel()[first].tolist() for each in given]
+    found = np.array([_of_best(*map(int, cell)) for cell in zip(*columns, strict=True)])
+    gpus, nodes = found[where.ravel()].T
+    return gpus.reshape(shape), nodes.reshape(shape)
 
 
 def _of_best(places: int, domains: int, experts: int, topk: int, limit: int) -> tuple[float, float]:

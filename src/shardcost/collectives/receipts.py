@@ -58,6 +58,11 @@ MEANINGS: Final = {
     "efficiency": "share of the ports' rate that is reached",
     "ll_crowd": "what is left of the rate when more than two GPUs share the host",
     "ll_socket": "what is left of that when they sit on both sockets",
+    "crowd": "what is left of the rate when more than two GPUs share the host",
+    "socket": "what is left of that when they sit on both sockets",
+}
+"""What a term is, where its name does not say it."""
+OF_DISPATCH: Final = {
     "start_s": "kernels and barriers, however little is sent",
     "expert_s": "for each expert of a multiprocessor",
     "row_bytes_per_s": "at which the first token passes, with nothing to overlap it with",
@@ -77,10 +82,8 @@ MEANINGS: Final = {
     "inside_bytes": "that a GPU sends over the links of its domain",
     "network_bytes": "that a GPU sends into the network",
     "experts_per_sm": "experts over the multiprocessors of the GPU",
-    "crowd": "what is left of the rate when more than two GPUs share the host",
-    "socket": "what is left of that when they sit on both sockets",
 }
-"""What a term is, where its name does not say it."""
+"""The same for dispatch and combine."""
 _SENT_NAMES: Final = frozenset({"inside_bytes", "network_bytes", "row_bytes"})
 _RATES: Final = frozenset({"link", "links", "pair", "port", "ports"})
 _FALLBACK: Final = "fallback_"
@@ -242,7 +245,7 @@ def _traced(name: str, value: Any, source: str = "") -> Traced:
         unit = "bytes"
     elif name.endswith("_s"):
         unit, symbol = "s", name.removesuffix("_s")
-    meaning = MEANINGS.get(name.removeprefix(_FALLBACK), "")
+    meaning = MEANINGS.get(name.removeprefix(_FALLBACK)) or OF_DISPATCH.get(name, "")
     return Traced.named(Term(name, float(value), unit, meaning, source, symbol))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from math import exp, log
 from typing import Any, Final, NamedTuple
 
@@ -137,9 +137,11 @@ class Resolved(NamedTuple):
     @property
     def source(self) -> str:
         """Who states the constants, and what to mind."""
-        if self.is_inherited:
-            where = ", ".join(self.inherited_from)
+        where = ", ".join(self.inherited_from)
+        if self.relative != self.kernel:
             return f"constants of {self.relative.name}" + f" on {where}" * bool(where)
+        if where:
+            return f"constants of {where}"
         error = f"median error {self.fit.median_pct:.1f} %, p90 {self.fit.p90_pct:.1f} %"
         return f"{self.fit.source}; {self.fit.rows} rows, {error}"
 
@@ -206,7 +208,7 @@ class DispatchTables:
     def __init__(self, entries: Iterable[Entry] | None = None) -> None:
         self._given = None if entries is None else tuple(entries)
 
-    @property
+    @cached_property  # parsing and checking takes milliseconds
     def every(self) -> tuple[Entry, ...]:
         """All constants."""
         return catalog_entries() if self._given is None else self._given
@@ -228,7 +230,6 @@ CATALOG_DISPATCH: Final = DispatchTables()
 """The catalog's own constants."""
 
 
-@cache  # parsing and checking takes milliseconds, and every machine asks for it
 def catalog_entries() -> tuple[Entry, ...]:
     """Return all constants of the catalog."""
     entries = []

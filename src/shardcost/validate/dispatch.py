@@ -2,7 +2,8 @@
 
 Rows that differ in tokens, sizes and multiprocessors alone are one call of `dispatch_time`. A row
 names its kernel; one that the catalog does not have is predicted by what its library runs, and a
-library that the catalog does not have by DeepEP's kernels.
+library that the catalog does not have by DeepEP's kernels. How many multiprocessors such a kernel
+was given says nothing then: another one makes another use of them.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class DispatchCase(NamedTuple):
         chosen: dict[str, Any] = {"library": self.library}
         if self.library not in ALL_TO_ALL:
             chosen = {"kernel": kernel_of_case(self), "low_latency": self.low_latency}
-            told = ~np.isnan(sms)
+            told = ~np.isnan(sms) & (kernel_named(self.kernel) is not None)
             if told.any():
                 own = sms_of(chosen["kernel"], on.cluster.device.sms, experts)
                 chosen["sms"] = np.where(told, sms, own).astype(np.int64)
