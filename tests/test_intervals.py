@@ -240,13 +240,16 @@ def test_intervals_of_estimates() -> None:
         assert words in known.like or "across nodes" in known.like
 
 
-def test_training_across_nodes_is_told_apart() -> None:
+def test_training_across_nodes_and_with_experts_is_told_apart() -> None:
     machine = machine_of(Cluster.named("h100_sxm", "ib_8x400g"))
+    dense, sparse = Model.named("llama3-8b"), Model.named("mixtral-8x7b")
     one, many = (
-        of_runs.facts_of_training(machine, "megatron_core", Layout(tp=8, dp=dp), "bf16")
+        of_runs.facts_of_training(machine, "megatron_core", Layout(tp=8, dp=dp), "bf16", dense)
         for dp in (1, 4)
     )
     assert (one["span"], many["span"]) == ("one domain", "across nodes")
+    other = of_runs.facts_of_training(machine, "megatron_core", Layout(tp=8), "bf16", sparse)
+    assert (one["layers"], other["layers"]) == ("dense model", "mixture of experts")
     assert one["standing"] == MEASURED
     assert of_runs.kernel_standing(Cluster.named("b300_sxm"), "bf16") == SAME_ARCHITECTURE
     assert of_runs.kernel_standing(Cluster.named("l40s"), "bf16") == OTHER_ARCHITECTURE

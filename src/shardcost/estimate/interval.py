@@ -22,6 +22,7 @@ from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.machine import Machine, machine_of
 from shardcost.machine.kernels import Section
+from shardcost.model import Model
 from shardcost.workload import Decode, Train
 
 FIRST, LOADED_FIRST, NEXT, WHOLE, RATE = (
@@ -106,16 +107,17 @@ def residuals_of(found: Estimate) -> Residuals:
     name = software.name if fitted else OTHER_SOFTWARE
     work, place = found.workload, (machine_of(found.cluster), name, found.layout)
     if isinstance(work, Train):
-        return residuals_like("training", **facts_of_training(*place, work.dtype))
+        return residuals_like("training", **facts_of_training(*place, work.dtype, found.model))
     figure = "static tpot" if isinstance(work, Decode) else "static ttft"
     return residuals_like("inference", **facts_of_inference(*place, work.dtype, figure))
 
 
 def facts_of_training(
-    machine: Machine, software: str, layout: Layout, dtype: str
+    machine: Machine, software: str, layout: Layout, dtype: str, model: Model
 ) -> dict[str, str]:
     """Return what decides which rows a training run is like."""
     return {
+        "layers": "mixture of experts" if model.most_experts else "dense model",
         "standing": kernel_standing(machine, dtype),
         "span": _span(machine.cluster, layout.devices),
         **_ran_by(software),

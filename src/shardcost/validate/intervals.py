@@ -213,6 +213,7 @@ def _of_training(row: Row, fitted: Fitted) -> Facts:
         _software(training.software_of(row).name, row.get("framework", "")),
         training.layout_of(row),
         training.train_of(row).dtype,
+        training.model_of(row),
     )
 
 

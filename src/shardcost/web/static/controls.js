@@ -21,6 +21,9 @@ const PLACES = {
   "layout main": "layout-choices", "layout more": "more-layout-fields",
 };
 
+/** Fields that mean something only where the model has experts. */
+const OF_EXPERTS = ["etp", "redundant_experts", "routing", "dispatch", "expert_overlap", "imbalance"];
+
 const PASTED = "\u0000pasted";
 
 /** All controls of the page. */
@@ -277,13 +280,13 @@ export class Controls {
   showRow(field, ask) {
     const row = this.inputs[field].closest("[data-row]");
     row.hidden = !applies(field, ask.phase);
-    if (field === "imbalance") row.hidden = !this.mixes(ask);
+    if (OF_EXPERTS.includes(field)) row.hidden = row.hidden || !this.mixes(ask);
   }
 
   /** Has the model experts? @param {Ask} ask */
   mixes(ask) {
     const model = this.catalog.models.find((/** @type {any} */ each) => each.name === ask.model);
-    return Boolean(ask.config || ask.imbalance || model?.experts);
+    return Boolean(ask.config || model?.experts || OF_EXPERTS.some((field) => ask[field]));
   }
 
   /** @param {Ask} ask */
