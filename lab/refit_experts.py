@@ -2,10 +2,11 @@
 
     python -m lab.refit_experts experts.csv grouped_gemm.csv [--output FOLDER] [--left-out]
 
-Three levels of constants, each fitted from where the one above ended, with a pull towards it: a
-family of kernels in a number format over all devices (``tuner/experts_pooled.toml``); the family on
-one device; a kernel of it on that device (``experts/<device>.toml``). So a kernel with five curves
-moves only as far from its family as the curves demand. What is minimised is the relative error (the
+Constants are fitted level by level, each from where the one above ended and with a pull towards it:
+a family of kernels over all devices and number formats; in one format, over all devices
+(``tuner/experts_pooled.toml``); on one device; a kernel of the family on that device
+(``experts/<device>.toml``). So a kernel with five curves moves only as far from its family as the
+curves demand. What is minimised is the relative error (the
 logarithm of predicted over measured), robustly.
 
 ``--left-out`` shows the error on what a fit did not see: a GPU, a version of a library, a fifth of
@@ -49,7 +50,7 @@ _HEAD: Final = (
 )
 _OUTLIERS: Final = (1.0, 0.1)
 """Relative error beyond which a row counts by its size and no longer by its square."""
-_POOLED_PULL, _PULL = 0.1, 0.3
+_POOLED_PULL, _PULL = 0.1, 0.6
 """Weight of a constant's distance (in logarithms) from where it started."""
 _STIFF: Final = {"tile_start_cycles": 2.0}
 """Constants that hold on more strongly, since they hang together with others."""
@@ -101,7 +102,7 @@ class Group(NamedTuple):
             rows, n, k, groups, largest_group = self.sizes.T
             times = kernel_gemm_time_s(kernel, rows, n, k, groups, largest_group)
         else:
-            times = kernel_time_s(kernel, *self.sizes.T[:-1])
+            times = kernel_time_s(kernel, *self.sizes.T)
         result: Floats = times
         return result
 
@@ -212,23 +213,34 @@ def _fitted_once(groups: Sequence[Group], start: Constants, pull: float) -> dict
 
 def fitted(groups: Iterable[Group]) -> Fitted:
     """Return the constants of families over all devices, of families on one, and of kernels."""
-    by_family: dict[tuple[str, str], list[Group]] = {}
+    table = tuner_table("experts")
+    families: dict[str, list[Group]] = {}
+    by_format: dict[tuple[str, str], list[Group]] = {}
     for each in groups:
         if each.time_s.size:
-            by_family.setdefault((each.family, each.dtype), []).append(each)
+            families.setdefault(each.family, []).append(each)
+            by_format.setdefault((each.family, each.dtype), []).append(each)
+
+    def alike(members: list[Group]) -> list[Group]:
+        return [each for each in members if each.kernel not in table["not_pooled"]] or members
+
+    starts = {
+        family: _fitted_once(alike(members), table["start"], _POOLED_PULL)
+        for family, members in families.items()
+    }
     result = Fitted({}, {})
-    for (family, dtype), members in sorted(by_family.items()):
-        pooled = _fitted_once(members, tuner_table("experts")["start"], _POOLED_PULL)
-        result.pooled[f"{family}-{dtype}"] = _section(pooled, members)
+    for (family, dtype), members in sorted(by_format.items()):
+        pooled = _fitted_once(alike(members), starts[family], _POOLED_PULL)
+        result.pooled[f"{family}-{dtype}"] = _section(pooled, alike(members))
         for gpu in sorted({each.gpu for each in members}):
             here = [each for each in members if each.gpu == gpu]
             own = _fitted_once(here, pooled, _PULL)
             sections = result.systems.setdefault(gpu, {})
             sections[f"{family}-{dtype}"] = _section(own, here)
             for kernel in sorted({each.kernel for each in here}):
-                alike = [each for each in here if each.kernel == kernel]
-                constants = own if len(alike) == len(here) else _fitted_once(alike, own, _PULL)
-                sections[f"{kernel}-{dtype}"] = _section(constants, alike)
+                ours = [each for each in here if each.kernel == kernel]
+                constants = own if len(ours) == len(here) else _fitted_once(ours, own, _PULL)
+                sections[f"{kernel}-{dtype}"] = _section(constants, ours)
     return result
 
 

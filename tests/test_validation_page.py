@@ -212,7 +212,14 @@ def test_names_in_a_statement() -> None:
 
 def fits() -> Iterator[str]:
     """Yield the statement of every fit in the catalog."""
-    shelves: tuple[Folder, ...] = ("collectives", "gemm", "attention", "elementwise", "software")
+    shelves: tuple[Folder, ...] = (
+        "collectives",
+        "gemm",
+        "attention",
+        "elementwise",
+        "experts",
+        "software",
+    )
     for shelf in shelves:
         for _, content in catalog.contents(shelf):
             yield from statements(content)

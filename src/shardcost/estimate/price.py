@@ -298,6 +298,7 @@ class Prices:
             active=op.active,
             busiest=op.fullest,
             gated=op.gated,
+            ep=op.ep,
             library=op.engine,
             warm=False,
         )

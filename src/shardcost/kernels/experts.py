@@ -26,6 +26,8 @@ quantising, the activation, the weighted sum::
 
 Kernels that work through all ``tokens x top_k`` rows, whether their expert is on this rank or not,
 pay for a share of the remote rows as well (`remote_rows`: 1 for Triton's, near 0 for CUTLASS's).
+Some choose the tile height for all of these rows, too: with experts spread over many ranks it is
+then too tall for the few rows that are here (`blind_choice`).
 
 Everything takes numbers or arrays that broadcast. The constants are those of the catalog's table
 ``experts`` (`shardcost.machine.experts`).
@@ -34,9 +36,10 @@ Everything takes numbers or arrays that broadcast. The constants are those of th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any, Final, NamedTuple
 
-from shardcost.arrays import ceil, exp, largest, smallest, sqrt
+from shardcost.arrays import ceil, choose, exp, largest, smallest, sqrt
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
@@ -75,6 +78,8 @@ class Kernel(NamedTuple):
     token_s: Any
     row_byte_s: Any
     remote_rows: Any
+    blind_choice: Any
+    """Weight of the tile height that would suit all rows, were they all of this rank's experts."""
 
 
 def grouped_gemm_time_s(
@@ -129,6 +134,7 @@ def experts_time_s(
     active: Any,
     busiest: Any = None,
     gated: Any = True,
+    ep: Any = 1,
     library: str = "",
     warm: bool = True,
 ) -> Any:
@@ -151,13 +157,14 @@ def experts_time_s(
         active: Experts of this rank with at least one pair.
         busiest: Pairs of the fullest; None where all have the same.
         gated: Whether experts have three matrices (SwiGLU) rather than two.
+        ep: Ranks that share the experts: this one holds ``experts / ep``.
         library: The engine that runs it, which tells the family of an unknown name.
         warm: Weights that fit in the L2 cache are there already, as in a replayed benchmark.
     """
     _check(pairs, active)
     own = _kernel(on, kernel, dtype, library)
     return kernel_time_s(
-        own, tokens, hidden, inter, experts, top_k, pairs, active, busiest, gated, warm=warm
+        own, tokens, hidden, inter, experts, top_k, pairs, active, busiest, gated, ep, warm=warm
     )
 
 
@@ -196,6 +203,7 @@ def kernel_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Kerne
         token_s=common["token_cycles"] / clock_hz,
         row_byte_s=constants["row_passes"] / bandwidth,
         remote_rows=constants["remote_rows"],
+        blind_choice=constants["blind_choice"],
     )
 
 
@@ -227,16 +235,19 @@ def kernel_time_s(
     active: Any,
     busiest: Any,
     gated: Any,
+    ep: Any,
     *,
     warm: bool = True,
 ) -> Any:
     """Return what `experts_time_s` does, for constants in units of the device."""
     tiles = _tiles(kernel, pairs, active, busiest)
+    # As if all rows were of experts on this rank.
+    seen = _tiles(kernel, tokens * top_k, experts / ep, None) if anywhere(ep > 1) else tiles
     up = (1 + gated) * inter  # columns of the first GEMM: gate and up projection side by side
     matrix = active * hidden * kernel.weight_bytes
     byte_s = _byte_s(kernel, matrix * (up + inter), warm=warm)
-    first_s = _gemm_s(kernel, tiles, matrix * up * byte_s, up, hidden)
-    second_s = _gemm_s(kernel, tiles, matrix * inter * byte_s, hidden, inter)
+    first_s = _gemm_s(kernel, tiles, matrix * up * byte_s, up, hidden, seen)
+    second_s = _gemm_s(kernel, tiles, matrix * inter * byte_s, hidden, inter, seen)
     gemms_s = step("first_GEMM", first_s) + step("second_GEMM", second_s)
     rows = pairs + kernel.remote_rows * largest(tokens * top_k - pairs, 0.0)
     row_bytes = _ACTIVATION_BYTES * (hidden + up + inter)
@@ -276,19 +287,44 @@ def _byte_s(kernel: Kernel, weights: Any, *, warm: bool) -> Any:
     return misses * memory + (1 - misses) * cached
 
 
-def _gemm_s(kernel: Kernel, tiles: list[Any], memory_s: Any, n: Any, k: Any) -> Any:
-    """Return the time of one grouped GEMM by the fastest tile height, before the launch."""
+def _gemm_s(
+    kernel: Kernel, tiles: list[Any], memory_s: Any, n: Any, k: Any, seen: list[Any] | None = None
+) -> Any:
+    """Return the time of one grouped GEMM, before the launch.
+
+    Args:
+        kernel: The constants.
+        tiles: Tiles along the rows, by tile height.
+        memory_s: The time to read the weights.
+        n: Columns of the weights.
+        k: What is summed over.
+        seen: The tiles by which a library chooses the height; None where it chooses by `tiles`.
+    """
+    busy_s = _busy_s(kernel, tiles, n, k)
+    fastest_s = reduce(smallest, busy_s)
+    if seen is not None and seen is not tiles:
+        expected_s = _busy_s(kernel, seen, n, k)
+        least_s, chosen_s = expected_s[0], busy_s[0]
+        for each_s, own_s in zip(expected_s[1:], busy_s[1:], strict=True):
+            chosen_s = choose(each_s < least_s, own_s, chosen_s)
+            least_s = smallest(each_s, least_s)
+        fastest_s = fastest_s + kernel.blind_choice * (chosen_s - fastest_s)
+    memory_s = step("memory", memory_s, meaning="weights of the active experts")
+    return sqrt(fastest_s * fastest_s + memory_s * memory_s)
+
+
+def _busy_s(kernel: Kernel, tiles: list[Any], n: Any, k: Any) -> list[Any]:
+    """Return the time of all tiles on all SMs, by tile height."""
     share = ceil(n / kernel.tile_columns) / kernel.units
-    fastest_s: Any = None
+    times = []
     for count, step_s in zip(tiles, kernel.step_s, strict=True):
         filled = count * share
         waves = filled + kernel.wave_rounding * (ceil(filled) - filled)
         # Fewer tiles than half the SMs are cut along k as well.
         waves = step("waves", largest(waves, kernel.least_waves), "", "of tiles over the SMs")
-        busy_s = step("compute", waves * (step_s * k + kernel.start_s), meaning="all waves")
-        fastest_s = busy_s if fastest_s is None else smallest(fastest_s, busy_s)
-    memory_s = step("memory", memory_s, meaning="weights of the active experts")
-    return sqrt(fastest_s * fastest_s + memory_s * memory_s)
+        busy_s = waves * (step_s * k + kernel.start_s)
+        times.append(step("compute", busy_s, meaning="all waves"))
+    return times
 
 
 def _kernel(on: KernelConstants, kernel: str, dtype: str, library: str) -> Kernel:

@@ -170,7 +170,7 @@ def traced_experts(
         if formula(kernel, **sizes, warm=False) == whole_s:
             break  # the other heights are slower for either GEMM
     named_sizes = {
-        name: size if name == "gated" else _size(name, size) for name, size in sizes.items()
+        name: size if name in {"gated", "ep"} else _size(name, size) for name, size in sizes.items()
     }
     return formula(_traced_kernel(kernel, source_of(section)), **named_sizes, warm=False)
 
@@ -200,6 +200,7 @@ def _traced_kernel(kernel: Kernel, source: str) -> Kernel:
         expert_s=fitted("expert", kernel.expert_s, "s", "counting and offsets, for each expert"),
         token_s=fitted("token", kernel.token_s, "s", "top-k, for each token"),
         row_byte_s=fitted("row_byte", kernel.row_byte_s, "s", "passes over the rows, per byte"),
+        blind_choice=fitted("blind", kernel.blind_choice, "share", "of heights chosen by all rows"),
         remote_rows=fitted("remote_rows", kernel.remote_rows, "share", "that are passed over too"),
         weight_bytes=fitted("weight", kernel.weight_bytes, SENT, "an element"),
     )

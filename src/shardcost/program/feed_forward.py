@@ -173,16 +173,6 @@ def _over_etp(s: Setting, part: Experts, collective: str, rows: Any, etp: Any) -
     return Passes((forward,), (back,) if s.training else ())
 
 
-def _tokens_seen(s: Setting, every: Any, received: Any) -> Any:
-    """Return the tokens among which a rank's kernels look for rows of their own experts.
-
-    Those of the whole group, unless they were sent to their experts' ranks alone.
-    """
-    if s.software.dispatch == "allgather":
-        return every
-    return choose(_exchanging_ranks(s) == 1, every, received)
-
-
 def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
     """Return the rank's experts: an engine's fused sequence, or grouped GEMMs."""
     layout, width = s.layout, part.expert.width / etp
@@ -191,15 +181,21 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
     load = expert_load(tokens, every, part.top_k, layout.ep, routing=layout.routing)
     most, fullest = load.pairs * layout.imbalance, load.busiest * layout.imbalance
     if s.software.experts == "fused" and not s.training:
+        # Kernels look for rows of their own experts among the tokens of the whole group, unless
+        # tokens were sent to their experts' ranks alone.
+        everywhere = _exchanging_ranks(s) == 1
+        if s.software.dispatch == "allgather":
+            everywhere = True
         kernels = ExpertKernels(
             EXPERTS,
-            _tokens_seen(s, tokens, most / part.top_k),
+            choose(everywhere, tokens, most / part.top_k),
             most,
             load.active,
             fullest,
             s.hidden,
             width,
-            every,
+            choose(everywhere, every, every / layout.ep),
+            choose(everywhere, layout.ep, 1),
             part.top_k,
             part.expert.gated,
             s.dtype,

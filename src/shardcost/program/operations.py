@@ -135,7 +135,10 @@ class ExpertKernels(NamedTuple):
     width: Any
     """Of an expert, on this rank."""
     experts: Any
-    """Of the layer, on all ranks."""
+    """That the kernels sort the tokens among: of the layer, or of this rank where only its own
+    tokens were sent here."""
+    ep: Any
+    """Ranks over which those are spread."""
     top_k: Any
     gated: bool
     dtype: str

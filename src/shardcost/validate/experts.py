@@ -50,7 +50,7 @@ class ExpertCase(NamedTuple):
 
     def time_s(self, sizes: Floats, on: KernelConstants) -> Floats:
         """Return the seconds of some rows of sizes, as `cases` has them."""
-        tokens, hidden, inter, experts, top_k, pairs, active, busiest, gated, _ = sizes.T
+        tokens, hidden, inter, experts, top_k, pairs, active, busiest, gated, ep = sizes.T
         found: Floats = experts_time_s(
             on,
             self.kernel,
@@ -64,6 +64,7 @@ class ExpertCase(NamedTuple):
             active=active,
             busiest=busiest,
             gated=gated,
+            ep=ep,
             library=self.library,
         )
         return found

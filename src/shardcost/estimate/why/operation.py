@@ -128,6 +128,7 @@ def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[
             "active": active,
             "busiest": fullest,
             "gated": op.gated,
+            "ep": op.ep,
         }
     words = (
         f"{rows:,.4g} rows on {active:,.4g} experts, the fullest with {fullest:,.4g}, in"
