@@ -361,6 +361,12 @@ def test_the_host_is_inherited_from_like_hosts() -> None:
     assert there.inherited_from == ("gb300_nvl72",)
     h100 = tables.resolved(Cluster.named("h100_sxm"), kernel, "dispatch")
     assert there.constants.host_s == pytest.approx(h100.constants.host_s)
+    other = kernels()["trtllm_one_sided"]  # the same library's calls
+    foreign = CATALOG_DISPATCH.resolved(Cluster.named("gb200_nvl72"), other, "dispatch").constants
+    own = CATALOG_DISPATCH.resolved(Cluster.named("h100_sxm"), other, "dispatch").constants
+    assert foreign.host_s is not None
+    assert own.host_s is not None
+    assert foreign.host_s > own.host_s
 
 
 def test_names_of_tables_find_kernels() -> None:

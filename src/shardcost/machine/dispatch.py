@@ -222,8 +222,27 @@ class DispatchTables:
         for name in (kernel.name, *_relatives(kernel)):
             own = [each for each in self.every if (each.kernel, each.phase) == (name, phase)]
             if own:
-                return _resolved(cluster, kernel, phase, own)
+                found = _resolved(cluster, kernel, phase, own)
+                return found._replace(constants=self._with_host(found, cluster))
         raise UnknownNameError("kernel", kernel.name, sorted({each.kernel for each in self.every}))
+
+    def _with_host(self, found: Resolved, cluster: Cluster) -> DispatchConstants:
+        """Return constants with what the library's calls take on such a host, if it is known."""
+        library, phase, constants = found.kernel.library, found.phase, found.constants
+        if constants.host_s is not None and not found.is_inherited:
+            return constants
+        known = [
+            each
+            for each in self.every
+            if each.phase == phase
+            and each.constants.host_s is not None
+            and kernels()[each.kernel].library == library
+        ]
+        same = [each for each in known if each.kernel == found.kernel.name]
+        if not known:
+            return constants
+        alike = _nearest(same or known, lambda each: _distance(cluster, each.system)[::-1])
+        return replace(constants, host_s=_mean(cluster, alike).host_s)
 
 
 CATALOG_DISPATCH: Final = DispatchTables()
@@ -254,12 +273,8 @@ def _resolved(cluster: Cluster, kernel: Kernel, phase: str, known: Sequence[Entr
     if own:
         return Resolved(kernel, phase, own[0].constants, own[0].fit, (), relative)
     donors = _nearest(known, lambda each: _distance(cluster, each.system))
-    constants = _mean(cluster, donors)
-    if constants.host_s is not None:
-        alike = _nearest(known, lambda each: _distance(cluster, each.system)[::-1])
-        constants = replace(constants, host_s=_mean(cluster, alike).host_s)
     systems = tuple(each.system for each in donors)
-    return Resolved(kernel, phase, constants, donors[0].fit, systems, relative)
+    return Resolved(kernel, phase, _mean(cluster, donors), donors[0].fit, systems, relative)
 
 
 def _nearest(
