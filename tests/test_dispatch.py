@@ -224,6 +224,16 @@ def test_arrays_are_cells_side_by_side() -> None:
         assert repr(many).endswith("9 values")
 
 
+def test_slower_links_take_longer() -> None:
+    for others in ({}, {"low_latency": True}, {"library": "nccl"}):
+        result = v3("combine", "h100_sxm", 16, 4096, **others)
+        assert result.time_on_links_s() == pytest.approx(result.time_s)
+        assert result.time_on_links_s(0.5, 0.5) > 1.3 * result.time_s
+        assert result.sent_bytes == (result.inside_bytes, result.network_bytes)
+        many = result.time_on_links_s(1.0, np.array([0.5, 1.0, 2.0]))
+        assert np.all(np.diff(many) < 0)
+
+
 def test_strided_ranks_are_farther_apart() -> None:
     on = machine_of(Cluster.named("h100_sxm", "ib_8x400g"))
     near = dispatch_time("dispatch", on, 8, 4096, *V3)
