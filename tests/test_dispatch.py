@@ -379,6 +379,19 @@ def test_the_host_is_inherited_from_like_hosts() -> None:
     assert foreign.host_s > own.host_s
 
 
+def test_a_kind_of_network_that_was_not_measured_is_noted_and_slower_over_efa() -> None:
+    hopper = Cluster.named("h100_sxm", "ib_8x400g"), Cluster.named("h100_sxm", "efa_8x400g")
+    for low_latency in (False, True):
+        over_ib, over_efa = (
+            dispatch_time("dispatch", on, 32, 4096, *V3, low_latency=low_latency) for on in hopper
+        )
+        assert not over_ib.notes
+        assert any("over efa" in note for note in over_efa.notes)
+        assert over_efa.time_s > over_ib.time_s
+    own = dispatch_time("dispatch", "b200_sxm", 32, 4096, *V3, library="uccl", network="efa_8x400g")
+    assert not own.notes
+
+
 def test_names_of_tables_find_kernels() -> None:
     assert kernel_named("deepep_v1_ll") == kernels()["deepep_ll"]
     assert kernel_named("unheard of") is None

@@ -346,6 +346,9 @@ class DispatchTime:
             family = "low-latency" if self.low_latency else "normal"
             said.append(f"{used.kernel.library} has no {family} kernels; {used.kernel.title} run")
         group = self.group
+        kind = cluster.network.kind if cluster.network is not None else ""
+        if anywhere(group.domains > 1) and kind not in used.fit.networks:
+            said.append(f"no measurements for {used.relative.name} over {kind}")
         beyond = used.fit.outside(group.ranks, group.domains, self.tokens)
         said += [f"{used.relative.name} {words}; extrapolated" for words in beyond]
         return tuple(said)
