@@ -90,13 +90,24 @@ class Rows:
     experts_per_sm: Floats
     time_s: Floats
     datasets: NDArray[Any]
+    networks: NDArray[Any]
+    """Kinds of networks that rows cross; empty where none."""
     places: NDArray[np.intp]
     """Where in the table they stand."""
 
     def where(self, kept: Mask) -> Rows:
         """Return some of the rows."""
         group = SimpleNamespace(**{name: cells[kept] for name, cells in vars(self.group).items()})
-        names = ("systems", "tokens", "ranks", "sms", "experts_per_sm", "time_s", "datasets")
+        names = (
+            "systems",
+            "tokens",
+            "ranks",
+            "sms",
+            "experts_per_sm",
+            "time_s",
+            "datasets",
+            "networks",
+        )
         columns = {name: getattr(self, name)[kept] for name in (*names, "places")}
         sent = Traffic(*(cells[kept] for cells in self.sent))
         return Rows(self.kernel, self.phase, sent=sent, group=group, **columns)
@@ -150,6 +161,7 @@ def measured(table: Table) -> list[Rows]:
             experts_per_sm=filled(result.experts / on.cluster.device.sms),
             time_s=1e-6 * times[kept],
             datasets=names[kept],
+            networks=np.full(shape, on.cluster.network.kind if on.cluster.network else ""),
             places=kept,
         )
         found.setdefault((kernel.name, case.phase), []).append(rows)
@@ -160,7 +172,17 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     sent = Traffic(*(np.concatenate(cells) for cells in zip(*(p.sent for p in parts), strict=True)))
     rates = ("domains", "link_bytes_per_s", "port_bytes_per_s")
     group = {name: np.concatenate([getattr(p.group, name) for p in parts]) for name in rates}
-    names = ("systems", "tokens", "ranks", "sms", "experts_per_sm", "time_s", "datasets", "places")
+    names = (
+        "systems",
+        "tokens",
+        "ranks",
+        "sms",
+        "experts_per_sm",
+        "time_s",
+        "datasets",
+        "networks",
+        "places",
+    )
     columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in names}
     return Rows(
         parts[0].kernel, parts[0].phase, sent=sent, group=SimpleNamespace(**group), **columns
@@ -258,6 +280,7 @@ def _fit(rows: Rows, constants: DispatchConstants) -> DispatchFit:
         most_gpus=int(rows.ranks.max()),
         most_nodes=int(rows.group.domains.max()),
         most_tokens=int(rows.tokens.max()),
+        networks=tuple(sorted(set(rows.networks) - {""})),
     )
 
 

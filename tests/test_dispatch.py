@@ -224,6 +224,16 @@ def test_arrays_are_cells_side_by_side() -> None:
         assert repr(many).endswith("9 values")
 
 
+def test_slower_links_take_longer() -> None:
+    for others in ({}, {"low_latency": True}, {"library": "nccl"}):
+        result = v3("combine", "h100_sxm", 16, 4096, **others)
+        assert result.time_on_links_s() == pytest.approx(result.time_s)
+        assert result.time_on_links_s(0.5, 0.5) > 1.3 * result.time_s
+        assert result.sent_bytes == (result.inside_bytes, result.network_bytes)
+        many = result.time_on_links_s(1.0, np.array([0.5, 1.0, 2.0]))
+        assert np.all(np.diff(many) < 0)
+
+
 def test_strided_ranks_are_farther_apart() -> None:
     on = machine_of(Cluster.named("h100_sxm", "ib_8x400g"))
     near = dispatch_time("dispatch", on, 8, 4096, *V3)
@@ -361,6 +371,25 @@ def test_the_host_is_inherited_from_like_hosts() -> None:
     assert there.inherited_from == ("gb300_nvl72",)
     h100 = tables.resolved(Cluster.named("h100_sxm"), kernel, "dispatch")
     assert there.constants.host_s == pytest.approx(h100.constants.host_s)
+    other = kernels()["trtllm_one_sided"]  # the same library's calls
+    foreign = CATALOG_DISPATCH.resolved(Cluster.named("gb200_nvl72"), other, "dispatch").constants
+    own = CATALOG_DISPATCH.resolved(Cluster.named("h100_sxm"), other, "dispatch").constants
+    assert foreign.host_s is not None
+    assert own.host_s is not None
+    assert foreign.host_s > own.host_s
+
+
+def test_a_kind_of_network_that_was_not_measured_is_noted_and_slower_over_efa() -> None:
+    hopper = Cluster.named("h100_sxm", "ib_8x400g"), Cluster.named("h100_sxm", "efa_8x400g")
+    for low_latency in (False, True):
+        over_ib, over_efa = (
+            dispatch_time("dispatch", on, 32, 4096, *V3, low_latency=low_latency) for on in hopper
+        )
+        assert not over_ib.notes
+        assert any("over efa" in note for note in over_efa.notes)
+        assert over_efa.time_s > over_ib.time_s
+    own = dispatch_time("dispatch", "b200_sxm", 32, 4096, *V3, library="uccl", network="efa_8x400g")
+    assert not own.notes
 
 
 def test_names_of_tables_find_kernels() -> None:

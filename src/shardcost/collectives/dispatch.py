@@ -23,7 +23,7 @@ Everything takes numbers or arrays that broadcast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -54,7 +54,6 @@ USUAL_DTYPES: Final = {"dispatch": "fp8", "combine": "bf16"}
 ALL_TO_ALL: Final = ("nccl", "rccl")
 """Libraries without kernels for it: a row for each pair of a token and an expert is sent."""
 _BYTE: Final = 8
-_ONE: Final = 1
 
 
 class Traffic(NamedTuple):
@@ -282,6 +281,29 @@ class DispatchTime:
         return self.traffic.network_bytes
 
     @property
+    def sent_bytes(self) -> tuple[Any, Any]:
+        """Both: bytes inside the domain and into the network, as `CollectiveTime` has them."""
+        return self.inside_bytes, self.network_bytes
+
+    def time_on_links_s(self, inside: Any = 1.0, outside: Any = 1.0) -> Any:
+        """Return the seconds by the same kernel, on links of other rates.
+
+        Args:
+            inside: The rate inside a domain over what it is. A number or an array.
+            outside: The same for the network.
+        """
+        if self.exchange is not None:
+            return self.exchange.time_on_links_s(inside, outside)
+        assert self.resolved is not None  # noqa: S101
+        group = replace(
+            self.group,
+            link_bytes_per_s=self.group.link_bytes_per_s * inside,
+            port_bytes_per_s=self.group.port_bytes_per_s * outside,
+        )
+        time_s = total(_parts(self.resolved, self.traffic, group, self)[1])
+        return choose(self.group.ranks == 1, 0.0 * time_s, time_s)
+
+    @property
     def payload_bytes_per_s(self) -> Any:
         """All copies over the time, the own one included, as kernels' benchmarks count."""
         moving = self.time_s > 0
@@ -346,6 +368,9 @@ class DispatchTime:
             family = "low-latency" if self.low_latency else "normal"
             said.append(f"{used.kernel.library} has no {family} kernels; {used.kernel.title} run")
         group = self.group
+        kind = cluster.network.kind if cluster.network is not None else ""
+        if anywhere(group.domains > 1) and kind not in used.fit.networks:
+            said.append(f"no measurements for {used.relative.name} over {kind}")
         beyond = used.fit.outside(group.ranks, group.domains, self.tokens)
         said += [f"{used.relative.name} {words}; extrapolated" for words in beyond]
         return tuple(said)
@@ -437,15 +462,33 @@ def dispatch_time(
         group.ranks, group.domains, tokens, hidden, topk, experts,
         dtype=dtype, per_expert=runs.per_expert, node_limit=node_limit,
     )  # fmt: skip
-    streams = stream_times(resolved.constants, runs, sent, group, tokens, held)
-    device_sms = machine.cluster.device.sms
-    parts = kernel_parts(resolved.constants, streams, sent, group, experts / device_sms, mode)
+    asked = Asked(tokens, experts, held, mode)
+    streams, parts = _parts(resolved, sent, group, asked)
     alone = group.ranks == 1
     return DispatchTime(
         *common, runs.library, mode, low_latency, node_limit,
         choose(alone, 0.0 * tokens, total(parts)), sent, held, parts, streams, resolved, None,
         machine,
     )  # fmt: skip
+
+
+class Asked(NamedTuple):
+    """What decides the time of a kernel beside its traffic and its group."""
+
+    tokens: Any
+    experts: Any
+    sms: Any
+    mode: str
+
+
+def _parts(
+    resolved: Resolved, sent: Traffic, group: Group, asked: Asked | DispatchTime
+) -> tuple[Parts, Parts]:
+    """Return the streams of a kernel, and the parts of its time."""
+    constants, kernel = resolved.constants, resolved.kernel
+    streams = stream_times(constants, kernel, sent, group, asked.tokens, asked.sms)
+    per_sm = asked.experts / group.cluster.device.sms
+    return streams, kernel_parts(constants, streams, sent, group, per_sm, asked.mode)
 
 
 def stream_times(
@@ -458,7 +501,7 @@ def stream_times(
     """
     rounds = tokens / sms
     if kernel.per_expert:
-        rounds = largest(0.0, rounds - _ONE)
+        rounds = largest(0.0, rounds - 1)
     each = constants.token_s
     if constants.copy_s is not None:
         each = each + sent.copies * constants.copy_s

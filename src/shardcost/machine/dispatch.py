@@ -73,6 +73,8 @@ class DispatchFit(NamedTuple):
     most_gpus: int
     most_nodes: int
     most_tokens: int
+    networks: tuple[str, ...] = ()
+    """Kinds of networks that rows crossed."""
 
     def outside(self, ranks: Any, domains: Any, tokens: Any) -> list[str]:
         """Return in which ways a question lies outside of the rows, in words."""
@@ -222,8 +224,28 @@ class DispatchTables:
         for name in (kernel.name, *_relatives(kernel)):
             own = [each for each in self.every if (each.kernel, each.phase) == (name, phase)]
             if own:
-                return _resolved(cluster, kernel, phase, own)
+                found = _resolved(cluster, kernel, phase, own)
+                constants = _on_network(self._with_host(found, cluster), found, cluster)
+                return found._replace(constants=constants)
         raise UnknownNameError("kernel", kernel.name, sorted({each.kernel for each in self.every}))
+
+    def _with_host(self, found: Resolved, cluster: Cluster) -> DispatchConstants:
+        """Return constants with what the library's calls take on such a host, if it is known."""
+        library, phase, constants = found.kernel.library, found.phase, found.constants
+        if constants.host_s is not None and not found.is_inherited:
+            return constants
+        known = [
+            each
+            for each in self.every
+            if each.phase == phase
+            and each.constants.host_s is not None
+            and kernels()[each.kernel].library == library
+        ]
+        same = [each for each in known if each.kernel == found.kernel.name]
+        if not known:
+            return constants
+        alike = _nearest(same or known, lambda each: _distance(cluster, each.system)[::-1])
+        return replace(constants, host_s=_mean(cluster, alike).host_s)
 
 
 CATALOG_DISPATCH: Final = DispatchTables()
@@ -237,7 +259,8 @@ def catalog_entries() -> tuple[Entry, ...]:
         for kernel, phases in content.items():
             for phase, figures in phases.items():
                 constants = in_base_units({k: v for k, v in figures.items() if k != "fit"})
-                fit = DispatchFit(**figures["fit"])
+                about = {**figures["fit"], "networks": tuple(figures["fit"]["networks"])}
+                fit = DispatchFit(**about)
                 entries.append(Entry(system, kernel, phase, DispatchConstants(**constants), fit))
     return tuple(entries)
 
@@ -254,12 +277,25 @@ def _resolved(cluster: Cluster, kernel: Kernel, phase: str, known: Sequence[Entr
     if own:
         return Resolved(kernel, phase, own[0].constants, own[0].fit, (), relative)
     donors = _nearest(known, lambda each: _distance(cluster, each.system))
-    constants = _mean(cluster, donors)
-    if constants.host_s is not None:
-        alike = _nearest(known, lambda each: _distance(cluster, each.system)[::-1])
-        constants = replace(constants, host_s=_mean(cluster, alike).host_s)
     systems = tuple(each.system for each in donors)
-    return Resolved(kernel, phase, constants, donors[0].fit, systems, relative)
+    return Resolved(kernel, phase, _mean(cluster, donors), donors[0].fit, systems, relative)
+
+
+def _on_network(
+    constants: DispatchConstants, found: Resolved, cluster: Cluster
+) -> DispatchConstants:
+    """Return constants with the share of the ports on a kind of network that was not measured.
+
+    Kernels without a row across nodes have shares of InfiniBand: their relatives'.
+    """
+    if cluster.network is None or cluster.network.kind in found.fit.networks:
+        return constants
+    paces = catalog.tuner_table("dispatch")["network_pace"]
+    sends = "expert" if found.kernel.per_expert else "gpu"
+    here = paces.get(cluster.network.kind, {}).get(sends, 1.0)
+    there = [paces.get(kind, {}).get(sends, 1.0) for kind in found.fit.networks] or [1.0]
+    share = min(1.0, float(constants.network_share) * here / max(there))
+    return replace(constants, network_share=share)
 
 
 def _nearest(
