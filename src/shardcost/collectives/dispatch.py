@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import ceil_div, choose, largest, log2, smallest, sqrt
@@ -322,27 +321,6 @@ class DispatchTime:
         """The share of its nominal rate at which the busiest link runs."""
         moving = self.time_s > 0
         return choose(moving, self.bound_s / choose(moving, self.time_s, 1.0), 0.0)
-
-    def time_on_links_s(self, inside: Any = 1.0, outside: Any = 1.0) -> Any:
-        """Return the seconds by the same kernel on links of other rates.
-
-        Args:
-            inside: The rate inside a domain over what it is. A number or an array.
-            outside: The same for the network.
-        """
-        if self.exchange is not None:
-            return self.exchange.time_on_links_s(inside, outside)
-        used = self.resolved
-        assert used is not None  # noqa: S101
-        constants = SimpleNamespace(**vars(used.constants))
-        constants.link_share = constants.link_share * inside
-        constants.network_share = constants.network_share * outside
-        streams = stream_times(
-            constants, used.kernel, self.traffic, self.group, self.tokens, self.sms
-        )
-        per_sm = self.experts / self.machine.cluster.device.sms
-        parts = kernel_parts(constants, streams, self.traffic, self.group, per_sm, self.mode)
-        return total(parts)
 
     @property
     def notes(self) -> tuple[str, ...]:

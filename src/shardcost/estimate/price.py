@@ -378,7 +378,9 @@ class Prices:
         if self.is_multimem(op):
             seconds = multimem_all_reduce_s(self.machine, op.ranks, op.size_bytes)
             return CollectivePrice(seconds, 1.0 * op.size_bytes, 0.0)
-        seconds, inside, network = self._by_placement(op, _figures)
+        seconds, inside, network = self._by_placement(
+            op, lambda result: (result.time_s, *result.sent_bytes)
+        )
         return CollectivePrice(seconds if self.arrays else float(seconds), inside, network)
 
     def _by_placement(
@@ -451,13 +453,6 @@ class Prices:
             self._sent_prices[key] = self._collective_price(self._placed(op))
         price = self._sent_prices[key]
         return price
-
-
-def _figures(result: CollectiveTime | DispatchTime) -> tuple[Any, ...]:
-    """Return seconds, and bytes sent inside a domain and into the network."""
-    if isinstance(result, DispatchTime):
-        return result.time_s, result.inside_bytes, result.network_bytes
-    return result.time_s, *result.sent_bytes
 
 
 def distinct(op: Operation) -> tuple[Operation, Any]:
