@@ -31,7 +31,7 @@ from shardcost.routing import ROUTINGS, distinct_experts, expert_load
 from shardcost.validate.validation import validate
 
 GPUS = tuple(name for name in catalog.names("experts") if name != "h200_sxm")
-LAYER = {"hidden": 4096, "inter": 1536, "experts": 128, "top_k": 8}
+LAYER: dict[str, Any] = {"hidden": 4096, "inter": 1536, "experts": 128, "top_k": 8}
 TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384]
 
 

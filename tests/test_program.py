@@ -220,14 +220,14 @@ def test_a_rank_multiplies_by_the_experts_that_it_holds(ep: int) -> None:
     model, layout = Model.named("mixtral-8x22b"), Layout(tp=8, dp=2, ep=ep)
     if ep > 8:
         model = Model.named("qwen3-235b-a22b")
-    work = Prefill(batch=2, prompt_tokens=4096)
+    work = Prefill(batch=2, prompt_tokens=4096)  # so many tokens that every expert has some
     fused = program_of(model, layout, work, Software.named("vllm")).layers[0]
     kernels = [op for op in fused.passes.forward if isinstance(op, ExpertKernels)]
     multiplied = sum(3 * op.hidden * op.width * op.active for op in kernels)
     assert multiplied == pytest.approx(fused.weights.experts, rel=1e-9)
     apart = program_of(model, layout, work, Software.named("megatron_core")).layers[0]
     matrices = [op for op in apart.passes.forward if op.name in {"expert up", "expert down"}]
-    multiplied = sum(op.n * op.k * op.batch for op in matrices if isinstance(op, Gemm))
+    multiplied = sum(op.n * op.k * op.count for op in matrices if isinstance(op, Gemm))
     assert multiplied == pytest.approx(apart.weights.experts, rel=1e-9)
 
 
