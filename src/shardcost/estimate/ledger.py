@@ -702,11 +702,13 @@ def _with_hidden_exchange(
     for exchanges, compute in _side_by_side(rows):
         whole_s: Any = sum(rows[i].exposed_s for i in exchanges)
         alone_s: Any = sum(row.exposed_s for row in compute)
-        gemms = tuple(row.op for row in compute if isinstance(row.op, Gemm))
+        first: Any = rows[exchanges[0]].op
+        taken = software.overlap_sms if first.routed is None else prices.exchange_sms(first)
+        on_sms = tuple(row.op for row in compute if not isinstance(row.op, Elementwise))
         lost: Any = 0.0
-        if gemms:
-            beside_s = prices.of(gemms, sms_taken=software.overlap_sms)
-            pairs = zip(gemms, beside_s, prices.of(gemms), strict=True)
+        if taken and on_sms:
+            beside_s = prices.of(on_sms, sms_taken=taken)
+            pairs = zip(on_sms, beside_s, prices.of(on_sms), strict=True)
             lost = software.slowdown * sum(op.count * (slow - own) for op, slow, own in pairs)
         together_s = beside(largest(alone_s, _INSTANT_S), whole_s, alone_s + lost + _INSTANT_S)
         left = smallest(1.0, (together_s - alone_s) / largest(whole_s, _INSTANT_S))

@@ -25,6 +25,7 @@ from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
 from shardcost.layout import Layout
 from shardcost.machine import Machine
+from shardcost.machine.dispatch import kernel_of as dispatch_kernel
 from shardcost.machine.experts import default_kernel, experts_section
 from shardcost.machine.kernels import KernelTable, Section
 from shardcost.machine.libraries import MULTIMEM, default_library
@@ -198,7 +199,7 @@ class Prices:
             return op.bytes_moved, op.kernels
         if isinstance(op, Gemm):
             return *op[1:6], op.fullest, sms_taken
-        return op[1:]
+        return *op[1:], sms_taken
 
     def _keep(self, new: dict[Any, Operation], sms_taken: int) -> None:
         """Price operations that were not priced before, those of a kind together."""
@@ -253,11 +254,12 @@ class Prices:
         if isinstance(op, Gemm):
             return self._gemms(op.dtype, op.m, op.n, op.k, op.batch, sms_taken)
         if isinstance(op, ExpertKernels):
-            return self._experts(op)
+            return self._experts(op) * self._spread_wider(sms_taken)
         if isinstance(op, Elementwise):
             return elementwise_time_s(self.machine.kernels, op.bytes_moved, kernels=op.kernels)
         if isinstance(op, AttentionCore):
-            return self._attention(op)
+            # Decoding waits for the memory, whatever SMs there are.
+            return self._attention(op) * (1.0 if op.decode else self._spread_wider(sms_taken))
         return self._collective_price(op)
 
     def _gemms(self, dtype: str, m: Any, n: Any, k: Any, batch: Any, sms_taken: int) -> Any:
@@ -280,8 +282,12 @@ class Prices:
             largest_group=op.fullest,
             warm=False,
         )
+        return alone_s * self._spread_wider(sms_taken)
+
+    def _spread_wider(self, sms_taken: int) -> float:
+        """Return how much longer a kernel takes on the SMs that another one leaves."""
         sms = self.machine.cluster.device.sms
-        return alone_s * (sms / (sms - sms_taken))
+        return float(sms / max(sms - sms_taken, 1))
 
     def _experts(self, op: ExpertKernels) -> Any:
         """Return the seconds of an engine's expert kernels, whose weights come from memory."""
@@ -302,6 +308,16 @@ class Prices:
             library=op.engine,
             warm=False,
         )
+
+    def exchange_sms(self, op: Collective) -> int:
+        """Return the SMs that an exchange of tokens holds while another batch computes.
+
+        Low-latency kernels leave the network to the ports and hold none meanwhile (DeepEP's hooks).
+        """
+        if op.routed is None or op.routed.low_latency:
+            return 0
+        kernel = dispatch_kernel(op.routed.library, low_latency=False)
+        return kernel.sms or 0
 
     def expert_kernel(self, op: ExpertKernels) -> str:
         """Return the name of the kernel that an engine runs its experts by."""
