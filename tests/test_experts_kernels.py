@@ -31,7 +31,7 @@ from shardcost.routing import ROUTINGS, distinct_experts, expert_load
 from shardcost.validate.validation import validate
 
 GPUS = tuple(name for name in catalog.names("experts") if name != "h200_sxm")
-LAYER = {"hidden": 4096, "inter": 1536, "experts": 128, "top_k": 8}
+LAYER: dict[str, Any] = {"hidden": 4096, "inter": 1536, "experts": 128, "top_k": 8}
 TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384]
 
 
@@ -77,7 +77,7 @@ def test_no_kernel_beats_the_datasheet() -> None:
         device, form = Cluster.named(gpu).device, expert_format(dtype)
         weights = 3 * 128 * 4096 * 8192 * form.weight_bytes
         assert weights > 4 * (device.l2_cache_bytes or 0)
-        load = {"experts": 128, "top_k": 8, "active": 128}
+        load: dict[str, Any] = {"experts": 128, "top_k": 8, "active": 128}
         few = experts_time_s(on(gpu), kernel, dtype, 16, 4096, 8192, pairs=128, busiest=1, **load)
         assert few > weights / device.memory_bytes_per_s
         many = experts_time_s(
