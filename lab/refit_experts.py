@@ -121,9 +121,9 @@ class Fitted(NamedTuple):
     def section_for(self, rows: Group) -> Section:
         """Return the constants that hold for the kernel of some rows, as the catalog chooses."""
         device = Cluster.named(rows.gpu).device
-        near = {name: self.systems[name] for name in nearest_systems(device, self.systems)}
+        near = nearest_systems(device, self.systems)
         kind = (rows.kernel, rows.dtype, rows.family)
-        system, name, content = chosen(device, *kind, near, self.pooled)
+        system, name, content = chosen(device, *kind, near, self.systems.__getitem__, self.pooled)
         own = system == rows.gpu and content is not self.pooled
         constants = dict(content[name])
         fit = Fit(**constants.pop("fit"))

@@ -13,11 +13,11 @@ from copy import copy
 from math import prod
 from typing import Any, Final, NamedTuple
 
-from shardcost.arrays import choose, smallest
+from shardcost.arrays import ceil, choose, largest, smallest
 from shardcost.checks import anywhere, is_array
 from shardcost.collectives.dispatch import DispatchTime, dispatch_time
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
-from shardcost.collectives.group import sits_unevenly
+from shardcost.collectives.group import Group, sits_unevenly
 from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s
@@ -38,6 +38,7 @@ from shardcost.program.operations import (
     Gemm,
     Kernel,
     Operation,
+    Routed,
 )
 
 _MOST_PRICES: Final = 200_000
@@ -437,7 +438,7 @@ class Prices:
                 library=op.routed.library,
                 low_latency=op.routed.low_latency,
                 dtype=op.routed.dtype,
-                node_limit=op.routed.node_limit,
+                node_limit=self._node_limit(op.routed, ranks, **where),
                 **where,
             )
         library = self.library_of(op)
@@ -446,6 +447,17 @@ class Prices:
         return collective_time(
             op.collective, op.size_bytes, self.machine, ranks, library=library, **where
         )
+
+    def _node_limit(self, routed: Routed, ranks: Any, **where: Any) -> Any:
+        """Return the nodes that a token reaches at most: those that its groups of experts are on.
+
+        A group is on one node, or on several where there are more nodes than groups.
+        """
+        if routed.groups is None or routed.top_groups is None:
+            return None
+        domains = Group.on(self.machine.cluster, ranks, **where).domains
+        limit = ceil(routed.top_groups * largest(1, domains / routed.groups))
+        return limit.astype(int) if is_array(limit) else int(limit)
 
     def notes(self, op: Collective) -> tuple[str, ...]:
         """Return where the price of a collective goes beyond what was measured."""

@@ -15,7 +15,7 @@ is predicted better by them than by any single foreign device.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from shardcost import catalog
@@ -23,7 +23,7 @@ from shardcost.catalog import tuner_table
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.machine.kernels import KernelConstants, Section
+from shardcost.machine.kernels import KernelConstants, Section, nearest_systems
 
 _WIDER: Final = ("fp4", "fp8", "bf16", "fp16", "fp32")
 """Formats of products, each with those after it to fall back to where a device lacks it."""
@@ -154,9 +154,14 @@ def _resolved(on: KernelConstants, kernel: str, dtype: str, family: str) -> Sect
     for name in (f"{kernel}-{dtype}", f"{family}-{dtype}"):
         if ("experts", name) in on.sections:
             return on.sections["experts", name]
-    measured = dict(on.tables.nearest("experts", on.like))
     pooled = tuner_table("experts_pooled")
-    system, name, content = chosen(on.like, kernel, dtype, family, measured, pooled)
+    systems = nearest_systems(on.like, catalog.names("experts"))
+
+    def content_of(system: str) -> Mapping[str, Any]:
+        return on.tables.content("experts", system)
+
+    wanted = (kernel, dtype, family)
+    system, name, content = chosen(on.like, *wanted, systems, content_of, pooled)
     section = on.section_of(system, name, content)
     return section if content is not pooled else section._replace(inherited_from=system)
 
@@ -166,7 +171,8 @@ def chosen(
     kernel: str,
     dtype: str,
     family: str,
-    measured: Mapping[str, Mapping[str, Any]],
+    systems: Sequence[str],
+    content_of: Callable[[str], Mapping[str, Any]],
     pooled: Mapping[str, Any],
 ) -> tuple[str, str, Mapping[str, Any]]:
     """Return which constants hold: a system, the name of a section, and the file that has it.
@@ -176,21 +182,23 @@ def chosen(
         kernel: Its name.
         dtype: The number format of the experts.
         family: The family of the kernel.
-        measured: The sections of measured systems, the nearest first.
+        systems: The measured systems, the nearest first.
+        content_of: The sections of a system, read only where they are needed.
         pooled: Those of families over all systems; their system is the nearest that has the family.
     """
-    related = [system for system in measured if _related(system, device)]
+    related = [system for system in systems if _related(system, device)]
     formats = (dtype, *_ALIKE.get(dtype, ()))
     for name in (f"{each}-{form}" for form in formats for each in (kernel, family)):
         for system in related:
-            if name in measured[system]:
-                return system, name, measured[system]
+            content = content_of(system)
+            if name in content:
+                return system, name, content
     for each in (family, tuner_table("experts")["unknown"]["family"]):
         known = [name.rpartition("-")[2] for name in pooled if name.startswith(f"{each}-")]
         if known:
             name = f"{each}-{min(known, key=lambda other: _formats_apart(other, dtype))}"
-            having = (system for system in measured if name in measured[system])
-            return next(having, next(iter(measured), "")), name, pooled
+            having = (system for system in systems if name in content_of(system))
+            return next(having, systems[0]), name, pooled
     raise BadValueError("kernel", kernel, "of a family with measured kernels")
 
 

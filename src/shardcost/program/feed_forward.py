@@ -153,6 +153,7 @@ def _sent(s: Setting, part: Experts, name: str, phase: str, tokens: Any, ranks: 
         s.hidden,
         part.top_k,
         part.count + s.layout.redundant_experts,
+        part.groups,
         part.top_groups,
         "fp8" if narrow else "bf16",
         library,

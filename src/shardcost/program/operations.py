@@ -172,8 +172,10 @@ class Routed(NamedTuple):
     hidden: Any
     top_k: Any
     experts: Any
-    node_limit: int | None
-    """Nodes that a token may reach, where routing is limited."""
+    groups: int | None
+    """Groups of experts of which a token may reach some …"""
+    top_groups: int | None
+    """… so many of them, where routing is limited."""
     dtype: str
     library: str
     low_latency: bool
