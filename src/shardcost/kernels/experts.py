@@ -241,8 +241,10 @@ def kernel_time_s(
 ) -> Any:
     """Return what `experts_time_s` does, for constants in units of the device."""
     tiles = _tiles(kernel, pairs, active, busiest)
-    # As if all rows were of experts on this rank.
-    seen = _tiles(kernel, tokens * top_k, experts / ep, None) if anywhere(ep > 1) else tiles
+    seen = tiles
+    if anywhere(ep > 1):  # as if all rows were of experts on this rank
+        every = _tiles(kernel, tokens * top_k, experts / ep, None)
+        seen = [choose(ep > 1, one, own) for one, own in zip(every, tiles, strict=True)]
     up = (1 + gated) * inter  # columns of the first GEMM: gate and up projection side by side
     matrix = active * hidden * kernel.weight_bytes
     byte_s = _byte_s(kernel, matrix * (up + inter), warm=warm)
