@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from shardcost.checks import anywhere, is_array
 from shardcost.dtypes import BITS
 from shardcost.machine.kernels import KernelTable
-from shardcost.program.operations import Collective, Gemm
+from shardcost.program.operations import AttentionCore, Collective, Gemm
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
@@ -47,6 +47,8 @@ def _inherited(estimate: Estimate) -> Iterator[str]:
         if section.inherited_from is None:
             continue
         what, by = f"{_KERNELS[table]} measurements", ""
+        if isinstance(entry.op, AttentionCore) and entry.op.backward:
+            what = f"backward {what}"
         if isinstance(entry.op, Gemm) and BITS[entry.op.dtype] < _WIDE_BITS:
             what = f"{entry.op.dtype} {what}"
             if software.narrow_gemm_measured_with is not None:
