@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from shardcost.arrays import ceil_div, choose, largest, log2, smallest, sqrt
+from shardcost.arrays import ceil_div, choose, largest, log2, looked_up, smallest, sqrt
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere, count_or_array, is_array, positive_or_array
 from shardcost.cluster import Cluster, Network
@@ -130,18 +130,28 @@ def distinct_of_best(
         return _of_best(*map(int, given))
     import numpy as np
 
-    shape = np.broadcast_shapes(*map(np.shape, given))
-    code: Any = 0  # cells alike are worked out once: a search has few different groups
+    # Cells that are alike are computed once: a search has few different groups. Their code is a
+    # number with one digit for each argument.
+    known: list[list[int]] = []
+    code: Any = 0
     for each in given:
+        if not is_array(each):
+            known.append([int(each)])
+            continue
         different, where = np.unique(each, return_inverse=True)
-        code = code * different.size + where.reshape(np.shape(each))
-    _, first, where = np.unique(
-        np.broadcast_to(code, shape), return_index=True, return_inverse=True
-    )
-    columns = [np.broadcast_to(each, shape).ravel()[first].tolist() for each in given]
-    found = np.array([_of_best(*map(int, cell)) for cell in zip(*columns, strict=True)])
-    gpus, nodes = found[where.ravel()].T
-    return gpus.reshape(shape), nodes.reshape(shape)
+        known.append([int(value) for value in different.tolist()])
+        code = code * len(known[-1]) + where.reshape(np.shape(each))
+    codes, where = np.unique(code, return_inverse=True)
+    found = []
+    for number in codes.tolist():
+        rest, cell = int(number), []
+        for values in reversed(known):
+            rest, digit = divmod(rest, len(values))
+            cell.append(values[digit])
+        found.append(_of_best(*reversed(cell)))
+    index = where.reshape(np.shape(code))
+    gpus, nodes = (looked_up(np.array(column), index) for column in zip(*found, strict=True))
+    return gpus, nodes
 
 
 def _of_best(places: int, domains: int, experts: int, topk: int, limit: int) -> tuple[float, float]:

@@ -175,7 +175,7 @@ class PassParts(NamedTuple):
         if not isinstance(row.op, Collective):
             self.compute_s[KIND[type(row.op)]] += whole
             return
-        group = row.op.group
+        group = row.op.degree
         self.comm_s[group] = self.comm_s.get(group, 0.0) + whole
         self.exposed_s[group] = self.exposed_s.get(group, 0.0) + times * row.exposed_s
 
@@ -202,8 +202,8 @@ class Entry(NamedTuple):
 
     @property
     def group(self) -> str:
-        """The group of a collective; copies of experts and of shards are dp's. Else empty."""
-        return self.op.group.partition("_")[0] if isinstance(self.op, Collective) else ""
+        """The degree whose communication a collective is; else empty."""
+        return self.op.degree if isinstance(self.op, Collective) else ""
 
     @property
     def kind(self) -> str:

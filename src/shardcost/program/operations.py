@@ -222,6 +222,11 @@ class Collective(NamedTuple):
         name = f"{collective.replace('_', '-')} ({what})"
         return cls(name, collective, size_bytes, group, ranks, count, stride)
 
+    @property
+    def degree(self) -> str:
+        """The degree whose communication it is: copies of experts and of shards are dp's."""
+        return self.group.partition("_")[0]
+
     def linked(self, hides_behind: tuple[OpId, ...], split_with: OpId | None = None) -> Collective:
         """Return it with the operations that it may hide behind, and the one it is split with."""
         return self._replace(hides_behind=hides_behind, split_with=split_with)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from shardcost.estimate.ledger import KIND, PASSES
+from shardcost.estimate.ledger import KIND, PASSES, is_exchange
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.timeline.events import (
@@ -173,7 +173,7 @@ def _event(piece: _Piece, start: float, end: float, *, exposed: bool = True) -> 
     op = piece.op
     name = op.name + (f" x {op.count:g}" if op.count != 1 else "")
     if isinstance(op, Collective):
-        comm = (name, 0, _STREAM, "comm", start, end, exposed, op.group)
+        comm = (name, 0, _STREAM, "comm", start, end, exposed, op.degree)
         return Event(*comm, passing=piece.passing)
     return Event(name, 0, COMPUTE, KIND[type(op)], start, end, passing=piece.passing)
 
@@ -194,6 +194,8 @@ def _hidden(
     for own in piece.hides_behind or ((piece.split_with,) if piece.split_with else ()):
         places = [index for index, other in enumerate(pieces) if other.id == own]
         hosts += [min(places, key=distance)] if places else []
+    if is_exchange(piece.op):  # behind the other batch, which computes alike
+        hosts = [i for i, other in enumerate(pieces) if not isinstance(other.op, Collective)]
     hosts.sort(key=distance)
     left = piece.hidden_s
     for index in hosts:
