@@ -24,6 +24,7 @@ from shardcost import (
     search,
 )
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
+from shardcost.search import evaluate
 from shardcost.search.evaluate import Evaluator
 from shardcost.search.found import rows_as_dicts
 from shardcost.search.parts import Part, front_rows, joined
@@ -98,6 +99,23 @@ ASKED: dict[str, tuple[str, Cluster, Workload, dict[str, Any], str | None]] = {
         {"gpus": (2, 4, 8, 16), "batch": (1, 4, 16, 64, 256)},
         "vllm",
     ),
+    "choices of experts": (
+        "mixtral-8x7b",
+        H100,
+        TRAIN,
+        {
+            "gpus": 64,
+            "cp": 1,
+            "recompute": "none",
+            "context_scheme": "ring",
+            "etp": (None, 1),
+            "redundant_experts": (0, 8),
+            "routing": ("random", "even"),
+            "dispatch": ("auto", "deepep"),
+            "expert_overlap": ("none", "1f1b"),
+        },
+        None,
+    ),
     "experts decode": (
         "deepseek-v3",
         H100,
@@ -112,6 +130,11 @@ def question(name: str) -> Question:
     model, cluster, workload, space, software = ASKED[name]
     asked = questions_of(model, cluster, workload, space=Space.of(space), software=software)
     return asked[0]
+
+
+def test_every_choice_is_known_to_change_something() -> None:
+    """What families share is priced once, so each choice must be named where it matters."""
+    assert {*evaluate._CHANGE_STEP, "schedule"} == set(CHOICES)
 
 
 @pytest.mark.parametrize("name", ASKED)

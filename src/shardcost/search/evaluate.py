@@ -44,12 +44,27 @@ _BEYOND_MEMORY: Final = Rule("does_not_fit_memory", "does not fit memory")
 _FAR_BEYOND_MEMORY: Final = Rule(
     "does_not_fit_memory_by_far", "does not fit memory by more than {:g}x"
 )
-_CHANGE_PAIRS: Final = ("scheme", "context_scheme", "sequence_parallel", "shard_degree")
+_CHANGE_PAIRS: Final = (
+    "scheme",
+    "context_scheme",
+    "sequence_parallel",
+    "shard_degree",
+    "etp",
+    "redundant_experts",
+)
 """Choices that change which layouts are possible, whatever the schedule."""
-_CHANGE_LAYERS: Final = (*_CHANGE_PAIRS, "order", "recompute", "tp_overlap")
+_CHANGE_LAYERS: Final = (
+    *_CHANGE_PAIRS,
+    "order",
+    "recompute",
+    "tp_overlap",
+    "routing",
+    "dispatch",
+    "expert_overlap",
+)
 """Choices that change what a layer does or takes."""
 _CHANGE_STEP: Final = (*_CHANGE_LAYERS, "zero", "dp_overlap")
-"""And what happens once a step, whatever the schedule."""
+"""And what happens once a step, whatever the schedule. With the schedule, these are all choices."""
 
 Mask = NDArray[np.bool_]
 
