@@ -9,7 +9,7 @@ their fit, the kind of library and of links, the collective, the mode and the si
 from __future__ import annotations
 
 from math import exp, inf, log1p
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import choose, first_not_less
 from shardcost.catalog import cluster_named
@@ -21,10 +21,12 @@ from shardcost.catalog.errors import (
     residuals_like,
 )
 from shardcost.checks import anywhere, is_array
-from shardcost.collectives.dispatch import DispatchTime
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.machine.constants import Calibration, NetworkConstants
 from shardcost.machine.libraries import ENGINES, name_and_version
+
+if TYPE_CHECKING:
+    from shardcost.collectives.dispatch import DispatchTime
 
 KIND: Final = "collectives"
 DISPATCH: Final = "dispatch"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardcost.checks import is_array
-from shardcost.collectives.dispatch import DispatchTime
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import BadTypeError
 from shardcost.estimate.ledger import Entry, joined
 from shardcost.estimate.price import Prices
@@ -68,10 +68,10 @@ def messages(estimate: Estimate) -> tuple[Message, ...]:
 
 def _message(entry: Entry, op: Collective, prices: Prices) -> Message:
     result = prices.collective(op)
-    if isinstance(result, DispatchTime):
-        path = (result.kernel, "low latency" if result.low_latency else "normal", result.library)
-    else:
+    if isinstance(result, CollectiveTime):
         path = (str(result.algorithm), str(result.protocol), result.library)
+    else:
+        path = (result.kernel, "low latency" if result.low_latency else "normal", result.library)
     if prices.is_multimem(op):
         path = ("multicast", "direct", MULTIMEM)
     return Message(

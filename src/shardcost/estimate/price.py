@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import ceil, choose, largest, smallest
 from shardcost.checks import anywhere, is_array
-from shardcost.collectives.dispatch import DispatchTime, dispatch_time
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.collectives.group import Group, sits_unevenly
 from shardcost.collectives.library_time import CollectiveTime, collective_time
@@ -40,6 +39,9 @@ from shardcost.program.operations import (
     Operation,
     Routed,
 )
+
+if TYPE_CHECKING:
+    from shardcost.collectives.dispatch import DispatchTime
 
 _MOST_PRICES: Final = 200_000
 """Prices kept per machine before all are dropped: some tens of megabytes."""
@@ -430,6 +432,8 @@ class Prices:
 
     def _result(self, op: Collective, ranks: Any, **where: Any) -> CollectiveTime | DispatchTime:
         if op.routed is not None:
+            from shardcost.collectives.dispatch import dispatch_time  # dense models have none
+
             return dispatch_time(
                 op.collective,
                 self.machine,
