@@ -77,7 +77,9 @@ class Space(_Axes):  # type: ignore[misc]  # its fields are the axes of the tabl
         batch = int(getattr(workload, "global_batch" if training else "batch"))
         parts = (block.feed_forward for block in model.blocks)
         counts = {int(part.count) for part in parts if isinstance(part, Experts)}
-        experts = {degree for count in counts for degree in divisors(count)}
+        copies = self.redundant_experts or (0,)
+        held = {count + more for count in counts for more in copies}
+        experts = {degree for count in held for degree in divisors(count)}
         layers = int(model.num_layers)
         # Frameworks divide the layers, or the layers with embedding and head, evenly.
         even = {*divisors(layers), *divisors(layers + 2)}
