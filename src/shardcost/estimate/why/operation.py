@@ -180,29 +180,18 @@ def _collective(prices: Prices, op: Collective, entry: Entry, figure: str, title
     result = prices.collective(op)
     nodes = f" on {result.group.nodes} nodes" if result.group.nodes > 1 else ""
     if isinstance(result, DispatchTime):
-        words = (
-            f"{op.collective} of {result.tokens:,.4g} tokens in {result.dtype} over the expert"
-            f" group of {op.ranks}{nodes}: {result.kernel} of {result.library},"
-            f" {format_percent(result.link_share)} of the busiest link's rate"
-        )
-        return answer(
-            dispatch_receipt(result, figure, title),
-            value=entry.seconds,
-            error=collective_error(result, entry.seconds),
-            stated=result.notes,
-            words=words,
-        )
-    words = (
-        f"{what} {op.ranks}{nodes}: {result.algorithm} {result.protocol} of {result.library},"
-        f" {format_percent(result.link_share)} of the slowest link's rate"
-    )
-    return answer(
-        collective_receipt(result, figure, title),
-        value=entry.seconds,
-        error=collective_error(result, entry.seconds),
-        stated=result.notes,
-        words=words,
-    )
+        whole = dispatch_receipt(result, figure, title)
+        how = f"{result.kernel} of {result.library},"
+        busiest = f"{format_percent(result.link_share)} of the busiest link's rate"
+        what = f"{op.collective} of {result.tokens:,.4g} tokens in {result.dtype} over the expert"
+        words = f"{what} group of {op.ranks}{nodes}: {how} {busiest}"
+    else:
+        whole = collective_receipt(result, figure, title)
+        how = f"{result.algorithm} {result.protocol} of {result.library},"
+        slowest = f"{format_percent(result.link_share)} of the slowest link's rate"
+        words = f"{what} {op.ranks}{nodes}: {how} {slowest}"
+    error = collective_error(result, entry.seconds)
+    return answer(whole, value=entry.seconds, error=error, stated=result.notes, words=words)
 
 
 def memory_figures(estimate: Estimate) -> Iterator[str]:
