@@ -210,7 +210,8 @@ def test_the_trace_is_one_that_viewers_open(ask: dict[str, Any], visit: Visit) -
     last = max(each["ts"] + each["dur"] for each in events)
     first = min(each["ts"] for each in events)
     on_device = step["time_s"] - step["parts"]["host and overhead"]
-    assert last - first == pytest.approx(1e6 * on_device, rel=1e-3)
+    # Between kernels the device may wait for the host to launch the next.
+    assert 0.999e6 * on_device <= last - first <= 1.001e6 * step["time_s"]
 
 
 class Report(HTMLParser):

@@ -52,18 +52,29 @@ def is_shipped(table: Table) -> bool:
 
 
 def tables_in(folder: Path) -> Folder:
-    """Return the tables in a folder, or in its folder ``measured`` where it has one."""
+    """Return the tables below a folder, or below its folder ``measured`` where it has one.
+
+    Of one kind, those nearest to the folder are taken; others are left out, with the reason.
+    """
     inner = folder / _MEASURED
+    above = inner if inner.is_dir() else folder
     try:
-        paths = sorted((inner if inner.is_dir() else folder).glob("*.csv"))
+        paths = sorted(above.rglob("*.csv"), key=lambda path: (len(path.parts), path))
     except ValueError:  # a NUL character inside the name
         paths = []
     result = Folder([], [])
+    depths: dict[str, int] = {}
     for path in paths:
         try:
-            result.tables.append(read_table(path))
+            table = read_table(path)
         except FormatError as error:
             result.left_out.append(str(error))
+            continue
+        if depths.setdefault(table.kind, len(path.parts)) < len(path.parts):
+            reason = f"a table of {table.kind} stands above it; name the file to validate it"
+            result.left_out.append(str(FormatError(str(path), reason)))
+            continue
+        result.tables.append(table)
     if not result.tables:
         raise FormatError(str(folder), "has no measured table (a CSV file of a known kind)")
     return result
