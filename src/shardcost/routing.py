@@ -128,7 +128,12 @@ def _power_law(tokens: Any, experts: Any, top_k: Any, ep: Any, alpha: float) -> 
     )
     busiest = smallest(largest(rows_at(experts / (experts + 1)), 1.0), tokens)
     others = (tokens * top_k - busiest) / largest(experts - 1, 1)
-    pairs = smallest(busiest + (here - 1) * others, tokens * top_k)
+    # The fullest rank has the most popular expert, or several popular ones: the largest of `ep`
+    # sums of loads whose spread is that of the power law.
+    square = (cut ** (3 - alpha) - 1) / (3 - alpha) * one / (floor - 1)
+    spread = sqrt(largest(square / (mean * mean) - 1, 0.0) * here * (1 - 1 / ep))
+    several = per_expert * (here + sqrt(2 * _ln(ep)) * spread)
+    pairs = smallest(largest(busiest + (here - 1) * others, several), tokens * top_k)
     active = smallest(largest(here * touched / _POINTS, 1.0), pairs)
     return ExpertLoad(pairs, active, busiest)
 

@@ -113,25 +113,29 @@ def _layers_of(row: Row, layers: int) -> list[_Kind]:
         return [(pattern.count(kind), *kinds[kind], 1) for kind in dict.fromkeys(pattern)]
     dense, experts = _feed_forward_of(row), _experts_of(row)
     if experts is None:
-        return _windowed(row, layers, attention, dense)
+        return _windowed(row, (layers, attention, dense, 2))
     first, period = int(row.get("dense_layers_first") or 0), _or_one(row, "moe_every")
+    mixtures = (layers - first) // period
     # Layers that predict further tokens are layers like the last ones.
-    mixtures = (layers - first) // period + int(row.get("mtp_layers") or 0)
-    plain = layers - (layers - first) // period
-    kinds_of: list[_Kind] = [(mixtures, attention, experts, 2)]
-    return [(plain, attention, dense, 2), *kinds_of] if plain else kinds_of
+    further = int(row.get("mtp_layers") or 0)
+    kinds_of = [
+        *_windowed(row, (layers - mixtures, attention, dense, 2)),
+        *_windowed(row, (mixtures + further, attention, experts, 2)),
+    ]
+    return [kind for kind in kinds_of if kind[0]]
 
 
-def _windowed(row: Row, layers: int, attention: AnyAttention, part: AnyFeedForward) -> list[_Kind]:
-    """Return layers of which some attend to a window only."""
+def _windowed(row: Row, kind: _Kind) -> list[_Kind]:
+    """Return layers of one kind, of which some attend to a window only."""
+    layers, attention, part, norms = kind
     window, pattern = row.get("window", ""), row.get("window_pattern", "")
     if not window or not isinstance(attention, Attention):
-        return [(layers, attention, part, 2)]
+        return [kind]
     near = replace(attention, window_tokens=whole_cell(row, "window"))
     windowed, full = (int(each) for each in (pattern or "1:0").split(":"))
     count = layers * windowed // (windowed + full)
-    kinds: list[_Kind] = [(count, near, part, 2), (layers - count, attention, part, 2)]
-    return [kind for kind in kinds if kind[0]]
+    kinds: list[_Kind] = [(count, near, part, norms), (layers - count, attention, part, norms)]
+    return [each for each in kinds if each[0]]
 
 
 def _attention_of(row: Row) -> AnyAttention:
