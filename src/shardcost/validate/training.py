@@ -21,7 +21,7 @@ from shardcost.collectives.group import bus_factor
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError
 from shardcost.estimate import Estimate, estimate
-from shardcost.formats.tables import Row, Table
+from shardcost.formats.tables import Row, Table, number
 from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.machine.constants import Calibration, NetworkConstants
@@ -114,10 +114,12 @@ def _layers_of(row: Row, layers: int) -> list[_Kind]:
     dense, experts = _feed_forward_of(row), _experts_of(row)
     if experts is None:
         return _windowed(row, (layers, attention, dense, 2))
-    first, period = int(row.get("dense_layers_first") or 0), _or_one(row, "moe_every")
-    mixtures = (layers - first) // period
+    first, further = (
+        whole_cell(row, name, least=0) if row.get(name) else 0
+        for name in ("dense_layers_first", "mtp_layers")
+    )
+    mixtures = (layers - min(first, layers)) // max(_or_one(row, "moe_every"), 1)
     # Layers that predict further tokens are layers like the last ones.
-    further = int(row.get("mtp_layers") or 0)
     kinds_of = [
         *_windowed(row, (layers - mixtures, attention, dense, 2)),
         *_windowed(row, (mixtures + further, attention, experts, 2)),
@@ -132,7 +134,10 @@ def _windowed(row: Row, kind: _Kind) -> list[_Kind]:
     if not window or not isinstance(attention, Attention):
         return [kind]
     near = replace(attention, window_tokens=whole_cell(row, "window"))
-    windowed, full = (int(each) for each in (pattern or "1:0").split(":"))
+    shares = _PATTERN.fullmatch(pattern or "1:0")
+    if shares is None or not int(shares[1]) + int(shares[2]):
+        raise BadValueError("window_pattern", pattern, "windowed and full layers, like 5:1")
+    windowed, full = int(shares[1]), int(shares[2])
     count = layers * windowed // (windowed + full)
     kinds: list[_Kind] = [(count, near, part, norms), (layers - count, attention, part, norms)]
     return [each for each in kinds if each[0]]
@@ -190,6 +195,7 @@ def _state_space_of(row: Row) -> StateSpace:
     )
 
 
+_PATTERN: Final = re.compile(r"([0-9]{1,4}):([0-9]{1,4})")
 _MAMBA_TAPS: Final = 4
 """Of the convolution, in every published Mamba-2 model (Dao & Gu 2024, arXiv:2405.21060)."""
 
@@ -226,7 +232,7 @@ def machine_of_row(row: Row, software: Software, fitted: Fitted = CATALOG) -> Ma
     if not rate or cluster.network is None or gpus <= cluster.tiers[-1].gpus:
         return machine_of(cluster, software, fitted)
     collective = "all_reduce" if inside else "all_gather"
-    rate_quarters = round(4 * log2(float(rate)))
+    rate_quarters = round(4 * log2(_rate(row, column)))
     return _on_measured_network(cluster, software, fitted, gpus, collective, rate_quarters)
 
 
@@ -297,7 +303,9 @@ def _has_slow_hops(row: Row) -> bool:
     if not rate or gpus <= machine(row).gpus_per_node:
         return False
     link = float(machine(row).tiers[-1].bytes_per_s)
-    waited_s = _GATHERED_BYTES * (1 / (1e9 * float(rate)) - _LINK_SHARE_USED / link)
+    waited_s = _GATHERED_BYTES * (
+        1 / (1e9 * _rate(row, "ag_GBps_measured")) - _LINK_SHARE_USED / link
+    )
     return waited_s / gpus > _SLOW_HOP_S
 
 
@@ -365,9 +373,14 @@ _SQUAD_TOKENS: Final = 256
 """Mean length of SQuAD's questions with their paragraphs, in tokens, rounded."""
 
 
+def _rate(row: Row, column: str) -> float:
+    """Return the rate in a cell, in GB/s."""
+    return number(row, column, 0, 1e6, "a rate in GB/s above 0")
+
+
 def _or_one(row: Row, column: str) -> int:
     """Return a count, 1 where its cell is blank or the table has no such column."""
-    return int(float(row.get(column) or 1))
+    return whole_cell(row, column, least=0) if row.get(column) else 1
 
 
 def regret(table: Table, values: Floats, measured: Floats) -> Mapping[str, Any]:
