@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
 from shardcost.collectives.dispatch import ALL_TO_ALL, DispatchTime, dispatch_time, sms_of
 from shardcost.collectives.group import Group
@@ -130,12 +131,15 @@ def _case(row: Row) -> DispatchCase:
     gpus = whole_cell(row, "num_gpus", most=_MOST_GPUS)
     if gpus == 1:
         raise BadValueError("num_gpus", row["num_gpus"], "at least 2: one by itself sends nothing")
+    nodes, cluster = whole_cell(row, "nodes", most=_MOST_GPUS), Cluster.named(row["cluster"])
+    if gpus <= cluster.tiers[-1].gpus:  # a table may call a whole NVLink domain one node
+        nodes = max(nodes, ceil_div(gpus, int(cluster.gpus_per_node)))
     return DispatchCase(
         phase=row["phase"],
         cluster=row["cluster"],
         network=row["network"],
         gpus=gpus,
-        nodes=whole_cell(row, "nodes", most=_MOST_GPUS),
+        nodes=nodes,
         library=row["library"],
         kernel=row["kernel"],
         dtype=canonical_dtype(row["dtype"]),
