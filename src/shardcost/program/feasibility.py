@@ -79,6 +79,9 @@ INTERLEAVED: Final = Rule(
 ONE_VIRTUAL_STAGE: Final = Rule(
     "schedule_without_virtual_stages", "schedule {} has one virtual stage per rank"
 )
+EXPERT_OVERLAP: Final = Rule(
+    "expert_overlap_of_another_phase", "expert overlap {} is for {}, which this is not"
+)
 SQUARE: Final = Rule("tp_not_a_square", "tp is not a square")
 BOX: Final = Rule("tp_not_a_box", "tp is not q x q x r with q and r above 1")
 CUBE: Final = Rule("tp_not_a_cube", "tp is not a cube")
@@ -180,6 +183,10 @@ def _feed_forward_rules(part: Any, layout: Layout) -> Iterator[Broken]:
 
 
 def _workload_rules(layout: Layout, workload: Workload) -> Iterator[Broken]:
+    other, phases = (
+        ("two_batch", "serving") if isinstance(workload, Train) else ("1f1b", "training")
+    )
+    yield EXPERT_OVERLAP, (other, phases), layout.expert_overlap == other
     if isinstance(workload, Train):
         batch, tokens = workload.global_batch, workload.sequence_length
         yield MICRO_BATCHES, (batch,), batch % (layout.dp * layout.micro_batch) != 0
