@@ -73,6 +73,19 @@ FOLDS: Final[Mapping[str, Callable[[Row], str]]] = {
 }
 """What is left out, and which part a row is of."""
 
+_COLUMNS: Final = (
+    "systems",
+    "tokens",
+    "ranks",
+    "sms",
+    "experts_per_sm",
+    "time_s",
+    "datasets",
+    "networks",
+    "places",
+)
+"""The columns of `Rows`."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -98,17 +111,7 @@ class Rows:
     def where(self, kept: Mask) -> Rows:
         """Return some of the rows."""
         group = SimpleNamespace(**{name: cells[kept] for name, cells in vars(self.group).items()})
-        names = (
-            "systems",
-            "tokens",
-            "ranks",
-            "sms",
-            "experts_per_sm",
-            "time_s",
-            "datasets",
-            "networks",
-        )
-        columns = {name: getattr(self, name)[kept] for name in (*names, "places")}
+        columns = {name: getattr(self, name)[kept] for name in _COLUMNS}
         sent = Traffic(*(cells[kept] for cells in self.sent))
         return Rows(self.kernel, self.phase, sent=sent, group=group, **columns)
 
@@ -172,18 +175,7 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     sent = Traffic(*(np.concatenate(cells) for cells in zip(*(p.sent for p in parts), strict=True)))
     rates = ("domains", "link_bytes_per_s", "port_bytes_per_s")
     group = {name: np.concatenate([getattr(p.group, name) for p in parts]) for name in rates}
-    names = (
-        "systems",
-        "tokens",
-        "ranks",
-        "sms",
-        "experts_per_sm",
-        "time_s",
-        "datasets",
-        "networks",
-        "places",
-    )
-    columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in names}
+    columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS}
     return Rows(
         parts[0].kernel, parts[0].phase, sent=sent, group=SimpleNamespace(**group), **columns
     )

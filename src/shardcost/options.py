@@ -394,7 +394,7 @@ EXCHANGE: Final = (
     Option("low_latency", "flag", "Low latency", "low-latency kernels, as decode runs them"),
     Option("dtype", "word", "Number format", "number format of what is sent",
            otherwise="fp8 for dispatch, bf16 for combine"),
-    Option("sms", "whole", "SMs", "multiprocessors that normal kernels may take",
+    Option("sms", "whole", "SMs", "SMs that normal kernels may take",
            otherwise="the library's choice"),
     Option("node_limit", "whole", "Nodes per token", "nodes that a token goes to at most",
            otherwise="no limit"),

@@ -46,6 +46,8 @@ from shardcost.machine.dispatch import (
     libraries,
 )
 from shardcost.machine.libraries import default_library
+from shardcost.receipt import identifiers
+from shardcost.traced import step
 from shardcost.units import format_time
 
 USUAL_DTYPES: Final = {"dispatch": "fp8", "combine": "bf16"}
@@ -231,10 +233,10 @@ def traffic(
 
 
 def sms_of(kernel: Kernel, device_sms: Any, experts: Any) -> Any:
-    """Return the multiprocessors that a kernel takes unless told.
+    """Return the SMs that a kernel takes unless told.
 
     A low-latency kernel gives each a group of experts, as many as leave none over (DeepEP,
-    csrc/kernels/internode_ll.cu): few experts, few multiprocessors.
+    csrc/kernels/internode_ll.cu): few experts, few SMs.
 
     >>> sms_of(kernel_of("deepep", low_latency=True), 132, 256)
     128
@@ -263,11 +265,11 @@ class DispatchTime:
     time_s: Any
     traffic: Traffic
     sms: Any
-    """Multiprocessors that are held."""
+    """SMs that are held."""
     parts: Parts
     """Parts of the time in seconds, which add up to it."""
     streams: Parts
-    """What multiprocessors, links and network would take alone."""
+    """What SMs, links and network would take alone."""
     resolved: Resolved | None
     """The constants that it rests on; None where an all-to-all runs."""
     exchange: CollectiveTime | None
@@ -309,7 +311,8 @@ class DispatchTime:
             link_bytes_per_s=self.group.link_bytes_per_s * inside,
             port_bytes_per_s=self.group.port_bytes_per_s * outside,
         )
-        time_s = total(_parts(self.resolved, self.traffic, group, self)[1])
+        sizes = (self.tokens, self.experts, self.sms, self.mode)
+        time_s = total(kernel_times(self.resolved, self.traffic, group, *sizes)[1])
         return choose(self.group.ranks == 1, 0.0 * time_s, time_s)
 
     @property
@@ -412,12 +415,12 @@ def dispatch_time(
         nodes: Nodes that the ranks are spread over evenly; as few as hold them if left out.
         stride: Devices from one rank to the next, as in `Group.on`.
         network: What joins the nodes, if the cluster does not say.
-        library: ``deepep``, ``trtllm``, ``pplx``, ``uccl`` or ``mori``; ``nccl`` or ``rccl`` for an
-            all-to-all.
+        library: One that has kernels for it (`shardcost.machine.dispatch.libraries`); ``nccl`` or
+            ``rccl`` for an all-to-all.
         kernel: A certain kernel of the catalog, or its name, in place of what the library runs.
         low_latency: Whether the library's low-latency kernels run, as in decoding.
         dtype: Number format of what is sent; fp8 in dispatch and bf16 in combine if left out.
-        sms: Multiprocessors that normal kernels may take; the library's choice if left out.
+        sms: SMs that normal kernels may take; the library's choice if left out.
         mode: ``graph`` (if left out), or ``eager``: the host launches each call.
         node_limit: Domains that a token's experts are in at most, where routing limits them.
     """
@@ -450,8 +453,7 @@ def dispatch_time(
         group.ranks, group.domains, tokens, hidden, topk, experts,
         dtype=dtype, per_expert=runs.per_expert, node_limit=node_limit,
     )  # fmt: skip
-    asked = Asked(tokens, experts, held, mode)
-    streams, parts = _parts(resolved, sent, group, asked)
+    streams, parts = kernel_times(resolved, sent, group, tokens, experts, held, mode)
     alone = group.ranks == 1
     return DispatchTime(
         *common, runs.library, mode, low_latency, node_limit,
@@ -460,31 +462,23 @@ def dispatch_time(
     )  # fmt: skip
 
 
-class Asked(NamedTuple):
-    """What decides the time of a kernel beside its traffic and its group."""
-
-    tokens: Any
-    experts: Any
-    sms: Any
-    mode: str
-
-
-def _parts(
-    resolved: Resolved, sent: Traffic, group: Group, asked: Asked | DispatchTime
+def kernel_times(
+    resolved: Resolved, sent: Traffic, group: Any, tokens: Any, experts: Any, sms: Any, mode: str
 ) -> tuple[Parts, Parts]:
-    """Return the streams of a kernel, and the parts of its time."""
-    constants, kernel = resolved.constants, resolved.kernel
-    streams = stream_times(constants, kernel, sent, group, asked.tokens, asked.sms)
-    per_sm = asked.experts / group.cluster.device.sms
-    return streams, kernel_parts(constants, streams, sent, group, per_sm, asked.mode)
+    """Return the streams of a kernel, each by itself, and the parts of its time."""
+    constants = resolved.constants
+    streams = stream_times(constants, resolved.kernel, sent, group, tokens, sms)
+    named = {name: step(identifiers([name])[0], value) for name, value in streams.items()}
+    per_sm = experts / group.cluster.device.sms
+    return streams, kernel_parts(constants, named, sent, group, per_sm, mode)
 
 
 def stream_times(
     constants: Any, kernel: Kernel, sent: Traffic, group: Any, tokens: Any, sms: Any
 ) -> Parts:
-    """Return what multiprocessors, links and network take, each by itself.
+    """Return what SMs, links and network take, each by itself.
 
-    The first token of each multiprocessor of a kernel with a copy for each expert passes as part of
+    The first token of each SM of a kernel with a copy for each expert passes as part of
     its latency.
     """
     rounds = tokens / sms
@@ -502,7 +496,7 @@ def stream_times(
         each = each * choose(group.domains > 1, constants.across, 1.0)
     port = choose(group.domains > 1, group.port_bytes_per_s, 1.0)
     return {
-        "multiprocessors": rounds * each,
+        "SM work": rounds * each,
         "links": sent.inside_bytes / (constants.link_share * group.link_bytes_per_s),
         "network": sent.network_bytes / (constants.network_share * port),
     }
@@ -552,7 +546,7 @@ def _kernel(
 
 
 def _sms(sms: Any, kernel: Kernel, cluster: Cluster, experts: Any) -> Any:
-    """Return the multiprocessors that a kernel takes, as it was told or by itself."""
+    """Return the SMs that a kernel takes, as it was told or by itself."""
     most = cluster.device.sms
     if sms is None:
         return sms_of(kernel, most, experts)

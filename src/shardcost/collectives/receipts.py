@@ -11,7 +11,7 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, Final
 
-from shardcost.collectives.dispatch import DispatchTime, kernel_parts, stream_times
+from shardcost.collectives.dispatch import DispatchTime, kernel_times
 from shardcost.collectives.engine_kernels import (
     eager,
     kernel_paths,
@@ -64,24 +64,24 @@ MEANINGS: Final = {
 """What a term is, where its name does not say it."""
 OF_DISPATCH: Final = {
     "start_s": "kernels and barriers, however little is sent",
-    "expert_s": "for each expert of a multiprocessor",
+    "expert_s": "for each expert of an SM",
     "row_bytes_per_s": "at which the first token passes, with nothing to overlap it with",
-    "token_s": "of a multiprocessor, for each token",
-    "copy_s": "of a multiprocessor, for each copy",
-    "sm_bytes_per_s": "at which a multiprocessor copies",
+    "token_s": "of an SM, for each token",
+    "copy_s": "of an SM, for each copy",
+    "sm_bytes_per_s": "at which an SM copies",
     "output_copies": "that adding up and writing one result is worth",
     "link_share": "share of the links' rate that is reached",
     "network_share": "share of the port's rate that is reached",
     "crossing_s": "for each doubling of the domains",
-    "across": "what forwarding to other domains costs multiprocessors",
+    "across": "what forwarding to other domains costs SMs",
     "host_s": "what the host takes to launch a call",
     "tokens": "tokens of one GPU",
-    "sms": "multiprocessors that are held",
+    "sms": "SMs that are held",
     "copies": "of a token, on average",
     "row_bytes": "of one copy of a token",
     "inside_bytes": "that a GPU sends over the links of its domain",
     "network_bytes": "that a GPU sends into the network",
-    "experts_per_sm": "experts over the multiprocessors of the GPU",
+    "experts": "of the layer, redundant ones included",
 }
 """The same for dispatch and combine."""
 _SENT_NAMES: Final = frozenset({"inside_bytes", "network_bytes", "row_bytes"})
@@ -224,12 +224,11 @@ def _dispatch_parts(result: DispatchTime) -> tuple[Parts, Parts]:
             if getattr(result.traffic, name)
         }
     )
-    group = _group(result.group)
-    tokens, sms = (_traced(name, getattr(result, name)) for name in ("tokens", "sms"))
-    streams = stream_times(constants, used.kernel, sent, group, tokens, sms)
-    alone = {name: step(name, value, meaning="by itself") for name, value in streams.items()}
-    experts = _traced("experts_per_sm", result.experts / result.group.cluster.device.sms)
-    return streams, kernel_parts(constants, alone, sent, group, experts, result.mode)
+    tokens, experts, sms = (
+        _traced(name, getattr(result, name)) for name in ("tokens", "experts", "sms")
+    )
+    traced = used._replace(constants=constants)
+    return kernel_times(traced, sent, _group(result.group), tokens, experts, sms, result.mode)
 
 
 def _traced(name: str, value: Any, source: str = "") -> Traced:

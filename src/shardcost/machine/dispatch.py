@@ -3,7 +3,7 @@
 ``catalog/tuner/dispatch.toml`` says which kernels there are and what each sends.
 ``catalog/dispatch/`` has a file for each measured system: constants of its kernels, for dispatch
 and for combine, with the rows and the error of their fit. They are shares of a link's rate, or
-seconds of one multiprocessor, so that a system nobody measured can inherit them: from systems of
+seconds of one SM, so that a system nobody measured can inherit them: from systems of
 its architecture with the same kernel, else of its vendor, else from any; a kernel that nobody
 measured runs by the constants of its nearest relative.
 """
@@ -24,14 +24,14 @@ from shardcost.machine.constants import in_base_units, stated
 
 PHASES: Final = ("dispatch", "combine")
 _OF_ONE_SM: Final = frozenset({"token_s", "copy_s", "sm_bytes_per_s"})
-"""Constants that are instructions of one multiprocessor: they keep pace with its clock."""
+"""Constants that are instructions of one SM: they keep pace with its clock."""
 
 
 @noun
 class DispatchConstants(Noun):
     """Constants of one phase of one kernel. What a kernel does not have is None, and costs nothing.
 
-    Seconds of a multiprocessor are paid by each for its share of the tokens.
+    Seconds of an SM are paid by each for its share of the tokens.
     """
 
     start_s: Quantity = positive()
@@ -39,7 +39,7 @@ class DispatchConstants(Noun):
     row_bytes_per_s: Quantity = positive()
     """At which the first token of a warp passes, with nothing to overlap it with."""
     token_s: Quantity = positive()
-    """Of a multiprocessor, for each token …"""
+    """Of an SM, for each token …"""
     link_share: Quantity = positive()
     """Share of the nominal rate of a GPU's links inside its domain …"""
     network_share: Quantity = positive()
@@ -47,7 +47,7 @@ class DispatchConstants(Noun):
     crossing_s: Quantity = positive()
     """For each doubling of the domains: counts are exchanged, and the slowest is waited for."""
     expert_s: Quantity | None = positive(default=None)
-    """For each expert of a multiprocessor, where every one signals for its experts in turn."""
+    """For each expert of an SM, where every one signals for its experts in turn."""
     copy_s: Quantity | None = positive(default=None)
     """… for each copy of it …"""
     sm_bytes_per_s: Quantity | None = positive(default=None)
@@ -55,7 +55,7 @@ class DispatchConstants(Noun):
     output_copies: Quantity | None = positive(default=None)
     """Copies that adding up and writing one result is worth, beside those that are read."""
     across: Quantity | None = positive(default=None)
-    """By how much the work of multiprocessors grows where tokens are forwarded to other domains."""
+    """By how much the work of SMs grows where tokens are forwarded to other domains."""
     fill: Quantity | None = positive(default=None)
     """What pipelining cannot hide, as in `shardcost.collectives.paths`."""
     host_s: Quantity | None = positive(default=None)
@@ -113,7 +113,7 @@ class Kernel:
     one_domain: bool
     """Whether it runs inside one domain only."""
     sms: int | None
-    """Multiprocessors that it takes unless told; None where its experts decide."""
+    """SMs that it takes unless told; None where its experts decide."""
     vendors: tuple[str, ...]
     names: tuple[str, ...]
     relatives: tuple[str, ...]

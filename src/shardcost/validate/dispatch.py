@@ -1,8 +1,8 @@
 """Predicts the rows of a table of expert-parallel dispatch and combine.
 
-Rows that differ in tokens, sizes and multiprocessors alone are one call of `dispatch_time`. A row
+Rows that differ in tokens, sizes and SMs alone are one call of `dispatch_time`. A row
 names its kernel; one that the catalog does not have is predicted by what its library runs, and a
-library that the catalog does not have by DeepEP's kernels. How many multiprocessors such a kernel
+library that the catalog does not have by DeepEP's kernels. How many SMs such a kernel
 was given says nothing then: another one makes another use of them.
 """
 

@@ -7,6 +7,7 @@ that results can be compared with experts applied in place, and bytes with the f
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,14 +63,12 @@ def exchanged(
     there = np.zeros((ranks, ranks), dtype=np.int64)
     back = np.zeros_like(there)
     outputs = np.zeros(tokens.shape, dtype=np.result_type(tokens, weights))
-    run = _to_experts if per_expert else _to_gpus
+    run = _to_experts if per_expert else partial(_to_gpus, per_node=ranks_per_node)
     for rank, index in np.ndindex(tokens.shape[:2]):
         homes: dict[int, list[tuple[int, Any]]] = {}
         for number, weight in zip(chosen[rank, index], weights[rank, index], strict=True):
             homes.setdefault(int(number) // (experts // ranks), []).append((int(number), weight))
-        outputs[rank, index] = run(
-            rank, tokens[rank, index], homes, ranks_per_node, expert, there, back
-        )
+        outputs[rank, index] = run(rank, tokens[rank, index], homes, expert, there, back)
     return Exchanged(outputs, there, back)
 
 
@@ -81,10 +80,10 @@ def _to_gpus(
     rank: int,
     token: NDArray[Any],
     homes: _Homes,
-    per_node: int,
     expert: Expert,
     there: NDArray[np.int64],
     back: NDArray[np.int64],
+    per_node: int,
 ) -> NDArray[Any]:
     """Return the sum over a token's experts, by one copy to each node and to each GPU in it."""
     result = np.zeros_like(token)
@@ -107,13 +106,11 @@ def _to_experts(
     rank: int,
     token: NDArray[Any],
     homes: _Homes,
-    per_node: int,
     expert: Expert,
     there: NDArray[np.int64],
     back: NDArray[np.int64],
 ) -> NDArray[Any]:
     """Return the sum over a token's experts, by one copy to each of them."""
-    del per_node  # rows go the whole way by themselves
     result = np.zeros_like(token)
     for home, own in homes.items():
         for number, weight in own:
