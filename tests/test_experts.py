@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from shardcost import Cluster, Decode, Estimate, Layout, Model, Prefill, Train, estimate
 from shardcost.catalog import names
 from shardcost.errors import InfeasibleError, ShardcostError
+from shardcost.estimate.interval import ranges_of
 from shardcost.estimate.ledger import is_exchange
 from shardcost.estimate.price import places
+from shardcost.machine.dispatch import libraries
 from shardcost.memory.parameters import (
     expert_copies,
     expert_tensor_degree,
@@ -21,7 +24,7 @@ from shardcost.memory.parameters import (
 )
 from shardcost.model import Experts
 from shardcost.program.operations import Collective, ExpertKernels, Gemm
-from shardcost.routing import expert_load
+from shardcost.routing import DISPATCH_LIBRARIES, expert_load
 
 ROUNDING = 1 + 1e-9
 MIXTURES = [
@@ -195,3 +198,76 @@ def test_the_laws_hold_for_mixtures() -> None:
         for entry in result.entries:
             if isinstance(entry.op, Gemm) and entry.op.fullest is not None:
                 assert entry.op.fullest >= entry.op.m * (1 - 1e-9), about
+
+
+DEEPSEEK: dict[str, tuple[str, Layout, Any, str, str, float, int]] = {
+    "DeepSeek-V3 training": (
+        "h800_sxm",
+        Layout(pp=16, dp=128, ep=64, zero=1, schedule="zero_bubble"),
+        Train(global_batch=15360, sequence_length=4096, dtype="fp8"),
+        "hai_llm",
+        "1,543 tokens/s/GPU",
+        1543.0,
+        1,
+    ),
+    "DeepSeek's decode service": (
+        "h800_sxm",
+        Layout(dp=144, ep=144, redundant_experts=32, expert_overlap="two_batch"),
+        Decode(batch=12672, context_tokens=4989, dtype="fp8"),
+        "sglang",
+        "14.8 thousand",
+        14.8,
+        8,
+    ),
+    "prompts of 1,024": (
+        "h100_sxm",
+        Layout(dp=32, ep=32, redundant_experts=32, expert_overlap="two_batch"),
+        Prefill(batch=512, prompt_tokens=1024, dtype="fp8"),
+        "sglang",
+        "57.7 thousand",
+        57.7,
+        8,
+    ),
+    "prompts of 4,096": (
+        "h100_sxm",
+        Layout(dp=32, ep=32, redundant_experts=32, expert_overlap="two_batch"),
+        Prefill(batch=128, prompt_tokens=4096, dtype="fp8"),
+        "sglang",
+        "50.3 thousand",
+        50.3,
+        8,
+    ),
+    "SGLang decode": (
+        "h100_sxm",
+        Layout(dp=72, ep=72, redundant_experts=32, expert_overlap="two_batch"),
+        Decode(batch=18432, context_tokens=2000, dtype="fp8"),
+        "sglang",
+        "22.3 thousand",
+        22.3,
+        8,
+    ),
+}
+"""Published figures of docs/experts.md: machine, layout, workload, software; the figure as it is
+written, as a number, and of how many GPUs it is."""
+
+
+@pytest.mark.parametrize("name", DEEPSEEK)
+def test_the_documentation_states_what_is_predicted_of_published_figures(
+    name: str, repository: Path
+) -> None:
+    place, layout, work, software, written, published, gpus = DEEPSEEK[name]
+    cluster = Cluster.named(place, network="ib_8x400g")
+    result = estimate("deepseek-v3", cluster, layout, work, software=software)
+    rate = result.tokens_per_s_per_gpu * gpus / (1 if gpus == 1 else 1000)
+    lines = (repository / "docs" / "experts.md").read_text(encoding="utf-8").splitlines()
+    (line,) = [line for line in lines if line.startswith("| ") and name in line]
+    _, figure, predicted, error = (cell.strip() for cell in line.strip("| ").split(" | "))
+    assert figure.startswith(written)
+    assert float(predicted.split()[0].replace(",", "")) == pytest.approx(rate, rel=5e-3)
+    assert float(error.split()[0]) == pytest.approx(100 * (rate / published - 1), abs=0.6)
+    speeds = ranges_of(result)["tokens_per_s_per_gpu"]
+    assert speeds.low < published * (1 if gpus == 1 else 1000) / gpus < speeds.high
+
+
+def test_the_layout_offers_the_libraries_that_the_catalog_has() -> None:
+    assert sorted(DISPATCH_LIBRARIES) == sorted(libraries())

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from shardcost import values
 from shardcost.layout import Layout
+from shardcost.routing import DISPATCH_LIBRARIES
 from shardcost.scalars import whole_number
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train
@@ -202,6 +203,7 @@ class Option:
         return f"{self.help}{named}" + (f" ({', '.join(notes)})" if notes else "")
 
 
+_KERNEL_LIBRARIES: Final = " or ".join((", ".join(DISPATCH_LIBRARIES[:-1]), DISPATCH_LIBRARIES[-1]))
 _LAYOUT: Final = (Layout,)
 _TRAIN: Final = ("train",)
 _SERVE: Final = (Prefill, Decode)
@@ -285,7 +287,7 @@ _CHOSEN: Final = (
            _LAYOUT, axis="fixed", said="{} routing", place="more"),
     Option("dispatch", "word", "Expert dispatch",
            "what carries tokens to their experts: all-to-alls of nccl, an allgather with a"
-           " reduce-scatter, or the kernels of deepep, trtllm, pplx, mori or uccl",
+           f" reduce-scatter, or the kernels of {_KERNEL_LIBRARIES}",
            _LAYOUT, otherwise="the software's own", axis="fixed", said="dispatch by {}",
            place="more"),
     Option("expert_overlap", "word", "Expert overlap",
@@ -378,8 +380,7 @@ COLLECTIVE: Final = (
            otherwise="as few as hold them"),
     Option("library", "name", "Library",
            "nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14), or"
-           " nccl-tuner: NCCL's own estimate; for dispatch and combine deepep, mori, uccl, pplx,"
-           " trtllm, nccl or rccl",
+           f" nccl-tuner: NCCL's own estimate; for dispatch and combine also {_KERNEL_LIBRARIES}",
            otherwise="the GPU vendor's: nccl, rccl or oneccl; deepep or mori"),
     Option("mode", "word", "Launch",
            "launch of calls, recorded as a CUDA graph or one by one by the host",

@@ -21,8 +21,10 @@ from shardcost.arrays import ceil, largest, log2, smallest, sqrt
 from shardcost.errors import UnknownNameError
 
 ROUTINGS: Final = ("even", "random", "power_law")
-DISPATCHERS: Final = ("nccl", "allgather", "deepep", "hybridep", "trtllm", "pplx", "mori", "uccl")
-"""What carries tokens to the ranks of their experts."""
+DISPATCH_LIBRARIES: Final = ("deepep", "hybridep", "trtllm", "pplx", "mori", "uccl")
+"""Libraries with kernels for dispatch and combine (``catalog/tuner/dispatch.toml``)."""
+DISPATCHERS: Final = ("nccl", "allgather", *DISPATCH_LIBRARIES)
+"""What carries tokens to their experts: all-to-alls of NCCL, an all-gather, or kernels."""
 EXPERT_OVERLAPS: Final = ("none", "two_batch", "1f1b")
 """What hides that: nothing, the other half of a batch, a micro-batch in the opposite pass."""
 _LN2: Final = 0.6931471805599453

@@ -50,8 +50,6 @@ from shardcost.traced import step
 
 GROUPED: Final = "grouped_mm"
 """The grouped GEMM of a framework by itself: PyTorch's."""
-_RAGGED: Final = 0.3
-"""How far the fullest expert is above the mean where loads no longer count as even."""
 _ACTIVATION_BYTES: Final = 2
 """Between the kernels of the sequence, rows are in 16 bits."""
 
@@ -68,6 +66,8 @@ class Kernel(NamedTuple):
     """SMs."""
     wave_rounding: float
     least_waves: float
+    ragged_excess: float
+    """How far the fullest expert is above the mean where loads no longer count as even."""
     weight_bytes: float
     memory_bytes_per_s: Any
     cache_bytes: Any
@@ -194,6 +194,7 @@ def kernel_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Kerne
         units=units,
         wave_rounding=common["wave_rounding"],
         least_waves=common["least_waves"],
+        ragged_excess=common["ragged_excess"],
         weight_bytes=form.weight_bytes,
         memory_bytes_per_s=constants["memory_share"] * bandwidth,
         cache_bytes=common["cache_share"] * (device.l2_cache_bytes or 0.0),
@@ -264,7 +265,7 @@ def _tiles(kernel: Kernel, rows: Any, groups: Any, largest_group: Any) -> list[A
     counts = []
     excess: Any = 0.0
     if largest_group is not None:
-        excess = (largest_group / largest(ceil(mean), 1) - 1) / _RAGGED
+        excess = (largest_group / largest(ceil(mean), 1) - 1) / kernel.ragged_excess
     uneven = smallest(largest(excess, 0.0), 1.0)
     uneven = step("uneven", uneven, "share", "0: experts have the same rows; 1: exponential")
     for height in kernel.tile_rows:

@@ -40,6 +40,20 @@ MEANINGS: Final = {
     "bytes_ratio": "bytes of the gradients, over forward",
 }
 """What a constant is, where its name does not say it."""
+_SIZES: Final = {
+    "tokens": "that the kernels see",
+    "hidden": "width of the model",
+    "inter": "width of an expert, on this rank",
+    "experts": "of the layer",
+    "top_k": "experts of a token",
+    "pairs": "rows of this rank's experts",
+    "active": "experts with any row",
+    "busiest": "rows of the fullest expert",
+    "rows": "of all experts",
+    "groups": "experts with any row",
+    "largest_group": "rows of the fullest expert",
+}
+"""What a size of expert kernels is."""
 
 
 def source_of(section: Section) -> str:
@@ -204,18 +218,3 @@ def _traced_kernel(kernel: Kernel, source: str) -> Kernel:
         remote_rows=fitted("remote_rows", kernel.remote_rows, "share", "that are passed over too"),
         weight_bytes=fitted("weight", kernel.weight_bytes, SENT, "an element"),
     )
-
-
-_SIZES: Final = {
-    "tokens": "that the kernels see",
-    "hidden": "width of the model",
-    "inter": "width of an expert, on this rank",
-    "experts": "of the layer",
-    "top_k": "experts of a token",
-    "pairs": "rows of this rank's experts",
-    "active": "experts with any row",
-    "busiest": "rows of the fullest expert",
-    "rows": "of all experts",
-    "groups": "experts with any row",
-    "largest_group": "rows of the fullest expert",
-}
