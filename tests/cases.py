@@ -6,7 +6,7 @@ from functools import cache
 from typing import NamedTuple
 
 from shardcost import Cluster, Decode, Estimate, Layout, Prefill, Train, Workload, estimate
-from shardcost.estimate.ledger import PassParts
+from shardcost.estimate.pieces import PassParts
 
 DECODE = Decode(batch=64, context_tokens=4096)
 TRAIN = Train(global_batch=64, sequence_length=4096)

@@ -14,7 +14,7 @@ from shardcost import Cluster, Decode, Estimate, Layout, Model, Prefill, Train, 
 from shardcost.catalog import names
 from shardcost.errors import InfeasibleError, ShardcostError
 from shardcost.estimate.interval import ranges_of
-from shardcost.estimate.ledger import is_exchange
+from shardcost.estimate.pieces import is_exchange
 from shardcost.estimate.price import places
 from shardcost.machine.dispatch import libraries
 from shardcost.memory.parameters import (

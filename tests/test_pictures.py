@@ -16,7 +16,7 @@ from shardcost import Cluster, Decode, Layout, Model, Train, cli
 from shardcost.dtypes import BITS
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate import estimate
-from shardcost.estimate.ledger import PASSES, PassParts
+from shardcost.estimate.pieces import PASSES, PassParts
 from shardcost.estimate.roofline import moved_bytes, roofline
 from shardcost.estimate.scaling import Row, Scaling, degrees_to_vary, split_of
 from shardcost.program.operations import AttentionCore

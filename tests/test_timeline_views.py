@@ -18,7 +18,7 @@ from cases import usual_passes
 from shardcost import Cluster, Layout, Model
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.estimate import Estimate, estimate
-from shardcost.estimate.ledger import PassParts
+from shardcost.estimate.pieces import PassParts
 from shardcost.estimate.timeline.events import COMMUNICATION, Drawing, Event
 from shardcost.estimate.timeline.layer import layer_timeline
 from shardcost.estimate.timeline.step import MOST_EVENTS, step_timeline

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardcost import Layout, Software, Train, estimate
-from shardcost.estimate.ledger import PassTime
+from shardcost.estimate.pieces import PassTime
 from shardcost.formats.tables import Table, read_table
 from shardcost.machine import machine_of
 from shardcost.model import Model

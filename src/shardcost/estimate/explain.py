@@ -13,7 +13,8 @@ from typing import Final
 
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError
-from shardcost.estimate.ledger import PassParts, joined
+from shardcost.estimate.ledger import joined
+from shardcost.estimate.pieces import PassParts
 from shardcost.estimate.result import BUBBLE, Estimate, part_name
 from shardcost.estimate.why import Why, why
 from shardcost.estimate.why.answer import brief

@@ -117,6 +117,21 @@ class CollectivePrice(NamedTuple):
         return self.inside_bytes + self.network_bytes
 
 
+NOTHING: Final = CollectivePrice(0.0, 0.0, 0.0)
+
+
+def added(shares: Sequence[tuple[Any, CollectivePrice]]) -> CollectivePrice:
+    """Return prices, each so many times, added up."""
+    if all(price is NOTHING for _, price in shares):
+        return NOTHING
+    return CollectivePrice(
+        *(
+            sum((times * figure for times, figure in column), 0.0)
+            for column in ([(times, price[i]) for times, price in shares] for i in range(3))
+        )
+    )
+
+
 class Prices:
     """What operations cost on a machine under a placement of the groups."""
 

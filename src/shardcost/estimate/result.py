@@ -11,7 +11,8 @@ from shardcost.arrays import largest
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
-from shardcost.estimate.ledger import KIND, Entry, Ledger, PassParts
+from shardcost.estimate.ledger import Entry, Ledger
+from shardcost.estimate.pieces import KIND, PassParts
 from shardcost.estimate.warnings import warnings_of
 from shardcost.layout import Layout
 from shardcost.machine import Machine

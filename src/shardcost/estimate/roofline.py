@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS
-from shardcost.estimate.ledger import KIND, PASSES
+from shardcost.estimate.pieces import KIND, PASSES
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.timeline.events import check_one_layout
 from shardcost.kernels.gemm import gemm_bytes

@@ -13,7 +13,7 @@ from typing import Any, Final
 from shardcost.cluster import Cluster
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.estimate.ledger import PassParts
+from shardcost.estimate.pieces import PassParts
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.serving import Engine, under_load
 from shardcost.formats.tables import Row, Table

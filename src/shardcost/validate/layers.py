@@ -14,7 +14,7 @@ from typing import Final
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.estimate.ledger import PassTime, pieces_of
+from shardcost.estimate.pieces import PassTime, pieces_of
 from shardcost.estimate.price import Prices, places
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout

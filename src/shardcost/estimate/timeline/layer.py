@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from shardcost.estimate.ledger import KIND, PASSES, is_exchange
+from shardcost.estimate.pieces import KIND, PASSES, is_exchange
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.timeline.events import (

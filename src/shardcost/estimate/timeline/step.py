@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from shardcost.estimate.ledger import PassParts, Piece
+from shardcost.estimate.pieces import PassParts, Piece
 from shardcost.estimate.result import BUBBLE, HOST, Estimate
 from shardcost.estimate.timeline.events import COMPUTE, Drawing, Event, check_one_layout, drawing
 from shardcost.memory.stages import stage_by_cost, stage_evenly

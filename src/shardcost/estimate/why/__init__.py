@@ -18,7 +18,8 @@ from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.interval import around, ranges_of, residuals_of
-from shardcost.estimate.ledger import Entry, PassParts, joined, serving_host_s
+from shardcost.estimate.ledger import Entry, joined, serving_host_s
+from shardcost.estimate.pieces import PassParts
 from shardcost.estimate.result import (
     BUBBLE,
     COMMUNICATION,

@@ -1,0 +1,361 @@
+"""Priced pieces of a model: a kind of layer, the embedding or the head, for one micro-batch.
+
+A piece lists its operations with their seconds and with what of them lengthens the pass: compute
+counts whole, communication as far as nothing hides it. Tensor-parallel collectives hide as the
+software does it: behind a GEMM that does not wait for them, or chunk by chunk behind the GEMM that
+they feed (Wang et al. 2023, ASPLOS). A ring of key-value blocks hides behind the attention of the
+block at hand. Dispatch and combine of experts hide behind another batch. What hides is not free:
+the collective's kernel takes SMs from the GEMM, whose tiles then need more waves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from shardcost.arrays import choose, largest, smallest
+from shardcost.estimate.price import Prices, added
+from shardcost.program.operations import (
+    AttentionCore,
+    Collective,
+    Elementwise,
+    ExpertKernels,
+    Gemm,
+    Operation,
+    Operations,
+    OpId,
+    Passes,
+)
+from shardcost.schedule.overlap import beside, chunked, ring_attention
+from shardcost.software import Software
+
+KIND: Final[Mapping[type, str]] = {
+    Gemm: "gemm",
+    AttentionCore: "attention",
+    Elementwise: "elementwise",
+    ExpertKernels: "gemm",
+}
+"""Kinds of compute; expert kernels are grouped GEMMs for the most part."""
+PASSES: Final = ("forward", "recompute", "backward", "weight")
+"""Passes over a piece; gradients of the input and of the weights are apart."""
+_INSTANT_S: Final = 1e-30
+"""Keeps shares of passes without any work finite."""
+
+
+class Row(NamedTuple):
+    """One operation of a piece in one pass, priced."""
+
+    op: Operation
+    phase: str
+    seconds: Any
+    """Of one call, in a run of the software."""
+    exposed_s: Any
+    """By how much all its calls lengthen the pass."""
+
+
+class PassTime(NamedTuple):
+    """What one pass over a piece takes on the device, and what the host starts for it."""
+
+    device_s: Any = 0.0
+    """Compute, and communication that nothing hides."""
+    kernels: Any = 0
+    hops: Any = 0
+    """Ranks beyond the first, of all collectives."""
+
+    def times(self, count: Any) -> PassTime:
+        """Return the same pass so many times."""
+        return PassTime(*(count * value for value in self))
+
+    def plus(self, other: PassTime) -> PassTime:
+        """Return two passes, one after the other."""
+        return PassTime(*(one + two for one, two in zip(self, other, strict=True)))
+
+    def wall_s(self, software: Software) -> Any:
+        """Return the seconds that pass: the host's, where it starts kernels too slowly.
+
+        If the seconds of host and device over a few kernels scatter about their means h and d as
+        Fréchet's extremes of shape 1/s do, the slower of the two takes (h^(1/s) + d^(1/s))^s on
+        average: nearly the larger where they are far apart, 2^s times either where they are equal.
+        """
+        if software.launch == "graph":
+            return self.device_s
+        host = self.kernels * software.host_per_kernel_s
+        if software.host_per_hop_s is not None:
+            host = host + self.hops * software.host_per_hop_s
+        slower = largest(self.device_s, host)
+        if software.host_scatter is None:
+            return slower
+        share = smallest(self.device_s, host) / largest(slower, _INSTANT_S)
+        return slower * (1 + share ** (1 / software.host_scatter)) ** software.host_scatter
+
+
+class Piece(NamedTuple):
+    """A kind of layer, the embedding or the head, for one micro-batch."""
+
+    name: str
+    rows: tuple[Row, ...]
+    forward: PassTime
+    backward: PassTime
+    """Gradients of the input, and what is computed again for them."""
+    weight: PassTime
+    inside_bytes: Any = 0.0
+    """Sent by a rank in all passes over the links inside a domain …"""
+    network_bytes: Any = 0.0
+    """… and into the network."""
+
+    def joined_bytes(self, other: Piece, together: Any) -> tuple[Any, Any]:
+        """Return the bytes of two pieces: of both where one rank has them, else the larger."""
+        mine, its = self[5:7], other[5:7]
+        return tuple(
+            choose(together, one + two, largest(one, two))
+            for one, two in zip(mine, its, strict=True)
+        )
+
+    @property
+    def tensor_collectives(self) -> Any:
+        """Collectives of the tensor group in one pass forward."""
+        return sum(
+            row.op.count * (row.op.ranks > 1)
+            for row in self.rows
+            if row.phase == "forward" and isinstance(row.op, Collective) and row.op.group == "tp"
+        )
+
+    @property
+    def passes(self) -> tuple[PassTime, PassTime, PassTime]:
+        """Forward, backward, weight gradients."""
+        return self[2:5]
+
+
+class PassParts(NamedTuple):
+    """One pass over a piece by kind of compute and by group."""
+
+    compute_s: dict[str, Any]
+    comm_s: dict[str, Any]
+    exposed_s: dict[str, Any]
+    time: PassTime
+
+    @classmethod
+    def of(cls, pieces: Sequence[tuple[Any, Piece]], phase: str) -> PassParts:
+        """Return the parts of a pass over pieces, each so many times.
+
+        Args:
+            pieces: How often, and what.
+            phase: ``forward``, ``backward`` (what is computed again included) or ``weight``.
+        """
+        parts = cls(dict.fromkeys(KIND.values(), 0.0), {}, {}, PassTime())
+        time = PassTime()
+        passes = ("recompute", "backward") if phase == "backward" else (phase,)
+        for times, piece in pieces:
+            time = time.plus(getattr(piece, phase).times(times))
+            for row in piece.rows:
+                if row.phase in passes:
+                    parts._add(row, times)
+        return parts._replace(time=time)
+
+    def _add(self, row: Row, times: Any) -> None:
+        whole = times * row.op.count * row.seconds
+        if not isinstance(row.op, Collective):
+            self.compute_s[KIND[type(row.op)]] += whole
+            return
+        group = row.op.degree
+        self.comm_s[group] = self.comm_s.get(group, 0.0) + whole
+        self.exposed_s[group] = self.exposed_s.get(group, 0.0) + times * row.exposed_s
+
+
+def pieces_of(
+    named: Sequence[tuple[str, Passes]], prices: Prices, software: Software
+) -> list[Piece]:
+    """Return pieces with their prices; of plain numbers, kept with the machine's prices.
+
+    Layouts that differ in pipeline or data parallelism only have the same layers.
+    """
+    if prices.arrays or prices.is_adjusted:
+        return [_priced_piece(name, passes, prices, software) for name, passes in named]
+    how = (
+        software.tp_overlap,
+        software.overlap_sms,
+        software.overlap_chunks,
+        software.slowdown,
+        software.expert_overlap,
+    )
+    strides = tuple(prices.placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor"))
+    keys = [(name, passes, how, strides) for name, passes in named]
+    new = [key for key in keys if key not in prices.pieces]
+    if len(new) > 1:  # the GEMMs of all pieces go to the kernel as one vector
+        prices.of([op for _, passes, _, _ in new for phase in passes for op in phase])
+    for key in new:
+        prices.pieces[key] = _priced_piece(key[0], key[1], prices, software)
+    return [prices.pieces[key] for key in keys]
+
+
+def _priced_piece(name: str, passes: Passes, prices: Prices, software: Software) -> Piece:
+    named = [(phase, op) for phase in PASSES for op in getattr(passes, phase)]
+    every = tuple(op for _, op in named)
+    if not every:
+        return Piece(name, (), PassTime(), PassTime(), PassTime())
+    priced = prices.with_bytes(every)
+    seconds = [each.seconds for each in priced]
+    gemms = _overlaps(every, seconds, prices, software)
+    rows = tuple(
+        _row(op, phase, each_s, software, gemms)
+        for (phase, op), each_s in zip(named, seconds, strict=True)
+    )
+    if software.expert_overlap != "none":
+        rows = _with_hidden_exchange(rows, prices, software)
+    again = len(passes.recompute) + len(passes.backward)
+    cuts = (0, len(passes.forward), len(passes.forward) + again, len(rows))
+    forward, backward, weight = (_pass_time(rows[start:end]) for start, end in pairwise(cuts))
+    bytes_sent = added([(op.count, each) for op, each in zip(every, priced, strict=True)])
+    return Piece(name, rows, forward, backward, weight, *bytes_sent[1:])
+
+
+def _with_hidden_exchange(
+    rows: tuple[Row, ...], prices: Prices, software: Software
+) -> tuple[Row, ...]:
+    """Return rows whose dispatch and combine hide behind the compute of another batch.
+
+    Of two batches that take turns, one computes while the tokens of the other travel: each stretch
+    of compute and the exchange beside it take as long as the longer of the two, with the SMs of
+    the exchange taken from the GEMMs.
+    """
+    exposed: dict[int, Any] = {}
+    for exchanges, compute in _side_by_side(rows):
+        whole_s: Any = sum(rows[i].exposed_s for i in exchanges)
+        alone_s: Any = sum(row.exposed_s for row in compute)
+        first: Any = rows[exchanges[0]].op
+        taken = software.overlap_sms if first.routed is None else prices.exchange_sms(first)
+        on_sms = tuple(row.op for row in compute if not isinstance(row.op, Elementwise))
+        lost: Any = 0.0
+        if taken and on_sms:
+            beside_s = prices.of(on_sms, sms_taken=taken)
+            pairs = zip(on_sms, beside_s, prices.of(on_sms), strict=True)
+            lost = software.slowdown * sum(op.count * (slow - own) for op, slow, own in pairs)
+        together_s = beside(largest(alone_s, _INSTANT_S), whole_s, alone_s + lost + _INSTANT_S)
+        left = smallest(1.0, (together_s - alone_s) / largest(whole_s, _INSTANT_S))
+        exposed |= {i: left * rows[i].exposed_s for i in exchanges}
+    return tuple(
+        row._replace(exposed_s=exposed[i]) if i in exposed else row for i, row in enumerate(rows)
+    )
+
+
+def _side_by_side(rows: tuple[Row, ...]) -> Iterator[tuple[list[int], list[Row]]]:
+    """Yield exchanges, by their place, with the compute of the other batch that runs meanwhile.
+
+    In training a forward and a backward pass run side by side (DeepSeek-V3, arXiv:2412.19437,
+    section 3.2.1; Megatron Core's combined 1F1B): attention of the one beside combine of the other,
+    and experts beside dispatch. In serving any compute of one half hides any exchange of the other.
+    """
+    parts: dict[tuple[str, bool], list[Row]] = {}
+    sent: dict[tuple[str, int], list[int]] = {}
+    counts: dict[str, int] = {}
+    for i, row in enumerate(rows):
+        phase = "backward" if row.phase == "weight" else row.phase
+        if is_exchange(row.op):
+            counts[phase] = counts.get(phase, 0) + 1
+            sent.setdefault((phase, counts[phase]), []).append(i)
+        elif not isinstance(row.op, Collective):
+            experts = counts.get(phase, 0) == 1
+            if row.phase == "weight":  # belongs to where its matrix is used
+                part = row.op.id and row.op.id.part
+                alike = (each.op.id for each in parts.get(("forward", True), []))  # type: ignore[union-attr]
+                experts = part is not None and any(own and own.part == part for own in alike)
+            parts.setdefault((phase, experts), []).append(row)
+    if not any(phase == "backward" for phase, _ in sent):
+        if sent:
+            compute = [row for each in parts.values() for row in each]
+            yield [i for each in sent.values() for i in each], compute
+        return
+    for phase, other in (("forward", "backward"), ("backward", "forward")):
+        for number in (1, 2):
+            # First goes what leads to the experts: beside it run the experts of the other batch.
+            experts = (number == 1) == (phase == "forward")
+            places = sent.get((phase, number), [])
+            if places:
+                yield places, parts.get((other, experts), [])
+
+
+def is_exchange(op: Operation) -> bool:
+    """Return whether an operation sends tokens to experts or back."""
+    return isinstance(op, Collective) and op.group == "ep"
+
+
+def _row(op: Operation, phase: str, each_s: Any, software: Software, gemms: _Overlaps) -> Row:
+    if isinstance(op, Collective):
+        return Row(op, phase, each_s, _exposed(op, each_s, software, gemms))
+    seconds = each_s * software.slowdown
+    return Row(op, phase, seconds, op.count * seconds)
+
+
+def _pass_time(rows: Sequence[Row]) -> PassTime:
+    device_s: Any = 0.0
+    kernels: Any = 0
+    hops: Any = 0
+    for row in rows:
+        op = row.op
+        device_s = device_s + row.exposed_s
+        if isinstance(op, Collective):
+            kernels = kernels + op.count * (op.ranks > 1)  # a group of one sends nothing
+            hops = hops + op.count * (op.ranks - 1)
+        else:
+            kernels = kernels + op.count * _launches(op)
+    return PassTime(device_s, kernels, hops)
+
+
+def _launches(op: Operation) -> Any:
+    """Return how many kernels the host starts for a compute operation."""
+    if isinstance(op, Elementwise):
+        return op.kernels
+    return op.launches if isinstance(op, Gemm) else 1
+
+
+class _Overlaps(NamedTuple):
+    """Seconds of a piece's operations by id, alone and with a collective's kernel beside them."""
+
+    alone_s: Mapping[OpId, Any]
+    slowed_s: Mapping[OpId, Any]
+
+
+def _overlaps(
+    every: Operations, seconds: list[Any], prices: Prices, software: Software
+) -> _Overlaps:
+    collectives = [op for op in every if isinstance(op, Collective)]
+    if not collectives:
+        return _Overlaps({}, {})
+    alone_s = _by_id(every, seconds)
+    if software.tp_overlap == "none":
+        return _Overlaps(alone_s, {})
+    gemms = tuple(op for op in every if isinstance(op, Gemm))
+    slowed = prices.of(gemms, sms_taken=software.overlap_sms)
+    return _Overlaps(alone_s, _by_id(gemms, slowed))
+
+
+def _by_id(operations: Operations, seconds: list[Any]) -> dict[OpId, Any]:
+    """Return the seconds of the operations that collectives may refer to."""
+    return {
+        op.id: op.count * each_s
+        for op, each_s in zip(operations, seconds, strict=True)
+        if not isinstance(op, Collective) and op.id is not None
+    }
+
+
+def _exposed(op: Collective, each_s: Any, software: Software, gemms: _Overlaps) -> Any:
+    """Return how much longer a pass takes for a collective: never more than it does alone."""
+    whole = op.count * each_s
+    if op.is_ring_attention:
+        steps = op.count + 1
+        attention = gemms.alone_s.get(op.hides_behind[0], 0.0)
+        return ring_attention(attention / steps, each_s, steps) - attention
+    if op.group != "tp" or not gemms.slowed_s:
+        return whole
+    if op.hides_behind:
+        alone = sum(gemms.alone_s[own] for own in op.hides_behind)
+        slowed = sum(gemms.slowed_s[own] for own in op.hides_behind)
+        return smallest(whole, beside(alone, whole, slowed) - alone)
+    own = op.split_with
+    if software.tp_overlap == "chunked" and own is not None and own in gemms.slowed_s:
+        chunks = software.overlap_chunks
+        alone, slowed = gemms.alone_s[own], gemms.slowed_s[own]
+        together = chunked(alone / chunks, whole / chunks, chunks, slowed / chunks)
+        return smallest(whole, together - alone)
+    return whole
