@@ -25,6 +25,7 @@ from shardcost.memory.parameters import (
 from shardcost.model import Experts
 from shardcost.program.operations import Collective, ExpertKernels, Gemm
 from shardcost.routing import DISPATCH_LIBRARIES, expert_load
+from shardcost.software import Software
 
 ROUNDING = 1 + 1e-9
 MIXTURES = [
@@ -149,6 +150,13 @@ def test_overlap_hides_the_exchange_and_no_more(overlap: str) -> None:
     if training:
         assert hidden.time_s < apart.time_s
         assert hidden.time_s >= apart.time_s - apart.exposed_s["ep"]
+
+
+def test_software_of_ones_own_runs_the_kernels_that_most_engines_have() -> None:
+    own = Software(name="own", title="An engine", experts="fused", dispatch="deepep")
+    result = estimate("deepseek-v3", FOUR_NODES, Layout(dp=32, ep=32), DECODE, software=own)
+    engine = estimate("deepseek-v3", FOUR_NODES, Layout(dp=32, ep=32), DECODE, software="sglang")
+    assert result.compute_s["gemm"] == pytest.approx(engine.compute_s["gemm"], rel=0.2)
 
 
 def random_layout(rng: random.Random) -> dict[str, Any]:

@@ -213,11 +213,13 @@ class StateSpace(Noun):
             raise BadValueError("StateSpace.heads and step_rank", given, "one number and one None")
 
     def matrix_parameters(self, hidden_size: Count) -> Count:
-        """Return the weights of the projections to the two inner halves and back.
+        """Return the weights of the projections in and out.
 
-        Those to the state and the step size are left out here, as they are from its operations.
+        The second generation projects to the state and the step sizes along with the rest; the
+        small matrices of the first are left out here, as they are from its operations.
         """
-        return hidden_size * 3 * self.inner_size
+        beside = 0 if self.heads is None else 2 * self.groups * self.state_size + self.heads
+        return hidden_size * (3 * self.inner_size + beside)
 
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the projections, the convolution and the state."""

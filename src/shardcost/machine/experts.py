@@ -115,15 +115,16 @@ def default_kernel(software: str, device: Device, dtype: str) -> str:
     """Return the expert kernel that an engine runs on a device unless told otherwise.
 
     Args:
-        software: ``vllm``, ``sglang`` or ``trtllm``, or a name that begins so.
+        software: ``vllm``, ``sglang`` or ``trtllm``, or a name that begins so. Others run the
+            family of kernels that most engines have.
         device: Where it runs.
         dtype: The number format of the experts.
     """
-    defaults = tuner_table("experts")["default"]
-    for entry in defaults:
+    table = tuner_table("experts")
+    for entry in table["default"]:
         if software.startswith(entry["software"]) and _holds_for(entry, device):
             return str(entry.get(dtype, entry["other"]))
-    raise UnknownNameError("software", software, {entry["software"] for entry in defaults})
+    return str(table["unknown"]["family"])
 
 
 def _holds_for(entry: Mapping[str, Any], device: Device) -> bool:
