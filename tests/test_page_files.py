@@ -51,9 +51,20 @@ def exported(visit: Visit, kind: str) -> Download:
     return found.value
 
 
+def boxes(visit: Visit, tab: str) -> list[Any]:
+    """Return where a tab's pictures are, once two looks see them at the same places."""
+    visit.settle()
+    before: list[Any] = []
+    while True:
+        now = [each.bounding_box() for each in visit.at(f"#root-{tab} svg.chart:visible").all()]
+        if now and now == before:
+            return now
+        before = now
+        visit.page.wait_for_timeout(200)
+
+
 def saved(visit: Visit, tab: str, kind: str) -> list[Download]:
     """Save a tab's pictures or rows."""
-    visit.settle()
     expected = visit.at(f"#root-{tab} svg.chart:visible").count() if kind != "csv" else 1
     visit.at(f"#save-{tab} summary").click()
     found: list[Download] = []
@@ -294,7 +305,7 @@ def test_every_picture_is_saved_as_svg_and_png_and_every_tab_as_csv(visit: Visit
             visit.at("#plan-fix-pp").fill("1,2")
             visit.at("#plan-start").click()
             expect(visit.at("#plan-front svg.chart")).to_be_visible()
-        drawn = [each.bounding_box() for each in visit.at(f"#root-{tab} svg.chart:visible").all()]
+        drawn = boxes(visit, tab)
         pictures = saved(visit, tab, "svg")
         assert len(pictures) == len(drawn) > 0
         sizes: list[Any] = []
