@@ -55,12 +55,13 @@ def boxes(visit: Visit, tab: str) -> list[Any]:
     """Return where a tab's pictures are, once two looks see them at the same places."""
     visit.settle()
     before: list[Any] = []
-    while True:
+    for _ in range(100):
         now = [each.bounding_box() for each in visit.at(f"#root-{tab} svg.chart:visible").all()]
         if now and now == before:
             return now
         before = now
         visit.page.wait_for_timeout(200)
+    pytest.fail(f"the pictures of {tab} keep moving: {before}")
 
 
 def saved(visit: Visit, tab: str, kind: str) -> list[Download]:
