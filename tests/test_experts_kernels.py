@@ -15,13 +15,12 @@ import pytest
 from shardcost import catalog
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster
+from shardcost.dtypes import WEIGHT_FORMATS, weight_format
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.tables import read_table
 from shardcost.kernels.experts import experts_time_s, grouped_gemm_time_s
 from shardcost.machine.experts import (
-    FORMATS,
     default_kernel,
-    expert_format,
     experts_section,
     family_of,
     product_peak,
@@ -74,7 +73,7 @@ def test_more_tokens_take_longer(ep: int, routing: str) -> None:
 def test_no_kernel_beats_the_datasheet() -> None:
     """All weights of 128 experts exceed any L2 cache four times over; so do 16k tokens."""
     for gpu, kernel, dtype in sections():
-        device, form = Cluster.named(gpu).device, expert_format(dtype)
+        device, form = Cluster.named(gpu).device, weight_format(dtype)
         weights = 3 * 128 * 4096 * 8192 * form.weight_bytes
         assert weights > 4 * (device.l2_cache_bytes or 0)
         load: dict[str, Any] = {"experts": 128, "top_k": 8, "active": 128}
@@ -151,7 +150,7 @@ def test_every_device_with_a_16_bit_peak_runs_every_family(gpu: str) -> None:
         pytest.skip("no 16-bit peak")
     families = {name.rpartition("-")[0] for name in tuner_table("experts_pooled")}
     for family in (*families, "never_heard_of"):
-        for dtype in (*FORMATS, "mxfp8", "w8a16_fp8"):
+        for dtype in ({*WEIGHT_FORMATS} - {"fp32"}) | {"w8a16_fp8"}:
             assert 1e-6 < time_s(gpu, family, dtype, 64) < 1.0
 
 
@@ -216,7 +215,7 @@ def test_families(kernel: str, dtype: str, library: str, family: str) -> None:
 def test_engines_have_a_kernel_for_every_device_and_format(software: str) -> None:
     pooled = {name.rpartition("-")[0] for name in tuner_table("experts_pooled")}
     for name in catalog.names("clusters"):
-        for dtype in FORMATS:
+        for dtype in WEIGHT_FORMATS:
             kernel = default_kernel(software, Cluster.named(name).device, dtype)
             assert family_of(kernel, dtype, software) in pooled
     assert default_kernel("abacus", Cluster.named("h100_sxm").device, "bf16") == "triton"
@@ -228,7 +227,7 @@ def test_bad_loads_are_refused() -> None:
     with pytest.raises(BadValueError, match="active experts"):
         grouped_gemm_time_s(on("h200_sxm"), "bf16", 8, 1024, 1024, groups=np.array([1.0, 0.0]))
     with pytest.raises(UnknownNameError, match="dtype"):
-        expert_format("roman")
+        weight_format("roman")
 
 
 def test_distinct_experts() -> None:

@@ -154,7 +154,7 @@ def test_published_gemma3_leaves_sizes_out() -> None:
     [
         ({"quant_method": "fp8"}, "fp8"),
         ({"quant_method": "mxfp4"}, "mxfp4"),
-        ({"quant_method": "gptq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 4}, "w4a16_int4"),
         ({"quant_method": "awq", "bits": 8}, "int8"),
         ({}, "fp16"),
         (None, "fp16"),

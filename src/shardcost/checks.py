@@ -27,7 +27,7 @@ from typing import (
     dataclass_transform,
 )
 
-from shardcost.dtypes import BITS, canonical_dtype
+from shardcost.dtypes import BITS, WEIGHT_FORMATS, canonical_dtype, canonical_format
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.scalars import positive_number, whole_number
 
@@ -189,6 +189,15 @@ def number_format(*, default: Any = MISSING) -> Any:
     return _field(default, lambda name, value: canonical_dtype(value, name), choices=tuple(BITS))
 
 
+def format_of_weights(*, default: Any = MISSING) -> Any:
+    """Return a field for a format of weights (`dtypes.WEIGHT_FORMATS`), kept under its own name."""
+    return _field(
+        default,
+        lambda name, value: canonical_format(value, name),
+        choices=tuple(WEIGHT_FORMATS),
+    )
+
+
 def table(check: Rule, *, default_factory: Any = MISSING) -> Any:
     """Return a field for a mapping from texts to values that `check` accepts, kept read-only."""
 
@@ -236,6 +245,7 @@ def instances(kind: type) -> Any:
         one_of,
         text,
         number_format,
+        format_of_weights,
         table,
         instance,
         instances,

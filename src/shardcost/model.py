@@ -27,6 +27,7 @@ from shardcost.checks import (
     Noun,
     anywhere,
     flag,
+    format_of_weights,
     instance,
     instances,
     noun,
@@ -378,7 +379,15 @@ class Model(Noun):
     embedding_norm: bool = flag(default=False)
     final_norm: bool = flag(default=True)
     head_bias: bool = flag(default=False)
-    weight_dtype: str = number_format(default="bf16")
+    weight_dtype: str = format_of_weights(default="bf16")
+    """Format of the linear layers' weights, see `shardcost.dtypes.WEIGHT_FORMATS`. Embeddings, the
+    output head, routers and norms stay in 16 bits."""
+    expert_dtype: str | None = format_of_weights(default=None)
+    """Format of the routed experts' weights, where it is another."""
+    attention_dtype: str | None = format_of_weights(default=None)
+    """Format of the attention's projections, where it is another."""
+    cache_dtype: str | None = number_format(default=None)
+    """Format of the key-value cache, where the model's files state one."""
     context_tokens: int | None = whole(default=None)
     """The longest sequence the model was made for."""
     active_embedding_tables: int = whole(default=2, least=0)

@@ -43,8 +43,9 @@ from shardcost.arrays import ceil, choose, exp, largest, smallest, sqrt
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
+from shardcost.dtypes import weight_format
 from shardcost.errors import BadValueError
-from shardcost.machine.experts import expert_format, experts_section, product_peak
+from shardcost.machine.experts import experts_section, product_peak
 from shardcost.machine.kernels import KernelConstants
 from shardcost.traced import step
 
@@ -105,7 +106,7 @@ def grouped_gemm_time_s(
 
     Args:
         on: The constants of the device that it runs on.
-        dtype: The number format of the experts (`shardcost.machine.experts.FORMATS`).
+        dtype: The number format of the experts (`shardcost.dtypes.WEIGHT_FORMATS`).
         rows: Rows of all groups together.
         n: Columns of each expert's weights.
         k: What is summed over.
@@ -147,7 +148,7 @@ def experts_time_s(
     Args:
         on: The constants of the device that it runs on.
         kernel: Name of the kernel, as engines call it, or of a family.
-        dtype: The number format of the experts (`shardcost.machine.experts.FORMATS`).
+        dtype: The number format of the experts (`shardcost.dtypes.WEIGHT_FORMATS`).
         tokens: Tokens that enter: all of the expert-parallel group where the kernel sees them all.
         hidden: Width of the model.
         inter: Width of an expert on this rank.
@@ -171,7 +172,7 @@ def experts_time_s(
 def kernel_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Kernel:
     """Return the constants of an expert kernel in units of a device."""
     common = tuner_table("experts")["common"]
-    form = expert_format(dtype)
+    form = weight_format(dtype)
     bandwidth, units = device.memory_bytes_per_s, device.sms
     clock_hz = device.boost_clock_hz
     if clock_hz is None:

@@ -14,80 +14,28 @@ is predicted better by them than by any single foreign device.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost import catalog
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Device
-from shardcost.dtypes import BITS, canonical_dtype
+from shardcost.dtypes import PRODUCTS, weight_format
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.machine.kernels import KernelConstants, Section, nearest_systems
 
-_WIDER: Final = ("fp4", "fp8", "bf16", "fp16", "fp32")
-"""Formats of products, each with those after it to fall back to where a device lacks it."""
-_WEIGHTS_AND_INPUTS: Final = re.compile(r"w([0-9]{1,2})a(?:fp)?([0-9]{1,2})(_[a-z0-9_]{1,40})?")
-"""Names of formats that state the bits of weights and inputs apart."""
-
-
-class ExpertFormat(NamedTuple):
-    """What the weights of experts are stored in, and what is multiplied."""
-
-    weight_bytes: float
-    """Per element, with the share of its scales."""
-    input_bytes: float
-    """Per element of the rows that a GEMM reads."""
-    product: str
-    """The number format of the arithmetic."""
-
-
-FORMATS: Final[Mapping[str, ExpertFormat]] = {
-    "bf16": ExpertFormat(2.0, 2.0, "bf16"),
-    "fp8": ExpertFormat(1.0, 1.0, "fp8"),
-    "fp8_block": ExpertFormat(1 + 4 / 128**2, 1 + 4 / 128, "fp8"),
-    "nvfp4": ExpertFormat(0.5 + 1 / 16, 0.5 + 1 / 16, "fp4"),
-    "w4a16_int4": ExpertFormat(0.5 + 2 / 128, 2.0, "bf16"),
-    "w4a16_mxfp4": ExpertFormat(0.5 + 1 / 32, 2.0, "bf16"),
-    "w4a8_mxfp4_mxfp8": ExpertFormat(0.5 + 1 / 32, 1 + 1 / 32, "fp8"),
-    "w4afp8": ExpertFormat(0.5 + 2 / 128, 1.0, "fp8"),
-}
-"""Scales: 4 bytes for 128 x 128 weights or 128 inputs in blocks of fp8 (DeepSeek-V3 Technical
-Report, arXiv:2412.19437, 2024), 1 byte for 32 elements in MX formats (OCP Microscaling Formats
-specification 1.0, 2023) and for 16 in NVFP4, 2 bytes for 128 of int4 (AWQ, arXiv:2306.00978)."""
-
-
+_AS_FAST: Final[Mapping[str, str]] = {"int8": "fp8", "fp16": "bf16"}
+"""Formats whose products run on the same units, where a device has no peak for the first."""
 _ALIKE: Final[Mapping[str, tuple[str, ...]]] = {"fp8": ("fp8_block",), "fp8_block": ("fp8",)}
 """Formats of the same bytes and arithmetic, whose constants are better than another device's."""
 
 
-def expert_format(dtype: str) -> ExpertFormat:
-    """Return the bytes and the arithmetic of a number format of experts.
-
-    Names that are not in the table are read as ``wXaY``, bits of weights and of inputs, or as a
-    number format of both.
-
-    >>> expert_format("w8a16_fp8").product, expert_format("float16").weight_bytes
-    ('bf16', 2.0)
-    """
-    known = FORMATS.get(dtype)
-    if known is not None:
-        return known
-    apart = _WEIGHTS_AND_INPUTS.fullmatch(dtype)
-    if apart is not None:
-        weights, inputs = int(apart[1]), int(apart[2])
-        product = next((name for name in _WIDER if BITS[name] >= inputs), "fp32")
-        return ExpertFormat(weights / 8, inputs / 8, product)
-    name = canonical_dtype(dtype)
-    bits = BITS[name]
-    product = next(each for each in (*_WIDER, name) if BITS[each] >= min(bits, 32))
-    return ExpertFormat(bits / 8, bits / 8, product)
-
-
 def product_peak(device: Device, product: str) -> Any:
     """Return the dense peak of a format of products, else of the narrowest wider one there is."""
-    start = _WIDER.index(product)
-    for name in _WIDER[start:]:
+    if product in device.peak_flop_per_s:
+        return device.peak(product)
+    start = PRODUCTS.index(_AS_FAST.get(product, product))
+    for name in PRODUCTS[start:]:
         if name in device.peak_flop_per_s:
             return device.peak(name)
     raise UnknownNameError(f"number format of {device.name}", product, device.peak_flop_per_s)
@@ -215,6 +163,6 @@ def _related(system: str, device: Device) -> bool:
 def _formats_apart(one: str, other: str) -> tuple[bool, float]:
     if one == other:
         return False, 0.0
-    first, second = expert_format(one), expert_format(other)
+    first, second = weight_format(one), weight_format(other)
     bytes_apart = abs(first.weight_bytes - second.weight_bytes)
     return True, bytes_apart + abs(first.input_bytes - second.input_bytes)

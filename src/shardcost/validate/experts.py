@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from shardcost.dtypes import weight_format
 from shardcost.errors import BadValueError
 from shardcost.formats.tables import Row, Table, number
 from shardcost.kernels.experts import experts_time_s
 from shardcost.machine import CATALOG, Fitted, KernelConstants
-from shardcost.machine.experts import expert_format, family_of
+from shardcost.machine.experts import family_of
 from shardcost.routing import ExpertLoad, expert_load
 from shardcost.validate.attention import kernels_of
 from shardcost.validate.predictions import (
@@ -96,7 +97,7 @@ def family(row: Row) -> str:
 
 def weights(row: Row) -> str:
     """Return how wide the weights of a row's experts are."""
-    weight_bytes = expert_format(row["dtype"]).weight_bytes
+    weight_bytes = weight_format(row["dtype"]).weight_bytes
     return next(
         (name for bits, name in FORMAT_GROUPS.items() if weight_bytes < (bits + 2) / 8), "wider"
     )
@@ -109,7 +110,7 @@ def rows_per_expert(row: Row) -> str:
 
 
 def _case(row: Row) -> ExpertCase:
-    expert_format(row["dtype"])
+    weight_format(row["dtype"])
     return ExpertCase(row["gpu"], row["kernel"], row["dtype"], row["library"])
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from shardcost.dtypes import weight_format
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.experts import grouped_gemm_time_s
 from shardcost.machine import CATALOG, Fitted
-from shardcost.machine.experts import expert_format
 from shardcost.validate.attention import kernels_of
 from shardcost.validate.experts import ROW_BANDS
 from shardcost.validate.predictions import (
@@ -61,7 +61,7 @@ def rows_per_expert(row: Row) -> str:
 
 def _case(row: Row) -> GroupedCase:
     dtype = row.get("dtype") or _DTYPE
-    expert_format(dtype)
+    weight_format(dtype)
     return GroupedCase(row["gpu"], dtype)
 
 

@@ -16,6 +16,7 @@ from shardcost.collectives.receipts import (
     dispatch_receipt,
     multimem_receipt,
 )
+from shardcost.dtypes import weight_format
 from shardcost.estimate.interval import residuals_of_memory
 from shardcost.estimate.ledger import STEP, Entry
 from shardcost.estimate.price import Prices
@@ -37,7 +38,7 @@ from shardcost.kernels.receipts import (
     traced_gemm,
     traced_kernels,
 )
-from shardcost.machine.experts import expert_format, product_peak
+from shardcost.machine.experts import product_peak
 from shardcost.memory.footprint import KINDS, Footprint
 from shardcost.program.operations import (
     AttentionCore,
@@ -109,7 +110,7 @@ def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[
     """Return the seconds of grouped GEMMs as a traced number, and their load in words."""
     kernels, (_, section) = prices.machine.kernels, prices.section(op)
     rate = op.flops / op.count / seconds
-    peak = product_peak(kernels.device, expert_format(op.dtype).product)
+    peak = product_peak(kernels.device, weight_format(op.dtype).product)
     if isinstance(op, Gemm):
         sizes = {"rows": op.m * op.batch, "n": op.n, "k": op.k}
         sizes |= {"groups": op.batch, "largest_group": op.fullest}
