@@ -33,7 +33,7 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, number, read_table
-from shardcost.kernels.gemm import copy_rate, kernel_of, kernel_time_s
+from shardcost.kernels.gemm import conversion_s, copy_rate, kernel_of, kernel_time_s
 from shardcost.machine.kernels import Fit, gemm_sections, kernels_of
 from shardcost.validate import gemm, overlap
 from shardcost.validate.gemm import GemmCase, measured_with
@@ -85,6 +85,11 @@ class Gemms(NamedTuple):
         """The section that these rows determine."""
         return gemm_sections(self.case.dtype)[0]
 
+    @property
+    def converted(self) -> bool:
+        """Whether the rows contain the conversion of the input to fewer bits."""
+        return self.case.converted
+
     def where(self, keep: NDArray[np.bool_]) -> Gemms:
         """Return some of the rows."""
         return self._replace(
@@ -95,8 +100,9 @@ class Gemms(NamedTuple):
         """Return the model's times under given constants."""
         device, dtype = Cluster.named(self.case.gpu).device, self.case.dtype
         kernel = kernel_of(device, dtype, constants, tuner_table("gemm")["sharing"])
+        m, _, k = self.shapes
         result: Floats = kernel_time_s(kernel, *self.shapes)
-        return result
+        return np.asarray(result + conversion_s(device, constants, m, k))
 
     def error_pct(self, constants: Constants) -> Floats:
         """Return the signed error of each row, in percent."""
@@ -120,15 +126,26 @@ def _measured(table: Table, known: Cases[GemmCase], column: str) -> list[Gemms]:
     return every
 
 
-def fitted(rows: Gemms) -> dict[str, Any]:
-    """Return the constants that fit measured products best."""
-    start = tuner_table("gemm")[rows.section]
+def fitted(rows: Gemms, launch_us: float | None = None) -> dict[str, Any]:
+    """Return the constants that fit measured products best.
+
+    Args:
+        rows: The measurements.
+        launch_us: Of a 16-bit GEMM on the device, where the rows contain the conversion of their
+            input: its fixed part and the launch cannot be told apart.
+    """
+    start = dict(tuner_table("gemm")[rows.section])
+    fixed: tuple[str, ...] = ()
+    if rows.converted and launch_us is not None:
+        start, fixed = start | {"launch_us": launch_us}, ("launch_us",)
+    elif not rows.converted:
+        start |= {"conversion_us": 0.0, "conversion_bytes": 0.0}
 
     def residuals(constants: Constants) -> Floats:
         result: Floats = np.log(rows.predicted_s(constants) / rows.time_s)
         return result
 
-    return _solved(start, residuals)
+    return _solved(start, residuals, fixed)
 
 
 class Overlapped(NamedTuple):
@@ -186,9 +203,15 @@ def fitted_sharing(rows: Overlapped, alone: Constants) -> dict[str, Any]:
     return _solved(tuner_table("gemm")["sharing"], residuals)
 
 
-def _solved(start: Constants, residuals: Callable[[Constants], Floats]) -> dict[str, Any]:
-    """Return constants like `start`, with those that are numbers above 0 fitted."""
-    names = [name for name, value in start.items() if not isinstance(value, list) and value > 0]
+def _solved(
+    start: Constants, residuals: Callable[[Constants], Floats], fixed: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return constants like `start`, with those that are numbers above 0 and not fixed fitted."""
+    names = [
+        name
+        for name, value in start.items()
+        if not isinstance(value, list) and value > 0 and name not in fixed
+    ]
     origin = np.log([start[name] for name in names])
     most = tuner_table("gemm")["most"]
     bounds = np.full(len(names), -60.0), np.log([most.get(name, np.inf) for name in names])
@@ -216,8 +239,10 @@ def left_out(rows: Gemms) -> Iterator[tuple[str, Floats]]:
     """Yield what was left out of a fit, and the errors on it, in percent."""
     m, n, k = rows.shapes
 
+    launch_us = catalog.raw("gemm", rows.case.gpu)["bf16"]["launch_us"]
+
     def tried(out: Mask) -> Floats:
-        return rows.where(out).error_pct(fitted(rows.where(~out)))
+        return rows.where(out).error_pct(fitted(rows.where(~out), launch_us))
 
     yield "weights", leave_out(shape_parts(n, k), tried)
     inner = (m > m.min()) & (m < m.max())  # the ends would be extrapolated
@@ -238,9 +263,10 @@ def refitted(tables: Iterable[Table]) -> dict[Key, Fitted]:
 
 
 def _refitted_gemms(table: Table) -> dict[Key, Fitted]:
-    results = {}
-    for rows in measured_gemms(table):
-        constants = fitted(rows)
+    results: dict[Key, Fitted] = {}
+    for rows in sorted(measured_gemms(table), key=lambda each: each.converted):
+        wide = results.get((rows.case.gpu, "bf16"))
+        constants = fitted(rows, wide.constants["launch_us"] if wide else None)
         fit = _fit(rows, rows.error_pct(constants))
         results[rows.case.gpu, rows.section] = Fitted(constants, fit)
     return results
@@ -249,7 +275,7 @@ def _refitted_gemms(table: Table) -> dict[Key, Fitted]:
 def _refitted_sharing(table: Table, products: Mapping[Key, Fitted]) -> dict[Key, Fitted]:
     results = {}
     for rows in measured_overlaps(table):
-        gpu, dtype, _ = rows.gemms.case
+        gpu, dtype = rows.gemms.case[:2]
         own = products.get((gpu, rows.gemms.section))
         alone = (
             own.constants if own else kernels_of(Cluster.named(gpu).device).gemm(dtype).constants
@@ -299,7 +325,7 @@ def _show_left_out(table: Table) -> None:
         for what, errors_pct in left_out(rows):
             known = errors_pct[np.isfinite(errors_pct)]
             if known.size:
-                _show(f"{' '.join(rows.case)}, {what} left out", known)
+                _show(f"{' '.join(rows.case[:2])}, {what} left out", known)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -29,7 +29,14 @@ from shardcost.checks import (
     text,
     whole,
 )
-from shardcost.dtypes import BITS, ELEMENT_DTYPES
+from shardcost.dtypes import (
+    BITS,
+    ELEMENT_DTYPES,
+    PRODUCTS,
+    WeightFormat,
+    format_on,
+    weight_format,
+)
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -98,6 +105,24 @@ class Device(Noun):
         if stated not in self.peak_flop_per_s:
             raise UnknownNameError(f"number format of {self.name}", dtype, self.peak_flop_per_s)
         return self.peak_flop_per_s[stated]
+
+    def multiplied(self, dtype: str) -> WeightFormat:
+        """Return a format of weights as this device multiplies it.
+
+        Where the device has no products of the format, weights are widened to the narrowest format
+        of which it has, as kernels for weights alone do (Marlin, arXiv:2408.11743).
+        """
+        form = weight_format(format_on(dtype, self.peak_flop_per_s))
+        if form.product in self.peak_flop_per_s:
+            return form
+        if dtype in self.peak_flop_per_s:
+            return form._replace(product=dtype)
+        start = PRODUCTS.index(form.product) if form.product in PRODUCTS else 0
+        for product in PRODUCTS[start:]:
+            bits = BITS[product]
+            if product in self.peak_flop_per_s and bits >= 8 * form.input_bytes // 1:
+                return form._replace(product=product, input_bytes=max(form.input_bytes, bits / 8))
+        raise UnknownNameError(f"number format of {self.name}", dtype, self.peak_flop_per_s)
 
 
 class Source(NamedTuple):

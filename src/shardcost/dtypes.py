@@ -62,7 +62,7 @@ def activation_bytes(dtype: str) -> float:
     >>> activation_bytes("fp8"), activation_bytes("fp32")
     (2.0, 4.0)
     """
-    return max(16, BITS[dtype]) / 8
+    return max(2.0, weight_format(dtype).input_bytes)
 
 
 def canonical_dtype(name: str, argument: str = "dtype") -> str:

@@ -66,12 +66,13 @@ class Software(Noun):
     number only: with others, each query head reads its own copy. None: with any number."""
     kernels: str | None = text(default=None)
     """Prefix of the constants of its own kernels, on devices whose files have such tables."""
-    narrow_gemm_measured_with: str | None = text(default=None)
-    """The software whose measured GEMMs of fewer than 16 bits this one's run like (`measured_with`
-    of the catalog's GEMM constants), where the conversion of their input is a kernel of its own.
-    None: the device's constants, which contain the conversion, as TensorRT-LLM's do."""
     fused_elementwise: bool = flag(default=True)
     """Normalisation with the residual sum, and a gated activation, are one kernel each."""
+    fused_quantize: bool = flag(default=False)
+    """The input of a GEMM in fewer than 16 bits is converted by the norm, the activation or the
+    attention that makes it; otherwise by a kernel of its own."""
+    narrow_cache: bool = flag(default=False)
+    """The KV cache is in fp8 where the weights have fewer than 16 bits, unless told otherwise."""
     fused_loss: bool = flag(default=True)
     """The cross entropy reads the logits once for each of its sums; otherwise each of its steps
     is a kernel of its own."""

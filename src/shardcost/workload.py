@@ -7,15 +7,59 @@ NumPy arrays that broadcast.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from shardcost.checks import Count, Noun, flag, noun, number_format, one_of, whole
+from shardcost.checks import (
+    Count,
+    Noun,
+    flag,
+    format_of_weights,
+    noun,
+    number_format,
+    one_of,
+    whole,
+)
+from shardcost.dtypes import weight_bytes
+
+if TYPE_CHECKING:
+    from shardcost.model import Model
+
+_WIDE: Final = "bf16"
+_WIDE_BYTES: Final = 2
 
 
 class Workload(Noun, ABC):
     """Base of `Train`, `Prefill` and `Decode`."""
 
     phase: str
-    dtype: str
+    dtype: str | None
+    """The format of weights outside of attention and experts, which decides what is multiplied."""
+
+    def part_dtype(self, part: str = "") -> str:
+        """Return the format of the weights of ``attention``, ``expert``, or of the rest."""
+        dtype: str = getattr(self, f"{part}_dtype", None) or self.dtype or _WIDE
+        return dtype
+
+    @property
+    def formats_text(self) -> str:
+        """The number formats in words: of the weights, and of what differs from them.
+
+        >>> Decode(batch=1, context_tokens=1, dtype="bf16", expert_dtype="mxfp4").formats_text
+        'bf16, experts mxfp4'
+        """
+        dtype = self.part_dtype()
+        parts = {name: self.part_dtype(name) for name in ("attention", "expert")}
+        said = {"attention": "attention", "expert": "experts"}
+        words = [f"{said[name]} {own}" for name, own in parts.items() if own != dtype]
+        cache = getattr(self, "cache_dtype", None) or _WIDE
+        words += [f"KV cache {cache}"] if cache not in {dtype, _WIDE} else []
+        return ", ".join([dtype, *words])
+
+    def in_formats_of(self, model: Model, *, narrow_cache: bool = False) -> Self:
+        """Return the same with every number format stated."""
+        del model, narrow_cache
+        return self
 
     @property
     @abstractmethod
@@ -34,7 +78,7 @@ class Train(Workload):
     global_batch: Count = whole()
     """Sequences per optimizer step, over all replicas."""
     sequence_length: Count = whole()
-    dtype: str = number_format(default="bf16")
+    dtype: str = format_of_weights(default="bf16")
     """Number format of the matrix products."""
     gradient_dtype: str = number_format(default="fp32")
     """Number format in which gradients are accumulated and reduced."""
@@ -54,16 +98,57 @@ class Train(Workload):
 
 
 @noun
-class Prefill(Workload):
-    """One pass over the prompts of `batch` sequences."""
+class _Serving(Workload):
+    """The number formats of a served model. None: the model's own (`in_formats_of`)."""
 
     batch: Count = whole()
+    dtype: str | None = format_of_weights(default=None)
+    attention_dtype: str | None = format_of_weights(default=None)
+    """Of the projections of attention, where it is another than `dtype`."""
+    expert_dtype: str | None = format_of_weights(default=None)
+    """Of the weights of experts, where it is another than `dtype`."""
+    dispatch_dtype: str | None = number_format(default=None)
+    """Of tokens on their way to experts; None: as the software sends them."""
+    cache_dtype: str | None = number_format(default=None)
+    """Of the KV cache."""
+
+    @property
+    def formats(self) -> dict[str, Any]:
+        """The number formats by the names of their fields."""
+        names = ("dtype", "attention_dtype", "expert_dtype", "dispatch_dtype", "cache_dtype")
+        return {name: getattr(self, name) for name in names}
+
+    def in_formats_of(self, model: Model, *, narrow_cache: bool = False) -> Self:
+        """Return the same with every format stated: those left open are the model's own.
+
+        Args:
+            model: Whose weights are served.
+            narrow_cache: The engine keeps the cache in 8 bits where the weights are in fewer than
+                16, unless told otherwise.
+        """
+        own = self.dtype is None
+        dtype = model.weight_dtype if self.dtype is None else self.dtype
+        attention = self.attention_dtype or (model.attention_dtype if own else None) or dtype
+        expert = self.expert_dtype or (model.expert_dtype if own else None) or dtype
+        narrow = narrow_cache and min(map(weight_bytes, (dtype, expert))) < _WIDE_BYTES
+        cache = self.cache_dtype or (model.cache_dtype if own else None)
+        return replace(
+            self,
+            dtype=dtype,
+            attention_dtype=attention,
+            expert_dtype=expert,
+            cache_dtype=cache or ("fp8" if narrow else _WIDE),
+        )
+
+
+@noun
+class Prefill(_Serving):
+    """One pass over the prompts of `batch` sequences."""
+
     prompt_tokens: Count = whole()
     """New tokens per sequence."""
     cached_tokens: Count = whole(default=0, least=0)
     """Tokens per sequence whose keys and values are already in the cache."""
-    dtype: str = number_format(default="bf16")
-    cache_dtype: str = number_format(default="bf16")
 
     phase = "prefill"
 
@@ -74,16 +159,13 @@ class Prefill(Workload):
 
 
 @noun
-class Decode(Workload):
+class Decode(_Serving):
     """One step that adds `new_tokens` to each of `batch` sequences."""
 
-    batch: Count = whole()
     context_tokens: Count = whole()
     """Tokens per sequence that are in the cache when the step begins."""
     new_tokens: Count = whole(default=1)
     """Tokens per sequence and step; more than 1 where drafts are verified."""
-    dtype: str = number_format(default="bf16")
-    cache_dtype: str = number_format(default="bf16")
 
     phase = "decode"
 

@@ -84,7 +84,7 @@ def _within_one(share: Range) -> Range:
 
 def _residuals_of_share(found: Estimate) -> Residuals:
     """Return the residuals of measured shares of communication on links of the same kind."""
-    standing = kernel_standing(found.cluster, found.workload.dtype)
+    standing = kernel_standing(found.cluster, found.workload.part_dtype())
     return residuals_like("comm_fraction", standing=standing, links=links_of(found.cluster))
 
 
@@ -109,7 +109,7 @@ def residuals_of(found: Estimate) -> Residuals:
     if isinstance(work, Train):
         return residuals_like("training", **facts_of_training(*place, work.dtype, found.model))
     figure = "static tpot" if isinstance(work, Decode) else "static ttft"
-    return residuals_like("inference", **facts_of_inference(*place, work.dtype, figure))
+    return residuals_like("inference", **facts_of_inference(*place, work.part_dtype(), figure))
 
 
 def facts_of_training(

@@ -19,7 +19,7 @@ from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.collectives.group import Group, sits_unevenly
 from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
-from shardcost.kernels.elementwise import elementwise_time_s
+from shardcost.kernels.elementwise import elementwise_time_s, row_kernel_time_s
 from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
 from shardcost.layout import Layout
@@ -32,6 +32,7 @@ from shardcost.memory.parameters import expert_copies, expert_tensor_degree
 from shardcost.program.operations import (
     AttentionCore,
     Collective,
+    Conversion,
     Elementwise,
     ExpertKernels,
     Gemm,
@@ -48,6 +49,7 @@ _MOST_PRICES: Final = 200_000
 _MOST_GRID_BYTES: Final = 64 * 2**20
 """The same for prices on arrays."""
 _FEW_CELLS: Final = 64
+_WIDE_BYTES: Final = 2
 _FEW_GEMMS: Final = 8
 """One by one they take less time than importing NumPy, and no more than a vector of them."""
 _MIXER, _HALF = 0x9E3779B97F4A7C15, 32
@@ -214,7 +216,7 @@ class Prices:
             routed = op.routed or ()
             return op.collective, op.size_bytes, op.ranks, stride, op.group == "tp", *routed
         if isinstance(op, Elementwise):
-            return op.bytes_moved, op.kernels
+            return op.bytes_moved, op.kernels, *(op.converts or ())
         if isinstance(op, Gemm):
             return *op[1:6], op.fullest, sms_taken
         return *op[1:], sms_taken
@@ -274,11 +276,23 @@ class Prices:
         if isinstance(op, ExpertKernels):
             return self._experts(op) * self._spread_wider(sms_taken)
         if isinstance(op, Elementwise):
+            if op.converts is not None:
+                return self._conversion(op.converts)
             return elementwise_time_s(self.machine.kernels, op.bytes_moved, kernels=op.kernels)
         if isinstance(op, AttentionCore):
             # Decoding waits for the memory, whatever SMs there are.
             return self._attention(op) * (1.0 if op.decode else self._spread_wider(sms_taken))
         return self._collective_price(op)
+
+    def _conversion(self, of: Conversion) -> Any:
+        """Return the seconds of converting a GEMM's input, beyond those of what it is fused to."""
+        kernels, sizes = self.machine.kernels, (of.rows, of.columns)
+        if kernels.device.multiplied(of.dtype).input_bytes >= _WIDE_BYTES:
+            return 0.0 * of.rows
+        if not of.fused:
+            return row_kernel_time_s(kernels, "quantize", *sizes)
+        both = row_kernel_time_s(kernels, "norm_quantize", *sizes)
+        return both - row_kernel_time_s(kernels, "norm", *sizes)
 
     def _gemms(self, dtype: str, m: Any, n: Any, k: Any, batch: Any, sms_taken: int) -> Any:
         """Return the seconds of GEMMs, beside a collective's kernel if that holds SMs."""

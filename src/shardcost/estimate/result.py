@@ -233,8 +233,13 @@ class Estimate:
         return ((entry.group, figure(entry)) for entry in self.entries if entry.group)
 
     @property
+    def product_dtype(self) -> str:
+        """The number format in which the device multiplies most weights outside of experts."""
+        return self.cluster.device.multiplied(self.workload.part_dtype()).product
+
+    @property
     def _peak_flops(self) -> Any:
-        return self.time_s * self.devices * self.cluster.device.peak(self.workload.dtype)
+        return self.time_s * self.devices * self.cluster.device.peak(self.product_dtype)
 
     @property
     def mfu(self) -> Any:

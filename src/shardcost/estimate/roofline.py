@@ -152,7 +152,7 @@ def roofline(estimate: Estimate) -> Roofline:
         BadTypeError: The estimate is of an array of layouts.
     """
     check_one_layout(estimate, "draw")
-    device, dtype = estimate.cluster.device, estimate.workload.dtype
+    device, dtype = estimate.cluster.device, estimate.product_dtype
     layers = estimate.program.usual_layers
     return Roofline(
         device=device.name,
@@ -186,7 +186,7 @@ def _kernels(estimate: Estimate, layers: Layers) -> Iterator[Kernel]:
             flops=count * flops,
             moved_bytes=count * float(moved_bytes(op)),
             time_s=time_s,
-            peak_flop_per_s=_peak(device, dtype or estimate.workload.dtype),
+            peak_flop_per_s=_peak(device, dtype or estimate.product_dtype),
             memory_bytes_per_s=float(device.memory_bytes_per_s),
         )
 
@@ -221,9 +221,5 @@ def moved_bytes(op: KernelOperation) -> Any:
 
 
 def _peak(device: Device, dtype: str) -> float:
-    """Return the dense peak of a number format; where unstated, of the floats at least as wide."""
-    rates = device.peak_flop_per_s
-    if dtype in rates:
-        return float(device.peak(dtype))
-    floats = {name: rate for name, rate in rates.items() if not name.startswith("int")}
-    return max(float(rate) for name, rate in floats.items() if BITS[name] >= BITS[dtype])
+    """Return the dense peak of what the device multiplies where weights have a format."""
+    return float(device.peak(device.multiplied(dtype).product))

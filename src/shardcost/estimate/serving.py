@@ -20,7 +20,8 @@ and as for any random count about the square root of them come in a bunch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -89,16 +90,16 @@ class Engine:
     cluster: Cluster | Machine
     layout: Layout
     software: Software
-    dtype: str = "bf16"
-    cache_dtype: str = "bf16"
+    formats: Mapping[str, Any] = field(default_factory=dict)
+    """Number formats by the names of the workload's fields; the model's own where left out."""
 
     def prefill(self, batch: Any, prompt_tokens: Any) -> Estimate:
         """Return the estimate of one pass over prompts."""
-        return self._estimate(Prefill(batch=batch, prompt_tokens=prompt_tokens, **self._formats))
+        return self._estimate(Prefill(batch=batch, prompt_tokens=prompt_tokens, **self.formats))
 
     def decode(self, batch: Any, context_tokens: Any) -> Estimate:
         """Return the estimate of one step."""
-        return self._estimate(Decode(batch=batch, context_tokens=context_tokens, **self._formats))
+        return self._estimate(Decode(batch=batch, context_tokens=context_tokens, **self.formats))
 
     def steps(self, batch: Any, prompt_tokens: Any, output_tokens: Any) -> tuple[Estimate, Any]:
         """Return the estimate of a few steps of an output, and the mean time of all."""
@@ -112,18 +113,15 @@ class Engine:
         """Return how many sequences memory holds at their full length, beside one prefill."""
         dp = self.layout.dp
         context_tokens = prompt_tokens + output_tokens - 1
-        first = self._memory(Prefill(batch=dp, prompt_tokens=prompt_tokens, **self._formats))
-        last = self._memory(Decode(batch=dp, context_tokens=context_tokens, **self._formats))
+        first = self._memory(Prefill(batch=dp, prompt_tokens=prompt_tokens, **self.formats))
+        last = self._memory(Decode(batch=dp, context_tokens=context_tokens, **self.formats))
         device = machine_of(self.cluster).cluster.device
         fixed = sum(first.values()) - first["kv_cache"]
         free = self.software.memory_share * device.memory_bytes - fixed
         return _whole(dp * largest(free // last["kv_cache"], 0))
 
-    @property
-    def _formats(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "cache_dtype": self.cache_dtype}
-
     def _memory(self, work: Prefill | Decode) -> dict[str, Any]:
+        work = work.in_formats_of(self.model, narrow_cache=self.software.narrow_cache)
         policy = policy_with(vars(self.software), self.software.memory)
         return memory_of(self.model, self.layout, work, software=policy).by_kind()
 

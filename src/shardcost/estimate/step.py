@@ -45,6 +45,7 @@ def estimate(
     cluster = Cluster.named(cluster) if isinstance(cluster, str) else cluster
     _check_kinds(model, cluster, layout, workload)
     runs = software_of(software, workload)
+    workload = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
     machine = machine_of(cluster, runs)
     ledger = ledger_of(model, machine, layout, workload, runs)
     return Estimate(model, machine, layout, workload, runs, ledger, ledger.time_s())

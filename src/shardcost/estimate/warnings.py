@@ -39,22 +39,19 @@ def warnings_of(estimate: Estimate) -> Iterator[str]:
 
 def _inherited(estimate: Estimate) -> Iterator[str]:
     """Yield which kernels run by another device's constants: those that the prices used."""
-    device, software = estimate.cluster.device, estimate.software
+    device = estimate.cluster.device
     for entry in estimate.entries:
         if isinstance(entry.op, Collective):
             continue
         table, section = estimate.ledger.prices.section(entry.op)
         if section.inherited_from is None:
             continue
-        what, by = f"{_KERNELS[table]} measurements", ""
+        what = f"{_KERNELS[table]} measurements"
         if isinstance(entry.op, AttentionCore) and entry.op.backward:
             what = f"backward {what}"
         if isinstance(entry.op, Gemm) and BITS[entry.op.dtype] < _WIDE_BITS:
             what = f"{entry.op.dtype} {what}"
-            if software.narrow_gemm_measured_with is not None:
-                what += f" with {software.name}"
-                by = f" ({section.fit.measured_with})"
-        yield f"no {what} on {device.name}; constants inherited from {section.inherited_from}{by}"
+        yield f"no {what} on {device.name}; constants inherited from {section.inherited_from}"
 
 
 def _extrapolated(estimate: Estimate) -> Iterator[str]:

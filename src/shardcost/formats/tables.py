@@ -40,6 +40,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         " active_experts busiest_expert time_us",
         "grouped_gemm": "gpu routed_rows distinct_experts largest_group n k time_us",
         "ceilings": "gpu what value unit",
+        "fp8_conversion": "gpu m n k gemm_us quantize_us norm_us norm_and_quantize_us",
         "overlap": "gpu m n k ctas gemm_us_alone gemm_us_overlapped",
         "launch": "gpu what time_us",
         "layer_ops": "model op phase gpu tp tokens msg_bytes time_us",
@@ -52,6 +53,11 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     }.items()
 }
 """The columns by which each kind of table is known, in any order."""
+_FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
+    "fp8_conversion": ("gemm_us", "quantize_us", "norm_us", "norm_and_quantize_us"),
+}
+"""Kinds with several measured columns: each of their cells that is not blank becomes a row, whose
+column `figure` names what was measured and whose column `measured` has it."""
 _BESIDE: Final[Mapping[str, frozenset[str]]] = {
     kind: frozenset(columns.split())
     for kind, columns in {
@@ -97,6 +103,7 @@ VALIDATED: Final = (
     "gemm",
     "experts",
     "grouped_gemm",
+    "fp8_conversion",
     "overlap",
     "layers",
     "decode",
@@ -162,7 +169,23 @@ def read_table(path: Path, *, strict: bool = True) -> Table:
     table = Table(kind, path, dict(zip(head, columns, strict=True)), len(columns[0]))
     if strict:
         check_columns(table)
-    return table
+    return _by_figure(table)
+
+
+def _by_figure(table: Table) -> Table:
+    """Return a table with one measured figure a row."""
+    figures = _FIGURES.get(table.kind)
+    if figures is None:
+        return table
+    beside = [name for name in table.columns if name not in figures]
+    columns: dict[str, list[str]] = {name: [] for name in (*beside, "figure", "measured")}
+    for row in table.records():
+        for figure in figures:
+            if row[figure]:
+                cells = (*(row[name] for name in beside), figure, row[figure])
+                for column, cell in zip(columns.values(), cells, strict=True):
+                    column.append(cell)
+    return replace(table, columns=columns, rows=len(columns["figure"]))
 
 
 def check_columns(table: Table) -> None:

@@ -13,9 +13,10 @@ along one row, which shows while rows are few. Constants come from the catalog
 
 from __future__ import annotations
 
+from shardcost.arrays import ceil, choose
 from shardcost.checks import Count, Quantity, anywhere
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.machine.kernels import KernelConstants
+from shardcost.machine.kernels import KernelConstants, clock_hz
 
 MODES = ("eager", "graph")
 """How kernels are launched: each by the host, or all by one CUDA graph."""
@@ -46,6 +47,29 @@ def elementwise_time_s(
     found: Quantity = kernels * each_s + bytes_moved / (
         on.device.memory_bytes_per_s * table["memory_share"]
     )
+    return found
+
+
+def row_kernel_time_s(on: KernelConstants, kind: str, rows: Count, columns: Count) -> Quantity:
+    """Return the seconds of a kernel that reduces over rows, one row on one SM at a time.
+
+    Rows are dealt out to the SMs in turns, so a few of them take as long as one::
+
+        time = latency + turns x (start of a row + columns x cycles per element)
+
+    A single row is walked by more threads. Such kernels fill neither the memory nor the cache:
+    what an SM gets through decides.
+
+    Args:
+        on: The constants of the device that it runs on.
+        kind: ``norm``, ``quantize``, or ``norm_quantize`` for both in one kernel.
+        rows: Rows, as many as there are tokens.
+        columns: Elements of a row.
+    """
+    table = on.section("elementwise", f"rows_{kind}").constants
+    row_s = (table["row_cycles"] + table["element_cycles"] * columns) / clock_hz(on.device)
+    share = choose(rows > 1, 1.0, table["single_row_share"])
+    found: Quantity = 1e-6 * table["latency_us"] + ceil(rows / on.device.sms) * row_s * share
     return found
 
 

@@ -43,10 +43,10 @@ from shardcost.arrays import ceil, choose, exp, largest, smallest, sqrt
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
-from shardcost.dtypes import weight_format
 from shardcost.errors import BadValueError
-from shardcost.machine.experts import experts_section, product_peak
-from shardcost.machine.kernels import KernelConstants
+from shardcost.kernels.cache import cache_of, replayed_byte_s
+from shardcost.machine.experts import experts_section
+from shardcost.machine.kernels import KernelConstants, clock_hz
 from shardcost.traced import step
 
 GROUPED: Final = "grouped_mm"
@@ -172,13 +172,12 @@ def experts_time_s(
 def kernel_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Kernel:
     """Return the constants of an expert kernel in units of a device."""
     common = tuner_table("experts")["common"]
-    form = weight_format(dtype)
+    form = device.multiplied(dtype)
     bandwidth, units = device.memory_bytes_per_s, device.sms
-    clock_hz = device.boost_clock_hz
-    if clock_hz is None:
-        clock_hz = 1e6 * tuner_table("start")["assumed_clock_mhz"]
-    peak = constants["peak_share"] * product_peak(device, form.product) / units
-    load_rate = constants["load_bytes_per_clock"] * clock_hz
+    clock = clock_hz(device)
+    cache_bytes, cache_bytes_per_s = cache_of(device, clock)
+    peak = constants["peak_share"] * device.peak(form.product) / units
+    load_rate = constants["load_bytes_per_clock"] * clock
     heights, columns = common["tile_rows"], common["tile_columns"]
     steps = tuple(
         largest(
@@ -191,18 +190,18 @@ def kernel_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Kerne
         tile_rows=tuple(map(float, heights)),
         tile_columns=float(columns),
         step_s=steps,
-        start_s=constants["tile_start_cycles"] / clock_hz,
+        start_s=constants["tile_start_cycles"] / clock,
         units=units,
         wave_rounding=common["wave_rounding"],
         least_waves=common["least_waves"],
         ragged_excess=common["ragged_excess"],
         weight_bytes=form.weight_bytes,
         memory_bytes_per_s=constants["memory_share"] * bandwidth,
-        cache_bytes=common["cache_share"] * (device.l2_cache_bytes or 0.0),
-        cache_bytes_per_s=common["cache_bytes_per_clock"] * clock_hz * units,
-        floor_s=constants["floor_cycles"] / clock_hz,
-        expert_s=constants["expert_cycles"] / clock_hz,
-        token_s=common["token_cycles"] / clock_hz,
+        cache_bytes=cache_bytes,
+        cache_bytes_per_s=cache_bytes_per_s,
+        floor_s=constants["floor_cycles"] / clock,
+        expert_s=constants["expert_cycles"] / clock,
+        token_s=common["token_cycles"] / clock,
         row_byte_s=constants["row_passes"] / bandwidth,
         remote_rows=constants["remote_rows"],
         blind_choice=constants["blind_choice"],
@@ -278,17 +277,11 @@ def _tiles(kernel: Kernel, rows: Any, groups: Any, largest_group: Any) -> list[A
 
 
 def _byte_s(kernel: Kernel, weights: Any, *, warm: bool) -> Any:
-    """Return the seconds per byte of weights, some of which the L2 cache may hold.
-
-    What misses is the more, the farther all weights together exceed the cache.
-    """
-    memory = 1 / kernel.memory_bytes_per_s
-    if not warm or not anywhere(kernel.cache_bytes > 0):
-        return memory
-    fits = kernel.cache_bytes / weights
-    misses = 1 / (1 + fits * fits * fits * fits)
-    cached = smallest(1 / kernel.cache_bytes_per_s, memory)
-    return misses * memory + (1 - misses) * cached
+    """Return the seconds per byte of weights, some of which the L2 cache may hold."""
+    cache_bytes = kernel.cache_bytes if warm else 0.0
+    return replayed_byte_s(
+        kernel.memory_bytes_per_s, cache_bytes, kernel.cache_bytes_per_s, weights
+    )
 
 
 def _gemm_s(

@@ -23,8 +23,11 @@ over shapes and splits, weighted by ``(fastest / time)^(1 / spread)``. It choose
 device. Where another kernel holds some of the multiprocessors (`sms_taken`), the same shape runs
 on the rest, and waves that were full no longer are.
 
-Launching adds a constant. Measurements of quantised products contain turning the 16-bit input
-into the format; that is a constant and a pass over the ``m x k`` operand, and part of the time.
+Launching adds a constant. Weights may be stored in fewer bits than are multiplied (AWQ,
+arXiv:2306.00978): then they are read narrow and the arithmetic is that of the wider format.
+
+Turning a 16-bit input into a narrow format is not part of a GEMM: engines fuse it into the norm or
+the activation before. Some measurements contain it; `conversion_time_s` is what it took there.
 
 Everything takes numbers or arrays that broadcast. The constants are those of
 the catalog's, table ``gemm`` (`shardcost.machine.kernels`).
@@ -36,18 +39,12 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import ceil, choose, largest, sqrt
-from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
-from shardcost.dtypes import BITS, canonical_dtype
-from shardcost.machine.kernels import KernelConstants, Section
+from shardcost.dtypes import WeightFormat, weight_format
+from shardcost.kernels.cache import cache_of, replayed_byte_s
+from shardcost.machine.kernels import KernelConstants, Section, clock_hz
 from shardcost.traced import step
-
-_SCALE_BITS: Final = {"mxfp8": 8 / 32, "mxfp4": 8 / 32, "nvfp4": 8 / 16}
-"""Bits of shared scale per element: one 8-bit scale for 32 elements (OCP Microscaling Formats
-specification 1.0, 2023), for 16 in NVFP4 (NVIDIA Blackwell architecture brief, 2024)."""
-_RESULT_BITS: Final = 16
-"""The result of a product of narrow formats is written in 16 bits."""
 
 
 class Parts(NamedTuple):
@@ -62,8 +59,6 @@ class Parts(NamedTuple):
     """Adding up what was cut along k."""
     fixed_s: float
     """The launch."""
-    input_s: float
-    """Turning the input into the number format."""
     tile: tuple[int, int]
     splits: int
     waves: float
@@ -89,6 +84,7 @@ def gemm_time_s(
     batch: Any = 1,
     sms_taken: Any = 0,
     memory_taken: Any = 0.0,
+    warm: bool = False,
 ) -> Any:
     """Return the seconds of a GEMM of ``m x k`` by ``k x n``, launched inside a CUDA graph.
 
@@ -106,9 +102,14 @@ def gemm_time_s(
         batch: How many such GEMMs run in one launch, side by side.
         sms_taken: How many SMs another kernel holds meanwhile.
         memory_taken: Bytes per second that it takes off the memory's bandwidth.
+        warm: Weights that fit in the L2 cache are there already, as in a replayed benchmark.
     """
     sizes = (m, n, k, batch, sms_taken, memory_taken)
     dimensions = max(getattr(size, "ndim", 0) for size in sizes)
+    if warm:
+        kernel = _kernel(on, dtype, dimensions)
+        cache_bytes, rate = cache_of(on.device, clock_hz(on.device))
+        return _time_s(kernel._replace(cache_bytes=cache_bytes, cache_bytes_per_s=rate), *sizes)
     if dimensions:
         return _time_s(_kernel(on, dtype, dimensions), *sizes)
     key = ("tile shapes", dtype)
@@ -136,7 +137,6 @@ def gemm_parts(on: KernelConstants, dtype: str, m: Any, n: Any, k: Any, *, batch
         memory_s=memory_s,
         split_s=float(shapes.split_s[best]),
         fixed_s=kernel.launch_s,
-        input_s=float(kernel.input_s * m * k * batch),
         tile=(int(kernel.rows[best]), int(kernel.columns[best])),
         splits=int(kernel.splits[best]),
         waves=float(shapes.waves[best]),
@@ -154,8 +154,20 @@ def gemm_bytes(dtype: str, m: Any, n: Any, k: Any, batch: Any = 1) -> Any:
     >>> gemm_bytes("bf16", 2, 3, 4), gemm_bytes("fp8", 2, 3, 4)
     (52.0, 32.0)
     """
-    name = canonical_dtype(dtype)
-    return (_operand_bytes(name) * (m + n) * k + _result_bytes(name) * m * n) * batch
+    form = weight_format(dtype)
+    operands = (form.input_bytes * m + form.weight_bytes * n) * k
+    return (operands + _result_bytes(form) * m * n) * batch
+
+
+def conversion_time_s(on: KernelConstants, dtype: str, m: Any, k: Any) -> Any:
+    """Return the seconds in which a measurement converted the ``m x k`` input of its GEMM."""
+    return conversion_s(on.device, on.gemm(dtype).constants, m, k)
+
+
+def conversion_s(device: Device, constants: Mapping[str, Any], m: Any, k: Any) -> Any:
+    """Return what `conversion_time_s` does, for given constants."""
+    size = constants["conversion_bytes"] * m * k
+    return 1e-6 * constants["conversion_us"] + size / device.memory_bytes_per_s
 
 
 def copy_bytes_per_s(on: KernelConstants, sms: Any) -> Any:
@@ -186,14 +198,17 @@ class Kernel(NamedTuple):
     split_element_s: Any
     start_s: float
     launch_s: float
-    input_s: float
     memory_bytes_per_s: Any
-    operand_bytes: Any
+    input_bytes: Any
+    weight_bytes: Any
     result_bytes: Any
     units: Any
     wave_rounding: float
     shared_wave_rounding: float
     exponent: float
+    cache_bytes: Any = 0.0
+    """What the L2 cache keeps of the weights from one replay to the next; 0 in a model."""
+    cache_bytes_per_s: Any = 0.0
 
     def along(self, dimensions: int) -> Kernel:
         """Return the same with its shapes along an axis before those of the arguments."""
@@ -213,20 +228,18 @@ def tile_shapes_of(
 
     `sharing` has those of a GEMM beside another kernel.
     """
-    name = canonical_dtype(dtype)
+    form = device.multiplied(dtype)
     bandwidth, units = device.memory_bytes_per_s, device.sms
-    clock_hz = device.boost_clock_hz
-    if clock_hz is None:
-        clock_hz = 1e6 * tuner_table("start")["assumed_clock_mhz"]
-    load_rate = constants["load_bytes_per_clock"] * clock_hz  # of one SM, through the cache
-    operand_bytes = _operand_bytes(name)
+    # Of one SM, through the cache.
+    load_rate = constants["load_bytes_per_clock"] * clock_hz(device)
+    peak = device.peak(form.product)
     largest_area = max(rows * columns for rows, columns, _ in constants["tiles"])
     shapes = []
     for rows, columns, most in constants["tiles"]:
         area = rows * columns
         strain = 1 + constants["large_tile_strain"] * (area / largest_area) ** 2
-        arithmetic_s = 2 * area * strain * units / (constants["peak_share"] * device.peak(name))
-        load_s = (rows + columns) * operand_bytes / load_rate
+        arithmetic_s = 2 * area * strain * units / (constants["peak_share"] * peak)
+        load_s = (rows * form.input_bytes + columns * form.weight_bytes) / load_rate
         for splits in (2**power for power in range(most.bit_length())):
             shape = Kernel(
                 rows=float(rows),
@@ -238,10 +251,10 @@ def tile_shapes_of(
                 split_element_s=constants["split_bytes"] * (splits > 1) * splits / bandwidth,
                 start_s=1e-6 * constants["tile_start_us"],
                 launch_s=1e-6 * constants["launch_us"],
-                input_s=constants["input_bytes"] / bandwidth,
                 memory_bytes_per_s=constants["memory_share"] * bandwidth,
-                operand_bytes=operand_bytes,
-                result_bytes=_result_bytes(name),
+                input_bytes=form.input_bytes,
+                weight_bytes=form.weight_bytes,
+                result_bytes=_result_bytes(form),
                 units=units,
                 wave_rounding=constants["wave_rounding"],
                 shared_wave_rounding=sharing["wave_rounding"],
@@ -298,7 +311,7 @@ def _time_s(
     shapes = by_shape(kernel, m, n, k, batch)
     weights = _weights(kernel, shapes.time_s)
     time_s = _beside(kernel, shapes, sms_taken, memory_taken)
-    return launched_s(kernel, (weights * time_s).sum(axis=0), m, k, batch)
+    return (weights * time_s).sum(axis=0) + kernel.launch_s
 
 
 def _plain_time_s(
@@ -313,7 +326,7 @@ def _plain_time_s(
         for shape, result in zip(tile_shapes, results, strict=True)
     )
     weighted = sum(weight * time_s for weight, time_s in zip(weights, times, strict=True))
-    return float(launched_s(kernel, weighted / sum(weights), m, k, batch))
+    return float(weighted / sum(weights) + kernel.launch_s)
 
 
 def _beside(kernel: Kernel, shapes: Shapes, sms_taken: Any, memory_taken: Any) -> Any:
@@ -330,11 +343,6 @@ def _beside(kernel: Kernel, shapes: Shapes, sms_taken: Any, memory_taken: Any) -
     return _either(waves * shapes.tile_s, memory_s) + shapes.split_s
 
 
-def launched_s(kernel: Kernel, mean_s: Any, m: Any, k: Any, batch: Any) -> Any:
-    """Return the mean over shapes with the launch and the conversion of the input added."""
-    return mean_s + kernel.launch_s + kernel.input_s * m * k * batch
-
-
 class Shapes(NamedTuple):
     """A GEMM by every tile shape and split; the bytes are the same for all."""
 
@@ -348,7 +356,8 @@ class Shapes(NamedTuple):
 
 def by_shape(kernel: Kernel, m: Any, n: Any, k: Any, batch: Any) -> Shapes:
     """Return the time of a GEMM by every tile shape and split of a kernel, before the launch."""
-    moved = (kernel.operand_bytes * (m + n) * k + kernel.result_bytes * m * n) * batch
+    moved = (kernel.input_bytes * m + kernel.weight_bytes * n) * k + kernel.result_bytes * m * n
+    moved = moved * batch
     tile_s = step("tile", kernel.step_s * k + kernel.start_s, meaning="one tile on one SM")
     split_s = kernel.split_s + kernel.split_element_s * m * n * batch
     split_s = step("adding", split_s, meaning="adding up the parts of k")
@@ -357,7 +366,14 @@ def by_shape(kernel: Kernel, m: Any, n: Any, k: Any, batch: Any) -> Shapes:
     # At least one wave, with a part of the empty places of the last.
     waves = largest(1.0, filled + kernel.wave_rounding * (ceil(filled) - filled))
     waves = step("waves", waves, "", "as counted")
-    memory_s = step("memory", moved / kernel.memory_bytes_per_s, meaning="operands and result")
+    memory_s = moved / kernel.memory_bytes_per_s
+    if kernel.cache_bytes:
+        weights = kernel.weight_bytes * n * k * batch
+        byte_s = replayed_byte_s(
+            kernel.memory_bytes_per_s, kernel.cache_bytes, kernel.cache_bytes_per_s, weights
+        )
+        memory_s = (moved - weights) / kernel.memory_bytes_per_s + weights * byte_s
+    memory_s = step("memory", memory_s, meaning="operands and result")
     time_s = _either(waves * tile_s, memory_s) + split_s
     return Shapes(time_s, waves, tile_s, moved, memory_s, split_s)
 
@@ -374,9 +390,6 @@ def _weights(kernel: Kernel, time_s: Any) -> Any:
     return weights / weights.sum(axis=0)
 
 
-def _operand_bytes(dtype: str) -> float:
-    return (BITS[dtype] + _SCALE_BITS.get(dtype, 0)) / 8
-
-
-def _result_bytes(dtype: str) -> float:
-    return max(BITS[dtype], _RESULT_BITS) / 8
+def _result_bytes(form: WeightFormat) -> float:
+    """The result of a product of narrow formats is written in 16 bits."""
+    return max(form.input_bytes, 2.0)

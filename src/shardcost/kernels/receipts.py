@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from shardcost.kernels.experts import Kernel, kernel_gemm_time_s, kernel_of, kernel_time_s
-from shardcost.kernels.gemm import Parts, by_shape, gemm_parts, launched_s
+from shardcost.kernels.gemm import Parts, by_shape, gemm_parts
 from shardcost.machine.kernels import KernelConstants, KernelTable, Section
 from shardcost.receipt import SENT, Term
 from shardcost.traced import Traced, step
@@ -104,6 +104,8 @@ def traced_kernels(on: KernelConstants, sources: Mapping[str, Any]) -> Any:
             ),
             peak_flop_per_s=device.peak_flop_per_s,
             peak=peak,
+            multiplied=device.multiplied,
+            boost_clock_hz=device.boost_clock_hz,
         ),
     )
 
@@ -144,11 +146,11 @@ def traced_gemm(
         split_s=fitted("split", own.split_s, "s", "of the kernel that adds up the parts"),
         split_element_s=fitted("split_element", own.split_element_s, "s", "of the result"),
         launch_s=fitted("launch", own.launch_s, "s", "in a CUDA graph"),
-        input_s=fitted("conversion", own.input_s, "s", "of an element of the input"),
         memory_bytes_per_s=fitted(
             "memory_rate", own.memory_bytes_per_s, "bytes/s", "that is reached"
         ),
-        operand_bytes=Traced.named(Term("operand", own.operand_bytes, SENT, "an element")),
+        input_bytes=Traced.named(Term("input", own.input_bytes, SENT, "an element")),
+        weight_bytes=Traced.named(Term("weight", own.weight_bytes, SENT, "an element")),
         result_bytes=Traced.named(Term("result", own.result_bytes, SENT, "an element")),
         units=size("SMs", own.units, ""),
         wave_rounding=fitted("rounding", own.wave_rounding, "", "of a last wave's rest"),
@@ -159,7 +161,7 @@ def traced_gemm(
     others = fitted("others", parts.others_s, "s", "what other tile shapes add to the mean")
     shape_s = by_shape(shape, rows, columns, depth, count).time_s
     mean_s = chosen * step("shape", shape_s, meaning="the likeliest shape") + others
-    return launched_s(shape, mean_s, rows, depth, count), parts
+    return mean_s + shape.launch_s, parts
 
 
 def traced_experts(

@@ -20,25 +20,12 @@ from typing import Any, Final
 from shardcost import catalog
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Device
-from shardcost.dtypes import PRODUCTS, weight_format
-from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.dtypes import weight_format
+from shardcost.errors import BadValueError
 from shardcost.machine.kernels import KernelConstants, Section, nearest_systems
 
-_AS_FAST: Final[Mapping[str, str]] = {"int8": "fp8", "fp16": "bf16"}
-"""Formats whose products run on the same units, where a device has no peak for the first."""
 _ALIKE: Final[Mapping[str, tuple[str, ...]]] = {"fp8": ("fp8_block",), "fp8_block": ("fp8",)}
 """Formats of the same bytes and arithmetic, whose constants are better than another device's."""
-
-
-def product_peak(device: Device, product: str) -> Any:
-    """Return the dense peak of a format of products, else of the narrowest wider one there is."""
-    if product in device.peak_flop_per_s:
-        return device.peak(product)
-    start = PRODUCTS.index(_AS_FAST.get(product, product))
-    for name in PRODUCTS[start:]:
-        if name in device.peak_flop_per_s:
-            return device.peak(name)
-    raise UnknownNameError(f"number format of {device.name}", product, device.peak_flop_per_s)
 
 
 def family_of(kernel: str, dtype: str = "", library: str = "") -> str:

@@ -22,6 +22,7 @@ KernelTable = Literal["gemm", "attention", "elementwise", "experts"]
 _GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
 """Each GEMM section with the widest format that it holds for, in bits."""
 _WIDE: Final = 16
+_TUNED: Final = 8
 
 
 class Fit(NamedTuple):
@@ -107,8 +108,9 @@ class KernelConstants:
     """The device that the constants are looked up for."""
     kernels: str | None = None
     """Name of the software's own kernels: sections of a device's file that begin with it."""
-    narrow_measured_with: str | None = None
-    """The software that narrow GEMMs were measured with, where that is not TensorRT-LLM."""
+    autotuned: bool = True
+    """GEMMs in 4 bits run with the tile shapes of 8-bit ones, as engines tune them. Otherwise as
+    they were measured, with one shape of 256 rows, which loses to 8 bits on few tokens."""
     tables: KernelTables = CATALOG_KERNELS
     sections: Mapping[tuple[KernelTable, str], Section] = field(default_factory=dict)
     """Constants given in place of the catalog's, by table and name of the section."""
@@ -128,28 +130,16 @@ class KernelConstants:
         """Return the constants of a GEMM: of the format, else of a wider one.
 
         The 16-bit section holds for all wider formats, and for any that a device's family was not
-        measured in: shares of the peak of the very format. A software whose narrow GEMMs were
-        measured apart from TensorRT-LLM's uses those of the nearest device that has them.
+        measured in: shares of the peak of the very format.
         """
         key = ("gemm", "for", dtype)
         if key not in self.memo:
-            names = gemm_sections(dtype)
-            if BITS[canonical_dtype(dtype)] >= _WIDE:
-                section = self.section("gemm", *names)
-            else:
-                section = self._resolved("gemm", names)
-                if self.narrow_measured_with is not None:
-                    section = self.measured_with(self.narrow_measured_with, "gemm", section.name)
-            self.memo[key] = section
+            product = self.device.multiplied(dtype).product
+            names = gemm_sections(product)[BITS[product] < _TUNED and self.autotuned :]
+            wide = BITS[product] >= _WIDE
+            self.memo[key] = self.section("gemm", *names) if wide else self._resolved("gemm", names)
         resolved: Section = self.memo[key]
         return resolved
-
-    def measured_with(self, software: str, table: KernelTable, name: str) -> Section:
-        """Return the nearest section that was measured with some software, else the nearest."""
-        for system, content in self.tables.nearest(table, self.like):
-            if name in content and content[name]["fit"].get("measured_with") == software:
-                return self.section_of(system, name, content)
-        return self.section(table, name)
 
     def _resolved(
         self, table: KernelTable, names: tuple[str, ...], own_names: tuple[str, ...] = ()
@@ -177,6 +167,12 @@ class KernelConstants:
 def kernels_of(device: Device) -> KernelConstants:
     """Return the catalog's constants of a device, its own or inherited."""
     return KernelConstants(device, device)
+
+
+def clock_hz(device: Device) -> Any:
+    """Return the clock in whose cycles constants are stated: the boost clock, or an assumed one."""
+    assumed: float = 1e6 * catalog.tuner_table("start")["assumed_clock_mhz"]
+    return device.boost_clock_hz or assumed
 
 
 def nearest_systems(device: Device, systems: Iterable[str]) -> list[str]:

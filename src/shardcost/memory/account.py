@@ -33,6 +33,7 @@ from shardcost.memory.parameters import (
     head_parameters,
     heads_per_rank,
     stack_parameters,
+    stored_bytes,
 )
 from shardcost.memory.policy import MemoryPolicy, policy_of
 from shardcost.memory.saved import Setting, saved_by_layer, setting_of
@@ -91,6 +92,7 @@ def memory_of(
     12.0
     """
     policy = policy_of(software)
+    workload = workload.in_formats_of(model)
     rank = _Rank(model, layout, policy, stack_parameters(model, layout), term)
     split = stage_evenly if policy.balance == "layers" else stage_by_cost
     stages = {
@@ -271,7 +273,13 @@ def _passing_buffers(
 
 def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
     model, layout, policy, term = rank.model, rank.layout, rank.policy, rank.term
-    weights = _weights(rank, stage).total * term("weight_bits", BITS[work.dtype]) / 8
+    meaning = f"of an average layer in {work.formats_text}"
+    layer = term("layer_weights", stored_bytes(model, layout, work), "bytes", meaning)
+    edges = choose(stage.has_embedding, embedding_parameters(model, layout), 0)
+    edges = edges + choose(stage.has_head, head_parameters(model, layout), 0)
+    dtype = work.part_dtype()
+    edges = term("edge_weights", edges * activation_bytes(dtype), "bytes", "embedding and head")
+    weights = layer * term("layers", stage.layers, "", "of the stage") + edges
     sequences = term("sequences", ceil_div(work.batch, layout.dp), "", "of a rank")
     answered: Any
     if isinstance(work, Prefill):
@@ -279,8 +287,8 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
     else:
         new, seen = work.new_tokens, work.context_tokens + work.new_tokens
         answered = new
-    cache = cache_bytes_per_layer(model, layout, seen, BITS[work.cache_dtype] / 8)
-    setting = setting_of(model, layout, work.dtype, seen, policy)
+    cache = cache_bytes_per_layer(model, layout, seen, BITS[work.cache_dtype or dtype] / 8)
+    setting = setting_of(model, layout, dtype, seen, policy)
     cache = term("cache", cache, "bytes", f"of one sequence and layer, in {work.cache_dtype}")
     tokens = sequences * term("new_tokens", ceil_div(new, layout.cp), "", "of a sequence")
     hidden = term("residual", model.hidden_size * setting.element_bytes, "B", "per token")
@@ -298,7 +306,7 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
     logits = choose(at_head, scores, 0)
     workspace = term("workspace", policy.workspace_bytes, "bytes", "of the GEMM libraries")
     buffers = workspace + choose(layout.pp > 1, 2 * tokens * hidden, 0)
-    cache_kept = cache * sequences * term("layers", stage.layers, "", "of the stage")
+    cache_kept = cache * sequences * stage.layers
     return Footprint(
         weights=weights,
         gradients=0,

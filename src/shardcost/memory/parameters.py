@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from shardcost.arrays import choose, largest
+from shardcost.dtypes import activation_bytes, weight_bytes
 from shardcost.layout import Layout
 from shardcost.model import (
     NORM_VECTORS,
@@ -23,6 +24,7 @@ from shardcost.model import (
     LinearAttention,
     Model,
 )
+from shardcost.workload import Workload
 
 
 class Parameters(NamedTuple):
@@ -37,6 +39,27 @@ class Parameters(NamedTuple):
     def total(self) -> Any:
         """All weights of the rank."""
         return self.dense + self.experts
+
+
+class LayerWeights(NamedTuple):
+    """Weights of one layer on one rank, by the number formats that they may have."""
+
+    attention: Any
+    feed_forward: Any
+    """With the shared experts."""
+    experts: Any
+    rest: Any
+    """Norms and routers, which stay in 16 bits."""
+
+    def stored_bytes(self, workload: Workload) -> Any:
+        """Return the bytes of the weights in the formats of a served model."""
+        dtype = workload.part_dtype()
+        return (
+            self.attention * weight_bytes(workload.part_dtype("attention"))
+            + self.feed_forward * weight_bytes(dtype)
+            + self.experts * weight_bytes(workload.part_dtype("expert"))
+            + self.rest * activation_bytes(dtype)
+        )
 
 
 def heads_per_rank(heads: Any, tp: Any) -> Any:
@@ -73,22 +96,26 @@ def expert_copies(layout: Layout) -> Any:
 
 def layer_parameters(model: Model, block: Block, layout: Layout) -> Parameters:
     """Return the weights of one layer on one rank."""
+    attention, feed_forward, experts, rest = layer_weights(model, block, layout)
+    return Parameters(attention + feed_forward + rest, experts)
+
+
+def layer_weights(model: Model, block: Block, layout: Layout) -> LayerWeights:
+    """Return the weights of one layer on one rank, by part."""
     hidden, tp = model.hidden_size, layout.tp
-    dense: Any = block.norms * NORM_VECTORS[model.norm] * hidden
-    if block.attention is not None:
-        dense = dense + _attention(block.attention, hidden, tp)
+    norms: Any = block.norms * NORM_VECTORS[model.norm] * hidden
+    attention: Any = 0 if block.attention is None else _attention(block.attention, hidden, tp)
     part = block.feed_forward
-    if isinstance(part, FeedForward):
-        dense = dense + _feed_forward(part, hidden, tp)
     if not isinstance(part, Experts):
-        return Parameters(dense, 0)
+        dense = 0 if part is None else _feed_forward(part, hidden, tp)
+        return LayerWeights(attention, dense, 0, norms)
     shared = 0 if part.shared is None else _feed_forward(part.shared, hidden, tp)
     router = part.count * (hidden + (1 if part.router_bias else 0))
     gate = hidden if part.shared_gate else 0
     split = expert_tensor_degree(layout)
     held = (part.count + layout.redundant_experts) / layout.ep
     experts = held * _feed_forward(part.expert, hidden, split)
-    return Parameters(dense + shared + router + gate, experts)
+    return LayerWeights(attention, shared, experts, norms + router + gate)
 
 
 def stack_parameters(model: Model, layout: Layout) -> Parameters:
@@ -99,6 +126,15 @@ def stack_parameters(model: Model, layout: Layout) -> Parameters:
     kinds = [(block.count, layer_parameters(model, block, layout)) for block in model.blocks]
     dense = sum(count * part.dense for count, part in kinds) / model.num_layers
     return Parameters(dense, sum(count * part.experts for count, part in kinds) / model.num_layers)
+
+
+def stored_bytes(model: Model, layout: Layout, workload: Workload) -> Any:
+    """Return the bytes of an average layer's weights on one rank that serves a model."""
+    layers = (
+        block.count * layer_weights(model, block, layout).stored_bytes(workload)
+        for block in model.blocks
+    )
+    return sum(layers) / model.num_layers
 
 
 def embedding_parameters(model: Model, layout: Layout) -> Any:

@@ -58,11 +58,11 @@ def _attention(s: Setting, part: Attention) -> Passes:
     query, key_value = heads * part.head_dim, kv_heads * part.head_dim
     columns = query * (2 if part.output_gate else 1) + key_value * (1 if part.shared_kv else 2)
     return together(
-        linear(s, QKV, s.hidden, columns, bias=part.qkv_bias),
+        linear(s, QKV, s.hidden, columns, bias=part.qkv_bias, dtype=s.attention_dtype),
         _rotated(s, query + key_value),
         _over_context(s, query, 2 * key_value),
         attention_core(s, heads, kv_heads, part.head_dim, part.head_dim, part.window_tokens),
-        linear(s, OUT, query, s.hidden, bias=part.out_bias),
+        linear(s, OUT, query, s.hidden, bias=part.out_bias, dtype=s.attention_dtype),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shardcost.arrays import choose
-from shardcost.dtypes import BITS
+from shardcost.dtypes import weight_format
 from shardcost.memory.parameters import expert_tensor_degree
 from shardcost.model import AnyFeedForward, Experts, FeedForward
 from shardcost.program.operations import (
@@ -147,7 +147,8 @@ def _sent(s: Setting, part: Experts, name: str, phase: str, tokens: Any, ranks: 
     if library == "allgather":
         collective = "all_gather" if phase == "dispatch" else "reduce_scatter"
         return Collective(name, collective, ranks * hidden_bytes, "ep", ranks)
-    narrow = phase == "dispatch" and s.software.narrow_dispatch and BITS[s.dtype] <= 8
+    narrow = s.software.narrow_dispatch and weight_format(s.expert_dtype).input_bytes < 2
+    there = s.dispatch_dtype or ("fp8" if narrow else "bf16")
     routed = Routed(
         tokens,
         s.hidden,
@@ -155,7 +156,7 @@ def _sent(s: Setting, part: Experts, name: str, phase: str, tokens: Any, ranks: 
         part.count + s.layout.redundant_experts,
         part.groups,
         part.top_groups,
-        "fp8" if narrow else "bf16",
+        there if phase == "dispatch" else "bf16",
         library,
         s.decode,
     )
@@ -199,7 +200,7 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
             choose(everywhere, layout.ep, 1),
             part.top_k,
             part.expert.gated,
-            s.dtype,
+            s.expert_dtype,
             s.software.library or "",
             id=OpId(EXPERTS),
         )
@@ -208,7 +209,7 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
     inner = 2 * width if part.expert.gated else width
     each = most / load.active
     return together(
-        matrix(s, EXPERT_UP, each, s.hidden, inner, s.dtype, groups),
+        matrix(s, EXPERT_UP, each, s.hidden, inner, s.expert_dtype, groups),
         activation(s, most, width, gated=part.expert.gated),
-        matrix(s, EXPERT_DOWN, each, width, s.hidden, s.dtype, groups),
+        matrix(s, EXPERT_DOWN, each, width, s.hidden, s.expert_dtype, groups),
     )

@@ -154,6 +154,18 @@ class ExpertKernels(NamedTuple):
         return 2.0 * self.rows * self.hidden * self.width * matrices * self.count
 
 
+class Conversion(NamedTuple):
+    """The conversion of a GEMM's input to fewer bits, each row with a scale of its own."""
+
+    dtype: str
+    """The format of the GEMM's weights: nothing happens on a device that multiplies such weights in
+    16 bits."""
+    rows: Any
+    columns: Any
+    fused: bool
+    """It is part of the kernel before, which takes longer by it."""
+
+
 class Elementwise(NamedTuple):
     """Memory-bound work: so many bytes read and written by so many kernels."""
 
@@ -162,6 +174,8 @@ class Elementwise(NamedTuple):
     kernels: Any = 1
     count: Any = 1
     id: OpId | None = None
+    converts: Conversion | None = None
+    """Where it converts the input of a GEMM to fewer bits."""
 
 
 class Routed(NamedTuple):

@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-from shardcost.dtypes import BITS, activation_bytes
+from shardcost.dtypes import activation_bytes, weight_format
 from shardcost.layout import Layout
 from shardcost.model import Model
-from shardcost.program.operations import Collective, Elementwise, Gemm, Operations, OpId, Passes
+from shardcost.program.operations import (
+    Collective,
+    Conversion,
+    Elementwise,
+    Gemm,
+    Operations,
+    OpId,
+    Passes,
+)
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -21,7 +29,10 @@ class Setting:
     software: Software
     hidden: Any
     dtype: str
-    """Of the products."""
+    """The format of weights outside of attention and experts, which decides the products."""
+    attention_dtype: str
+    """Of the projections of attention."""
+    expert_dtype: str
     sequences: Any
     """Sequences that the rank works on in one pass."""
     sequence_tokens: Any
@@ -32,6 +43,8 @@ class Setting:
     decode: bool
     cache_dtype: str = "bf16"
     """Of cached keys and values."""
+    dispatch_dtype: str | None = None
+    """Of tokens on their way to experts; None: as the software sends them."""
     frozen: bool = False
     """The model's own weights have no gradients: adapters are trained."""
     document_tokens: int | None = None
@@ -55,7 +68,8 @@ class Setting:
     @property
     def wide_dtype(self) -> str:
         """Number format of what is never computed in fewer than 16 bits: attention, the head."""
-        return self.dtype if BITS[self.dtype] >= 16 else self.software.head_dtype
+        wide = weight_format(self.dtype).weight_bytes >= _WIDE_BYTES
+        return self.dtype if wide else self.software.head_dtype
 
     @property
     def hidden_bytes(self) -> Any:
@@ -96,18 +110,24 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
         layout=layout,
         software=software,
         hidden=model.hidden_size,
-        dtype=workload.dtype,
+        dtype=workload.part_dtype(),
+        attention_dtype=workload.part_dtype("attention"),
+        expert_dtype=workload.part_dtype("expert"),
         sequences=sequences_per_pass(layout, workload),
         sequence_tokens=new,
         context_tokens=before + new,
         training=isinstance(workload, Train),
         decode=isinstance(workload, Decode),
-        cache_dtype=getattr(workload, "cache_dtype", workload.dtype),
+        cache_dtype=getattr(workload, "cache_dtype", None) or workload.part_dtype(),
+        dispatch_dtype=getattr(workload, "dispatch_dtype", None),
         frozen=isinstance(workload, Train) and workload.adapters,
         document_tokens=workload.document_tokens if isinstance(workload, Train) else None,
     )
 
 
+_WIDE_BYTES: Final = 2
+_SCALED_APART: Final = {"fp8_block"}
+"""Formats whose scales, one for 128 elements of a row, engines compute in a kernel of its own."""
 _NARROW_LAUNCHES: Final = 3
 """Of a GEMM in fewer than 16 bits: its input is quantised and its scales are arranged before it."""
 
@@ -122,22 +142,22 @@ class Groups(NamedTuple):
 
 
 def linear(
-    s: Setting, name: str, inputs: Any, outputs: Any, tokens: Any = None, *, bias: bool = False
+    s: Setting,
+    name: str,
+    inputs: Any,
+    outputs: Any,
+    tokens: Any = None,
+    *,
+    bias: bool = False,
+    dtype: str | None = None,
 ) -> Passes:
     """Return a matrix of weights applied to all tokens: one product forward, two backward.
 
     A bias is added by the product or the pass after it; its gradient is a sum over all tokens.
     """
     rows = s.tokens if tokens is None else tokens
-    passes = matrix(s, name, rows, inputs, outputs, s.dtype)
-    if not s.training:
-        bits = BITS[s.dtype]
-        if bits >= 16 or s.software.narrow_gemm_measured_with is None:
-            return passes
-        # Such GEMMs were measured without converting their input to fewer bits.
-        size = rows * inputs * (s.element_bytes + bits / 8)
-        return Passes((Elementwise(f"{name} quantize", size), *passes.forward))
-    if bias and not s.frozen:
+    passes = matrix(s, name, rows, inputs, outputs, dtype or s.dtype)
+    if bias and s.training and not s.frozen:
         own = OpId(name, "bias gradient")
         gradient = Elementwise(own.name, rows * outputs * s.element_bytes, id=own)
         return passes._replace(weight=(*passes.weight, gradient))
@@ -156,20 +176,32 @@ def matrix(
     """Return the GEMMs of a matrix of weights, or grouped GEMMs of the matrices of experts."""
 
     def gemm(own: OpId, m: Any, n: Any, k: Any, *, ragged: bool = True) -> Operations:
-        whole = Gemm(own.name, m, n, k, dtype, id=own)
-        if groups is None:
-            return (whole,)
-        if s.software.expert_launch == "each":
-            launches = _NARROW_LAUNCHES if BITS[dtype] < 16 else 1
-            return (whole._replace(count=groups.active, launches=launches),)
-        grouped = whole._replace(batch=groups.active, fullest=groups.fullest if ragged else None)
-        if BITS[dtype] >= 16 or not ragged:
-            return (grouped,)
-        # Grouped GEMMs were measured without converting their input to fewer bits; in training it
-        # is kept in both orders, for the gradient of the weights.
-        size = m * k * groups.active * (s.element_bytes + (1 + s.training) * BITS[dtype] / 8)
-        return (Elementwise(f"{own.name} quantize", size), grouped)
+        found = Gemm(own.name, m, n, k, dtype, id=own)
+        if groups is not None and s.software.expert_launch == "each":
+            launches = _NARROW_LAUNCHES if narrow else 1
+            found = found._replace(count=groups.active, launches=launches)
+        elif groups is not None:
+            fullest = groups.fullest if ragged else None
+            found = found._replace(batch=groups.active, fullest=fullest)
+        if not (narrow and ragged):  # the gradient of the weights has inputs converted before
+            return (found,)
+        converted = m * (1 if groups is None else groups.active)
+        fused = s.software.fused_quantize and dtype not in _SCALED_APART
+        convert = Elementwise(f"{own.name} quantize", converted * k * converted_bytes)
+        if not s.training:  # Transformer Engine's casts are as fast as the memory
+            convert = convert._replace(
+                kernels=0 if fused else 1, converts=Conversion(dtype, converted, k, fused)
+            )
+        return convert, found
 
+    input_bytes = weight_format(dtype).input_bytes
+    narrow = input_bytes < _WIDE_BYTES
+    converted_bytes = s.element_bytes + input_bytes
+    if s.training:
+        # It is kept in both orders, for the gradient of the weights. Conversions that were measured
+        # reach half of the bandwidth (the GEMM constants of H100 and B200: 7.5 and 9.3 bytes per
+        # element for 3).
+        converted_bytes = 2 * (converted_bytes + input_bytes)
     own = OpId(name)
     forward = gemm(own, rows, outputs, inputs)
     if not s.training:

@@ -68,7 +68,7 @@ def title(estimate: Estimate) -> str:
 def details(estimate: Estimate) -> str:
     """Return software, sizes of the workload, and the layout's choices beyond the defaults."""
     layout, work = estimate.layout, estimate.workload
-    words = [estimate.software.name, sizes(work), work.dtype]
+    words = [estimate.software.name, sizes(work), work.formats_text]
     if isinstance(work, Train):
         words.append(f"micro-batch {layout.micro_batch}")
         words += ["adapters"] * work.adapters
@@ -193,7 +193,7 @@ def figures(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield {Train: "step", Prefill: "TTFT", Decode: "TPOT"}[type(work)], ", ".join(words)
     yield "interval", interval.in_full(interval_of(estimate))
     full = f"({format_percent(estimate.mfu_full_attention)} counting full attention)"
-    mfu = f"{format_percent(estimate.mfu)} of dense {work.dtype} peak {full}"
+    mfu = f"{format_percent(estimate.mfu)} of dense {estimate.product_dtype} peak {full}"
     yield "MFU", f"{mfu}, HFU {format_percent(estimate.hfu)}"
     if estimate.energy_j is not None:
         rated = f"every GPU at its rated {estimate.cluster.device.power_w:g} W"

@@ -117,7 +117,7 @@ def _heading(plan: Plan) -> str:
     work, batches = sizes(question.workload), tuple(question.space.batch or ())
     if not isinstance(question.workload, Train) and len(batches) > 1:
         work = work.replace(f"batch {batches[0]:,}", f"batch {_range(batches)}", 1)
-    wanted = f"{question.software.name}, {work}, {question.workload.dtype}; best by"
+    wanted = f"{question.software.name}, {work}, {question.workload.formats_text}; best by"
     counted = f"{result.feasible:,} of {result.considered:,} layouts feasible"
     speed = f"{result.seconds:.2f} s, {result.layouts_per_s:,.0f} layouts/s"
     first = heading(paragraph(title(result), "  "))

@@ -274,8 +274,7 @@ def _prompt(workload: Workload, layout: Layout) -> Prefill:
     return Prefill(
         batch=layout.dp,
         prompt_tokens=decode.context_tokens,
-        dtype=decode.dtype,
-        cache_dtype=decode.cache_dtype,
+        **decode.formats,
     )
 
 

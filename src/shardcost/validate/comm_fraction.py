@@ -53,7 +53,7 @@ def share_of(row: Row, fitted: Fitted = CATALOG) -> float:
         machine,
         Layout(tp=tp),
         software,
-        "fp8" if "FP8" in row["model"] else "bf16",
+        {"dtype": "fp8" if "FP8" in row["model"] else "bf16"},
     )
     lengths = _LENGTHS.fullmatch(row["phase"])
     if lengths:

@@ -15,7 +15,7 @@ import numpy as np
 from shardcost.cluster import Cluster
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.gemm import gemm_time_s
+from shardcost.kernels.gemm import conversion_time_s, gemm_time_s
 from shardcost.machine import CATALOG, Fitted, KernelConstants, machine_of
 from shardcost.validate.predictions import (
     Cases,
@@ -33,7 +33,7 @@ M_BANDS: Final = {"<=16": 16, "<=128": 128, "<=1024": 1024, ">1024": np.inf}
 _ENGINE: Final = "trtllm"
 """Its GEMMs in fewer bits were measured with the conversion of their input, others' without."""
 _WIDE: Final = 16
-_LONGEST: Final = 10**9
+LONGEST: Final = 10**9
 """The longest side of a GEMM: 10^27 operations take any device longer than a year."""
 
 
@@ -42,13 +42,13 @@ class GemmCase(NamedTuple):
 
     gpu: str
     dtype: str
-    software: str = ""
-    """Whose kernels were measured, where that matters."""
+    converted: bool = False
+    """The time contains the conversion of the input to fewer bits."""
 
     def kernels(self, fitted: Fitted = CATALOG) -> KernelConstants:
         """Return the constants by which its GEMMs run."""
         constants = machine_of(Cluster.named(self.gpu), fitted=fitted).kernels
-        return replace(constants, narrow_measured_with=self.software or None)
+        return replace(constants, autotuned=False)
 
 
 def cases(
@@ -59,7 +59,7 @@ def cases(
     """Return the rows of a table by device and format; their sizes are those of some columns."""
 
     def sizes_of(row: Row) -> list[int]:
-        return [whole_cell(row, column, most=_LONGEST) for column in columns]
+        return [whole_cell(row, column, most=LONGEST) for column in columns]
 
     return cases_of(table, case_of or _case, sizes_of, len(columns))
 
@@ -69,7 +69,10 @@ def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     known = cases(table)
 
     def predict(case: GemmCase, places: list[int]) -> Floats:
-        time_s: Floats = gemm_time_s(case.kernels(fitted), case.dtype, *known.sizes[places].T)
+        on, (m, n, k) = case.kernels(fitted), known.sizes[places].T
+        time_s: Floats = gemm_time_s(on, case.dtype, m, n, k)
+        if case.converted:
+            time_s = time_s + conversion_time_s(on, case.dtype, m, k)
         return 1e6 * time_s
 
     return known.predictions(predict)
@@ -81,13 +84,13 @@ def m_band(row: Row) -> str:
     >>> m_band({"m": "64"})
     '<=128'
     """
-    return band_of(M_BANDS, whole_cell(row, "m", most=_LONGEST))
+    return band_of(M_BANDS, whole_cell(row, "m", most=LONGEST))
 
 
 def _case(row: Row) -> GemmCase:
     dtype = canonical_dtype(row["dtype"])
     narrow = BITS[dtype] < _WIDE and measured_with([row.get("dataset", "")]) == _ENGINE
-    return GemmCase(row["gpu"], dtype, _ENGINE if narrow else "")
+    return GemmCase(row["gpu"], dtype, narrow)
 
 
 def measured_with(datasets: Iterable[str]) -> str:

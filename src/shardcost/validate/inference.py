@@ -61,6 +61,9 @@ _SMALLER: Final = {
 }
 """Devices that a row's cluster has with more memory. The second are those of llm_inference_bench:
 batches that 80 GB would hold ran in rounds there."""
+_BLOCK_SCALED: Final = ("qwen3", "deepseek", "kimi", "minimax", "glm-4", "glm-5")
+"""Families whose published fp8 checkpoints have a scale for each block of 128 x 128 weights, by
+their config.json."""
 _SHAPE: Final = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 _LOADED: Final = ("in-flight", "continuous", "concurren", "serving")
 """Words of a row's batching where requests join a batch that runs."""
@@ -101,17 +104,24 @@ def case_of(row: Row) -> InferenceCase:
         machine(row, tp * pp),
         Layout(tp=tp, pp=pp),
         Software.named(engine_of(row)),
-        row["weight_dtype"].partition("/")[0] or "bf16",
+        _weights(row),
         figure,
     )
+
+
+def _weights(row: Row) -> str:
+    """Return the format of a row's weights; the published fp8 weights of some families are scaled
+    by blocks, which rows do not always say.
+    """
+    stated = row["weight_dtype"].partition("/")[0] or "bf16"
+    blocks = stated == "fp8" and any(each in row["model"].lower() for each in _BLOCK_SCALED)
+    return "fp8_block" if blocks else stated
 
 
 def figures(case: InferenceCase, rows: Sequence[Row], fitted: Fitted = CATALOG) -> Floats:
     """Return the figures of the rows of one case."""
     machine = machine_of(case.cluster, case.software, fitted)
-    # TensorRT-LLM has keys and values in 8 bits where its weights are.
-    narrow = case.software.name.startswith("trtllm") and case.dtype == "fp8"
-    engine = Engine(case.model, machine, *case[2:5], "fp8" if narrow else "bf16")
+    engine = Engine(case.model, machine, case.layout, case.software, {"dtype": case.dtype})
     if case.software.name == "tokenweave" and case.figure.startswith(_PREFILL):
         metric = case.figure.removeprefix("static ")
         return np.asarray(_MS * prefill_s(engine, metric, _counts(rows, "isl")), dtype=float)

@@ -122,14 +122,22 @@ def facts_of_collective(
 def _of_gemms(case: gemm.GemmCase, sizes: Floats, fitted: Fitted) -> list[Facts]:
     on = case.kernels(fitted)
     section = on.gemm(case.dtype)
-    # Whether the constants have the conversion of the input in them just as the rows have.
-    alike = (section.fit.measured_with == _CONVERTING) == bool(case.software)
+    # Whether the constants know the conversion of the input that the rows contain.
+    alike = not case.converted or section.constants["conversion_us"] > 0
     common = {
         "standing": standing_of(section, on.device),
-        "input": "any" if alike or BITS[case.dtype] >= _WIDE else "converted otherwise",
+        "input": "any" if alike else "converted otherwise",
         "format": f"{BITS[case.dtype]:g} bits",
     }
     return [common | {"rows": f"{band_of(gemm.M_BANDS, m)} rows"} for m in sizes[:, 0]]
+
+
+def _of_conversion(row: Row, fitted: Fitted) -> Facts:
+    if row["figure"] == "gemm_us":
+        standing = kernel_standing(Cluster.named(row["gpu"]), "fp8")
+    else:
+        standing = _standing(row, fitted, "elementwise", "rows_norm")
+    return {"standing": standing, "rows": f"{gemm.m_band(row)} rows"}
 
 
 def _of_experts(case: experts.ExpertCase, sizes: Floats, fitted: Fitted) -> list[Facts]:
@@ -256,6 +264,7 @@ _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "layers": _of_layer,
     "decode": _of_decoded,
     "grouped_gemm": _of_grouped_gemm,
+    "fp8_conversion": _of_conversion,
     "overlap": lambda row, fitted: {"standing": _standing(row, fitted, "gemm", "sharing")},
     "layer_ops": _of_operator,
     "memory": lambda row, _: {

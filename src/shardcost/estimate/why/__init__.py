@@ -151,7 +151,7 @@ class _Traced:
         self.parts: dict[str, Receipt] = {}
         """By name of a term, the figure that it is."""
         device, cluster, layout = estimate.cluster.device, estimate.cluster, estimate.layout
-        peak = f"device.peak_flop_per_s.{estimate.workload.dtype}"
+        peak = f"device.peak_flop_per_s.{estimate.product_dtype}"
         network = cluster.network
         ports = None
         if network is not None:
@@ -180,6 +180,7 @@ class _Traced:
             machine=SimpleNamespace(
                 cluster=SimpleNamespace(
                     device=SimpleNamespace(
+                        multiplied=device.multiplied,
                         peak=lambda dtype: self._stated(estimate, "peak", device.peak(dtype), peak),
                         power_w=None
                         if device.power_w is None

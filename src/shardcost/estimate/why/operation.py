@@ -16,7 +16,6 @@ from shardcost.collectives.receipts import (
     dispatch_receipt,
     multimem_receipt,
 )
-from shardcost.dtypes import weight_format
 from shardcost.estimate.interval import residuals_of_memory
 from shardcost.estimate.ledger import STEP, Entry
 from shardcost.estimate.price import Prices
@@ -38,7 +37,6 @@ from shardcost.kernels.receipts import (
     traced_gemm,
     traced_kernels,
 )
-from shardcost.machine.experts import product_peak
 from shardcost.memory.footprint import KINDS, Footprint
 from shardcost.program.operations import (
     AttentionCore,
@@ -110,7 +108,7 @@ def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[
     """Return the seconds of grouped GEMMs as a traced number, and their load in words."""
     kernels, (_, section) = prices.machine.kernels, prices.section(op)
     rate = op.flops / op.count / seconds
-    peak = product_peak(kernels.device, weight_format(op.dtype).product)
+    peak = kernels.device.peak(kernels.device.multiplied(op.dtype).product)
     if isinstance(op, Gemm):
         sizes = {"rows": op.m * op.batch, "n": op.n, "k": op.k}
         sizes |= {"groups": op.batch, "largest_group": op.fullest}
@@ -147,7 +145,7 @@ def _gemm_words(op: Gemm, parts: Parts, seconds: float, device: Any) -> str:
     return (
         f"m x n x k = {count}{op.m:,.0f} x {op.n:,.0f} x {op.k:,.0f} in {op.dtype}:"
         f" {flop(op.flops / op.count)} at {format_flops(rate)},"
-        f" {format_percent(rate / device.peak(op.dtype))} of the peak; likeliest"
+        f" {format_percent(rate / device.peak(device.multiplied(op.dtype).product))} of the peak; likeliest"
         f" {parts.tile[0]} x {parts.tile[1]} tiles{splits}, {waves:,.3g}"
         f" wave{'' if waves == 1 else 's'} over {device.sms} SMs, limited by {parts.limit}"
         f" (compute {format_time(parts.compute_s)}, memory {format_time(parts.memory_s)})"
@@ -166,7 +164,7 @@ def _attention_words(op: AttentionCore, seconds: float, device: Any) -> str:
         return f"{shape}: {format_rate(rate)}, {share} of the memory's rate"
     rate = op.flops / op.count / seconds
     mask = "causal" if op.causal else "no mask"
-    share = format_percent(rate / device.peak(op.dtype))
+    share = format_percent(rate / device.peak(device.multiplied(op.dtype).product))
     return f"{shape}, {mask}: {format_flops(rate)}, {share} of the peak"
 
 

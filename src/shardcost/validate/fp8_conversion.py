@@ -1,0 +1,62 @@
+"""Predictions of fp8 GEMMs and of what converts their input: apart, and with the norm before it.
+
+A row has one figure of one shape: the GEMM alone, the conversion of its ``m x k`` input with a
+scale per row, the RMS norm that makes the input, or norm and conversion in one kernel. All were
+replayed alone, so weights that fit in the L2 cache are read from there.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from shardcost.errors import UnknownNameError
+from shardcost.formats.tables import Row, Table
+from shardcost.kernels.elementwise import row_kernel_time_s
+from shardcost.kernels.gemm import gemm_time_s
+from shardcost.machine import CATALOG, Fitted
+from shardcost.validate.attention import kernels_of
+from shardcost.validate.gemm import LONGEST, m_band
+from shardcost.validate.predictions import Derived, Floats, Predictions, cases_of, whole_cell
+
+MEASURED: Final = "measured"
+_GEMM: Final = "gemm_us"
+_ROW_KERNELS: Final = {
+    "quantize_us": "quantize",
+    "norm_us": "norm",
+    "norm_and_quantize_us": "norm_quantize",
+}
+
+
+class ConversionCase(NamedTuple):
+    """A figure on a device, but for its shape."""
+
+    gpu: str
+    figure: str
+
+
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
+    """Return the predicted time of every row, in microseconds."""
+    known = cases_of(table, _case, _sizes, 3)
+
+    def predict(case: ConversionCase, places: list[int]) -> Floats:
+        on, (m, n, k) = kernels_of(case.gpu, fitted), known.sizes[places].T
+        if case.figure == _GEMM:
+            return 1e6 * np.asarray(gemm_time_s(on, "fp8", m, n, k, warm=True))
+        return 1e6 * np.asarray(row_kernel_time_s(on, _ROW_KERNELS[case.figure], m, k))
+
+    return known.predictions(predict)
+
+
+def _case(row: Row) -> ConversionCase:
+    if row["figure"] not in {_GEMM, *_ROW_KERNELS}:
+        raise UnknownNameError("figure", row["figure"], (_GEMM, *_ROW_KERNELS))
+    return ConversionCase(row["gpu"], row["figure"])
+
+
+def _sizes(row: Row) -> list[int]:
+    return [whole_cell(row, name, most=LONGEST) for name in ("m", "n", "k")]
+
+
+DERIVED: Final[Derived] = {"m_band": m_band}
