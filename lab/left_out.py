@@ -527,7 +527,9 @@ def _refitted_engines(table: Table, column: str, say: Say) -> Floats:
     rows = list(table.records())
     values = np.full(len(rows), np.nan)
     known = cases_of(table, inference.case_of).rows
-    evidence = refit_engines.evidence_of(table, lambda row: row["cluster"] != refit_engines.DEVICE)
+    evidence = refit_engines.evidence_of(
+        [table], lambda row: row["cluster"] != refit_engines.DEVICE
+    )
     for name in refit_engines.FITTED:
         own = {q: places for q, places in known.items() if q.software.name == name}
         places = [i for entry in own.values() for i in entry]

@@ -1,6 +1,6 @@
 """Fits the constants of inference engines to whole runs.
 
-    python -m lab.refit_engines inference.csv [ENGINE…]
+    python -m lab.refit_engines inference.csv serving.csv [--only ENGINE…]
 
 Which kernels an engine has, and what it overlaps, are choices that its documentation states. What
 is left are two constants each, the same on every system: what its host does once a step, for each
@@ -14,7 +14,7 @@ models, and checked on the other.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,8 +29,10 @@ from shardcost.errors import ShardcostError
 from shardcost.formats.tables import Row, Table, read_table
 from shardcost.machine import CATALOG as CONSTANTS
 from shardcost.machine import Fitted
-from shardcost.validate.inference import InferenceCase, case_of, engine_of, figures
+from shardcost.validate import serving
+from shardcost.validate.inference import MEASURED, InferenceCase, case_of, figures
 from shardcost.validate.predictions import Floats
+from shardcost.validate.serving import ServingCase
 
 FITTED: Final[Mapping[str, tuple[str, str]]] = {
     "deepspeed_mii": ("step_overhead_ms", "host_per_sequence_us"),
@@ -43,6 +45,7 @@ FITTED: Final[Mapping[str, tuple[str, str]]] = {
     "trtllm_2024": ("step_overhead_ms", "collective_wait_us"),
     "vllm": ("step_overhead_ms", "host_per_sequence_us"),
     "vllm_2024": ("step_overhead_ms", "host_per_sequence_us"),
+    "vllm_2025": ("step_overhead_ms", "host_per_sequence_us"),
 }
 """Which two constants each engine has."""
 START: Final = {
@@ -73,10 +76,14 @@ _SAME_LAUNCH: Final = (
 )
 
 
+_IN_BOTH: Final = ("aiconfigurator_silicon",)
+AnyCase = InferenceCase | ServingCase
+
+
 class Evidence(NamedTuple):
     """Rows of one engine, by what they share."""
 
-    groups: list[tuple[InferenceCase, list[Row], Floats]]
+    groups: list[tuple[AnyCase, list[Row], Floats]]
 
     @property
     def rows(self) -> list[Row]:
@@ -97,27 +104,39 @@ class Evidence(NamedTuple):
         given = in_seconds(constants)
         return np.concatenate(
             [
-                figures(_with(case, given), rows, fitted) / measured
+                _figures(_with(case, given), rows, fitted) / measured
                 for case, rows, measured in self.groups
             ]
         )
 
 
-def evidence_of(table: Table, wanted: Callable[[Row], bool]) -> dict[str, Evidence]:
+def evidence_of(tables: Iterable[Table], wanted: Callable[[Row], bool]) -> dict[str, Evidence]:
     """Return the rows to fit, by engine."""
-    groups: dict[InferenceCase, list[Row]] = {}
-    for row in table.records():
-        if _is_fitted(row) and wanted(row):
-            try:
-                groups.setdefault(case_of(row), []).append(row)
-            except ShardcostError:
-                continue
+    groups: dict[AnyCase, list[Row]] = {}
+    for table in tables:
+        served = table.kind == "serving"
+        for row in table.records():
+            # Runs that both tables have are fitted once.
+            fits = row["dataset"] not in _IN_BOTH if served else _is_fitted(row)
+            if fits and wanted(row):
+                try:
+                    case = serving.case_of(row) if served else case_of(row)
+                    groups.setdefault(case, []).append(row)
+                except ShardcostError:
+                    continue
     results: dict[str, Evidence] = {}
     for case, rows in groups.items():
-        measured = np.array([float(row["value"]) for row in rows])
+        column = serving.MEASURED if isinstance(case, ServingCase) else MEASURED
+        measured = np.array([float(row[column]) for row in rows])
         each = results.setdefault(case.software.name, Evidence([]))
         each.groups.append((case, rows, measured))
     return results
+
+
+def _figures(case: AnyCase, rows: Sequence[Row], fitted: Fitted) -> Floats:
+    if isinstance(case, ServingCase):
+        return serving.figures(case, rows, fitted)
+    return figures(case, rows, fitted)
 
 
 def fitted(
@@ -177,17 +196,17 @@ def write_device(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit the engines named, or all, and the device; write the constants and print their errors."""
     parser = parser_of(__doc__)
-    parser.add_argument("table", type=Path, help="measured table of inference (CSV)")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"engines, {DEVICE}; all if none")
+    parser.add_argument("tables", nargs="+", type=Path, help="tables of inference and serving")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help=f"engines, or {DEVICE}")
     parser.add_argument("--output", type=Path, default=CATALOG, help="folder like the catalog's")
     options = parser.parse_args(arguments)
-    table = read_table(options.table)
-    engines = evidence_of(table, lambda row: row["cluster"] != DEVICE)
+    tables = [read_table(path) for path in options.tables]
+    engines = evidence_of(tables, lambda row: row["cluster"] != DEVICE)
     for name in FITTED:
-        if name in engines and (not options.names or name in options.names):
+        if name in engines and (not options.only or name in options.only):
             _refit(name, engines[name], options.output)
-    device = evidence_of(table, lambda row: row["cluster"] == DEVICE).get(_DEVICE_ENGINE)
-    if device and (not options.names or DEVICE in options.names):
+    device = evidence_of(tables, lambda row: row["cluster"] == DEVICE).get(_DEVICE_ENGINE)
+    if device and (not options.only or DEVICE in options.only):
         _refit_device(device, options.output)
 
 
@@ -218,19 +237,13 @@ def _refit_device(evidence: Evidence, folder: Path) -> None:
     print(DEVICE, {".".join(path): value for path, value in constants.items()}, fit)
 
 
-def _with(case: InferenceCase, given: Mapping[str, Any]) -> InferenceCase:
+def _with(case: AnyCase, given: Mapping[str, Any]) -> AnyCase:
     return case._replace(software=replace(case.software, **given)) if given else case
 
 
 def _is_fitted(row: Row) -> bool:
-    """Return whether a row is fitted.
-
-    Rows in 8 bits are only where TensorRT-LLM ran them: products in 8 bits were measured with its
-    conversion of the input, which others fuse with what comes before.
-    """
     loaded = row["batching"].startswith("in-flight")
-    wanted = row["metric"] in (_LOADED if loaded else _FIGURES)
-    return wanted and (row["weight_dtype"] != "fp8" or engine_of(row).startswith("trtllm"))
+    return row["metric"] in (_LOADED if loaded else _FIGURES)
 
 
 if __name__ == "__main__":

@@ -328,7 +328,7 @@ def test_folds_of_engines_are_those_of_their_fits(tmp_path: Path) -> None:
     rows = [row | {"tp": tp, "value": value} for tp, value in (("1", "90"), ("2", "80"))]
     table = tabled(tmp_path, rows)
     found = {each.left_out: each for each in folds(validate(table), lambda _: None)}
-    evidence = refit_engines.evidence_of(table, lambda _: True)["fastertransformer"]
+    evidence = refit_engines.evidence_of([table], lambda _: True)["fastertransformer"]
     expected = []
     for tp in ("1", "2"):
         rest = evidence.where(lambda row, tp=tp: row["tp"] != tp)  # type: ignore[misc]

@@ -18,6 +18,7 @@ from shardcost.checks import anywhere, is_array
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.collectives.group import Group, sits_unevenly
 from shardcost.collectives.library_time import CollectiveTime, collective_time
+from shardcost.dtypes import format_on
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s, row_kernel_time_s
 from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
@@ -326,7 +327,7 @@ class Prices:
         return experts_time_s(
             self.machine.kernels,
             self.expert_kernel(op),
-            op.dtype,
+            self.expert_dtype(op),
             op.tokens,
             op.hidden,
             op.width,
@@ -353,7 +354,11 @@ class Prices:
 
     def expert_kernel(self, op: ExpertKernels) -> str:
         """Return the name of the kernel that an engine runs its experts by."""
-        return default_kernel(op.engine, self.machine.cluster.device, op.dtype)
+        return default_kernel(op.engine, self.machine.cluster.device, self.expert_dtype(op))
+
+    def expert_dtype(self, op: ExpertKernels) -> str:
+        """Return the format of an engine's expert kernels on the machine's device."""
+        return format_on(op.dtype, self.machine.cluster.device.peak_flop_per_s)
 
     def section(self, op: Kernel) -> tuple[KernelTable, Section]:
         """Return the constants that a kernel is priced by: their table, and the section."""
@@ -364,7 +369,7 @@ class Prices:
             return "gemm", kernels.gemm(op.dtype)
         if isinstance(op, ExpertKernels):
             name = self.expert_kernel(op)
-            return "experts", experts_section(kernels, name, op.dtype, op.engine)
+            return "experts", experts_section(kernels, name, self.expert_dtype(op), op.engine)
         if isinstance(op, AttentionCore):
             phase = "decode" if op.decode else "backward" if op.backward else "prefill"
             return "attention", kernels.section("attention", phase)

@@ -48,6 +48,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "memory": "gpu capacity_GB layers hidden heads seq mbs dp pp tp zero_stage outcome"
         " mem_alloc_GB",
         "inference": "model layers hidden heads tp engine batch isl osl metric value",
+        "serving": "model layers hidden heads cluster engine weight_dtype deployment gpus replicas tp"
+        " pp dp ep arrival concurrency isl osl tpot_mean_ms tpot_median_ms",
         "comm_fraction": "model phase gpu tp total_ms comm_ms comm_fraction_pct",
         "published_model_errors": "tool quantity error_pct statistic",
     }.items()
@@ -55,6 +57,11 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 """The columns by which each kind of table is known, in any order."""
 _FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
     "fp8_conversion": ("gemm_us", "quantize_us", "norm_us", "norm_and_quantize_us"),
+    "serving": tuple(
+        "ttft_mean_ms ttft_median_ms ttft_p90_ms ttft_p99_ms tpot_mean_ms tpot_median_ms"
+        " tpot_p99_ms itl_mean_ms itl_p99_ms e2e_mean_ms e2e_p99_ms output_tokens_per_s"
+        " requests_per_s".split()
+    ),
 }
 """Kinds with several measured columns: each of their cells that is not blank becomes a row, whose
 column `figure` names what was measured and whose column `measured` has it."""
@@ -86,6 +93,14 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         " dtype mem_res_GB",
         "inference": "kv_heads ffn gated vocab cluster gpu pp n_gpus weight_dtype batching unit"
         " intra_link inter_link",
+        "serving": "hf_id kv_heads head_dim ffn gated vocab experts top_k expert_ffn shared_ffn"
+        " dense_layers q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim"
+        " index_top_k linear_layers window_layers window_tokens network nodes version cache_dtype"
+        " prefill_workers prefill_tp prefill_pp prefill_dp prefill_ep decode_workers decode_tp"
+        " decode_pp decode_dp decode_ep request_rate lengths requests prefix_hit speculative"
+        " chunked_prefill max_num_batched_tokens max_num_seqs recv_interval eager ttft_mean_ms"
+        " ttft_median_ms ttft_p90_ms ttft_p99_ms tpot_p99_ms itl_mean_ms itl_p99_ms e2e_mean_ms"
+        " e2e_p99_ms output_tokens_per_s requests_per_s measured_on",
         "comm_fraction": "intra_link tokens_or_seq batch method",
     }.items()
 }
@@ -110,6 +125,7 @@ VALIDATED: Final = (
     "layer_ops",
     "training",
     "inference",
+    "serving",
     "comm_fraction",
     "dispatch",
 )
@@ -181,7 +197,7 @@ def _by_figure(table: Table) -> Table:
     columns: dict[str, list[str]] = {name: [] for name in (*beside, "figure", "measured")}
     for row in table.records():
         for figure in figures:
-            if row[figure]:
+            if row.get(figure):
                 cells = (*(row[name] for name in beside), figure, row[figure])
                 for column, cell in zip(columns.values(), cells, strict=True):
                     column.append(cell)

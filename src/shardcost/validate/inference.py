@@ -44,10 +44,12 @@ _ENGINES: Final = (
 LMDeploy's engine is compiled and sums by NCCL, as TensorRT-LLM was and did."""
 _OTHERS: Final = "vllm"
 _EARLIER: Final = {
-    "trtllm": ((0, 10), "trtllm_2023", "trtllm_2024"),
-    "vllm": ((0, 8), "vllm_2024", "vllm_2024"),
+    "trtllm": (((0, 10), "trtllm_2023"),),
+    "vllm": (((0, 8), "vllm_2024"), ((0, 14), "vllm_2025")),
 }
-"""Engines that were another program before some version, and what they were in 2024."""
+"""Engines that were another program before some version, the earliest first …"""
+_IN_2024: Final = {"trtllm": "trtllm_2024", "vllm": "vllm_2024"}
+"""… and what they were in 2024."""
 _EARLY_RUNS: Final = "llm_inference_bench"
 """Runs of 2024 that do not state the engines' versions."""
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
@@ -104,14 +106,15 @@ def case_of(row: Row) -> InferenceCase:
         machine(row, tp * pp),
         Layout(tp=tp, pp=pp),
         Software.named(engine_of(row)),
-        _weights(row),
+        weights_of(row),
         figure,
     )
 
 
-def _weights(row: Row) -> str:
-    """Return the format of a row's weights; the published fp8 weights of some families are scaled
-    by blocks, which rows do not always say.
+def weights_of(row: Row) -> str:
+    """Return the format of a row's weights.
+
+    The published fp8 weights of some families are scaled by blocks, which rows do not always say.
     """
     stated = row["weight_dtype"].partition("/")[0] or "bf16"
     blocks = stated == "fp8" and any(each in row["model"].lower() for each in _BLOCK_SCALED)
@@ -183,11 +186,11 @@ def engine_of(row: Row) -> str:
     name = next((result for word, result in _ENGINES if word in folded), _OTHERS)
     if name not in _EARLIER:
         return name
-    change, earlier, in_2024 = _EARLIER[name]
     stated = _VERSION.search(folded)
     if stated is None:
-        return in_2024 if row.get("dataset", "").startswith(_EARLY_RUNS) else name
-    return earlier if tuple(map(int, stated.groups())) < change else name
+        return _IN_2024[name] if row.get("dataset", "").startswith(_EARLY_RUNS) else name
+    version = tuple(map(int, stated.groups()))
+    return next((earlier for before, earlier in _EARLIER[name] if version < before), name)
 
 
 def machine(row: Row, devices: int) -> Cluster:
@@ -203,7 +206,7 @@ def model_of(row: Row) -> Model:
     The catalog goes first because a table does not state everything: the size of a head, experts,
     windows.
     """
-    known = _known(row["model"])
+    known = known_by(row["model"])
     if known is not None and _alike(known, row):
         return known
     if not row["layers"]:
@@ -224,7 +227,7 @@ def _one_prompt(row: Row) -> bool:
     In llm_inference_bench those of some engines had: 16 sequences of Mixtral take less time per
     step than the memory needs for the weights of all experts.
     """
-    return row.get("dataset", "").startswith(_EARLY_RUNS) and engine_of(row) != _EARLIER["vllm"][1]
+    return row.get("dataset", "").startswith(_EARLY_RUNS) and engine_of(row) != _IN_2024["vllm"]
 
 
 def _routed_alike(model: Model) -> Model:
@@ -240,7 +243,7 @@ def _routed_alike(model: Model) -> Model:
 
 def known_model(name: str) -> Model:
     """Return the model of the catalog that a name means, however it is spelt."""
-    result = _known(name)
+    result = known_by(name)
     if result is None:
         raise UnknownNameError("model without a shape", name, catalog.names("models"))
     return result
@@ -262,7 +265,8 @@ def _alike(model: Model, row: Row) -> bool:
 
 
 @cache  # folds the names of a hundred models; tables repeat few names
-def _known(name: str) -> Model | None:
+def known_by(name: str) -> Model | None:
+    """Return the model of the catalog that a name means, or None."""
     folded = _folded(name)
     for stem, content in catalog.contents("models"):
         if folded in {_folded(entry) for entry in (stem, *content["aliases"])}:

@@ -135,7 +135,8 @@ def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[
         f" {format_percent(rate / peak)} of the peak;"
         f" {format_rate(moved_bytes(op) / op.count / seconds)} of memory traffic"
     )
-    return traced_experts(kernels, section, op.dtype, sizes), words
+    dtype = prices.expert_dtype(op) if isinstance(op, ExpertKernels) else op.dtype
+    return traced_experts(kernels, section, dtype, sizes), words
 
 
 def _gemm_words(op: Gemm, parts: Parts, seconds: float, device: Any) -> str:
