@@ -54,6 +54,8 @@ so that a search far from its end is not content with half of them, then few."""
 _PULL: Final = 0.3
 """Weight of a constant's distance (in logarithms) from where it started."""
 _ROUNDS: Final = 60
+_OF_16_BITS: Final = ("launch_us", "tile_start_us", "split_us")
+"""Constants of GEMMs of few rows that the conversion of their input hides."""
 _COPY: Final = "copy_gbps_alone"
 """Column with the rate of the copying kernel by itself, where a table has one."""
 
@@ -126,18 +128,19 @@ def _measured(table: Table, known: Cases[GemmCase], column: str) -> list[Gemms]:
     return every
 
 
-def fitted(rows: Gemms, launch_us: float | None = None) -> dict[str, Any]:
+def fitted(rows: Gemms, wide: Constants | None = None) -> dict[str, Any]:
     """Return the constants that fit measured products best.
 
     Args:
         rows: The measurements.
-        launch_us: Of a 16-bit GEMM on the device, where the rows contain the conversion of their
-            input: its fixed part and the launch cannot be told apart.
+        wide: Constants of 16-bit GEMMs on the device. Where rows contain the conversion of their
+            input, its fixed part and a launch cannot be told apart: the launch is that of 16 bits.
     """
     start = dict(tuner_table("gemm")[rows.section])
     fixed: tuple[str, ...] = ()
-    if rows.converted and launch_us is not None:
-        start, fixed = start | {"launch_us": launch_us}, ("launch_us",)
+    if rows.converted and wide is not None:
+        fixed = _OF_16_BITS if len(start["tiles"]) > 1 else ("launch_us",)
+        start |= {name: wide[name] for name in fixed}
     elif not rows.converted:
         start |= {"conversion_us": 0.0, "conversion_bytes": 0.0}
 
@@ -239,10 +242,10 @@ def left_out(rows: Gemms) -> Iterator[tuple[str, Floats]]:
     """Yield what was left out of a fit, and the errors on it, in percent."""
     m, n, k = rows.shapes
 
-    launch_us = catalog.raw("gemm", rows.case.gpu)["bf16"]["launch_us"]
+    wide = catalog.raw("gemm", rows.case.gpu)["bf16"]
 
     def tried(out: Mask) -> Floats:
-        return rows.where(out).error_pct(fitted(rows.where(~out), launch_us))
+        return rows.where(out).error_pct(fitted(rows.where(~out), wide))
 
     yield "weights", leave_out(shape_parts(n, k), tried)
     inner = (m > m.min()) & (m < m.max())  # the ends would be extrapolated
@@ -266,7 +269,7 @@ def _refitted_gemms(table: Table) -> dict[Key, Fitted]:
     results: dict[Key, Fitted] = {}
     for rows in sorted(measured_gemms(table), key=lambda each: each.converted):
         wide = results.get((rows.case.gpu, "bf16"))
-        constants = fitted(rows, wide.constants["launch_us"] if wide else None)
+        constants = fitted(rows, wide.constants if wide else None)
         fit = _fit(rows, rows.error_pct(constants))
         results[rows.case.gpu, rows.section] = Fitted(constants, fit)
     return results

@@ -80,7 +80,7 @@ def _experts(s: Setting, part: Experts) -> Passes:
     etp = expert_tensor_degree(layout)
     sent = s.tokens / layout.tp if layout.sequence_parallel else s.tokens * etp / layout.tp
     rows = s.tokens * part.top_k * etp / layout.tp
-    pieces = [linear(s, "router", s.hidden, part.count, s.spread_tokens)]
+    pieces = [linear(s, "router", s.hidden, part.count, s.spread_tokens, dtype=s.wide_dtype)]
     if s.training:
         pieces.append(_routing(s, part))
     pieces += [
