@@ -22,11 +22,13 @@ _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "attention": ("gpu", "phase"),
     "experts": ("gpu",),
     "grouped_gemm": ("gpu",),
+    "fp8_conversion": ("figure",),
     "decode": ("gpu",),
     "overlap": ("gpu",),
     "memory": (),
     "training": ("software",),
     "inference": ("software",),
+    "serving": ("software",),
     "dispatch": ("library",),
 }
 """The columns, own or derived, whose values share a set of fitted constants."""
@@ -72,7 +74,7 @@ def folds(validation: Validation, say: Say) -> Iterator[Fold]:
 
 def _every_way(table: Table, say: Say) -> Iterator[Tried]:
     yield from left_out(table, say)
-    if table.kind in {"training", "inference"}:
+    if table.kind in {"training", "inference", "serving"}:
         tried = runs_without(table, "tp", "a TP degree", say)
         known = np.flatnonzero(np.isfinite(tried.residuals))
         yield tried._replace(rows=known, residuals=tried.residuals[known])

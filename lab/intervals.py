@@ -86,6 +86,7 @@ PLANS: Final[Mapping[str, Plan]] = {
         factors=[("standing", "kernel"), ("standing",)],
     ),
     "grouped_gemm": _plan(("standing", "rows"), ("standing",), enough=20),
+    "fp8_conversion": _plan(("standing", "rows"), ("standing",), enough=20),
     "layers": _plan(("standing", "pass"), ("standing",)),
     "decode": _plan(("standing", "part"), ("standing",), factors=[("standing",)]),
     "overlap": _plan(("standing",)),
@@ -112,6 +113,13 @@ PLANS: Final[Mapping[str, Plan]] = {
         ("software", "figure"),
         ("figure",),
         factors=[("software", "figure", "links"), ("software", "figure"), ("figure",)],
+    ),
+    "serving": _plan(
+        ("software", "standing", "links", "of"),
+        ("software", "standing", "links"),
+        ("software", "standing"),
+        ("software",),
+        factors=[("software", "links"), ("software",)],
     ),
     "comm_fraction": _plan(("standing", "links"), ("links",), enough=20),
     "dispatch": _plan(

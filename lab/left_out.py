@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lab import (
     refit_attention,
+    refit_conversion,
     refit_dispatch,
     refit_engines,
     refit_experts,
@@ -39,7 +40,7 @@ from shardcost.machine.kernels import Section
 from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES
 from shardcost.memory.policy import policy_named
 from shardcost.software import Software
-from shardcost.validate import collectives, gemm, inference, layer_ops, memory, training
+from shardcost.validate import collectives, gemm, layer_ops, memory, training
 from shardcost.validate.intervals import facts_of_collective, facts_of_experts, facts_of_rows
 from shardcost.validate.predictions import Floats, cases_of
 from shardcost.validate.validation import kind_of, measurements
@@ -411,6 +412,18 @@ def _overlap(table: Table, say: Say) -> Iterator[Tried]:
     yield from _unmeasured(table, _by_column(table, "gpu"), say)
 
 
+def _conversions(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield row-wise kernels without those of as many tokens, GEMMs as the catalog has them."""
+    say("fp8_conversion: numbers of tokens left out")
+    values = kind_of(table).predictions(table, CATALOG).values
+    for kernels in refit_conversion.measured_kernels(table):
+        values[kernels.places] = refit_conversion.unseen_us(kernels)
+    residuals = _logarithms(_measured(table), values)
+    facts = tuple(facts_of_rows(table))
+    yield Tried("tokens", np.arange(table.rows), tuple(_column(table, "m")), residuals, facts)
+    yield from _unmeasured(table, _by_column(table, "gpu"), say)
+
+
 def _unfitted(column: str) -> Callable[[Table, Say], Iterator[Tried]]:
     """Return what tries tables to whose rows nothing, or next to nothing, was fitted."""
 
@@ -526,7 +539,8 @@ def _refitted_engines(table: Table, column: str, say: Say) -> Floats:
     """Return the figure of every run, its engine fitted without the runs alike in a column."""
     rows = list(table.records())
     values = np.full(len(rows), np.nan)
-    known = cases_of(table, inference.case_of).rows
+    kind: Any = kind_of(table)
+    known = cases_of(table, kind.case_of).rows
     evidence = refit_engines.evidence_of(
         [table], lambda row: row["cluster"] != refit_engines.DEVICE
     )
@@ -538,13 +552,13 @@ def _refitted_engines(table: Table, column: str, say: Say) -> Floats:
             rest = None if fitted_to is None else _thinned(fitted_to.where(_differs(column, cell)))
             if rest is None or not rest.rows:
                 continue
-            say(f"inference: {name} without {cell}")
+            say(f"{table.kind}: {name} without {cell}")
             given: Any = in_seconds(refit_engines.fitted(name, rest))
             for case, members in own.items():
                 out = [i for i in members if rows[i].get(column, "") == cell]
                 if out:
                     software = replace(case.software, **given)
-                    values[out] = inference.figures(
+                    values[out] = kind.figures(
                         case._replace(software=software), [rows[i] for i in out]
                     )
     return values
@@ -578,9 +592,10 @@ def _by_usual_engine(table: Table) -> Floats:
     usual = Software.named(_SERVES_WITH)
     rows = list(table.records())
     values = np.full(len(rows), np.nan)
-    for case, members in cases_of(table, inference.case_of).rows.items():
+    kind: Any = kind_of(table)
+    for case, members in cases_of(table, kind.case_of).rows.items():
         if not case.software.name.startswith((usual.name, "tokenweave")):
-            values[members] = inference.figures(
+            values[members] = kind.figures(
                 case._replace(software=usual), [rows[i] for i in members]
             )
     return values
@@ -595,11 +610,13 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "grouped_gemm": _experts,
     "layers": _unfitted("model"),
     "decode": _decode,
+    "fp8_conversion": _conversions,
     "overlap": _overlap,
     "layer_ops": _unfitted("model"),
     "memory": _memory,
     "training": _runs,
     "inference": _runs,
+    "serving": _runs,
     "comm_fraction": _unfitted("dataset"),
     "dispatch": _dispatch,
 }

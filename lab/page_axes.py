@@ -49,6 +49,7 @@ SIZES: Final[Mapping[str, Axis]] = {
     "elementwise": Axis("bytes", ("bytes",)),
     "experts": Axis("tokens", ("tokens",)),
     "grouped_gemm": Axis("rows n k", ("routed_rows", "n", "k")),
+    "fp8_conversion": _PRODUCT,
     "layers": Axis("tokens", ("batch", "seq")),
     "decode": Axis("sequences x context", ("batch", "context")),
     "overlap": _PRODUCT,
@@ -56,6 +57,7 @@ SIZES: Final[Mapping[str, Axis]] = {
     "memory": Axis("parameters, billions", ("num_params",)),
     "training": _MODEL,
     "inference": _MODEL,
+    "serving": Axis("users", ("concurrency",)),
     "comm_fraction": Axis("tokens", ("tokens_or_seq",)),
     "dispatch": Axis("tokens per GPU x hidden", ("tokens", "hidden")),
 }
@@ -72,6 +74,7 @@ DEGREES: Final[Mapping[str, tuple[Axis, ...]]] = {
     "memory": (_TP,),
     "training": (_GPUS, _TP, Axis("pipeline stages", ("pp",))),
     "inference": (_TP,),
+    "serving": (_GPUS, _TP),
     "comm_fraction": (_TP,),
     "dispatch": (Axis("GPUs", ("num_gpus",)),),
 }
@@ -81,6 +84,7 @@ UNITS: Final[Mapping[str, str]] = {
     "memory": "GB",
     "training": "s",
     "inference": "the row's unit",
+    "serving": "ms",
     "comm_fraction": "%",
 }
 """Units of the measured column, where they are not microseconds."""

@@ -197,6 +197,12 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The rows of many experts by the weights of each, in one launch.",
         (("routing",), ("rows_per_expert",)),
     ),
+    "fp8_conversion": Kind(
+        "fp8 products and their conversion",
+        "time of one kernel",
+        "An fp8 product, the conversion of its input, the norm before it, and both in one kernel.",
+        (("figure",), ("m_band",)),
+    ),
     "layers": Kind(
         "Layers",
         "time of one rank's share of a layer",
@@ -245,6 +251,13 @@ KINDS: Final[Mapping[str, Kind]] = {
         "\nthe first token (*ttft*) under load contain queueing; the time per output token (*tpot*)"
         "\ntells more.",
         (("dataset",), ("software", "metric"), ("tp",), ("cluster",)),
+    ),
+    "serving": Kind(
+        "Serving",
+        "time per output token under load",
+        "Engines with many users at once: the time between a request's tokens. Rows with other"
+        "\nfigures, arrivals at a rate, pools of workers or drafted tokens are counted by reason.",
+        (("software",), ("kind", "weight_dtype"), ("model",), ("tp",)),
     ),
     "comm_fraction": Kind(
         "Shares of communication",

@@ -23,7 +23,6 @@ from shardcost.machine.experts import (
     default_kernel,
     experts_section,
     family_of,
-    product_peak,
 )
 from shardcost.machine.kernels import CATALOG_KERNELS, Fit, KernelConstants, Section, kernels_of
 from shardcost.routing import ROUTINGS, distinct_experts, expert_load
@@ -73,7 +72,8 @@ def test_more_tokens_take_longer(ep: int, routing: str) -> None:
 def test_no_kernel_beats_the_datasheet() -> None:
     """All weights of 128 experts exceed any L2 cache four times over; so do 16k tokens."""
     for gpu, kernel, dtype in sections():
-        device, form = Cluster.named(gpu).device, weight_format(dtype)
+        device = Cluster.named(gpu).device
+        form = device.multiplied(dtype)
         weights = 3 * 128 * 4096 * 8192 * form.weight_bytes
         assert weights > 4 * (device.l2_cache_bytes or 0)
         load: dict[str, Any] = {"experts": 128, "top_k": 8, "active": 128}
@@ -82,7 +82,7 @@ def test_no_kernel_beats_the_datasheet() -> None:
         many = experts_time_s(
             on(gpu), kernel, dtype, 16384, 4096, 8192, pairs=131072, busiest=1024, **load
         )
-        assert many > 6 * 131072 * 4096 * 8192 / product_peak(device, form.product)
+        assert many > 6 * 131072 * 4096 * 8192 / device.peak(form.product)
 
 
 def test_arrays_are_the_numbers_of_each_cell() -> None:

@@ -109,7 +109,10 @@ def residuals_of(found: Estimate) -> Residuals:
     if isinstance(work, Train):
         return residuals_like("training", **facts_of_training(*place, work.dtype, found.model))
     figure = "static tpot" if isinstance(work, Decode) else "static ttft"
-    return residuals_like("inference", **facts_of_inference(*place, work.part_dtype(), figure))
+    facts = facts_of_inference(*place, work.part_dtype(), figure)
+    # The measured engines that decode with mixtures of experts served many users at once.
+    mixture = isinstance(work, Decode) and found.model.most_experts
+    return residuals_like("serving" if mixture else "inference", **facts)
 
 
 def facts_of_training(

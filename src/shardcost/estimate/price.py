@@ -270,20 +270,26 @@ class Prices:
 
     def alone(self, op: Operation, sms_taken: int = 0) -> Any:
         """Return the price of one operation, a collective placed; computed anew."""
-        if isinstance(op, Gemm) and op.fullest is not None:
-            return self._grouped_gemm(op, sms_taken)
         if isinstance(op, Gemm):
-            return self._gemms(op.dtype, op.m, op.n, op.k, op.batch, sms_taken)
+            return self._gemm(op, sms_taken)
         if isinstance(op, ExpertKernels):
             return self._experts(op) * self._spread_wider(sms_taken)
         if isinstance(op, Elementwise):
-            if op.converts is not None:
-                return self._conversion(op.converts)
-            return elementwise_time_s(self.machine.kernels, op.bytes_moved, kernels=op.kernels)
+            return self._elementwise(op)
         if isinstance(op, AttentionCore):
             # Decoding waits for the memory, whatever SMs there are.
             return self._attention(op) * (1.0 if op.decode else self._spread_wider(sms_taken))
         return self._collective_price(op)
+
+    def _gemm(self, op: Gemm, sms_taken: int) -> Any:
+        if op.fullest is not None:
+            return self._grouped_gemm(op, sms_taken)
+        return self._gemms(op.dtype, op.m, op.n, op.k, op.batch, sms_taken)
+
+    def _elementwise(self, op: Elementwise) -> Any:
+        if op.converts is not None:
+            return self._conversion(op.converts)
+        return elementwise_time_s(self.machine.kernels, op.bytes_moved, kernels=op.kernels)
 
     def _conversion(self, of: Conversion) -> Any:
         """Return the seconds of converting a GEMM's input, beyond those of what it is fused to."""

@@ -48,8 +48,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "memory": "gpu capacity_GB layers hidden heads seq mbs dp pp tp zero_stage outcome"
         " mem_alloc_GB",
         "inference": "model layers hidden heads tp engine batch isl osl metric value",
-        "serving": "model layers hidden heads cluster engine weight_dtype deployment gpus replicas tp"
-        " pp dp ep arrival concurrency isl osl tpot_mean_ms tpot_median_ms",
+        "serving": "model layers hidden heads cluster engine weight_dtype deployment gpus replicas"
+        " tp pp dp ep arrival concurrency isl osl tpot_mean_ms tpot_median_ms",
         "comm_fraction": "model phase gpu tp total_ms comm_ms comm_fraction_pct",
         "published_model_errors": "tool quantity error_pct statistic",
     }.items()
@@ -57,12 +57,22 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 """The columns by which each kind of table is known, in any order."""
 _FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
     "fp8_conversion": ("gemm_us", "quantize_us", "norm_us", "norm_and_quantize_us"),
-    "serving": tuple(
-        "ttft_mean_ms ttft_median_ms ttft_p90_ms ttft_p99_ms tpot_mean_ms tpot_median_ms"
-        " tpot_p99_ms itl_mean_ms itl_p99_ms e2e_mean_ms e2e_p99_ms output_tokens_per_s"
-        " requests_per_s".split()
+    "serving": (
+        "ttft_mean_ms",
+        "ttft_median_ms",
+        "ttft_p90_ms",
+        "ttft_p99_ms",
+        "tpot_mean_ms",
+        "tpot_median_ms",
+        "tpot_p99_ms",
+        "itl_mean_ms",
+        "itl_p99_ms",
+        "e2e_mean_ms",
+        "e2e_p99_ms",
+        "output_tokens_per_s",
+        "requests_per_s",
     ),
-}
+}  # fmt: skip
 """Kinds with several measured columns: each of their cells that is not blank becomes a row, whose
 column `figure` names what was measured and whose column `measured` has it."""
 _BESIDE: Final[Mapping[str, frozenset[str]]] = {

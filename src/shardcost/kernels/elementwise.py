@@ -50,7 +50,9 @@ def elementwise_time_s(
     return found
 
 
-def row_kernel_time_s(on: KernelConstants, kind: str, rows: Count, columns: Count) -> Quantity:
+def row_kernel_time_s(
+    on: KernelConstants, kind: str, rows: Quantity, columns: Quantity
+) -> Quantity:
     """Return the seconds of a kernel that reduces over rows, one row on one SM at a time.
 
     Rows are dealt out to the SMs in turns, so a few of them take as long as one::

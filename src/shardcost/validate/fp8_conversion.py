@@ -18,11 +18,18 @@ from shardcost.kernels.gemm import gemm_time_s
 from shardcost.machine import CATALOG, Fitted
 from shardcost.validate.attention import kernels_of
 from shardcost.validate.gemm import LONGEST, m_band
-from shardcost.validate.predictions import Derived, Floats, Predictions, cases_of, whole_cell
+from shardcost.validate.predictions import (
+    Cases,
+    Derived,
+    Floats,
+    Predictions,
+    cases_of,
+    whole_cell,
+)
 
 MEASURED: Final = "measured"
 _GEMM: Final = "gemm_us"
-_ROW_KERNELS: Final = {
+ROW_KERNELS: Final = {
     "quantize_us": "quantize",
     "norm_us": "norm",
     "norm_and_quantize_us": "norm_quantize",
@@ -36,22 +43,27 @@ class ConversionCase(NamedTuple):
     figure: str
 
 
+def cases(table: Table) -> Cases[ConversionCase]:
+    """Return the rows of a table by device and figure; their sizes are m, n and k."""
+    return cases_of(table, _case, _sizes, 3)
+
+
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    known = cases_of(table, _case, _sizes, 3)
+    known = cases(table)
 
     def predict(case: ConversionCase, places: list[int]) -> Floats:
         on, (m, n, k) = kernels_of(case.gpu, fitted), known.sizes[places].T
         if case.figure == _GEMM:
             return 1e6 * np.asarray(gemm_time_s(on, "fp8", m, n, k, warm=True))
-        return 1e6 * np.asarray(row_kernel_time_s(on, _ROW_KERNELS[case.figure], m, k))
+        return 1e6 * np.asarray(row_kernel_time_s(on, ROW_KERNELS[case.figure], m, k))
 
     return known.predictions(predict)
 
 
 def _case(row: Row) -> ConversionCase:
-    if row["figure"] not in {_GEMM, *_ROW_KERNELS}:
-        raise UnknownNameError("figure", row["figure"], (_GEMM, *_ROW_KERNELS))
+    if row["figure"] not in {_GEMM, *ROW_KERNELS}:
+        raise UnknownNameError("figure", row["figure"], (_GEMM, *ROW_KERNELS))
     return ConversionCase(row["gpu"], row["figure"])
 
 

@@ -36,14 +36,12 @@ from shardcost.validate import (
     grouped_gemm,
     inference,
     layer_ops,
+    serving,
     training,
 )
 from shardcost.validate.predictions import Case, Cases, Floats, band_of, whole_cell
 
 _SMALL_BYTES: Final = 2**20
-_WIDE: Final = 16
-_CONVERTING: Final = "trtllm"
-"""Whose products in fewer bits were measured with the conversion of their input."""
 
 
 def facts_of_rows(
@@ -252,6 +250,17 @@ def _of_inference(row: Row, fitted: Fitted) -> Facts:
     )
 
 
+def _of_serving(row: Row, fitted: Fitted) -> Facts:
+    case = serving.case_of(row)
+    return of_runs.facts_of_inference(
+        machine_of(case.cluster, fitted=fitted),
+        case.software.name,
+        case.layout,
+        serving.formats_of(row)["dtype"],
+        "static tpot",
+    )
+
+
 def _of_share(row: Row, fitted: Fitted) -> Facts:
     cluster = comm_fraction.cluster_of(row["gpu"])
     standing = kernel_standing(machine_of(cluster, fitted=fitted), "bf16")
@@ -272,5 +281,6 @@ _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     },
     "training": _of_training,
     "inference": _of_inference,
+    "serving": _of_serving,
     "comm_fraction": _of_share,
 }

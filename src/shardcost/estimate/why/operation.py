@@ -142,11 +142,12 @@ def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[
 def _gemm_words(op: Gemm, parts: Parts, seconds: float, device: Any) -> str:
     count = f"{op.batch:,.0f} x " if op.batch > 1 else ""
     rate, waves = op.flops / op.count / seconds, parts.waves
+    peak = device.peak(device.multiplied(op.dtype).product)
     splits = f", k in {parts.splits} parts" if parts.splits > 1 else ""
     return (
         f"m x n x k = {count}{op.m:,.0f} x {op.n:,.0f} x {op.k:,.0f} in {op.dtype}:"
         f" {flop(op.flops / op.count)} at {format_flops(rate)},"
-        f" {format_percent(rate / device.peak(device.multiplied(op.dtype).product))} of the peak; likeliest"
+        f" {format_percent(rate / peak)} of the peak; likeliest"
         f" {parts.tile[0]} x {parts.tile[1]} tiles{splits}, {waves:,.3g}"
         f" wave{'' if waves == 1 else 's'} over {device.sms} SMs, limited by {parts.limit}"
         f" (compute {format_time(parts.compute_s)}, memory {format_time(parts.memory_s)})"
