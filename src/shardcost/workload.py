@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from shardcost.checks import (
     Count,
     Noun,
+    Quantity,
     flag,
     format_of_weights,
     noun,
     number_format,
     one_of,
+    share,
     whole,
 )
 from shardcost.dtypes import weight_bytes
@@ -64,7 +66,12 @@ class Workload(Noun, ABC):
     @property
     @abstractmethod
     def tokens(self) -> Count:
-        """Tokens that one step computes."""
+        """Tokens that one step trains on, reads or yields."""
+
+    @property
+    def computed_tokens(self) -> Count:
+        """Tokens that pass through the layers in one step."""
+        return self.tokens
 
 
 @noun
@@ -88,6 +95,8 @@ class Train(Workload):
     weights have no gradients."""
     document_tokens: int | None = whole(default=None)
     """Mean length of the documents packed into a sequence, where attention stops at their ends."""
+    mtp_layers: int = whole(default=0, least=0)
+    """Layers for multi-token prediction that are trained along (DeepSeek-V3, arXiv:2412.19437)."""
 
     phase = "train"
 
@@ -165,11 +174,37 @@ class Decode(_Serving):
     context_tokens: Count = whole()
     """Tokens per sequence that are in the cache when the step begins."""
     new_tokens: Count = whole(default=1)
-    """Tokens per sequence and step; more than 1 where drafts are verified."""
+    """Tokens per sequence and step that are surely kept: 1, unless several are given."""
+    draft_tokens: int = whole(default=0, least=0)
+    """Tokens per sequence and step drafted by a layer for multi-token prediction, each from the one
+    before, and verified in the next step (Leviathan et al. 2022, arXiv:2211.17192)."""
+    acceptance: Quantity = share(default=0.85)
+    """Probability that a draft is kept if those before it were. Published for DeepSeek-V3's second
+    token: 85 to 90 % (arXiv:2412.19437, section 5.4.3)."""
 
     phase = "decode"
 
     @property
-    def tokens(self) -> Count:
-        """Tokens computed in the step."""
-        return self.batch * self.new_tokens
+    def query_tokens(self) -> Count:
+        """Tokens of a sequence that pass through the layers in one step, drafts among them."""
+        return self.new_tokens + self.draft_tokens
+
+    @property
+    def kept_tokens(self) -> Any:
+        """Tokens of a sequence that a step yields on average: a draft counts if all before do.
+
+        >>> Decode(batch=1, context_tokens=1, draft_tokens=2, acceptance=0.5).kept_tokens
+        1.75
+        """
+        drafts = sum(self.acceptance**number for number in range(1, self.draft_tokens + 1))
+        return self.new_tokens + drafts
+
+    @property
+    def tokens(self) -> Any:
+        """Tokens that the step yields on average."""
+        return self.batch * self.kept_tokens
+
+    @property
+    def computed_tokens(self) -> Count:
+        """Tokens that pass through the layers in the step."""
+        return self.batch * self.query_tokens

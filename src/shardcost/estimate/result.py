@@ -276,7 +276,7 @@ class Estimate:
         """Time per output token of one sequence; None where nothing is decoded."""
         if not isinstance(self.workload, Decode):
             return None
-        return self.time_s / self.workload.new_tokens
+        return self.time_s / self.workload.kept_tokens
 
     @property
     def tokens_per_s_per_user(self) -> Any:

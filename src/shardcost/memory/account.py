@@ -285,7 +285,7 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
     if isinstance(work, Prefill):
         new, seen, answered = work.prompt_tokens, work.cached_tokens + work.prompt_tokens, 1
     else:
-        new, seen = work.new_tokens, work.context_tokens + work.new_tokens
+        new, seen = work.query_tokens, work.context_tokens + work.query_tokens
         answered = new
     cache = cache_bytes_per_layer(model, layout, seen, BITS[work.cache_dtype or dtype] / 8)
     setting = setting_of(model, layout, dtype, seen, policy)

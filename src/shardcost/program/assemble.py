@@ -21,8 +21,9 @@ from shardcost.model import Block, Model
 from shardcost.program.edges import embedding, head
 from shardcost.program.feasibility import check_feasible
 from shardcost.program.layer import layer
-from shardcost.program.operations import Elementwise, Passes
+from shardcost.program.operations import Elementwise, Passes, together
 from shardcost.program.partitions import layer_otherwise, weight_copies
+from shardcost.program.prediction import predicted_further, prediction_parameters
 from shardcost.program.setting import Setting, micro_batches, setting_of
 from shardcost.program.step import (
     NO_GATHERS,
@@ -140,7 +141,11 @@ def _pieces(
     own = table if model.tied_embeddings else head_parameters(model, layout)
     layers = tuple(_layers(s, model, block, workload) for block in model.blocks)
     first = _summed(s, workload, embedding(s), table)
-    last = _summed(s, workload, head(s, model), own)
+    further = predicted_further(s, model, workload)
+    if further.forward:
+        trained = workload.mtp_layers if isinstance(workload, Train) else 0
+        own = own + trained * prediction_parameters(model, layers[-1].weights.total)
+    last = _summed(s, workload, together(head(s, model), further), own)
     if not two_batches:
         return layers, first, last
     twice = tuple(each._replace(passes=_twice(each.passes)) for each in layers)

@@ -195,7 +195,7 @@ def _workload_rules(layout: Layout, workload: Workload) -> Iterator[Broken]:
         several = is_array(batch)  # a message states one batch, not a grid
         yield BATCHES if several else BATCH, () if several else (batch,), batch % layout.dp != 0
         if isinstance(workload, Decode):  # the cache is spread, not the new tokens
-            yield CONTEXT, (), layout.cp > workload.context_tokens + workload.new_tokens
+            yield CONTEXT, (), layout.cp > workload.context_tokens + workload.query_tokens
             return
         tokens = cast("Prefill", workload).prompt_tokens
     yield SEQUENCE, (tokens,), tokens % layout.cp != 0

@@ -33,15 +33,20 @@ def model_flops(model: Model, workload: Workload, *, causal: bool, term: Naming 
     weights = sum(
         block.count * block.matrix_parameters(model.hidden_size) for block in model.blocks
     )
+    # A layer that predicts a further token is one like the last, a projection and the head again.
+    further = workload.mtp_layers if isinstance(workload, Train) else 0
+    last, hidden = model.blocks[-1], model.hidden_size
+    weights = weights + further * (last.matrix_parameters(hidden) + 2 * hidden * hidden)
     weights = term("weights", weights, "weights", "of the layers, that a token meets")
-    head = term("head", model.hidden_size * model.vocab_size, "weights")
-    tokens = term("tokens", workload.tokens, "", "computed in a step")
+    head = term("head", (1 + further) * hidden * model.vocab_size, "weights")
+    tokens = term("tokens", workload.computed_tokens, "", "computed in a step")
     # Of a prompt only the last token meets the head.
-    answered = workload.batch if isinstance(workload, Prefill) else workload.tokens
+    answered = workload.batch if isinstance(workload, Prefill) else workload.computed_tokens
     answered = term("answered", answered, "", "tokens that meet the head")
     matrices = 2.0 * (tokens * weights + answered * head)
     context = _mean_context(workload, causal=causal)
     pairs = sum(block.count * _attention(block, context) for block in model.blocks)
+    pairs = pairs + further * _attention(last, context)
     seen = "that the causal mask leaves" if causal else "all of them"
     pairs = term("attention", pairs, "FLOP", f"per token; pairs of tokens: {seen}")
     passes: Any = 1.0
@@ -77,5 +82,5 @@ def _mean_context(workload: Workload, *, causal: bool) -> Any:
     if isinstance(workload, Prefill):
         return workload.cached_tokens + workload.prompt_tokens * share
     if isinstance(workload, Decode):
-        return workload.context_tokens + workload.new_tokens * share
+        return workload.context_tokens + workload.query_tokens * share
     raise TypeError(type(workload).__name__)

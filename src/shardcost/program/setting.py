@@ -102,7 +102,7 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
     if isinstance(workload, Train):
         new = workload.sequence_length
     elif isinstance(workload, Decode):
-        new, before = workload.new_tokens, workload.context_tokens
+        new, before = workload.query_tokens, workload.context_tokens
     else:
         prefill = cast("Prefill", workload)
         new, before = prefill.prompt_tokens, prefill.cached_tokens

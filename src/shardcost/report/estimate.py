@@ -85,6 +85,9 @@ def sizes(work: Workload) -> str:
     if not isinstance(work, Decode):
         raise TypeError(type(work).__name__)
     new = f", {work.new_tokens} tokens per step" if work.new_tokens != 1 else ""
+    if work.draft_tokens:
+        kept = f"{work.kept_tokens:.3g} of {work.query_tokens}"
+        new = f", {kept} tokens kept per step ({format_percent(work.acceptance)} of drafts)"
     return f"batch {work.batch:,}, {work.context_tokens:,} tokens of context each{new}"
 
 
@@ -188,7 +191,7 @@ def figures(estimate: Estimate) -> Iterator[tuple[str, str]]:
     if isinstance(work, Decode):
         words[0] = format_time(estimate.tpot_s)
         words.append(f"{format_tokens(estimate.tokens_per_s_per_user)} tokens/s/user")
-        if work.new_tokens != 1:
+        if work.query_tokens != 1:
             words.insert(1, f"step {format_time(estimate.time_s)}")
     yield {Train: "step", Prefill: "TTFT", Decode: "TPOT"}[type(work)], ", ".join(words)
     yield "interval", interval.in_full(interval_of(estimate))

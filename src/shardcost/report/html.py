@@ -175,7 +175,7 @@ def _times(estimate: Estimate) -> dict[str, str]:
     if isinstance(work, Prefill):
         return {"TTFT": "ttft_s"}
     if isinstance(work, Decode):
-        return {"TPOT": "tpot_s", **({} if work.new_tokens == 1 else {"step": "time_s"})}
+        return {"TPOT": "tpot_s", **({} if work.query_tokens == 1 else {"step": "time_s"})}
     return {"step": "time_s"}
 
 

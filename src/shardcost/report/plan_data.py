@@ -85,7 +85,7 @@ def _serving_as_data(each: Candidate) -> dict[str, Any]:
     if isinstance(work, Prefill):
         return {"ttft_s": each.time_s}
     if isinstance(work, Decode):
-        tpot_s = each.time_s / work.new_tokens
+        tpot_s = each.time_s / work.kept_tokens
         known = {"ttft_s": each.row["ttft_s"]} if "ttft_s" in each.row else {}
         return {"tpot_s": tpot_s, "tokens_per_s_per_user": 1 / tpot_s, **known}
     return {}

@@ -208,7 +208,7 @@ class Constraints:
             words = f"below {rate:g} tokens/s"
             yield Reason("min_tokens_per_s", words, (rate,)), figures.tokens_per_s < rate
         if isinstance(workload, Decode):
-            token_s = time_s / workload.new_tokens
+            token_s = time_s / workload.kept_tokens
             if self.max_tpot_s is not None:
                 words = f"TPOT above {format_time(self.max_tpot_s)}"
                 yield Reason("max_tpot_s", words, (self.max_tpot_s,)), token_s > self.max_tpot_s

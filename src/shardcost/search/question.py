@@ -159,7 +159,7 @@ class Question:
         of a step against devices, or against memory where the devices are given.
         """
         if isinstance(self.workload, Decode):
-            return figures.gpu_s_per_token, figures.time_s / self.workload.new_tokens
+            return figures.gpu_s_per_token, figures.time_s / self.workload.kept_tokens
         if isinstance(self.workload, Prefill):
             return figures.gpu_s_per_token, figures.time_s
         several = len(self.space.gpus or ()) > 1

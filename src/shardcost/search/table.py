@@ -107,5 +107,5 @@ def _figures(question: Question, columns: Columns) -> Columns:
     shown: Columns = {name: columns[name] for name in kept}
     shown["tokens_per_s_per_gpu"] = figures.tokens_per_s_per_gpu
     if isinstance(question.workload, Decode):
-        shown["tokens_per_s_per_user"] = question.workload.new_tokens / columns["time_s"]
+        shown["tokens_per_s_per_user"] = question.workload.kept_tokens / columns["time_s"]
     return shown

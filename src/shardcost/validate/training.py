@@ -114,15 +114,11 @@ def _layers_of(row: Row, layers: int) -> list[_Kind]:
     dense, experts = _feed_forward_of(row), _experts_of(row)
     if experts is None:
         return _windowed(row, (layers, attention, dense, 2))
-    first, further = (
-        whole_cell(row, name, least=0) if row.get(name) else 0
-        for name in ("dense_layers_first", "mtp_layers")
-    )
+    first = _or_none(row, "dense_layers_first")
     mixtures = (layers - min(first, layers)) // max(_or_one(row, "moe_every"), 1)
-    # Layers that predict further tokens are layers like the last ones.
     kinds_of = [
         *_windowed(row, (layers - mixtures, attention, dense, 2)),
-        *_windowed(row, (mixtures + further, attention, experts, 2)),
+        *_windowed(row, (mixtures, attention, experts, 2)),
     ]
     return [kind for kind in kinds_of if kind[0]]
 
@@ -366,7 +362,13 @@ def train_of(row: Row) -> Train:
         gradient_dtype="fp16" if fp16_sums else "fp32",
         adapters="lora" in row["model"].lower() or bool(row.get("adapters")),
         document_tokens=_SQUAD_TOKENS if packed else None,
+        mtp_layers=_or_none(row, "mtp_layers"),
     )
+
+
+def _or_none(row: Row, column: str) -> int:
+    """Return the whole number in a cell, 0 where it is blank."""
+    return whole_cell(row, column, least=0) if row.get(column) else 0
 
 
 _SQUAD_TOKENS: Final = 256
