@@ -75,20 +75,21 @@ def layer_parameters(model: Model, block: Block, layout: Layout) -> Parameters:
     """Return the weights of one layer on one rank."""
     hidden, tp = model.hidden_size, layout.tp
     dense: Any = block.norms * NORM_VECTORS[model.norm] * hidden
-    if block.attention is not None:
-        dense = dense + _attention(block.attention, hidden, tp)
+    for mixer in block.mixers:
+        dense = dense + _attention(mixer, hidden, tp)
     part = block.feed_forward
     if isinstance(part, FeedForward):
         dense = dense + _feed_forward(part, hidden, tp)
     if not isinstance(part, Experts):
         return Parameters(dense, 0)
     shared = 0 if part.shared is None else _feed_forward(part.shared, hidden, tp)
-    router = part.count * (hidden + (1 if part.router_bias else 0))
+    router = (part.count + part.zero_experts) * (hidden + (1 if part.router_bias else 0))
+    latent = 0 if part.latent is None else 2 * hidden * part.latent
     gate = hidden if part.shared_gate else 0
     split = expert_tensor_degree(layout)
     held = (part.count + layout.redundant_experts) / layout.ep
-    experts = held * _feed_forward(part.expert, hidden, split)
-    return Parameters(dense + shared + router + gate, experts)
+    experts = held * _feed_forward(part.expert, part.row_width(hidden), split)
+    return Parameters(dense + shared + router + gate + latent, experts)
 
 
 def stack_parameters(model: Model, layout: Layout) -> Parameters:
@@ -142,10 +143,17 @@ def _attention(part: AnyAttention, hidden: Any, tp: Any) -> Any:
 def _heads(part: Attention, hidden: Any, tp: Any) -> Any:
     query = part.heads * part.head_dim / tp
     key_value = heads_per_rank(part.kv_heads, tp) * part.head_dim
-    columns = query * (2 if part.output_gate else 1) + key_value * (1 if part.shared_kv else 2)
-    norm = {"none": 0, "head": 2 * part.head_dim, "full": query + key_value}[part.qk_norm]
+    columns = query * (2 if part.output_gate else 1) + key_value * part.kv_projections
+    keys = 0 if part.reused_kv else 1
+    norm = {
+        "none": 0,
+        "head": (1 + keys) * part.head_dim,
+        "full": query + keys * key_value,
+    }[part.qk_norm]
+    made = 0 if part.q_rank is None else part.q_rank * (hidden + 1 + query) - hidden * query
     return (
         hidden * (columns + query)
+        + made
         + (columns if part.qkv_bias else 0)
         + (hidden if part.out_bias else 0)
         + (part.heads / tp if part.sinks else 0)

@@ -56,9 +56,13 @@ def _attention(s: Setting, part: Attention) -> Passes:
     tp = s.layout.tp
     heads, kv_heads = part.heads / tp, heads_per_rank(part.kv_heads, tp)
     query, key_value = heads * part.head_dim, kv_heads * part.head_dim
-    columns = query * (2 if part.output_gate else 1) + key_value * (1 if part.shared_kv else 2)
+    columns = query * (2 if part.output_gate else 1) + key_value * part.kv_projections
+    projected = linear(s, QKV, s.hidden, columns, bias=part.qkv_bias)
+    if part.q_rank is not None:
+        narrow = linear(s, QKV, s.hidden, columns - query + part.q_rank, bias=part.qkv_bias)
+        projected = together(narrow, linear(s, "q up", part.q_rank, query))
     return together(
-        linear(s, QKV, s.hidden, columns, bias=part.qkv_bias),
+        projected,
         _rotated(s, query + key_value),
         _over_context(s, query, 2 * key_value),
         attention_core(s, heads, kv_heads, part.head_dim, part.head_dim, part.window_tokens),
