@@ -448,6 +448,8 @@ class Model(Noun):
     """Width of the embedding where it is not the hidden size (OPT-350M)."""
     learned_positions: int = whole(default=0, least=0)
     """Rows of a learned position table; 0 where positions are computed."""
+    layer_embedding_size: int = whole(default=0, least=0)
+    """Width of a second embedding that each layer has of its own (Gemma 4's small models)."""
     norm: str = one_of(*NORM_VECTORS, default="rms")
     embedding_norm: bool = flag(default=False)
     final_norm: bool = flag(default=True)
@@ -515,7 +517,20 @@ class Model(Noun):
             block.count * (block.parameters(self.hidden_size) + self._norm_parameters(block.norms))
             for block in self.blocks
         )
-        return blocks + self._embedding_parameters(2) + self._parameters_around_blocks
+        around = self._parameters_around_blocks + self.layer_embedding_parameters
+        return blocks + self._embedding_parameters(2) + around
+
+    @property
+    def layer_embedding_parameters(self) -> Count:
+        """Weights of the layers' own embeddings: tables, and what mixes them into each layer.
+
+        All tables are made from the token and, by one projection, from the usual embedding; a gate
+        and a projection in each layer add them, normalised.
+        """
+        width, hidden = self.layer_embedding_size, self.hidden_size
+        tables = (self.vocab_size + hidden) * width * self.num_layers + width
+        mixing = self.num_layers * hidden * (2 * width + 1)
+        return tables + mixing if width else 0
 
     @property
     def active_parameters(self) -> Count:

@@ -106,7 +106,8 @@ def embedding_parameters(model: Model, layout: Layout) -> Any:
     """Return what the first stage has besides layers: its share of the table, positions, norm."""
     table, narrow = _table(model, layout)
     norm = NORM_VECTORS[model.norm] * model.hidden_size if model.embedding_norm else 0
-    return table + narrow + norm + model.learned_positions * model.hidden_size
+    own = model.layer_embedding_parameters / layout.tp
+    return table + narrow + norm + own + model.learned_positions * model.hidden_size
 
 
 def _table(model: Model, layout: Layout) -> tuple[Any, Any]:
