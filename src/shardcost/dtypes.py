@@ -102,14 +102,17 @@ WEIGHT_FORMATS: Final[Mapping[str, WeightFormat]] = {
     "mxfp4": WeightFormat(0.5 + 1 / 32, 2.0, "bf16"),
     "w4a16_mxfp4": WeightFormat(0.5 + 1 / 32, 2.0, "bf16"),
     "w4a8_mxfp4_mxfp8": WeightFormat(0.5 + 1 / 32, 1 + 1 / 32, "fp8"),
+    "w4a16_nvfp4": WeightFormat(0.5 + 1 / 16, 2.0, "bf16"),
     "w4a16_int4": WeightFormat(0.5 + 2 / 128, 2.0, "bf16"),
+    "w4a16_int4_g32": WeightFormat(0.5 + 2 / 32, 2.0, "bf16"),
     "w4afp8": WeightFormat(0.5 + 2 / 128, 1.0, "fp8"),
     "int8": WeightFormat(1.0, 1.0, "int8"),
     "w8a16": WeightFormat(1.0, 2.0, "bf16"),
 }
 """Scales: 4 bytes for 128 x 128 weights or 128 inputs in blocks of fp8 (DeepSeek-V3 Technical
 Report, arXiv:2412.19437, 2024), 1 byte for 32 elements in MX formats (OCP Microscaling Formats
-specification 1.0, 2023) and for 16 in NVFP4, 2 bytes for 128 of int4 (AWQ, arXiv:2306.00978).
+specification 1.0, 2023) and for 16 in NVFP4, 2 bytes for 128 of int4 (AWQ, arXiv:2306.00978),
+or for 32 (Kimi-K2-Thinking).
 Scales per tensor or per channel are too few to count. ``mxfp4`` states how weights are stored and
 leaves open what they are multiplied by; the entry is that of a device without 4-bit products, and
 `format_on` decides."""

@@ -8,6 +8,7 @@ feed-forward part::
                               │                LatentAttention    DeepSeek's compressed cache (MLA)
                               │                LinearAttention    a fixed state instead of a cache
                               │                StateSpace         Mamba: likewise
+                              ├─ beside ──────► a second of these, on the same input (Falcon-H1)
                               └─ feed_forward ► FeedForward       two or three matrices
                                                 Experts           a router over many of them
 
@@ -65,6 +66,12 @@ class Attention(Noun):
     """The query projection also yields a gate for the output (Qwen3-Next): it is twice as wide."""
     shared_kv: bool = flag(default=False)
     """Values come from the keys' projection (Gemma 4's global layers)."""
+    reused_kv: bool = flag(default=False)
+    """Keys and values are those of an earlier layer, which alone projects and caches them
+    (cross-layer attention, Brandon et al. 2024, arXiv:2405.12981; Hunyuan-Large)."""
+    q_rank: int | None = whole(default=None)
+    """Queries come through a normalised vector of this size (multi-matrix factorisation attention,
+    Hu et al. 2024, arXiv:2412.19255; Step-3)."""
     sinks: bool = flag(default=False)
     """A learned logit per head that takes up attention (GPT-OSS)."""
 
@@ -83,24 +90,36 @@ class Attention(Noun):
     @property
     def cache_elements_per_token(self) -> Count:
         """Elements that a decoder keeps of each token, in each layer."""
-        return 2 * self.kv_heads * self.head_dim
+        return 0 if self.reused_kv else 2 * self.kv_heads * self.head_dim
+
+    @property
+    def kv_projections(self) -> int:
+        """Projections to keys and values: two, one where they share it, none where reused."""
+        return 0 if self.reused_kv else 1 if self.shared_kv else 2
 
     @property
     def qkv_columns(self) -> Count:
         """Columns of the projection to queries, keys and values, with the output gate's."""
         query, key_value = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return query * (2 if self.output_gate else 1) + key_value * (1 if self.shared_kv else 2)
+        return query * (2 if self.output_gate else 1) + key_value * self.kv_projections
 
     def matrix_parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the projections."""
-        return hidden_size * (self.qkv_columns + self.heads * self.head_dim)
+        query = self.heads * self.head_dim
+        own = hidden_size * (self.qkv_columns + query)
+        if self.q_rank is None:
+            return own
+        return own - hidden_size * query + self.q_rank * (hidden_size + query)
 
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the projections, their biases and norms."""
         query, key_value = self.heads * self.head_dim, self.kv_heads * self.head_dim
         norm = {"none": 0, "head": 2 * self.head_dim, "full": query + key_value}[self.qk_norm]
+        if self.reused_kv:
+            norm = {"none": 0, "head": self.head_dim, "full": query}[self.qk_norm]
         return (
             self.matrix_parameters(hidden_size)
+            + (self.q_rank or 0)
             + (self.qkv_columns if self.qkv_bias else 0)
             + (hidden_size if self.out_bias else 0)
             + norm
@@ -160,30 +179,50 @@ class LatentAttention(Noun):
 
 @noun
 class LinearAttention(Noun):
-    """Gated delta-rule attention with a fixed state instead of a growing cache.
+    """Attention with a fixed state instead of a growing cache.
 
-    Yang et al. 2024 (arXiv:2412.06464), as in Qwen3-Next and Qwen3.5.
+    The gated delta rule of Yang et al. 2024 (arXiv:2412.06464), as in Qwen3-Next and Qwen3.5; Kimi
+    delta attention, which has a decay for each channel (arXiv:2510.26692, 2025); or lightning
+    attention, without convolution and delta rule (MiniMax-01, arXiv:2501.08313, 2025).
     """
 
     key_heads: Count = whole()
     value_heads: Count = whole()
     key_head_dim: Count = whole()
     value_head_dim: Count = whole()
-    conv_kernel: Count = whole()
+    conv_kernel: Count = whole(least=0)
+    """Taps of the short convolution; 0 where there is none."""
+    form: str = one_of("gated_delta", "kimi_delta", "lightning", default="gated_delta")
 
     kind = "linear attention"
     cache_elements_per_token = 0
 
     def matrix_parameters(self, hidden_size: Count) -> Count:
-        """Return the weights of the projections."""
+        """Return the weights of the projections.
+
+        Queries, keys, values, the output and its gate in every form; the delta rules have a step
+        size per head besides. The gated delta rule has a decay per head; Kimi's decay and gate each
+        come through a vector of one head's size.
+        """
         key, value = self.key_heads * self.key_head_dim, self.value_heads * self.value_head_dim
-        return hidden_size * (2 * key + 2 * value + 2 * self.value_heads + value)
+        common = hidden_size * (2 * key + 2 * value)
+        if self.form == "lightning":
+            return common + hidden_size * value
+        if self.form == "gated_delta":
+            return common + hidden_size * (value + 2 * self.value_heads)
+        decay = self.key_head_dim * (hidden_size + key)
+        gate = self.value_head_dim * (hidden_size + value)
+        return common + hidden_size * self.value_heads + decay + gate
 
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the projections, the convolution, the gates and the norm."""
         key, value = self.key_heads * self.key_head_dim, self.value_heads * self.value_head_dim
         convolution = (2 * key + value) * self.conv_kernel
-        gates = 2 * self.value_heads + self.value_head_dim
+        gates = {
+            "gated_delta": 2 * self.value_heads + self.value_head_dim,
+            "kimi_delta": self.value_heads + key + self.value_head_dim,
+            "lightning": value,
+        }[self.form]
         return self.matrix_parameters(hidden_size) + convolution + gates
 
 
@@ -200,7 +239,10 @@ class StateSpace(Noun):
     heads: int | None = whole(default=None)
     groups: Count = whole(default=1)
     step_rank: int | None = whole(default=None)
-    """Rank of the step size's projection, first generation only; its inputs are normalised."""
+    """Rank of the step size's projection, first generation only."""
+    inner_norm: bool = flag(default=True)
+    """First generation: step size and state are normalised (Jamba). Second: the output is, before
+    it leaves."""
     conv_bias: bool = flag(default=True)
     bias: bool = flag(default=False)
 
@@ -228,11 +270,12 @@ class StateSpace(Noun):
         if self.heads is not None:
             channels = inner + 2 * self.groups * state
             into = inner + channels + self.heads
-            own = channels * taps + 3 * self.heads + inner
+            own = channels * taps + 3 * self.heads + (inner if self.inner_norm else 0)
         else:
             rank = self.step_rank or 0
             into = 2 * inner
-            own = inner * (taps + (rank + 2 * state) + (rank + 1) + state + 1) + rank + 2 * state
+            own = inner * (taps + (rank + 2 * state) + (rank + 1) + state + 1)
+            own = own + (rank + 2 * state if self.inner_norm else 0)
         bias = into + hidden_size if self.bias else 0
         return hidden_size * (into + inner) + own + bias
 
@@ -273,6 +316,12 @@ class Experts(Noun):
     """Experts are routed in this many groups, `top_groups` of which a token may reach: a bound on
     how many nodes its data goes to (DeepSeek-V3, arXiv:2412.19437)."""
     top_groups: int | None = whole(default=None)
+    latent: int | None = whole(default=None)
+    """Width of what travels to the experts, where tokens are projected to a narrower vector before
+    the dispatch and back after the combine (LatentMoE, Nemotron 3 Super)."""
+    zero_experts: int = whole(default=0, least=0)
+    """Experts that return their input (LongCat-Flash, arXiv:2509.01322): rows of the router alone.
+    `top_k` is then how many of the others a token visits on average."""
 
     kind = "experts"
 
@@ -281,6 +330,10 @@ class Experts(Noun):
         if anywhere(self.top_k > self.count):
             raise BadValueError("Experts.top_k", self.top_k, f"at most the {self.count} experts")
 
+    def row_width(self, hidden_size: Count) -> Count:
+        """Return the elements of a token that travel to an expert and back."""
+        return hidden_size if self.latent is None else self.latent
+
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of all experts, the shared part and the router."""
         return self._with_experts(self.count, hidden_size)
@@ -288,17 +341,24 @@ class Experts(Noun):
     def matrix_parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the matrices that one token meets; the router is too small."""
         shared = 0 if self.shared is None else self.shared.matrix_parameters(hidden_size)
-        return self.top_k * self.expert.matrix_parameters(hidden_size) + shared
+        experts = self.top_k * self.expert.matrix_parameters(self.row_width(hidden_size))
+        return experts + shared + self._latent_parameters(hidden_size)
 
     def active_parameters(self, hidden_size: Count) -> Count:
         """Return the weights that one token meets."""
         return self._with_experts(self.top_k, hidden_size)
 
     def _with_experts(self, experts: Count, hidden_size: Count) -> Count:
-        router = self.count * (hidden_size + (1 if self.router_bias else 0))
+        rows = self.count + self.zero_experts
+        router = rows * (hidden_size + (1 if self.router_bias else 0))
         shared = 0 if self.shared is None else self.shared.parameters(hidden_size)
         gate = hidden_size if self.shared_gate else 0
-        return experts * self.expert.parameters(hidden_size) + router + shared + gate
+        own = experts * self.expert.parameters(self.row_width(hidden_size))
+        return own + router + shared + gate + self._latent_parameters(hidden_size)
+
+    def _latent_parameters(self, hidden_size: Count) -> Count:
+        """Return the weights of the projections to the experts' narrower vector and back."""
+        return 0 if self.latent is None else 2 * hidden_size * self.latent
 
 
 AnyAttention: TypeAlias = Attention | LatentAttention | LinearAttention | StateSpace
@@ -316,6 +376,10 @@ class Block(Noun):
     attention: AnyAttention | None = instance(
         Attention, LatentAttention, LinearAttention, StateSpace, default=None
     )
+    beside: AnyAttention | None = instance(
+        Attention, LatentAttention, LinearAttention, StateSpace, default=None
+    )
+    """A second mixer that reads the same input; both outputs are added (Falcon-H1)."""
     feed_forward: AnyFeedForward | None = instance(FeedForward, Experts, default=None)
     parallel: bool = flag(default=False)
     """Attention and feed-forward part read the same input and are added together (GPT-J,
@@ -327,6 +391,13 @@ class Block(Noun):
         """A layer has at least one part."""
         if self.attention is None and self.feed_forward is None:
             raise BadValueError("Block", "neither", "given attention, a feed-forward part or both")
+        if self.attention is None and self.beside is not None:
+            raise BadValueError("Block.beside", self.beside.kind, "beside an attention part")
+
+    @property
+    def mixers(self) -> tuple[AnyAttention, ...]:
+        """What mixes tokens in a layer: the attention part, and a second one beside it."""
+        return tuple(part for part in (self.attention, self.beside) if part is not None)
 
     @property
     def allreduces_per_layer(self) -> int:
@@ -340,13 +411,15 @@ class Block(Noun):
 
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of one layer's parts, norms left out."""
-        parts = (self.attention, self.feed_forward)
-        return sum(part.parameters(hidden_size) for part in parts if part is not None)
+        return sum(part.parameters(hidden_size) for part in self._parts)
 
     def matrix_parameters(self, hidden_size: Count) -> Count:
         """Return the weights of one layer's matrices that a token meets: two FLOPs each."""
-        parts = (self.attention, self.feed_forward)
-        return sum(part.matrix_parameters(hidden_size) for part in parts if part is not None)
+        return sum(part.matrix_parameters(hidden_size) for part in self._parts)
+
+    @property
+    def _parts(self) -> tuple[AnyAttention | AnyFeedForward, ...]:
+        return self.mixers if self.feed_forward is None else (*self.mixers, self.feed_forward)
 
     def idle_parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the experts that a token does not visit, in one layer."""
@@ -375,6 +448,8 @@ class Model(Noun):
     """Width of the embedding where it is not the hidden size (OPT-350M)."""
     learned_positions: int = whole(default=0, least=0)
     """Rows of a learned position table; 0 where positions are computed."""
+    layer_embedding_size: int = whole(default=0, least=0)
+    """Width of a second embedding that each layer has of its own (Gemma 4's small models)."""
     norm: str = one_of(*NORM_VECTORS, default="rms")
     embedding_norm: bool = flag(default=False)
     final_norm: bool = flag(default=True)
@@ -388,6 +463,9 @@ class Model(Noun):
     """Format of the attention's projections, where it is another."""
     cache_dtype: str | None = number_format(default=None)
     """Format of the key-value cache, where the model's files state one."""
+    mtp_layers: int = whole(default=0, least=0)
+    """Layers for multi-token prediction behind the others, which training and speculative decoding
+    run: each is one like the last block's, see `mtp_parameters`."""
     context_tokens: int | None = whole(default=None)
     """The longest sequence the model was made for."""
     active_embedding_tables: int = whole(default=2, least=0)
@@ -439,7 +517,20 @@ class Model(Noun):
             block.count * (block.parameters(self.hidden_size) + self._norm_parameters(block.norms))
             for block in self.blocks
         )
-        return blocks + self._embedding_parameters(2) + self._parameters_around_blocks
+        around = self._parameters_around_blocks + self.layer_embedding_parameters
+        return blocks + self._embedding_parameters(2) + around
+
+    @property
+    def layer_embedding_parameters(self) -> Count:
+        """Weights of the layers' own embeddings: tables, and what mixes them into each layer.
+
+        All tables are made from the token and, by one projection, from the usual embedding; a gate
+        and a projection in each layer add them, normalised.
+        """
+        width, hidden = self.layer_embedding_size, self.hidden_size
+        tables = (self.vocab_size + hidden) * width * self.num_layers + width
+        mixing = self.num_layers * hidden * (2 * width + 1)
+        return tables + mixing if width else 0
 
     @property
     def active_parameters(self) -> Count:
@@ -458,6 +549,18 @@ class Model(Noun):
         return self.parameters - idle - left_out
 
     @property
+    def mtp_parameters(self) -> Count:
+        """Weights of the layers for multi-token prediction, which `parameters` leaves out.
+
+        Each has a layer of its own, a projection from the state and the next token's embedding to
+        one vector, and a norm of each of the two and of the output; embedding and head are the
+        model's (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 2.2).
+        """
+        block, hidden = self.blocks[-1], self.hidden_size
+        each = block.parameters(hidden) + self._norm_parameters(block.norms + 3)
+        return self.mtp_layers * (each + 2 * hidden * hidden)
+
+    @property
     def allreduces_per_layer(self) -> int:
         """All-reduces per layer and forward pass under 1-D tensor parallelism; the most of any."""
         return max(block.allreduces_per_layer for block in self.blocks)
@@ -472,16 +575,16 @@ class Model(Noun):
     def attention_heads(self) -> tuple[Count, ...]:
         """Query heads of each kind of layer that has them: what tensor parallelism divides."""
         with_heads = (Attention, LatentAttention)
-        parts = (block.attention for block in self.blocks)
+        parts = (part for block in self.blocks for part in block.mixers)
         return tuple(part.heads for part in parts if isinstance(part, with_heads))
 
     @property
     def cache_elements_per_token(self) -> Count:
         """Elements of key-value cache that one token occupies over all layers."""
         return sum(
-            block.count * block.attention.cache_elements_per_token
+            block.count * part.cache_elements_per_token
             for block in self.blocks
-            if block.attention is not None
+            for part in block.mixers
         )
 
     @property
@@ -489,8 +592,7 @@ class Model(Noun):
         """Parts of the model that are understood and counted, but whose time cannot be told yet."""
         counts: dict[str, Count] = {}
         for block in self.blocks:
-            kind = block.attention.kind if block.attention else ""
-            if kind in _WITHOUT_A_PRICE:
+            for kind in {part.kind for part in block.mixers} & _WITHOUT_A_PRICE:
                 counts[kind] = counts.get(kind, 0) + block.count
         return tuple(f"{kind} in {n} of {self.num_layers} layers" for kind, n in counts.items())
 

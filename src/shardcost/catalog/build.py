@@ -243,13 +243,13 @@ def software_from(content: dict[str, Any], file: str) -> Software:
 
 def _block(content: dict[str, Any], file: str) -> Block:
     """Return one ``[[block]]``: its attention by kind, its feed-forward part or its experts."""
-    if "attention" in content:
-        attention = _table(content["attention"], "attention", file)
+    for place in {"attention", "beside"} & set(content):
+        attention = _table(content[place], place, file)
         kind = attention.pop("kind", None)
         if not isinstance(kind, str) or kind not in _ATTENTIONS:
             known = ", ".join(_ATTENTIONS)
-            raise FormatError(file, f"attention.kind must be one of {known}, got {kind!r}")
-        content["attention"] = _noun(_ATTENTIONS[kind], attention, file)
+            raise FormatError(file, f"{place}.kind must be one of {known}, got {kind!r}")
+        content[place] = _noun(_ATTENTIONS[kind], attention, file)
     if "feed_forward" in content and "experts" in content:
         raise FormatError(file, "a block has either feed_forward or experts, not both")
     if "experts" in content:

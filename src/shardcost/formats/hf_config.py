@@ -6,7 +6,8 @@ by its field names alone, with a warning; where these do not suffice, the error 
 missing.
 
 Reading order: `read_hf_config` → `_text_part` (multimodal files) → `hf_fields.Config` (fields and
-family) → `hf_layers.blocks` (each layer's parts, alike layers joined) → `Model`.
+family) → `hf_kinds` (which layer has what) → `hf_layers.blocks` (each kind's parts, alike layers
+joined) → `hf_formats` (number formats) → `Model`.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from shardcost.dtypes import canonical_dtype
 from shardcost.errors import BadTypeError, FormatError, ShardcostError, shown
 from shardcost.files import is_folder, read_text
 from shardcost.formats.hf_fields import ALIASES, Config, UnknownFamilyWarning
+from shardcost.formats.hf_formats import formats_of
+from shardcost.formats.hf_kinds import layer_count
 from shardcost.formats.hf_layers import blocks
 from shardcost.formats.opened import MOST_JSON_BYTES, parse_object
-from shardcost.model import Model
+from shardcost.model import Experts, Model
 
 _TOWERS: Final = ("vision_config", "audio_config")
-_PREDICTION_LAYERS: Final = (
-    "num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules", "mtp_num_hidden_layers",
-)  # fmt: skip
+_UNBOUNDED: Final = frozenset({"time_step_limit", "mamba_dt_limit"})
+"""Fields that may be infinite: limits of a state space's step size."""
+_NO_HEADS: Final = ("mamba_in_all",)
+"""Patterns of layers without attention."""
 
 
 def read_hf_config(config: str | Path | Mapping[str, Any], *, name: str | None = None) -> Model:
@@ -48,7 +51,11 @@ def read_hf_config(config: str | Path | Mapping[str, Any], *, name: str | None =
         parse_object(read_text(beside, MOST_JSON_BYTES), str(beside)) if beside.is_file() else {}
     )
     return _model(
-        parse_object(text, str(path)), str(path), name or _file_name(path), source, quantized
+        parse_object(text, str(path), _UNBOUNDED),
+        str(path),
+        name or _file_name(path),
+        source,
+        quantized,
     )
 
 
@@ -73,8 +80,7 @@ def _model(
     content: dict[str, Any], file: str, name: str | None, source: str, quantized: dict[str, Any]
 ) -> Model:
     config = Config(_text_part(content, file), file)
-    config.require("layers", "hidden", "heads", "vocab")
-    config.caveats += _not_counted(content, config)
+    _require_sizes(config)
     own_name = content.get("_name_or_path")
     own_name = Path(own_name).name if isinstance(own_name, str) else ""
     outer = content.get("tie_word_embeddings")
@@ -82,21 +88,36 @@ def _model(
     positions = config.trait("learned_positions")  # rows of their table beyond the context
     try:
         embedding_size = config.whole("word_embed_proj_dim")  # OPT's, where it is narrower
+        stack = blocks(config)
+        predicting, own_embedding = _prediction_layers(config), _layer_embedding(config)
+        config.caveats += _not_counted(content, config, predicting)
+        formats = formats_of(
+            content,
+            config,
+            quantized,
+            layers=layer_count(config),
+            sparse=any(isinstance(block.feed_forward, Experts) for block in stack),
+        )
         return Model(
             name=name or own_name or config.model_type,
             hidden_size=config.needed("hidden"),
             vocab_size=config.needed("vocab"),
-            blocks=blocks(config),
+            blocks=stack,
             tied_embeddings=config.flag("tie_word_embeddings", default=tied),
             embedding_size=None if embedding_size == config.whole("hidden") else embedding_size,
             learned_positions=(
                 0 if positions == "none" else config.needed("context") + int(positions)
             ),
+            layer_embedding_size=own_embedding,
             norm=config.trait("norm"),
             embedding_norm=config.trait("embedding_norm"),
             final_norm=config.flag("do_layer_norm_before", default=True),
             head_bias=config.trait("head_bias"),
-            weight_dtype=_weight_dtype(content, config, quantized),
+            weight_dtype=formats.weights,
+            expert_dtype=formats.experts,
+            attention_dtype=formats.attention,
+            cache_dtype=formats.cache,
+            mtp_layers=predicting,
             context_tokens=config.whole("context"),
             active_embedding_tables=config.trait("active_embedding_tables"),
             source=source,
@@ -114,14 +135,47 @@ def _text_part(content: dict[str, Any], file: str) -> dict[str, Any]:
     return {"model_type": content.get("model_type"), **part}
 
 
-def _not_counted(content: dict[str, Any], config: Config) -> list[str]:
+def _require_sizes(config: Config) -> None:
+    """Raise one error that names every size that a model cannot do without and that is missing."""
+    pattern, sizes = config.trait("attention_pattern"), ["layers", "hidden", "heads", "vocab"]
+    if pattern in _NO_HEADS:
+        sizes.remove("heads")
+    if pattern == "single_parts":  # its pattern names the layers
+        sizes.remove("layers")
+    config.require(*sizes)
+
+
+def _layer_embedding(config: Config) -> int:
+    """Return the width of each layer's own embedding (Gemma 4's small models)."""
+    tokens = config.whole("vocab_size_per_layer_input", least=0)
+    if tokens not in (None, 0, config.needed("vocab")):
+        reason = f"vocab_size_per_layer_input {tokens} beside vocab_size cannot be read yet"
+        raise FormatError(config.file, reason)
+    return config.whole("hidden_size_per_layer_input", least=0) or 0
+
+
+def _prediction_layers(config: Config) -> int:
+    """Return the layers for multi-token prediction that are as the last of the others are."""
+    if config.trait("attention_pattern") == "single_parts":
+        return 0  # their pattern is another
+    return config.whole("mtp_layers", least=0) or 0
+
+
+def _not_counted(content: dict[str, Any], config: Config, predicting: int) -> list[str]:
     """Return what the file describes beside the layers of the language model."""
     towers = [key.removesuffix("_config") for key in _TOWERS if content.get(key)]
     caveats = [f"the {tower} part is not counted" for tower in towers]
-    if any(config.whole(key, least=0) for key in _PREDICTION_LAYERS):
+    if predicting:
+        caveats.append(
+            f"{predicting} layers for multi-token prediction are counted apart (mtp_parameters)"
+        )
+    elif config.whole("mtp_layers", least=0):
         caveats.append("layers for multi-token prediction are not counted")
-    if config.whole("hidden_size_per_layer_input", least=0):
-        caveats.append("embeddings per layer are not counted")
+    ignored = config.ignored_shape_fields()
+    if ignored and config.family["family"] == "unknown":
+        reason = f"is not a known family, and field {ignored[0]} may change its shape"
+        raise FormatError(config.file, f"model_type {shown(config.model_type)} {reason}")
+    caveats += [f"field {key[:60]} is not understood, and not counted" for key in ignored[:5]]
     return caveats
 
 
@@ -130,20 +184,3 @@ def _file_name(path: Path) -> str | None:
     if path.name == "config.json":
         return path.resolve().parent.name or None
     return path.stem.removesuffix("_config").removesuffix("-config") or None
-
-
-def _weight_dtype(content: dict[str, Any], config: Config, beside: dict[str, Any]) -> str:
-    """Return the weights' number format: the quantisation's if there is one, else as stated."""
-    quantized = beside.get("quantization", content.get("quantization_config"))
-    quantized = quantized if isinstance(quantized, dict) else {}
-    method = str(quantized.get("quant_algo") or quantized.get("quant_method") or "").lower()
-    for known in ("nvfp4", "mxfp4", "mxfp8", "fp8", "fp4"):
-        if known in method:
-            return known
-    bits = quantized.get("bits")
-    if bits in (4, 8):
-        return f"int{bits}"
-    if method:
-        config.caveats.append(f"quantisation {shown(method)} is not known: dtype as stated")
-    stated = config.find("dtype")[1] or content.get("dtype") or content.get("torch_dtype")
-    return canonical_dtype(stated) if isinstance(stated, str) else "bf16"

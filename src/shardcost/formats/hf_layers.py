@@ -1,17 +1,16 @@
-"""The layers of a Hugging Face config: what each consists of, alike ones joined into blocks.
+"""The layers of a Hugging Face config as blocks: the parts of each kind of layer, built once.
 
-Each layer has a kind of attention and a kind of feed-forward part (`_layer_kinds`), named as in
-the configs: ``full_attention``, ``sliding_attention``, ``mamba``, …; ``dense`` or ``experts``. The
-parts themselves are built once per kind.
+`hf_kinds.layer_kinds` says which layer has what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Final
 
 from shardcost.errors import FormatError, shown
 from shardcost.formats.hf_fields import Config
+from shardcost.formats.hf_kinds import Kind, layer_kinds
 from shardcost.model import (
     AnyAttention,
     AnyFeedForward,
@@ -24,20 +23,6 @@ from shardcost.model import (
     StateSpace,
 )
 
-_MOST_LAYERS: Final = 10_000
-_SINGLE_PARTS: Final = {
-    "M": ("mamba", None),
-    "*": ("full_attention", None),
-    "-": (None, "dense"),
-    "E": (None, "experts"),
-    "mamba": ("mamba", None),
-    "linear_attention": ("mamba", None),
-    "attention": ("full_attention", None),
-    "full_attention": ("full_attention", None),
-    "mlp": (None, "dense"),
-    "moe": (None, "experts"),
-}
-"""Nemotron-H: each layer is one part, written as a letter or a word."""
 _FOUR_TIMES_HIDDEN: Final = ("gpt2", "gpt_bigcode", "gptj", "bloom", "falcon", "mpt")
 """Model types whose feed-forward part is so wide where no width is given."""
 _WINDOWS: Final[Mapping[str | None, tuple[str, ...]]] = {
@@ -48,45 +33,31 @@ _WINDOWS: Final[Mapping[str | None, tuple[str, ...]]] = {
 }
 """For each kind of softmax attention, where its window is stated."""
 
-_IsFull: TypeAlias = Callable[[int], bool]
-"""Takes a layer's number; returns whether it has full attention."""
-_Pattern: TypeAlias = Callable[[Config], _IsFull]
-
-
-class _Kind(NamedTuple):
-    """What a layer consists of; layers of one kind are alike."""
-
-    attention: str | None
-    part: str | None
-    kv_heads: int | None = None
-
 
 def blocks(config: Config) -> tuple[Block, ...]:
     """Return the layers, those that are alike joined into one block."""
-    layers = config.needed("layers")
-    if layers > _MOST_LAYERS:
-        raise FormatError(config.file, f"{layers} layers are more than {_MOST_LAYERS}")
-    counts: dict[_Kind, int] = {}
-    for kind in _layer_kinds(config, layers):
+    counts: dict[Kind, int] = {}
+    for kind in layer_kinds(config):
         counts[kind] = counts.get(kind, 0) + 1
     return tuple(_block(config, kind, count) for kind, count in counts.items())
 
 
-def _block(config: Config, kind: _Kind, count: int) -> Block:
+def _block(config: Config, kind: Kind, count: int) -> Block:
     part: AnyFeedForward | None = None
     if kind.part is not None:
-        part = _experts(config) if kind.part == "experts" else _dense(config)
+        part = _experts(config) if kind.part == "experts" else _dense(config, kind.width)
     parallel = config.trait("parallel")
     return Block(
         count=count,
         attention=None if kind.attention is None else _attention(config, kind),
+        beside=_state_space(config) if config.trait("mixer_beside") else None,
         feed_forward=part,
         parallel=parallel,
-        norms=_norms(config, part, parallel=parallel),
+        norms=_norms(config, kind, part, parallel=parallel),
     )
 
 
-def _norms(config: Config, part: AnyFeedForward | None, *, parallel: bool) -> int:
+def _norms(config: Config, kind: Kind, part: AnyFeedForward | None, *, parallel: bool) -> int:
     """Return the normalisations of one layer, where the family's number depends on the config."""
     family = config.trait("family")
     if family == "gemma4" and isinstance(part, Experts):
@@ -97,113 +68,15 @@ def _norms(config: Config, part: AnyFeedForward | None, *, parallel: bool) -> in
     if family == "stablelm" and parallel:
         return 1
     norms: int = config.trait("norms_per_layer")
-    return norms
-
-
-def _layer_kinds(config: Config, layers: int) -> list[_Kind]:
-    """Return what each layer consists of."""
-    if config.trait("attention_pattern") == "single_parts":
-        words = _single_part_words(config, layers)
-        unknown = next((word for word in words if word not in _SINGLE_PARTS), None)
-        if unknown is not None:
-            raise FormatError(config.file, f"layers of type {shown(unknown)} cannot be read yet")
-        return [_Kind(*_SINGLE_PARTS[word]) for word in words]
     if config.content.get("block_configs") is not None:
-        reason = "layers that differ one by one (block_configs) cannot be read"
-        raise FormatError(config.file, reason)
-    sparse = _sparse_layers(config, layers)
-    listed = config.numbers("num_key_value_heads_per_layer")
-    kv_heads: Sequence[int | None] = [None] * layers if listed is None else listed
-    if len(kv_heads) != layers:
-        reason = f"num_key_value_heads_per_layer names {len(kv_heads)} layers of {layers}"
-        raise FormatError(config.file, reason)
-    types = _layer_types(config, layers)
-    return [
-        _Kind(types[i], "experts" if i in sparse else "dense", kv_heads[i]) for i in range(layers)
-    ]
-
-
-def _single_part_words(config: Config, layers: int) -> list[str]:
-    """Return Nemotron-H's letter or word for each layer."""
-    pattern = config.content.get("hybrid_override_pattern")
-    if not isinstance(pattern, str):
-        words = config.words("layers_block_type", layers) or config.words("layer_types", layers)
-        if words is None:
-            reason = "hybrid_override_pattern or layers_block_type is missing"
-            raise FormatError(config.file, reason)
-        return words
-    if len(pattern) != layers:
-        reason = f"hybrid_override_pattern names {len(pattern)} layers of {layers}"
-        raise FormatError(config.file, reason)
-    return list(pattern)
+        return norms - (kind.attention is None) - (part is None)
+    return norms
 
 
 # Attention -----------------------------------------------------------------------------------
 
 
-def _layer_types(config: Config, layers: int) -> list[str]:
-    """Return each layer's kind of attention: as listed, else by the habit of the family."""
-    listed = config.words("layer_types", layers)
-    if listed is not None:
-        return listed
-    other, pattern = _PATTERNS[config.trait("attention_pattern")]
-    is_full = pattern(config)
-    return ["full_attention" if is_full(i) else other for i in range(layers)]
-
-
-def _every(key: str) -> _Pattern:
-    """Return the pattern of full attention in every n-th layer, where `key` states n."""
-
-    def pattern(config: Config) -> _IsFull:
-        every = config.whole(key) or config.whole(f"_{key}") or 1
-        return lambda i: (i + 1) % every == 0
-
-    return pattern
-
-
-def _if_windowed(inner: _Pattern) -> _Pattern:
-    """Full attention everywhere, unless the config has a window; then as `inner` says."""
-
-    def pattern(config: Config) -> _IsFull:
-        window = config.whole("sliding_window", 0) or config.whole("attention_chunk_size", 0)
-        return inner(config) if window else lambda _i: True
-
-    return pattern
-
-
-def _first_if_used(config: Config) -> _IsFull:
-    """Full attention in the first layers, or in all if the window is not used (Qwen2)."""
-    if not config.flag("use_sliding_window", default=False):
-        return lambda _i: True
-    first = config.whole("max_window_layers", least=0) or 0
-    return lambda i: i < first
-
-
-def _periodic(config: Config) -> _IsFull:
-    """Full attention once in a period (Jamba)."""
-    period, offset = config.needed("attn_layer_period"), config.whole("attn_layer_offset", 0) or 0
-    return lambda i: i % period == offset
-
-
-def _listed(config: Config) -> _IsFull:
-    """Full attention in the layers that are listed (Bamba)."""
-    listed = config.layer_numbers("attn_layer_indices", config.needed("layers")) or set()
-    return lambda i: i in listed
-
-
-_PATTERNS: Final[Mapping[str, tuple[str, _Pattern]]] = {
-    "none": ("", lambda _config: lambda _i: True),
-    "window_in_all": ("sliding_attention", _if_windowed(lambda _config: lambda _i: False)),
-    "window_after": ("sliding_attention", _if_windowed(_first_if_used)),
-    "window_but_every": ("sliding_attention", _if_windowed(_every("sliding_window_pattern"))),
-    "linear_but_every": ("linear_attention", _every("full_attention_interval")),
-    "mamba_but_period": ("mamba", _periodic),
-    "mamba_but_listed": ("mamba", _listed),
-}
-"""By the family table's word: what the other layers have, and which layers have full attention."""
-
-
-def _attention(config: Config, kind: _Kind) -> AnyAttention:
+def _attention(config: Config, kind: Kind) -> AnyAttention:
     """Return the attention that a layer type stands for."""
     word = kind.attention
     if word == "mamba" or (word == "linear_attention" and config.whole("state") is not None):
@@ -218,13 +91,13 @@ def _attention(config: Config, kind: _Kind) -> AnyAttention:
     window = next((size for size in windows if size), None)
     if _WINDOWS[word] and window is None:
         raise FormatError(config.file, f"{_WINDOWS[word][0]} is missing")
-    return _grouped(config, window, kind.kv_heads)
+    return _grouped(config, window, kind)
 
 
-def _grouped(config: Config, window: int | None, own_kv_heads: int | None) -> Attention:
+def _grouped(config: Config, window: int | None, kind: Kind) -> Attention:
     """Return ordinary attention, with Gemma 4's global layers as the one exception."""
     heads = config.needed("heads")
-    kv_heads = _kv_heads(config, heads) if own_kv_heads is None else own_kv_heads
+    kv_heads = _kv_heads(config, heads) if kind.kv_heads is None else kind.kv_heads
     head_dim = _head_dim(config, heads)
     global_dim = config.whole("global_head_dim")
     shared_kv = False
@@ -233,6 +106,10 @@ def _grouped(config: Config, window: int | None, own_kv_heads: int | None) -> At
         if config.flag("attention_k_eq_v", default=False):
             shared_kv = True
             kv_heads = config.whole("num_global_key_value_heads") or kv_heads
+    value_dim = config.whole("v_head_dim")
+    if value_dim not in (None, head_dim):
+        reason = f"v_head_dim {value_dim} beside head_dim {head_dim} cannot be read yet"
+        raise FormatError(config.file, reason)
     return Attention(
         heads=heads,
         kv_heads=kv_heads,
@@ -243,6 +120,8 @@ def _grouped(config: Config, window: int | None, own_kv_heads: int | None) -> At
         qk_norm=config.trait("qk_norm"),
         output_gate=config.trait("output_gate"),
         shared_kv=shared_kv,
+        reused_kv=kind.reused_kv,
+        q_rank=config.whole("share_q_dim"),
         sinks=config.trait("sinks"),
     )
 
@@ -283,23 +162,44 @@ def _latent(config: Config) -> LatentAttention:
 
 
 def _linear(config: Config) -> LinearAttention:
+    """Return attention with a fixed state; the family says which of its forms."""
+    form = config.trait("linear_form")
+    if form == "gated_delta":
+        return LinearAttention(
+            key_heads=config.needed("linear_num_key_heads"),
+            value_heads=config.needed("linear_num_value_heads"),
+            key_head_dim=config.needed("linear_key_head_dim"),
+            value_head_dim=config.needed("linear_value_head_dim"),
+            conv_kernel=config.needed("linear_conv_kernel_dim"),
+        )
+    if form == "kimi_delta":
+        heads, head_dim = config.needed("linear_num_heads"), config.needed("linear_head_dim")
+        kernel = config.needed("linear_conv_kernel_dim")
+    else:
+        heads = config.needed("heads")
+        head_dim, kernel = _head_dim(config, heads), 0
     return LinearAttention(
-        key_heads=config.needed("linear_num_key_heads"),
-        value_heads=config.needed("linear_num_value_heads"),
-        key_head_dim=config.needed("linear_key_head_dim"),
-        value_head_dim=config.needed("linear_value_head_dim"),
-        conv_kernel=config.needed("linear_conv_kernel_dim"),
+        key_heads=heads,
+        value_heads=heads,
+        key_head_dim=head_dim,
+        value_head_dim=head_dim,
+        conv_kernel=kernel,
+        form=form,
     )
 
 
 def _state_space(config: Config) -> StateSpace:
     """Return Mamba's mixer: of the second generation where it has heads, else of the first."""
     heads, hidden = config.whole("state_heads"), config.needed("hidden")
-    head_dim = config.whole("mamba_head_dim")
-    inner = heads * head_dim if heads and head_dim else config.needed("state_expand") * hidden
+    inner, head_dim = config.whole("state_inner"), config.find("state_head_dim")[1]
+    config.find("state_expand")  # says the same where the others are stated
+    if inner is None and heads and head_dim not in (None, "auto"):
+        inner = heads * config.needed("state_head_dim")
+    if inner is None:
+        inner = config.needed("state_expand") * hidden
     rank = None
     if heads is None:
-        automatic = config.content.get("mamba_dt_rank") in (None, "auto")
+        automatic = config.find("mamba_dt_rank")[1] in (None, "auto")
         rank = -(-hidden // 16) if automatic else config.needed("mamba_dt_rank")
     biased = config.flag("use_bias", default=False) or config.flag("mamba_proj_bias", default=False)
     convolved = config.flag("use_conv_bias", default=True)
@@ -310,6 +210,7 @@ def _state_space(config: Config) -> StateSpace:
         heads=heads,
         groups=config.whole("state_groups") or 1,
         step_rank=rank,
+        inner_norm=config.trait("state_norm"),
         conv_bias=convolved and config.flag("mamba_conv_bias", default=True),
         bias=biased,
     )
@@ -318,31 +219,10 @@ def _state_space(config: Config) -> StateSpace:
 # Feed-forward --------------------------------------------------------------------------------
 
 
-def _sparse_layers(config: Config, layers: int) -> set[int]:
-    """Return which layers have experts."""
-    if (config.whole("experts", least=0) or 0) <= 1:
-        return set()
-    period = config.whole("expert_layer_period")
-    if period is not None:
-        offset = config.whole("expert_layer_offset", least=0) or 0
-        return {i for i in range(layers) if i % period == offset}
-    listed = config.layer_numbers("moe_layers", layers)
-    if listed is not None:
-        return listed
-    first = config.whole("first_k_dense_replace", least=0) or 0
-    every = (
-        config.whole("interleave_moe_layer_step")
-        or config.whole("decoder_sparse_step")
-        or config.whole("moe_layer_freq")
-        or 1
-    )
-    dense = config.layer_numbers("mlp_only_layers", layers) or set()
-    return {i for i in range(first, layers) if (i + 1) % every == 0 and i not in dense}
-
-
-def _dense(config: Config) -> FeedForward:
+def _dense(config: Config, own_width: int | None) -> FeedForward:
     """Return the dense feed-forward part; a width that is null means four times the hidden size."""
-    width = config.whole("intermediate_size_mlp") or config.whole("width")
+    width = own_width or config.whole("intermediate_size_mlp")
+    width = width or config.whole(config.trait("dense_width"))
     if width is None:
         if config.model_type not in _FOUR_TIMES_HIDDEN:
             config.require("width")
@@ -351,33 +231,50 @@ def _dense(config: Config) -> FeedForward:
 
 
 def _experts(config: Config) -> Experts:
-    if config.whole("moe_latent_size") is not None:
-        raise FormatError(config.file, "experts on a latent (moe_latent_size) cannot be read yet")
     width = config.whole("expert_width") or config.needed("width")
     bias = config.trait("expert_bias")
     shared = _shared_width(config, width)
+    count, top_k, idle = config.needed("experts"), config.needed("top_k"), _zero_experts(config)
+    if idle:
+        # All choices are counted alike, so that a share of them falls on experts that do nothing.
+        visited = max(1, round(top_k * count / (count + idle)))
+        caveat = (
+            f"{top_k} of {count + idle} experts are chosen, {idle} of which return their input"
+            f" (zero_expert_num): a token is taken to visit {visited} of the others"
+        )
+        if caveat not in config.caveats:
+            config.caveats.append(caveat)
+        top_k = visited
     return Experts(
-        count=config.needed("experts"),
-        top_k=config.needed("top_k"),
+        count=count,
+        top_k=top_k,
         expert=_part(config, width, bias=bias),
         shared=_part(config, shared, bias=bias) if shared else None,
         shared_gate=bool(shared) and config.trait("shared_gate"),
         router_bias=config.trait("router_bias"),
-        groups=config.whole("n_group"),
+        groups=config.whole("expert_groups"),
         top_groups=config.whole("topk_group"),
+        latent=config.whole("moe_latent_size"),
+        zero_experts=idle,
     )
+
+
+def _zero_experts(config: Config) -> int:
+    """Return the experts that return their input (LongCat-Flash)."""
+    kind = config.find("zero_expert_type")[1]
+    if kind not in (None, "identity"):
+        raise FormatError(config.file, f"zero_expert_type {shown(kind)} cannot be read yet")
+    return config.whole("zero_expert_num", least=0) or 0
 
 
 def _shared_width(config: Config, expert_width: int) -> int:
     """Return the width of what every token visits beside its experts; 0 for nothing."""
-    if config.trait("family") == "llama4":
-        return config.needed("width")
-    if config.flag("enable_moe_block", default=False):  # Gemma 4: its dense part stays
-        return config.needed("width")
+    beside = config.trait("dense_beside_experts")
+    dense = 0 if beside == "none" else config.needed(beside)
     stated = config.whole("shared_width", least=0)
     if stated is not None:
-        return stated
-    return (config.whole("shared_count", least=0) or 0) * expert_width
+        return dense + stated
+    return dense + (config.whole("shared_count", least=0) or 0) * expert_width
 
 
 def _part(config: Config, width: int, *, bias: bool) -> FeedForward:

@@ -15,9 +15,9 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import isfinite
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn, cast
 
@@ -162,10 +162,22 @@ def processes_in(command: str) -> int:
     return int(match[1]) if match else 0
 
 
-def parse_object(text: str, file: str) -> dict[str, Any]:
-    """Return the JSON object that `text` holds."""
+def parse_object(text: str, file: str, unbounded: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Return the JSON object that `text` holds.
+
+    Values under the keys `unbounded` may be infinite, which JSON has no word for and Python writes.
+    """
+    constants: Callable[[str], float] = float if unbounded else no_constant
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for key, each in pairs:
+            if key not in unbounded and (name := _beyond_numbers(each)):
+                no_constant(name)
+        return dict(pairs)
+
+    hook = members if unbounded else None
     try:
-        value = json.loads(text, parse_int=_whole, parse_constant=no_constant)
+        value = json.loads(text, parse_int=_whole, parse_constant=constants, object_pairs_hook=hook)
     except json.JSONDecodeError as error:
         reason = f"line {error.lineno} is not JSON: {error.msg}"
         raise FormatError(file, reason) from None
@@ -176,6 +188,15 @@ def parse_object(text: str, file: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FormatError(file, f"holds {type(value).__name__}, not a JSON object")
     return value
+
+
+def _beyond_numbers(value: Any) -> str:
+    """Return what of NaN and the infinities a value is, or a list has; empty if none."""
+    if isinstance(value, list):
+        return next(filter(None, map(_beyond_numbers, value)), "")
+    if isinstance(value, float) and not isfinite(value):
+        return "NaN" if isnan(value) else "Infinity"
+    return ""
 
 
 def _whole(digits: str) -> int:

@@ -24,7 +24,13 @@ from shardcost.dtypes import weight_format
 from shardcost.errors import BadValueError
 from shardcost.machine.kernels import KernelConstants, Section, nearest_systems
 
-_ALIKE: Final[Mapping[str, tuple[str, ...]]] = {"fp8": ("fp8_block",), "fp8_block": ("fp8",)}
+_SAME_KERNEL: Final[Mapping[str, str]] = {"w4a16_int4_g32": "w4a16_int4"}
+"""Formats that run by another's kernels, with more scales."""
+_ALIKE: Final[Mapping[str, tuple[str, ...]]] = {
+    "fp8": ("fp8_block",),
+    "fp8_block": ("fp8",),
+    "w4a16_int4_g32": ("w4a16_int4",),
+}
 """Formats of the same bytes and arithmetic, whose constants are better than another device's."""
 
 
@@ -58,7 +64,8 @@ def default_kernel(software: str, device: Device, dtype: str) -> str:
     table = tuner_table("experts")
     for entry in table["default"]:
         if software.startswith(entry["software"]) and _holds_for(entry, device):
-            return str(entry.get(dtype, entry["other"]))
+            named = (entry[each] for each in (dtype, _SAME_KERNEL.get(dtype)) if each in entry)
+            return str(next(named, entry["other"]))
     return str(table["unknown"]["family"])
 
 

@@ -323,9 +323,9 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
 def cache_bytes_per_layer(model: Model, layout: Layout, tokens: Any, element_bytes: float) -> Any:
     """Return what an average layer keeps of one sequence of `tokens`, on one rank."""
     total = sum(
-        block.count * _cache_of_layer(block.attention, layout, tokens, element_bytes)
+        block.count * _cache_of_layer(part, layout, tokens, element_bytes)
         for block in model.blocks
-        if block.attention is not None
+        for part in block.mixers
     )
     return total / model.num_layers
 
@@ -333,6 +333,8 @@ def cache_bytes_per_layer(model: Model, layout: Layout, tokens: Any, element_byt
 def _cache_of_layer(part: AnyAttention, layout: Layout, tokens: Any, element_bytes: float) -> Any:
     tp = layout.tp
     if isinstance(part, Attention):
+        if part.reused_kv:
+            return 0
         seen = tokens if part.window_tokens is None else smallest(tokens, part.window_tokens)
         heads = heads_per_rank(part.kv_heads, tp)
         return seen / layout.cp * 2 * heads * part.head_dim * element_bytes
@@ -341,7 +343,7 @@ def _cache_of_layer(part: AnyAttention, layout: Layout, tokens: Any, element_byt
     if isinstance(part, LinearAttention):
         key, value = part.key_heads * part.key_head_dim, part.value_heads * part.value_head_dim
         state = part.value_heads * part.key_head_dim * part.value_head_dim
-        past = (2 * key + value) * (part.conv_kernel - 1) * element_bytes
+        past = (2 * key + value) * largest(part.conv_kernel - 1, 0) * element_bytes
         return (state * _STATE_BYTES + past) / tp
     channels = part.inner_size + 2 * part.groups * part.state_size
     past = channels * (part.conv_kernel - 1) * element_bytes

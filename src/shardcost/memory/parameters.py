@@ -104,18 +104,19 @@ def layer_weights(model: Model, block: Block, layout: Layout) -> LayerWeights:
     """Return the weights of one layer on one rank, by part."""
     hidden, tp = model.hidden_size, layout.tp
     norms: Any = block.norms * NORM_VECTORS[model.norm] * hidden
-    attention: Any = 0 if block.attention is None else _attention(block.attention, hidden, tp)
+    attention = sum((_attention(mixer, hidden, tp) for mixer in block.mixers), 0)
     part = block.feed_forward
     if not isinstance(part, Experts):
         dense = 0 if part is None else _feed_forward(part, hidden, tp)
         return LayerWeights(attention, dense, 0, norms)
     shared = 0 if part.shared is None else _feed_forward(part.shared, hidden, tp)
-    router = part.count * (hidden + (1 if part.router_bias else 0))
+    router = (part.count + part.zero_experts) * (hidden + (1 if part.router_bias else 0))
+    latent = 0 if part.latent is None else 2 * hidden * part.latent
     gate = hidden if part.shared_gate else 0
     split = expert_tensor_degree(layout)
     held = (part.count + layout.redundant_experts) / layout.ep
-    experts = held * _feed_forward(part.expert, hidden, split)
-    return LayerWeights(attention, shared, experts, norms + router + gate)
+    experts = held * _feed_forward(part.expert, part.row_width(hidden), split)
+    return LayerWeights(attention, shared + latent, experts, norms + router + gate)
 
 
 def stack_parameters(model: Model, layout: Layout) -> Parameters:
@@ -141,7 +142,8 @@ def embedding_parameters(model: Model, layout: Layout) -> Any:
     """Return what the first stage has besides layers: its share of the table, positions, norm."""
     table, narrow = _table(model, layout)
     norm = NORM_VECTORS[model.norm] * model.hidden_size if model.embedding_norm else 0
-    return table + narrow + norm + model.learned_positions * model.hidden_size
+    own = model.layer_embedding_parameters / layout.tp
+    return table + narrow + norm + own + model.learned_positions * model.hidden_size
 
 
 def _table(model: Model, layout: Layout) -> tuple[Any, Any]:
@@ -178,10 +180,17 @@ def _attention(part: AnyAttention, hidden: Any, tp: Any) -> Any:
 def _heads(part: Attention, hidden: Any, tp: Any) -> Any:
     query = part.heads * part.head_dim / tp
     key_value = heads_per_rank(part.kv_heads, tp) * part.head_dim
-    columns = query * (2 if part.output_gate else 1) + key_value * (1 if part.shared_kv else 2)
-    norm = {"none": 0, "head": 2 * part.head_dim, "full": query + key_value}[part.qk_norm]
+    columns = query * (2 if part.output_gate else 1) + key_value * part.kv_projections
+    keys = 0 if part.reused_kv else 1
+    norm = {
+        "none": 0,
+        "head": (1 + keys) * part.head_dim,
+        "full": query + keys * key_value,
+    }[part.qk_norm]
+    made = 0 if part.q_rank is None else part.q_rank * (hidden + 1 + query) - hidden * query
     return (
         hidden * (columns + query)
+        + made
         + (columns if part.qkv_bias else 0)
         + (hidden if part.out_bias else 0)
         + (part.heads / tp if part.sinks else 0)

@@ -140,10 +140,10 @@ def saved_by_layer(s: Setting, block: Block) -> Saved:
         rest = rest + len(parts) * s.hidden * s.spread
     core: Any = 0
     widest: Any = 0
-    if block.attention is not None:
-        columns, core = _attention(s, block.attention)
-        rest = rest + columns * s.element_bytes
-        widest = columns
+    for mixer in block.mixers:
+        columns, scores = _attention(s, mixer)
+        rest, core = rest + columns * s.element_bytes, core + scores
+        widest = largest(widest, columns)
     if block.feed_forward is not None:
         part = block.feed_forward
         columns = _inner(s, part) / s.tp if isinstance(part, FeedForward) else _experts(s, part)
@@ -157,7 +157,7 @@ def _attention(s: Setting, part: AnyAttention) -> tuple[Any, Any]:
     if isinstance(part, Attention):
         query = part.heads * part.head_dim / s.tp
         key = heads_per_rank(part.kv_heads, s.tp) * part.head_dim
-        columns = query + (1 if part.shared_kv else 2) * key + query
+        columns = query + part.kv_projections * key + query
         if part.qk_norm != "none":
             columns = columns + query + key
         if part.output_gate:
@@ -197,7 +197,7 @@ def _experts(s: Setting, part: Experts) -> Any:
     experts are divided by tensor parallelism, each rank holds whole copies; where they are spread
     over its ranks, each rank has its share of them.
     """
-    copies = part.top_k * 2 * s.hidden * s.routed
+    copies = part.top_k * 2 * part.row_width(s.hidden) * s.routed
     router = part.count * _STATISTIC_BYTES / s.element_bytes * s.spread
     shared = 0 if part.shared is None else _inner(s, part.shared) / s.tp
     visited = copies + part.top_k * _inner(s, part.expert) / s.tp

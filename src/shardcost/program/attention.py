@@ -9,6 +9,7 @@ arXiv:2309.14509).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from shardcost.arrays import choose, smallest
@@ -40,6 +41,8 @@ _GRADIENT: Final = OpId("attention", "gradient")
 
 def attention_part(s: Setting, part: AnyAttention) -> Passes:
     """Return the attention part of a layer, without its norm and its tensor-parallel sums."""
+    if s.attention_dtype != s.dtype:
+        s = replace(s, dtype=s.attention_dtype)
     if isinstance(part, Attention):
         return _attention(s, part)
     if isinstance(part, LatentAttention):
@@ -56,13 +59,17 @@ def _attention(s: Setting, part: Attention) -> Passes:
     tp = s.layout.tp
     heads, kv_heads = part.heads / tp, heads_per_rank(part.kv_heads, tp)
     query, key_value = heads * part.head_dim, kv_heads * part.head_dim
-    columns = query * (2 if part.output_gate else 1) + key_value * (1 if part.shared_kv else 2)
+    columns = query * (2 if part.output_gate else 1) + key_value * part.kv_projections
+    projected = linear(s, QKV, s.hidden, columns, bias=part.qkv_bias)
+    if part.q_rank is not None:
+        narrow = linear(s, QKV, s.hidden, columns - query + part.q_rank, bias=part.qkv_bias)
+        projected = together(narrow, linear(s, "q up", part.q_rank, query))
     return together(
-        linear(s, QKV, s.hidden, columns, bias=part.qkv_bias, dtype=s.attention_dtype),
+        projected,
         _rotated(s, query + key_value),
         _over_context(s, query, 2 * key_value),
         attention_core(s, heads, kv_heads, part.head_dim, part.head_dim, part.window_tokens),
-        linear(s, OUT, query, s.hidden, bias=part.out_bias, dtype=s.attention_dtype),
+        linear(s, OUT, query, s.hidden, bias=part.out_bias),
     )
 
 

@@ -141,7 +141,8 @@ def broken_rules(
     yield from layout.broken_rules()
     for block in model.blocks:
         if layout.scheme == "1d":
-            yield from _attention_rules(block.attention, layout)
+            for mixer in block.mixers:
+                yield from _attention_rules(mixer, layout)
             yield from _feed_forward_rules(block.feed_forward, layout)
         else:
             sequences = sequences_per_pass(layout, workload)
@@ -232,7 +233,7 @@ def scheme_rules(layout: Layout, block: Block, hidden: Any, sequences: Any) -> I
         yield BOX, (), (q == 1) & (tp > 1)
     elif layout.scheme == "3d":
         yield CUBE, (), q**3 != tp
-    for part in (block.attention, block.feed_forward):
+    for part in (*block.mixers, block.feed_forward):
         if part is not None and not isinstance(part, Attention | FeedForward):
             yield ONLY_1D, (part.kind,), True
     yield GRID_SEQUENCES, (), sequences % grid.rows != 0

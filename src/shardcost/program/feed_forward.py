@@ -80,9 +80,13 @@ def _experts(s: Setting, part: Experts) -> Passes:
     etp = expert_tensor_degree(layout)
     sent = s.tokens / layout.tp if layout.sequence_parallel else s.tokens * etp / layout.tp
     rows = s.tokens * part.top_k * etp / layout.tp
-    pieces = [linear(s, "router", s.hidden, part.count, s.spread_tokens, dtype=s.wide_dtype)]
+    scores = part.count + part.zero_experts
+    pieces = [linear(s, "router", s.hidden, scores, s.spread_tokens, dtype=s.wide_dtype)]
     if s.training:
         pieces.append(_routing(s, part))
+    narrow = part.latent
+    if narrow is not None:
+        pieces.append(linear(s, "latent down", s.hidden, narrow, s.spread_tokens))
     pieces += [
         _exchange(s, part, "dispatch", sent),
         _over_etp(s, part, "all_gather", rows, etp),
@@ -90,6 +94,8 @@ def _experts(s: Setting, part: Experts) -> Passes:
         _over_etp(s, part, "reduce_scatter", rows, etp),
         _exchange(s, part, "combine", sent),
     ]
+    if narrow is not None:
+        pieces.append(linear(s, "latent up", narrow, s.hidden, s.spread_tokens))
     if part.shared is not None:
         shared = _dense(s, part.shared, SHARED_UP, SHARED_DOWN)
         if layout.sequence_parallel:
@@ -113,8 +119,9 @@ def _exchange(s: Setting, part: Experts, phase: str, tokens: Any) -> Passes:
     Grouped GEMMs need the tokens sorted by expert: a copy for each expert is written before they
     travel by all-to-all, after they arrived otherwise. Fused expert kernels sort by themselves.
     """
-    copies = tokens * part.top_k * s.hidden * s.element_bytes
-    sorting = copies + tokens * s.hidden * s.element_bytes
+    row_bytes = part.row_width(s.hidden) * s.element_bytes
+    copies = tokens * part.top_k * row_bytes
+    sorting = copies + tokens * row_bytes
     sort: Operations = ()
     if s.software.experts == "grouped":
         sort = (Elementwise(f"{phase} permute", sorting + 2 * copies, 2),)
@@ -141,7 +148,8 @@ def _exchanging_ranks(s: Setting) -> Any:
 
 def _sent(s: Setting, part: Experts, name: str, phase: str, tokens: Any, ranks: Any) -> Collective:
     """Return the dispatch or the combine of each rank's tokens by the software's library."""
-    library, hidden_bytes = s.software.dispatch, tokens * s.hidden * s.element_bytes
+    library, hidden = s.software.dispatch, part.row_width(s.hidden)
+    hidden_bytes = tokens * hidden * s.element_bytes
     if library == "nccl":  # a row for each pair of token and expert
         return Collective(name, "all_to_all", part.top_k * hidden_bytes, "ep", ranks)
     if library == "allgather":
@@ -151,7 +159,7 @@ def _sent(s: Setting, part: Experts, name: str, phase: str, tokens: Any, ranks: 
     there = s.dispatch_dtype or ("fp8" if narrow else "bf16")
     routed = Routed(
         tokens,
-        s.hidden,
+        hidden,
         part.top_k,
         part.count + s.layout.redundant_experts,
         part.groups,
@@ -168,7 +176,8 @@ def _over_etp(s: Setting, part: Experts, collective: str, rows: Any, etp: Any) -
     if not s.layout.sequence_parallel or (isinstance(etp, int) and etp == 1):
         return Passes(())
     # Without an exchange before it, tokens are gathered first and copied to their experts then.
-    size = rows * s.hidden * s.element_bytes / choose(s.layout.ep == 1, part.top_k, 1)
+    hidden = part.row_width(s.hidden)
+    size = rows * hidden * s.element_bytes / choose(s.layout.ep == 1, part.top_k, 1)
     other = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}[collective]
     forward = Collective.of(collective, "expert rows", size, "ep_tensor", etp)
     back = Collective.of(other, "expert row gradients", size, "ep_tensor", etp)
@@ -177,7 +186,7 @@ def _over_etp(s: Setting, part: Experts, collective: str, rows: Any, etp: Any) -
 
 def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
     """Return the rank's experts: an engine's fused sequence, or grouped GEMMs."""
-    layout, width = s.layout, part.expert.width / etp
+    layout, width, hidden = s.layout, part.expert.width / etp, part.row_width(s.hidden)
     every = part.count + layout.redundant_experts
     tokens = rows * layout.ep / part.top_k  # of the whole expert group
     load = expert_load(tokens, every, part.top_k, layout.ep, routing=layout.routing)
@@ -194,7 +203,7 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
             most,
             load.active,
             fullest,
-            s.hidden,
+            hidden,
             width,
             choose(everywhere, every, every / layout.ep),
             choose(everywhere, layout.ep, 1),
@@ -209,7 +218,7 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
     inner = 2 * width if part.expert.gated else width
     each = most / load.active
     return together(
-        matrix(s, EXPERT_UP, each, s.hidden, inner, s.expert_dtype, groups),
+        matrix(s, EXPERT_UP, each, hidden, inner, s.expert_dtype, groups),
         activation(s, most, width, gated=part.expert.gated),
-        matrix(s, EXPERT_DOWN, each, width, s.hidden, s.expert_dtype, groups),
+        matrix(s, EXPERT_DOWN, each, width, hidden, s.expert_dtype, groups),
     )

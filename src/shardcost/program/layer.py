@@ -17,8 +17,8 @@ def layer(s: Setting, block: Block) -> Passes:
     branches: list[tuple[tuple[str, ...], tuple[Passes, ...], str]] = []
     """Each with the products that read its input, its parts, and the product that ends it."""
     if block.attention is not None:
-        part = attention.attention_part(s, block.attention)
-        branches.append((attention.first_products(block.attention), (part,), attention.OUT))
+        mixers = tuple(attention.attention_part(s, part) for part in block.mixers)
+        branches.append((attention.first_products(block.attention), mixers, attention.OUT))
     if block.feed_forward is not None:
         part = feed_forward.feed_forward_part(s, block.feed_forward)
         up, down = feed_forward.outer_products(block.feed_forward)

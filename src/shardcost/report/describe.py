@@ -7,7 +7,15 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from shardcost.cluster import Cluster, Network, Source
-from shardcost.model import Attention, Block, Experts, LatentAttention, Model, StateSpace
+from shardcost.model import (
+    AnyAttention,
+    Attention,
+    Block,
+    Experts,
+    LatentAttention,
+    Model,
+    StateSpace,
+)
 from shardcost.report.text import heading, paragraph, paragraphs, table
 from shardcost.units import format_bytes, format_count, format_flops, format_rate
 
@@ -57,7 +65,7 @@ def model_as_data(model: Model) -> dict[str, Any]:
     return {
         **as_data(model),
         **attributes(model, "num_layers parameters active_parameters allreduces_per_layer"),
-        **attributes(model, "cache_elements_per_token"),
+        **attributes(model, "cache_elements_per_token mtp_parameters"),
         "not_priced_yet": list(model.not_priced_yet),
     }
 
@@ -77,12 +85,12 @@ def model_as_text(model: Model) -> str:
         ("layers", f"{model.num_layers}", ""),
         ("hidden size", f"{model.hidden_size:,}", "elements"),
         ("vocabulary", f"{model.vocab_size:,}", "tokens"),
-        ("weights", model.weight_dtype, "dtype"),
+        ("weights", model.weight_dtype, _formats(model)),
         ("context", f"{model.context_tokens:,}" if model.context_tokens else "-", "tokens"),
         ("KV cache", f"{model.cache_elements_per_token:,}", "elements per token, all layers"),
         ("all-reduces per layer", f"{model.allreduces_per_layer}", f"forward, {split}"),
     ]
-    layers = [(f"{block.count}", _attention(block), _feed_forward(block)) for block in model.blocks]
+    layers = [(f"{block.count}", _mixers(block), _feed_forward(block)) for block in model.blocks]
     remarks = [
         *(f"Note: {caveat}" for caveat in model.caveats),
         *(f"Cannot be priced yet: {part}" for part in model.not_priced_yet),
@@ -147,10 +155,22 @@ def _with_sources(title: str, figures: Sequence[tuple[str, str, Source | None]])
     return "\n\n".join([heading(title), table(head, rows, right="1"), cited])
 
 
-def _attention(block: Block) -> str:
-    attention = block.attention
-    if attention is None:
-        return "-"
+def _formats(model: Model) -> str:
+    """Return the formats of weights and cache, parts that differ named."""
+    parts = {
+        "experts": model.expert_dtype,
+        "attention": model.attention_dtype,
+        "KV cache": model.cache_dtype,
+    }
+    others = (f"{part} {dtype}" for part, dtype in parts.items() if dtype is not None)
+    return ", ".join(("dtype", *others))
+
+
+def _mixers(block: Block) -> str:
+    return " + ".join(_attention(part) for part in block.mixers) or "-"
+
+
+def _attention(attention: AnyAttention) -> str:
     if isinstance(attention, Attention):
         window = f", window {attention.window_tokens:,}" if attention.window_tokens else ""
         return f"{attention.heads} heads x {attention.head_dim}, {attention.kv_heads} KV{window}"
@@ -168,5 +188,6 @@ def _feed_forward(block: Block) -> str:
         return "-"
     if isinstance(part, Experts):
         shared = f", shared {part.shared.width:,}" if part.shared else ""
-        return f"{part.count} experts of {part.expert.width:,}, top {part.top_k}{shared}"
+        latent = f" on {part.latent:,}" if part.latent else ""
+        return f"{part.count} experts of {part.expert.width:,}{latent}, top {part.top_k}{shared}"
     return f"{'gated ' if part.gated else ''}{part.width:,}"

@@ -40,7 +40,7 @@ _MOST: Final = 10**9
 _EXPERTS_ONLY: Final = ("nvfp4", "mxfp4", "int4")
 """Formats that name the weights of experts, or of feed-forward parts: attention stays in 16 bits
 (model cards of the published checkpoints)."""
-_LINEAR: Final = {"key_heads": 16, "value_heads": 64, "key_head_dim": 128, "value_head_dim": 128}
+_LINEAR: Final[dict[str, Any]] = {"key_heads": 16, "value_heads": 64, "key_head_dim": 128, "value_head_dim": 128}
 """Of the linear attention of Qwen3.5 (its config.json), whose layers a row counts only."""
 _GATED_OUTPUT: Final = "qwen3"
 
