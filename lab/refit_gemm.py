@@ -54,7 +54,7 @@ so that a search far from its end is not content with half of them, then few."""
 _PULL: Final = 0.3
 """Weight of a constant's distance (in logarithms) from where it started."""
 _ROUNDS: Final = 60
-_OF_16_BITS: Final = ("launch_us", "tile_start_us", "split_us")
+_OF_16_BITS: Final = ("launch_us", "tile_start_us")
 """Constants of GEMMs of few rows that the conversion of their input hides."""
 _COPY: Final = "copy_gbps_alone"
 """Column with the rate of the copying kernel by itself, where a table has one."""

@@ -232,7 +232,7 @@ BAD = {
     "software": ([*SMALL, "--software", "abacus"], "unknown software 'abacus'"),
     "format": ([*SMALL, "--dtype", "bf17"], "'bf17'"),
     "device without format": (
-        ["estimate", "llama3-8b", "--on", "v100_dgx2", *SMALL[4:], "--dtype", "fp8"],
+        ["estimate", "llama3-8b", "--on", "v100_dgx2", *TRAIN[4:], "--dtype", "fp8"],
         "number format of NVIDIA V100",
     ),
     "zero": ([*TRAIN, "--zero", "4"], "a ZeRO stage from 0 to 3, got 4"),

@@ -111,7 +111,7 @@ def test_the_laws_hold(seed: int) -> None:
         assert result.mfu <= result.hfu * ROUNDING, about(result)
         assert result.hfu <= 1, about(result)
         least_s = result.hardware_flops / (
-            result.devices * result.cluster.device.peak(result.workload.dtype)
+            result.devices * result.cluster.device.peak(result.product_dtype)
         )
         assert result.time_s >= least_s, about(result)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from shardcost.dtypes import BITS
 from shardcost.errors import FormatError
 from shardcost.formats.tables import Table, read_table
 from shardcost.kernels.gemm import (
+    conversion_time_s,
     copy_bytes_per_s,
     gemm_bytes,
     gemm_parts,
@@ -93,11 +95,41 @@ def test_splits_by_hand() -> None:
     assert gemm_parts(constants, "bf16", 100, 200, 10**6).splits == 2
 
 
-def test_what_is_added_to_every_product() -> None:
+def test_a_launch_is_added_and_the_conversion_of_the_input_is_not() -> None:
     plain = gemm_time_s(one_tile(), "fp8", 64, 64, 1000)
-    more = one_tile(launch_us=5.0, input_bytes=3.0)
-    found = gemm_time_s(more, "fp8", 64, 64, 1000)
-    assert found - plain == pytest.approx(5e-6 + 3 * 64 * 1000 / 1e12)
+    more = one_tile(launch_us=5.0, conversion_us=7.0, conversion_bytes=3.0)
+    assert gemm_time_s(more, "fp8", 64, 64, 1000) - plain == pytest.approx(5e-6)
+    found = conversion_time_s(more, "fp8", 64, 1000)
+    assert found == pytest.approx(7e-6 + 3 * 64 * 1000 / 1e12)
+
+
+def test_weights_in_fewer_bits_are_read_narrow_and_multiplied_wide() -> None:
+    """Few rows wait for the weights' bytes, many for 16-bit arithmetic, on any device."""
+    for name in ("a100_sxm", "h100_sxm", "b200_sxm"):
+        on = kernels_of(Cluster.named(name).device)
+        few = [gemm_time_s(on, dtype, 1, 16384, 16384) for dtype in ("bf16", "w8a16", "int4")]
+        assert 1.6 < few[0] / few[1] < 2.1
+        assert 2.4 < few[0] / few[2] < 4
+        many = [gemm_time_s(on, dtype, 8192, 16384, 16384) for dtype in ("bf16", "int4")]
+        assert many[1] == pytest.approx(many[0], rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["h100_sxm", "h200_sxm", "b200_sxm", "mi300x", "l40s", "mi355x"])
+def test_a_narrower_format_is_never_slower(name: str) -> None:
+    device = Cluster.named(name).device
+    narrow = [dtype for dtype in ("fp8", "fp4") if dtype in device.peak_flop_per_s]
+    m, n, k = np.meshgrid([1, 16, 64, 512, 4096, 16384], [256, 1280, 8192], [2048, 8192])
+    times = [gemm_time_s(kernels_of(device), dtype, m, n, k) for dtype in ("bf16", *narrow)]
+    for wider, narrower in itertools.pairwise(times):
+        assert (narrower <= 1.02 * wider).all()
+
+
+def test_a_replayed_product_finds_small_weights_in_the_cache() -> None:
+    small, large = (1, 1280, 8192), (1, 57344, 8192)
+    cold, warm = (gemm_time_s(H200, "fp8", *small, warm=warm) for warm in (False, True))
+    assert warm < 0.9 * cold
+    cold, warm = (gemm_time_s(H200, "fp8", *large, warm=warm) for warm in (False, True))
+    assert warm == pytest.approx(cold, rel=0.02)
 
 
 def test_one_multiprocessor_less_costs_a_wave_that_was_full() -> None:
@@ -166,7 +198,7 @@ def test_more_work_takes_longer_but_for_the_choice_of_a_shape(name: str, dtype: 
         sizes: list[Any] = [512, 4096, 4096]
         sizes[axis] = 2 ** np.arange(6, 16)
         found = gemm_time_s(kernels_of(device), dtype, *sizes)
-        assert (found[4:] > 0.98 * found[:-4]).all()
+        assert (found[4:] > 0.94 * found[:-4]).all()  # the mean over shapes may fall a little
         assert (found[1:] > 0.85 * found[:-1]).all()
 
 
@@ -219,7 +251,9 @@ def test_which_constants_speak_for_a_format() -> None:
     assert H200.gemm("float16").name == "bf16"
     assert H200.gemm("int8").name == "fp8"
     assert b200.gemm("mxfp8").name == "fp8"
-    assert b200.gemm("fp4").name == "nvfp4"
+    assert b200.gemm("fp4").name == "fp8"
+    assert replace(b200, autotuned=False).gemm("fp4").name == "nvfp4"
+    assert b200.gemm("int4").name == a100.gemm("fp8").name == "bf16"
     assert a100.gemm("int8")[:2] == ("a100_sxm", "bf16")
     assert v100.gemm("fp16").inherited_from == "a100_sxm"
     assert H200.gemm("bf16").inherited_from is None
@@ -227,8 +261,8 @@ def test_which_constants_speak_for_a_format() -> None:
 
 
 def test_a_format_that_a_device_lacks() -> None:
-    with pytest.raises(UnknownNameError, match="number format of NVIDIA A100"):
-        gemm_time_s(DONOR, "fp8", 1, 1, 1)
+    fp8, bf16 = (gemm_time_s(DONOR, dtype, 1, 16384, 16384) for dtype in ("fp8", "bf16"))
+    assert fp8 < 0.7 * bf16  # weights alone: read narrow, multiplied in 16 bits
     with pytest.raises(UnknownNameError, match="dtype"):
         gemm_time_s(H200, "bf17", 1, 1, 1)
 
@@ -269,10 +303,10 @@ def test_rows_that_cannot_be_predicted_say_why(tmp_path: Path) -> None:
         "x,nowhere,bf16,16,4096,4096,13",
     )
     found = gemm.predictions(table)
-    assert np.isfinite(found.values).tolist() == [True, False, False, False, False]
+    assert np.isfinite(found.values).tolist() == [True, False, False, True, False]
     assert found.values[0] == pytest.approx(1e6 * gemm_time_s(H200, "bf16", 16, 4096, 4096))
     reasons = "\n".join(found.reasons)
-    for each in ("m must be", "dtype unknown", "number format of NVIDIA A100", "cluster unknown"):
+    for each in ("m must be", "dtype unknown", "cluster unknown"):
         assert each in reasons
 
 
@@ -359,6 +393,10 @@ def test_errors_on_shapes_that_were_left_out(measured: Table) -> None:
             assert np.quantile(found, 0.9) < 15, (rows.case, what)
 
 
-def test_narrow_products_of_an_engine_are_measured_with_their_conversion() -> None:
-    assert H200.measured_with("trtllm", "gemm", "fp8").system == "h100_sxm"
-    assert H200.measured_with("nobody's", "gemm", "fp8").system == "h200_sxm"
+def test_rows_of_an_engine_contain_the_conversion_of_their_input(tmp_path: Path) -> None:
+    row = "h100_sxm,fp8,64,4096,4096,20"
+    table = write(tmp_path, "gemm.csv", GEMM, f"aic_gemm_h100_sxm_trtllm_1,{row}", f"own,{row}")
+    with_it, without = gemm.predictions(table).values
+    on = kernels_of(Cluster.named("h100_sxm").device)
+    assert with_it - without == pytest.approx(1e6 * conversion_time_s(on, "fp8", 64, 4096))
+    assert with_it > without + 5

@@ -34,6 +34,7 @@ from shardcost.dtypes import (
     ELEMENT_DTYPES,
     PRODUCTS,
     WeightFormat,
+    canonical_format,
     format_on,
     weight_format,
 )
@@ -113,14 +114,14 @@ class Device(Noun):
         of which it has, as kernels for weights alone do (Marlin, arXiv:2408.11743).
         """
         form = weight_format(format_on(dtype, self.peak_flop_per_s))
+        name = canonical_format(dtype)
+        if name in self.peak_flop_per_s:
+            return form._replace(product=name)
         if form.product in self.peak_flop_per_s:
             return form
-        if dtype in self.peak_flop_per_s:
-            return form._replace(product=dtype)
-        start = PRODUCTS.index(form.product) if form.product in PRODUCTS else 0
-        for product in PRODUCTS[start:]:
+        for product in PRODUCTS:
             bits = BITS[product]
-            if product in self.peak_flop_per_s and bits >= 8 * form.input_bytes // 1:
+            if product in self.peak_flop_per_s and bits >= BITS[form.product]:
                 return form._replace(product=product, input_bytes=max(form.input_bytes, bits / 8))
         raise UnknownNameError(f"number format of {self.name}", dtype, self.peak_flop_per_s)
 

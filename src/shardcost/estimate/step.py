@@ -14,7 +14,7 @@ from shardcost.model import Model
 from shardcost.options import DEFAULT_SOFTWARE
 from shardcost.program.assemble import Program, program_of
 from shardcost.software import Software
-from shardcost.workload import Workload
+from shardcost.workload import Train, Workload
 
 
 def estimate(
@@ -46,6 +46,8 @@ def estimate(
     _check_kinds(model, cluster, layout, workload)
     runs = software_of(software, workload)
     workload = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
+    if isinstance(workload, Train):
+        machine_of(cluster).cluster.device.peak(workload.dtype)  # raises where it has no such rate
     machine = machine_of(cluster, runs)
     ledger = ledger_of(model, machine, layout, workload, runs)
     return Estimate(model, machine, layout, workload, runs, ledger, ledger.time_s())

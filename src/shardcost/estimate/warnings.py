@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from shardcost.checks import anywhere, is_array
-from shardcost.dtypes import BITS
+from shardcost.dtypes import weight_format
 from shardcost.machine.kernels import KernelTable
 from shardcost.program.operations import AttentionCore, Collective, Gemm
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
 
-_WIDE_BITS: Final = 16
+_WIDE_BYTES: Final = 2
 _KERNELS: Final[Mapping[KernelTable, str]] = {
     "gemm": "GEMM",
     "attention": "attention",
@@ -32,9 +32,22 @@ def warnings_of(estimate: Estimate) -> Iterator[str]:
             yield reason
     for part in estimate.model.not_priced_yet:
         yield f"{part}: priced as elementwise kernels, which leaves its own compute out"
+    yield from dict.fromkeys(_widened(estimate))
     yield from dict.fromkeys((*_inherited(estimate), *_extrapolated(estimate)))
     if software.fit is None:
         yield f"the host's share of {software.title} was not fitted to runs of it"
+
+
+def _widened(estimate: Estimate) -> Iterator[str]:
+    """Yield which formats of weights the device cannot multiply as they are."""
+    device, work = estimate.cluster.device, estimate.workload
+    for dtype in dict.fromkeys(work.part_dtype(part) for part in ("", "attention", "expert")):
+        wanted, form = weight_format(dtype), device.multiplied(dtype)
+        if form.input_bytes > wanted.input_bytes:
+            yield (
+                f"{device.name} has no {wanted.product} products: {dtype} weights are read as they"
+                f" are and multiplied in {form.product}"
+            )
 
 
 def _inherited(estimate: Estimate) -> Iterator[str]:
@@ -49,7 +62,7 @@ def _inherited(estimate: Estimate) -> Iterator[str]:
         what = f"{_KERNELS[table]} measurements"
         if isinstance(entry.op, AttentionCore) and entry.op.backward:
             what = f"backward {what}"
-        if isinstance(entry.op, Gemm) and BITS[entry.op.dtype] < _WIDE_BITS:
+        if isinstance(entry.op, Gemm) and weight_format(entry.op.dtype).input_bytes < _WIDE_BYTES:
             what = f"{entry.op.dtype} {what}"
         yield f"no {what} on {device.name}; constants inherited from {section.inherited_from}"
 
