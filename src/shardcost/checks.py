@@ -141,6 +141,22 @@ def at_least_one(*, default: Any = MISSING) -> Any:
     return _field(default, rule)
 
 
+def share(*, default: Any = MISSING) -> Any:
+    """Return a field for a number (or array of them) from 0 to 1."""
+
+    def rule(name: str, value: Any) -> Any:
+        text = "a share from 0 to 1"
+        if is_array(value):
+            return _checked_array(name, value, "iuf", text, lambda c: (c >= 0) & (c <= 1))
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadTypeError(name, value, text)
+        if not 0 <= value <= 1:
+            raise BadValueError(name, value, text)
+        return float(value)
+
+    return _field(default, rule, least=0)
+
+
 def positive_or_array(name: str, value: Any) -> Any:
     """Return a finite number above 0 as float, or an array of them; raise otherwise."""
     if is_array(value):
@@ -160,15 +176,21 @@ def flag(*, default: Any = MISSING) -> Any:
     return _field(default, rule)
 
 
-def one_of(*choices: str, default: Any = MISSING) -> Any:
-    """Return a field for one of a few words."""
+def one_of(*choices: str, default: Any = MISSING, otherwise: Rule | None = None) -> Any:
+    """Return a field for one of a few words.
+
+    Args:
+        choices: The words.
+        default: The usual one.
+        otherwise: The rule of all values, where some beyond the words are possible.
+    """
 
     def rule(name: str, value: Any) -> Any:
         if value not in choices:
             raise UnknownNameError(name, value, choices)
         return value
 
-    return _field(default, rule, choices=choices)
+    return _field(default, otherwise or rule, choices=choices)
 
 
 def text(*, default: Any = MISSING) -> Any:
@@ -232,6 +254,7 @@ def instances(kind: type) -> Any:
         whole,
         positive,
         at_least_one,
+        share,
         flag,
         one_of,
         text,

@@ -37,10 +37,19 @@ class MemoryPolicy:
     whole_inputs: bool = False
     """Under sequence parallelism, column-parallel products keep the input that they gathered; else
     their share of it, to gather it again in the backward pass."""
+    narrow_inputs: bool = False
+    """Inputs of GEMMs in fewer than 16 bits are kept in their format; else in 16 bits."""
+    attention_output: bool = False
+    """Fused attention keeps its output beside the projection's input, arranged anew for it."""
+    expert_outputs: bool = True
+    """Experts' outputs are kept for the router's gradient; not where the activation is weighted."""
     logit_bytes: float | None = None
     """Bytes per logit at the loss. None: logits, their softmax in fp32, and their gradient."""
     gradient_buckets: bool = False
     """Gradients that are reduced over replicas also lie in buckets of the weights' format."""
+    gradient_copies: bool = False
+    """The update copies gradients of fewer than 32 bits to fp32; copies stay until the next step
+    begins. Only without a sharded optimizer, which copies its shards bucket by bucket."""
     update_buffers: bool = False
     """Under ZeRO, updated weights are sent from and gathered into buffers of their own, which stay
     until the next forward pass."""
@@ -49,8 +58,20 @@ class MemoryPolicy:
     balance: str = "layers"
     """What pipeline stages have alike: their number of ``layers``, or the ``cost``, the output head
     counted in layers."""
+    attention_mask: bool = False
+    """A mask of one byte per pair of tokens comes with every sequence, causal or not."""
+    score_buffer: bool = False
+    """Unfused attention keeps a buffer of the scores' size for its first product."""
     workspace_bytes: float = 0.0
     """Scratch space of the matrix libraries."""
+    workspace_bytes_other: float | None = None
+    """The same on devices of another compute capability than 9.0; None: no other."""
+    layer_workspace_bytes: float = 0.0
+    """The like of the library of layers, on devices of compute capability 9.0 and above …"""
+    layer_workspace_bytes_before_9: float = 0.0
+    """… and on older ones."""
+    grouped_workspaces: float = 0.0
+    """How many more of these grouped GEMMs of experts have, one per stream."""
     reserve_bytes: float = 0.0
     """Taken outside of all tensors: context, communicators, and what the allocator cannot use."""
     reserve_share: float = 0.0

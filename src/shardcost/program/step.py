@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from shardcost.arrays import ceil_div, smallest
+from shardcost.arrays import ceil_div
 from shardcost.checks import anywhere
 from shardcost.dtypes import BITS, activation_bytes
 from shardcost.layout import Layout
-from shardcost.memory.parameters import Parameters, expert_copies
+from shardcost.memory.parameters import Parameters, expert_copies, sharing_ranks
 from shardcost.program.operations import Collective, Elementwise, Operations
 from shardcost.software import Software
 from shardcost.workload import Train
@@ -73,9 +73,7 @@ def _reduced(
     layout: Layout, workload: Train, weights: Any, replicas: Any, group: str, software: Software
 ) -> Step:
     """Return what happens once a step to weights with so many copies."""
-    shared = replicas
-    if layout.shard_degree is not None:
-        shared = smallest(layout.shard_degree, replicas)
+    shared = sharing_ranks(layout, replicas)
     gradient = weights * gradient_bytes(workload)
     updated = weights / (shared if layout.zero else 1)
     per_weight = _ADAM_BYTES if workload.optimizer == "adam" else _SGD_BYTES
