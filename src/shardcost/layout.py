@@ -38,6 +38,9 @@ SHARD_DEGREE_DIVIDES: Final = Rule(
 RECOMPUTED_LAYERS_NEED_FULL: Final = Rule(
     "recompute_layers_without_full", "recompute_layers needs recompute full"
 )
+MODULES_NEED_1D: Final = Rule(
+    "recompute_modules_without_1d", "modules are recomputed with scheme 1d alone"
+)
 STAGE_LAYERS_NEED_PP: Final = Rule(
     "stage_layers_without_pp", "layers of the first or last stage need pp above 1"
 )
@@ -162,8 +165,11 @@ class Layout(Noun):
             yield ETP_WITHIN_TP, (), self.tp % self.etp != 0
             yield ETP_DIVIDES, (), (self.tp * self.cp * self.dp) % (self.ep * self.etp) != 0
         yield VIRTUAL_STAGES_NEED_PP, (), (self.virtual_stages > 1) & (self.pp == 1)
+        anywhere = self.tp > 0  # of an array of layouts, a mask
+        if self.recompute not in _RECOMPUTE:
+            yield MODULES_NEED_1D, (), anywhere & (self.scheme != "1d")
         if self.recompute_layers is not None:
-            yield RECOMPUTED_LAYERS_NEED_FULL, (), self.recompute != "full"
+            yield RECOMPUTED_LAYERS_NEED_FULL, (), anywhere & (self.recompute != "full")
         if self.first_stage_layers is not None or self.last_stage_layers is not None:
             yield STAGE_LAYERS_NEED_PP, (), self.pp == 1
         if self.shard_degree is not None:

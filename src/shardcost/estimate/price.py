@@ -18,6 +18,7 @@ from shardcost.checks import anywhere, is_array
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.collectives.group import Group, sits_unevenly
 from shardcost.collectives.library_time import CollectiveTime, collective_time
+from shardcost.errors import BadValueError
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s
 from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
@@ -92,6 +93,7 @@ def places(layout: Layout) -> dict[str, Place]:
     spread = choose(etp * layout.ep <= strides["pp"], etp, etp * layout.pp)
     alike = (etp == layout.tp) & (layout.ep <= replicas)
     placed["dp"] = Place(replicas, strides[inner])
+    placed["offload"] = Place(1, 1)
     placed["ep"] = Place(layout.ep, choose(alike, strides[inner], spread))
     placed["ep_tensor"] = Place(etp, choose(alike, strides["tp"], 1))
     placed["dp_experts"] = Place(expert_copies(layout), placed["ep"].stride * layout.ep)
@@ -407,6 +409,8 @@ class Prices:
 
     def _collective_price(self, op: Collective) -> CollectivePrice:
         """Return the price of a placed collective."""
+        if op.group == "offload":
+            return CollectivePrice(self._host_s(op), 0.0, 0.0)
         if not is_array(op.ranks) and op.ranks == 1:
             return CollectivePrice(0.0, 0.0, 0.0)
         if self.is_multimem(op):
@@ -416,6 +420,16 @@ class Prices:
             op, lambda result: (result.time_s, *result.sent_bytes)
         )
         return CollectivePrice(seconds if self.arrays else float(seconds), inside, network)
+
+    def _host_s(self, op: Collective) -> Any:
+        """Return the seconds of a copy to or from the host, or of an update of weights there."""
+        cluster = self.machine.cluster
+        if op.collective == "host_update":  # the GPUs of a node share its processors
+            return op.size_bytes * cluster.gpus_per_node / cluster.host_update_per_s
+        rate = cluster.device.host_link_bytes_per_s
+        if rate is None:
+            raise BadValueError("host link", None, f"stated by {cluster.name} to offload to it")
+        return op.size_bytes / rate
 
     def _by_placement(
         self, op: Collective, figures: Callable[[CollectiveTime | DispatchTime], tuple[Any, ...]]

@@ -65,6 +65,7 @@ _NEWER_CAPABILITY: Final = 9
 _STATE_BYTES: Final = 4
 """States are sums over the whole past, and kept in fp32."""
 _SAVED: Final = "Korthikanti et al. 2022, arXiv:2205.05198, operator by operator"
+_LAYERS_AT_WORK: Final = 2
 _GATHERED_LAYERS: Final = 2
 """Layers whose weights ZeRO-3 holds whole: the one computed and the one fetched ahead."""
 
@@ -163,7 +164,7 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     tokens = layout.micro_batch * work.sequence_length / layout.cp
     tokens = term("tokens", tokens, "", "of a micro-batch on a rank")
 
-    activations, inside = _activations(rank, work, stage, setting, tokens)
+    activations, inside, away = _activations(rank, work, stage, setting, tokens)
     logit_bytes = policy.logit_bytes
     if logit_bytes is None:
         logit_bytes = _FP32 + 2 * activation_bytes(work.dtype)
@@ -184,8 +185,12 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     in_pass = passing + choose(at_loss, 0, inside)
     weights_kept = weights.total if layout.zero < 3 else _sharded(rank, weights)
     weights_kept = weights_kept * weight_bytes
+    if policy.narrow_weights and BITS[work.dtype] < 16:
+        weights_kept = weights_kept + _narrow_copies(rank, stage, BITS[work.dtype] / 8)
     gradients = (shard if layout.zero >= 2 else trained.total) * gradient_bytes
     optimizer = (shard if layout.zero >= 1 else trained.total) * state_bytes
+    states_away = layout.offload_optimizer * optimizer
+    optimizer = optimizer - states_away
     fragments = activations + logits + choose(at_update, 0, in_pass)
     return Footprint(
         weights=weights_kept,
@@ -199,7 +204,13 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
         between_steps=weights_kept + gradients + optimizer + lasting + update,
         at_loss=at_loss,
         at_update=at_update,
+        host=away + states_away,
     )
+
+
+def _narrow_copies(rank: _Rank, stage: Stage, each_bytes: float) -> Any:
+    """Return the weights of layers in the format of their GEMMs, once for each order of rows."""
+    return 2 * each_bytes * rank.layer.total * stage.layers
 
 
 def _framework(rank: _Rank, passing: Any) -> Any:
@@ -222,8 +233,10 @@ def _sharded(rank: _Rank, weights: Parameters) -> Any:
 
 def _activations(
     rank: _Rank, work: Train, stage: Stage, setting: Setting, tokens: Any
-) -> tuple[Any, Any]:
-    """Return the activations in flight, and what is alive inside one layer's backward pass."""
+) -> tuple[Any, Any, Any]:
+    """Return the activations in flight, what is alive inside one layer's backward pass, and what
+    of the former is in the host's memory.
+    """
     layout, model = rank.layout, rank.model
     kept: Any = 0
     inside: Any = 0
@@ -254,7 +267,18 @@ def _activations(
     edges = term("edges", edges, "B", "per token, of embedding and head")
     inside = term("inside", inside, "B", "per token, alive inside one layer's backward pass")
     per_token = kept * layers / every + edges
-    return passes * per_token * tokens, inside * tokens
+    whole = passes * per_token * tokens
+    if _is(layout.offload_activations, 0):
+        return whole, inside * tokens, 0
+    # Layers at work stay: the one that computes and the one that is copied, of a virtual stage.
+    staying = smallest(_LAYERS_AT_WORK, layers / layout.virtual_stages) / largest(layers, 1)
+    away = layout.offload_activations * largest(passes - staying, 0) * kept * layers / every
+    return whole - away * tokens, inside * tokens, away * tokens
+
+
+def _is(value: Any, number: int) -> bool:
+    """Return whether something is one plain number, in no cell another."""
+    return isinstance(value, int | float) and value == number
 
 
 def _by_vocabulary(rank: _Rank, tokens: Any, logit_bytes: Any) -> Any:
@@ -278,6 +302,9 @@ def _lasting_buffers(
         size = weight_bytes * tokens * rank.model.hidden_size * policy.gather_buffers
         size = step("gathered", size, "bytes", "hidden states of a micro-batch")
         total = total + choose(layout.tp > 1, size, 0)
+    if policy.stage_buffers:
+        size = weight_bytes * tokens * rank.model.hidden_size * setting.spread
+        total = total + choose(layout.pp > 1, policy.stage_buffers * size, 0)
     if policy.score_buffer:
         heads = largest(0, *(part.heads for part in _with_scores(rank.model)))
         total = total + weight_bytes * tokens * setting.context * heads / layout.tp

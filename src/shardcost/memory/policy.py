@@ -39,10 +39,19 @@ class MemoryPolicy:
     their share of it, to gather it again in the backward pass."""
     narrow_inputs: bool = False
     """Inputs of GEMMs in fewer than 16 bits are kept in their format; else in 16 bits."""
+    narrow_activations: bool = False
+    """Inputs of the activations between GEMMs likewise (DeepSeek-V3, arXiv:2412.19437, section
+    3.3.3)."""
     attention_output: bool = False
     """Fused attention keeps its output beside the projection's input, arranged anew for it."""
     expert_outputs: bool = True
     """Experts' outputs are kept for the router's gradient; not where the activation is weighted."""
+    narrow_weights: bool = False
+    """Weights of GEMMs in fewer than 16 bits are kept in their format too, in two orders: for the
+    products of both passes."""
+    peak_imbalance: float = 1.0
+    """Tokens of the fullest rank's experts over the mean, at most since the start, of routers that
+    nothing balances but a loss."""
     logit_bytes: float | None = None
     """Bytes per logit at the loss. None: logits, their softmax in fp32, and their gradient."""
     gradient_buckets: bool = False
@@ -53,6 +62,8 @@ class MemoryPolicy:
     update_buffers: bool = False
     """Under ZeRO, updated weights are sent from and gathered into buffers of their own, which stay
     until the next forward pass."""
+    stage_buffers: float = 0.0
+    """Hidden states of a micro-batch that stay allocated where pipeline stages send them."""
     gather_buffers: float = 1.0
     """Buffers for a whole micro-batch of hidden states that sequence parallelism keeps."""
     balance: str = "layers"

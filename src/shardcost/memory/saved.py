@@ -264,8 +264,9 @@ class _Inner(NamedTuple):
 
 
 def _inner(s: Setting, part: FeedForward) -> _Inner:
+    wide = s.element_bytes
     before = (2 if s.policy.fused_activation else 3) if part.gated else 1
-    inputs = part.width * before * s.element_bytes
+    inputs = part.width * before * (s.input_bytes if s.policy.narrow_activations else wide)
     return _Inner(part.width * (before + 1), (inputs, part.width * s.input_bytes))
 
 

@@ -68,8 +68,8 @@ def in_flight(layout: Layout, index: Any, micro_batches: Any) -> Any:
     """Return for how many micro-batches a stage keeps activations, in its fullest moment."""
     pp, virtual_stages = layout.pp, layout.virtual_stages
     left = pp - index
-    # Virtual stages take turns after pp micro-batches, or more where pp does not divide them.
-    group = smallest(pp + micro_batches % pp, largest(micro_batches, pp))
+    # Virtual stages take turns after pp micro-batches, or one more where pp does not divide them.
+    group = choose(micro_batches % pp == 0, pp, pp + 1)
     interleaved = (2 * left - 1 + (virtual_stages - 1) * group) / virtual_stages
     return smallest(micro_batches, choose(virtual_stages > 1, interleaved, left))
 

@@ -34,6 +34,8 @@ class Setting:
     """Of cached keys and values."""
     frozen: bool = False
     """The model's own weights have no gradients: adapters are trained."""
+    num_layers: Any = 1
+    """Of the whole model."""
     document_tokens: int | None = None
     """Where attention stops at the ends of documents: their mean length."""
 
@@ -96,6 +98,7 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
         layout=layout,
         software=software,
         hidden=model.hidden_size,
+        num_layers=model.num_layers,
         dtype=workload.dtype,
         sequences=sequences_per_pass(layout, workload),
         sequence_tokens=new,

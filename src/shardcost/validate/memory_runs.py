@@ -18,11 +18,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardcost.cluster import Device
+from shardcost.dtypes import BITS
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted
 from shardcost.memory import Footprint, MemoryPolicy, memory_of
+from shardcost.memory.parameters import sharing_ranks
 from shardcost.memory.policy import policy_named
 from shardcost.model import (
     AnyAttention,
@@ -99,7 +101,42 @@ def footprint_of(row: Row, policy: MemoryPolicy | None = None) -> Footprint:
         software=run.policy,
         stage=int(run.layout.pp) - 1,
     )
-    return next(iter(memory.stages.values()))
+    held = next(iter(memory.stages.values()))
+    return _with_more_weights(held, run, _weights_beside(row, run))
+
+
+def _weights_beside(row: Row, run: Run) -> float:
+    """Return weights of the last rank that a model of layers has no place for.
+
+    Multi-token prediction needs the embedding on the last stage too, and joins it with the hidden
+    states; BERT has a dense layer before its head and another for its second loss.
+    """
+    hidden, tp = int(run.model.hidden_size), int(run.layout.tp)
+    if row.get("arch") == "bert":
+        return 2 * hidden * (hidden + 1)
+    ahead = _count(row, "mtp_layers", 0)
+    copied = run.model.vocab_size / tp if run.layout.pp > 1 and not run.model.tied_embeddings else 0
+    return hidden * (copied + 2 * ahead * hidden / tp) if ahead else 0.0
+
+
+def _with_more_weights(held: Footprint, run: Run, weights: float) -> Footprint:
+    """Return a footprint with so many more weights, sharded as the others are."""
+    copies = sharing_ranks(run.layout, run.layout.dp * run.layout.cp)
+    own = {
+        "weights": weights / (copies if run.layout.zero >= 3 else 1) * _BF16,
+        "gradients": weights
+        / (copies if run.layout.zero >= 2 else 1)
+        * BITS[run.work.gradient_dtype]
+        / 8,
+        "optimizer": weights / (copies if run.layout.zero >= 1 else 1) * _ADAM_BYTES,
+    }
+    more = {name: getattr(held, name) + size for name, size in own.items()}
+    return replace(held, **more, between_steps=held.between_steps + sum(own.values()))
+
+
+_BF16: Final = 2
+_ADAM_BYTES: Final = 12
+"""Master copy and two means in fp32."""
 
 
 def _peak(held: Footprint) -> Any:
@@ -112,10 +149,9 @@ def run_of(row: Row, policy: MemoryPolicy | None = None) -> Run:
     if row.get("optimizer", "adam") not in {"adam", "sgd"}:
         raise UnknownNameError("optimizer", row["optimizer"], ("adam", "sgd"))
     layers = layers_of_last_rank(row)
-    layout = _layout_of(row, len(layers))
-    return Run(
-        _model_of(row, layers), layout, _train_of(row), _policy_of(row, policy), _device_of(row)
-    )
+    own = _policy_of(row, policy)
+    layout = replace(_layout_of(row, len(layers)), imbalance=own.peak_imbalance)
+    return Run(_model_of(row, layers), layout, _train_of(row), own, _device_named(row["gpu"]))
 
 
 def layers_of_last_rank(row: Row) -> str:
@@ -269,7 +305,22 @@ def _layout_of(row: Row, layers: int) -> Layout:
         zero=_FSDP[row.get("fsdp", "")] or sharded,
         shard_degree=ranks // instances if instances > 1 else None,
         last_stage_layers=layers if pp > 1 else None,
+        offload_activations=_offloaded(row),
     )
+
+
+_OFFLOADED: Final = frozenset(
+    ("attn_norm", "attn_proj", "core_attn", "expert_fc1", "mlp_norm", "moe_act", "qkv_linear")
+)
+"""Modules whose inputs Megatron Core can offload: together, all of a layer but little."""
+
+
+def _offloaded(row: Row) -> float:
+    """Return the share of the kept activations that goes to the host, each module counting alike."""
+    modules = set(filter(None, row.get("activation_offload", "").split("+")))
+    for unknown in modules - _OFFLOADED:
+        raise UnknownNameError("activation_offload", unknown, _OFFLOADED)
+    return len(modules) / len(_OFFLOADED)
 
 
 _FSDP: Final = {"": 0, "no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -298,8 +349,11 @@ def _policy_of(row: Row, policy: MemoryPolicy | None) -> MemoryPolicy:
         "attention_mask": row.get("mask_in_dataloader") == "1",
         "score_buffer": local or row.get("attention") == "local",
     }
+    choices["logit_bytes"] = _logit_bytes(row, usual.logit_bytes)
     if row.get("grouped_gemm") != "1":
         choices["grouped_workspaces"] = 0.0
+    if row.get("fp8_weights") == "1":  # in place of those of 16 bits
+        choices["narrow_weights"] = False
     if local:
         choices |= {"layer_workspace_bytes": 0.0, "layer_workspace_bytes_before_9": 0.0}
     if row.get("deterministic") == "1":
@@ -308,7 +362,36 @@ def _policy_of(row: Row, policy: MemoryPolicy | None) -> MemoryPolicy:
 
 
 def _unfused(row: Row) -> bool:
-    return row.get("attention", "") in {"unfused", "local"}
+    """Return whether attention keeps its scores; left open, Transformer Engine chose.
+
+    The releases in older containers had no fused kernel for these tests.
+    """
+    stated = row.get("attention", "")
+    if stated:
+        return stated in {"unfused", "local"}
+    since = _FUSED_SINCE.get(row.get("tag", ""), "")
+    return row.get("recorded", "9") < since and float(row.get("dropout") or 0) > 0
+
+
+_FUSED_SINCE: Final = {"dev": "2025-02", "lts": "2025-06"}
+"""From when on the containers' Transformer Engine ran attention with dropout in one kernel."""
+_LOGIT_BYTES: Final = {"cross_entropy_loss_fusion": 4.0, "defer_embedding_wgrad_compute": 4.0}
+"""Options that tests are named after and the table has no column for, with what they keep more of
+each logit: another copy in fp32; the gradients of two micro-batches in 16 bits."""
+
+
+def _logit_bytes(row: Row, usual: float | None) -> float | None:
+    if usual is None:
+        return None
+    name = row.get("test_case", "")
+    more = sum(each for option, each in _LOGIT_BYTES.items() if name.endswith((option, f"{option}_1node")))
+    if row.get("loss_fusion") == "native":
+        more += _LOGIT_BYTES["cross_entropy_loss_fusion"]
+    return usual + more + _SOFTMAX_BYTES * _count(row, "mtp_layers", 0)
+
+
+_SOFTMAX_BYTES: Final = 4
+"""Of the softmax that each further token's loss keeps until the backward pass."""
 
 
 @lru_cache(maxsize=64)
@@ -316,10 +399,6 @@ def _device_named(name: str) -> Device:
     from shardcost.cluster import Cluster
 
     return Cluster.named(name).device
-
-
-def _device_of(row: Row) -> Device:
-    return _device_named(row["gpu"])
 
 
 def _count(row: Row, column: str, blank: int) -> int:
