@@ -82,11 +82,12 @@ class Trials:
         """Return peaks and bytes between steps, each row's by a fit without its part."""
 
         def peak(out: Mask) -> Floats:
-            own, load = self.fitted(~out)
-            return self.peak[own, load][out]
+            values: Floats = self.peak[self.fitted(~out)][out]
+            return values
 
         def between(out: Mask) -> Floats:
-            return self.between[self.fitted(~out)[0]][out]
+            values: Floats = self.between[self.fitted(~out)[0]][out]
+            return values
 
         return leave_out(parts, peak), leave_out(parts, between)
 

@@ -156,7 +156,9 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     gradient_bytes = term("gradient", BITS[work.gradient_dtype] / 8, "B", work.gradient_dtype)
     master_bytes = BITS[work.master_dtype] / 8 if weight_bytes < _FP32 else 0
     state_bytes = master_bytes + BITS[work.moment_dtype] / 8 * _MOMENTS[work.optimizer]
-    kept = f"{work.optimizer}'s means in {work.moment_dtype}, and the master copy of narrower weights"
+    kept = (
+        f"{work.optimizer}'s means in {work.moment_dtype}, and the master copy of narrower weights"
+    )
     state_bytes = term("state", state_bytes, "B", kept)
     weight_bytes = term("weight", weight_bytes, "B", f"in a run in {work.dtype}")
     shard = _sharded(rank, trained)
@@ -176,6 +178,8 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     if policy.update_buffers and layout.zero:
         sent = (trained.total + shard) * weight_bytes
         update = choose(layout.dp * layout.cp > 1, sent, 0)
+    if policy.gathered_ahead and layout.zero >= 3:
+        update = update + weights.total * weight_bytes
     if policy.gradient_copies and layout.zero == 0 and gradient_bytes < _FP32:
         update = update + trained.total * _FP32
     at_update = update > activations + largest(loss, inside) + passing
@@ -234,9 +238,7 @@ def _sharded(rank: _Rank, weights: Parameters) -> Any:
 def _activations(
     rank: _Rank, work: Train, stage: Stage, setting: Setting, tokens: Any
 ) -> tuple[Any, Any, Any]:
-    """Return the activations in flight, what is alive inside one layer's backward pass, and what
-    of the former is in the host's memory.
-    """
+    """Return activations in flight, those inside one layer's backward pass, those on the host."""
     layout, model = rank.layout, rank.model
     kept: Any = 0
     inside: Any = 0

@@ -62,6 +62,8 @@ class MemoryPolicy:
     update_buffers: bool = False
     """Under ZeRO, updated weights are sent from and gathered into buffers of their own, which stay
     until the next forward pass."""
+    gathered_ahead: bool = False
+    """Under ZeRO 3, weights are gathered for the next step as soon as they are updated."""
     stage_buffers: float = 0.0
     """Hidden states of a micro-batch that stay allocated where pipeline stages send them."""
     gather_buffers: float = 1.0

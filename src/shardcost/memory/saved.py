@@ -288,7 +288,9 @@ def _experts(s: Setting, part: Experts) -> Saved:
         0,
         router,
         0,
-        (1 + outputs) * copies + visits * own.columns + router / s.element_bytes
+        (1 + outputs) * copies
+        + visits * own.columns
+        + router / s.element_bytes
         + shared.columns / s.tp,
         moe=copies * (s.input_bytes + outputs * s.element_bytes) + visits * own.bytes[0],
         moe_act=visits * own.bytes[1],

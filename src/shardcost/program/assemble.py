@@ -209,9 +209,7 @@ def _with_copies(s: Setting, model: Model, block: Block, passes: Passes) -> Pass
         size = saved_by_layer(counts, block).kept(layout) * s.tokens * layout.offload_activations
         copy = Collective("offload activations", "host_copy", size, "offload", 1)
         back = copy._replace(name="reload activations")
-        return passes._replace(
-            forward=(*passes.forward, copy), backward=(*passes.backward, back)
-        )
+        return passes._replace(forward=(*passes.forward, copy), backward=(*passes.backward, back))
     return passes
 
 

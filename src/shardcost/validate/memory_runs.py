@@ -10,17 +10,17 @@ accounted for, so that uneven stages and mixtures in some of the layers are wher
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.formats.tables import Row, Table
+from shardcost.formats.tables import Row, Table, number
 from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted
 from shardcost.memory import Footprint, MemoryPolicy, memory_of
@@ -40,13 +40,15 @@ from shardcost.model import (
 from shardcost.validate.predictions import Derived, Floats, Predictions, by_row, whole_cell
 from shardcost.workload import Train
 
+T = TypeVar("T")
+
 MEASURED: Final = "peak_bytes"
 ALLOCATED: Final = "allocated_bytes"
 """The other measured column: what stays between two steps."""
 _FRAMEWORK: Final = "megatron_core"
 _CONV_KERNEL: Final = 4
 """Of Megatron Core's Mamba layers."""
-_MOST_LAYERS: Final = 10_000
+_MOST_LAYERS, _MOST_AHEAD, _MOST_TEXT = 10_000, 100, 1_000
 
 
 class Run(NamedTuple):
@@ -111,11 +113,13 @@ def _weights_beside(row: Row, run: Run) -> float:
     Multi-token prediction needs the embedding on the last stage too, and joins it with the hidden
     states; BERT has a dense layer before its head and another for its second loss.
     """
-    hidden, tp = int(run.model.hidden_size), int(run.layout.tp)
+    hidden, tp, vocab = (
+        float(each) for each in (run.model.hidden_size, run.layout.tp, run.model.vocab_size)
+    )
     if row.get("arch") == "bert":
         return 2 * hidden * (hidden + 1)
     ahead = _count(row, "mtp_layers", 0)
-    copied = run.model.vocab_size / tp if run.layout.pp > 1 and not run.model.tied_embeddings else 0
+    copied = vocab / tp if run.layout.pp > 1 and not run.model.tied_embeddings else 0
     return hidden * (copied + 2 * ahead * hidden / tp) if ahead else 0.0
 
 
@@ -146,11 +150,14 @@ def _peak(held: Footprint) -> Any:
 
 def run_of(row: Row, policy: MemoryPolicy | None = None) -> Run:
     """Return the nouns of a row."""
-    if row.get("optimizer", "adam") not in {"adam", "sgd"}:
+    if row.get("optimizer") not in {None, "", "adam", "sgd"}:
         raise UnknownNameError("optimizer", row["optimizer"], ("adam", "sgd"))
+    if row.get("moe_latent"):
+        raise BadValueError("moe_latent", row["moe_latent"], "blank: such experts are not known")
     layers = layers_of_last_rank(row)
     own = _policy_of(row, policy)
-    layout = replace(_layout_of(row, len(layers)), imbalance=own.peak_imbalance)
+    load = _share(row, "capacity_factor", most=1000.0) or own.peak_imbalance
+    layout = replace(_layout_of(row, len(layers)), imbalance=max(1.0, load))
     return Run(_model_of(row, layers), layout, _train_of(row), own, _device_named(row["gpu"]))
 
 
@@ -165,10 +172,12 @@ def layers_of_last_rank(row: Row) -> str:
     if row.get("layer_pattern"):
         if pp > 1:
             raise BadValueError("pp", pp, "1 with a layer pattern")
+        if len(row["layer_pattern"]) > _MOST_LAYERS or set(row["layer_pattern"]) - set("M*E-/"):
+            raise BadValueError("layer_pattern", row["layer_pattern"], "letters M, *, E, - and /")
         return row["layer_pattern"].replace("/", "")
     kinds = _kinds(row)
     virtual = pp * _count(row, "vp", 1)
-    ahead = _count(row, "mtp_layers", 0)
+    ahead = _count(row, "mtp_layers", 0, most=_MOST_AHEAD)
     if row.get("pp_layout"):
         stages = _expanded(row["pp_layout"]).split("|")
         if len(stages) != virtual or sum(stage.count("t") for stage in stages) != len(kinds):
@@ -176,15 +185,18 @@ def layers_of_last_rank(row: Row) -> str:
         counts = [stage.count("t") for stage in stages]
         ahead = stages[-1].count("m")
     elif row.get("layers_last_stage") or row.get("layers_first_stage"):
-        if virtual > pp:
-            raise BadValueError("vp", row["vp"], "1 with layers of the first or last stage")
-        last = _count(row, "layers_last_stage", 0)
-        counts = [len(kinds) - last, last]
-        pp = 2
+        if virtual > pp or pp == 1:
+            raise BadValueError("vp", row.get("vp"), "1 with layers of the first or last stage")
+        first = _count(row, "layers_first_stage", 0)
+        last = _count(row, "layers_last_stage", (len(kinds) - first) // (pp - 1))
+        counts, pp = [len(kinds) - last, last], 2
     else:
-        if len(kinds) % virtual:
+        ends_in_split = [row.get("embedding_in_split") == "1", row.get("loss_in_split") == "1"]
+        if (len(kinds) + sum(ends_in_split)) % virtual:
             raise BadValueError("layers", len(kinds), "divisible by pp x vp")
-        counts = [len(kinds) // virtual] * virtual
+        counts = [(len(kinds) + sum(ends_in_split)) // virtual] * virtual
+        counts[0] -= ends_in_split[0]
+        counts[-1] -= ends_in_split[1]
     ends = np.cumsum(counts)
     own = "".join(kinds[ends[i] - counts[i] : ends[i]] for i in range(pp - 1, len(counts), pp))
     return own + kinds[-1] * ahead
@@ -194,7 +206,7 @@ def _kinds(row: Row) -> str:
     layers, stated = whole_cell(row, "layers", most=_MOST_LAYERS), row.get("moe_layer_freq", "")
     if not _count(row, "experts", 0):
         return "t" * layers
-    if stated.isdigit():
+    if stated.isdigit() and int(stated):
         kinds = "".join("te"[i % int(stated) == 0] for i in range(layers))
     else:
         runs = re.findall(r"\[([01])\]\*([0-9]{1,4})", stated) or [("1", str(layers))]
@@ -210,6 +222,8 @@ def _expanded(layout: str) -> str:
     >>> _expanded("Et*3|(tt|)*2mL")
     'Ettt|tt|tt|mL'
     """
+    if len(layout) > _MOST_TEXT:
+        raise BadValueError("pp_layout", layout, f"of at most {_MOST_TEXT} characters")
     for pattern in (r"\(([^()]*)\)\*([0-9]{1,3})", r"(\w)\*([0-9]{1,3})"):
         layout = re.sub(pattern, lambda found: found[1] * int(found[2]), layout)
     return layout
@@ -286,10 +300,15 @@ def _feed_forward(row: Row, kind: str) -> AnyFeedForward | None:
 
 
 def _layout_of(row: Row, layers: int) -> Layout:
-    degrees = {name: _count(row, name, 1) for name in ("tp", "pp", "dp", "cp", "ep")}
+    degrees: dict[str, Any] = {
+        name: _count(row, name, 1) for name in ("tp", "pp", "dp", "cp", "ep")
+    }
     pp, vp, ranks = degrees["pp"], _count(row, "vp", 1), degrees["dp"] * degrees["cp"]
     instances = _count(row, "dist_optimizer_instances", 1)
-    sharded = {"": 0, "0": 0, "1": 1}[row.get("dist_optimizer", "")]
+    sharded = _word(row, "dist_optimizer", {"": 0, "0": 0, "1": 1})
+    method = row.get("recompute_method") or "block"
+    again = _count(row, "recompute_layers", 0)
+    again = again * vp if method == "block" else again  # stated for each virtual stage
     modules = row.get("recompute_modules", "") or "selective"
     recompute = row.get("recompute") or "none"
     return Layout(
@@ -300,12 +319,13 @@ def _layout_of(row: Row, layers: int) -> Layout:
         micro_batch=whole_cell(row, "mbs"),
         sequence_parallel=row.get("sp") == "1" and degrees["tp"] > 1,
         recompute=modules if recompute == "selective" else recompute,
-        recompute_layers=_count(row, "recompute_layers", 0) or None,
-        recompute_method=row.get("recompute_method") or "block",
-        zero=_FSDP[row.get("fsdp", "")] or sharded,
+        recompute_layers=again or None,
+        recompute_method=method,
+        zero=_word(row, "fsdp", _FSDP) or sharded,
         shard_degree=ranks // instances if instances > 1 else None,
         last_stage_layers=layers if pp > 1 else None,
         offload_activations=_offloaded(row),
+        offload_optimizer=_share(row, "optimizer_offload"),
     )
 
 
@@ -316,7 +336,7 @@ _OFFLOADED: Final = frozenset(
 
 
 def _offloaded(row: Row) -> float:
-    """Return the share of the kept activations that goes to the host, each module counting alike."""
+    """Return the share of the kept activations that goes to the host; modules count alike."""
     modules = set(filter(None, row.get("activation_offload", "").split("+")))
     for unknown in modules - _OFFLOADED:
         raise UnknownNameError("activation_offload", unknown, _OFFLOADED)
@@ -345,7 +365,8 @@ def _policy_of(row: Row, policy: MemoryPolicy | None) -> MemoryPolicy:
     local = row.get("implementation") == "local"
     choices: dict[str, Any] = {
         "attention": "unfused" if local or _unfused(row) else "flash",
-        "dropout": float(row.get("dropout") or 0) > 0,
+        "dropout": _share(row, "dropout") > 0,
+        "gathered_ahead": row.get("overlap_param_gather") == "1",
         "attention_mask": row.get("mask_in_dataloader") == "1",
         "score_buffer": local or row.get("attention") == "local",
     }
@@ -370,7 +391,7 @@ def _unfused(row: Row) -> bool:
     if stated:
         return stated in {"unfused", "local"}
     since = _FUSED_SINCE.get(row.get("tag", ""), "")
-    return row.get("recorded", "9") < since and float(row.get("dropout") or 0) > 0
+    return row.get("recorded", "9") < since and _share(row, "dropout") > 0
 
 
 _FUSED_SINCE: Final = {"dev": "2025-02", "lts": "2025-06"}
@@ -384,12 +405,15 @@ def _logit_bytes(row: Row, usual: float | None) -> float | None:
     if usual is None:
         return None
     name = row.get("test_case", "")
-    more = sum(each for option, each in _LOGIT_BYTES.items() if name.endswith((option, f"{option}_1node")))
-    if row.get("loss_fusion") == "native":
-        more += _LOGIT_BYTES["cross_entropy_loss_fusion"]
+    more = sum(
+        each for option, each in _LOGIT_BYTES.items() if name.endswith((option, f"{option}_1node"))
+    )
+    more += _word(row, "loss_fusion", _FUSED_LOSS)
     return usual + more + _SOFTMAX_BYTES * _count(row, "mtp_layers", 0)
 
 
+_FUSED_LOSS: Final = {"": 0.0, "native": 4.0, "te": -4.0}
+"""By implementation; Transformer Engine's writes the gradient over the logits, of 16 bits."""
 _SOFTMAX_BYTES: Final = 4
 """Of the softmax that each further token's loss keeps until the backward pass."""
 
@@ -401,9 +425,23 @@ def _device_named(name: str) -> Device:
     return Cluster.named(name).device
 
 
-def _count(row: Row, column: str, blank: int) -> int:
+def _count(row: Row, column: str, blank: int, most: int = 10**15) -> int:
     """Return a count, and `blank` where its cell is empty or the table has no such column."""
-    return whole_cell(row, column, least=0) if row.get(column) else blank
+    return whole_cell(row, column, least=0, most=most) if row.get(column) else blank
+
+
+def _share(row: Row, column: str, most: float = 1.0) -> float:
+    """Return a number from 0 on, 0 where its cell is empty or the table has no such column."""
+    rule = f"a number from 0 to {most:g}"
+    return number(row, column, -1e-9, most, rule) if row.get(column) else 0.0
+
+
+def _word(row: Row, column: str, known: Mapping[str, T]) -> T:
+    """Return what a word stands for."""
+    word = row.get(column, "")
+    if word not in known:
+        raise UnknownNameError(column, word, filter(None, known))
+    return known[word]
 
 
 DERIVED: Final[Derived] = {"layers_of_rank": lambda row: str(len(layers_of_last_rank(row)))}
