@@ -31,6 +31,7 @@ Floats = NDArray[np.float64]
 FRAMEWORK: Final = "megatron_core"
 _BUFFERS: Final = tuple(float(each) for each in range(7))
 _IMBALANCES: Final = tuple(round(1 + 0.1 * each, 1) for each in range(13))
+_LOADS: Final = len(_IMBALANCES)
 FOLDS: Final = {"test_family": "a test family", "gpu": "a GPU", "tp": "a TP degree"}
 
 
@@ -57,19 +58,28 @@ class Trials:
     @classmethod
     def of(cls, table: Table, start: MemoryPolicy | None = None) -> Trials:
         """Return the predictions for a table's rows."""
-        policy = start or policy_named(FRAMEWORK)
-        tried = [
-            [replace(policy, stage_buffers=own, peak_imbalance=load) for load in _IMBALANCES]
-            for own in _BUFFERS
-        ]
+        bare = replace(
+            start or policy_named(FRAMEWORK), stage_buffers=0.0, peak_imbalance=_IMBALANCES[0]
+        )
+        once = replace(bare, stage_buffers=1.0)
         rows = list(table.records())
+        mixed = np.array([bool(row.get("experts")) for row in rows])
+        with_experts = table.where(lambda row: bool(row.get("experts")))
+        # Buffers add up; an imbalance changes runs with experts alone.
+        peaks = np.repeat(memory_runs.predictions(table, policy=bare).values[None], _LOADS, axis=0)
+        for place, load in enumerate(_IMBALANCES):
+            policy = replace(bare, peak_imbalance=load)
+            peaks[place, mixed] = memory_runs.predictions(with_experts, policy=policy).values
+        buffer = memory_runs.predictions(table, policy=once).values - peaks[0]
+        between = memory_runs.allocated(table, policy=bare).values
+        more = np.array(_BUFFERS)
         return cls(
-            np.array([[memory_runs.predictions(table, policy=p).values for p in q] for q in tried]),
-            np.array([memory_runs.allocated(table, policy=each[0]).values for each in tried]),
+            peaks + more[:, None, None] * buffer,
+            between + more[:, None] * buffer,
             measurements(table, memory_runs.MEASURED)[0],
             measurements(table, memory_runs.ALLOCATED)[0],
             np.array([row["pp"] != "1" for row in rows]),
-            np.array([bool(row.get("experts")) for row in rows]),
+            mixed,
         )
 
     def fitted(self, among: Mask) -> tuple[int, int]:

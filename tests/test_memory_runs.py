@@ -15,6 +15,7 @@ from lab import intervals, refit_memory
 from lab.left_out import left_out
 from shardcost.errors import ShardcostError
 from shardcost.formats.tables import Table, read_table
+from shardcost.memory import Footprint
 from shardcost.memory.policy import policy_named
 from shardcost.validate import memory_runs
 from shardcost.validate.validation import validate
@@ -51,7 +52,7 @@ ROW = {
 }
 
 
-def held(**changed: str) -> memory_runs.Footprint:
+def held(**changed: str) -> Footprint:
     return memory_runs.footprint_of(ROW | changed)
 
 

@@ -105,7 +105,7 @@ def test_the_first_layers_of_a_stage_are_recomputed() -> None:
     some = layers(LLAMA, replace(layout, recompute_layers=2))[0].passes
 
     def flops(passes: Any) -> float:
-        return sum(op.flops for op in passes.recompute if isinstance(op, Gemm))
+        return float(sum(op.flops for op in passes.recompute if isinstance(op, Gemm)))
 
     assert flops(some) == pytest.approx(flops(every) / 4)
     assert flops(layers(LLAMA, replace(layout, recompute_layers=99))[0].passes) == flops(every)
