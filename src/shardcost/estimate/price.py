@@ -104,6 +104,16 @@ def places(layout: Layout) -> dict[str, Place]:
     return placed
 
 
+def host_copy_s(size_bytes: Any, bytes_per_s: Any) -> Any:
+    """Return the seconds of a copy between a device and its host, at the link's nominal rate."""
+    return size_bytes / bytes_per_s
+
+
+def host_update_s(weights: Any, gpus_per_node: Any, weights_per_s: Any) -> Any:
+    """Return the seconds in which a host updates one GPU's weights: a node's GPUs share it."""
+    return weights * gpus_per_node / weights_per_s
+
+
 class CollectivePrice(NamedTuple):
     """One call of a collective: its seconds, and the bytes that a rank sends in it."""
 
@@ -424,12 +434,12 @@ class Prices:
     def _host_s(self, op: Collective) -> Any:
         """Return the seconds of a copy to or from the host, or of an update of weights there."""
         cluster = self.machine.cluster
-        if op.collective == "host_update":  # the GPUs of a node share its processors
-            return op.size_bytes * cluster.gpus_per_node / cluster.host_update_per_s
+        if op.collective == "host_update":
+            return host_update_s(op.size_bytes, cluster.gpus_per_node, cluster.host_update_per_s)
         rate = cluster.device.host_link_bytes_per_s
         if rate is None:
             raise BadValueError("host link", None, f"stated by {cluster.name} to offload to it")
-        return op.size_bytes / rate
+        return host_copy_s(op.size_bytes, rate)
 
     def _by_placement(
         self, op: Collective, figures: Callable[[CollectiveTime | DispatchTime], tuple[Any, ...]]
