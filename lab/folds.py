@@ -26,6 +26,7 @@ _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "decode": ("gpu",),
     "overlap": ("gpu",),
     "memory": (),
+    "memory_runs": (),
     "training": ("software",),
     "inference": ("software",),
     "serving": ("software",),

@@ -97,6 +97,7 @@ PLANS: Final[Mapping[str, Plan]] = {
         factors=[("links",)],
     ),
     "memory": _plan(("pipeline",), least=0.0),
+    "memory_runs": _plan(("layers",), least=0.0, enough=20),
     "training": _plan(
         ("layers", "software", "of", "span", "standing"),
         ("layers", "software", "of", "span"),

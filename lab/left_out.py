@@ -22,6 +22,7 @@ from lab import (
     refit_experts,
     refit_frameworks,
     refit_gemm,
+    refit_memory,
 )
 from lab.command import Say
 from lab.descent import in_seconds
@@ -466,6 +467,17 @@ def _memory(table: Table, say: Say) -> Iterator[Tried]:
         yield Tried(title, np.arange(table.rows), tuple(parts), residuals, facts)
 
 
+def _memory_runs(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield peaks of runs, the policy's constants fitted without a family, a GPU or a degree."""
+    say("memory_runs: families, GPUs and degrees left out")
+    trials, facts = refit_memory.Trials.of(table), tuple(facts_of_rows(table))
+    for column, title in refit_memory.FOLDS.items():
+        parts = _column(table, column)
+        values, _ = trials.left_out(parts)
+        residuals = _logarithms(_measured(table), np.nan_to_num(values))
+        yield Tried(title, np.arange(table.rows), tuple(parts), residuals, facts)
+
+
 def _runs(table: Table, say: Say) -> Iterator[Tried]:
     """Yield whole runs: without their data set or model, on an unmeasured system, by others."""
     for column, split in {"dataset": "a data set", "model": "a model"}.items():
@@ -614,6 +626,7 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "overlap": _overlap,
     "layer_ops": _unfitted("model"),
     "memory": _memory,
+    "memory_runs": _memory_runs,
     "training": _runs,
     "inference": _runs,
     "serving": _runs,

@@ -55,6 +55,7 @@ SIZES: Final[Mapping[str, Axis]] = {
     "overlap": _PRODUCT,
     "layer_ops": Axis("tokens", ("tokens",)),
     "memory": Axis("parameters, billions", ("num_params",)),
+    "memory_runs": _MODEL,
     "training": _MODEL,
     "inference": _MODEL,
     "serving": Axis("users", ("concurrency",)),
@@ -72,6 +73,7 @@ DEGREES: Final[Mapping[str, tuple[Axis, ...]]] = {
     "decode": (_TP,),
     "layer_ops": (_TP,),
     "memory": (_TP,),
+    "memory_runs": (_TP, Axis("pipeline stages", ("pp",))),
     "training": (_GPUS, _TP, Axis("pipeline stages", ("pp",))),
     "inference": (_TP,),
     "serving": (_GPUS, _TP),
@@ -82,6 +84,7 @@ DEGREES: Final[Mapping[str, tuple[Axis, ...]]] = {
 
 UNITS: Final[Mapping[str, str]] = {
     "memory": "GB",
+    "memory_runs": "B",
     "training": "s",
     "inference": "the row's unit",
     "serving": "ms",

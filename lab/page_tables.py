@@ -85,6 +85,15 @@ def _decode(validation: Validation) -> Iterator[str]:
     yield markdown.table(("layers of", "rows", "median %", "p90 %"), lines, right=3)
 
 
+def _memory_runs(validation: Validation) -> Iterator[str]:
+    """Yield how well is predicted what stays allocated between two steps."""
+    stats = validation.extra["allocated_bytes"]
+    yield (
+        f"Allocated between two steps: {stats['rows']:,} rows, off by {stats['median_pct']:.1f} %"
+        f" (median) and {stats['p90_pct']:.1f} % (p90)."
+    )
+
+
 def _memory(validation: Validation) -> Iterator[str]:
     """Yield the share of runs whose outcome is predicted right."""
     share = validation.extra["classified_pct"]
@@ -235,6 +244,13 @@ KINDS: Final[Mapping[str, Kind]] = {
         "What runs had allocated between two steps, and which ran out of memory.",
         (("tp",), ("pp",)),
         _memory,
+    ),
+    "memory_runs": Kind(
+        "Peak memory",
+        "peak memory of a training run's last rank",
+        "What the last rank of Megatron-LM's functional tests held at its peak.",
+        (("family",), ("test_family",), ("gpu",)),
+        _memory_runs,
     ),
     "training": Kind(
         "Training",

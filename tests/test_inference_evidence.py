@@ -97,7 +97,7 @@ def test_what_memory_does_not_hold_runs_in_rounds() -> None:
 
 def test_a_cache_in_fewer_bits_leaves_more_room() -> None:
     served = engine()
-    narrow = replace(served, cache_dtype="fp8")
+    narrow = replace(served, formats={"cache_dtype": "fp8"})
     assert narrow.room(1024, 1024) >= 2 * served.room(1024, 1024) - 1
 
 
@@ -215,7 +215,9 @@ def test_more_devices_than_a_node_are_joined() -> None:
 def test_figures_are_those_of_generation(metric: str) -> None:
     row = {**ROW, "metric": metric}
     case = inference.case_of(row)
-    found = generation(Engine(*case[:5]), batch=4, prompt_tokens=512, output_tokens=128)
+    found = generation(
+        Engine(*case[:4], {"dtype": case.dtype}), batch=4, prompt_tokens=512, output_tokens=128
+    )
     expected = {
         "e2e_latency": 1e3 * found.latency_s,
         "ttft": 1e3 * found.ttft_s,

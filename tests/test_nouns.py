@@ -142,7 +142,7 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (Layout, {"tp": np.array([1, 0])}, BadValueError, r"Layout\.tp .* every cell, got 0"),
     (Layout, {"tp": np.array([1.5])}, BadTypeError, r"Layout\.tp"),
     (Layout, {"sequence_parallel": 1}, BadTypeError, r"True or False, got 1"),
-    (Layout, {"recompute": "ful"}, UnknownNameError, r"known: full"),
+    (Layout, {"recompute": "ful"}, UnknownNameError, r"did you mean full"),
     (Layout, {"zero": 4}, BadValueError, "a ZeRO stage from 0 to 3"),
     (small_device, {"peak_flop_per_s": {"bf17": 1.0}}, UnknownNameError, "did you mean bf16"),
     (small_device, {"memory_bytes": 10**400}, BadValueError, "a finite number above 0"),

@@ -86,6 +86,8 @@ def other_value(option: Option, kind: Any) -> Any:
     """Return a value of an option that is not its default."""
     if option.choices:
         return option.choices[-1]
+    if option.kind == "number" and option.least == 0:
+        return 0.5
     return OTHER[option.kind] if option.field_of(kind).default is not MISSING else 8
 
 
@@ -107,6 +109,8 @@ def test_every_option_is_in_the_command_of_an_estimate_and_read_from_it(name: st
     layout = Layout(dp=4, pp=2, tp=2)
     if Layout in option.nouns:
         values = {"dp": 4, "pp": 2, "tp": 2, name: other_value(option, Layout)}
+        if name == "recompute_layers":
+            values["recompute"] = "full"
         layout, workload = Layout(**values), kind(**needed)
     else:
         workload = kind(**needed | {option.field_of(kind).name: other_value(option, kind)})

@@ -238,7 +238,7 @@ def test_devices_make_at_least_the_flops_of_the_model(packed: int | None) -> Non
         Train(global_batch=2, sequence_length=8192, adapters=adapters, document_tokens=packed)
         for adapters in (False, True)
     ]
-    served = [
+    served: list[Any] = [
         Prefill(batch=2, prompt_tokens=8192),
         Prefill(batch=2, prompt_tokens=64, cached_tokens=65536),
         Decode(batch=2, context_tokens=65536),
@@ -246,7 +246,7 @@ def test_devices_make_at_least_the_flops_of_the_model(packed: int | None) -> Non
     layouts = [Layout(), Layout(imbalance=1.5, recompute="full"), Layout(cp=2)]
     for name in sorted(catalog.names("models")):
         model = Model.named(name)
-        for work, layout in itertools.product(trained + ([] if packed else served), layouts):
+        for work, layout in itertools.product([*trained, *([] if packed else served)], layouts):
             told = program_of(model, layout, work, PLAIN)
             pieces = [(each.count, each.passes) for each in told.layers]
             pieces += [(1, told.first), (1, told.last)]

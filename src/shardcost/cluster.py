@@ -87,6 +87,8 @@ class Device(Noun):
     boost_clock_hz: Quantity | None = positive(default=None)
     l2_cache_bytes: Quantity | None = positive(default=None)
     power_w: Quantity | None = positive(default=None)
+    host_link_bytes_per_s: Quantity | None = positive(default=None)
+    """To the host's memory, one direction; None where nobody states it."""
 
     def check(self) -> None:
         """Rates are kept under shardcost's own names of number formats; versions are numbers."""
@@ -253,6 +255,9 @@ class Cluster(Noun):
     tiers: tuple[Tier, ...] = instances(Tier)
     """Scale-up domains, innermost first, each larger than the one before."""
     network: Network | None = instance(Network, default=None)
+    host_update_per_s: Quantity = positive(default=4e9)
+    """Weights that the processors of one node update by Adam in a second, of states in their memory
+    (ZeRO-Offload, Ren et al. 2021, arXiv:2101.06840, table 4: 8 to 10 billion in 2.4 to 2.6 s)."""
     sources: Mapping[str, Source] = table(_source, default_factory=dict)
     """For each figure, by its path such as ``device.memory_bytes``: who says so, and the caveat."""
     based_on: str | None = text(default=None)

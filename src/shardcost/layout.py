@@ -21,9 +21,10 @@ from shardcost.checks import (
     is_array,
     noun,
     one_of,
+    share,
     whole,
 )
-from shardcost.errors import BadValueError, InfeasibleError, Rule
+from shardcost.errors import BadValueError, InfeasibleError, Rule, UnknownNameError
 from shardcost.routing import DISPATCHERS, EXPERT_OVERLAPS, ROUTINGS
 
 EP_DIVIDES: Final = Rule("ep_not_a_divisor_of_ranks", "ep must divide tp x cp x dp")
@@ -34,8 +35,45 @@ SHARD_DEGREE_DIVIDES: Final = Rule(
     "shard_degree_not_a_divisor_of_replicas", "shard_degree must divide dp x cp"
 )
 
+RECOMPUTED_LAYERS_NEED_FULL: Final = Rule(
+    "recompute_layers_without_full", "recompute_layers needs recompute full"
+)
+MODULES_NEED_1D: Final = Rule(
+    "recompute_modules_without_1d", "modules are recomputed with scheme 1d alone"
+)
+STAGE_LAYERS_NEED_PP: Final = Rule(
+    "stage_layers_without_pp", "layers of the first or last stage need pp above 1"
+)
+RECOMPUTE_MODULES: Final = (
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "moe_act",
+    "shared_experts",
+)
+"""Modules of a layer that can be computed again by themselves, by the names of Megatron Core's
+``--recompute-modules``."""
+_RECOMPUTE: Final = ("none", "selective", "full")
+_SELECTIVE: Final = "core_attn"
+"""What ``selective`` alone computes again (Korthikanti et al. 2022, arXiv:2205.05198)."""
 _SHORT = {"virtual_stages": "vp"}
 _ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
+
+
+def _recomputed(name: str, value: Any) -> Any:
+    """Return none, selective, full, or modules in one order: ``layernorm+moe_act``."""
+    if value in _RECOMPUTE:
+        return value
+    if not isinstance(value, str):
+        raise UnknownNameError(name, value, _RECOMPUTE)
+    words = [word.strip() for word in value.replace(",", "+").split("+")]
+    for word in words:
+        if word not in RECOMPUTE_MODULES:
+            raise UnknownNameError(name, word, (*_RECOMPUTE, *RECOMPUTE_MODULES))
+    chosen = "+".join(word for word in RECOMPUTE_MODULES if word in words)
+    return "selective" if chosen == _SELECTIVE else chosen
 
 
 @noun
@@ -68,8 +106,24 @@ class Layout(Noun):
     """Sequences that one replica works on at a time."""
     sequence_parallel: bool = flag(default=False)
     """Split the activations between tensor-parallel products along the sequence."""
-    recompute: str = one_of("none", "selective", "full", default="none")
-    """Activations computed again in the backward pass instead of kept."""
+    recompute: str = one_of(*_RECOMPUTE, default="none", otherwise=_recomputed)
+    """Activations computed again in the backward pass instead of kept: none, those of attention
+    (selective), those of some modules (``layernorm+moe_act``), or all."""
+    recompute_layers: Count | None = whole(default=None)
+    """With full recomputation: the layers of a stage that are computed again (block), or those
+    that share one kept input (uniform). None: all of a stage, each by itself."""
+    recompute_method: str = one_of("block", "uniform", default="block")
+    """What `recompute_layers` counts: single layers from the first on, or layers of a group."""
+    offload_activations: Quantity = share(default=0.0)
+    """Share of the kept activations that waits in the host's memory for the backward pass."""
+    offload_optimizer: Quantity = share(default=0.0)
+    """Share of the optimizer's states that is in the host's memory."""
+    offload_update: str = one_of("host", "device", default="host")
+    """Who updates those weights: the host's processors, or the device with copied states."""
+    first_stage_layers: Count | None = whole(default=None)
+    """Layers of the first pipeline stage; None: as many as the others have."""
+    last_stage_layers: Count | None = whole(default=None)
+    """Layers of the last pipeline stage, likewise."""
     schedule: str = one_of("1f1b", "interleaved", "zero_bubble", default="1f1b")
     zero: int = whole(default=0, least=0)
     """ZeRO stage: what data parallelism shards (1: optimizer, 2: gradients, 3: weights)."""
@@ -94,6 +148,16 @@ class Layout(Noun):
         """Devices that the layout occupies."""
         return self.tp * self.cp * self.pp * self.dp
 
+    def recomputes(self, module: str) -> bool:
+        """Return whether a module of a layer is computed again by itself.
+
+        >>> Layout(recompute="selective").recomputes("core_attn")
+        True
+        """
+        if self.recompute in _RECOMPUTE:
+            return self.recompute == "selective" and module == _SELECTIVE
+        return module in self.recompute.split("+")
+
     def broken_rules(self) -> Iterator[tuple[Rule, tuple[Any, ...], Any]]:
         """Yield the rules between degrees, with values to state and where each is broken."""
         yield EP_DIVIDES, (), (self.tp * self.cp * self.dp) % self.ep != 0
@@ -101,6 +165,13 @@ class Layout(Noun):
             yield ETP_WITHIN_TP, (), self.tp % self.etp != 0
             yield ETP_DIVIDES, (), (self.tp * self.cp * self.dp) % (self.ep * self.etp) != 0
         yield VIRTUAL_STAGES_NEED_PP, (), (self.virtual_stages > 1) & (self.pp == 1)
+        anywhere = self.tp > 0  # of an array of layouts, a mask
+        if self.recompute not in _RECOMPUTE:
+            yield MODULES_NEED_1D, (), anywhere & (self.scheme != "1d")
+        if self.recompute_layers is not None:
+            yield RECOMPUTED_LAYERS_NEED_FULL, (), anywhere & (self.recompute != "full")
+        if self.first_stage_layers is not None or self.last_stage_layers is not None:
+            yield STAGE_LAYERS_NEED_PP, (), self.pp == 1
         if self.shard_degree is not None:
             yield SHARD_DEGREE_DIVIDES, (), (self.dp * self.cp) % self.shard_degree != 0
 

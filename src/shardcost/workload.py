@@ -90,6 +90,10 @@ class Train(Workload):
     gradient_dtype: str = number_format(default="fp32")
     """Number format in which gradients are accumulated and reduced."""
     optimizer: str = one_of("adam", "sgd", default="adam")
+    moment_dtype: str = number_format(default="fp32")
+    """Number format of the optimizer's running means (precision-aware optimizers)."""
+    master_dtype: str = number_format(default="fp32")
+    """Number format of the master copy of weights of fewer than 32 bits."""
     adapters: bool = flag(default=False)
     """Only low-rank adapters are trained (Hu et al. 2021, arXiv:2106.09685): the model's own
     weights have no gradients."""

@@ -129,6 +129,9 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
                 memory_bytes_per_s=device.take(
                     "memory_bandwidth_gb_per_s", "device.memory_bytes_per_s", GB
                 ),
+                host_link_bytes_per_s=device.take(
+                    "host_link_gb_per_s", "device.host_link_bytes_per_s", GB, optional=True
+                ),
                 sms=device.take("sms", "device.sms"),
                 boost_clock_hz=device.take(
                     "boost_clock_mhz", "device.boost_clock_hz", MEGA, optional=True

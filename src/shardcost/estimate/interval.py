@@ -88,10 +88,18 @@ def _residuals_of_share(found: Estimate) -> Residuals:
     return residuals_like("comm_fraction", standing=standing, links=links_of(found.cluster))
 
 
+_MEASURED_PEAKS: Final = "megatron_core"
+"""The framework whose peaks were measured; of another, what is allocated between steps was."""
+
+
 def residuals_of_memory(found: Estimate) -> Residuals:
     """Return the residuals of what training runs allocated; no run of inference was measured."""
-    pipeline = "several stages" if anywhere(found.layout.pp > 1) else "one stage"
-    like = residuals_like("memory", pipeline=pipeline)
+    if isinstance(found.workload, Train) and found.software.name == _MEASURED_PEAKS:
+        kind = "mixture of experts" if found.model.most_experts else "dense model"
+        like = residuals_like("memory_runs", layers=kind)
+    else:
+        pipeline = "several stages" if anywhere(found.layout.pp > 1) else "one stage"
+        like = residuals_like("memory", pipeline=pipeline)
     return like._replace(like=f"{like.like} of training runs")
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import is_array
-from shardcost.estimate.pieces import KIND, PassTime, Piece, pieces_of
+from shardcost.estimate.pieces import KIND, PassTime, Piece, is_copy, pieces_of
 from shardcost.estimate.price import NOTHING, CollectivePrice, Prices, added
 from shardcost.program.assemble import Program
 from shardcost.program.operations import (
@@ -140,7 +140,7 @@ class Ledger:
             scatter=added([(share, _summed(each.gradient, prices)) for share, each in shares]),
             reduce=_summed(step.gradients, prices) if step else NOTHING,
             collect=_summed(step.weights, prices) if step else NOTHING,
-            optimizer_s=_summed(step.optimizer, prices).seconds if step else 0.0,
+            optimizer_s=_update_s(step.optimizer, prices) if step else 0.0,
             send=_summed(sends(program), prices),
         )
         return replace(ledger, step_bytes=ledger._step_bytes()) if step else ledger
@@ -385,7 +385,14 @@ class Ledger:
             yield from self._priced(kind.gathers.backward, "backward", name, often)
             yield from self._priced(kind.gathers.gradient, "backward", name, often)
         step = program.step
-        yield from self._priced(step.gradients + step.weights + step.optimizer, STEP, STEP, 1)
+        yield from self._priced(step.gradients + step.weights, STEP, STEP, 1)
+        on_device, on_host = _by_place(step.optimizer)
+        yield from self._priced(on_device, STEP, STEP, 1)
+        hidden_s = _summed(on_device, self.prices).seconds
+        for entry in self._priced(on_host, STEP, STEP, 1):
+            exposed_s = largest(0.0, entry.exposed_s - hidden_s)
+            hidden_s = largest(0.0, hidden_s - entry.exposed_s)
+            yield entry._replace(exposed_s=exposed_s)
 
     def _priced(
         self, operations: Operations, phase: str, piece: str, times: Any
@@ -475,6 +482,19 @@ def _summed(operations: Operations, prices: Prices) -> CollectivePrice:
         return NOTHING
     counted = zip((op.count for op in operations), prices.with_bytes(operations), strict=True)
     return added(list(counted))
+
+
+def _by_place(optimizer: Operations) -> tuple[Operations, Operations]:
+    """Return what of an update the device does, and what the host and the link to it."""
+    on_host = tuple(op for op in optimizer if is_copy(op))
+    return tuple(op for op in optimizer if not is_copy(op)), on_host
+
+
+def _update_s(optimizer: Operations, prices: Prices) -> Any:
+    """Return the seconds of an update, whose shares on the device and the host run side by side."""
+    on_device, on_host = _by_place(optimizer)
+    device_s = _summed(on_device, prices).seconds
+    return largest(device_s, _summed(on_host, prices).seconds) if on_host else device_s
 
 
 def _buckets(program: Program) -> Any:

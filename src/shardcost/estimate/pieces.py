@@ -203,11 +203,38 @@ def _priced_piece(name: str, passes: Passes, prices: Prices, software: Software)
     )
     if software.expert_overlap != "none":
         rows = _with_hidden_exchange(rows, prices, software)
+    rows = _with_hidden_copies(rows)
     again = len(passes.recompute) + len(passes.backward)
     cuts = (0, len(passes.forward), len(passes.forward) + again, len(rows))
     forward, backward, weight = (_pass_time(rows[start:end]) for start, end in pairwise(cuts))
     bytes_sent = added([(op.count, each) for op, each in zip(every, priced, strict=True)])
     return Piece(name, rows, forward, backward, weight, *bytes_sent[1:])
+
+
+def _with_hidden_copies(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Return rows whose copies to the host hide behind the rest of their pass, as far as it goes.
+
+    Copy engines move what the layer before saved, or the next one needs, while a layer computes.
+    """
+    if not any(is_copy(row.op) for row in rows):
+        return rows
+    left: dict[bool, Any] = {}
+    for forward in (True, False):
+        own = [row for row in rows if (row.phase == "forward") == forward]
+        copies: Any = sum(row.exposed_s for row in own if is_copy(row.op))
+        compute: Any = sum(row.exposed_s for row in own if not is_copy(row.op))
+        left[forward] = largest(0.0, copies - compute) / largest(copies, _INSTANT_S)
+    return tuple(
+        row._replace(exposed_s=left[row.phase == "forward"] * row.exposed_s)
+        if is_copy(row.op)
+        else row
+        for row in rows
+    )
+
+
+def is_copy(op: Operation) -> bool:
+    """Return whether an operation moves data to the host's memory or back."""
+    return isinstance(op, Collective) and op.group == "offload"
 
 
 def _with_hidden_exchange(

@@ -19,6 +19,7 @@ from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.collectives.group import Group, sits_unevenly
 from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.dtypes import format_on
+from shardcost.errors import BadValueError
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s, row_kernel_time_s
 from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
@@ -95,6 +96,7 @@ def places(layout: Layout) -> dict[str, Place]:
     spread = choose(etp * layout.ep <= strides["pp"], etp, etp * layout.pp)
     alike = (etp == layout.tp) & (layout.ep <= replicas)
     placed["dp"] = Place(replicas, strides[inner])
+    placed["offload"] = Place(1, 1)
     placed["ep"] = Place(layout.ep, choose(alike, strides[inner], spread))
     placed["ep_tensor"] = Place(etp, choose(alike, strides["tp"], 1))
     placed["dp_experts"] = Place(expert_copies(layout), placed["ep"].stride * layout.ep)
@@ -103,6 +105,16 @@ def places(layout: Layout) -> dict[str, Place]:
         placed["dp_outer"] = Place(replicas // layout.shard_degree, outer)
         placed["dp"] = Place(layout.shard_degree, strides[inner])
     return placed
+
+
+def host_copy_s(size_bytes: Any, bytes_per_s: Any) -> Any:
+    """Return the seconds of a copy between a device and its host, at the link's nominal rate."""
+    return size_bytes / bytes_per_s
+
+
+def host_update_s(weights: Any, gpus_per_node: Any, weights_per_s: Any) -> Any:
+    """Return the seconds in which a host updates one GPU's weights: a node's GPUs share it."""
+    return weights * gpus_per_node / weights_per_s
 
 
 class CollectivePrice(NamedTuple):
@@ -432,6 +444,8 @@ class Prices:
 
     def _collective_price(self, op: Collective) -> CollectivePrice:
         """Return the price of a placed collective."""
+        if op.group == "offload":
+            return CollectivePrice(self._host_s(op), 0.0, 0.0)
         if not is_array(op.ranks) and op.ranks == 1:
             return CollectivePrice(0.0, 0.0, 0.0)
         if self.is_multimem(op):
@@ -441,6 +455,16 @@ class Prices:
             op, lambda result: (result.time_s, *result.sent_bytes)
         )
         return CollectivePrice(seconds if self.arrays else float(seconds), inside, network)
+
+    def _host_s(self, op: Collective) -> Any:
+        """Return the seconds of a copy to or from the host, or of an update of weights there."""
+        cluster = self.machine.cluster
+        if op.collective == "host_update":
+            return host_update_s(op.size_bytes, cluster.gpus_per_node, cluster.host_update_per_s)
+        rate = cluster.device.host_link_bytes_per_s
+        if rate is None:
+            raise BadValueError("host link", None, f"stated by {cluster.name} to offload to it")
+        return host_copy_s(op.size_bytes, rate)
 
     def _by_placement(
         self, op: Collective, figures: Callable[[CollectiveTime | DispatchTime], tuple[Any, ...]]

@@ -44,7 +44,7 @@ _ROUNDING: Final = 1e-12
 HOST: Final = "host and overhead"
 
 
-_ORDER: Final = (*KIND.values(), "optimizer", "tp", "cp", "ep", "dp", "pp")
+_ORDER: Final = (*KIND.values(), "optimizer", "tp", "cp", "ep", "dp", "pp", "offload")
 """In which parts of the time are listed."""
 
 

@@ -47,6 +47,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "training": "model layers hidden heads seq mbs gbs gpus tp pp dp measured_step_s",
         "memory": "gpu capacity_GB layers hidden heads seq mbs dp pp tp zero_stage outcome"
         " mem_alloc_GB",
+        "memory_runs": "gpu layers hidden ffn heads seq mbs gbs dp pp tp vocab_padded"
+        " main_grad_dtype dist_optimizer peak_bytes",
         "inference": "model layers hidden heads tp engine batch isl osl metric value",
         "serving": "model layers hidden heads cluster engine weight_dtype deployment gpus replicas"
         " tp pp dp ep arrival concurrency isl osl tpot_mean_ms tpot_median_ms",
@@ -101,6 +103,18 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         " measured_from step_mean_s step_p90_s step_p99_s step_max_s steps runs run_spread_pct",
         "memory": "num_params kv_heads vocab tied accumulation tp_mode accumulate_grad_in_fp32"
         " dtype mem_res_GB",
+        "memory_runs": "family test_family test_case tag recorded capacity_GB nodes gpus_per_node"
+        " gpus arch layer_pattern kv_heads head_dim gated activation bias norm qk_norm vocab tied"
+        " positions max_positions dropout attention_dropout vp pp_layout layers_first_stage"
+        " layers_last_stage embedding_in_split loss_in_split cp cp_kind ep etp sp order experts"
+        " top_k expert_ffn shared_ffn moe_layer_freq moe_latent dispatcher capacity_factor"
+        " grouped_gemm a2a_overlap q_lora kv_lora nope_head_dim rope_head_dim v_head_dim mtp_layers"
+        " mamba_heads mamba_head_dim mamba_state mamba_groups dtype fp8 fp8_weights optimizer"
+        " dist_optimizer_instances precision_aware moment_dtype main_weight_dtype fsdp"
+        " overlap_grad_reduce overlap_param_gather recompute recompute_method recompute_layers"
+        " recompute_modules optimizer_offload activation_offload implementation attention"
+        " deterministic loss_fusion grad_accumulation_fusion mask_in_dataloader cuda_graph"
+        " measured_rank allocated_bytes iteration_s iteration_is steps",
         "inference": "kv_heads ffn gated vocab cluster gpu pp n_gpus weight_dtype batching unit"
         " intra_link inter_link",
         "serving": "hf_id kv_heads head_dim ffn gated vocab experts top_k expert_ffn shared_ffn"
@@ -123,6 +137,7 @@ _PROVENANCE: Final = frozenset(
 VALIDATED: Final = (
     "collectives",
     "memory",
+    "memory_runs",
     "attention",
     "elementwise",
     "gemm",

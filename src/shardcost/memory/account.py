@@ -32,22 +32,41 @@ from shardcost.memory.parameters import (
     expert_copies,
     head_parameters,
     heads_per_rank,
+    sharing_ranks,
     stack_parameters,
     stored_bytes,
 )
 from shardcost.memory.policy import MemoryPolicy, policy_of
-from shardcost.memory.saved import Setting, saved_by_layer, setting_of
+from shardcost.memory.saved import (
+    Setting,
+    recomputed_group,
+    recomputed_share,
+    saved_by_layer,
+    setting_of,
+)
 from shardcost.memory.stages import Stage, in_flight, last_stage, stage_by_cost, stage_evenly
-from shardcost.model import AnyAttention, Attention, LatentAttention, LinearAttention, Model
+from shardcost.model import (
+    AnyAttention,
+    Attention,
+    Experts,
+    LatentAttention,
+    LinearAttention,
+    Model,
+)
 from shardcost.traced import Naming, step, unnamed
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 _FP32: Final = 4
 _MOMENTS: Final = {"adam": 2, "sgd": 1}
 """Running means of an optimizer, each in fp32: Adam's two, the momentum of SGD."""
+_LARGER_CAPABILITY: Final = "9.0"
+"""Compute capability for which PyTorch gives cuBLAS the larger workspace."""
+_NEWER_CAPABILITY: Final = 9
+"""Compute capability from which on libraries take the larger workspaces."""
 _STATE_BYTES: Final = 4
 """States are sums over the whole past, and kept in fp32."""
 _SAVED: Final = "Korthikanti et al. 2022, arXiv:2205.05198, operator by operator"
+_LAYERS_AT_WORK: Final = 2
 _GATHERED_LAYERS: Final = 2
 """Layers whose weights ZeRO-3 holds whole: the one computed and the one fetched ahead."""
 
@@ -60,6 +79,7 @@ class _Rank(NamedTuple):
     policy: MemoryPolicy
     layer: Parameters
     """Weights of an average layer."""
+    device: Device | None
     term: Naming
     """Names terms, for receipts."""
 
@@ -93,7 +113,7 @@ def memory_of(
     """
     policy = policy_of(software)
     workload = workload.in_formats_of(model)
-    rank = _Rank(model, layout, policy, stack_parameters(model, layout), term)
+    rank = _Rank(model, layout, policy, stack_parameters(model, layout), device, term)
     split = stage_evenly if policy.balance == "layers" else stage_by_cost
     stages = {
         name: split(model, layout, index)
@@ -136,9 +156,11 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     trained = Parameters(0, 0) if work.adapters else weights
     weight_bytes = activation_bytes(work.dtype)
     gradient_bytes = term("gradient", BITS[work.gradient_dtype] / 8, "B", work.gradient_dtype)
-    master_bytes = _FP32 if weight_bytes < _FP32 else 0
-    state_bytes = master_bytes + _FP32 * _MOMENTS[work.optimizer]
-    kept = f"{work.optimizer}'s means in fp32, and the master copy of narrower weights"
+    master_bytes = BITS[work.master_dtype] / 8 if weight_bytes < _FP32 else 0
+    state_bytes = master_bytes + BITS[work.moment_dtype] / 8 * _MOMENTS[work.optimizer]
+    kept = (
+        f"{work.optimizer}'s means in {work.moment_dtype}, and the master copy of narrower weights"
+    )
     state_bytes = term("state", state_bytes, "B", kept)
     weight_bytes = term("weight", weight_bytes, "B", f"in a run in {work.dtype}")
     shard = _sharded(rank, trained)
@@ -146,18 +168,22 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     tokens = layout.micro_batch * work.sequence_length / layout.cp
     tokens = term("tokens", tokens, "", "of a micro-batch on a rank")
 
-    activations, inside = _activations(rank, work, stage, setting, tokens)
+    activations, inside, away = _activations(rank, work, stage, setting, tokens)
     logit_bytes = policy.logit_bytes
     if logit_bytes is None:
         logit_bytes = _FP32 + 2 * activation_bytes(work.dtype)
     logit_bytes = term("logit", logit_bytes, "B", "a logit, its softmax in fp32, its gradient")
     loss = choose(stage.has_head, _by_vocabulary(rank, tokens, logit_bytes), 0)
-    lasting = _lasting_buffers(rank, trained, weight_bytes, tokens)
+    lasting = _lasting_buffers(rank, trained, weight_bytes, tokens, setting)
     passing = _passing_buffers(rank, work, weight_bytes, tokens, setting)
     update: Any = 0  # what the update leaves behind until the next pass begins
     if policy.update_buffers and layout.zero:
         sent = (trained.total + shard) * weight_bytes
         update = choose(layout.dp * layout.cp > 1, sent, 0)
+    if policy.gathered_ahead and layout.zero >= 3:
+        update = update + weights.total * weight_bytes
+    if policy.gradient_copies and layout.zero == 0 and gradient_bytes < _FP32:
+        update = update + trained.total * _FP32
     at_update = update > activations + largest(loss, inside) + passing
     at_loss = (loss > inside) & (at_update ^ True)
     logits = choose(at_loss, loss, 0)
@@ -165,8 +191,12 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     in_pass = passing + choose(at_loss, 0, inside)
     weights_kept = weights.total if layout.zero < 3 else _sharded(rank, weights)
     weights_kept = weights_kept * weight_bytes
+    if policy.narrow_weights and BITS[work.dtype] < 16:
+        weights_kept = weights_kept + _narrow_copies(rank, stage, BITS[work.dtype] / 8)
     gradients = (shard if layout.zero >= 2 else trained.total) * gradient_bytes
     optimizer = (shard if layout.zero >= 1 else trained.total) * state_bytes
+    states_away = layout.offload_optimizer * optimizer
+    optimizer = optimizer - states_away
     fragments = activations + logits + choose(at_update, 0, in_pass)
     return Footprint(
         weights=weights_kept,
@@ -180,7 +210,13 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
         between_steps=weights_kept + gradients + optimizer + lasting + update,
         at_loss=at_loss,
         at_update=at_update,
+        host=away + states_away,
     )
+
+
+def _narrow_copies(rank: _Rank, stage: Stage, each_bytes: float) -> Any:
+    """Return the weights of layers in the format of their GEMMs, once for each order of rows."""
+    return 2 * each_bytes * rank.layer.total * stage.layers
 
 
 def _framework(rank: _Rank, passing: Any) -> Any:
@@ -194,10 +230,8 @@ def _framework(rank: _Rank, passing: Any) -> Any:
 def _sharded(rank: _Rank, weights: Parameters) -> Any:
     """Return the weights of a rank that are left to it when ZeRO divides them."""
     layout = rank.layout
-    copies, of_experts = layout.dp * layout.cp, expert_copies(layout)
-    if layout.shard_degree is not None:
-        copies = smallest(copies, layout.shard_degree)
-        of_experts = smallest(of_experts, layout.shard_degree)
+    copies = sharing_ranks(layout, layout.dp * layout.cp)
+    of_experts = sharing_ranks(layout, expert_copies(layout))
     copies = rank.term("ranks", copies, "", "that share the weights (ZeRO)")
     of_experts = rank.term("expert_ranks", of_experts, "", "that share the experts (ZeRO)")
     return weights.dense / copies + weights.experts / of_experts
@@ -205,20 +239,26 @@ def _sharded(rank: _Rank, weights: Parameters) -> Any:
 
 def _activations(
     rank: _Rank, work: Train, stage: Stage, setting: Setting, tokens: Any
-) -> tuple[Any, Any]:
-    """Return the activations in flight, and what is alive inside one layer's backward pass."""
+) -> tuple[Any, Any, Any]:
+    """Return activations in flight, those inside one layer's backward pass, those on the host."""
     layout, model = rank.layout, rank.model
     kept: Any = 0
     inside: Any = 0
+    share, group = recomputed_share(layout, stage.layers), recomputed_group(layout)
     for block in model.blocks:
         saved = saved_by_layer(setting, block)
-        kept = kept + block.count * saved.kept(layout.recompute)
-        inside = largest(inside, saved.widest + saved.again(layout.recompute))
+        own = saved.kept(layout) / group
+        if share is not None:
+            own = share * own + (1 - share) * saved.everything
+        kept = kept + block.count * own
+        inside = largest(inside, saved.widest + saved.again(layout) * group)
     between = model.hidden_size * setting.element_bytes * setting.spread
     # The final norm and the head's product keep their inputs; an embedding its dropout mask.
     edges = choose(stage.has_head, 2 * between, 0)
     if rank.policy.dropout:
         edges = edges + choose(stage.has_embedding, between / setting.element_bytes, 0)
+    if rank.policy.attention_mask:
+        edges = edges + setting.context
     micro_batches = ceil_div(work.global_batch, layout.dp * layout.micro_batch)
     term = rank.term
     passes = in_flight(layout, stage.index, micro_batches)
@@ -231,7 +271,18 @@ def _activations(
     edges = term("edges", edges, "B", "per token, of embedding and head")
     inside = term("inside", inside, "B", "per token, alive inside one layer's backward pass")
     per_token = kept * layers / every + edges
-    return passes * per_token * tokens, inside * tokens
+    whole = passes * per_token * tokens
+    if _is(layout.offload_activations, 0):
+        return whole, inside * tokens, 0
+    # Layers at work stay: the one that computes and the one that is copied, of a virtual stage.
+    staying = smallest(_LAYERS_AT_WORK, layers / layout.virtual_stages) / largest(layers, 1)
+    away = layout.offload_activations * largest(passes - staying, 0) * kept * layers / every
+    return whole - away * tokens, inside * tokens, away * tokens
+
+
+def _is(value: Any, number: int) -> bool:
+    """Return whether something is one plain number, in no cell another."""
+    return isinstance(value, int | float) and value == number
 
 
 def _by_vocabulary(rank: _Rank, tokens: Any, logit_bytes: Any) -> Any:
@@ -240,17 +291,43 @@ def _by_vocabulary(rank: _Rank, tokens: Any, logit_bytes: Any) -> Any:
     return tokens * vocabulary / rank.term("tp", rank.layout.tp) * logit_bytes
 
 
-def _lasting_buffers(rank: _Rank, weights: Parameters, weight_bytes: float, tokens: Any) -> Any:
+def _with_scores(model: Model) -> list[Attention | LatentAttention]:
+    parts = (block.attention for block in model.blocks)
+    return [part for part in parts if isinstance(part, Attention | LatentAttention)]
+
+
+def _lasting_buffers(
+    rank: _Rank, weights: Parameters, weight_bytes: float, tokens: Any, setting: Setting
+) -> Any:
     """Return the buffers that are there all the time."""
     layout, policy = rank.layout, rank.policy
-    total: Any = rank.term("workspace", policy.workspace_bytes, "bytes", "of the GEMM libraries")
+    total: Any = rank.term("workspace", _workspace(rank), "bytes", "of the GEMM libraries")
     if layout.sequence_parallel:
         size = weight_bytes * tokens * rank.model.hidden_size * policy.gather_buffers
         size = step("gathered", size, "bytes", "hidden states of a micro-batch")
         total = total + choose(layout.tp > 1, size, 0)
+    if policy.stage_buffers:
+        size = weight_bytes * tokens * rank.model.hidden_size * setting.spread
+        total = total + choose(layout.pp > 1, policy.stage_buffers * size, 0)
+    if policy.score_buffer:
+        heads = largest(0, *(part.heads for part in _with_scores(rank.model)))
+        total = total + weight_bytes * tokens * setting.context * heads / layout.tp
     if policy.gradient_buckets:
         total = total + choose(layout.dp * layout.cp > 1, weights.total * weight_bytes, 0)
     return total
+
+
+def _workspace(rank: _Rank) -> Any:
+    """Return the scratch space of libraries, which depends on the device's generation."""
+    policy, device = rank.policy, rank.device
+    capability = device.compute_capability if device is not None else None
+    shared = policy.workspace_bytes
+    if policy.workspace_bytes_other is not None and capability not in {None, _LARGER_CAPABILITY}:
+        shared = policy.workspace_bytes_other
+    old = capability is not None and int(capability.partition(".")[0]) < _NEWER_CAPABILITY
+    each = policy.layer_workspace_bytes_before_9 if old else policy.layer_workspace_bytes
+    grouped = any(isinstance(block.feed_forward, Experts) for block in rank.model.blocks)
+    return shared + each * (1 + policy.grouped_workspaces * grouped)
 
 
 def _passing_buffers(

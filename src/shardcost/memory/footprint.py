@@ -50,6 +50,8 @@ class Footprint:
     """In training, whether the peak is at the loss,"""
     at_update: Any = None
     """or after the update of the weights, rather than inside a layer."""
+    host: Any = 0
+    """In the host's memory, beside all of these: offloaded activations and optimizer states."""
 
     @property
     def total(self) -> Any:
@@ -93,6 +95,11 @@ class Memory:
             worst = choose(total > most, index, worst)
             most = largest(most, total)
         return worst
+
+    @property
+    def host_bytes(self) -> Any:
+        """What a rank has in the host's memory, on the stage that has most there."""
+        return largest(*(footprint.host for footprint in self.stages.values()))
 
     def by_kind(self) -> dict[str, Any]:
         """Return the bytes of the fullest rank by kind; they add up to `peak_bytes`."""

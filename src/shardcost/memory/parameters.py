@@ -94,6 +94,21 @@ def expert_copies(layout: Layout) -> Any:
     return largest(ranks // (layout.ep * expert_tensor_degree(layout)), 1)
 
 
+def sharing_ranks(layout: Layout, copies: Any) -> Any:
+    """Return over how many of the ranks with the same weights ZeRO divides them.
+
+    Where only some of the ranks along `dp` and `cp` share (`shard_degree`), the same part of the
+    ranks with the same experts does.
+
+    >>> layout = Layout(dp=8, ep=4, shard_degree=4)
+    >>> sharing_ranks(layout, 8), sharing_ranks(layout, expert_copies(layout))
+    (4, 1)
+    """
+    if layout.shard_degree is None:
+        return copies
+    return largest(copies * layout.shard_degree // (layout.dp * layout.cp), 1)
+
+
 def layer_parameters(model: Model, block: Block, layout: Layout) -> Parameters:
     """Return the weights of one layer on one rank."""
     attention, feed_forward, experts, rest = layer_weights(model, block, layout)

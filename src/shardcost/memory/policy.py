@@ -37,20 +37,54 @@ class MemoryPolicy:
     whole_inputs: bool = False
     """Under sequence parallelism, column-parallel products keep the input that they gathered; else
     their share of it, to gather it again in the backward pass."""
+    narrow_inputs: bool = False
+    """Inputs of GEMMs in fewer than 16 bits are kept in their format; else in 16 bits."""
+    narrow_activations: bool = False
+    """Inputs of the activations between GEMMs likewise (DeepSeek-V3, arXiv:2412.19437, section
+    3.3.3)."""
+    attention_output: bool = False
+    """Fused attention keeps its output beside the projection's input, arranged anew for it."""
+    expert_outputs: bool = True
+    """Experts' outputs are kept for the router's gradient; not where the activation is weighted."""
+    narrow_weights: bool = False
+    """Weights of GEMMs in fewer than 16 bits are kept in their format too, in two orders: for the
+    products of both passes."""
+    peak_imbalance: float = 1.0
+    """Tokens of the fullest rank's experts over the mean, at most since the start, of routers that
+    nothing balances but a loss."""
     logit_bytes: float | None = None
     """Bytes per logit at the loss. None: logits, their softmax in fp32, and their gradient."""
     gradient_buckets: bool = False
     """Gradients that are reduced over replicas also lie in buckets of the weights' format."""
+    gradient_copies: bool = False
+    """The update copies gradients of fewer than 32 bits to fp32; copies stay until the next step
+    begins. Only without a sharded optimizer, which copies its shards bucket by bucket."""
     update_buffers: bool = False
     """Under ZeRO, updated weights are sent from and gathered into buffers of their own, which stay
     until the next forward pass."""
+    gathered_ahead: bool = False
+    """Under ZeRO 3, weights are gathered for the next step as soon as they are updated."""
+    stage_buffers: float = 0.0
+    """Hidden states of a micro-batch that stay allocated where pipeline stages send them."""
     gather_buffers: float = 1.0
     """Buffers for a whole micro-batch of hidden states that sequence parallelism keeps."""
     balance: str = "layers"
     """What pipeline stages have alike: their number of ``layers``, or the ``cost``, the output head
     counted in layers."""
+    attention_mask: bool = False
+    """A mask of one byte per pair of tokens comes with every sequence, causal or not."""
+    score_buffer: bool = False
+    """Unfused attention keeps a buffer of the scores' size for its first product."""
     workspace_bytes: float = 0.0
     """Scratch space of the matrix libraries."""
+    workspace_bytes_other: float | None = None
+    """The same on devices of another compute capability than 9.0; None: no other."""
+    layer_workspace_bytes: float = 0.0
+    """The like of the library of layers, on devices of compute capability 9.0 and above …"""
+    layer_workspace_bytes_before_9: float = 0.0
+    """… and on older ones."""
+    grouped_workspaces: float = 0.0
+    """How many more of these grouped GEMMs of experts have, one per stream."""
     reserve_bytes: float = 0.0
     """Taken outside of all tensors: context, communicators, and what the allocator cannot use."""
     reserve_share: float = 0.0

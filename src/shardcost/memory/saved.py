@@ -26,16 +26,19 @@ dropout                a mask of 1 byte          h r
 
 The two residual sums keep nothing. With f = 4 h, plain heads and dropout the sum is the paper's
 :math:`s b h (10 + 24/t + 5 a s/(h t))`. Selective recomputation drops what attention keeps of the
-scores, full recomputation all but the input of the layer.
+scores, full recomputation all but the input of the layer, recomputation of modules their outputs
+(norms, up-projections of latent vectors, activations of experts) or all between their inputs and
+outputs (feed-forward part, mixture of experts, shared experts). Where GEMMs are in fewer than 16
+bits, a framework may keep their inputs in their format.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from shardcost.arrays import largest
-from shardcost.dtypes import activation_bytes
-from shardcost.layout import Layout
+from shardcost.arrays import largest, smallest
+from shardcost.dtypes import BITS, activation_bytes
+from shardcost.layout import RECOMPUTE_MODULES, Layout
 from shardcost.memory.parameters import expert_tensor_degree, heads_per_rank
 from shardcost.memory.policy import MemoryPolicy, policy_of
 from shardcost.model import (
@@ -69,29 +72,65 @@ class Setting(NamedTuple):
     """Tokens that a query meets."""
     element_bytes: float
     """Of activations."""
+    input_bytes: float
+    """Of the kept inputs of GEMMs."""
     policy: MemoryPolicy
 
 
 class Saved(NamedTuple):
-    """Bytes per token that one layer keeps, by what recomputation does to them."""
+    """Bytes per token that one layer keeps, by the module that recomputation drops them with."""
 
     input: Any
     """The layer's input: all that full recomputation keeps."""
     rest: Any
-    core: Any
-    """Of the scores of attention: what selective recomputation drops."""
+    """What no module drops."""
+    core_attn: Any
+    """Of the scores of attention."""
     widest: Any
     """Not kept: the gradients that are alive at once inside the widest part."""
+    layernorm: Any = 0
+    """Outputs of the norms before both parts."""
+    mla_up_proj: Any = 0
+    """Queries, keys and values rebuilt from latent vectors."""
+    mlp: Any = 0
+    """Between the products of a dense feed-forward part."""
+    moe_act: Any = 0
+    """Outputs of the experts' activation."""
+    shared_experts: Any = 0
+    moe: Any = 0
+    """All else inside a mixture of experts."""
 
-    def kept(self, recompute: str) -> Any:
-        """Return what stays between the passes."""
-        if recompute == "full":
+    @property
+    def everything(self) -> Any:
+        """What stays where nothing is recomputed."""
+        return self.input + self.rest + sum(getattr(self, name) for name in RECOMPUTE_MODULES)
+
+    def kept(self, layout: Layout) -> Any:
+        """Return what stays between the passes, of a layer that is recomputed where any is."""
+        if layout.recompute == "full":
             return self.input
-        return self.input + self.rest + (0 if recompute == "selective" else self.core)
+        dropped = [name for name in RECOMPUTE_MODULES if layout.recomputes(name)]
+        if "moe" in dropped:
+            dropped = list({*dropped, "moe_act", "shared_experts"})
+        return self.everything - sum(getattr(self, name) for name in sorted(dropped))
 
-    def again(self, recompute: str) -> Any:
+    def again(self, layout: Layout) -> Any:
         """Return what is made again, one layer at a time, in the backward pass."""
-        return self.input + self.rest + self.core - self.kept(recompute)
+        return self.everything - self.kept(layout)
+
+
+def recomputed_share(layout: Layout, layers: Any) -> Any:
+    """Return the share of a stage's layers that is recomputed, where only some are; else None."""
+    if layout.recompute_layers is None or layout.recompute_method == "uniform":
+        return None
+    return smallest(1, layout.recompute_layers / largest(layers, 1))
+
+
+def recomputed_group(layout: Layout) -> Any:
+    """Return how many layers share the one input that full recomputation keeps of them."""
+    if layout.recompute_layers is None or layout.recompute_method == "block":
+        return 1
+    return layout.recompute_layers
 
 
 def setting_of(
@@ -100,6 +139,7 @@ def setting_of(
     """Return the setting of a model's layers under a layout."""
     divided = layout.sequence_parallel or layout.scheme != "1d"
     spread = 1 / layout.tp if divided else 1.0
+    wide = activation_bytes(dtype)
     return Setting(
         model.hidden_size,
         layout.tp,
@@ -107,7 +147,8 @@ def setting_of(
         expert_tensor_degree(layout) / layout.tp,
         layout.imbalance,
         context,
-        activation_bytes(dtype),
+        wide,
+        min(wide, BITS[dtype] / 8) if policy.narrow_inputs else wide,
         policy,
     )
 
@@ -125,7 +166,7 @@ def saved_bytes_per_layer(
     """
     length = workload.sequence_length
     setting = setting_of(model, layout, workload.dtype, length, policy_of(software))
-    kept = saved_by_layer(setting, block).kept(layout.recompute)
+    kept = saved_by_layer(setting, block).kept(layout)
     return kept * layout.micro_batch * length / layout.cp
 
 
@@ -134,47 +175,79 @@ def saved_by_layer(s: Setting, block: Block) -> Saved:
     between = s.hidden * s.element_bytes * s.spread
     parts = [part for part in (block.attention, block.feed_forward) if part is not None]
     inputs = 1 if block.parallel else len(parts)
-    read = s.hidden * s.element_bytes if s.policy.whole_inputs else between
-    rest = (block.norms - 1) * between + inputs * read
+    read = s.hidden * s.input_bytes * (1.0 if s.policy.whole_inputs else s.spread)
+    rest = (block.norms - 1) * between
     if s.policy.dropout:
         rest = rest + len(parts) * s.hidden * s.spread
-    core: Any = 0
+    saved = Saved(between, rest, 0, 0, inputs * read)
     widest: Any = 0
     for mixer in block.mixers:
-        columns, scores = _attention(s, mixer)
-        rest, core = rest + columns * s.element_bytes, core + scores
-        widest = largest(widest, columns)
-    if block.feed_forward is not None:
-        part = block.feed_forward
-        columns = _inner(s, part) / s.tp if isinstance(part, FeedForward) else _experts(s, part)
-        rest = rest + columns * s.element_bytes
-        widest = largest(widest, columns)
-    return Saved(between, rest, core, (widest + s.hidden) * s.element_bytes)
+        part = _attention(s, mixer)
+        saved = saved._replace(
+            rest=saved.rest + part.rest,
+            core_attn=saved.core_attn + part.core_attn,
+            mla_up_proj=saved.mla_up_proj + part.mla_up_proj,
+        )
+        widest = largest(widest, part.widest)
+    if isinstance(block.feed_forward, FeedForward):
+        own = _inner(s, block.feed_forward)
+        saved = saved._replace(mlp=sum(own.bytes) / s.tp)
+        widest = largest(widest, own.columns / s.tp)
+    elif block.feed_forward is not None:
+        part = _experts(s, block.feed_forward)
+        saved = saved._replace(
+            rest=saved.rest + part.rest,
+            moe=part.moe,
+            moe_act=part.moe_act,
+            shared_experts=part.shared_experts,
+        )
+        widest = largest(widest, part.widest)
+    return saved._replace(widest=(widest + s.hidden) * s.element_bytes)
 
 
-def _attention(s: Setting, part: AnyAttention) -> tuple[Any, Any]:
-    """Return the elements per token that attention keeps, and the bytes that scores keep."""
+def _attention(s: Setting, part: AnyAttention) -> Saved:
+    """Return the bytes per token that attention keeps; of `widest`, the columns."""
+    wide = s.element_bytes
     if isinstance(part, Attention):
         query = part.heads * part.head_dim / s.tp
         key = heads_per_rank(part.kv_heads, s.tp) * part.head_dim
-        columns = query + part.kv_projections * key + query
+        columns = query + part.kv_projections * key
         if part.qk_norm != "none":
             columns = columns + query + key
         if part.output_gate:
             columns = columns + 2 * query
-        return columns, _scores(s, part.heads)
+        rest = columns * wide + _output(s, query)
+        return Saved(0, rest, _scores(s, part.heads), columns + query)
     if isinstance(part, LatentAttention):
         heads, rope = part.heads / s.tp, part.qk_rope_head_dim
-        latent = (2 * part.kv_lora_rank + rope + 2 * (part.q_lora_rank or 0)) * s.spread
-        # Queries and keys, values and the output.
-        columns = 2 * heads * (part.qk_nope_head_dim + rope + part.v_head_dim)
-        return columns + latent, _scores(s, part.heads)
+        rank = part.kv_lora_rank + (part.q_lora_rank or 0)
+        # Inputs of the latent vectors' norms, then those of the up-projections.
+        latent = ((rank + rope) * wide + rank * s.input_bytes) * s.spread
+        output = heads * part.v_head_dim
+        made = heads * (2 * (part.qk_nope_head_dim + rope) + part.v_head_dim)
+        rest = latent + _output(s, output)
+        columns = made + output + (2 * rank + rope) * s.spread
+        return Saved(0, rest, _scores(s, part.heads), columns, mla_up_proj=made * wide)
     if isinstance(part, LinearAttention):
         key, value = part.key_heads * part.key_head_dim, part.value_heads * part.value_head_dim
         # Before and after the convolution; the gate, the output before and after its norm.
-        return (2 * (2 * key + value) + 3 * value + 2 * part.value_heads) / s.tp, 0
+        columns = (2 * (2 * key + value) + 3 * value + 2 * part.value_heads) / s.tp
+        return Saved(0, columns * wide, 0, columns)
     channels = part.inner_size + 2 * part.groups * part.state_size
-    return (2 * channels + 3 * part.inner_size) / s.tp, 0
+    columns = (2 * channels + 3 * part.inner_size) / s.tp
+    return Saved(0, columns * wide, 0, columns)
+
+
+def _output(s: Setting, columns: Any) -> Any:
+    """Return the bytes of the output of attention, which its kernel and the projection keep.
+
+    One tensor is kept for both unless the projection reads another format, or the kernel's output
+    is arranged anew.
+    """
+    apart = s.policy.attention_output or s.input_bytes < s.element_bytes
+    if s.policy.attention == "flash" and apart:
+        return columns * (s.element_bytes + s.input_bytes)
+    return columns * s.input_bytes
 
 
 def _scores(s: Setting, heads: Any) -> Any:
@@ -184,21 +257,44 @@ def _scores(s: Setting, heads: Any) -> Any:
     return each * s.context * heads / s.tp
 
 
-def _inner(s: Setting, part: FeedForward) -> Any:
-    """Return the elements per token that a feed-forward part keeps between its products."""
-    gated = 3 if s.policy.fused_activation else 4
-    return part.width * (gated if part.gated else 2)
+class _Inner(NamedTuple):
+    """What a feed-forward part keeps of a token between its products, undivided."""
+
+    columns: Any
+    bytes: tuple[Any, Any]
+    """Inputs of the activation, and its output."""
 
 
-def _experts(s: Setting, part: Experts) -> Any:
-    """Return the elements per token that experts keep, on the rank that gets the most tokens.
+def _inner(s: Setting, part: FeedForward) -> _Inner:
+    wide = s.element_bytes
+    before = (2 if s.policy.fused_activation else 3) if part.gated else 1
+    inputs = part.width * before * (s.input_bytes if s.policy.narrow_activations else wide)
+    return _Inner(part.width * (before + 1), (inputs, part.width * s.input_bytes))
 
-    Each token is copied to its experts and its outputs are kept for the router's gradient. Where
-    experts are divided by tensor parallelism, each rank holds whole copies; where they are spread
-    over its ranks, each rank has its share of them.
+
+def _experts(s: Setting, part: Experts) -> Saved:
+    """Return the bytes per token that experts keep, on the rank that gets the most tokens.
+
+    Each token is copied to its experts; its outputs are kept for the router's gradient where they
+    are weighted after the last product and not before it. Where experts are divided by tensor
+    parallelism, each rank holds whole copies; where they are spread over its ranks, each rank has
+    its share of them. Of `widest`, the columns.
     """
-    copies = part.top_k * 2 * part.row_width(s.hidden) * s.routed
-    router = part.count * _STATISTIC_BYTES / s.element_bytes * s.spread
-    shared = 0 if part.shared is None else _inner(s, part.shared) / s.tp
-    visited = copies + part.top_k * _inner(s, part.expert) / s.tp
-    return s.imbalance * visited + router + shared
+    outputs = 1 if s.policy.expert_outputs else 0
+    copies = part.top_k * part.row_width(s.hidden) * s.routed * s.imbalance
+    router = part.count * _STATISTIC_BYTES * s.spread
+    shared = _Inner(0, (0, 0)) if part.shared is None else _inner(s, part.shared)
+    own = _inner(s, part.expert)
+    visits = part.top_k / s.tp * s.imbalance
+    return Saved(
+        0,
+        router,
+        0,
+        (1 + outputs) * copies
+        + visits * own.columns
+        + router / s.element_bytes
+        + shared.columns / s.tp,
+        moe=copies * (s.input_bytes + outputs * s.element_bytes) + visits * own.bytes[0],
+        moe_act=visits * own.bytes[1],
+        shared_experts=sum(shared.bytes) / s.tp,
+    )

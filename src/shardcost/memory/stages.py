@@ -30,8 +30,20 @@ def stage_evenly(model: Model, layout: Layout, index: Any) -> Stage:
     >>> [stage_evenly(Model.named("llama3-8b"), Layout(pp=5), i).layers for i in range(5)]
     [7, 7, 6, 6, 6]
     """
-    layers = ceil_div(model.num_layers - index, layout.pp)
-    return Stage(index, layers, index == 0, index == layout.pp - 1)
+    first, last, pp = layout.first_stage_layers, layout.last_stage_layers, layout.pp
+    if first is None and last is None:
+        layers = ceil_div(model.num_layers - index, pp)
+        return Stage(index, layers, index == 0, index == pp - 1)
+    # The others share what the stated stages leave.
+    before, after = int(first is not None), int(last is not None)
+    left = model.num_layers - (first or 0) - (last or 0)
+    others = largest(pp - before - after, 1)
+    layers = largest(ceil_div(left - (index - before), others), 0)
+    if first is not None:
+        layers = choose(index == 0, first, layers)
+    if last is not None:
+        layers = choose(index == pp - 1, last, layers)
+    return Stage(index, layers, index == 0, index == pp - 1)
 
 
 def stage_by_cost(model: Model, layout: Layout, index: Any) -> Stage:
@@ -56,7 +68,9 @@ def in_flight(layout: Layout, index: Any, micro_batches: Any) -> Any:
     """Return for how many micro-batches a stage keeps activations, in its fullest moment."""
     pp, virtual_stages = layout.pp, layout.virtual_stages
     left = pp - index
-    interleaved = (2 * left - 1 + (virtual_stages - 1) * pp) / virtual_stages
+    # Virtual stages take turns after pp micro-batches, or one more where pp does not divide them.
+    group = choose(micro_batches % pp == 0, pp, pp + 1)
+    interleaved = (2 * left - 1 + (virtual_stages - 1) * group) / virtual_stages
     return smallest(micro_batches, choose(virtual_stages > 1, interleaved, left))
 
 

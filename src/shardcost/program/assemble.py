@@ -16,12 +16,15 @@ from shardcost.memory.parameters import (
     head_parameters,
     layer_parameters,
 )
+from shardcost.memory.policy import policy_with
+from shardcost.memory.saved import saved_by_layer
+from shardcost.memory.saved import setting_of as saved_setting
 from shardcost.memory.stages import stage_by_cost, stage_evenly
 from shardcost.model import Block, Model
 from shardcost.program.edges import embedding, head
 from shardcost.program.feasibility import check_feasible
 from shardcost.program.layer import layer
-from shardcost.program.operations import Elementwise, Passes, together
+from shardcost.program.operations import Collective, Elementwise, Passes, together
 from shardcost.program.partitions import layer_otherwise, weight_copies
 from shardcost.program.prediction import predicted_further, prediction_parameters
 from shardcost.program.setting import Setting, micro_batches, setting_of
@@ -107,7 +110,16 @@ def program_of(model: Model, layout: Layout, workload: Workload, software: Softw
     if any(map(is_array, (*vars(layout).values(), *vars(workload).values()))):
         layers, first, last = _pieces(model, layout, workload, software)
     else:
-        unstaged = replace(layout, pp=1, virtual_stages=1, schedule="1f1b", order=_ANY_ORDER)
+        unstaged = replace(
+            layout,
+            # Only the share of layers that are recomputed depends on the stages.
+            pp=1 if layout.recompute_layers is None else layout.pp,
+            virtual_stages=1,
+            schedule="1f1b",
+            order=_ANY_ORDER,
+            first_stage_layers=None,
+            last_stage_layers=None,
+        )
         layers, first, last = _plain_pieces(model, unstaged, workload, software)
     stages = stages_of(model, s, layers)
     most = Parameters(*map(largest, *(stage.weights for stage in stages)))
@@ -188,8 +200,22 @@ def _layers(s: Setting, model: Model, block: Block, workload: Workload) -> Layer
     passes = layer(s, block) if layout.scheme == "1d" else layer_otherwise(s, block)
     if not isinstance(workload, Train) or workload.adapters:
         return Layers(block.count, weights, passes, NO_GATHERS)
+    passes = _with_copies(s, model, block, passes)
     summed = _summed(s, workload, passes, weights.total)
     return Layers(block.count, weights, summed, layer_weights(layout, workload, weights.total))
+
+
+def _with_copies(s: Setting, model: Model, block: Block, passes: Passes) -> Passes:
+    """Return passes in which kept activations go to the host's memory, and come back."""
+    layout = s.layout
+    if is_array(layout.offload_activations) or layout.offload_activations:
+        policy = policy_with(vars(s.software), s.software.memory)
+        counts = saved_setting(model, layout, s.dtype, s.context_tokens, policy)
+        size = saved_by_layer(counts, block).kept(layout) * s.tokens * layout.offload_activations
+        copy = Collective("offload activations", "host_copy", size, "offload", 1)
+        back = copy._replace(name="reload activations")
+        return passes._replace(forward=(*passes.forward, copy), backward=(*passes.backward, back))
+    return passes
 
 
 def _summed(s: Setting, workload: Workload, passes: Passes, weights: Any) -> Passes:

@@ -32,6 +32,8 @@ from shardcost.program.setting import Setting, linear
 QKV, OUT = "qkv", "attn out"
 ROPE: Final = "RoPE"
 ATTENTION: Final = OpId("attention")
+_UP_PROJECTIONS: Final = frozenset({"q up", "kv up", ROPE})
+"""Operations between the latent vectors and attention itself."""
 _CHUNK_TOKENS: Final = 128
 _STATE_BYTES: Final = 4
 """Of the chunked scan of Mamba-2 (Dao & Gu 2024, arXiv:2405.21060), whose states are kept in fp32;
@@ -48,6 +50,11 @@ def attention_part(s: Setting, part: AnyAttention) -> Passes:
     if isinstance(part, LatentAttention):
         return _latent_attention(s, part)
     return _recurrent(s, part)
+
+
+def up_projections(passes: Passes) -> Operations:
+    """Return what rebuilds queries, keys and values from latent vectors in the forward pass."""
+    return tuple(op for op in passes.forward if op.name in _UP_PROJECTIONS)
 
 
 def first_products(part: AnyAttention) -> tuple[str, ...]:
@@ -188,7 +195,7 @@ def attention_core(
     )
     if not s.training:
         return Passes((core,))
-    recompute = (core,) if s.layout.recompute == "selective" else ()
+    recompute = (core,) if s.layout.recomputes("core_attn") else ()
     gradient = core._replace(name=_GRADIENT.name, backward=True, id=_GRADIENT)
     return Passes((core,), (gradient,), (), recompute)
 
@@ -219,7 +226,7 @@ def _unfused(s: Setting, heads: Any, head_dim: Any) -> Passes:
         product("scores gradient", queries, head_dim, context),
         product("scores gradient", context, head_dim, queries),
     )
-    recompute = forward if s.layout.recompute == "selective" else ()
+    recompute = forward if s.layout.recomputes("core_attn") else ()
     return Passes(forward, backward, (), recompute)
 
 

@@ -100,8 +100,15 @@ def _experts(s: Setting, part: Experts) -> Passes:
         shared = _dense(s, part.shared, SHARED_UP, SHARED_DOWN)
         if layout.sequence_parallel:
             shared = together(enter(s, SHARED_UP), shared, leave(s, SHARED_DOWN))
-        pieces.append(shared)
-    return together(*pieces)
+        pieces.append(again(s, "shared_experts", shared))
+    return again(s, "moe", together(*pieces))
+
+
+def again(s: Setting, module: str, passes: Passes) -> Passes:
+    """Return passes of a module, all forward work again in the backward pass if so chosen."""
+    if not s.training or not s.layout.recomputes(module):
+        return passes
+    return passes._replace(recompute=passes.forward)
 
 
 def _routing(s: Setting, part: Experts) -> Passes:
@@ -219,6 +226,6 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
     each = most / load.active
     return together(
         matrix(s, EXPERT_UP, each, hidden, inner, s.expert_dtype, groups),
-        activation(s, most, width, gated=part.expert.gated),
+        again(s, "moe_act", activation(s, most, width, gated=part.expert.gated)),
         matrix(s, EXPERT_DOWN, each, width, hidden, s.expert_dtype, groups),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from shardcost.arrays import smallest
 from shardcost.model import Block, Experts
 from shardcost.program import attention, feed_forward
 from shardcost.program.edges import norm, residual
-from shardcost.program.operations import Elementwise, Gemm, Passes, together
+from shardcost.program.operations import Elementwise, Gemm, Operations, Passes, together
 from shardcost.program.setting import Setting, enter, leave
 
 
@@ -18,9 +19,16 @@ def layer(s: Setting, block: Block) -> Passes:
     """Each with the products that read its input, its parts, and the product that ends it."""
     if block.attention is not None:
         mixers = tuple(attention.attention_part(s, part) for part in block.mixers)
+        if s.training and s.layout.recomputes("mla_up_proj"):
+            mixers = tuple(
+                part._replace(recompute=attention.up_projections(part) + part.recompute)
+                for part in mixers
+            )
         branches.append((attention.first_products(block.attention), mixers, attention.OUT))
     if block.feed_forward is not None:
         part = feed_forward.feed_forward_part(s, block.feed_forward)
+        if block.parallel and not isinstance(block.feed_forward, Experts):
+            part = feed_forward.again(s, "mlp", part)
         up, down = feed_forward.outer_products(block.feed_forward)
         branches.append(((up,), (part,), down))
     if block.parallel and len(branches) == 2:
@@ -30,17 +38,33 @@ def layer(s: Setting, block: Block) -> Passes:
         *(
             piece
             for first, parts, last in branches
-            for piece in (norm(s, "norm"), *_summed(s, block, first, parts, last), residual(s))
+            for piece in (
+                feed_forward.again(s, "layernorm", norm(s, "norm")),
+                *_summed(s, block, first, parts, last),
+                residual(s),
+            )
         )
     )
     if s.layout.recompute == "full" and s.training:
-        return whole._replace(recompute=whole.forward)
+        return whole._replace(recompute=recomputed(s, whole))
     if s.layout.recompute == "selective" and s.software.selective == "gemm" and s.training:
         # Every second GEMM runs again.
         halves = (op._replace(count=op.count / 2) for op in whole.forward if isinstance(op, Gemm))
         passes = (op for op in whole.forward if isinstance(op, Elementwise))
         return whole._replace(recompute=(*halves, *passes))
     return whole
+
+
+def recomputed(s: Setting, whole: Passes) -> Operations:
+    """Return the forward work of a layer that full recomputation does again, on average.
+
+    Where it is for some layers of a stage only, each of its operations counts by their share.
+    """
+    layout = s.layout
+    if layout.recompute_layers is None or layout.recompute_method == "uniform":
+        return whole.forward
+    share = smallest(1, layout.recompute_layers * layout.pp / s.num_layers)
+    return tuple(op._replace(count=op.count * share) for op in whole.forward)
 
 
 def _summed(
@@ -50,6 +74,9 @@ def _summed(
 
     With sequence parallelism experts have none: each rank sends its own tokens to them.
     """
+    if last == feed_forward.DOWN and not block.parallel:
+        whole = together(enter(s, *first), *parts, leave(s, last))
+        return (feed_forward.again(s, "mlp", whole),)
     routed = isinstance(block.feed_forward, Experts) and last == feed_forward.EXPERT_DOWN
     if routed and s.layout.sequence_parallel and not block.parallel:
         return parts

@@ -35,6 +35,7 @@ from shardcost.model import Block
 from shardcost.program.attention import attention_part
 from shardcost.program.edges import norm, residual
 from shardcost.program.feed_forward import feed_forward_part
+from shardcost.program.layer import recomputed
 from shardcost.program.operations import (
     Collective,
     Gemm,
@@ -117,7 +118,7 @@ def layer_otherwise(s: Setting, block: Block) -> Passes:
             pieces.append(residual(between))
     whole = together(*pieces)
     if s.layout.recompute == "full" and s.training:
-        return whole._replace(recompute=whole.forward)
+        return whole._replace(recompute=recomputed(s, whole))
     return whole
 
 

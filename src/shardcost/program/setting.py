@@ -47,6 +47,8 @@ class Setting:
     """Of tokens on their way to experts; None: as the software sends them."""
     frozen: bool = False
     """The model's own weights have no gradients: adapters are trained."""
+    num_layers: Any = 1
+    """Of the whole model."""
     document_tokens: int | None = None
     """Where attention stops at the ends of documents: their mean length."""
 
@@ -110,6 +112,7 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
         layout=layout,
         software=software,
         hidden=model.hidden_size,
+        num_layers=model.num_layers,
         dtype=workload.part_dtype(),
         attention_dtype=workload.part_dtype("attention"),
         expert_dtype=workload.part_dtype("expert"),

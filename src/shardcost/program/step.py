@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from shardcost.arrays import ceil_div, smallest
+from shardcost.arrays import ceil_div
 from shardcost.checks import anywhere
 from shardcost.dtypes import BITS, activation_bytes
 from shardcost.layout import Layout
-from shardcost.memory.parameters import Parameters, expert_copies
+from shardcost.memory.parameters import Parameters, expert_copies, sharing_ranks
 from shardcost.program.operations import Collective, Elementwise, Operations
 from shardcost.software import Software
 from shardcost.workload import Train
@@ -73,19 +73,17 @@ def _reduced(
     layout: Layout, workload: Train, weights: Any, replicas: Any, group: str, software: Software
 ) -> Step:
     """Return what happens once a step to weights with so many copies."""
-    shared = replicas
-    if layout.shard_degree is not None:
-        shared = smallest(layout.shard_degree, replicas)
+    shared = sharing_ranks(layout, replicas)
     gradient = weights * gradient_bytes(workload)
     updated = weights / (shared if layout.zero else 1)
     per_weight = _ADAM_BYTES if workload.optimizer == "adam" else _SGD_BYTES
     moved = updated * (per_weight + _CLIP_BYTES + activation_bytes(workload.dtype))
-    optimizer = Elementwise("optimizer", moved, 4)
+    optimizer = _update(layout, workload, updated, moved)
     if _is(replicas, 1):
-        return Step((), (), (optimizer,))
+        return Step((), (), optimizer)
     if layout.zero == 0:
         reduce = Collective.of("all_reduce", "gradients", gradient, group, replicas)
-        return Step(_in_buckets(reduce, software), (), (optimizer,))
+        return Step(_in_buckets(reduce, software), (), optimizer)
     across: Operations = ()
     if layout.shard_degree is not None:
         # Between the groups that have the same shards, where there are some.
@@ -94,12 +92,37 @@ def _reduced(
             name = "gradients across shards"
             across = (Collective.of("all_reduce", name, gradient / shared, "dp_outer", copies),)
     if layout.zero == 3:
-        return Step(across, (), (optimizer,))
+        return Step(across, (), optimizer)
     reduction = software.zero_reduce if layout.zero == 1 else "reduce_scatter"
     scatter = Collective.of(reduction, "gradients", gradient, group, shared)
     gathered = weights * activation_bytes(workload.dtype)
     gather = Collective.of("all_gather", "weights", gathered, group, shared)
-    return Step((*_in_buckets(scatter, software), *across), (gather,), (optimizer,))
+    return Step((*_in_buckets(scatter, software), *across), (gather,), optimizer)
+
+
+def _update(layout: Layout, workload: Train, weights: Any, moved: Any) -> Operations:
+    """Return the update of so many weights, some of whose states may be in the host's memory.
+
+    The host updates them there: it gets their gradients and returns the weights (ZeRO-Offload, Ren
+    et al. 2021, arXiv:2101.06840). Or their states are copied to the device and back; both ways of
+    the link are used at once.
+    """
+    share = layout.offload_optimizer
+    if _is(share, 0):
+        return (Elementwise("optimizer", moved, 4),)
+    away = share * weights
+    weight_bytes = activation_bytes(workload.dtype)
+    if layout.offload_update == "device":
+        moments = 2 if workload.optimizer == "adam" else 1
+        each = (BITS[workload.master_dtype] + moments * BITS[workload.moment_dtype]) / 8
+        states = Collective("copy optimizer states", "host_copy", away * each, "offload", 1)
+        return (Elementwise("optimizer", moved, 4), states)
+    sent = away * (gradient_bytes(workload) + weight_bytes)
+    return (
+        Elementwise("optimizer", (1 - share) * moved, 4),
+        Collective("copy gradients and weights", "host_copy", sent, "offload", 1),
+        Collective("update on the host", "host_update", away, "offload", 1),
+    )
 
 
 def _in_buckets(whole: Collective, software: Software) -> Operations:

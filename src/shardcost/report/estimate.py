@@ -266,6 +266,9 @@ def foundations(estimate: Estimate) -> Iterator[tuple[str, str]]:
     kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in _kinds(memory))
     used = f"{format_bytes(memory.peak_bytes)} of {format_bytes(device.memory_bytes)} ({share})"
     yield "memory", f"{used}{where}{when}: {kinds}"
+    if memory.host_bytes:
+        offloaded = format_bytes(memory.host_bytes)
+        yield "host", f"{offloaded} per GPU of offloaded activations and optimizer states"
 
 
 def _kinds(memory: Memory) -> list[tuple[str, float]]:

@@ -107,6 +107,7 @@ def _memory_as_data(estimate: Estimate) -> dict[str, Any]:
         "reason": memory.reason(device),
         "fullest_stage": worst,
         "moment": memory.stages[worst].moment,
+        "host_bytes": memory.host_bytes,
         "by_kind": memory.by_kind(),
         "stages": {name: attributes(stage, shown) for name, stage in memory.stages.items()},
     }

@@ -57,10 +57,23 @@ def _layers(layers: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def _allocated(stats: Mapping[str, Any]) -> Iterator[str]:
+    if not stats["rows"]:
+        yield "Allocated between steps: not measured."
+        return
+    yield paragraph(
+        f"Allocated between steps: of {stats['rows']:,} rows, the error is"
+        f" {stats['median_pct']:.1f} % (median), {stats['p90_pct']:.1f} % (p90),"
+        f" {stats['max_pct']:.1f} % at most.",
+        "  ",
+    )
+
+
 _EXTRA: Final[Mapping[str, Callable[[Any], Iterable[str]]]] = {
     "classified_pct": lambda pct: [f"Fits or runs out of memory, predicted right: {pct:.1f} %."],
     "regret": _regret,
     "layers": _layers,
+    "allocated_bytes": _allocated,
 }
 
 

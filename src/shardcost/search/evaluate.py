@@ -51,19 +51,30 @@ _CHANGE_PAIRS: Final = (
     "shard_degree",
     "etp",
     "redundant_experts",
+    "recompute_layers",
+    "recompute_method",
+    "first_stage_layers",
+    "last_stage_layers",
 )
 """Choices that change which layouts are possible, whatever the schedule."""
 _CHANGE_LAYERS: Final = (
     *_CHANGE_PAIRS,
     "order",
     "recompute",
+    "offload_activations",
     "tp_overlap",
     "routing",
     "dispatch",
     "expert_overlap",
 )
 """Choices that change what a layer does or takes."""
-_CHANGE_STEP: Final = (*_CHANGE_LAYERS, "zero", "dp_overlap")
+_CHANGE_STEP: Final = (
+    *_CHANGE_LAYERS,
+    "zero",
+    "dp_overlap",
+    "offload_optimizer",
+    "offload_update",
+)
 """And what happens once a step, whatever the schedule. With the schedule, these are all choices."""
 
 Mask = NDArray[np.bool_]
@@ -166,7 +177,8 @@ class Evaluator:
         """Return what ranks hold, pairs by those virtual stages that occur."""
         family = grid.family
         interleaved = family.schedule == "interleaved"
-        key = (family.recompute, family.zero, interleaved, *virtual_stages.tolist())
+        away = (family.offload_activations, family.offload_optimizer)
+        key = (family.recompute, family.zero, *away, interleaved, *virtual_stages.tolist())
         if key not in self._memory:
             layout, workload = _laid_out(grid, self._pairs, virtual_stages)
             machine = machine_of(self.question.cluster, grid.software)

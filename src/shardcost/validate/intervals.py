@@ -279,6 +279,9 @@ _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "memory": lambda row, _: {
         "pipeline": "several stages" if whole_cell(row, "pp") > 1 else "one stage"
     },
+    "memory_runs": lambda row, _: {
+        "layers": "mixture of experts" if row.get("experts") else "dense model"
+    },
     "training": _of_training,
     "inference": _of_inference,
     "serving": _of_serving,

@@ -8,7 +8,7 @@ tokens drafted and accepted) is a named reason.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -40,7 +40,12 @@ _MOST: Final = 10**9
 _EXPERTS_ONLY: Final = ("nvfp4", "mxfp4", "int4")
 """Formats that name the weights of experts, or of feed-forward parts: attention stays in 16 bits
 (model cards of the published checkpoints)."""
-_LINEAR: Final[dict[str, Any]] = {"key_heads": 16, "value_heads": 64, "key_head_dim": 128, "value_head_dim": 128}
+_LINEAR: Final[Mapping[str, Any]] = {
+    "key_heads": 16,
+    "value_heads": 64,
+    "key_head_dim": 128,
+    "value_head_dim": 128,
+}
 """Of the linear attention of Qwen3.5 (its config.json), whose layers a row counts only."""
 _GATED_OUTPUT: Final = "qwen3"
 

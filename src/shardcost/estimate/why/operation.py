@@ -18,7 +18,8 @@ from shardcost.collectives.receipts import (
 )
 from shardcost.estimate.interval import residuals_of_memory
 from shardcost.estimate.ledger import STEP, Entry
-from shardcost.estimate.price import Prices
+from shardcost.estimate.pieces import is_copy
+from shardcost.estimate.price import Prices, host_copy_s, host_update_s
 from shardcost.estimate.result import Estimate, footprint
 from shardcost.estimate.roofline import moved_bytes
 from shardcost.estimate.why.answer import (
@@ -171,6 +172,8 @@ def _attention_words(op: AttentionCore, seconds: float, device: Any) -> str:
 
 
 def _collective(prices: Prices, op: Collective, entry: Entry, figure: str, title: str) -> Why:
+    if is_copy(op):
+        return _on_host(prices, op, entry, figure, title)
     what = f"{op.collective} of {format_bytes(op.size_bytes)} over the {op.group} group of"
     if op.ranks == 1:
         return answer(Receipt(figure, title, 0.0, "s", "0"), words=f"{what} 1 sends nothing")
@@ -193,6 +196,27 @@ def _collective(prices: Prices, op: Collective, entry: Entry, figure: str, title
         words = f"{what} {op.ranks}{nodes}: {how} {slowest}"
     error = collective_error(result, entry.seconds)
     return answer(whole, value=entry.seconds, error=error, stated=result.notes, words=words)
+
+
+def _on_host(prices: Prices, op: Collective, entry: Entry, figure: str, title: str) -> Why:
+    """Return why a copy to the host or an update there takes as long as it does."""
+    cluster = prices.machine.cluster
+    if op.collective == "host_update":
+        own = named("weights", op.size_bytes, "", "of this GPU on the host")
+        shared = named("GPUs", cluster.gpus_per_node, "", "that share the host")
+        source = "Ren et al. 2021, arXiv:2101.06840, table 4"
+        rate = named("rate", cluster.host_update_per_s, "1/s", "weights a second by Adam", source)
+        seconds, words = host_update_s(own, shared, rate), "an update by the host's processors"
+    else:
+        size = named("size", op.size_bytes, SENT, "to the host or back")
+        source = str(cluster.sources.get("device.host_link_bytes_per_s", "given by the caller"))
+        link = cluster.device.host_link_bytes_per_s
+        rate = named("host_link", link, "B/s", "one direction", source)
+        seconds, words = (
+            host_copy_s(size, rate),
+            f"{format_bytes(op.size_bytes)} over the host link",
+        )
+    return answer(receipt(seconds, figure, title, "s"), value=entry.seconds, words=words)
 
 
 def memory_figures(estimate: Estimate) -> Iterator[str]:
