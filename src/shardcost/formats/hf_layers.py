@@ -84,7 +84,7 @@ def _attention(config: Config, kind: Kind) -> AnyAttention:
     if word == "linear_attention":
         return _linear(config)
     if config.whole("kv_lora_rank") is not None:
-        return _latent(config)
+        return _latent(config, own_index=not kind.reused_index)
     if word not in _WINDOWS:
         raise FormatError(config.file, f"layers of type {shown(word)} cannot be read yet")
     windows = (config.whole(key, least=0) for key in _WINDOWS[word])
@@ -147,7 +147,7 @@ def _head_dim(config: Config, heads: int) -> int:
     return hidden // heads
 
 
-def _latent(config: Config) -> LatentAttention:
+def _latent(config: Config, *, own_index: bool) -> LatentAttention:
     return LatentAttention(
         heads=config.needed("heads"),
         kv_lora_rank=config.needed("kv_lora_rank"),
@@ -155,8 +155,8 @@ def _latent(config: Config) -> LatentAttention:
         qk_nope_head_dim=config.needed("qk_nope_head_dim"),
         qk_rope_head_dim=config.needed("qk_rope_head_dim"),
         v_head_dim=config.needed("v_head_dim"),
-        index_heads=config.whole("index_n_heads"),
-        index_head_dim=config.whole("index_head_dim"),
+        index_heads=config.whole("index_n_heads") if own_index else None,
+        index_head_dim=config.whole("index_head_dim") if own_index else None,
         index_top_k=config.whole("index_topk"),
     )
 
