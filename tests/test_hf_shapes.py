@@ -99,11 +99,11 @@ def test_kimi_delta_and_lightning_attention() -> None:
     assert [b.count for b in kimi.blocks] == [1, 19, 7]
     linear = kimi.blocks[0].attention
     assert isinstance(linear, LinearAttention)
-    assert (linear.form, linear.key_heads, linear.conv_kernel) == ("kimi_delta", 32, 4)
+    assert (linear.rule, linear.key_heads, linear.conv_kernel) == ("kda", 32, 4)
     assert isinstance(kimi.blocks[2].attention, LatentAttention)
     lightning = read("minimax-m1").blocks[0].attention
     assert isinstance(lightning, LinearAttention)
-    assert (lightning.form, lightning.value_heads, lightning.conv_kernel) == ("lightning", 64, 0)
+    assert (lightning.rule, lightning.value_heads, lightning.conv_kernel) == ("lightning", 64, 0)
     assert [b.count for b in read("minimax-m1").blocks] == [70, 10]
 
 

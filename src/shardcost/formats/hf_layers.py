@@ -162,9 +162,9 @@ def _latent(config: Config, *, own_index: bool) -> LatentAttention:
 
 
 def _linear(config: Config) -> LinearAttention:
-    """Return attention with a fixed state; the family says which of its forms."""
-    form = config.trait("linear_form")
-    if form == "gated_delta":
+    """Return attention with a fixed state; the family says by which rule."""
+    rule = config.trait("linear_rule")
+    if rule == "delta":
         return LinearAttention(
             key_heads=config.needed("linear_num_key_heads"),
             value_heads=config.needed("linear_num_value_heads"),
@@ -172,7 +172,7 @@ def _linear(config: Config) -> LinearAttention:
             value_head_dim=config.needed("linear_value_head_dim"),
             conv_kernel=config.needed("linear_conv_kernel_dim"),
         )
-    if form == "kimi_delta":
+    if rule == "kda":
         heads, head_dim = config.needed("linear_num_heads"), config.needed("linear_head_dim")
         kernel = config.needed("linear_conv_kernel_dim")
     else:
@@ -184,7 +184,7 @@ def _linear(config: Config) -> LinearAttention:
         key_head_dim=head_dim,
         value_head_dim=head_dim,
         conv_kernel=kernel,
-        form=form,
+        rule=rule,
     )
 
 
