@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stated import as_stated
 
 from shardcost import BadTypeError, FormatError, Model
 from shardcost.files import read_text
@@ -78,7 +79,7 @@ def test_published_configs_give_what_the_cards_state(evidence: Path) -> None:
         model = Model.from_hf(file)
         total, active = STATED[model.name]
         assert model.parameters == pytest.approx(total * 1e9, rel=0.02), file.name
-        assert model.active_parameters == pytest.approx(active * 1e9, rel=0.02), file.name
+        assert model.active_parameters == as_stated(active), file.name
 
 
 def test_grouped_heads_and_head_size() -> None:
@@ -222,6 +223,12 @@ def test_key_value_heads_by_layer() -> None:
     ]
 
 
+def searched(**parts: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of four layers, the first of which has other parts."""
+    plain = {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 2.0}}
+    return {"block_configs": [plain | parts, plain, plain, plain]}
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"num_hidden_layers": "4"}, "num_hidden_layers must be a whole number of at least 1, got '4'"),
     ({"num_hidden_layers": 4.0}, "num_hidden_layers must be a whole number"),
@@ -258,6 +265,42 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "nemotron_h", "hybrid_override_pattern": "M"}, "names 1 layers of 4"),
     ({"model_type": "nemotron_h", "hybrid_override_pattern": "????"}, "layers of type '\\?'"),
     ({"model_type": "jamba"}, "attn_layer_period is missing"),
+    (
+        {"model_type": "nemotron_h", "num_hidden_layers": ..., "hybrid_override_pattern": "||"},
+        "names no layer",
+    ),
+    (
+        {
+            "model_type": "nemotron_h",
+            "num_hidden_layers": ...,
+            "hybrid_override_pattern": "M" * 10**6,
+        },
+        "1000000 layers are more than 10000",
+    ),
+    ({"model_type": "nemotron_h", "layers_block_type": [1] * 4}, "must be a list of texts"),
+    ({"block_configs": 7}, "block_configs names 7 layers of 4"),
+    ({"block_configs": [{}] * 4}, r"block_configs\[0\] needs objects attention and ffn"),
+    ({"block_configs": [[]] * 4}, r"block_configs\[0\] needs objects attention and ffn"),
+    (searched(attention={"n_heads_in_group": "2"}), "attention.n_heads_in_group is missing"),
+    (searched(attention={"replace_with_linear": True}), "attention.replace_with_linear cannot be"),
+    (searched(ffn={"ffn_mult": -1.0}), "ffn.ffn_mult is missing"),
+    (searched(ffn={"ffn_mult": 1e300}), "ffn.ffn_mult is missing"),
+    (searched(ffn={"replace_with_linear": True}), "ffn.replace_with_linear cannot be read yet"),
+    (MOE | {"num_experts_per_tok": [2, 1]}, "num_experts_per_tok differs from layer to layer"),
+    (MOE | {"moe_intermediate_size": [1536, 512]}, "moe_intermediate_size differs from layer"),
+    (MOE | {"moe_layers_enum": "1,x"}, "moe_layers_enum must be numbers of 4 layers"),
+    (MOE | {"moe_layers_enum": "4"}, "moe_layers_enum must be numbers of 4 layers"),
+    (MOE | {"moe_layer_freq": [0, 1]}, "moe_layer_freq must be a number or 4 of 0 and 1"),
+    (MOE | {"zero_expert_num": 4, "zero_expert_type": "copy"}, "zero_expert_type 'copy'"),
+    ({"attn_type_list": [0, 1, 2, 1]}, "attn_type_list must be 4 numbers, 0 or 1"),
+    ({"use_cla": True}, "cla_share_factor is missing"),
+    ({"head_dim": 16, "v_head_dim": 8}, "v_head_dim 8 beside head_dim 16 cannot be read yet"),
+    ({"vocab_size_per_layer_input": 8}, "vocab_size_per_layer_input 8"),
+    ({"model_type": "exaone4", "sliding_window": 8, "sliding_window_pattern": "LLX"}, "L and G"),
+    (
+        {"model_type": "kimi_linear", "linear_attn_config": {"kda_layers": [1]}},
+        "linear_attn_config.full_attn_layers is missing",
+    ),
 ]
 
 
@@ -284,6 +327,8 @@ HOSTILE: list[tuple[bytes, str]] = [
     (b"[1, 2]", "holds list, not a JSON object"),
     (b'{"hidden_size": NaN}', "holds NaN"),
     (b'{"hidden_size": Infinity}', "holds Infinity"),
+    (b'{"hidden_size": 1e999}', "holds Infinity"),
+    (b'{"text_config": {"sizes": [[1, -Infinity]]}}', "holds Infinity"),
     (b'{"hidden_size": ' + b"9" * 5000 + b"}", "a number of 5000 digits"),
     (b"\xff\xfe\x00", "is not UTF-8"),
     (b"[" * 100_000, "nested too deeply"),
@@ -299,6 +344,39 @@ def test_hostile_files(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message) as caught:
         Model.from_hf(file)
     assert str(caught.value).startswith(str(file))
+
+
+def test_an_unbounded_step_size_is_harmless(tmp_path: Path) -> None:
+    mamba = {
+        "model_type": "mamba2", "num_hidden_layers": 4, "hidden_size": 64, "state_size": 16,
+        "num_heads": 8, "head_dim": 16, "expand": 2, "conv_kernel": 4, "vocab_size": 512,
+    }  # fmt: skip
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(mamba | {"time_step_limit": [0.0, float("inf")]}))
+    assert "Infinity" in file.read_text()
+    assert Model.from_hf(file).parameters == Model.from_hf(mamba).parameters
+    assert Model.from_hf(file).not_priced_yet == ("state space in 4 of 4 layers",)
+
+
+def test_fields_that_change_the_shape_are_not_passed_over() -> None:
+    known = read(**MOE, expert_hyper_width=48, router_aux_loss_coef=0.5, moe_dropout=0.1)
+    assert known.caveats == ("field expert_hyper_width is not understood, and not counted",)
+    with (
+        pytest.warns(UnknownFamilyWarning),
+        pytest.raises(FormatError, match="field compress_ratios may change its shape"),
+    ):
+        read(model_type="brandnew", compress_ratios=[0, 4, 128, 4], rope_theta=1e4)
+
+
+def test_a_family_by_the_class_that_implements_it() -> None:
+    grok = read(
+        **MOE, model_type="git", architectures=["Grok1ForCausalLM"], residual_moe=True,
+        moe_intermediate_size=32,
+    )  # fmt: skip
+    part = grok.blocks[0].feed_forward
+    assert isinstance(part, Experts)
+    assert part.shared is not None
+    assert (part.expert.width, part.shared.width, grok.blocks[0].norms) == (32, 160, 4)
 
 
 def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
@@ -325,6 +403,9 @@ ODD_KEYS = [
     "num_key_value_heads_per_layer", "num_nextn_predict_layers", "word_embed_proj_dim",
     "attn_layer_indices", "kv_lora_rank", "hybrid_override_pattern", "layers_block_type",
     "mamba_dt_rank", "global_head_dim", "ffn_config", "attn_config", "tie_word_embeddings",
+    "architectures", "linear_attn_config", "attn_type_list", "moe_layer_freq", "moe_layers_enum",
+    "indexer_types", "mlp_layer_types", "use_cla", "num_kv_shared_layers", "zero_expert_num",
+    "moe_latent_size", "share_q_dim", "hidden_size_per_layer_input", "sliding_window_pattern",
 ]  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def _models() -> list[Model]:
 def _model_table() -> str:
     rows = []
     for model in _models():
-        kinds = [block.attention.kind for block in model.blocks if block.attention]
+        kinds = [part.kind for block in model.blocks for part in block.mixers]
         rows.append(
             (
                 model.name,

@@ -167,7 +167,7 @@ def _not_counted(content: dict[str, Any], config: Config, predicting: int) -> li
     caveats = [f"the {tower} part is not counted" for tower in towers]
     if predicting:
         caveats.append(
-            f"{predicting} layers for multi-token prediction are counted apart (mtp_parameters)"
+            f"layers for multi-token prediction ({predicting}) are counted apart: mtp_parameters"
         )
     elif config.whole("mtp_layers", least=0):
         caveats.append("layers for multi-token prediction are not counted")

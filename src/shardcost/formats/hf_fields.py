@@ -70,7 +70,7 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 _RECURRENT_KEYS: Final = ("mamba_", "ssm_", "state_size", "rwkv")
 _SHAPING: Final = re.compile(
     r"expert|moe_|_moe|ssm|mamba|linear_|latent|lora_rank|altup|laurel|hyper|compress|_cla|cla_"
-    r"|layer_group|share_|_shared|per_layer|_idxs|block_configs|v_head_dim"
+    r"|layer_group|share_|_shared|per_layer|_idxs|block_configs|v_head_dim|indexer_types|hc_mult"
 )
 """Parts of names whose fields change the shape of a model."""
 _NOT_SHAPING: Final = re.compile(
@@ -135,11 +135,9 @@ class Config:
 
     def find(self, quantity: str) -> tuple[str, Any]:
         """Return the first alias that is present and not null, and its value."""
-        for alias in ALIASES.get(quantity, (quantity,)):
-            value = self._at(alias)
-            if value is not None:
-                return alias, value
-        return quantity, None
+        aliases = ALIASES.get(quantity, (quantity,))
+        found = [(alias, self._at(alias)) for alias in aliases]
+        return next((each for each in found if each[1] is not None), (quantity, None))
 
     def _at(self, place: str) -> Any:
         """Return the value of a field, None if there is none; a dot descends into a table."""

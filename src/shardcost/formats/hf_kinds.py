@@ -58,6 +58,8 @@ class Kind(NamedTuple):
     """Of the dense part, where the layer has its own."""
     reused_kv: bool = False
     """Keys and values are an earlier layer's."""
+    reused_index: bool = False
+    """The choice of tokens of a sparse index is an earlier layer's."""
 
 
 def layer_count(config: Config) -> int:
@@ -104,6 +106,7 @@ def layer_kinds(config: Config) -> list[Kind]:
     wide = None
     if config.flag("use_double_wide_mlp", default=False):
         wide = 2 * config.needed("width")
+    indexed = config.words("indexer_types", layers) or ["full"] * layers  # GLM-5.2
     return [
         Kind(
             types[i],
@@ -111,6 +114,7 @@ def layer_kinds(config: Config) -> list[Kind]:
             listed[i] if listed else None,
             wide if i in reused else None,
             i in reused,
+            indexed[i] == "shared",
         )
         for i in range(layers)
     ]

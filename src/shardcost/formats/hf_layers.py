@@ -84,7 +84,7 @@ def _attention(config: Config, kind: Kind) -> AnyAttention:
     if word == "linear_attention":
         return _linear(config)
     if config.whole("kv_lora_rank") is not None:
-        return _latent(config)
+        return _latent(config, own_index=not kind.reused_index)
     if word not in _WINDOWS:
         raise FormatError(config.file, f"layers of type {shown(word)} cannot be read yet")
     windows = (config.whole(key, least=0) for key in _WINDOWS[word])
@@ -147,7 +147,7 @@ def _head_dim(config: Config, heads: int) -> int:
     return hidden // heads
 
 
-def _latent(config: Config) -> LatentAttention:
+def _latent(config: Config, *, own_index: bool) -> LatentAttention:
     return LatentAttention(
         heads=config.needed("heads"),
         kv_lora_rank=config.needed("kv_lora_rank"),
@@ -155,16 +155,16 @@ def _latent(config: Config) -> LatentAttention:
         qk_nope_head_dim=config.needed("qk_nope_head_dim"),
         qk_rope_head_dim=config.needed("qk_rope_head_dim"),
         v_head_dim=config.needed("v_head_dim"),
-        index_heads=config.whole("index_n_heads"),
-        index_head_dim=config.whole("index_head_dim"),
+        index_heads=config.whole("index_n_heads") if own_index else None,
+        index_head_dim=config.whole("index_head_dim") if own_index else None,
         index_top_k=config.whole("index_topk"),
     )
 
 
 def _linear(config: Config) -> LinearAttention:
-    """Return attention with a fixed state; the family says which of its forms."""
-    form = config.trait("linear_form")
-    if form == "gated_delta":
+    """Return attention with a fixed state; the family says by which rule."""
+    rule = config.trait("linear_rule")
+    if rule == "delta":
         return LinearAttention(
             key_heads=config.needed("linear_num_key_heads"),
             value_heads=config.needed("linear_num_value_heads"),
@@ -172,7 +172,7 @@ def _linear(config: Config) -> LinearAttention:
             value_head_dim=config.needed("linear_value_head_dim"),
             conv_kernel=config.needed("linear_conv_kernel_dim"),
         )
-    if form == "kimi_delta":
+    if rule == "kda":
         heads, head_dim = config.needed("linear_num_heads"), config.needed("linear_head_dim")
         kernel = config.needed("linear_conv_kernel_dim")
     else:
@@ -184,7 +184,7 @@ def _linear(config: Config) -> LinearAttention:
         key_head_dim=head_dim,
         value_head_dim=head_dim,
         conv_kernel=kernel,
-        form=form,
+        rule=rule,
     )
 
 
