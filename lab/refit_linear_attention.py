@@ -30,7 +30,7 @@ from lab.parts import Mask, leave_out
 from shardcost import catalog
 from shardcost.calibrate.fit import fit_robustly
 from shardcost.catalog import tuner_table
-from shardcost.cluster import Cluster
+from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadValueError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, read_table
@@ -38,6 +38,7 @@ from shardcost.kernels.linear_attention import Sizes, kernel_of, kernel_time_s, 
 from shardcost.machine.kernels import Fit, Section, nearest_systems
 from shardcost.machine.linear_attention import (
     KernelKind,
+    cache_of,
     chosen,
     kind_of,
     section_names,
@@ -56,8 +57,10 @@ _HEAD: Final = (
 )
 _OUTLIERS: Final = (1.0, 0.1)
 """Relative error beyond which a row counts by its size and no longer by its square."""
-_POOLED_PULL, _PULL = 0.1, 0.3
+_POOLED_PULL, _CLASS_PULL, _PULL = 0.1, 0.3, 0.3
 """Weight of a constant's distance (in logarithms) from where it started."""
+_STIFF: Final = {"memory_share": 5.0, "cache_share": 2.0}
+"""Constants that hold on more strongly: what else slows a kernel shall not pass for the memory."""
 _ROUNDS: Final = 40
 _STEP: Final = 1e-4
 _SHAPE_PARTS: Final = 5
@@ -104,10 +107,14 @@ class Group(NamedTuple):
         """Return the sections that may hold: the kernel's, its family's with the rule, of any."""
         return section_names(self.kind, self.case.op, *self.of_part)
 
+    @property
+    def device(self) -> Device:
+        """The device."""
+        return Cluster.named(self.case.gpu).device
+
     def log_error(self, constants: Constants) -> Floats:
         """Return the logarithm of predicted over measured; constants may be columns of several."""
-        device = Cluster.named(self.case.gpu).device
-        kernel = kernel_of(device, *self.of_part, constants, self.kind)
+        kernel = kernel_of(self.device, *self.of_part, constants, self.kind)
         work = work_of(kernel, self.case.op, *self.of_part, Sizes(*self.sizes.T))
         result: Floats = np.log(kernel_time_s(kernel, work) / self.time_s)
         return result
@@ -121,7 +128,7 @@ class Fitted(NamedTuple):
 
     def section_for(self, rows: Group) -> Section | None:
         """Return the constants that hold for some rows, as the catalog chooses; None if none do."""
-        device = Cluster.named(rows.case.gpu).device
+        device = rows.device
         near = nearest_systems(device, self.systems)
         of = (rows.kind, rows.case.op, *rows.of_part)
         try:
@@ -183,6 +190,7 @@ def fitted_constants(groups: Sequence[Group], start: Constants, pull: float) -> 
     table = tuner_table("linear_attention")
     names = list(start)
     origin = np.log([start[name] for name in names])
+    weights = pull * np.array([_STIFF.get(name, 1.0) for name in names])
     first = start_of(*groups[0].of_part)
     least = [table["least"].get(name, _LEAST * first[name]) for name in names]
     bounds = np.log(least), np.log([table["most"].get(name, np.inf) for name in names])
@@ -195,13 +203,13 @@ def fitted_constants(groups: Sequence[Group], start: Constants, pull: float) -> 
         steps = np.where(logs + _STEP < bounds[1], _STEP, -_STEP)
         moved = residuals(np.vstack([logs, logs + np.diag(steps)]))
         slopes: Floats = ((moved[1:] - moved[0]) / steps[:, None]).T
-        return np.vstack([slopes, pull * np.eye(len(names))])
+        return np.vstack([slopes, np.diag(weights)])
 
     end = fit_robustly(
         origin,
         bounds,
         residuals,
-        lambda logs: pull * (logs - origin),
+        lambda logs: weights * (logs - origin),
         outliers=_OUTLIERS,
         evaluations=_ROUNDS,
         jacobian=jacobian,
@@ -233,11 +241,17 @@ def fitted(groups: Iterable[Group]) -> Fitted:
             start = start_of(*members[0].of_part) if above is None else above
             starts[name] = _fitted_once(members, start, _POOLED_PULL)
             result.pooled[name] = _section(starts[name], members)
+    for of, alike in _by(kept, lambda each: cache_of(each.device)).items():
+        for level in (2, 1, 0):
+            for name, members in _by(alike, lambda each: each.names()[level]).items():
+                starts[f"{name}-{of}"] = _fitted_once(members, starts[name], _CLASS_PULL)
+                result.pooled[f"{name}-{of}"] = _section(starts[f"{name}-{of}"], members)
     for gpu, here in _by(kept, lambda each: each.case.gpu).items():
         sections = result.systems.setdefault(gpu, {})
         for level in (1, 0):
             for name, members in _by(here, lambda each: each.names()[level]).items():
-                sections[name] = _section(_fitted_once(members, starts[name], _PULL), members)
+                start = starts[f"{name}-{cache_of(members[0].device)}"]
+                sections[name] = _section(_fitted_once(members, start, _PULL), members)
     return result
 
 

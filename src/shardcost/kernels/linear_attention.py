@@ -10,7 +10,8 @@ every head. All three are of one form::
 
     waves  = heads x sequences / (SMs x chains that one SM runs at once), at least 1
     work   = FLOPs (scan) or bytes (convolution, step) / (rate of an SM x SMs)
-    memory = bytes that miss the L2 cache / (share of the memory's bandwidth)
+    memory = bytes that miss the L2 cache / the lesser of a share of the memory's bandwidth and
+             what misses of all SMs together are on the way (bytes per clock)
     time   = floor + first tile + waves x links x link of the chain + root of squares of work, memory
 
 One long sequence leaves most of the device idle: its time is the chain's, and grows with heads and
@@ -34,7 +35,9 @@ from shardcost.cluster import Device
 from shardcost.errors import BadValueError
 from shardcost.machine.kernels import KernelConstants
 from shardcost.machine.linear_attention import (
+    PARTITIONED,
     KernelKind,
+    cache_of,
     kind_of,
     linear_attention_section,
     start_of,
@@ -43,6 +46,7 @@ from shardcost.traced import step
 
 _BYTES: Final = 2
 """Between kernels, tokens are in 16 bits."""
+_WIDE_BYTES: Final = 4
 
 
 class Sizes(NamedTuple):
@@ -160,22 +164,27 @@ def kernel_of(
 ) -> Kernel:
     """Return the constants of a kernel in units of a device."""
     common = tuner_table("linear_attention")["common"]
-    clock_hz = device.boost_clock_hz
+    clock_hz: Any = device.boost_clock_hz
     if clock_hz is None:
         clock_hz = 1e6 * tuner_table("start")["assumed_clock_mhz"]
     known = {**start_of(part, phase), **constants}
     per_clock = known["flops_per_clock" if part == "scan" else "bytes_per_clock"]
-    in_parts = device.compute_capability in common["partitioned_capability"]
-    cache = known["cache_share"] * (common["partitioned_share"] if in_parts else 1.0)
+    rate = clock_hz * device.sms
+    cache = known.get("cache_share", 1.0) * (device.l2_cache_bytes or 0.0)
+    if cache_of(device) == PARTITIONED:
+        cache = cache * common["partitioned_share"]
+    byte_s = 1 / (known["memory_share"] * device.memory_bytes_per_s)
+    if "miss_bytes_per_clock" in known:  # what an SM has on the way at a time
+        byte_s = largest(byte_s, 1 / (known["miss_bytes_per_clock"] * rate))
     return Kernel(
         kind=kind,
-        floor_s=known["floor_cycles"] / clock_hz,
-        ramp_s=known.get("ramp_cycles", 0.0) / clock_hz,
+        floor_s=kind.calls * known["floor_cycles"] / clock_hz,
+        ramp_s=kind.calls * known.get("ramp_cycles", 0.0) / clock_hz,
         link_s=known.get("chain_cycles", 0.0) / clock_hz,
         chains=known.get("chains_per_sm", 1.0) * device.sms,
-        work_s=1 / (per_clock * clock_hz * device.sms),
-        byte_s=1 / (known["memory_share"] * device.memory_bytes_per_s),
-        cache_bytes=cache * (device.l2_cache_bytes or 0.0),
+        work_s=1 / (per_clock * rate),
+        byte_s=byte_s,
+        cache_bytes=cache,
         spilled=known.get("spilled", 0.0),
         kept=known.get("kept", 0.0),
     )
@@ -231,11 +240,15 @@ def _step(kernel: Kernel, s: Sizes) -> Work:
     """Return the work of the recurrence: every state read, and written after each token."""
     tile = kernel.kind.tile_tokens
     written = tile * ceil(s.query_tokens / tile) if tile > 1 else s.query_tokens
-    moved = (1 + written) * s.state + s.token_bytes
+    elements = s.batch * s.v_heads * s.k_dim * s.v_dim
+    apart = kernel.kind.written_bytes
+    out_bytes = apart or s.state_bytes
+    moved = elements * (s.state_bytes + written * out_bytes) + s.token_bytes
+    footprint = elements * ((s.state_bytes if apart else 0) + out_bytes * s.query_tokens)
     return Work(
-        worked=moved,
+        worked=_WIDE_BYTES * elements * (1 + written) + s.token_bytes,  # arithmetic is in fp32
         moved=moved,
-        footprint=s.state * s.query_tokens + s.token_bytes,
+        footprint=footprint + s.token_bytes,
         links=s.query_tokens - 1,
         chains=s.batch * s.v_heads,
     )
@@ -252,8 +265,9 @@ def scan_flops(op: str, s: Sizes, tokens: Any) -> Any:
     rule = tuner_table("linear_attention")["op"][op]
     chunk = rule["chunk_tokens"]
     if rule["delta"]:
-        inside, between = 3 * s.k_dim + 2 * s.v_dim, 3
-        return 2 * tokens * s.v_heads * (chunk * inside + between * s.k_dim * s.v_dim)
+        inside = chunk * (3 * s.k_dim + 2 * s.v_dim)
+        each = inside + 3 * s.k_dim * s.v_dim
+        return 2 * rule.get("work", 1.0) * tokens * s.v_heads * each
     # Groups share the scores of all their heads.
     scores, values = s.k_heads * s.k_dim, s.v_heads * s.v_dim
     return 2 * tokens * (chunk * (scores + values) + 2 * s.k_dim * values)
@@ -274,6 +288,7 @@ def _scan(kernel: Kernel, op: str, s: Sizes, *, backward: bool = False) -> Work:
     chunks = ceil(s.query_tokens / chunk)
     tokens = s.batch * s.query_tokens
     rows = s.k_dim + 2 * s.v_dim + chunk if rule["delta"] else s.v_dim
+    rows = rows + rule.get("gate_columns", 0) * s.k_dim
     between = tokens * rows + s.batch * chunks * s.k_dim * s.v_dim
     spilled = kernel.spilled * 2 * _BYTES * s.v_heads * between
     moved = s.token_bytes + 2 * s.state + spilled

@@ -3,8 +3,9 @@
 The catalog's table ``linear_attention`` has a section for each kernel that was measured on a
 device, by part, phase and rule of the state (``part-phase-rule-library-kernel``), and one for each
 family of kernels there (``part-phase-family-rule``). ``tuner/linear_attention_pooled.toml`` has the
-same over all devices, and families over all rules (``part-phase-family``). Which family a kernel is
-of, and which kernel an engine runs by default, are data of ``tuner/linear_attention.toml``.
+same over all devices with the same kind of L2 cache, over all devices, and families over all rules
+(``part-phase-family``). Which family a kernel is of, and which kernel an engine runs by default,
+are data of ``tuner/linear_attention.toml``.
 
 A kernel's own constants come first: of the device, of the nearest one of its architecture and
 generation, over all devices. Then those of its family in the same order.
@@ -23,6 +24,7 @@ from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.machine.kernels import KernelConstants, Section, nearest_systems
 
 PARTS: Final = ("conv", "scan", "step", "conv+step")
+PARTITIONED: Final = "partitioned"
 PHASES: Final = ("prefill", "decode", "verify")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
@@ -40,13 +42,16 @@ class KernelKind(NamedTuple):
     aligned_tokens: int = 1
     """Sequences of other than whole multiples take longer."""
     calls: int = 1
+    """Launches, one after another, each on a part of the channels."""
+    written_bytes: int = 0
+    """Of an element of the state, where it is written to another place than it is read from."""
 
 
 def kind_of(kernel: str, part: str, library: str = "", version: str = "") -> KernelKind:
     """Return what is known of a kernel; unknown names are of the usual family of their part.
 
     >>> kind_of("flashkda_fwd", "scan").family, kind_of("new", "scan").family
-    ('flashkda', 'triton')
+    ('cutlass', 'triton')
     """
     table = tuner_table("linear_attention")
     for entry in table["kernel"]:
@@ -177,9 +182,11 @@ def chosen(
             content = content_of(system)
             if name in content:
                 return system, name, content
-        if name in pooled:
-            having = (system for system in systems if name in content_of(system))
-            return next(having, systems[0]), name, pooled
+        alike = f"{name}-{cache_of(device)}"
+        for over in (alike, name):
+            if over in pooled:
+                having = (system for system in systems if name in content_of(system))
+                return next(having, systems[0]), over, pooled
     raise BadValueError("kernel", kind.name, f"of a family with measured kernels of {part} {phase}")
 
 
@@ -192,6 +199,17 @@ def _names(
     yield from section_names(kind._replace(family=usual), op, part, phase)[1:]
     of_part = f"{_word(part)}-{phase}-"
     yield from (name for name in pooled if name.startswith(of_part))
+
+
+def cache_of(device: Device) -> str:
+    """Return how a device's L2 cache is built, which tells the devices that kernels run alike on.
+
+    Data-centre dies have two partitions, and what one reads of the other's memory is in both
+    (NVIDIA A100 Tensor Core GPU Architecture, NVIDIA, 2020).
+    """
+    common = tuner_table("linear_attention")["common"]
+    parted = device.compute_capability in common["partitioned_capability"]
+    return PARTITIONED if parted else "unified"
 
 
 def _related(system: str, device: Device) -> bool:

@@ -82,7 +82,7 @@ def family(row: Row) -> str:
     """Return the family of kernels that a row's kernel is of.
 
     >>> family({"kernel": "flashkda_fwd", "part": "scan", "library": "vllm", "version": ""})
-    'flashkda'
+    'cutlass'
     """
     return kind_of(row["kernel"], row["part"], row["library"], row.get("version", "")).family
 
