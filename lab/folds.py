@@ -22,6 +22,7 @@ _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "attention": ("gpu", "phase"),
     "experts": ("gpu",),
     "grouped_gemm": ("gpu",),
+    "linear_attention": ("gpu",),
     "decode": ("gpu",),
     "overlap": ("gpu",),
     "memory": (),

@@ -86,6 +86,13 @@ PLANS: Final[Mapping[str, Plan]] = {
         factors=[("standing", "kernel"), ("standing",)],
     ),
     "grouped_gemm": _plan(("standing", "rows"), ("standing",), enough=20),
+    "linear_attention": _plan(
+        ("standing", "kernel", "part"),
+        ("standing", "part"),
+        ("standing", "kernel"),
+        ("standing",),
+        factors=[("standing", "kernel"), ("standing",)],
+    ),
     "layers": _plan(("standing", "pass"), ("standing",)),
     "decode": _plan(("standing", "part"), ("standing",), factors=[("standing",)]),
     "overlap": _plan(("standing",)),
@@ -126,7 +133,9 @@ PLANS: Final[Mapping[str, Plan]] = {
 """By which facts the residuals of each kind are grouped."""
 
 
-_KERNELS: Final = frozenset({"gemm", "attention", "experts", "layers", "decode", "layer_ops"})
+_KERNELS: Final = frozenset(
+    {"gemm", "attention", "experts", "linear_attention", "layers", "decode", "layer_ops"}
+)
 """The kinds that tell how much farther off kernels are that nobody measured."""
 
 

@@ -132,9 +132,7 @@ class Fitted(NamedTuple):
         near = nearest_systems(device, self.systems)
         of = (rows.kind, rows.case.op, *rows.of_part)
         try:
-            system, name, content = chosen(
-                device, *of, near, self.systems.__getitem__, self.pooled
-            )
+            system, name, content = chosen(device, *of, near, self.systems.__getitem__, self.pooled)
         except BadValueError:
             return None
         own = system == rows.case.gpu and content is not self.pooled
@@ -236,23 +234,27 @@ def fitted(groups: Iterable[Group]) -> Fitted:
     starts: dict[str, Constants] = {}
     # From the widest level, a family with any rule, to the narrowest, a kernel.
     for level in (2, 1, 0):
-        for name, members in _by(kept, lambda each: each.names()[level]).items():
+        for name, members in _by(kept, _of_level(level)).items():
             above = starts[members[0].names()[level + 1]] if level < 2 else None
             start = start_of(*members[0].of_part) if above is None else above
             starts[name] = _fitted_once(members, start, _POOLED_PULL)
             result.pooled[name] = _section(starts[name], members)
     for of, alike in _by(kept, lambda each: cache_of(each.device)).items():
         for level in (2, 1, 0):
-            for name, members in _by(alike, lambda each: each.names()[level]).items():
+            for name, members in _by(alike, _of_level(level)).items():
                 starts[f"{name}-{of}"] = _fitted_once(members, starts[name], _CLASS_PULL)
                 result.pooled[f"{name}-{of}"] = _section(starts[f"{name}-{of}"], members)
     for gpu, here in _by(kept, lambda each: each.case.gpu).items():
         sections = result.systems.setdefault(gpu, {})
         for level in (1, 0):
-            for name, members in _by(here, lambda each: each.names()[level]).items():
+            for name, members in _by(here, _of_level(level)).items():
                 start = starts[f"{name}-{cache_of(members[0].device)}"]
                 sections[name] = _section(_fitted_once(members, start, _PULL), members)
     return result
+
+
+def _of_level(level: int) -> Callable[[Group], str]:
+    return lambda each: each.names()[level]
 
 
 def _by(groups: Iterable[Group], key: Callable[[Group], str]) -> dict[str, list[Group]]:
@@ -310,9 +312,7 @@ def _show(name: str, errors_pct: Floats) -> None:
 
 
 def _show_left_out(groups: Sequence[Group]) -> None:
-    parts = np.concatenate(
-        [np.full(len(each.time_s), " ".join(each.of_part)) for each in groups]
-    )
+    parts = np.concatenate([np.full(len(each.time_s), " ".join(each.of_part)) for each in groups])
     for label, what in SPLITS.items():
         values = np.concatenate([each.labels[label] for each in groups])
         if len(set(values.tolist())) < 2:

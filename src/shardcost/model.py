@@ -40,7 +40,7 @@ from shardcost.errors import BadValueError
 NORM_VECTORS: Final = {"rms": 1, "layer": 2, "layer_without_shift": 1, "none": 0}
 """Learned vectors per normalisation: a scale, and for most layer norms a shift."""
 
-_WITHOUT_A_PRICE: Final = {"linear attention", "indexed latent attention", "state space"}
+_WITHOUT_A_PRICE: Final = {"indexed latent attention"}
 
 
 @noun
@@ -161,28 +161,84 @@ class LatentAttention(Noun):
 class LinearAttention(Noun):
     """Gated delta-rule attention with a fixed state instead of a growing cache.
 
-    Yang et al. 2024 (arXiv:2412.06464), as in Qwen3-Next and Qwen3.5.
+    Its rule says what a token does to the state of a head (`shardcost.recurrence`): the gated delta
+    rule (Yang et al. 2024, arXiv:2412.06464; Qwen3-Next, Qwen3.5), Kimi delta attention with a
+    decay by key channel (arXiv:2510.26692; Kimi Linear), or Lightning Attention with a fixed decay
+    (MiniMax-01, arXiv:2501.08313).
     """
 
     key_heads: Count = whole()
     value_heads: Count = whole()
     key_head_dim: Count = whole()
     value_head_dim: Count = whole()
-    conv_kernel: Count = whole()
+    conv_kernel: Count = whole(least=0)
+    """Taps of the convolution over queries, keys and values; 0 where there is none."""
+    rule: str = one_of("delta", "kda", "lightning", default="delta")
+    gate_rank: int | None = whole(default=None)
+    """Of Kimi delta attention: rank of the projections to the decay and to the output's gate; a
+    head's size where left out."""
 
     kind = "linear attention"
     cache_elements_per_token = 0
 
+    def check(self) -> None:
+        """Only Kimi delta attention has gates of low rank."""
+        if self.gate_rank is not None and self.rule != "kda":
+            raise BadValueError("LinearAttention.gate_rank", self.gate_rank, "None but with kda")
+
+    @property
+    def op(self) -> str:
+        """The name of its recurrence (`shardcost.recurrence.RULES`)."""
+        return {"delta": "gdn"}.get(self.rule, self.rule)
+
+    @property
+    def key_size(self) -> Count:
+        """Columns of all queries, and of all keys."""
+        return self.key_heads * self.key_head_dim
+
+    @property
+    def value_size(self) -> Count:
+        """Columns of all values."""
+        return self.value_heads * self.value_head_dim
+
+    @property
+    def low_rank(self) -> Count:
+        """Columns of the two gates' first projections, which tensor parallelism does not divide."""
+        if self.rule != "kda":
+            return 0
+        return 2 * (self.key_head_dim if self.gate_rank is None else self.gate_rank)
+
+    @property
+    def input_columns(self) -> Count:
+        """Columns of the projections from the input, but for those of low rank.
+
+        Queries, keys, values; the output's gate; of the delta rule a writing strength for each
+        value head and a decay.
+        """
+        columns = 2 * self.key_size + self.value_size
+        if self.rule == "kda":
+            return columns + self.value_heads
+        return columns + self.value_size + (2 * self.value_heads if self.rule == "delta" else 0)
+
     def matrix_parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the projections."""
-        key, value = self.key_heads * self.key_head_dim, self.value_heads * self.value_head_dim
-        return hidden_size * (2 * key + 2 * value + 2 * self.value_heads + value)
+        low = self.low_rank
+        gates = low // 2 * (self.key_size + self.value_size)
+        return hidden_size * (self.input_columns + low + self.value_size) + gates
+
+    def undivided_parameters(self, hidden_size: Count) -> Count:
+        """Return the weights that every tensor-parallel rank has whole: low ranks and the norm."""
+        norm = 0 if self.rule == "lightning" else self.value_head_dim
+        return hidden_size * self.low_rank + norm
 
     def parameters(self, hidden_size: Count) -> Count:
         """Return the weights of the projections, the convolution, the gates and the norm."""
-        key, value = self.key_heads * self.key_head_dim, self.value_heads * self.value_head_dim
-        convolution = (2 * key + value) * self.conv_kernel
-        gates = 2 * self.value_heads + self.value_head_dim
+        convolution = (2 * self.key_size + self.value_size) * self.conv_kernel
+        gates = {
+            "delta": 2 * self.value_heads + self.value_head_dim,
+            "kda": self.value_heads + self.key_size + self.value_head_dim,
+            "lightning": self.value_size,
+        }[self.rule]
         return self.matrix_parameters(hidden_size) + convolution + gates
 
 

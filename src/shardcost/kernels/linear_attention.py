@@ -12,7 +12,8 @@ every head. All three are of one form::
     work   = FLOPs (scan) or bytes (convolution, step) / (rate of an SM x SMs)
     memory = bytes that miss the L2 cache / the lesser of a share of the memory's bandwidth and
              what misses of all SMs together are on the way (bytes per clock)
-    time   = floor + first tile + waves x links x link of the chain + root of squares of work, memory
+    chain  = waves x links (chunks, or tokens of a step) x time of a link
+    time   = floor + first tile + chain + root of squares of work and memory
 
 One long sequence leaves most of the device idle: its time is the chain's, and grows with heads and
 sequences only where these fill the SMs. The step moves the state twice; where drafted tokens are
@@ -42,6 +43,7 @@ from shardcost.machine.linear_attention import (
     linear_attention_section,
     start_of,
 )
+from shardcost.recurrence import RULES, scan_flops
 from shardcost.traced import step
 
 _BYTES: Final = 2
@@ -190,6 +192,20 @@ def kernel_of(
     )
 
 
+def least_bytes(part: str, s: Sizes, *, stepped: bool) -> Any:
+    """Return what a part reads and writes forward if nothing between kernels goes to memory.
+
+    Args:
+        part: ``conv``, ``scan`` or ``step``.
+        s: The layer and its tokens.
+        stepped: Token by token, as in decode: the convolution's last tokens are kept.
+    """
+    if part != "conv":
+        return s.token_bytes + 2 * s.state
+    last = s.conv_width - 1 if stepped else 0
+    return 2 * _BYTES * s.batch * s.conv_channels * (s.query_tokens + last)
+
+
 def work_of(
     kernel: Kernel, op: str, part: str, phase: str, sizes: Sizes, *, backward: bool = False
 ) -> Work:
@@ -226,8 +242,9 @@ def _conv(kernel: Kernel, s: Sizes, *, stepped: bool, backward: bool = False) ->
     kind = kernel.kind
     tiles = kind.start_tokens + kind.tile_tokens * ceil(s.query_tokens / kind.tile_tokens)
     if kind.aligned_tokens > 1:  # rows that do not divide into vectors are read element by element
-        tiles = tiles * choose(s.query_tokens % kind.aligned_tokens == 0, 1.0, common["unaligned"])
-    moved = passes * channels * s.query_tokens
+        vectors = s.query_tokens / kind.aligned_tokens
+        tiles = tiles * choose(vectors == ceil(vectors), 1.0, common["unaligned"])
+    moved = passes / 2 * least_bytes("conv", s, stepped=False)
     return Work(
         worked=passes * channels * tiles,
         moved=moved,
@@ -254,25 +271,6 @@ def _step(kernel: Kernel, s: Sizes) -> Work:
     )
 
 
-def scan_flops(op: str, s: Sizes, tokens: Any) -> Any:
-    """Return the FLOPs of the chunked form for some tokens of all sequences.
-
-    Inside a chunk of C tokens, scores of queries and keys (C k_dim) by values (C v_dim); between
-    chunks, keys by values into the state and queries by the state (k_dim v_dim each). The delta
-    rule adds the keys' scores among themselves, the triangular system's solution applied to keys
-    and values, and the keys by the state.
-    """
-    rule = tuner_table("linear_attention")["op"][op]
-    chunk = rule["chunk_tokens"]
-    if rule["delta"]:
-        inside = chunk * (3 * s.k_dim + 2 * s.v_dim)
-        each = inside + 3 * s.k_dim * s.v_dim
-        return 2 * rule.get("work", 1.0) * tokens * s.v_heads * each
-    # Groups share the scores of all their heads.
-    scores, values = s.k_heads * s.k_dim, s.v_heads * s.v_dim
-    return 2 * tokens * (chunk * (scores + values) + 2 * s.k_dim * values)
-
-
 def _scan(kernel: Kernel, op: str, s: Sizes, *, backward: bool = False) -> Work:
     """Return the work of the chunked scan.
 
@@ -282,19 +280,20 @@ def _scan(kernel: Kernel, op: str, s: Sizes, *, backward: bool = False) -> Work:
     The gradient takes two products for each one of the forward pass, and reads what that read
     again beside the gradients.
     """
-    table = tuner_table("linear_attention")
-    rule, tile = table["op"][op], table["common"]["scan_tile_tokens"]
-    chunk = rule["chunk_tokens"]
+    table, rule = tuner_table("linear_attention"), RULES[op]
+    chunk, tile = rule.chunk_tokens, table["common"]["scan_tile_tokens"]
     chunks = ceil(s.query_tokens / chunk)
     tokens = s.batch * s.query_tokens
-    rows = s.k_dim + 2 * s.v_dim + chunk if rule["delta"] else s.v_dim
-    rows = rows + rule.get("gate_columns", 0) * s.k_dim
+    rows = s.k_dim + 2 * s.v_dim + chunk if rule.delta else s.v_dim
+    rows = rows + rule.gate_columns * s.k_dim
     between = tokens * rows + s.batch * chunks * s.k_dim * s.v_dim
     spilled = kernel.spilled * 2 * _BYTES * s.v_heads * between
-    moved = s.token_bytes + 2 * s.state + spilled
+    moved = least_bytes("scan", s, stepped=False) + spilled
+    padded = s.batch * tile * ceil(s.query_tokens / tile)
+    flops = padded * scan_flops(op, s.k_heads, s.k_dim, s.v_heads, s.v_dim)
     times = 2 if backward else 1
     return Work(
-        worked=times * scan_flops(op, s, s.batch * tile * ceil(s.query_tokens / tile)),
+        worked=times * table["work"].get(op, 1.0) * flops,
         moved=times * moved,
         footprint=moved / 2,
         fill=smallest((s.query_tokens - 1) / chunk, 1.0),

@@ -101,6 +101,12 @@ def default_kernel(software: str, device: Device, op: str, part: str) -> str:
     raise UnknownNameError("part of linear attention", part, PARTS)
 
 
+def state_bytes(software: str) -> float:
+    """Return the bytes of an element of the state, as an engine keeps it."""
+    table = tuner_table("linear_attention")["state_bytes"]
+    return float(next((table[name] for name in table if software.startswith(name)), table["other"]))
+
+
 def start_of(part: str, phase: str) -> Mapping[str, Any]:
     """Return the round figures that stand for constants of a part and phase before any fit."""
     table: Mapping[str, Any] = tuner_table("linear_attention")["start"]

@@ -333,7 +333,7 @@ def _cache_of_layer(part: AnyAttention, layout: Layout, tokens: Any, element_byt
     if isinstance(part, LinearAttention):
         key, value = part.key_heads * part.key_head_dim, part.value_heads * part.value_head_dim
         state = part.value_heads * part.key_head_dim * part.value_head_dim
-        past = (2 * key + value) * (part.conv_kernel - 1) * element_bytes
+        past = (2 * key + value) * largest(part.conv_kernel - 1, 0) * element_bytes
         return (state * _STATE_BYTES + past) / tp
     channels = part.inner_size + 2 * part.groups * part.state_size
     past = channels * (part.conv_kernel - 1) * element_bytes

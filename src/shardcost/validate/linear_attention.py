@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import UnknownNameError
@@ -18,6 +17,7 @@ from shardcost.formats.tables import Row, Table
 from shardcost.kernels.linear_attention import Sizes, linear_attention_time_s
 from shardcost.machine import CATALOG, Fitted, KernelConstants
 from shardcost.machine.linear_attention import PARTS, PHASES, kind_of
+from shardcost.recurrence import RULES
 from shardcost.validate.attention import kernels_of
 from shardcost.validate.predictions import (
     Cases,
@@ -100,16 +100,12 @@ def tokens(row: Row) -> str:
 
 def _case(row: Row) -> LinearCase:
     Cluster.named(row["gpu"])
-    for name, known in (("part", PARTS), ("phase", PHASES), ("op", _ops())):
+    for name, known in (("part", PARTS), ("phase", PHASES), ("op", RULES)):
         if row[name] not in known:
             raise UnknownNameError(name, row[name], known)
     version = row.get("version", "")
     named = (row["kernel"], row["op"], row["part"], row["phase"])
     return LinearCase(row["gpu"], row["library"], version, *named)
-
-
-def _ops() -> tuple[str, ...]:
-    return tuple(tuner_table("linear_attention")["op"])
 
 
 def _sizes(row: Row) -> list[float]:
