@@ -87,6 +87,13 @@ PLANS: Final[Mapping[str, Plan]] = {
     ),
     "grouped_gemm": _plan(("standing", "rows"), ("standing",), enough=20),
     "fp8_conversion": _plan(("standing", "rows"), ("standing",), enough=20),
+    "linear_attention": _plan(
+        ("standing", "kernel", "part"),
+        ("standing", "part"),
+        ("standing", "kernel"),
+        ("standing",),
+        factors=[("standing", "kernel"), ("standing",)],
+    ),
     "layers": _plan(("standing", "pass"), ("standing",)),
     "decode": _plan(("standing", "part"), ("standing",), factors=[("standing",)]),
     "overlap": _plan(("standing",)),
@@ -135,7 +142,9 @@ PLANS: Final[Mapping[str, Plan]] = {
 """By which facts the residuals of each kind are grouped."""
 
 
-_KERNELS: Final = frozenset({"gemm", "attention", "experts", "layers", "decode", "layer_ops"})
+_KERNELS: Final = frozenset(
+    {"gemm", "attention", "experts", "linear_attention", "layers", "decode", "layer_ops"}
+)
 """The kinds that tell how much farther off kernels are that nobody measured."""
 
 

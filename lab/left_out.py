@@ -22,6 +22,7 @@ from lab import (
     refit_experts,
     refit_frameworks,
     refit_gemm,
+    refit_linear_attention,
     refit_memory,
 )
 from lab.command import Say
@@ -42,7 +43,12 @@ from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES
 from shardcost.memory.policy import policy_named
 from shardcost.software import Software
 from shardcost.validate import collectives, gemm, layer_ops, memory, training
-from shardcost.validate.intervals import facts_of_collective, facts_of_experts, facts_of_rows
+from shardcost.validate.intervals import (
+    facts_of_collective,
+    facts_of_experts,
+    facts_of_linear,
+    facts_of_rows,
+)
 from shardcost.validate.predictions import Floats, cases_of
 from shardcost.validate.validation import kind_of, measurements
 
@@ -370,6 +376,29 @@ def _experts(table: Table, say: Say) -> Iterator[Tried]:
         yield Tried(split, places, tuple(parts), -np.log1p(errors_pct / 100), own)
 
 
+def _linear_attention(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield kernels by constants without a GPU, a library there, a version, shapes, …."""
+    groups = refit_linear_attention.measured_groups(table)
+    places = np.concatenate([each.places for each in groups])
+    for label, split in refit_linear_attention.SPLITS.items():
+        say(f"{table.kind}: {split} left out")
+        parts = np.concatenate([each.labels[label] for each in groups])
+        if len(np.unique(parts)) < 2:
+            continue
+        facts: dict[int, Any] = {}
+
+        def seen(
+            rows: refit_linear_attention.Group, section: Section | None, facts: Any = facts
+        ) -> None:
+            if section is not None:
+                own = facts_of_linear(rows.case, section, rows.device)
+                facts |= dict.fromkeys(rows.places.tolist(), own[0])
+
+        errors_pct = refit_linear_attention.left_out(groups, label, seen)
+        own = tuple(facts.get(place, {}) for place in places.tolist())
+        yield Tried(split, places, tuple(parts.tolist()), -np.log1p(errors_pct / 100), own)
+
+
 def _attention(table: Table, say: Say) -> Iterator[Tried]:
     heads = _column(table, "heads")
     order = {value: str(i % 5) for i, value in enumerate(sorted(set(heads), key=float))}
@@ -620,6 +649,7 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "elementwise": _unfitted("bytes"),
     "experts": _experts,
     "grouped_gemm": _experts,
+    "linear_attention": _linear_attention,
     "layers": _unfitted("model"),
     "decode": _decode,
     "fp8_conversion": _conversions,

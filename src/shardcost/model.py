@@ -42,7 +42,7 @@ from shardcost.errors import BadValueError
 NORM_VECTORS: Final = {"rms": 1, "layer": 2, "layer_without_shift": 1, "none": 0}
 """Learned vectors per normalisation: a scale, and for most layer norms a shift."""
 
-_WITHOUT_A_PRICE: Final = {"linear attention", "indexed latent attention", "state space"}
+_WITHOUT_A_PRICE: Final = {"indexed latent attention"}
 
 
 @noun

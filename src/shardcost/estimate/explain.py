@@ -21,7 +21,7 @@ from shardcost.estimate.why.answer import brief
 from shardcost.kernels.receipts import source_of
 from shardcost.machine.constants import Calibration
 from shardcost.machine.kernels import Section
-from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm
+from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, StateKernel
 from shardcost.units import format_time
 from shardcost.workload import Train
 
@@ -30,6 +30,7 @@ _UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:%|[kMGTPE]?(?:FLOP|B)\b|[kMGT]?iB\b
 _HEAVIEST: Final = {
     "Largest GEMM": Gemm,
     "Attention": AttentionCore,
+    "Linear attention": StateKernel,
     "Elementwise": Elementwise,
     "Heaviest collective": Collective,
 }

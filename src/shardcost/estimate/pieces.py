@@ -26,6 +26,7 @@ from shardcost.program.operations import (
     Operations,
     OpId,
     Passes,
+    StateKernel,
 )
 from shardcost.schedule.overlap import beside, chunked, ring_attention
 from shardcost.software import Software
@@ -35,6 +36,7 @@ KIND: Final[Mapping[type, str]] = {
     AttentionCore: "attention",
     Elementwise: "elementwise",
     ExpertKernels: "gemm",
+    StateKernel: "attention",
 }
 """Kinds of compute; expert kernels are grouped GEMMs for the most part."""
 PASSES: Final = ("forward", "recompute", "backward", "weight")

@@ -24,12 +24,19 @@ from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s, row_kernel_time_s
 from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
+from shardcost.kernels.linear_attention import Sizes, linear_attention_time_s
 from shardcost.layout import Layout
 from shardcost.machine import Machine
 from shardcost.machine.dispatch import kernel_of as dispatch_kernel
 from shardcost.machine.experts import default_kernel, experts_section
 from shardcost.machine.kernels import KernelTable, Section
 from shardcost.machine.libraries import MULTIMEM, default_library
+from shardcost.machine.linear_attention import default_kernel as default_state_kernel
+from shardcost.machine.linear_attention import (
+    kind_of,
+    linear_attention_section,
+    state_bytes,
+)
 from shardcost.memory.parameters import expert_copies, expert_tensor_degree
 from shardcost.program.operations import (
     AttentionCore,
@@ -41,6 +48,7 @@ from shardcost.program.operations import (
     Kernel,
     Operation,
     Routed,
+    StateKernel,
 )
 
 if TYPE_CHECKING:
@@ -144,6 +152,21 @@ def added(shares: Sequence[tuple[Any, CollectivePrice]]) -> CollectivePrice:
             sum((times * figure for times, figure in column), 0.0)
             for column in ([(times, price[i]) for times, price in shares] for i in range(3))
         )
+    )
+
+
+def state_sizes(op: StateKernel) -> Sizes:
+    """Return the sizes of a kernel of a layer with a state, as its engine keeps that."""
+    return Sizes(
+        op.batch,
+        op.query_tokens,
+        op.k_heads,
+        op.k_dim,
+        op.v_heads,
+        op.v_dim,
+        op.conv_channels,
+        op.conv_width,
+        state_bytes(op.engine),
     )
 
 
@@ -288,9 +311,10 @@ class Prices:
             return self._experts(op) * self._spread_wider(sms_taken)
         if isinstance(op, Elementwise):
             return self._elementwise(op)
-        if isinstance(op, AttentionCore):
+        if isinstance(op, AttentionCore | StateKernel):
+            alone_s = self._attention(op) if isinstance(op, AttentionCore) else self._state(op)
             # Decoding waits for the memory, whatever SMs there are.
-            return self._attention(op) * (1.0 if op.decode else self._spread_wider(sms_taken))
+            return alone_s * (1.0 if op.decode else self._spread_wider(sms_taken))
         return self._collective_price(op)
 
     def _gemm(self, op: Gemm, sms_taken: int) -> Any:
@@ -378,6 +402,25 @@ class Prices:
         """Return the format of an engine's expert kernels on the machine's device."""
         return format_on(op.dtype, self.machine.cluster.device.peak_flop_per_s)
 
+    def state_kernel(self, op: StateKernel) -> str:
+        """Return the name of the kernel that an engine runs a part of a layer with a state by."""
+        part = "update" if op.part == "conv" and op.decode else op.part
+        return default_state_kernel(op.engine, self.machine.cluster.device, op.rule, part)
+
+    def _state(self, op: StateKernel) -> Any:
+        """Return the seconds of a kernel of a layer with a state, which comes from memory."""
+        return linear_attention_time_s(
+            self.machine.kernels,
+            self.state_kernel(op),
+            op.rule,
+            op.part,
+            op.phase,
+            state_sizes(op),
+            library=op.engine,
+            warm=False,
+            backward=op.backward,
+        )
+
     def section(self, op: Kernel) -> tuple[KernelTable, Section]:
         """Return the constants that a kernel is priced by: their table, and the section."""
         kernels = self.machine.kernels
@@ -391,6 +434,10 @@ class Prices:
         if isinstance(op, AttentionCore):
             phase = "decode" if op.decode else "backward" if op.backward else "prefill"
             return "attention", kernels.section("attention", phase)
+        if isinstance(op, StateKernel):
+            kind = kind_of(self.state_kernel(op), op.part, op.engine)
+            of = (op.rule, op.part, op.phase)
+            return "linear_attention", linear_attention_section(kernels, kind, *of)
         return "elementwise", kernels.section("elementwise", "elementwise")
 
     def _attention(self, op: AttentionCore) -> Any:

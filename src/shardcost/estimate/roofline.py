@@ -22,9 +22,11 @@ from typing import Any, Final
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS
 from shardcost.estimate.pieces import KIND, PASSES
+from shardcost.estimate.price import state_sizes
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.timeline.events import check_one_layout
 from shardcost.kernels.gemm import gemm_bytes
+from shardcost.kernels.linear_attention import least_bytes
 from shardcost.program.assemble import Layers
 from shardcost.program.operations import (
     Collective,
@@ -32,6 +34,7 @@ from shardcost.program.operations import (
     ExpertKernels,
     Gemm,
     Operation,
+    StateKernel,
 )
 from shardcost.program.operations import (
     Kernel as KernelOperation,
@@ -207,6 +210,8 @@ def moved_bytes(op: KernelOperation) -> Any:
         return gemm_bytes(op.dtype, each, inner, op.hidden, op.active) + gemm_bytes(
             op.dtype, each, op.hidden, op.width, op.active
         )
+    if isinstance(op, StateKernel):
+        return least_bytes(op.part, state_sizes(op), stepped=op.decode) * (2 if op.backward else 1)
     # Queries, output, keys and values once. A decode kernel whose values have a size of their own
     # reads them as a part of the keys, as latent attention keeps them.
     bits = BITS[op.dtype]

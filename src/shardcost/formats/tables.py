@@ -39,6 +39,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "experts": "gpu library kernel dtype gated tokens hidden inter experts topk ep tp pairs"
         " active_experts busiest_expert time_us",
         "grouped_gemm": "gpu routed_rows distinct_experts largest_group n k time_us",
+        "linear_attention": "gpu library kernel op part phase batch query_tokens k_heads k_dim"
+        " v_heads v_dim time_us",
         "ceilings": "gpu what value unit",
         "fp8_conversion": "gpu m n k gemm_us quantize_us norm_us norm_and_quantize_us",
         "overlap": "gpu m n k ctas gemm_us_alone gemm_us_overlapped",
@@ -86,6 +88,7 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         "decode": "model",
         "experts": "version mode model routing alpha",
         "grouped_gemm": "model dtype experts_here top_k tokens routing",
+        "linear_attention": "version mode dtype state_dtype conv_width conv_channels",
         "overlap": "copy_gbps_alone copy_gbps_overlapped",
         "layer_ops": "layers_covered hidden heads kv_heads ffn gated intra_link batch seq dtype"
         " stat",
@@ -144,6 +147,7 @@ VALIDATED: Final = (
     "experts",
     "grouped_gemm",
     "fp8_conversion",
+    "linear_attention",
     "overlap",
     "layers",
     "decode",

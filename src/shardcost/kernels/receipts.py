@@ -12,9 +12,11 @@ from itertools import combinations
 from types import SimpleNamespace
 from typing import Any, Final
 
+from shardcost.kernels import linear_attention
 from shardcost.kernels.experts import Kernel, kernel_gemm_time_s, kernel_of, kernel_time_s
 from shardcost.kernels.gemm import Parts, by_shape, gemm_parts
 from shardcost.machine.kernels import KernelConstants, KernelTable, Section
+from shardcost.machine.linear_attention import KernelKind
 from shardcost.receipt import SENT, Term
 from shardcost.traced import Traced, step
 
@@ -220,3 +222,64 @@ def _traced_kernel(kernel: Kernel, source: str) -> Kernel:
         remote_rows=fitted("remote_rows", kernel.remote_rows, "share", "that are passed over too"),
         weight_bytes=fitted("weight", kernel.weight_bytes, SENT, "an element"),
     )
+
+
+_STATE_SIZES: Final = {
+    "batch": "sequences",
+    "query_tokens": "of each",
+    "k_heads": "of keys, on this rank",
+    "k_dim": "of a key",
+    "v_heads": "of values, on this rank",
+    "v_dim": "of a value",
+    "conv_channels": "on this rank",
+    "conv_width": "taps",
+    "state_bytes": "of an element of the state",
+}
+"""What a size of a layer with a fixed state is."""
+
+
+def traced_linear_attention(
+    on: KernelConstants,
+    section: Section,
+    kind: KernelKind,
+    of: tuple[str, str, str],
+    sizes: linear_attention.Sizes,
+    *,
+    backward: bool,
+) -> Any:
+    """Return the seconds of a kernel of linear attention as a traced number.
+
+    Args:
+        on: The constants of the device.
+        section: Those of the kernel.
+        kind: The kernel.
+        of: Rule, part and phase.
+        sizes: The layer and its tokens.
+        backward: The pass of the gradients.
+    """
+    op, part, phase = of
+    plain = linear_attention.kernel_of(on.device, part, phase, section.constants, kind)
+    source = source_of(section)
+
+    def fitted(name: str, value: Any, unit: str, meaning: str) -> Any:
+        return Traced.named(Term(name, float(value), unit, meaning, source)) if value else 0.0
+
+    per = "FLOP" if part == "scan" else "byte"
+    kernel = plain._replace(
+        floor_s=fitted("floor", plain.floor_s, "s", "start and end of the kernels"),
+        ramp_s=fitted("ramp", plain.ramp_s, "s", "of the first tile of tokens"),
+        link_s=fitted("link", plain.link_s, "s", "of one chunk or token after another"),
+        chains=fitted("chains_at_once", plain.chains, "", "heads that all SMs run together"),
+        work_s=fitted("work_rate", plain.work_s, "s", f"on all SMs, per {per}"),
+        byte_s=fitted("memory_byte", plain.byte_s, "s", "from memory, per byte"),
+        spilled=fitted("spilled", plain.spilled, "share", "of the values between the kernels"),
+        kept=fitted("kept", plain.kept, "share", "of the last tokens, for each drafted one"),
+    )
+    named = linear_attention.Sizes(
+        *(
+            Traced.named(Term(name, float(value), "", _STATE_SIZES[name])) if value else 0
+            for name, value in sizes._asdict().items()
+        )
+    )
+    work = linear_attention.work_of(kernel, op, part, phase, named, backward=backward)
+    return linear_attention.kernel_time_s(kernel, work, warm=False)

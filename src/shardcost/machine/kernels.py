@@ -18,7 +18,7 @@ from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import UnknownNameError
 
-KernelTable = Literal["gemm", "attention", "elementwise", "experts"]
+KernelTable = Literal["gemm", "attention", "elementwise", "experts", "linear_attention"]
 _GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
 """Each GEMM section with the widest format that it holds for, in bits."""
 _WIDE: Final = 16

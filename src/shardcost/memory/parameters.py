@@ -187,7 +187,7 @@ def _attention(part: AnyAttention, hidden: Any, tp: Any) -> Any:
     if isinstance(part, LatentAttention):
         return _latent(part, hidden, tp)
     if isinstance(part, LinearAttention):
-        whole = part.value_head_dim
+        whole = part.undivided_parameters(hidden)
         return (part.parameters(hidden) - whole) / tp + whole
     return part.parameters(hidden) / tp
 

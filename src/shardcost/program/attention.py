@@ -25,6 +25,7 @@ from shardcost.program.operations import (
     Operations,
     OpId,
     Passes,
+    StateKernel,
     together,
 )
 from shardcost.program.setting import Setting, linear
@@ -34,10 +35,8 @@ ROPE: Final = "RoPE"
 ATTENTION: Final = OpId("attention")
 _UP_PROJECTIONS: Final = frozenset({"q up", "kv up", ROPE})
 """Operations between the latent vectors and attention itself."""
-_CHUNK_TOKENS: Final = 128
-_STATE_BYTES: Final = 4
-"""Of the chunked scan of Mamba-2 (Dao & Gu 2024, arXiv:2405.21060), whose states are kept in fp32;
-chunks as in Megatron Core."""
+_NAMES: Final = {"conv": "convolution", "scan": "scan", "step": "state step"}
+"""Kernels of a layer with a fixed state."""
 _GRADIENT: Final = OpId("attention", "gradient")
 
 
@@ -116,33 +115,127 @@ def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
 
 
 def _recurrent(s: Setting, part: LinearAttention | StateSpace) -> Passes:
-    """Return layers with a fixed state: their projections, and their tensors passed over once.
-
-    The scan itself is priced as memory-bound kernels; `Model.not_priced_yet` says that it is more.
-    """
-    tp = s.layout.tp
+    """Return layers with a fixed state: projections, convolution, scan or step, and gated norm."""
     if isinstance(part, LinearAttention):
-        value = part.value_heads * part.value_head_dim / tp
-        columns = (2 * part.key_heads * part.key_head_dim + 2 * part.value_heads) / tp + 2 * value
-        moved = columns + value
-    elif part.heads is None:
-        value = part.inner_size / tp
-        columns = 2 * value
-        moved = columns + value
-    else:
-        # Mamba-2 projects the gate, the input, the state's two sides and the step sizes together;
-        # the convolution and the gated norm pass over their inputs once more.
-        value = part.inner_size / tp
-        sides = 2 * part.groups * part.state_size / tp
-        columns = 2 * value + sides + part.heads / tp
-        moved = columns + 2 * (value + sides) + 3 * value
-    size = s.tokens * moved * s.element_bytes
-    if isinstance(part, StateSpace) and part.heads is not None and not s.decode:
-        # The state of each chunk is written, passed on to the next chunk, and read, in fp32.
-        size = size + 2 * s.tokens / _CHUNK_TOKENS * value * part.state_size * _STATE_BYTES
-    backward = (Elementwise("scan gradient", 4 * size, 3),) if s.training else ()
-    scan = Passes((Elementwise("scan", 2 * size, 2),), backward)
-    return together(linear(s, QKV, s.hidden, columns), scan, linear(s, OUT, value, s.hidden))
+        return _linear_attention(s, part)
+    tp = s.layout.tp
+    value = part.inner_size / tp
+    if part.heads is None:
+        return _first_state_space(s, part)
+    # Mamba-2 projects the gate, the input, the state's two sides and the step sizes together.
+    sides = 2 * part.groups * part.state_size / tp
+    kernel = _state_kernel(
+        s,
+        "mamba2",
+        (part.groups / tp, part.state_size, part.heads / tp, part.inner_size / part.heads),
+        (value + sides, part.conv_kernel),
+    )
+    return together(
+        linear(s, QKV, s.hidden, 2 * value + sides + part.heads / tp, bias=part.bias),
+        _recurrence(s, kernel),
+        _gated_norm(s, value),
+        linear(s, OUT, value, s.hidden, bias=part.bias),
+    )
+
+
+def _linear_attention(s: Setting, part: LinearAttention) -> Passes:
+    tp = s.layout.tp
+    key, value = part.key_size / tp, part.value_size / tp
+    kernel = _state_kernel(
+        s,
+        part.op,
+        (part.key_heads / tp, part.key_head_dim, part.value_heads / tp, part.value_head_dim),
+        (2 * key + value, part.conv_kernel),
+    )
+    gates = Passes(())
+    if anywhere(part.low_rank > 0):  # Kimi delta attention: decay and output gate of low rank
+        gates = linear(s, "gate up", part.low_rank / 2, key + value)
+    return together(
+        linear(s, QKV, s.hidden, part.input_columns / tp + part.low_rank),
+        gates,
+        _recurrence(s, kernel),
+        _gated_norm(s, value),
+        linear(s, OUT, value, s.hidden),
+    )
+
+
+def _first_state_space(s: Setting, part: StateSpace) -> Passes:
+    """Return Mamba's first generation, whose scan keeps the state of a channel on the SM.
+
+    It is bound by the bytes of its inputs and outputs (Gu & Dao 2023, arXiv:2312.00752, section
+    3.3): input, step size, both sides of the state, gate and output, once each.
+    """
+    value = part.inner_size / s.layout.tp
+    kernel = _state_kernel(s, "mamba2", (1, part.state_size, value, 1), (value, part.conv_kernel))
+    scan = _recurrence(s, kernel)
+    if not s.decode:
+        size = s.tokens * (4 * value + 2 * part.state_size) * s.element_bytes
+        backward = (Elementwise("scan gradient", 2 * size, 2),) if s.training else ()
+        scan = together(
+            _recurrence(s, kernel, parts=("conv",)), Passes((Elementwise("scan", size),), backward)
+        )
+    return together(
+        linear(s, QKV, s.hidden, 2 * value, bias=part.bias),
+        scan,
+        linear(s, OUT, value, s.hidden, bias=part.bias),
+    )
+
+
+def _state_kernel(
+    s: Setting, rule: str, heads: tuple[Any, Any, Any, Any], conv: tuple[Any, Any]
+) -> StateKernel:
+    """Return a kernel of a layer with a fixed state, but for its part.
+
+    Args:
+        s: The setting.
+        rule: The recurrence.
+        heads: Key heads of the rank, their size, value heads, their size.
+        conv: Channels of the convolution and its taps.
+    """
+    batch, tokens = s.sequences, s.sequence_tokens
+    if not s.decode:
+        tokens = tokens / s.layout.cp
+        if s.document_tokens is not None:  # the state begins anew with every document
+            batch = batch * tokens / smallest(tokens, s.document_tokens)
+            tokens = smallest(tokens, s.document_tokens)
+    return StateKernel(
+        "",
+        rule,
+        "",
+        batch,
+        tokens,
+        *heads,
+        *conv,
+        decode=s.decode,
+        backward=False,
+        dtype=s.wide_dtype,
+        engine=s.software.library or "",
+    )
+
+
+def _recurrence(
+    s: Setting, kernel: StateKernel, parts: tuple[str, ...] = ("conv", "scan")
+) -> Passes:
+    """Return the convolution, where there is one, and the scan; in decode, the step."""
+    passes = Passes(())
+    for part in parts:
+        if part == "conv" and not anywhere(kernel.conv_width > 0):
+            continue
+        run = "step" if part == "scan" and s.decode else part
+        own = kernel._replace(name=_NAMES[run], part=run)
+        gradient = own._replace(name=f"{own.name} gradient", backward=True)
+        passes = together(passes, Passes((own,), (gradient,) if s.training else ()))
+    return passes
+
+
+def _gated_norm(s: Setting, columns: Any) -> Passes:
+    """Return the norm of the output times its gate: both are read, one is written.
+
+    Backward, both and the gradient are read, and two gradients are written.
+    """
+    size = s.tokens * columns * s.element_bytes
+    backward = (Elementwise("gated norm gradient", 5 * size),) if s.training else ()
+    return Passes((Elementwise("gated norm", 3 * size),), backward)
 
 
 def _rotated(s: Setting, columns: Any) -> Passes:

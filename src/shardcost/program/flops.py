@@ -1,7 +1,8 @@
 """FLOPs of a model: what the mathematics of a step needs, to state a utilisation.
 
 Forward, a token costs two FLOPs for each weight of a matrix that it meets, and attention four for
-each query head, head element and token attended to. The backward pass costs as much again for the
+each query head, head element and token attended to. Layers with a fixed state count the products
+of a token with the state, as in their recurrence. The backward pass costs as much again for the
 gradients of the inputs, and of matrices once more for the gradients of the weights, which frozen
 weights do not have. Authors differ in whether attention counts all pairs of tokens (Narayanan et
 al. 2021, arXiv:2104.04473) or those that the causal mask leaves (Megatron Bridge): both are here,
@@ -16,7 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 from shardcost.arrays import smallest
-from shardcost.model import Attention, Block, LatentAttention, Model
+from shardcost.model import Attention, Block, LatentAttention, LinearAttention, Model, StateSpace
+from shardcost.recurrence import step_flops
 from shardcost.traced import Naming, unnamed
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -66,6 +68,11 @@ def _attention(block: Block, context: Any) -> Any:
     elif isinstance(part, LatentAttention):
         most = part.index_top_k
         dims = part.qk_nope_head_dim + part.qk_rope_head_dim + part.v_head_dim
+    elif isinstance(part, LinearAttention):
+        heads = (part.value_heads, part.key_head_dim, part.value_head_dim)
+        return step_flops(part.op, *heads)
+    elif isinstance(part, StateSpace) and part.heads is not None:
+        return step_flops("mamba2", 1, part.state_size, part.inner_size)
     else:
         return 0.0
     return 2.0 * (context if most is None else smallest(context, most)) * part.heads * dims

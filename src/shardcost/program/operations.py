@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 from shardcost.arrays import largest, smallest
+from shardcost.checks import anywhere
+from shardcost.recurrence import scan_flops, step_flops
 
 
 class OpId(NamedTuple):
@@ -166,6 +168,50 @@ class Conversion(NamedTuple):
     """It is part of the kernel before, which takes longer by it."""
 
 
+class StateKernel(NamedTuple):
+    """A kernel of a layer with a fixed state: its convolution, its scan or its step."""
+
+    name: str
+    rule: str
+    """A key of `shardcost.recurrence.RULES`."""
+    part: str
+    """``conv``, ``scan`` or ``step``."""
+    batch: Any
+    query_tokens: Any
+    k_heads: Any
+    k_dim: Any
+    v_heads: Any
+    v_dim: Any
+    conv_channels: Any
+    conv_width: Any
+    decode: bool
+    backward: bool
+    dtype: str
+    engine: str
+    """Whose kernels run."""
+    count: Any = 1
+    id: OpId | None = None
+
+    @property
+    def phase(self) -> str:
+        """``prefill``, or of decode ``verify`` where any sequence has several new tokens."""
+        if not self.decode:
+            return "prefill"
+        return "verify" if anywhere(self.query_tokens > 1) else "decode"
+
+    @property
+    def flops(self) -> Any:
+        """Multiplications and additions of products with the state; gradients take two for one."""
+        if self.part == "conv":
+            return 0.0
+        heads = (self.v_heads, self.k_dim, self.v_dim)
+        if self.part == "scan":
+            each = scan_flops(self.rule, self.k_heads, self.k_dim, self.v_heads, self.v_dim)
+        else:
+            each = step_flops(self.rule, *heads)
+        return self.batch * self.query_tokens * each * (2 if self.backward else 1) * self.count
+
+
 class Elementwise(NamedTuple):
     """Memory-bound work: so many bytes read and written by so many kernels."""
 
@@ -246,7 +292,7 @@ class Collective(NamedTuple):
         return self._replace(hides_behind=hides_behind, split_with=split_with)
 
 
-Kernel: TypeAlias = Gemm | AttentionCore | ExpertKernels | Elementwise
+Kernel: TypeAlias = Gemm | AttentionCore | ExpertKernels | StateKernel | Elementwise
 Operation: TypeAlias = Kernel | Collective
 Operations: TypeAlias = tuple[Operation, ...]
 

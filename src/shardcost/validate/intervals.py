@@ -26,6 +26,11 @@ from shardcost.kernels.experts import GROUPED
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.machine.experts import experts_section
 from shardcost.machine.kernels import KernelTable, Section
+from shardcost.machine.linear_attention import (
+    kind_of,
+    linear_attention_section,
+    section_names,
+)
 from shardcost.validate import (
     attention,
     collectives,
@@ -36,6 +41,7 @@ from shardcost.validate import (
     grouped_gemm,
     inference,
     layer_ops,
+    linear_attention,
     serving,
     training,
 )
@@ -68,6 +74,10 @@ def facts_of_rows(
         )
     if table.kind == "experts":
         return _by_case(experts.cases(table), lambda case, sizes: _of_experts(case, sizes, fitted))
+    if table.kind == "linear_attention":
+        return _by_case(
+            linear_attention.cases(table), lambda case, sizes: _of_linear(case, sizes, fitted)
+        )
     of = _FACTS[table.kind]
     facts: list[Facts] = []
     wanted = [True] * table.rows if predicted is None else predicted
@@ -158,6 +168,24 @@ def facts_of_experts(
     pairs, active = sizes[:, experts.PAIRS], sizes[:, experts.ACTIVE]
     bands = (band_of(experts.ROW_BANDS, mean) for mean in pairs / active)
     return [common | {"rows": f"{band} rows per expert"} for band in bands]
+
+
+def _of_linear(case: linear_attention.LinearCase, sizes: Floats, fitted: Fitted) -> list[Facts]:
+    on = attention.kernels_of(case.gpu, fitted)
+    kind = kind_of(case.kernel, case.part, case.library, case.version)
+    section = linear_attention_section(on, kind, case.op, case.part, case.phase)
+    return facts_of_linear(case, section, on.device) * len(sizes)
+
+
+def facts_of_linear(
+    case: linear_attention.LinearCase, section: Section, device: Device
+) -> list[Facts]:
+    """Return the facts of a kernel of linear attention that is predicted by some constants."""
+    kind = kind_of(case.kernel, case.part, case.library, case.version)
+    own = section_names(kind, case.op, case.part, case.phase)[0]
+    alike = "this kernel" if section.name.startswith(own) else "its family"
+    part = f"{case.part}, {case.phase}"
+    return [{"standing": standing_of(section, device), "kernel": alike, "part": part}]
 
 
 def _of_grouped_gemm(row: Row, fitted: Fitted) -> Facts:

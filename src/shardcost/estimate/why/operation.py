@@ -19,7 +19,7 @@ from shardcost.collectives.receipts import (
 from shardcost.estimate.interval import residuals_of_memory
 from shardcost.estimate.ledger import STEP, Entry
 from shardcost.estimate.pieces import is_copy
-from shardcost.estimate.price import Prices, host_copy_s, host_update_s
+from shardcost.estimate.price import Prices, host_copy_s, host_update_s, state_sizes
 from shardcost.estimate.result import Estimate, footprint
 from shardcost.estimate.roofline import moved_bytes
 from shardcost.estimate.why.answer import (
@@ -37,7 +37,9 @@ from shardcost.kernels.receipts import (
     traced_experts,
     traced_gemm,
     traced_kernels,
+    traced_linear_attention,
 )
+from shardcost.machine.linear_attention import kind_of
 from shardcost.memory.footprint import KINDS, Footprint
 from shardcost.program.operations import (
     AttentionCore,
@@ -46,6 +48,7 @@ from shardcost.program.operations import (
     ExpertKernels,
     Gemm,
     Kernel,
+    StateKernel,
 )
 from shardcost.receipt import SENT, Receipt, flop, in_unit
 from shardcost.traced import named, receipt, step
@@ -85,6 +88,8 @@ def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
     machine = prices.machine
     if isinstance(op, ExpertKernels) or (isinstance(op, Gemm) and op.fullest is not None):
         return _experts(prices, op, seconds)
+    if isinstance(op, StateKernel):
+        return _state(prices, op, seconds)
     if isinstance(op, Gemm):
         traced, parts = traced_gemm(machine.kernels, op.dtype, op.m, op.n, op.k, op.batch)
         return traced, _gemm_words(op, parts, seconds, machine.cluster.device)
@@ -138,6 +143,28 @@ def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[
     )
     dtype = prices.expert_dtype(op) if isinstance(op, ExpertKernels) else op.dtype
     return traced_experts(kernels, section, dtype, sizes), words
+
+
+def _state(prices: Prices, op: StateKernel, seconds: float) -> tuple[Any, str]:
+    """Return the seconds of a kernel of a layer with a state, and its shape in words."""
+    kernels, (_, section), name = (
+        prices.machine.kernels,
+        prices.section(op),
+        prices.state_kernel(op),
+    )
+    device = prices.machine.cluster.device
+    rate = moved_bytes(op) / op.count / seconds
+    words = (
+        f"{op.part} of {op.rule}, {op.phase}: {op.batch:,.4g} sequences of {op.query_tokens:,.4g}"
+        f" tokens, states of {op.v_heads:g} heads x {op.k_dim:g} x {op.v_dim:g}, by {name}:"
+        f" {format_rate(rate)}, {format_percent(rate / device.memory_bytes_per_s)} of the memory's"
+        " rate"
+    )
+    if op.flops:
+        words += f"; {flop(op.flops / op.count)} at {format_flops(op.flops / op.count / seconds)}"
+    kind, of = kind_of(name, op.part, op.engine), (op.rule, op.part, op.phase)
+    sizes = state_sizes(op)
+    return traced_linear_attention(kernels, section, kind, of, sizes, backward=op.backward), words
 
 
 def _gemm_words(op: Gemm, parts: Parts, seconds: float, device: Any) -> str:
