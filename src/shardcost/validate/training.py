@@ -22,7 +22,7 @@ from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError
 from shardcost.estimate import Estimate, estimate
 from shardcost.formats.tables import Row, Table, number
-from shardcost.layout import Layout
+from shardcost.layout import RECOMPUTE_MODULES, Layout
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.machine.constants import Calibration, NetworkConstants
 from shardcost.model import (
@@ -321,12 +321,7 @@ def layout_of(row: Row) -> Layout:
     framework = _framework(row)
     degrees: dict[str, Any] = {name: _or_one(row, name) for name in ("tp", "pp", "dp", "cp", "ep")}
     virtual_stages, micro = _or_one(row, "vp"), whole_cell(row, "mbs")
-    recompute, sharding = row.get("recompute", "").lower(), row.get("zero_fsdp", "")
-    modules = row.get("recompute_modules", "") or "core_attn"
-    if recompute != "full":
-        chosen = modules.split("+") if recompute.startswith("selective") else []
-        # A mixture that is computed again is most of its layer.
-        recompute = "full" if "moe" in chosen else "selective" if "core_attn" in chosen else "none"
+    sharding = row.get("zero_fsdp", "")
     shards = int(sharding) if sharding.isdigit() else 1
     usual_zero = 1 if framework in {_DEFAULT, "megatron_lm"} else 0
     if framework == "torchtitan" and degrees["pp"] > 1:
@@ -339,13 +334,29 @@ def layout_of(row: Row) -> Layout:
         micro_batch=micro,
         schedule="interleaved" if virtual_stages > 1 and degrees["pp"] > 1 else "1f1b",
         sequence_parallel=row.get("sp") == "1" and degrees["tp"] > 1,
-        recompute=recompute,
+        **_recomputed(row),
         zero=_ZERO.get(sharding, 3 if shards > 1 else usual_zero),
         shard_degree=shards if 1 < shards < degrees["dp"] * degrees["cp"] else None,
         context_scheme="ring",
         etp=_or_one(row, "etp") if row.get("etp") else None,
         order=row.get("order") or "tp-cp-dp-pp",
     )
+
+
+def _recomputed(row: Row) -> dict[str, Any]:
+    """Return what a run computes again, by the names of `Layout`; unknown policies are attention's.
+
+    Layers are counted over the pipeline ranks' whole stages, as Megatron does.
+    """
+    recompute = row.get("recompute", "").lower()
+    if recompute == "full":
+        layers = row.get("recompute_layers", "")
+        return {"recompute": "full", "recompute_layers": int(layers) if layers.isdigit() else None}
+    if not recompute.startswith("selective"):
+        return {"recompute": "none"}
+    modules = (row.get("recompute_modules", "") or "core_attn").split("+")
+    known = [each for each in modules if each in RECOMPUTE_MODULES]
+    return {"recompute": "+".join(known) or "selective"}
 
 
 def train_of(row: Row) -> Train:
