@@ -294,6 +294,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (MOE | {"zero_expert_num": 4, "zero_expert_type": "copy"}, "zero_expert_type 'copy'"),
     ({"attn_type_list": [0, 1, 2, 1]}, "attn_type_list must be 4 numbers, 0 or 1"),
     ({"use_cla": True}, "cla_share_factor is missing"),
+    (
+        {"model_type": "nemotron_h", "hybrid_override_pattern": "M*ME", "block_configs": [{}]},
+        "block_configs beside a pattern cannot be read yet",
+    ),
+    ({"is_encoder_decoder": True}, "is_encoder_decoder: models with an encoder cannot be read"),
     ({"head_dim": 16, "v_head_dim": 8}, "v_head_dim 8 beside head_dim 16 cannot be read yet"),
     ({"vocab_size_per_layer_input": 8}, "vocab_size_per_layer_input 8"),
     ({"model_type": "exaone4", "sliding_window": 8, "sliding_window_pattern": "LLX"}, "L and G"),
@@ -366,6 +371,24 @@ def test_fields_that_change_the_shape_are_not_passed_over() -> None:
         pytest.raises(FormatError, match="field compress_ratios may change its shape"),
     ):
         read(model_type="brandnew", compress_ratios=[0, 4, 128, 4], rope_theta=1e4)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("bailing_moe_linear", {"layer_group_size": 8}, "layer_group_size"),
+    ("deepseek_v4", {"compress_ratios": [0, 4, 128, 4], "o_lora_rank": 16}, "compress_ratios"),
+    ("gemma3n_text", {"altup_num_inputs": 4, "laurel_rank": 64}, "altup_num_inputs"),
+    ("mimo_v2_flash", {"head_dim": 24, "v_head_dim": 16}, "v_head_dim"),
+    ("recurrent_gemma", {"lru_width": 64, "block_types": ["recurrent"]}, "block_types"),
+    ("lfm2", {"layer_types": ["conv", "conv", "full_attention", "conv"]}, "layers of type 'conv'"),
+]
+
+
+@pytest.mark.parametrize(("model_type", "fields", "named"), REFUSED, ids=[r[0] for r in REFUSED])
+def test_what_cannot_be_expressed_is_refused_by_its_field(
+    model_type: str, fields: dict[str, Any], named: str
+) -> None:
+    with pytest.warns(UnknownFamilyWarning), pytest.raises(FormatError, match=named):
+        read(model_type=model_type, **fields)
 
 
 def test_a_family_by_the_class_that_implements_it() -> None:

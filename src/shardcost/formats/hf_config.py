@@ -79,6 +79,8 @@ def looks_like_hf_config(content: Mapping[str, Any]) -> bool:
 def _model(
     content: dict[str, Any], file: str, name: str | None, source: str, quantized: dict[str, Any]
 ) -> Model:
+    if content.get("is_encoder_decoder") is True:
+        raise FormatError(file, "is_encoder_decoder: models with an encoder cannot be read")
     config = Config(_text_part(content, file), file)
     _require_sizes(config)
     own_name = content.get("_name_or_path")

@@ -71,6 +71,7 @@ _RECURRENT_KEYS: Final = ("mamba_", "ssm_", "state_size", "rwkv")
 _SHAPING: Final = re.compile(
     r"expert|moe_|_moe|ssm|mamba|linear_|latent|lora_rank|altup|laurel|hyper|compress|_cla|cla_"
     r"|layer_group|share_|_shared|per_layer|_idxs|block_configs|v_head_dim|indexer_types|hc_mult"
+    r"|lru_|recurrent|block_types|hybrid_"
 )
 """Parts of names whose fields change the shape of a model."""
 _NOT_SHAPING: Final = re.compile(
@@ -78,7 +79,7 @@ _NOT_SHAPING: Final = re.compile(
     r"|chunk|kernel|cache|dtype|multiplier|act$|_act_|softmax|eps|parallel|device|impl|overlap|dt_"
     r"|time_step|alpha|beta|factor|dense_grad|world|token_id|sequence_|method|func|first_expert"
     r"|every_n|activation|rope|seed|init|mup|offload|prefetch|use_mamba|gemm|dispatcher|_tol|lazy"
-    r"|norm$|limit|correction|_type$|expert_model|quant|implementation"
+    r"|norm$|limit|correction|_type$|expert_model|quant|implementation|mtp_"
 )
 """Parts of names of fields about routing, training and kernels."""
 _ACTIVATION_KEYS: Final = ("hidden_act", "hidden_activation", "activation_function", "activation")

@@ -85,6 +85,8 @@ def layer_kinds(config: Config) -> list[Kind]:
     """Return what each layer consists of."""
     layers = layer_count(config)
     if config.trait("attention_pattern") == "single_parts":
+        if config.find("block_configs")[1] is not None:
+            raise FormatError(config.file, "block_configs beside a pattern cannot be read yet")
         words = _single_part_words(config)
         unknown = next((word for word in words if word not in _SINGLE_PARTS), None)
         if unknown is not None:
