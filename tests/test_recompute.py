@@ -214,6 +214,13 @@ def test_stages_may_have_layers_of_their_own() -> None:
     assert [each.layers for each in program.stages] == [6, 9, 8]
     with pytest.raises(InfeasibleError, match="need pp above 1"):
         Layout(last_stage_layers=5)
+    with pytest.raises(InfeasibleError, match="more than 32 layers"):
+        program_of(LLAMA, replace(layout, first_stage_layers=30), WORK, MEGATRON)
+    by_cost = memory_of(LLAMA, layout, WORK, software=MemoryPolicy(balance="cost"))
+    assert by_cost.stages["last"].logits > 0
+    fewer = replace(layout, tp=2, first_stage_layers=1)
+    several = memory_of(LLAMA, replace(fewer, tp=np.array([1, 2])), WORK)
+    assert several.peak_bytes[1] == memory_of(LLAMA, fewer, WORK).peak_bytes
 
 
 def test_virtual_stages_take_turns_later_where_stages_do_not_divide_the_micro_batches() -> None:

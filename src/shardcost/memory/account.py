@@ -44,7 +44,14 @@ from shardcost.memory.saved import (
     saved_by_layer,
     setting_of,
 )
-from shardcost.memory.stages import Stage, in_flight, last_stage, stage_by_cost, stage_evenly
+from shardcost.memory.stages import (
+    Stage,
+    in_flight,
+    is_stated,
+    last_stage,
+    stage_by_cost,
+    stage_evenly,
+)
 from shardcost.model import (
     AnyAttention,
     Attention,
@@ -67,6 +74,7 @@ _STATE_BYTES: Final = 4
 """States are sums over the whole past, and kept in fp32."""
 _SAVED: Final = "Korthikanti et al. 2022, arXiv:2205.05198, operator by operator"
 _LAYERS_AT_WORK: Final = 2
+"""Layers whose offloaded activations are on the device: the one computed, the one copied."""
 _GATHERED_LAYERS: Final = 2
 """Layers whose weights ZeRO-3 holds whole: the one computed and the one fetched ahead."""
 
@@ -134,7 +142,9 @@ def _places(model: Model, layout: Layout, balance: str, stage: int | None) -> di
         return {f"stage {stage}": stage}
     last = last_stage(model, layout, balance)
     if is_array(pp) or is_array(last):
-        return {"first": 0 * last, "last": last}
+        # A stage between may have most where others have stated layers.
+        middle = {"middle": smallest(1, last)} if is_stated(layout) else {}
+        return {"first": 0 * last} | middle | {"last": last}
     middle = {"middle": 1} if last > 1 else {}
     return {"first": 0} | middle | ({"last": last} if last > 0 else {})
 

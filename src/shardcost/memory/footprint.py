@@ -73,7 +73,8 @@ class Memory:
     stages: Mapping[str, Footprint]
     """By place in the pipeline: ``first``, ``middle`` (the second of more than two), ``last``.
 
-    A middle stage never holds more than the first, so arrays of layouts go without it."""
+    A middle stage never holds more than the first unless the layers of stages are stated, so
+    arrays of layouts go without it otherwise."""
     device: Device | None = None
 
     @property

@@ -42,8 +42,6 @@ class MemoryPolicy:
     narrow_activations: bool = False
     """Inputs of the activations between GEMMs likewise (DeepSeek-V3, arXiv:2412.19437, section
     3.3.3)."""
-    attention_output: bool = False
-    """Fused attention keeps its output beside the projection's input, arranged anew for it."""
     expert_outputs: bool = True
     """Experts' outputs are kept for the router's gradient; not where the activation is weighted."""
     narrow_weights: bool = False

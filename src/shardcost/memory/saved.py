@@ -241,11 +241,9 @@ def _attention(s: Setting, part: AnyAttention) -> Saved:
 def _output(s: Setting, columns: Any) -> Any:
     """Return the bytes of the output of attention, which its kernel and the projection keep.
 
-    One tensor is kept for both unless the projection reads another format, or the kernel's output
-    is arranged anew.
+    One tensor is kept for both unless the projection reads another format.
     """
-    apart = s.policy.attention_output or s.input_bytes < s.element_bytes
-    if s.policy.attention == "flash" and apart:
+    if s.policy.attention == "flash" and s.input_bytes < s.element_bytes:
         return columns * (s.element_bytes + s.input_bytes)
     return columns * s.input_bytes
 

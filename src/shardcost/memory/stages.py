@@ -31,7 +31,7 @@ def stage_evenly(model: Model, layout: Layout, index: Any) -> Stage:
     [7, 7, 6, 6, 6]
     """
     first, last, pp = layout.first_stage_layers, layout.last_stage_layers, layout.pp
-    if first is None and last is None:
+    if not is_stated(layout):
         layers = ceil_div(model.num_layers - index, pp)
         return Stage(index, layers, index == 0, index == pp - 1)
     # The others share what the stated stages leave.
@@ -50,8 +50,11 @@ def stage_by_cost(model: Model, layout: Layout, index: Any) -> Stage:
     """Return a stage when it takes layers until it has its share of the cost.
 
     The output head weighs as many layers as it has weights; a stage ends with the layer that
-    reaches its share of the sum. So the head may come to lie before the last stage.
+    reaches its share of the sum. So the head may come to lie before the last stage. Stated layers
+    of the first or last stage go before that.
     """
+    if is_stated(layout):
+        return stage_evenly(model, layout, index)
     layers, total = model.num_layers, _cost_in_layers(model)
     begin, end = (
         smallest(layers, ceil_div(total * number, layout.pp)) for number in (index, index + 1)
@@ -61,7 +64,14 @@ def stage_by_cost(model: Model, layout: Layout, index: Any) -> Stage:
 
 def last_stage(model: Model, layout: Layout, balance: str) -> Any:
     """Return the index of the stage that has the head."""
-    return layout.pp - 1 if balance == "layers" else _head_by_cost(model, layout)
+    if balance == "layers" or is_stated(layout):
+        return layout.pp - 1
+    return _head_by_cost(model, layout)
+
+
+def is_stated(layout: Layout) -> bool:
+    """Return whether a layout states the layers of its first or last stage."""
+    return layout.first_stage_layers is not None or layout.last_stage_layers is not None
 
 
 def in_flight(layout: Layout, index: Any, micro_batches: Any) -> Any:

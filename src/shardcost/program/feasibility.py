@@ -16,6 +16,7 @@ from shardcost.cluster import Cluster
 from shardcost.errors import InfeasibleError, Reason, Rule
 from shardcost.layout import VIRTUAL_STAGES_NEED_PP, Layout
 from shardcost.memory.parameters import expert_tensor_degree
+from shardcost.memory.stages import is_stated
 from shardcost.model import (
     Attention,
     Block,
@@ -37,6 +38,9 @@ LAYER_PLACES: Final = (0, 1, 2, 3)
 """Virtual stages share the layers evenly, where embedding, head and a module that predicts further
 tokens (DeepSeek-V3's, 61 layers on 16 or 32 virtual stages) may each take the place of a layer."""
 
+STAGE_LAYERS: Final = Rule(
+    "stage_layers_beyond_model", "the first and last stage have more than {} layers"
+)
 NEEDS_NETWORK: Final = Rule("needs_network", "more than {} GPUs need a network")
 HEADS: Final = Rule("heads_not_divisible_by_tp", "tp does not divide {} heads")
 ULYSSES_HEADS: Final = Rule(
@@ -149,6 +153,9 @@ def broken_rules(
             yield from scheme_rules(layout, block, model.hidden_size, sequences)
     parts, layers = layout.pp * layout.virtual_stages, model.num_layers
     yield TOO_MANY_STAGES, (layers,), parts > layers + 2
+    if is_stated(layout):
+        stated = (layout.first_stage_layers or 0) + (layout.last_stage_layers or 0)
+        yield STAGE_LAYERS, (layers,), stated + 0 * layout.pp > layers
     yield from _workload_rules(layout, workload)
     if isinstance(workload, Train):
         runs = micro_batches(layout, workload)

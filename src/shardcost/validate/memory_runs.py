@@ -12,12 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from shardcost.cluster import Device
+from shardcost.cluster import Cluster, Device
 from shardcost.dtypes import BITS
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.tables import Row, Table, number
@@ -158,7 +157,9 @@ def run_of(row: Row, policy: MemoryPolicy | None = None) -> Run:
     own = _policy_of(row, policy)
     load = _share(row, "capacity_factor", most=1000.0) or own.peak_imbalance
     layout = replace(_layout_of(row, len(layers)), imbalance=max(1.0, load))
-    return Run(_model_of(row, layers), layout, _train_of(row), own, _device_named(row["gpu"]))
+    return Run(
+        _model_of(row, layers), layout, _train_of(row), own, Cluster.named(row["gpu"]).device
+    )
 
 
 def layers_of_last_rank(row: Row) -> str:
@@ -416,13 +417,6 @@ _FUSED_LOSS: Final = {"": 0.0, "native": 4.0, "te": -4.0}
 """By implementation; Transformer Engine's writes the gradient over the logits, of 16 bits."""
 _SOFTMAX_BYTES: Final = 4
 """Of the softmax that each further token's loss keeps until the backward pass."""
-
-
-@lru_cache(maxsize=64)
-def _device_named(name: str) -> Device:
-    from shardcost.cluster import Cluster
-
-    return Cluster.named(name).device
 
 
 def _count(row: Row, column: str, blank: int, most: int = 10**15) -> int:
