@@ -246,7 +246,7 @@ def fitted(groups: Iterable[Group]) -> Fitted:
                 result.pooled[f"{name}-{of}"] = _section(starts[f"{name}-{of}"], members)
     for gpu, here in _by(kept, lambda each: each.case.gpu).items():
         sections = result.systems.setdefault(gpu, {})
-        for level in (1, 0):
+        for level in (2, 1, 0):
             for name, members in _by(here, _of_level(level)).items():
                 start = starts[f"{name}-{cache_of(members[0].device)}"]
                 sections[name] = _section(_fitted_once(members, start, _PULL), members)
