@@ -21,7 +21,7 @@ qwen2.5-32b qwen2.5-72b qwen3-8b qwen3-32b qwen3-235b-a22b deepseek-v3 deepseek-
 minimax-m2.5 gpt-oss-120b llama4-scout gpt-neox-20b falcon-40b kimi-k2-thinking kimi-linear-48b-a3b
 qwen3-30b-a3b qwen3-coder-480b-a35b qwen3-next-80b-a3b qwen3.5-35b-a3b qwen3.5-397b-a17b gpt-oss-20b
 glm-4.5 glm-4.5-air glm-4.6 minimax-m1 llama4-maverick ernie-4.5-300b-a47b hunyuan-a13b
-longcat-flash nemotron-3-nano-30b-a3b nemotron-3-super-120b-a12b nemotron-h-56b dbrx grok-1
+longcat-flash nemotron-3-nano-30b-a3b nemotron-3-super nemotron-h-56b dbrx grok-1
 falcon-h1-34b jamba-1.5-large granite-4.0-h-small dots.llm1 ling-1t step-3 phi-3.5-moe
 olmoe-1b-7b gemma3-27b mistral-small-24b phi-4 command-a nemotron4-340b seed-oss-36b""".split()
 CLUSTERS = """a100_sxm arc_b60 b200_sxm b300_sxm gb200_nvl72 gb300_nvl72 gh200_quad h100_sxm

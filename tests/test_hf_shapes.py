@@ -73,7 +73,7 @@ def test_attention_and_state_space_side_by_side() -> None:
 
 
 def test_layers_of_one_part_and_latent_experts() -> None:
-    model = read("nemotron-3-super-120b-a12b")
+    model = read("nemotron-3-super")
     kinds = [(b.count, b.attention and b.attention.kind, b.feed_forward) for b in model.blocks]
     assert [(count, kind) for count, kind, _ in kinds] == [
         (40, "state space"),
@@ -89,9 +89,9 @@ def test_layers_of_one_part_and_latent_experts() -> None:
         22 * 2 * 1024 * 2688 + 2 * 4096 * 5376 + 2 * 4096 * 1024
     )
     assert "layers for multi-token prediction are not counted" in model.caveats
-    staged = BY_NAME["nemotron-3-super-120b-a12b"]["hybrid_override_pattern"]
+    staged = BY_NAME["nemotron-3-super"]["hybrid_override_pattern"]
     staged = "|".join((staged[:40], staged[40:]))
-    assert read("nemotron-3-super-120b-a12b", hybrid_override_pattern=staged) == model
+    assert read("nemotron-3-super", hybrid_override_pattern=staged) == model
 
 
 def test_kimi_delta_and_lightning_attention() -> None:
