@@ -335,12 +335,26 @@ def layout_of(row: Row) -> Layout:
         schedule="interleaved" if virtual_stages > 1 and degrees["pp"] > 1 else "1f1b",
         sequence_parallel=row.get("sp") == "1" and degrees["tp"] > 1,
         **_recomputed(row),
+        last_stage_layers=_last_stage_layers(row, degrees["pp"]),
         zero=_ZERO.get(sharding, 3 if shards > 1 else usual_zero),
         shard_degree=shards if 1 < shards < degrees["dp"] * degrees["cp"] else None,
         context_scheme="ring",
         etp=_or_one(row, "etp") if row.get("etp") else None,
         order=row.get("order") or "tp-cp-dp-pp",
     )
+
+
+def _last_stage_layers(row: Row, stages: int) -> int | None:
+    """Return the layers of the last stage where it predicts further tokens as well.
+
+    Recipes leave it fewer layers by those that predict, and by about one for each head, so that
+    all stages have as much to do (Megatron Core's pipeline layouts, such as Et*4|(t*4|)*14tmL).
+    """
+    further = _or_none(row, "mtp_layers")
+    if not further or stages == 1:
+        return None
+    beside = 1 + 2 * further
+    return max((whole_cell(row, "layers") + beside) // stages - beside, 1)
 
 
 def _recomputed(row: Row) -> dict[str, Any]:
