@@ -39,6 +39,7 @@ Folder = Literal[
     "elementwise",
     "dispatch",
     "experts",
+    "mla",
     "software",
     "errors",
 ]

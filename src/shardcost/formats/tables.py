@@ -39,6 +39,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "experts": "gpu library kernel dtype gated tokens hidden inter experts topk ep tp pairs"
         " active_experts busiest_expert time_us",
         "grouped_gemm": "gpu routed_rows distinct_experts largest_group n k time_us",
+        "mla": "gpu library kernel scope phase form dtype kv_dtype weight_dtype batch query_tokens"
+        " context_tokens heads time_us",
         "ceilings": "gpu what value unit",
         "overlap": "gpu m n k ctas gemm_us_alone gemm_us_overlapped",
         "launch": "gpu what time_us",
@@ -61,6 +63,7 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         "decode": "model",
         "experts": "version mode model routing alpha",
         "grouped_gemm": "model dtype experts_here top_k tokens routing",
+        "mla": "version mode hidden q_lora kv_lora nope rope v_dim",
         "overlap": "copy_gbps_alone copy_gbps_overlapped",
         "layer_ops": "layers_covered hidden heads kv_heads ffn gated intra_link batch seq dtype"
         " stat",
@@ -96,6 +99,7 @@ VALIDATED: Final = (
     "elementwise",
     "gemm",
     "experts",
+    "mla",
     "grouped_gemm",
     "overlap",
     "layers",
