@@ -86,6 +86,13 @@ PLANS: Final[Mapping[str, Plan]] = {
         factors=[("standing", "kernel"), ("standing",)],
     ),
     "grouped_gemm": _plan(("standing", "rows"), ("standing",), enough=20),
+    "mla": _plan(
+        ("standing", "scope", "kernel", "cached"),
+        ("standing", "scope", "kernel"),
+        ("standing", "scope"),
+        ("standing",),
+        factors=[("standing", "scope"), ("standing",)],
+    ),
     "layers": _plan(("standing", "pass"), ("standing",)),
     "decode": _plan(("standing", "part"), ("standing",), factors=[("standing",)]),
     "overlap": _plan(("standing",)),

@@ -56,6 +56,7 @@ from shardcost.machine.mla import (
     module_sections,
     product_format,
     product_sections,
+    section_phase,
     structure_of,
     widened_bytes,
 )
@@ -70,13 +71,13 @@ _HEAD: Final = (
     "Constants fitted to measurements by `python -m lab.refit_mla`: not by hand.",
     "Shares of the datasheet, clock cycles, bytes per clock cycle and SM.",
 )
-_OUTLIERS: Final = (1.0, 0.1)
+_OUTLIERS: Final = (0.1,)
 """Relative error beyond which a row counts by its size and no longer by its square."""
 _POOLED_PULL, _PULL = 0.1, 0.4
 """Weight of a constant's distance (in logarithms) from where it started."""
-_ROUNDS: Final = 3
+_ROUNDS: Final = 2
 """Times that either kind of constants is fitted with the other held."""
-_EVALUATIONS: Final = 40
+_EVALUATIONS: Final = 20
 _STEP: Final = 1e-4
 _SHAPE_PARTS: Final = 5
 SPLITS: Final = {
@@ -95,10 +96,10 @@ class Part(NamedTuple):
     wanted: Wanted
     start: str
     """Which round figures its fit starts from."""
-    splits: bool
-    """Whether it has the constants of a split context."""
     time_s: Callable[[Constants], Floats]
     """Its seconds under given constants, which may be columns of several."""
+    splits: bool = False
+    """Whether it has the constants of a split context."""
 
     @property
     def own(self) -> str:
@@ -114,6 +115,11 @@ class Part(NamedTuple):
     def widest(self) -> str:
         """The section of all that are of its kind."""
         return self.wanted.fallbacks[0] if self.start == "attention" else self.family
+
+    @property
+    def pooled(self) -> str:
+        """The narrowest section over all devices: names of kernels say more of their GEMMs."""
+        return self.family if self.start == "attention" else self.own
 
 
 class Group(NamedTuple):
@@ -155,11 +161,12 @@ class Group(NamedTuple):
                 Part(
                     product_sections(case.kernel, case.library, case.dtype),
                     "products",
-                    False,
                     lambda values: gemms_time_s(gemms_of(device, form, values), [gemm]),
                 )
             ]
-        structure = structure_of(family_of(*kind, device), case.phase, case.form)
+        phase = section_phase(case.library, case.phase, case.form)
+        family = family_of(case.kernel, case.library, phase, case.form, device)
+        structure = structure_of(family, phase, case.form)
         widened = widened_bytes(case.kernel, case.kv_dtype)
         formats = (case.dtype, case.kv_dtype, widened)
 
@@ -171,7 +178,7 @@ class Group(NamedTuple):
             return found
 
         wanted = attention_sections(*kind, case.kv_dtype, device)
-        attention = Part(wanted, "attention", structure.splits != "none", attention_s)
+        attention = Part(wanted, "attention", attention_s, structure.splits != "none")
         if case.scope == "kernel":
             return [attention]
 
@@ -183,7 +190,7 @@ class Group(NamedTuple):
             return found
 
         module = module_sections(case.library, case.weight_dtype)
-        return [attention, Part(module, "module", False, gemms_s)]
+        return [attention, Part(module, "module", gemms_s)]
 
 
 class _Member(NamedTuple):
@@ -211,9 +218,7 @@ class Fitted(NamedTuple):
         """Return the constants that hold on a system, as the catalog chooses."""
         device = Cluster.named(gpu).device
         near = nearest_systems(device, self.systems)
-        system, name, content = chosen(
-            device, wanted, near, self.systems.__getitem__, self.pooled
-        )
+        system, name, content = chosen(device, wanted, near, self.systems.__getitem__, self.pooled)
         own = system == gpu and content is not self.pooled
         constants = dict(content[name])
         fit = Fit(**constants.pop("fit"))
@@ -258,9 +263,7 @@ def _shape_part(batch: float, queries: float, context: float) -> int:
     return crc32(f"{batch:.0f} x {queries:.0f} of {context:.0f}".encode()) % _SHAPE_PARTS
 
 
-def fitted_constants(
-    members: Sequence[_Member], start: Constants, pull: float
-) -> dict[str, float]:
+def fitted_constants(members: Sequence[_Member], start: Constants, pull: float) -> dict[str, float]:
     """Return the constants that fit some rows best, near where they started."""
     table = tuner_table("mla")
     names = list(start)
@@ -347,19 +350,18 @@ def _fit_levels(result: Fitted, members: Sequence[_Member]) -> None:
     for widest, every in sorted(_by(members, lambda each: each.part.widest).items()):
         pooled = _fitted_once(every, _start(every[0].part), _POOLED_PULL)
         result.pooled[widest] = _section(pooled, every)
-        inner = "own" if widest == every[0].part.family else "family"
-        for name, kin in sorted(_by(every, lambda each: getattr(each.part, inner)).items()):
+        for name, kin in sorted(_by(every, lambda each: each.part.pooled).items()):
             near = _fitted_once(kin, _having(kin[0].part, pooled), _POOLED_PULL)
             result.pooled[name] = _section(near, kin)
             for gpu, here in sorted(_by(kin, lambda each: each.group.case.gpu).items()):
                 sections = result.systems.setdefault(gpu, {})
-                here_only = _fitted_once(here, near, _PULL)
-                sections[name] = _section(here_only, here)
+                common = _fitted_once(here, near, _PULL)
+                sections[name] = _section(common, here)
                 for own, ours in sorted(_by(here, lambda each: each.part.own).items()):
-                    last = here_only if len(ours) == len(here) else None
-                    last = last or _fitted_once(ours, here_only, _PULL)
+                    same = len(ours) == len(here)
+                    last = common if same else _fitted_once(ours, common, _PULL)
                     sections[own] = _section(last, ours)
-        if inner == "own":  # what another library's kernels take here, where a name is unknown
+        if widest == every[0].part.family:  # GEMMs of libraries that were not measured here
             for gpu, here in sorted(_by(every, lambda each: each.group.case.gpu).items()):
                 constants = _fitted_once(here, pooled, _PULL)
                 result.systems[gpu][widest] = _section(constants, here)
@@ -377,9 +379,7 @@ def _having(part: Part, constants: Constants) -> Constants:
     return {name: constants[name] for name in tuner_table("mla")["start"]["attention"]}
 
 
-def _by(
-    members: Iterable[_Member], key: Callable[[_Member], str]
-) -> dict[str, list[_Member]]:
+def _by(members: Iterable[_Member], key: Callable[[_Member], str]) -> dict[str, list[_Member]]:
     parts: dict[str, list[_Member]] = {}
     for each in members:
         parts.setdefault(key(each), []).append(each)

@@ -28,7 +28,14 @@ from shardcost import (
 )
 from shardcost.cluster import Source
 from shardcost.errors import InfeasibleError
-from shardcost.model import Attention, Block, Experts, FeedForward, LatentAttention
+from shardcost.model import (
+    Attention,
+    Block,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    StateSpace,
+)
 
 
 def small_model(**changes: Any) -> Model:
@@ -266,6 +273,7 @@ def test_what_cannot_be_priced_yet_says_so() -> None:
         heads=8, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8,
         index_heads=2, index_head_dim=8, index_top_k=4,
     )  # fmt: skip
-    block = Block(count=3, attention=indexed, feed_forward=FeedForward(width=8, gated=True))
-    model = small_model(blocks=[block])
-    assert model.not_priced_yet == ("indexed latent attention in 3 of 3 layers",)
+    scan = StateSpace(inner_size=16, state_size=4, conv_kernel=4, step_rank=2)
+    dense = FeedForward(width=8, gated=True)
+    parts = [Block(count=3, attention=each, feed_forward=dense) for each in (indexed, scan)]
+    assert small_model(blocks=parts).not_priced_yet == ("state space in 3 of 6 layers",)

@@ -22,12 +22,15 @@ from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s
 from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
+from shardcost.kernels.mla import LatentShape, attention_time_s
 from shardcost.layout import Layout
 from shardcost.machine import Machine
 from shardcost.machine.dispatch import kernel_of as dispatch_kernel
 from shardcost.machine.experts import default_kernel, experts_section
 from shardcost.machine.kernels import KernelTable, Section
 from shardcost.machine.libraries import MULTIMEM, default_library
+from shardcost.machine.mla import attention_sections, mla_section
+from shardcost.machine.mla import default_kernel as latent_kernel
 from shardcost.memory.parameters import expert_copies, expert_tensor_degree
 from shardcost.program.operations import (
     AttentionCore,
@@ -36,6 +39,7 @@ from shardcost.program.operations import (
     ExpertKernels,
     Gemm,
     Kernel,
+    LatentCore,
     Operation,
     Routed,
 )
@@ -275,9 +279,10 @@ class Prices:
             return self._experts(op) * self._spread_wider(sms_taken)
         if isinstance(op, Elementwise):
             return elementwise_time_s(self.machine.kernels, op.bytes_moved, kernels=op.kernels)
-        if isinstance(op, AttentionCore):
+        if isinstance(op, AttentionCore | LatentCore):
+            alone_s = self._latent(op) if isinstance(op, LatentCore) else self._attention(op)
             # Decoding waits for the memory, whatever SMs there are.
-            return self._attention(op) * (1.0 if op.decode else self._spread_wider(sms_taken))
+            return alone_s * (1.0 if op.decode else self._spread_wider(sms_taken))
         return self._collective_price(op)
 
     def _gemms(self, dtype: str, m: Any, n: Any, k: Any, batch: Any, sms_taken: int) -> Any:
@@ -351,10 +356,37 @@ class Prices:
         if isinstance(op, ExpertKernels):
             name = self.expert_kernel(op)
             return "experts", experts_section(kernels, name, op.dtype, op.engine)
+        if isinstance(op, LatentCore):
+            kind = (self.latent_kernel(op), op.engine, _phase(op), op.form, op.cache_dtype)
+            return "mla", mla_section(kernels, attention_sections(*kind, kernels.like))
         if isinstance(op, AttentionCore):
             phase = "decode" if op.decode else "backward" if op.backward else "prefill"
             return "attention", kernels.section("attention", phase)
         return "elementwise", kernels.section("elementwise", "elementwise")
+
+    def latent_kernel(self, op: LatentCore) -> str:
+        """Return the name of the kernel that an engine runs latent attention by."""
+        return latent_kernel(op.engine, self.machine.cluster.device, _phase(op), op.cache_dtype)
+
+    def _latent(self, op: LatentCore) -> Any:
+        """Return the seconds of an engine's latent attention, whose cache comes from memory."""
+        return attention_time_s(
+            self.machine.kernels,
+            self.latent_kernel(op),
+            _phase(op),
+            op.form,
+            op.batch,
+            op.query_tokens,
+            op.context_tokens,
+            op.heads,
+            dtype=op.dtype,
+            kv_dtype=op.cache_dtype,
+            library=op.engine,
+            shape=LatentShape(kv_lora=op.kv_lora, nope=op.nope, rope=op.rope, v_dim=op.v_dim),
+            causal=op.causal,
+            cached_tokens=op.cached_tokens,
+            warm=False,
+        )
 
     def _attention(self, op: AttentionCore) -> Any:
         if op.document_tokens is not None:
@@ -551,3 +583,7 @@ def _contents(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
         else:
             parts.append(each)
     return tuple(parts)
+
+
+def _phase(op: LatentCore) -> str:
+    return "decode" if op.decode else "prefill"

@@ -31,6 +31,7 @@ from shardcost.program.operations import (
     Elementwise,
     ExpertKernels,
     Gemm,
+    LatentCore,
     Operation,
 )
 from shardcost.program.operations import (
@@ -207,6 +208,13 @@ def moved_bytes(op: KernelOperation) -> Any:
         return gemm_bytes(op.dtype, each, inner, op.hidden, op.active) + gemm_bytes(
             op.dtype, each, op.hidden, op.width, op.active
         )
+    if isinstance(op, LatentCore):
+        absorbed, dims = op.form == "absorbed", op.key_dim + op.value_dim
+        tokens = op.batch * op.context_tokens if op.cached_tokens is None else op.cached_tokens
+        queries = op.batch * op.query_tokens * op.heads * dims * _QUERY_BITS / 8
+        if absorbed:
+            return queries + tokens * op.key_dim * BITS[op.cache_dtype] / 8
+        return queries + tokens * op.heads * dims * _QUERY_BITS / 8
     # Queries, output, keys and values once. A decode kernel whose values have a size of their own
     # reads them as a part of the keys, as latent attention keeps them.
     bits = BITS[op.dtype]

@@ -19,6 +19,7 @@ _KERNELS: Final[Mapping[KernelTable, str]] = {
     "attention": "attention",
     "elementwise": "elementwise",
     "experts": "expert kernel",
+    "mla": "latent attention",
 }
 """What kernels of each table of constants are called."""
 

@@ -57,6 +57,7 @@ from shardcost.machine.mla import (
     module_sections,
     product_format,
     product_sections,
+    section_phase,
     structure_of,
     widened_bytes,
 )
@@ -181,6 +182,8 @@ def attention_time_s(
     kv_dtype: str = "bf16",
     library: str = "",
     shape: LatentShape = DEEPSEEK,
+    causal: bool = True,
+    cached_tokens: Any = None,
     warm: bool = True,
 ) -> Any:
     """Return the seconds of one attention kernel, with the write of the new cache entries.
@@ -198,6 +201,9 @@ def attention_time_s(
         kv_dtype: The number format of the cache.
         library: The engine that runs it, which tells the family of a name that does not.
         shape: The sizes of the model's attention.
+        causal: Whether a new token sees only itself and those before it.
+        cached_tokens: Tokens whose entries are read from memory, of all sequences together, where
+            these share some; None where each has its own.
         warm: What fits in the L2 cache is there already, as in a replayed benchmark.
 
     The heads share the cache: eight times as many take hardly longer on an H100::
@@ -217,7 +223,9 @@ def attention_time_s(
         raise BadValueError("context_tokens", context_tokens, "at least query_tokens")
     own = attention_on(on, kernel, phase, form, dtype, kv_dtype, library)
     sizes = (batch, query_tokens, context_tokens, heads)
-    return walk_time_s(_warmed(own, warm=warm), form, *sizes, shape)
+    return walk_time_s(
+        warmed(own, warm=warm), form, *sizes, shape, causal=causal, cached_tokens=cached_tokens
+    )
 
 
 def products_time_s(
@@ -248,7 +256,7 @@ def products_time_s(
     _check(tokens=tokens, heads=heads)
     section = mla_section(on, product_sections(kernel, library, dtype))
     own = gemms_of(on.device, product_format(kernel, dtype), section.constants)
-    return gemms_time_s(_warmed(own, warm=warm), [absorption(tokens, heads, shape, is_query)])
+    return gemms_time_s(warmed(own, warm=warm), [absorption(tokens, heads, shape, is_query)])
 
 
 def module_time_s(
@@ -304,9 +312,7 @@ def module_time_s(
     section = mla_section(on, module_sections(library, weight_dtype))
     own = gemms_of(on.device, weight_dtype, section.constants)
     tokens = batch * query_tokens
-    return attention_s + projections_time_s(
-        _warmed(own, warm=warm), form, tokens, heads, shape
-    )
+    return attention_s + projections_time_s(warmed(own, warm=warm), form, tokens, heads, shape)
 
 
 def attention_on(
@@ -322,11 +328,11 @@ def attention_on(
     key = ("latent attention", kernel, phase, form, dtype, kv_dtype, library)
     if key not in on.memo:
         wanted = attention_sections(kernel, library, phase, form, kv_dtype, on.like)
-        structure = structure_of(family_of(kernel, library, phase, form, on.like), phase, form)
-        section = mla_section(on, wanted)
-        on.memo[key] = attention_of(
-            on.device, structure, section.constants, dtype, kv_dtype, widened_bytes(kernel, kv_dtype)
-        )
+        ran = section_phase(library, phase, form)
+        structure = structure_of(family_of(kernel, library, ran, form, on.like), ran, form)
+        formats = (dtype, kv_dtype, widened_bytes(kernel, kv_dtype))
+        constants = mla_section(on, wanted).constants
+        on.memo[key] = attention_of(on.device, structure, constants, *formats)
     compiled: Attention = on.memo[key]
     return compiled
 
@@ -349,7 +355,7 @@ def attention_of(
         start_s=constants["block_start_cycles"] / clock_hz,
         key_s=constants["key_cycles"] / clock_hz,
         flop_s=device.sms / peak,
-        cached=_cached(device, constants["memory_share"]),
+        cached=_cached(device, "attention", constants["memory_share"]),
         row_passes=constants["row_passes"],
         split_s=constants.get("split_cycles", 0.0) / clock_hz,
         most_splits=constants.get("most_splits", 1.0),
@@ -383,7 +389,7 @@ def gemms_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Gemms:
         step_s=steps,
         start_s=constants["tile_start_cycles"] / clock_hz,
         floor_s=constants["floor_cycles"] / clock_hz,
-        cached=_cached(device, constants["memory_share"]),
+        cached=_cached(device, "gemm", constants["memory_share"]),
         row_passes=constants["row_passes"],
         units=device.sms,
         wave_rounding=common["wave_rounding"],
@@ -401,6 +407,9 @@ def walk_time_s(
     context_tokens: Any,
     heads: Any,
     shape: LatentShape = DEEPSEEK,
+    *,
+    causal: bool = True,
+    cached_tokens: Any = None,
 ) -> Any:
     """Return what `attention_time_s` does, for constants in units of the device."""
     cut, absorbed = kernel.structure, form == "absorbed"
@@ -411,8 +420,10 @@ def walk_time_s(
     blocks = batch * (heads / sharing) * ceil(rows / cut.tile_rows)
     blocks = step("blocks", blocks, "", "of query rows")
     # A causal block sees all that came before and, of the new tokens, those up to its own end.
-    ends = smallest(query_tokens, largest(cut.tile_rows / sharing, 1))
-    keys = step("keys", context_tokens - (query_tokens - ends) / 2, "", "of a block, on average")
+    keys = context_tokens
+    if causal:
+        ends = smallest(query_tokens, largest(cut.tile_rows / sharing, 1))
+        keys = step("keys", keys - (query_tokens - ends) / 2, "", "of a block, on average")
     splits: Any = 1
     if cut.splits == "fixed":
         splits = kernel.most_splits
@@ -428,7 +439,8 @@ def walk_time_s(
     compute_s = step("compute", largest(waves * each_s, longest_s), meaning="all blocks")
     alone_s = kernel.start_s + context_tokens / splits * kernel.key_s
     alone_s = step("alone", alone_s, meaning="one block's walk over its keys")
-    elements = batch * context_tokens * (shape.latent if absorbed else heads * (key + value))
+    tokens = batch * context_tokens if cached_tokens is None else cached_tokens
+    elements = tokens * (shape.latent if absorbed else heads * (key + value))
     width = kernel.cache_bytes if absorbed else _WIDE_BYTES
     row_bytes = _WIDE_BYTES * batch * query_tokens * heads * (key + value)
     read_bytes = elements * width
@@ -507,18 +519,19 @@ def _clock_hz(device: Device) -> Any:
     return device.boost_clock_hz
 
 
-def _cached(device: Device, memory_share: Any) -> Cached:
+def _cached(device: Device, whose: str, memory_share: Any) -> Cached:
     common = tuner_table("mla")["common"]
-    rate = common["cache_bytes_per_clock"] * _clock_hz(device) * device.sms
+    rate = common[f"{whose}_cache_bytes_per_clock"] * _clock_hz(device) * device.sms
     return Cached(
         memory_byte_s=1 / (memory_share * device.memory_bytes_per_s),
         hit_byte_s=1 / rate,
-        l2_bytes=common["cache_share"] * (device.l2_cache_bytes or 0.0),
+        l2_bytes=common[f"{whose}_cache_share"] * (device.l2_cache_bytes or 0.0),
         steepness=common["cache_steepness"],
     )
 
 
-def _warmed(kernel: Any, *, warm: bool) -> Any:
+def warmed(kernel: Any, *, warm: bool) -> Any:
+    """Return constants of a kernel that finds its tensors in the L2 cache, or does not."""
     return kernel if warm else kernel._replace(cached=kernel.cached._replace(l2_bytes=0.0))
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from shardcost.kernels.experts import Kernel, kernel_gemm_time_s, kernel_of, kernel_time_s
 from shardcost.kernels.gemm import Parts, by_shape, gemm_parts, launched_s
+from shardcost.kernels.mla import LatentShape, attention_on, walk_time_s, warmed
 from shardcost.machine.kernels import KernelConstants, KernelTable, Section
 from shardcost.receipt import SENT, Term
 from shardcost.traced import Traced, step
@@ -52,8 +53,13 @@ _SIZES: Final = {
     "rows": "of all experts",
     "groups": "experts with any row",
     "largest_group": "rows of the fullest expert",
+    "batch": "sequences",
+    "query_tokens": "new tokens of each",
+    "context_tokens": "that the last of them attends to",
+    "heads": "query heads on this rank",
+    "cached_tokens": "read from memory, for all queries",
 }
-"""What a size of expert kernels is."""
+"""What a size of kernels of experts or latent attention is."""
 
 
 def source_of(section: Section) -> str:
@@ -218,3 +224,44 @@ def _traced_kernel(kernel: Kernel, source: str) -> Kernel:
         remote_rows=fitted("remote_rows", kernel.remote_rows, "share", "that are passed over too"),
         weight_bytes=fitted("weight", kernel.weight_bytes, SENT, "an element"),
     )
+
+
+def traced_latent(
+    on: KernelConstants,
+    section: Section,
+    kind: tuple[str, str, str, str, str, str],
+    sizes: Mapping[str, Any],
+    shape: LatentShape,
+    *,
+    causal: bool,
+) -> Any:
+    """Return the seconds of latent attention as a traced number.
+
+    Args:
+        on: The constants of the device.
+        section: Those of the kernel.
+        kind: Kernel, phase, form, number formats of products and cache, and library, as
+            `shardcost.kernels.mla.attention_on` takes them.
+        sizes: The sizes that `shardcost.kernels.mla.walk_time_s` takes.
+        shape: The sizes of the model's attention.
+        causal: Whether a new token sees only itself and those before it.
+    """
+    plain, source = warmed(attention_on(on, *kind), warm=False), source_of(section)
+
+    def fitted(name: str, value: Any, unit: str, meaning: str) -> Any:
+        return Traced.named(Term(name, float(value), unit, meaning, source)) if value else 0.0
+
+    byte_s = fitted("byte", plain.cached.memory_byte_s, "s", "of memory, at the rate reached")
+    kernel = plain._replace(
+        floor_s=fitted("floor", plain.floor_s, "s", "of the kernel and the cache's write"),
+        start_s=fitted("start", plain.start_s, "s", "of a block"),
+        key_s=fitted("key", plain.key_s, "s", "one more key of a block by itself"),
+        flop_s=fitted("flop", plain.flop_s, "s", "of one SM, at the rate reached"),
+        cached=plain.cached._replace(memory_byte_s=byte_s),
+        row_passes=fitted("row_passes", plain.row_passes, "", "over queries and outputs"),
+        split_s=fitted("split", plain.split_s, "s", "adding up one more part of a context"),
+        most_splits=fitted("most_splits", plain.most_splits, "", "parts of a context"),
+        units=_size("SMs", plain.units),
+    )
+    named_sizes = {name: _size(name, size) for name, size in sizes.items()}
+    return walk_time_s(kernel, kind[2], shape=shape, causal=causal, **named_sizes)

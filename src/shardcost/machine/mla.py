@@ -14,7 +14,7 @@ for the host: its constants come from a device beside a CPU of the same kind, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -71,14 +71,24 @@ def family_of(kernel: str, library: str, phase: str, form: str, device: Device) 
     >>> family_of("default", "trtllm", "decode", "absorbed", h100)
     'flashmla'
     """
-    parts = ("", *kernel.lower().split("_"))
+    parts = kernel.lower().split("_")
     given = {"library": library, "phase": phase, "form": form}
     for entry in tuner_table("mla")["family"]:
+        word = entry.get("word", "")
         alike = all(entry.get(name, value) == value for name, value in given.items())
-        if alike and holds_for(entry, device):
-            if any(part.startswith(entry.get("word", "")) for part in parts[bool("word" in entry) :]):
-                return str(entry["family"])
+        if alike and holds_for(entry, device) and any(part.startswith(word) for part in parts):
+            return str(entry["family"])
     raise BadValueError("kernel", kernel, "of a family")  # the last entry holds for all
+
+
+def section_phase(library: str, phase: str, form: str) -> str:
+    """Return the phase whose kernel runs: some engines give short prompts to decode kernels.
+
+    >>> section_phase("vllm", "prefill", "absorbed"), section_phase("sglang", "prefill", "absorbed")
+    ('decode', 'prefill')
+    """
+    decodes = form == "absorbed" and library in tuner_table("mla")["decodes_prompts"]
+    return "decode" if decodes else phase
 
 
 def holds_for(entry: Mapping[str, Any], device: Device) -> bool:
@@ -105,30 +115,20 @@ def product_format(kernel: str, dtype: str) -> str:
     return "bf16" if kernel in known else expert_format(dtype).product
 
 
-class Default(NamedTuple):
-    """What an engine runs unless told otherwise."""
-
-    kernel: str
-    form: str
-
-
-def default_kernel(software: str, device: Device, phase: str, kv_dtype: str = "bf16") -> Default:
-    """Return the attention kernel, and the form, that an engine runs on a device.
+def default_kernel(software: str, device: Device, phase: str, kv_dtype: str = "bf16") -> str:
+    """Return the attention kernel that an engine runs on a device unless told otherwise.
 
     Args:
         software: ``vllm``, ``sglang`` or ``trtllm``, or a name that begins so. Others run what
             most engines do on such a device.
         device: Where it runs.
-        phase: ``prefill`` or ``decode``, which is always absorbed.
+        phase: ``prefill`` or ``decode``.
         kv_dtype: The number format of the cache.
     """
     for entry in tuner_table("mla")["default"]:
         if software.startswith(entry["software"]) and holds_for(entry, device):
-            if phase == "prefill":
-                return Default(entry["prefill"], entry["form"])
-            narrow = cache_format(kv_dtype) == "fp8"
-            name = entry.get("decode_narrow", entry["decode"]) if narrow else entry["decode"]
-            return Default(name, "absorbed")
+            narrow = f"{phase}_narrow" if cache_format(kv_dtype) == "fp8" else phase
+            return str(entry.get(narrow, entry[phase]))
     raise BadValueError("software", software, "an engine")  # the last entry holds for all
 
 
@@ -136,6 +136,7 @@ def attention_sections(
     kernel: str, library: str, phase: str, form: str, kv_dtype: str, device: Device
 ) -> Wanted:
     """Return which sections hold for an attention kernel."""
+    phase = section_phase(library, phase, form)
     family = family_of(kernel, library, phase, form, device)
     kind, width = f"{phase}-{form}", cache_format(kv_dtype)
     other = "bf16" if width == "fp8" else "fp8"
@@ -212,7 +213,7 @@ def chosen(
         content_of: The sections of a system, read only where they are needed.
         pooled: Those of families over all systems; their system is the nearest that has the family.
     """
-    related = list(_related(device, systems, by_host=wanted.by_host))
+    related = _related(device, systems, by_host=wanted.by_host)
     for name in wanted.names:
         for system in related:
             content = content_of(system)
@@ -225,14 +226,14 @@ def chosen(
     raise BadValueError("kernel", wanted.names[0], "of a kind that was measured")
 
 
-def _related(device: Device, systems: Sequence[str], *, by_host: bool) -> Iterator[str]:
-    """Yield the systems of a device's architecture and generation, the device's own first."""
+def _related(device: Device, systems: Sequence[str], *, by_host: bool) -> list[str]:
+    """Return the systems of a device's architecture and generation, the device's own first."""
     clusters = {name: catalog.cluster_named(name) for name in systems}
     alike = [name for name in systems if _generation(clusters[name].device) == _generation(device)]
     if by_host and alike and clusters[alike[0]].device.name != device.name:
         here = _is_superchip(device.name)
         alike.sort(key=lambda name: _is_rack(clusters[name]) != here)
-    yield from alike
+    return alike
 
 
 def _generation(device: Device) -> tuple[str, str]:

@@ -14,7 +14,13 @@ from typing import Final
 
 import numpy as np
 
-from shardcost.catalog.errors import Facts, residuals_like
+from shardcost.catalog.errors import (
+    MEASURED,
+    OTHER_ARCHITECTURE,
+    SAME_ARCHITECTURE,
+    Facts,
+    residuals_like,
+)
 from shardcost.cluster import Cluster, Device
 from shardcost.collectives import interval as of_collectives
 from shardcost.dtypes import BITS
@@ -36,6 +42,7 @@ from shardcost.validate import (
     grouped_gemm,
     inference,
     layer_ops,
+    mla,
     training,
 )
 from shardcost.validate.predictions import Case, Cases, Floats, band_of, whole_cell
@@ -70,6 +77,8 @@ def facts_of_rows(
         )
     if table.kind == "experts":
         return _by_case(experts.cases(table), lambda case, sizes: _of_experts(case, sizes, fitted))
+    if table.kind == "mla":
+        return _by_case(mla.cases(table), lambda case, sizes: _of_latent(case, sizes, fitted))
     of = _FACTS[table.kind]
     facts: list[Facts] = []
     wanted = [True] * table.rows if predicted is None else predicted
@@ -152,6 +161,31 @@ def facts_of_experts(
     pairs, active = sizes[:, experts.PAIRS], sizes[:, experts.ACTIVE]
     bands = (band_of(experts.ROW_BANDS, mean) for mean in pairs / active)
     return [common | {"rows": f"{band} rows per expert"} for band in bands]
+
+
+def _of_latent(case: mla.LatentCase, sizes: Floats, fitted: Fitted) -> list[Facts]:
+    on = attention.kernels_of(case.gpu, fitted)
+    return facts_of_latent(case, sizes, case.sections(on), on.device)
+
+
+def facts_of_latent(
+    case: mla.LatentCase, sizes: Floats, sections: Iterable[Section], device: Device
+) -> list[Facts]:
+    """Return the facts of latent attention at some sizes, predicted by some constants.
+
+    A module rests on constants of attention and of projections: the farther ones count.
+    """
+    known = list(zip(case.wanted(), sections, strict=True))
+    own = all(section.name == wanted.names[0] for wanted, section in known)
+    standings = [standing_of(section, device) for _, section in known]
+    farthest = (OTHER_ARCHITECTURE, SAME_ARCHITECTURE, MEASURED)
+    common = {
+        "standing": next(each for each in farthest if each in standings),
+        "scope": "products" if case.scope in mla.PRODUCTS else case.scope,
+        "kernel": "this kernel" if own else "its family",
+    }
+    bands = (band_of(mla.TOKEN_BANDS, tokens) for tokens in sizes[:, 0] * sizes[:, 2])
+    return [common | {"cached": f"{band} tokens"} for band in bands]
 
 
 def _of_grouped_gemm(row: Row, fitted: Fitted) -> Facts:

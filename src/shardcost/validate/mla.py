@@ -7,7 +7,7 @@ prompt itself, and a number format the one of the row's products.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -85,17 +85,20 @@ class LatentCase(NamedTuple):
             )
             return found
         kind = (self.kernel, self.phase, self.form, batch, query_tokens, context_tokens, heads)
-        formats = {"dtype": self.dtype, "kv_dtype": self.kv_dtype, "library": self.library}
+        others: dict[str, Any] = {
+            "dtype": self.dtype,
+            "kv_dtype": self.kv_dtype,
+            "library": self.library,
+            "shape": self.shape,
+        }
         if self.scope == "module":
-            found = module_time_s(
-                on, *kind, weight_dtype=self.weight_dtype, shape=self.shape, **formats
-            )
+            found = module_time_s(on, *kind, weight_dtype=self.weight_dtype, **others)
         else:
-            found = attention_time_s(on, *kind, shape=self.shape, **formats)
+            found = attention_time_s(on, *kind, **others)
         return found
 
     def wanted(self) -> tuple[Wanted, ...]:
-        """Return the sections that hold for it: of attention and of GEMMs, as far as it has them."""
+        """Return the sections that hold for it, of attention before those of GEMMs."""
         if self.scope in PRODUCTS:
             return (product_sections(self.kernel, self.library, self.dtype),)
         device = Cluster.named(self.gpu).device

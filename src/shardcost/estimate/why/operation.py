@@ -32,10 +32,12 @@ from shardcost.estimate.why.answer import (
     total,
 )
 from shardcost.kernels.gemm import Parts
+from shardcost.kernels.mla import LatentShape
 from shardcost.kernels.receipts import (
     traced_experts,
     traced_gemm,
     traced_kernels,
+    traced_latent,
 )
 from shardcost.machine.experts import expert_format, product_peak
 from shardcost.memory.footprint import KINDS, Footprint
@@ -46,6 +48,7 @@ from shardcost.program.operations import (
     ExpertKernels,
     Gemm,
     Kernel,
+    LatentCore,
 )
 from shardcost.receipt import SENT, Receipt, flop, in_unit
 from shardcost.traced import named, receipt, step
@@ -85,6 +88,8 @@ def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
     machine = prices.machine
     if isinstance(op, ExpertKernels) or (isinstance(op, Gemm) and op.fullest is not None):
         return _experts(prices, op, seconds)
+    if isinstance(op, LatentCore):
+        return _latent(prices, op, seconds)
     if isinstance(op, Gemm):
         traced, parts = traced_gemm(machine.kernels, op.dtype, op.m, op.n, op.k, op.batch)
         return traced, _gemm_words(op, parts, seconds, machine.cluster.device)
@@ -137,6 +142,30 @@ def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[
         f" {format_rate(moved_bytes(op) / op.count / seconds)} of memory traffic"
     )
     return traced_experts(kernels, section, op.dtype, sizes), words
+
+
+def _latent(prices: Prices, op: LatentCore, seconds: float) -> tuple[Any, str]:
+    """Return the seconds of latent attention as a traced number, and its shape in words."""
+    kernels, (_, section) = prices.machine.kernels, prices.section(op)
+    kernel = prices.latent_kernel(op)
+    phase = "decode" if op.decode else "prefill"
+    kind = (kernel, phase, op.form, op.dtype, op.cache_dtype, op.engine)
+    names = ("batch", "query_tokens", "context_tokens", "heads")
+    sizes = {name: getattr(op, name) for name in names}
+    if op.cached_tokens is not None:
+        sizes["cached_tokens"] = op.cached_tokens
+    shape = LatentShape(kv_lora=op.kv_lora, nope=op.nope, rope=op.rope, v_dim=op.v_dim)
+    rate = op.flops / op.count / seconds
+    peak = product_peak(kernels.device, expert_format(op.dtype).product)
+    moved = format_rate(moved_bytes(op) / op.count / seconds)
+    words = (
+        f"batch {op.batch:,.4g}, queries {op.query_tokens:,.0f}, context"
+        f" {op.context_tokens:,.0f}, heads {op.heads:g}, {op.form} keys of {op.key_dim:g}, cache in"
+        f" {op.cache_dtype}, by {kernel or 'the usual kernel'}: {format_flops(rate)},"
+        f" {format_percent(rate / peak)} of the peak; {moved} of memory traffic"
+    )
+    traced = traced_latent(kernels, section, kind, sizes, shape, causal=op.causal)
+    return traced, words
 
 
 def _gemm_words(op: Gemm, parts: Parts, seconds: float, device: Any) -> str:
