@@ -94,6 +94,13 @@ PLANS: Final[Mapping[str, Plan]] = {
         ("standing",),
         factors=[("standing", "kernel"), ("standing",)],
     ),
+    "mla": _plan(
+        ("standing", "scope", "kernel", "cached"),
+        ("standing", "scope", "kernel"),
+        ("standing", "scope"),
+        ("standing",),
+        factors=[("standing", "scope"), ("standing",)],
+    ),
     "layers": _plan(("standing", "pass"), ("standing",)),
     "decode": _plan(("standing", "part"), ("standing",), factors=[("standing",)]),
     "overlap": _plan(("standing",)),

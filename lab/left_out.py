@@ -24,6 +24,7 @@ from lab import (
     refit_gemm,
     refit_linear_attention,
     refit_memory,
+    refit_mla,
 )
 from lab.command import Say
 from lab.descent import in_seconds
@@ -46,6 +47,7 @@ from shardcost.validate import collectives, gemm, layer_ops, memory, training
 from shardcost.validate.intervals import (
     facts_of_collective,
     facts_of_experts,
+    facts_of_latent,
     facts_of_linear,
     facts_of_rows,
 )
@@ -399,6 +401,26 @@ def _linear_attention(table: Table, say: Say) -> Iterator[Tried]:
         yield Tried(split, places, tuple(parts.tolist()), -np.log1p(errors_pct / 100), own)
 
 
+def _mla(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield latent attention by constants without a GPU, a version, a fifth of the shapes, …."""
+    groups = refit_mla.measured_groups(table)
+    places = np.concatenate([each.places for each in groups])
+    for label, split in refit_mla.SPLITS.items():
+        say(f"{table.kind}: {split} left out")
+        parts = np.concatenate([each.labels[label] for each in groups]).astype(str)
+        if len(np.unique(parts)) < 2:
+            continue
+        facts: dict[int, Facts] = {}
+
+        def seen(rows: refit_mla.Group, sections: tuple[Section, ...], facts: Any = facts) -> None:
+            own = facts_of_latent(rows.case, rows.sizes, sections, rows.device)
+            facts |= dict(zip(rows.places.tolist(), own, strict=True))
+
+        errors_pct = refit_mla.left_out(groups, label, seen)
+        own = tuple(facts.get(place, {}) for place in places.tolist())
+        yield Tried(split, places, tuple(parts), -np.log1p(errors_pct / 100), own)
+
+
 def _attention(table: Table, say: Say) -> Iterator[Tried]:
     heads = _column(table, "heads")
     order = {value: str(i % 5) for i, value in enumerate(sorted(set(heads), key=float))}
@@ -650,6 +672,7 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "experts": _experts,
     "grouped_gemm": _experts,
     "linear_attention": _linear_attention,
+    "mla": _mla,
     "layers": _unfitted("model"),
     "decode": _decode,
     "fp8_conversion": _conversions,

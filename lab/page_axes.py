@@ -48,6 +48,7 @@ SIZES: Final[Mapping[str, Axis]] = {
     "attention": Axis("queries x context", ("batch", "query_tokens", "context_tokens")),
     "elementwise": Axis("bytes", ("bytes",)),
     "experts": Axis("tokens", ("tokens",)),
+    "mla": Axis("queries x context", ("batch", "query_tokens", "context_tokens")),
     "grouped_gemm": Axis("rows n k", ("routed_rows", "n", "k")),
     "fp8_conversion": _PRODUCT,
     "layers": Axis("tokens", ("batch", "seq")),

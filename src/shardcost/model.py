@@ -42,8 +42,6 @@ from shardcost.errors import BadValueError
 NORM_VECTORS: Final = {"rms": 1, "layer": 2, "layer_without_shift": 1, "none": 0}
 """Learned vectors per normalisation: a scale, and for most layer norms a shift."""
 
-_WITHOUT_A_PRICE: Final = {"indexed latent attention"}
-
 
 @noun
 class Attention(Noun):
@@ -156,25 +154,26 @@ class LatentAttention(Noun):
         return self.kv_lora_rank + self.qk_rope_head_dim + (self.index_head_dim or 0)
 
     def matrix_parameters(self, hidden_size: Count) -> Count:
-        """Return the weights of the down and up projections and the output, without the indexer."""
+        """Return the weights of the down and up projections, the output and the indexer."""
         query_out = self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
         rank = self.q_lora_rank
         query = hidden_size * query_out if rank is None else rank * (hidden_size + query_out)
         down = hidden_size * (self.kv_lora_rank + self.qk_rope_head_dim)
         up = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
-        return query + down + up + self.heads * self.v_head_dim * hidden_size
+        out = self.heads * self.v_head_dim * hidden_size
+        return query + down + up + out + self._index_matrices(hidden_size)
 
     def parameters(self, hidden_size: Count) -> Count:
-        """Return the weights of the projections, their norms and the indexer."""
-        norms = (self.q_lora_rank or 0) + self.kv_lora_rank
-        return self.matrix_parameters(hidden_size) + norms + self._index_parameters(hidden_size)
+        """Return the weights of the projections, the indexer and their norms."""
+        norms = (self.q_lora_rank or 0) + self.kv_lora_rank + 2 * (self.index_head_dim or 0)
+        return self.matrix_parameters(hidden_size) + norms
 
-    def _index_parameters(self, hidden_size: Count) -> Count:
+    def _index_matrices(self, hidden_size: Count) -> Count:
         if self.index_heads is None or self.index_head_dim is None:
             return 0
         query_from = hidden_size if self.q_lora_rank is None else self.q_lora_rank
         heads, dim = self.index_heads, self.index_head_dim
-        return query_from * heads * dim + hidden_size * (dim + heads) + 2 * dim
+        return query_from * heads * dim + hidden_size * (dim + heads)
 
 
 @noun
@@ -622,15 +621,6 @@ class Model(Noun):
             for block in self.blocks
             for part in block.mixers
         )
-
-    @property
-    def not_priced_yet(self) -> tuple[str, ...]:
-        """Parts of the model that are understood and counted, but whose time cannot be told yet."""
-        counts: dict[str, Count] = {}
-        for block in self.blocks:
-            for kind in {part.kind for part in block.mixers} & _WITHOUT_A_PRICE:
-                counts[kind] = counts.get(kind, 0) + block.count
-        return tuple(f"{kind} in {n} of {self.num_layers} layers" for kind, n in counts.items())
 
     @property
     def _parameters_around_blocks(self) -> Count:

@@ -40,6 +40,7 @@ Folder = Literal[
     "dispatch",
     "experts",
     "linear_attention",
+    "mla",
     "software",
     "errors",
 ]

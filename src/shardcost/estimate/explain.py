@@ -21,7 +21,14 @@ from shardcost.estimate.why.answer import brief
 from shardcost.kernels.receipts import source_of
 from shardcost.machine.constants import Calibration
 from shardcost.machine.kernels import Section
-from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm, StateKernel
+from shardcost.program.operations import (
+    AttentionCore,
+    Collective,
+    Elementwise,
+    Gemm,
+    LatentCore,
+    StateKernel,
+)
 from shardcost.units import format_time
 from shardcost.workload import Train
 
@@ -29,7 +36,7 @@ _GLUE: Final = "\N{NO-BREAK SPACE}"
 _UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:%|[kMGTPE]?(?:FLOP|B)\b|[kMGT]?iB\b|[nmu]?s\b))")
 _HEAVIEST: Final = {
     "Largest GEMM": Gemm,
-    "Attention": AttentionCore,
+    "Attention": AttentionCore | LatentCore,
     "Linear attention": StateKernel,
     "Elementwise": Elementwise,
     "Heaviest collective": Collective,

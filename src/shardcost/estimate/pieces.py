@@ -22,6 +22,7 @@ from shardcost.program.operations import (
     Elementwise,
     ExpertKernels,
     Gemm,
+    LatentCore,
     Operation,
     Operations,
     OpId,
@@ -34,6 +35,7 @@ from shardcost.software import Software
 KIND: Final[Mapping[type, str]] = {
     Gemm: "gemm",
     AttentionCore: "attention",
+    LatentCore: "attention",
     Elementwise: "elementwise",
     ExpertKernels: "gemm",
     StateKernel: "attention",

@@ -25,6 +25,7 @@ from shardcost.kernels.elementwise import elementwise_time_s, row_kernel_time_s
 from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
 from shardcost.kernels.linear_attention import Sizes, linear_attention_time_s
+from shardcost.kernels.mla import LatentShape, attention_time_s
 from shardcost.layout import Layout
 from shardcost.machine import Machine
 from shardcost.machine.dispatch import kernel_of as dispatch_kernel
@@ -37,6 +38,8 @@ from shardcost.machine.linear_attention import (
     linear_attention_section,
     state_bytes,
 )
+from shardcost.machine.mla import attention_sections, mla_section
+from shardcost.machine.mla import default_kernel as latent_kernel
 from shardcost.memory.parameters import expert_copies, expert_tensor_degree
 from shardcost.program.operations import (
     AttentionCore,
@@ -46,6 +49,7 @@ from shardcost.program.operations import (
     ExpertKernels,
     Gemm,
     Kernel,
+    LatentCore,
     Operation,
     Routed,
     StateKernel,
@@ -311,11 +315,16 @@ class Prices:
             return self._experts(op) * self._spread_wider(sms_taken)
         if isinstance(op, Elementwise):
             return self._elementwise(op)
-        if isinstance(op, AttentionCore | StateKernel):
-            alone_s = self._attention(op) if isinstance(op, AttentionCore) else self._state(op)
+        if isinstance(op, AttentionCore | LatentCore | StateKernel):
+            alone_s = self._token_mixing(op)
             # Decoding waits for the memory, whatever SMs there are.
             return alone_s * (1.0 if op.decode else self._spread_wider(sms_taken))
         return self._collective_price(op)
+
+    def _token_mixing(self, op: AttentionCore | LatentCore | StateKernel) -> Any:
+        if isinstance(op, LatentCore):
+            return self._latent(op)
+        return self._attention(op) if isinstance(op, AttentionCore) else self._state(op)
 
     def _gemm(self, op: Gemm, sms_taken: int) -> Any:
         if op.fullest is not None:
@@ -431,14 +440,47 @@ class Prices:
         if isinstance(op, ExpertKernels):
             name = self.expert_kernel(op)
             return "experts", experts_section(kernels, name, self.expert_dtype(op), op.engine)
+        if isinstance(op, Elementwise):
+            return "elementwise", kernels.section("elementwise", "elementwise")
+        return self._mixing_section(op)
+
+    def _mixing_section(
+        self, op: AttentionCore | LatentCore | StateKernel
+    ) -> tuple[KernelTable, Section]:
+        kernels = self.machine.kernels
+        if isinstance(op, LatentCore):
+            of = (self.latent_kernel(op), op.engine, _phase(op), op.form, op.cache_dtype)
+            return "mla", mla_section(kernels, attention_sections(*of, kernels.like))
         if isinstance(op, AttentionCore):
             phase = "decode" if op.decode else "backward" if op.backward else "prefill"
             return "attention", kernels.section("attention", phase)
-        if isinstance(op, StateKernel):
-            kind = kind_of(self.state_kernel(op), op.part, op.engine)
-            of = (op.rule, op.part, op.phase)
-            return "linear_attention", linear_attention_section(kernels, kind, *of)
-        return "elementwise", kernels.section("elementwise", "elementwise")
+        kind = kind_of(self.state_kernel(op), op.part, op.engine)
+        section = linear_attention_section(kernels, kind, op.rule, op.part, op.phase)
+        return "linear_attention", section
+
+    def latent_kernel(self, op: LatentCore) -> str:
+        """Return the name of the kernel that an engine runs latent attention by."""
+        return latent_kernel(op.engine, self.machine.cluster.device, _phase(op), op.cache_dtype)
+
+    def _latent(self, op: LatentCore) -> Any:
+        """Return the seconds of an engine's latent attention, whose cache comes from memory."""
+        return attention_time_s(
+            self.machine.kernels,
+            self.latent_kernel(op),
+            _phase(op),
+            op.form,
+            op.batch,
+            op.query_tokens,
+            op.context_tokens,
+            op.heads,
+            dtype=op.dtype,
+            kv_dtype=op.cache_dtype,
+            library=op.engine,
+            shape=LatentShape(kv_lora=op.kv_lora, nope=op.nope, rope=op.rope, v_dim=op.v_dim),
+            causal=op.causal,
+            cached_tokens=op.cached_tokens,
+            warm=False,
+        )
 
     def _attention(self, op: AttentionCore) -> Any:
         if op.document_tokens is not None:
@@ -647,3 +689,7 @@ def _contents(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
         else:
             parts.append(each)
     return tuple(parts)
+
+
+def _phase(op: LatentCore) -> str:
+    return "decode" if op.decode else "prefill"

@@ -21,7 +21,14 @@ from shardcost.memory.policy import policy_with
 from shardcost.model import Model
 from shardcost.program.assemble import Program
 from shardcost.program.flops import model_flops
-from shardcost.program.operations import AttentionCore, Collective, ExpertKernels, Gemm, StateKernel
+from shardcost.program.operations import (
+    AttentionCore,
+    Collective,
+    ExpertKernels,
+    Gemm,
+    LatentCore,
+    StateKernel,
+)
 from shardcost.software import Software
 from shardcost.traced import Naming, unnamed
 from shardcost.units import format_bytes, format_percent, format_time, format_tokens
@@ -202,7 +209,7 @@ class Estimate:
             times * row.op.flops
             for times, piece in pieces
             for row in piece.rows
-            if isinstance(row.op, Gemm | AttentionCore | ExpertKernels | StateKernel)
+            if isinstance(row.op, Gemm | AttentionCore | LatentCore | ExpertKernels | StateKernel)
         )
 
     @cached_property

@@ -29,10 +29,12 @@ from shardcost.kernels.gemm import gemm_bytes
 from shardcost.kernels.linear_attention import least_bytes
 from shardcost.program.assemble import Layers
 from shardcost.program.operations import (
+    AttentionCore,
     Collective,
     Elementwise,
     ExpertKernels,
     Gemm,
+    LatentCore,
     Operation,
     StateKernel,
 )
@@ -212,8 +214,25 @@ def moved_bytes(op: KernelOperation) -> Any:
         )
     if isinstance(op, StateKernel):
         return least_bytes(op.part, state_sizes(op), stepped=op.decode) * (2 if op.backward else 1)
-    # Queries, output, keys and values once. A decode kernel whose values have a size of their own
-    # reads them as a part of the keys, as latent attention keeps them.
+    return _latent_bytes(op) if isinstance(op, LatentCore) else _attention_bytes(op)
+
+
+def _latent_bytes(op: LatentCore) -> Any:
+    """Return the bytes of queries, output and the cached vectors, or the heads made of them."""
+    dims = op.key_dim + op.value_dim
+    tokens = op.batch * op.context_tokens if op.cached_tokens is None else op.cached_tokens
+    queries = op.batch * op.query_tokens * op.heads * dims * _QUERY_BITS / 8
+    if op.form == "absorbed":
+        return queries + tokens * op.key_dim * BITS[op.cache_dtype] / 8
+    return queries + tokens * op.heads * dims * _QUERY_BITS / 8
+
+
+def _attention_bytes(op: AttentionCore) -> Any:
+    """Return the bytes of queries, output, keys and values, each once.
+
+    A decode kernel whose values have a size of their own reads them as a part of the keys, as
+    latent attention keeps them.
+    """
     bits = BITS[op.dtype]
     seen = op.context_tokens
     if op.window_tokens is not None:

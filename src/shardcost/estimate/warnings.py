@@ -20,6 +20,7 @@ _KERNELS: Final[Mapping[KernelTable, str]] = {
     "elementwise": "elementwise",
     "experts": "expert kernel",
     "linear_attention": "linear attention",
+    "mla": "latent attention",
 }
 """What kernels of each table of constants are called."""
 
@@ -31,8 +32,6 @@ def warnings_of(estimate: Estimate) -> Iterator[str]:
         reason = memory.reason(estimate.cluster.device)
         if reason:
             yield reason
-    for part in estimate.model.not_priced_yet:
-        yield f"{part}: priced as elementwise kernels, which leaves its own compute out"
     yield from dict.fromkeys(_widened(estimate))
     yield from dict.fromkeys((*_inherited(estimate), *_extrapolated(estimate)))
     if software.fit is None:

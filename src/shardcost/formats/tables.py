@@ -41,6 +41,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "grouped_gemm": "gpu routed_rows distinct_experts largest_group n k time_us",
         "linear_attention": "gpu library kernel op part phase batch query_tokens k_heads k_dim"
         " v_heads v_dim time_us",
+        "mla": "gpu library kernel scope phase form dtype kv_dtype weight_dtype batch query_tokens"
+        " context_tokens heads time_us",
         "ceilings": "gpu what value unit",
         "fp8_conversion": "gpu m n k gemm_us quantize_us norm_us norm_and_quantize_us",
         "overlap": "gpu m n k ctas gemm_us_alone gemm_us_overlapped",
@@ -89,6 +91,7 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         "experts": "version mode model routing alpha",
         "grouped_gemm": "model dtype experts_here top_k tokens routing",
         "linear_attention": "version mode dtype state_dtype conv_width conv_channels",
+        "mla": "version mode hidden q_lora kv_lora nope rope v_dim",
         "overlap": "copy_gbps_alone copy_gbps_overlapped",
         "layer_ops": "layers_covered hidden heads kv_heads ffn gated intra_link batch seq dtype"
         " stat",
@@ -145,6 +148,7 @@ VALIDATED: Final = (
     "elementwise",
     "gemm",
     "experts",
+    "mla",
     "grouped_gemm",
     "fp8_conversion",
     "linear_attention",

@@ -15,6 +15,7 @@ from typing import Any, Final
 from shardcost.kernels import linear_attention
 from shardcost.kernels.experts import Kernel, kernel_gemm_time_s, kernel_of, kernel_time_s
 from shardcost.kernels.gemm import Parts, by_shape, gemm_parts
+from shardcost.kernels.mla import LatentShape, attention_on, walk_time_s, warmed
 from shardcost.machine.kernels import KernelConstants, KernelTable, Section
 from shardcost.machine.linear_attention import KernelKind
 from shardcost.receipt import SENT, Term
@@ -283,3 +284,44 @@ def traced_linear_attention(
     )
     work = linear_attention.work_of(kernel, op, part, phase, named, backward=backward)
     return linear_attention.kernel_time_s(kernel, work, warm=False)
+
+
+def traced_latent(
+    on: KernelConstants,
+    section: Section,
+    kind: tuple[str, str, str, str, str, str],
+    sizes: Mapping[str, Any],
+    shape: LatentShape,
+    *,
+    causal: bool,
+) -> Any:
+    """Return the seconds of latent attention as a traced number.
+
+    Args:
+        on: The constants of the device.
+        section: Those of the kernel.
+        kind: Kernel, phase, form, number formats of products and cache, and library, as
+            `shardcost.kernels.mla.attention_on` takes them.
+        sizes: The sizes that `shardcost.kernels.mla.walk_time_s` takes.
+        shape: The sizes of the model's attention.
+        causal: Whether a new token sees only itself and those before it.
+    """
+    plain, source = warmed(attention_on(on, *kind), warm=False), source_of(section)
+
+    def fitted(name: str, value: Any, unit: str, meaning: str) -> Any:
+        return Traced.named(Term(name, float(value), unit, meaning, source)) if value else 0.0
+
+    rate = fitted("memory_rate", 1 / plain.cached.memory_byte_s, "bytes/s", "that is reached")
+    kernel = plain._replace(
+        floor_s=fitted("floor", plain.floor_s, "s", "of the kernel and the cache's write"),
+        start_s=fitted("start", plain.start_s, "s", "of a block"),
+        key_s=fitted("key", plain.key_s, "s", "one more key of a block by itself"),
+        flop_per_s=fitted("SM_rate", plain.flop_per_s, "FLOP/s", "of one SM, that is reached"),
+        cached=plain.cached._replace(memory_byte_s=1 / rate),
+        row_passes=fitted("row_passes", plain.row_passes, "", "over queries and outputs"),
+        split_s=fitted("split", plain.split_s, "s", "adding up one more part of a context"),
+        most_splits=fitted("most_splits", plain.most_splits, "", "parts of a context"),
+        units=_size("SMs", plain.units),
+    )
+    named_sizes = {name: _size(name, size) for name, size in sizes.items()}
+    return walk_time_s(kernel, kind[2], shape=shape, causal=causal, **named_sizes)

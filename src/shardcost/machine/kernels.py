@@ -1,7 +1,7 @@
 """Which fitted constants a device's kernels run by: its own, or the nearest measured device's.
 
-The catalog tables ``gemm``, ``attention``, ``elementwise`` and ``experts`` have one file per
-measured device, named like the cluster that has it. A section of a file is one set of constants
+The catalog tables ``gemm``, ``attention``, ``elementwise``, ``experts`` and ``mla`` have one file
+per measured device, named like the cluster that has it. A section of a file is one set of constants
 with the rows and the error of its fit. Constants are shares of the device's datasheet, clock cycles
 or tile sizes, so that a device nobody measured can inherit them; `Section.inherited_from` says so.
 """
@@ -18,7 +18,7 @@ from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import UnknownNameError
 
-KernelTable = Literal["gemm", "attention", "elementwise", "experts", "linear_attention"]
+KernelTable = Literal["gemm", "attention", "elementwise", "experts", "linear_attention", "mla"]
 _GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
 """Each GEMM section with the widest format that it holds for, in bits."""
 _WIDE: Final = 16

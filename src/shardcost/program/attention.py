@@ -22,6 +22,7 @@ from shardcost.program.operations import (
     Collective,
     Elementwise,
     Gemm,
+    LatentCore,
     Operations,
     OpId,
     Passes,
@@ -38,6 +39,13 @@ _UP_PROJECTIONS: Final = frozenset({"q up", "kv up", ROPE})
 _NAMES: Final = {"conv": "convolution", "scan": "scan", "step": "state step"}
 """Kernels of a layer with a fixed state."""
 _GRADIENT: Final = OpId("attention", "gradient")
+INDEX: Final = OpId("index scores")
+_INDEX_DTYPE: Final = "fp8"
+"""Of the indexer's queries and cached keys (DeepSeek-V3.2)."""
+_INDEXER: Final = "indexer"
+"""Whose kernel computes the scores: the same in all engines."""
+_SCORE_BYTES: Final = 4
+"""Scores are written in fp32, and read by the selection."""
 
 
 def attention_part(s: Setting, part: AnyAttention) -> Passes:
@@ -94,14 +102,21 @@ def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
         query = together(query, linear(s, "q up", rank, heads * query_dim))
     down = linear(s, "kv down", s.hidden, latent)
     out = linear(s, OUT, heads * part.v_head_dim, s.hidden)
-    if s.decode:
+    index = _indexer(s, part)
+    if not s.training and (s.decode or part.index_heads is not None):
         nope, lora = part.qk_nope_head_dim, part.kv_lora_rank
-        keys = Gemm("q absorb", s.tokens, lora, nope, s.dtype, heads)
-        values = Gemm("v absorb", s.tokens, part.v_head_dim, lora, s.dtype, heads)
-        absorbed = Passes((keys, values))
-        core = attention_core(s, heads, 1, latent, part.kv_lora_rank, part.index_top_k)
-        return together(query, down, absorbed, _over_context(s, heads * latent, latent), core, out)
+        keys = Gemm("q absorb", s.tokens, lora, nope, s.wide_dtype, heads)
+        values = Gemm("v absorb", s.tokens, part.v_head_dim, lora, s.wide_dtype, heads)
+        core = _latent_core(s, part, "absorbed")
+        sent = _over_context(s, heads * latent, latent)
+        return together(query, down, index, Passes((keys,)), sent, core, Passes((values,)), out)
     columns = heads * (part.qk_nope_head_dim + part.v_head_dim)
+    if not s.training:
+        # Keys and values of a cached prefix are rebuilt as well as those of the prompt.
+        tokens = s.sequences * s.context_tokens / s.layout.cp
+        up = linear(s, "kv up", part.kv_lora_rank, columns, tokens)
+        sent = _over_context(s, heads * query_dim, columns)
+        return together(query, down, up, sent, _latent_core(s, part, "expanded"), out)
     core = attention_core(s, heads, heads, query_dim, part.v_head_dim, part.index_top_k)
     return together(
         query,
@@ -109,9 +124,104 @@ def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
         linear(s, "kv up", part.kv_lora_rank, columns),
         _rotated(s, heads * part.qk_rope_head_dim),
         _over_context(s, heads * query_dim, columns),
+        index,
         core,
         out,
     )
+
+
+def _latent_core(s: Setting, part: LatentAttention, form: str) -> Passes:
+    """Return latent attention by an engine's kernel, over the tokens that an indexer leaves.
+
+    The rotation of queries and keys and the write to the cache are in the kernel's time.
+    """
+    heads = part.heads / s.layout.tp
+    (one,) = attention_core(s, heads, 1, 1, 1, None).forward
+    assert isinstance(one, AttentionCore)  # noqa: S101
+    core = LatentCore(
+        one.name,
+        one.batch,
+        one.query_tokens,
+        one.context_tokens,
+        one.heads,
+        form,
+        part.kv_lora_rank,
+        part.qk_nope_head_dim,
+        part.qk_rope_head_dim,
+        part.v_head_dim,
+        s.decode,
+        one.causal,
+        s.wide_dtype,
+        s.cache_dtype,
+        s.software.library or "",
+        id=ATTENTION,
+    )
+    if part.index_top_k is None:
+        return Passes((core,))
+    # Every query attends to tokens of its own: a block has the heads of one, and blocks meet in
+    # the L2 cache, which memory fills once.
+    mean = one.context_tokens - (one.query_tokens - 1) / 2 if one.causal else one.context_tokens
+    seen = smallest(mean, part.index_top_k)
+    queries = one.batch * one.query_tokens
+    chosen = core._replace(
+        batch=queries,
+        query_tokens=1,
+        context_tokens=seen,
+        decode=True,
+        causal=False,
+        cached_tokens=smallest(queries * seen, one.batch * one.context_tokens),
+    )
+    return Passes((chosen,))
+
+
+def _indexer(s: Setting, part: LatentAttention) -> Passes:
+    """Return the indexer that picks the tokens of sparse attention (DeepSeek-V3.2).
+
+    Queries of few small heads meet one cached key of each token in 8 bits; a query's scores, summed
+    over the heads, go to a selection of the largest. Every rank of a tensor group computes all of
+    it. In training the scores are attention without values, whose gradients train the indexer.
+    """
+    heads, dim = part.index_heads, part.index_head_dim
+    if heads is None or dim is None:
+        return Passes(())
+    rank = part.q_lora_rank
+    projections = (
+        linear(s, "index q", s.hidden if rank is None else rank, heads * dim),
+        linear(s, "index k", s.hidden, dim),
+        linear(s, "index weights", s.hidden, heads),
+    )
+    if s.training and s.software.attention == "unfused":
+        return together(*projections, _unfused(s, heads, dim))
+    both = attention_core(s, heads, 1, dim, 0, None)
+    one = both.forward[0]
+    assert isinstance(one, AttentionCore)  # noqa: S101
+    pairs = one._replace(heads=1, head_dim=1).flops / 2
+    top_k = Passes((Elementwise("index top-k", 2 * _SCORE_BYTES * pairs, 2),))
+    if s.training:
+        scored = one._replace(name=INDEX.name, id=INDEX)
+        own = OpId(INDEX.part, "gradient")
+        gradient = one._replace(name=own.name, backward=True, id=own)
+        again = (scored,) if both.recompute else ()
+        return together(*projections, Passes((scored,), (gradient,), (), again), top_k)
+    scores = LatentCore(
+        INDEX.name,
+        one.batch,
+        one.query_tokens,
+        one.context_tokens,
+        one.heads,
+        "absorbed",
+        0,
+        0,
+        dim,
+        0,
+        s.decode,
+        one.causal,
+        _INDEX_DTYPE,
+        _INDEX_DTYPE,
+        _INDEXER,
+        id=INDEX,
+    )
+    return together(*projections, Passes((scores,)), top_k)
 
 
 def _recurrent(s: Setting, part: LinearAttention | StateSpace) -> Passes:

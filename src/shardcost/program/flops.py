@@ -75,7 +75,10 @@ def _attention(block: Block, context: Any) -> Any:
         return step_flops("mamba2", 1, part.state_size, part.inner_size)
     else:
         return 0.0
-    return 2.0 * (context if most is None else smallest(context, most)) * part.heads * dims
+    index: Any = 0.0
+    if isinstance(part, LatentAttention):  # an indexer scores all tokens before it picks some
+        index = 2.0 * context * (part.index_heads or 0) * (part.index_head_dim or 0)
+    return index + 2.0 * (context if most is None else smallest(context, most)) * part.heads * dims
 
 
 def _mean_context(workload: Workload, *, causal: bool) -> Any:

@@ -117,6 +117,57 @@ class AttentionCore(NamedTuple):
         return self.batch * self.heads * pairs * each * self.count
 
 
+class LatentCore(NamedTuple):
+    """Latent attention as an engine's kernel runs it, with the write of new cache entries.
+
+    The scores of an indexer are its absorbed form without values: `kv_lora` is 0.
+    """
+
+    name: str
+    batch: Any
+    query_tokens: Any
+    context_tokens: Any
+    heads: Any
+    form: str
+    """``expanded``: keys and values of every head are rebuilt; ``absorbed``: heads share one."""
+    kv_lora: Any
+    nope: Any
+    rope: Any
+    v_dim: Any
+    decode: bool
+    """Whether queries walk over the cache one by one, as in decode and over chosen tokens."""
+    causal: bool
+    dtype: str
+    """Of the products …"""
+    cache_dtype: str
+    """… and of the cache."""
+    engine: str
+    """Whose kernels run."""
+    cached_tokens: Any = None
+    """Tokens whose entries are read from memory, where queries share some of their contexts; None
+    where each has its own."""
+    count: Any = 1
+    id: OpId | None = None
+
+    @property
+    def key_dim(self) -> Any:
+        """Elements of a key that a query meets."""
+        return (self.kv_lora if self.form == "absorbed" else self.nope) + self.rope
+
+    @property
+    def value_dim(self) -> Any:
+        """Elements of a value."""
+        return self.kv_lora if self.form == "absorbed" else self.v_dim
+
+    @property
+    def flops(self) -> Any:
+        """Multiplications and additions that the kernel makes, masked blocks left out."""
+        pairs = self.query_tokens * self.context_tokens
+        if self.causal and not self.decode:
+            pairs = pairs - self.query_tokens * (self.query_tokens - 1) / 2
+        return 2.0 * self.batch * self.heads * pairs * (self.key_dim + self.value_dim) * self.count
+
+
 class ExpertKernels(NamedTuple):
     """The experts of a layer on one rank, as an engine runs them.
 
@@ -292,7 +343,7 @@ class Collective(NamedTuple):
         return self._replace(hides_behind=hides_behind, split_with=split_with)
 
 
-Kernel: TypeAlias = Gemm | AttentionCore | ExpertKernels | StateKernel | Elementwise
+Kernel: TypeAlias = Gemm | AttentionCore | LatentCore | ExpertKernels | StateKernel | Elementwise
 Operation: TypeAlias = Kernel | Collective
 Operations: TypeAlias = tuple[Operation, ...]
 

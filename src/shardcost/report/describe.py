@@ -66,7 +66,6 @@ def model_as_data(model: Model) -> dict[str, Any]:
         **as_data(model),
         **attributes(model, "num_layers parameters active_parameters allreduces_per_layer"),
         **attributes(model, "cache_elements_per_token mtp_parameters"),
-        "not_priced_yet": list(model.not_priced_yet),
     }
 
 
@@ -93,7 +92,6 @@ def model_as_text(model: Model) -> str:
     layers = [(f"{block.count}", _mixers(block), _feed_forward(block)) for block in model.blocks]
     remarks = [
         *(f"Note: {caveat}" for caveat in model.caveats),
-        *(f"Cannot be priced yet: {part}" for part in model.not_priced_yet),
         f"Source: {model.source}",
     ]
     return "\n\n".join(

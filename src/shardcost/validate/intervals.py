@@ -10,11 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from shardcost.catalog.errors import Facts, residuals_like
+from shardcost.catalog.errors import (
+    MEASURED,
+    OTHER_ARCHITECTURE,
+    SAME_ARCHITECTURE,
+    Facts,
+    residuals_like,
+)
 from shardcost.cluster import Cluster, Device
 from shardcost.collectives import interval as of_collectives
 from shardcost.dtypes import BITS
@@ -42,6 +48,7 @@ from shardcost.validate import (
     inference,
     layer_ops,
     linear_attention,
+    mla,
     serving,
     training,
 )
@@ -60,24 +67,10 @@ def facts_of_rows(
         predicted: Which rows can be, where that is known.
         fitted: The constants that rows are predicted by.
     """
-    if table.kind == "collectives":
-        return _by_case(
-            collectives.cases(table),
-            lambda case, sizes: facts_of_collective(case, sizes[:, 0], case.machine(fitted)),
-        )
-    if table.kind == "gemm":
-        return _by_case(gemm.cases(table), lambda case, sizes: _of_gemms(case, sizes, fitted))
-    if table.kind == "dispatch":
-        return _by_case(
-            dispatch.cases(table),
-            lambda case, sizes: facts_of_dispatch(case, sizes, case.machine(fitted)),
-        )
-    if table.kind == "experts":
-        return _by_case(experts.cases(table), lambda case, sizes: _of_experts(case, sizes, fitted))
-    if table.kind == "linear_attention":
-        return _by_case(
-            linear_attention.cases(table), lambda case, sizes: _of_linear(case, sizes, fitted)
-        )
+    together = _TOGETHER.get(table.kind)
+    if together is not None:
+        cases, facts_of = together
+        return _by_case(cases(table), lambda case, sizes: facts_of(case, sizes, fitted))
     of = _FACTS[table.kind]
     facts: list[Facts] = []
     wanted = [True] * table.rows if predicted is None else predicted
@@ -188,6 +181,31 @@ def facts_of_linear(
     return [{"standing": standing_of(section, device), "kernel": alike, "part": part}]
 
 
+def _of_latent(case: mla.LatentCase, sizes: Floats, fitted: Fitted) -> list[Facts]:
+    on = attention.kernels_of(case.gpu, fitted)
+    return facts_of_latent(case, sizes, case.sections(on), on.device)
+
+
+def facts_of_latent(
+    case: mla.LatentCase, sizes: Floats, sections: Iterable[Section], device: Device
+) -> list[Facts]:
+    """Return the facts of latent attention at some sizes, predicted by some constants.
+
+    A module rests on constants of attention and of projections: the farther ones count.
+    """
+    known = list(zip(case.wanted(), sections, strict=True))
+    own = all(section.name == wanted.names[0] for wanted, section in known)
+    standings = [standing_of(section, device) for _, section in known]
+    farthest = (OTHER_ARCHITECTURE, SAME_ARCHITECTURE, MEASURED)
+    common = {
+        "standing": next(each for each in farthest if each in standings),
+        "scope": "products" if case.scope in mla.PRODUCTS else case.scope,
+        "kernel": "this kernel" if own else "its family",
+    }
+    bands = (band_of(mla.TOKEN_BANDS, tokens) for tokens in sizes[:, 0] * sizes[:, 2])
+    return [common | {"cached": f"{band} tokens"} for band in bands]
+
+
 def _of_grouped_gemm(row: Row, fitted: Fitted) -> Facts:
     on = attention.kernels_of(row["gpu"], fitted)
     section = experts_section(on, GROUPED, row.get("dtype") or "bf16")
@@ -295,6 +313,21 @@ def _of_share(row: Row, fitted: Fitted) -> Facts:
     return {"standing": standing, "links": links_of(cluster)}
 
 
+_TOGETHER: Final[Mapping[str, tuple[Callable[[Table], Cases[Any]], Callable[..., list[Facts]]]]] = {
+    "collectives": (
+        collectives.cases,
+        lambda case, sizes, fitted: facts_of_collective(case, sizes[:, 0], case.machine(fitted)),
+    ),
+    "gemm": (gemm.cases, _of_gemms),
+    "dispatch": (
+        dispatch.cases,
+        lambda case, sizes, fitted: facts_of_dispatch(case, sizes, case.machine(fitted)),
+    ),
+    "experts": (experts.cases, _of_experts),
+    "linear_attention": (linear_attention.cases, _of_linear),
+    "mla": (mla.cases, _of_latent),
+}
+"""Kinds whose rows have their facts by case: how to find the cases, and their facts."""
 _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "attention": _of_attention,
     "elementwise": _of_elementwise,

@@ -35,7 +35,6 @@ def _model(model: Model) -> dict[str, Any]:
         "layers": model.num_layers,
         "heads": list(model.attention_heads),
         "experts": model.most_experts,
-        "not_priced_yet": list(model.not_priced_yet),
     }
 
 

@@ -21,7 +21,7 @@ from shardcost.collectives.library_time import CollectiveTime
 from shardcost.estimate.interval import standing_of
 from shardcost.estimate.ledger import Entry
 from shardcost.estimate.price import Prices
-from shardcost.program.operations import AttentionCore, Collective, StateKernel
+from shardcost.program.operations import AttentionCore, Collective, LatentCore, StateKernel
 from shardcost.receipt import Receipt, Term, identifiers, in_unit
 
 _ADDRESS: Final = re.compile(r",? https?://[^ )]*")
@@ -161,6 +161,8 @@ def kernel_error(prices: Prices, op: Any, value: Any, *, summed: bool = False) -
         facts["phase"] = "decode" if op.decode else "prefill"
     if isinstance(op, StateKernel):
         facts["part"] = f"{op.part}, {op.phase}"
+    if isinstance(op, LatentCore):
+        facts["scope"] = "kernel"
     device: Device = prices.machine.cluster.device
     like = residuals_like(table, standing=standing_of(section, device), **facts)
     return error_of(like, value, "s", summed=summed, median_pct=section.fit.median_pct)

@@ -33,10 +33,12 @@ from shardcost.estimate.why.answer import (
     total,
 )
 from shardcost.kernels.gemm import Parts
+from shardcost.kernels.mla import LatentShape
 from shardcost.kernels.receipts import (
     traced_experts,
     traced_gemm,
     traced_kernels,
+    traced_latent,
     traced_linear_attention,
 )
 from shardcost.machine.linear_attention import kind_of
@@ -48,6 +50,7 @@ from shardcost.program.operations import (
     ExpertKernels,
     Gemm,
     Kernel,
+    LatentCore,
     StateKernel,
 )
 from shardcost.receipt import SENT, Receipt, flop, in_unit
@@ -90,6 +93,8 @@ def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
         return _experts(prices, op, seconds)
     if isinstance(op, StateKernel):
         return _state(prices, op, seconds)
+    if isinstance(op, LatentCore):
+        return _latent(prices, op, seconds)
     if isinstance(op, Gemm):
         traced, parts = traced_gemm(machine.kernels, op.dtype, op.m, op.n, op.k, op.batch)
         return traced, _gemm_words(op, parts, seconds, machine.cluster.device)
@@ -165,6 +170,30 @@ def _state(prices: Prices, op: StateKernel, seconds: float) -> tuple[Any, str]:
     kind, of = kind_of(name, op.part, op.engine), (op.rule, op.part, op.phase)
     sizes = state_sizes(op)
     return traced_linear_attention(kernels, section, kind, of, sizes, backward=op.backward), words
+
+
+def _latent(prices: Prices, op: LatentCore, seconds: float) -> tuple[Any, str]:
+    """Return the seconds of latent attention as a traced number, and its shape in words."""
+    kernels, (_, section) = prices.machine.kernels, prices.section(op)
+    kernel = prices.latent_kernel(op)
+    phase = "decode" if op.decode else "prefill"
+    kind = (kernel, phase, op.form, op.dtype, op.cache_dtype, op.engine)
+    names = ("batch", "query_tokens", "context_tokens", "heads")
+    sizes = {name: getattr(op, name) for name in names}
+    if op.cached_tokens is not None:
+        sizes["cached_tokens"] = op.cached_tokens
+    shape = LatentShape(kv_lora=op.kv_lora, nope=op.nope, rope=op.rope, v_dim=op.v_dim)
+    rate = op.flops / op.count / seconds
+    peak = kernels.device.peak(kernels.device.multiplied(op.dtype).product)
+    moved = format_rate(moved_bytes(op) / op.count / seconds)
+    words = (
+        f"batch {op.batch:,.4g}, queries {op.query_tokens:,.0f}, context"
+        f" {op.context_tokens:,.0f}, heads {op.heads:g}, {op.form} keys of {op.key_dim:g}, cache in"
+        f" {op.cache_dtype}, by {kernel or 'the usual kernel'}: {format_flops(rate)},"
+        f" {format_percent(rate / peak)} of the peak; {moved} of memory traffic"
+    )
+    traced = traced_latent(kernels, section, kind, sizes, shape, causal=op.causal)
+    return traced, words
 
 
 def _gemm_words(op: Gemm, parts: Parts, seconds: float, device: Any) -> str:

@@ -1,0 +1,251 @@
+"""Which constants kernels of latent attention run by: their own, those of one like them, or of any.
+
+The table ``mla`` of the catalog has sections of three kinds for each measured device:
+``kernel-phase-form-cache`` of an attention kernel by the number format of the cache,
+``kernel-products-format`` of a kernel of the absorption products, and ``library-module-format`` of
+the projections around attention by the number format of their weights. Beside them stand sections
+of families (`family_of`). Which family a kernel is of, how its kernels cut their work and what an
+engine runs by default are data of ``tuner/mla.toml``.
+
+A device nobody measured inherits from the nearest one of its architecture and generation, else from
+the family over all measured devices (``tuner/mla_pooled.toml``). The small kernels of a module wait
+for the host: its constants come from a device beside a CPU of the same kind, where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from shardcost import catalog
+from shardcost.catalog import tuner_table
+from shardcost.cluster import Cluster, Device
+from shardcost.dtypes import weight_format
+from shardcost.errors import BadValueError
+from shardcost.machine.kernels import KernelConstants, Section, nearest_systems
+
+_NARROW_BYTES: Final = 1.5
+"""Below which an element of the cache counts as 8 bits wide."""
+PHASES: Final = ("prefill", "decode")
+FORMS: Final = ("expanded", "absorbed")
+
+
+class Wanted(NamedTuple):
+    """The sections that hold for a kernel: their names, the best first, and where to look."""
+
+    names: tuple[str, ...]
+    """Of the kernel itself, then of its family …"""
+    fallbacks: tuple[str, ...]
+    """… then of those that are farther, over all devices only."""
+    by_host: bool = False
+    """Whether the host's CPU matters more than how near the devices are."""
+
+
+class Structure(NamedTuple):
+    """How the kernels of a family cut their work."""
+
+    tile_rows: int
+    packs_heads: bool
+    """A block's rows are of all heads, which share the key; else of one head."""
+    splits: str
+    """Of the context of a request over blocks: ``none``, ``filled`` or ``fixed``."""
+
+
+def cache_format(dtype: str) -> str:
+    """Return the sections' name of a cache's number format: by whether it is narrow.
+
+    >>> cache_format("int8"), cache_format("float16")
+    ('fp8', 'bf16')
+    """
+    return "fp8" if weight_format(dtype).weight_bytes < _NARROW_BYTES else "bf16"
+
+
+def family_of(kernel: str, library: str, phase: str, form: str, device: Device) -> str:
+    """Return the family that an attention kernel is of; unknown names are a library's usual one.
+
+    >>> from shardcost.cluster import Cluster
+    >>> h100 = Cluster.named("h100_sxm").device
+    >>> family_of("FLASH_ATTN_MLA", "vllm", "decode", "absorbed", h100)
+    'flash_attention'
+    >>> family_of("default", "trtllm", "decode", "absorbed", h100)
+    'flashmla'
+    """
+    parts = kernel.lower().split("_")
+    given = {"library": library, "phase": phase, "form": form}
+    for entry in tuner_table("mla")["family"]:
+        word = entry.get("word", "")
+        alike = all(entry.get(name, value) == value for name, value in given.items())
+        if alike and holds_for(entry, device) and any(part.startswith(word) for part in parts):
+            return str(entry["family"])
+    raise BadValueError("kernel", kernel, "of a family")  # the last entry holds for all
+
+
+def section_phase(library: str, phase: str, form: str) -> str:
+    """Return the phase whose kernel runs: some engines give short prompts to decode kernels.
+
+    >>> section_phase("vllm", "prefill", "absorbed"), section_phase("sglang", "prefill", "absorbed")
+    ('decode', 'prefill')
+    """
+    decodes = form == "absorbed" and library in tuner_table("mla")["decodes_prompts"]
+    return "decode" if decodes else phase
+
+
+def holds_for(entry: Mapping[str, Any], device: Device) -> bool:
+    """Return whether an entry of the tuner's table is for a device's compute capability."""
+    capability = float(device.compute_capability or 0)
+    least, most = entry.get("capability_from", 0.0), entry.get("capability_to", 1e9)
+    return bool(least <= capability < most)
+
+
+def structure_of(family: str, phase: str, form: str) -> Structure:
+    """Return how the kernels of a family cut their work in one phase and form."""
+    return Structure(**tuner_table("mla")["structure"][family][f"{phase}_{form}"])
+
+
+def widened_bytes(kernel: str, kv_dtype: str) -> float:
+    """Return what widening an element of the cache moves, of kernels that do so; else 0."""
+    table = tuner_table("mla")["widening"]
+    return float(table.get(kernel, 0.0)) if cache_format(kv_dtype) == "fp8" else 0.0
+
+
+def product_format(kernel: str, dtype: str) -> str:
+    """Return the number format in which absorption products multiply, and read their weights."""
+    known = tuner_table("mla")["products_in_bf16"]["kernels"]
+    return "bf16" if kernel in known else weight_format(dtype).product
+
+
+def default_kernel(software: str, device: Device, phase: str, kv_dtype: str = "bf16") -> str:
+    """Return the attention kernel that an engine runs on a device unless told otherwise.
+
+    Args:
+        software: ``vllm``, ``sglang`` or ``trtllm``, or a name that begins so. Others run what
+            most engines do on such a device.
+        device: Where it runs.
+        phase: ``prefill`` or ``decode``.
+        kv_dtype: The number format of the cache.
+    """
+    for entry in tuner_table("mla")["default"]:
+        if software.startswith(entry["software"]) and holds_for(entry, device):
+            narrow = f"{phase}_narrow" if cache_format(kv_dtype) == "fp8" else phase
+            return str(entry.get(narrow, entry[phase]))
+    raise BadValueError("software", software, "an engine")  # the last entry holds for all
+
+
+def attention_sections(
+    kernel: str, library: str, phase: str, form: str, kv_dtype: str, device: Device
+) -> Wanted:
+    """Return which sections hold for an attention kernel."""
+    phase = section_phase(library, phase, form)
+    family = family_of(kernel, library, phase, form, device)
+    kind, width = f"{phase}-{form}", cache_format(kv_dtype)
+    other = "bf16" if width == "fp8" else "fp8"
+    names = (named(kernel, library), family)
+    return Wanted(
+        tuple(f"{name}-{kind}-{each}" for each in (width, other) for name in names),
+        tuple(f"any-{kind}-{each}" for each in (width, other)),
+    )
+
+
+def product_sections(kernel: str, library: str, dtype: str) -> Wanted:
+    """Return which sections hold for a kernel of the absorption products."""
+    form = product_format(kernel, dtype)
+    name = named(kernel, library)
+    return Wanted((f"{name}-products-{form}", f"any-products-{form}"), ("any-products-bf16",))
+
+
+def module_sections(library: str, weight_dtype: str) -> Wanted:
+    """Return which sections hold for the projections and small kernels of an engine's module."""
+    form = product_of(weight_dtype)
+    names = tuple(f"{name}-module-{form}" for name in (library, "any"))
+    others = (f"{library}-module-bf16", "any-module-bf16")
+    return Wanted(names, others, by_host=True)
+
+
+def product_of(dtype: str) -> str:
+    """Return the sections' name of a number format of projections: by what is multiplied."""
+    product = weight_format(dtype).product
+    return product if product in {"fp4", "fp8"} else "bf16"
+
+
+def named(kernel: str, library: str) -> str:
+    """Return the name of a kernel in the catalog: with its library where it says nothing."""
+    return f"{library}_{kernel}" if kernel in tuner_table("mla")["nameless"] else kernel
+
+
+def mla_section(on: KernelConstants, wanted: Wanted) -> Section:
+    """Return the constants that hold on a device, own or inherited."""
+    key = ("mla", wanted)
+    if key not in on.memo:
+        on.memo[key] = _resolved(on, wanted)
+    section: Section = on.memo[key]
+    return section
+
+
+def _resolved(on: KernelConstants, wanted: Wanted) -> Section:
+    for name in wanted.names:
+        if ("mla", name) in on.sections:
+            return on.sections["mla", name]
+    pooled = tuner_table("mla_pooled")
+    systems = nearest_systems(on.like, catalog.names("mla"))
+
+    def content_of(system: str) -> Mapping[str, Any]:
+        return on.tables.content("mla", system)
+
+    system, name, content = chosen(on.like, wanted, systems, content_of, pooled)
+    section = on.section_of(system, name, content)
+    return section if content is not pooled else section._replace(inherited_from=system)
+
+
+def chosen(
+    device: Device,
+    wanted: Wanted,
+    systems: Sequence[str],
+    content_of: Callable[[str], Mapping[str, Any]],
+    pooled: Mapping[str, Any],
+) -> tuple[str, str, Mapping[str, Any]]:
+    """Return which constants hold: a system, the name of a section, and the file that has it.
+
+    Args:
+        device: Where the kernel runs.
+        wanted: The sections that would do.
+        systems: The measured systems, the nearest first.
+        content_of: The sections of a system, read only where they are needed.
+        pooled: Those of families over all systems; their system is the nearest that has the family.
+    """
+    related = _related(device, systems, by_host=wanted.by_host)
+    for name in wanted.names:
+        for system in related:
+            content = content_of(system)
+            if name in content:
+                return system, name, content
+    for name in (*wanted.names, *wanted.fallbacks):
+        if name in pooled:
+            having = (system for system in systems if name in content_of(system))
+            return next(having, systems[0]), name, pooled
+    raise BadValueError("kernel", wanted.names[0], "of a kind that was measured")
+
+
+def _related(device: Device, systems: Sequence[str], *, by_host: bool) -> list[str]:
+    """Return the systems of a device's architecture and generation, the device's own first."""
+    clusters = {name: catalog.cluster_named(name) for name in systems}
+    alike = [name for name in systems if _generation(clusters[name].device) == _generation(device)]
+    if by_host and alike and clusters[alike[0]].device.name != device.name:
+        here = _is_superchip(device.name)
+        alike.sort(key=lambda name: _is_rack(clusters[name]) != here)
+    return alike
+
+
+def _generation(device: Device) -> tuple[str, str]:
+    return device.architecture, (device.compute_capability or "").partition(".")[0]
+
+
+@cache
+def _is_superchip(device_name: str) -> bool:
+    """Return whether a device's preset is a rack of superchips, whose CPUs are not x86."""
+    clusters = (catalog.cluster_named(name) for name in catalog.names("clusters"))
+    return any(each.device.name == device_name and _is_rack(each) for each in clusters)
+
+
+def _is_rack(cluster: Cluster) -> bool:
+    return bool(cluster.tiers[-1].gpus > cluster.gpus_per_node)
