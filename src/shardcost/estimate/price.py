@@ -375,6 +375,9 @@ class Prices:
 
     def _experts(self, op: ExpertKernels) -> Any:
         """Return the seconds of an engine's expert kernels, whose weights come from memory."""
+        if is_array(op.spread) and anywhere(op.spread) and not op.spread.all():
+            one, other = (self._experts(op._replace(spread=each)) for each in (True, False))
+            return choose(op.spread, one, other)
         return experts_time_s(
             self.machine.kernels,
             self.expert_kernel(op),
@@ -405,7 +408,8 @@ class Prices:
 
     def expert_kernel(self, op: ExpertKernels) -> str:
         """Return the name of the kernel that an engine runs its experts by."""
-        return default_kernel(op.engine, self.machine.cluster.device, self.expert_dtype(op))
+        device, spread = self.machine.cluster.device, anywhere(op.spread)
+        return default_kernel(op.engine, device, self.expert_dtype(op), spread=spread)
 
     def expert_dtype(self, op: ExpertKernels) -> str:
         """Return the format of an engine's expert kernels on the machine's device."""

@@ -52,7 +52,7 @@ def family_of(kernel: str, dtype: str = "", library: str = "") -> str:
     return str(table["family_of_library"].get(library, table["unknown"]["family"]))
 
 
-def default_kernel(software: str, device: Device, dtype: str) -> str:
+def default_kernel(software: str, device: Device, dtype: str, *, spread: bool = False) -> str:
     """Return the expert kernel that an engine runs on a device unless told otherwise.
 
     Args:
@@ -60,11 +60,13 @@ def default_kernel(software: str, device: Device, dtype: str) -> str:
             family of kernels that most engines have.
         device: Where it runs.
         dtype: The number format of the experts.
+        spread: Whether they are spread over several ranks.
     """
     table = tuner_table("experts")
     for entry in table["default"]:
         if software.startswith(entry["software"]) and _holds_for(entry, device):
-            named = (entry[each] for each in (dtype, _SAME_KERNEL.get(dtype)) if each in entry)
+            known = entry if spread else {**entry, **entry.get("together", {})}
+            named = (known[each] for each in (dtype, _SAME_KERNEL.get(dtype)) if each in known)
             return str(next(named, entry["other"]))
     return str(table["unknown"]["family"])
 

@@ -218,6 +218,7 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
             part.expert.gated,
             s.expert_dtype,
             s.software.library or "",
+            layout.ep > 1,
             id=OpId(EXPERTS),
         )
         return Passes((kernels,))

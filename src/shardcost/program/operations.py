@@ -197,6 +197,8 @@ class ExpertKernels(NamedTuple):
     dtype: str
     engine: str
     """Whose kernels run."""
+    spread: Any = False
+    """Whether the experts of the layer are spread over several ranks."""
     count: Any = 1
     id: OpId | None = None
 
