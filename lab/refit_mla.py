@@ -117,6 +117,11 @@ class Part(NamedTuple):
         return self.wanted.fallbacks[0] if self.start == "attention" else self.family
 
     @property
+    def reads_narrow(self) -> bool:
+        """Whether it is attention over a cache in 8 bits."""
+        return self.start == "attention" and self.own.endswith("-fp8")
+
+    @property
     def pooled(self) -> str:
         """The narrowest section over all devices: names of kernels say more of their GEMMs."""
         return self.family if self.start == "attention" else self.own
@@ -269,7 +274,9 @@ def fitted_constants(members: Sequence[_Member], start: Constants, pull: float) 
     names = list(start)
     origin = np.log([start[name] for name in names])
     least = [table["least"].get(name, 1e-3 * start[name]) for name in names]
-    bounds = np.log(least), np.log([table["most"].get(name, np.inf) for name in names])
+    narrow = table["most_narrow"] if all(each.part.reads_narrow for each in members) else {}
+    limits = {**table["most"], **narrow}
+    bounds = np.log(least), np.log([limits.get(name, np.inf) for name in names])
 
     def residuals(logs: Floats) -> Floats:
         constants = {name: np.exp(logs[..., i, None]) for i, name in enumerate(names)}

@@ -21,6 +21,7 @@ from shardcost.program.operations import (
     Collective,
     ExpertKernels,
     Gemm,
+    LatentCore,
     Operations,
 )
 from shardcost.software import Software
@@ -255,7 +256,7 @@ def test_devices_make_at_least_the_flops_of_the_model(packed: int | None) -> Non
                 for count, passes in pieces
                 for ops in passes
                 for op in ops
-                if isinstance(op, Gemm | AttentionCore)
+                if isinstance(op, Gemm | AttentionCore | LatentCore)
             )
             needed = model_flops(model, work, causal=True)
             ranks = layout.cp * told.micro_batches

@@ -124,7 +124,7 @@ class Attention(NamedTuple):
     """Of a block."""
     key_s: Any
     """Of one more key, for a block by itself."""
-    flop_s: Any
+    flop_per_s: Any
     """Of one SM."""
     cached: Cached
     row_passes: Any
@@ -354,7 +354,7 @@ def attention_of(
         floor_s=constants["floor_cycles"] / clock_hz,
         start_s=constants["block_start_cycles"] / clock_hz,
         key_s=constants["key_cycles"] / clock_hz,
-        flop_s=device.sms / peak,
+        flop_per_s=peak / device.sms,
         cached=_cached(device, "attention", constants["memory_share"]),
         row_passes=constants["row_passes"],
         split_s=constants.get("split_cycles", 0.0) / clock_hz,
@@ -431,7 +431,7 @@ def walk_time_s(
         most = smallest(kernel.most_splits, context_tokens / kernel.split_tokens)
         splits = largest(1, smallest(kernel.units / blocks, most))
         splits = step("splits", splits, "", "blocks that a context is cut into")
-    row_s = 2 * (key + value) * kernel.flop_s
+    row_s = 2 * (key + value) / kernel.flop_per_s
     filled = blocks * splits / kernel.units
     waves = step("waves", filled + kernel.wave_rounding * (ceil(filled) - filled), "")
     each_s = kernel.start_s + keys / splits * tile * row_s

@@ -141,9 +141,10 @@ def attention_sections(
     kind, width = f"{phase}-{form}", cache_format(kv_dtype)
     other = "bf16" if width == "fp8" else "fp8"
     names = (named(kernel, library), family)
+    kinds = dict.fromkeys((kind, "decode-absorbed", "prefill-expanded"))
     return Wanted(
         tuple(f"{name}-{kind}-{each}" for each in (width, other) for name in names),
-        tuple(f"any-{kind}-{each}" for each in (width, other)),
+        tuple(f"any-{any_kind}-{each}" for any_kind in kinds for each in (width, other)),
     )
 
 
