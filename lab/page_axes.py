@@ -49,6 +49,7 @@ SIZES: Final[Mapping[str, Axis]] = {
     "elementwise": Axis("bytes", ("bytes",)),
     "experts": Axis("tokens", ("tokens",)),
     "grouped_gemm": Axis("rows n k", ("routed_rows", "n", "k")),
+    "linear_attention": Axis("tokens x heads", ("batch", "query_tokens", "v_heads")),
     "layers": Axis("tokens", ("batch", "seq")),
     "decode": Axis("sequences x context", ("batch", "context")),
     "overlap": _PRODUCT,

@@ -197,6 +197,12 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The rows of many experts by the weights of each, in one launch.",
         (("routing",), ("rows_per_expert",)),
     ),
+    "linear_attention": Kind(
+        "Linear attention",
+        "time of one kernel",
+        "Convolution, scan and step of layers with a fixed state on one GPU, by kernel of engines.",
+        (("gpu",), ("part_and_phase",), ("family",), ("library", "op")),
+    ),
     "layers": Kind(
         "Layers",
         "time of one rank's share of a layer",

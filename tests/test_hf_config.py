@@ -113,11 +113,11 @@ def test_windows() -> None:
     assert kinds(unused) == ["full attention"]
 
 
-def test_linear_layers_are_named_and_said_to_lack_a_price() -> None:
+def test_linear_layers_are_named() -> None:
     case = next(case for case in TINY if case["name"] == "qwen3_next")
     model = Model.from_hf(case["config"])
     assert isinstance(model.blocks[0].attention, LinearAttention)
-    assert model.not_priced_yet == ("linear attention in 3 of 4 layers",)
+    assert model.not_priced_yet == ()
 
 
 def test_parallel_blocks() -> None:
@@ -208,7 +208,7 @@ def test_state_space_layers_are_named() -> None:
         (True, False),
     ]
     assert model.allreduces_per_layer == 1
-    assert model.not_priced_yet == ("state space in 1 of 4 layers",)
+    assert model.not_priced_yet == ()
     with pytest.raises(FormatError, match=r"state-space layers \(mamba_d_state\)"):
         read(model_type="brandnew", mamba_d_state=16)
 
