@@ -219,6 +219,12 @@ KINDS: Final[Mapping[str, Kind]] = {
         "An fp8 product, the conversion of its input, the norm before it, and both in one kernel.",
         (("figure",), ("m_band",)),
     ),
+    "linear_attention": Kind(
+        "Linear attention",
+        "time of one kernel",
+        "Convolution, scan and step of layers with a fixed state on one GPU, by kernel of engines.",
+        (("gpu",), ("part_and_phase",), ("family",), ("library", "op")),
+    ),
     "layers": Kind(
         "Layers",
         "time of one rank's share of a layer",

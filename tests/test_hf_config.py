@@ -114,7 +114,7 @@ def test_windows() -> None:
     assert kinds(unused) == ["full attention"]
 
 
-def test_linear_layers_are_named_and_said_to_lack_a_price() -> None:
+def test_linear_layers_are_named() -> None:
     case = next(case for case in TINY if case["name"] == "qwen3_next")
     model = Model.from_hf(case["config"])
     assert isinstance(model.blocks[0].attention, LinearAttention)

@@ -15,6 +15,9 @@ every head. All three are of one form::
     chain  = waves x links (chunks, or tokens of a step) x time of a link
     time   = floor + first tile + chain + root of squares of work and memory
 
+A scan by one kernel hides work and memory behind the chain (root of all three squares), and every
+wave of heads, one on an SM, starts anew.
+
 One long sequence leaves most of the device idle: its time is the chain's, and grows with heads and
 sequences only where these fill the SMs. The step moves the state twice; where drafted tokens are
 verified, the state after each token is written. What fits in the L2 cache stays there from one
@@ -104,7 +107,7 @@ class Kernel(NamedTuple):
     kind: KernelKind
     floor_s: Any
     ramp_s: Any
-    """Of the first tile of tokens, once it is full."""
+    """Of the first tile of tokens, once it is full; of a scan by one kernel, of every wave."""
     link_s: Any
     chains: Any
     """That run at once."""
@@ -183,7 +186,7 @@ def kernel_of(
         floor_s=kind.calls * known["floor_cycles"] / clock_hz,
         ramp_s=kind.calls * known.get("ramp_cycles", 0.0) / clock_hz,
         link_s=known.get("chain_cycles", 0.0) / clock_hz,
-        chains=known.get("chains_per_sm", 1.0) * device.sms,
+        chains=(1.0 if kind.single else known.get("chains_per_sm", 1.0)) * device.sms,
         work_s=1 / (per_clock * rate),
         byte_s=byte_s,
         cache_bytes=cache,
@@ -305,16 +308,22 @@ def _scan(kernel: Kernel, op: str, s: Sizes, *, backward: bool = False) -> Work:
 def kernel_time_s(kernel: Kernel, work: Work, *, warm: bool = True) -> Any:
     """Return the seconds of some work by a kernel."""
     common = tuner_table("linear_attention")["common"]
+    single = kernel.kind.single
     filled = work.chains / kernel.chains
-    waves = filled + common["wave_rounding"] * (ceil(filled) - filled)
+    rounding = 1.0 if single else common["wave_rounding"]
+    waves = filled + rounding * (ceil(filled) - filled)
     waves = step("waves", largest(waves, 1.0), "", "of heads and sequences over the SMs")
-    chain_s = step("chain", waves * work.links * kernel.link_s, meaning="one chunk after another")
+    links_s = work.links * kernel.link_s + (kernel.ramp_s if single else 0.0)
+    chain_s = step("chain", waves * links_s, meaning="one chunk or token after another")
     work_s = step("work", work.worked * kernel.work_s, meaning="on all SMs")
     memory_s = work.moved * kernel.byte_s
     if warm and anywhere(kernel.cache_bytes > 0):
         fits = kernel.cache_bytes / work.footprint
         memory_s = memory_s / (1 + fits ** common["cache_sharpness"])
     memory_s = step("memory", memory_s, meaning="bytes from memory")
+    if single:
+        squares = work_s * work_s + memory_s * memory_s + chain_s * chain_s
+        return kernel.floor_s + sqrt(squares)
     start_s = step("start", kernel.floor_s + kernel.ramp_s * work.fill)
     return start_s + chain_s + sqrt(work_s * work_s + memory_s * memory_s)
 

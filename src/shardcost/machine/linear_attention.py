@@ -45,6 +45,8 @@ class KernelKind(NamedTuple):
     """Launches, one after another, each on a part of the channels."""
     written_bytes: int = 0
     """Of an element of the state, where it is written to another place than it is read from."""
+    single: bool = False
+    """One kernel does the whole scan, its memory traffic behind the chain of chunks."""
 
 
 def kind_of(kernel: str, part: str, library: str = "", version: str = "") -> KernelKind:

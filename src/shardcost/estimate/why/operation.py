@@ -152,24 +152,25 @@ def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[
 
 def _state(prices: Prices, op: StateKernel, seconds: float) -> tuple[Any, str]:
     """Return the seconds of a kernel of a layer with a state, and its shape in words."""
-    kernels, (_, section), name = (
-        prices.machine.kernels,
-        prices.section(op),
-        prices.state_kernel(op),
-    )
-    device = prices.machine.cluster.device
+    device, name = prices.machine.cluster.device, prices.state_kernel(op)
     rate = moved_bytes(op) / op.count / seconds
     words = (
-        f"{op.part} of {op.rule}, {op.phase}: {op.batch:,.4g} sequences of {op.query_tokens:,.4g}"
-        f" tokens, states of {op.v_heads:g} heads x {op.k_dim:g} x {op.v_dim:g}, by {name}:"
-        f" {format_rate(rate)}, {format_percent(rate / device.memory_bytes_per_s)} of the memory's"
-        " rate"
+        f"{op.part} of {op.rule}, {op.phase}: {op.batch:,.4g} sequences with"
+        f" {op.query_tokens:,.4g} new tokens each, states of {op.v_heads:g} heads x {op.k_dim:g} x"
+        f" {op.v_dim:g}, by {name}: {format_rate(rate)},"
+        f" {format_percent(rate / device.memory_bytes_per_s)} of the memory's rate"
     )
     if op.flops:
         words += f"; {flop(op.flops / op.count)} at {format_flops(op.flops / op.count / seconds)}"
-    kind, of = kind_of(name, op.part, op.engine), (op.rule, op.part, op.phase)
-    sizes = state_sizes(op)
-    return traced_linear_attention(kernels, section, kind, of, sizes, backward=op.backward), words
+    traced = traced_linear_attention(
+        prices.machine.kernels,
+        prices.section(op)[1],
+        kind_of(name, op.part, op.engine),
+        (op.rule, op.part, op.phase),
+        state_sizes(op),
+        backward=op.backward,
+    )
+    return traced, words
 
 
 def _latent(prices: Prices, op: LatentCore, seconds: float) -> tuple[Any, str]:
