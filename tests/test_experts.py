@@ -77,7 +77,7 @@ def test_experts_of_all_ranks_add_up_to_those_of_the_model(name: str) -> None:
         part = block.feed_forward
         if not isinstance(part, Experts):
             continue
-        every = part.count * part.expert.parameters(model.hidden_size)
+        every = part.count * part.expert.parameters(part.row_width(model.hidden_size))
         for tp, dp, ep, etp, more in product(*degrees):
             try:
                 layout = Layout(tp=tp, dp=dp, ep=ep, etp=etp, redundant_experts=more)

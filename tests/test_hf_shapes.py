@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stated import as_stated
 
-from shardcost import Model, catalog
+from shardcost import (
+    Cluster,
+    Decode,
+    Layout,
+    Model,
+    Prefill,
+    Train,
+    Workload,
+    catalog,
+    estimate,
+)
+from shardcost.memory.parameters import embedding_parameters, head_parameters, layer_parameters
 from shardcost.model import (
     Attention,
     Experts,
@@ -195,3 +207,45 @@ def test_layers_of_an_architecture_search() -> None:
     # Two thirds of 2.625 x 768 are 1344, the next multiple of 256 is 1536.
     assert both.feed_forward == FeedForward(width=1536, gated=True)
     assert no_attention.feed_forward == FeedForward(width=512, gated=True)
+
+
+TINY = json.loads((Path(__file__).parent / "data" / "hf_tiny.json").read_text())["models"]
+CONFIGS = {case["name"]: case["config"] for case in TINY} | BY_NAME
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_one_rank_holds_every_parameter(name: str) -> None:
+    model, alone = Model.from_hf(CONFIGS[name]), Layout()
+    layers = [(block.count, layer_parameters(model, block, alone)) for block in model.blocks]
+    held = sum(count * (each.dense + each.experts) for count, each in layers)
+    ends = embedding_parameters(model, alone) + head_parameters(model, alone)
+    assert held + ends == model.parameters
+
+
+def test_latent_experts_send_and_compute_less() -> None:
+    """Rows of a quarter of the width: a quarter of the bytes and of the experts' FLOPs."""
+    latent = read("nemotron-3-super")
+    wide = read("nemotron-3-super", moe_latent_size=None)
+    cluster, layout = Cluster.named("h200_sxm", "ib_8x400g"), Layout(dp=16, ep=16)
+    work = Prefill(batch=16, prompt_tokens=4096)
+    narrow, full = (estimate(model, cluster, layout, work) for model in (latent, wide))
+    sent = [each.traffic.network_bytes for each in (narrow, full)]
+    assert sent[0] == pytest.approx(sent[1] / 4, rel=0.01)
+    assert narrow.time_s < full.time_s
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        Decode(batch=8, context_tokens=1024),
+        Prefill(batch=8, prompt_tokens=1024),
+        Train(global_batch=8, sequence_length=1024),
+    ],
+)
+def test_both_mixers_of_a_layer_are_priced(work: Workload) -> None:
+    model = read("falcon-h1-7b")
+    alone = replace(model, blocks=tuple(replace(block, beside=None) for block in model.blocks))
+    cluster = Cluster.named("h200_sxm")
+    both, one = (estimate(each, cluster, Layout(tp=2), work) for each in (model, alone))
+    assert both.time_s > one.time_s
+    assert both.memory.peak_bytes > one.memory.peak_bytes
