@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from shardcost.checks import is_array
-from shardcost.cluster import Cluster
-from shardcost.errors import BadTypeError
+from shardcost.cluster import Cluster, Device
+from shardcost.dtypes import weight_format
+from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.price import Prices, places
 from shardcost.estimate.result import Estimate
@@ -47,10 +48,16 @@ def estimate(
     runs = software_of(software, workload)
     workload = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
     if isinstance(workload, Train):
-        machine_of(cluster).cluster.device.peak(workload.dtype)  # raises where it has no such rate
+        _check_trained(machine_of(cluster).cluster.device, workload.dtype)
     machine = machine_of(cluster, runs)
     ledger = ledger_of(model, machine, layout, workload, runs)
     return Estimate(model, machine, layout, workload, runs, ledger, ledger.time_s())
+
+
+def _check_trained(device: Device, dtype: str) -> None:
+    """Raise where a device has no products of a format: only weights that stay are widened."""
+    if device.multiplied(dtype).input_bytes > weight_format(dtype).input_bytes:
+        raise UnknownNameError(f"number format of {device.name}", dtype, device.peak_flop_per_s)
 
 
 def ledger_of(

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from shardcost.arrays import ceil_div, choose, largest, smallest
 from shardcost.checks import is_array
 from shardcost.cluster import Device
-from shardcost.dtypes import BITS, activation_bytes
+from shardcost.dtypes import BITS, activation_bytes, weight_format
 from shardcost.errors import BadValueError
 from shardcost.layout import Layout
 from shardcost.memory.footprint import Footprint, Memory
@@ -201,8 +201,9 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     in_pass = passing + choose(at_loss, 0, inside)
     weights_kept = weights.total if layout.zero < 3 else _sharded(rank, weights)
     weights_kept = weights_kept * weight_bytes
-    if policy.narrow_weights and BITS[work.dtype] < 16:
-        weights_kept = weights_kept + _narrow_copies(rank, stage, BITS[work.dtype] / 8)
+    stored = weight_format(work.dtype).weight_bytes
+    if policy.narrow_weights and stored < activation_bytes(work.dtype):
+        weights_kept = weights_kept + _narrow_copies(rank, stage, stored)
     gradients = (shard if layout.zero >= 2 else trained.total) * gradient_bytes
     optimizer = (shard if layout.zero >= 1 else trained.total) * state_bytes
     states_away = layout.offload_optimizer * optimizer

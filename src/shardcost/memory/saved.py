@@ -37,7 +37,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from shardcost.arrays import largest, smallest
-from shardcost.dtypes import BITS, activation_bytes
+from shardcost.dtypes import activation_bytes, weight_format
 from shardcost.layout import RECOMPUTE_MODULES, Layout
 from shardcost.memory.parameters import expert_tensor_degree, heads_per_rank
 from shardcost.memory.policy import MemoryPolicy, policy_of
@@ -148,7 +148,7 @@ def setting_of(
         layout.imbalance,
         context,
         wide,
-        min(wide, BITS[dtype] / 8) if policy.narrow_inputs else wide,
+        min(wide, weight_format(dtype).input_bytes) if policy.narrow_inputs else wide,
         policy,
     )
 
