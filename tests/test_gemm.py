@@ -111,7 +111,7 @@ def test_weights_in_fewer_bits_are_read_narrow_and_multiplied_wide() -> None:
         assert 1.6 < few[0] / few[1] < 2.1
         assert 2.4 < few[0] / few[2] < 4
         many = [gemm_time_s(on, dtype, 8192, 16384, 16384) for dtype in ("bf16", "int4")]
-        assert many[1] == pytest.approx(many[0], rel=0.05)
+        assert 0.85 * many[0] < many[1] <= many[0]
 
 
 @pytest.mark.parametrize("name", ["h100_sxm", "h200_sxm", "b200_sxm", "mi300x", "l40s", "mi355x"])
@@ -127,7 +127,7 @@ def test_a_narrower_format_is_never_slower(name: str) -> None:
 def test_a_replayed_product_finds_small_weights_in_the_cache() -> None:
     small, large = (1, 1280, 8192), (1, 57344, 8192)
     cold, warm = (gemm_time_s(H200, "fp8", *small, warm=warm) for warm in (False, True))
-    assert warm < 0.9 * cold
+    assert warm < 0.95 * cold
     cold, warm = (gemm_time_s(H200, "fp8", *large, warm=warm) for warm in (False, True))
     assert warm == pytest.approx(cold, rel=0.02)
 

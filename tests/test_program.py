@@ -23,6 +23,7 @@ from shardcost.program.operations import (
     Gemm,
     LatentCore,
     Operations,
+    StateKernel,
 )
 from shardcost.software import Software
 
@@ -256,7 +257,7 @@ def test_devices_make_at_least_the_flops_of_the_model(packed: int | None) -> Non
                 for count, passes in pieces
                 for ops in passes
                 for op in ops
-                if isinstance(op, Gemm | AttentionCore | LatentCore)
+                if isinstance(op, Gemm | AttentionCore | LatentCore | StateKernel)
             )
             needed = model_flops(model, work, causal=True)
             ranks = layout.cp * told.micro_batches

@@ -17,7 +17,15 @@ from __future__ import annotations
 from typing import Any
 
 from shardcost.arrays import smallest
-from shardcost.model import Attention, Block, LatentAttention, LinearAttention, Model, StateSpace
+from shardcost.model import (
+    AnyAttention,
+    Attention,
+    Block,
+    LatentAttention,
+    LinearAttention,
+    Model,
+    StateSpace,
+)
 from shardcost.recurrence import step_flops
 from shardcost.traced import Naming, unnamed
 from shardcost.workload import Decode, Prefill, Train, Workload
@@ -47,8 +55,8 @@ def model_flops(model: Model, workload: Workload, *, causal: bool, term: Naming 
     answered = term("answered", answered, "", "tokens that meet the head")
     matrices = 2.0 * (tokens * weights + answered * head)
     context = _mean_context(workload, causal=causal)
-    pairs = sum(block.count * _attention(block, context) for block in model.blocks)
-    pairs = pairs + further * _attention(last, context)
+    pairs = sum(block.count * _mixing(block, context) for block in model.blocks)
+    pairs = pairs + further * _mixing(last, context)
     seen = "that the causal mask leaves" if causal else "all of them"
     pairs = term("attention", pairs, "FLOP", f"per token; pairs of tokens: {seen}")
     passes: Any = 1.0
@@ -60,9 +68,12 @@ def model_flops(model: Model, workload: Workload, *, causal: bool, term: Naming 
     return passes * matrices + attention_passes * tokens * pairs
 
 
-def _attention(block: Block, context: Any) -> Any:
-    """Return the FLOPs of one token's attention in one layer."""
-    part = block.attention
+def _mixing(block: Block, context: Any) -> Any:
+    """Return the FLOPs by which one token meets others in one layer."""
+    return sum((_attention(part, context) for part in block.mixers), 0.0)
+
+
+def _attention(part: AnyAttention, context: Any) -> Any:
     if isinstance(part, Attention):
         most, dims = part.window_tokens, 2 * part.head_dim
     elif isinstance(part, LatentAttention):
