@@ -18,7 +18,7 @@ from shardcost.model import Attention, Block, FeedForward, LinearAttention, Mode
 from shardcost.program.operations import StateKernel
 from shardcost.recurrence import RULES, scan_flops, step_flops
 
-HEADS: dict[str, int] = {"key_heads": 16, "key_head_dim": 128, "value_head_dim": 128}
+HEADS: dict[str, Any] = {"key_heads": 16, "key_head_dim": 128, "value_head_dim": 128}
 DELTA = LinearAttention(**HEADS, value_heads=32, conv_kernel=4)
 KIMI = LinearAttention(
     key_heads=32, value_heads=32, key_head_dim=128, value_head_dim=128, conv_kernel=4, rule="kda"
