@@ -194,7 +194,7 @@ def test_nonsense_is_refused() -> None:
         ("op", "rwkv", "op unknown"),
         ("part", "norm", "part unknown"),
         ("phase", "", "phase unknown"),
-        ("phase", "decode", "part and phase"),
+        ("phase", "decode", "measured kernels of scan decode"),
         ("batch", "", "batch"),
         ("query_tokens", "-3", "query_tokens"),
         ("v_dim", "x", "v_dim"),

@@ -24,7 +24,6 @@ from shardcost.model import (
     LatentAttention,
     LinearAttention,
     Model,
-    StateSpace,
 )
 from shardcost.recurrence import step_flops
 from shardcost.traced import Naming, unnamed
@@ -82,7 +81,7 @@ def _attention(part: AnyAttention, context: Any) -> Any:
     elif isinstance(part, LinearAttention):
         heads = (part.value_heads, part.key_head_dim, part.value_head_dim)
         return step_flops(part.op, *heads)
-    elif isinstance(part, StateSpace) and part.heads is not None:
+    elif part.heads is not None:
         return step_flops("mamba2", 1, part.state_size, part.inner_size)
     else:
         return 0.0

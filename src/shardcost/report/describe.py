@@ -177,7 +177,8 @@ def _attention(attention: AnyAttention) -> str:
         return f"latent {attention.kv_lora_rank}, {attention.heads} heads{index}"
     if isinstance(attention, StateSpace):
         return f"state space {attention.inner_size:,} x {attention.state_size}"
-    return f"linear, {attention.key_heads}/{attention.value_heads} heads"
+    rule = "" if attention.rule == "delta" else f" ({attention.rule})"
+    return f"linear{rule}, {attention.key_heads}/{attention.value_heads} heads"
 
 
 def _feed_forward(block: Block) -> str:
