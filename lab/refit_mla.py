@@ -14,7 +14,7 @@ kernels of a phase, form and cache format; a family of them (both over all devic
 measured), robustly.
 
 ``--left-out`` shows the error on what a fit did not see: a GPU, a version of a library, a fifth of
-the shapes (batch and context), a number of heads, a library on a GPU.
+the shapes (batch and context), two neighbouring numbers of heads.
 
 Needs SciPy: ``pip install 'shardcost[fit]'``.
 """
@@ -77,15 +77,14 @@ _POOLED_PULL, _PULL = 0.1, 0.4
 """Weight of a constant's distance (in logarithms) from where it started."""
 _ROUNDS: Final = 2
 """Times that either kind of constants is fitted with the other held."""
-_EVALUATIONS: Final = 20
+_EVALUATIONS: Final = 15
 _STEP: Final = 1e-4
 _SHAPE_PARTS: Final = 5
 SPLITS: Final = {
     "gpu": "a system",
     "version": "a version",
     "shape": "shapes",
-    "heads": "a number of heads",
-    "engine": "a library on a system",
+    "heads": "numbers of heads",
 }
 """Labels of rows, with what is left out by each."""
 
@@ -257,8 +256,7 @@ def measured_groups(table: Table) -> list[Group]:
         labels = {name: values[kept] for name, values in columns.items()}
         labels["version"] = np.array([f"{case.library} {each}" for each in labels["version"]])
         labels["gpu"] = np.full(len(kept), case.gpu)
-        labels["engine"] = np.full(len(kept), f"{case.gpu} {case.library}")
-        labels["heads"] = sizes[:, 3]
+        labels["heads"] = np.floor(np.log2(sizes[:, 3]) / 2)
         labels["shape"] = np.array([_shape_part(*row[:3]) for row in sizes])
         groups.append(Group(case, sizes, 1e-6 * times[kept], kept, labels))
     return groups
@@ -452,7 +450,7 @@ def _show_left_out(groups: Sequence[Group]) -> None:
     for label in SPLITS:
         errors_pct = left_out(groups, label)
         _show_by_scope(f"{label} left out", groups, errors_pct)
-        if label in {"gpu", "engine", "version"}:
+        if label in {"gpu", "version"}:
             values = np.concatenate([each.labels[label] for each in groups])
             for value in sorted(set(values)):
                 _show(f"    {value}", errors_pct[values == value])

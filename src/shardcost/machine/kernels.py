@@ -1,10 +1,10 @@
 """Which fitted constants a device's kernels run by: its own, or the nearest measured device's.
 
 The catalog tables ``gemm``, ``attention``, ``elementwise``, ``experts``, ``mla`` and
-``linear_attention`` have one file per measured device, named like the cluster that has it. A section
-of a file is one set of constants with the rows and the error of its fit. Constants are shares of the
-device's datasheet, clock cycles or tile sizes, so that a device nobody measured can inherit them;
-`Section.inherited_from` says so.
+``linear_attention`` have one file per measured device, named like the cluster that has it. A
+section of a file is one set of constants with the rows and the error of its fit. Constants are
+shares of the device's datasheet, clock cycles or tile sizes, so that a device nobody measured can
+inherit them; `Section.inherited_from` says so.
 """
 
 from __future__ import annotations
