@@ -133,6 +133,13 @@ def test_layers_of_the_last_rank(changed: dict[str, str], layers: str) -> None:
         {"layers": "11"},
         {"gpu": "abacus"},
         {"recompute": "sometimes"},
+        {"pp": "0"},
+        {"vp": "0"},
+        {"experts": "8"},
+        {"experts": "8", "moe_layer_freq": "²"},
+        {"layers_last_stage": "99"},
+        {"positions": "learned_absolute"},
+        {"dist_optimizer_instances": "99", "dist_optimizer": "1"},
     ],
 )
 def test_rows_that_cannot_be_are_named(changed: dict[str, str]) -> None:

@@ -107,6 +107,8 @@ class Saved(NamedTuple):
 
     def kept(self, layout: Layout) -> Any:
         """Return what stays between the passes, of a layer that is recomputed where any is."""
+        if layout.recompute == "none":
+            return self.everything
         if layout.recompute == "full":
             return self.input
         dropped = [name for name in RECOMPUTE_MODULES if layout.recomputes(name)]

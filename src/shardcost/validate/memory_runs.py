@@ -50,6 +50,16 @@ _CONV_KERNEL: Final = 4
 _MOST_LAYERS, _MOST_AHEAD, _MOST_TEXT = 10_000, 100, 1_000
 
 
+_NEEDED: Final = dict.fromkeys(
+    (
+        *("max_positions", "expert_ffn", "top_k", "nope_head_dim", "rope_head_dim", "v_head_dim"),
+        *("mamba_heads", "mamba_head_dim", "mamba_state"),
+    ),
+    "",
+)
+"""Columns by which a table is not known, but without which some rows say too little."""
+
+
 class Run(NamedTuple):
     """A row as nouns."""
 
@@ -149,6 +159,7 @@ def _peak(held: Footprint) -> Any:
 
 def run_of(row: Row, policy: MemoryPolicy | None = None) -> Run:
     """Return the nouns of a row."""
+    row = _NEEDED | dict(row)
     if row.get("optimizer") not in {None, "", "adam", "sgd"}:
         raise UnknownNameError("optimizer", row["optimizer"], ("adam", "sgd"))
     if row.get("moe_latent"):
@@ -169,7 +180,7 @@ def layers_of_last_rank(row: Row) -> str:
     Mamba, ``*`` attention, ``E`` mixture, ``-`` feed-forward part. Layers for multi-token
     prediction stand at the end, like the last.
     """
-    pp = _count(row, "pp", 1)
+    pp = _count(row, "pp", 1, least=1)
     if row.get("layer_pattern"):
         if pp > 1:
             raise BadValueError("pp", pp, "1 with a layer pattern")
@@ -177,7 +188,7 @@ def layers_of_last_rank(row: Row) -> str:
             raise BadValueError("layer_pattern", row["layer_pattern"], "letters M, *, E, - and /")
         return row["layer_pattern"].replace("/", "")
     kinds = _kinds(row)
-    virtual = pp * _count(row, "vp", 1)
+    virtual = pp * _count(row, "vp", 1, least=1)
     ahead = _count(row, "mtp_layers", 0, most=_MOST_AHEAD)
     if row.get("pp_layout"):
         stages = _expanded(row["pp_layout"]).split("|")
@@ -188,8 +199,9 @@ def layers_of_last_rank(row: Row) -> str:
     elif row.get("layers_last_stage") or row.get("layers_first_stage"):
         if virtual > pp or pp == 1:
             raise BadValueError("vp", row.get("vp"), "1 with layers of the first or last stage")
-        first = _count(row, "layers_first_stage", 0)
-        last = _count(row, "layers_last_stage", (len(kinds) - first) // (pp - 1))
+        first = _count(row, "layers_first_stage", 0, most=len(kinds))
+        share = (len(kinds) - first) // (pp - 1)
+        last = _count(row, "layers_last_stage", share, most=len(kinds))
         counts, pp = [len(kinds) - last, last], 2
     else:
         ends_in_split = [row.get("embedding_in_split") == "1", row.get("loss_in_split") == "1"]
@@ -207,7 +219,7 @@ def _kinds(row: Row) -> str:
     layers, stated = whole_cell(row, "layers", most=_MOST_LAYERS), row.get("moe_layer_freq", "")
     if not _count(row, "experts", 0):
         return "t" * layers
-    if stated.isdigit() and int(stated):
+    if stated.isascii() and stated.isdigit() and int(stated):
         kinds = "".join("te"[i % int(stated) == 0] for i in range(layers))
     else:
         runs = re.findall(r"\[([01])\]\*([0-9]{1,4})", stated) or [("1", str(layers))]
@@ -278,7 +290,7 @@ def _attention(row: Row, kind: str) -> AnyAttention | None:
     return Attention(
         heads=heads,
         kv_heads=_count(row, "kv_heads", heads),
-        head_dim=whole_cell(row, "head_dim"),
+        head_dim=_count(row, "head_dim", whole_cell(row, "hidden") // heads),
         qkv_bias=bias,
         out_bias=bias,
         qk_norm="head" if row.get("qk_norm") == "1" else "none",
@@ -419,9 +431,9 @@ _SOFTMAX_BYTES: Final = 4
 """Of the softmax that each further token's loss keeps until the backward pass."""
 
 
-def _count(row: Row, column: str, blank: int, most: int = 10**15) -> int:
+def _count(row: Row, column: str, blank: int, least: int = 0, most: int = 10**15) -> int:
     """Return a count, and `blank` where its cell is empty or the table has no such column."""
-    return whole_cell(row, column, least=0, most=most) if row.get(column) else blank
+    return whole_cell(row, column, least, most) if row.get(column) else blank
 
 
 def _share(row: Row, column: str, most: float = 1.0) -> float:
