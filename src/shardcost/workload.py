@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from shardcost.checks import (
     Count,
@@ -24,11 +24,28 @@ from shardcost.checks import (
 )
 from shardcost.dtypes import weight_bytes
 
-if TYPE_CHECKING:
-    from shardcost.model import Model
-
 _WIDE: Final = "bf16"
 _WIDE_BYTES: Final = 2
+
+
+class Formatted(Protocol):
+    """What has number formats of its own: a `Model`."""
+
+    @property
+    def weight_dtype(self) -> str:
+        """Of linear layers."""
+
+    @property
+    def attention_dtype(self) -> str | None:
+        """Of attention's projections, where it is another."""
+
+    @property
+    def expert_dtype(self) -> str | None:
+        """Of experts, where it is another."""
+
+    @property
+    def cache_dtype(self) -> str | None:
+        """Of the KV cache, where it is stated."""
 
 
 class Workload(Noun, ABC):
@@ -58,7 +75,7 @@ class Workload(Noun, ABC):
         words += [f"KV cache {cache}"] if cache not in {dtype, _WIDE} else []
         return ", ".join([dtype, *words])
 
-    def in_formats_of(self, model: Model, *, narrow_cache: bool = False) -> Self:
+    def in_formats_of(self, model: Formatted, *, narrow_cache: bool = False) -> Self:
         """Return the same with every number format stated."""
         del model, narrow_cache
         return self
@@ -131,7 +148,7 @@ class _Serving(Workload):
         names = ("dtype", "attention_dtype", "expert_dtype", "dispatch_dtype", "cache_dtype")
         return {name: getattr(self, name) for name in names}
 
-    def in_formats_of(self, model: Model, *, narrow_cache: bool = False) -> Self:
+    def in_formats_of(self, model: Formatted, *, narrow_cache: bool = False) -> Self:
         """Return the same with every format stated: those left open are the model's own.
 
         Args:
