@@ -134,6 +134,7 @@ def test_layers_of_the_last_rank(changed: dict[str, str], layers: str) -> None:
         {"gpu": "abacus"},
         {"recompute": "sometimes"},
         {"pp": "0"},
+        {"measured_rank": "first"},
         {"vp": "0"},
         {"experts": "8"},
         {"experts": "8", "moe_layer_freq": "²"},

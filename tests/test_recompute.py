@@ -64,6 +64,8 @@ def test_what_modules_compute_again() -> None:
         found = layers(DEEPSEEK, Layout(ep=8, dp=8, recompute=recompute))
         return [{op.name for op in each.passes.recompute} for each in found]
 
+    plain = layers(LLAMA, Layout(recompute="mla_up_proj+moe_act+moe"))[0].passes
+    assert not plain.recompute
     assert names("layernorm") == [{"norm"}, {"norm"}]
     assert names("moe_act") == [set(), {"activation"}]
     assert {"q up", "kv up"} <= names("mla_up_proj")[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardcost.arrays import smallest
-from shardcost.model import Block, Experts
+from shardcost.model import Block, Experts, LatentAttention
 from shardcost.program import attention, feed_forward
 from shardcost.program.edges import norm, residual
 from shardcost.program.operations import Elementwise, Gemm, Operations, Passes, together
@@ -19,7 +19,8 @@ def layer(s: Setting, block: Block) -> Passes:
     """Each with the products that read its input, its parts, and the product that ends it."""
     if block.attention is not None:
         mixers = tuple(attention.attention_part(s, part) for part in block.mixers)
-        if s.training and s.layout.recomputes("mla_up_proj"):
+        latent = isinstance(block.attention, LatentAttention)
+        if s.training and latent and s.layout.recomputes("mla_up_proj"):
             mixers = tuple(
                 part._replace(recompute=attention.up_projections(part) + part.recompute)
                 for part in mixers

@@ -134,8 +134,7 @@ def figures(case: InferenceCase, rows: Sequence[Row], fitted: Fitted = CATALOG) 
     elif case.figure.startswith("static"):
         result = generation(engine, batch=_counts(rows, "batch"), **counts)
     else:
-        arrivals = _ARRIVALS.get(case.software.name, "at random")
-        requests = _counts(rows, "batch")
+        requests, arrivals = _counts(rows, "batch"), arrivals_of(rows[0])
         result = under_load(engine, requests=requests, arrivals=arrivals, **counts)
     return np.asarray(_FIGURES[case.figure](result), dtype=float)
 
@@ -191,6 +190,11 @@ def engine_of(row: Row) -> str:
         return _IN_2024[name] if row.get("dataset", "").startswith(_EARLY_RUNS) else name
     version = tuple(map(int, stated.groups()))
     return next((earlier for before, earlier in _EARLIER[name] if version < before), name)
+
+
+def arrivals_of(row: Row) -> str:
+    """Return how requests reach the engine of a row."""
+    return _ARRIVALS.get(engine_of(row), "at random")
 
 
 def machine(row: Row, devices: int) -> Cluster:

@@ -162,6 +162,7 @@ def run_of(row: Row, policy: MemoryPolicy | None = None) -> Run:
     row = _NEEDED | dict(row)
     if row.get("optimizer") not in {None, "", "adam", "sgd"}:
         raise UnknownNameError("optimizer", row["optimizer"], ("adam", "sgd"))
+    _word(row, "measured_rank", {"": "", "last": "last"})
     if row.get("moe_latent"):
         raise BadValueError("moe_latent", row["moe_latent"], "blank: such experts are not known")
     layers = layers_of_last_rank(row)

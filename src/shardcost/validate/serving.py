@@ -30,7 +30,7 @@ from shardcost.model import (
     Model,
 )
 from shardcost.software import Software
-from shardcost.validate.inference import engine_of, known_by, weights_of
+from shardcost.validate.inference import arrivals_of, engine_of, known_by, weights_of
 from shardcost.validate.predictions import Derived, Floats, Predictions, cases_of, whole_cell
 
 MEASURED: Final = "measured"
@@ -58,6 +58,7 @@ class ServingCase(NamedTuple):
     layout: Layout
     software: Software
     formats: tuple[tuple[str, str], ...]
+    arrivals: str
 
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
@@ -77,6 +78,8 @@ def case_of(row: Row) -> ServingCase:
         layout_of(row),
         Software.named(software(row)),
         tuple(formats_of(row).items()),
+        # Requests of one length, sent at once, stay together where prompts go before decoding.
+        arrivals_of(row) if row.get("lengths") == "fixed" else "at random",
     )
 
 
@@ -89,7 +92,8 @@ def figures(case: ServingCase, rows: Sequence[Row], fitted: Fitted = CATALOG) ->
     )
     replicas = np.array([whole_cell(row, "replicas", most=_MOST) for row in rows])
     each = np.maximum(users // replicas, 1)
-    load = under_load(engine, requests=each, prompt_tokens=prompt, output_tokens=output)
+    lengths = {"prompt_tokens": prompt, "output_tokens": output}
+    load = under_load(engine, requests=each, arrivals=case.arrivals, **lengths)
     return np.asarray(_MS * load.tpot_s, dtype=float)
 
 
