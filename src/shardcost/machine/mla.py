@@ -15,7 +15,6 @@ for the host: its constants come from a device beside a CPU of the same kind, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 from shardcost import catalog
@@ -241,7 +240,6 @@ def _generation(device: Device) -> tuple[str, str]:
     return device.architecture, (device.compute_capability or "").partition(".")[0]
 
 
-@cache
 def _is_superchip(device_name: str) -> bool:
     """Return whether a device's preset is a rack of superchips, whose CPUs are not x86."""
     clusters = (catalog.cluster_named(name) for name in catalog.names("clusters"))
