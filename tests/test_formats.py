@@ -1,0 +1,195 @@
+"""Number formats by part of a model, multi-token prediction, and what both cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shardcost import (
+    BadValueError,
+    Cluster,
+    Decode,
+    Layout,
+    Model,
+    Prefill,
+    Train,
+    UnknownNameError,
+    catalog,
+    estimate,
+)
+from shardcost.dtypes import weight_bytes
+from shardcost.memory import memory_of
+from shardcost.program.operations import Elementwise, ExpertKernels, Gemm
+
+TOKEN: dict[str, Any] = {"batch": 8, "context_tokens": 4096}
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "tp", "said"),
+    [
+        ("gpt-oss-120b", "h100_sxm", 1, "bf16, experts mxfp4, KV cache fp8"),
+        ("deepseek-v3", "h200_sxm", 8, "fp8_block, KV cache fp8"),
+        ("kimi-k2", "b200_sxm", 8, "fp8_block, KV cache fp8"),
+    ],
+)
+def test_models_fit_where_everybody_runs_them(name: str, machine: str, tp: int, said: str) -> None:
+    result = estimate(name, machine, Layout(tp=tp), Decode(**TOKEN))
+    assert result.memory.fits()
+    assert result.workload.formats_text == said
+    wide = estimate(name, machine, Layout(tp=tp), Decode(**TOKEN, dtype="bf16"))
+    assert not wide.memory.fits()
+    assert wide.workload.formats_text == "bf16"
+
+
+def test_a_stated_format_is_that_of_all_parts_unless_they_have_their_own() -> None:
+    model = Model.named("gpt-oss-120b")
+    given = Decode(**TOKEN, dtype="fp8").in_formats_of(model)
+    assert given.formats | {"cache_dtype": None} == {
+        "dtype": "fp8",
+        "attention_dtype": "fp8",
+        "expert_dtype": "fp8",
+        "dispatch_dtype": None,
+        "cache_dtype": None,
+    }
+    apart = Decode(**TOKEN, dtype="fp8", attention_dtype="bf16").in_formats_of(model)
+    assert (apart.attention_dtype, apart.expert_dtype) == ("bf16", "fp8")
+    own = Decode(**TOKEN).in_formats_of(model, narrow_cache=True)
+    assert (own.dtype, own.expert_dtype, own.cache_dtype) == ("bf16", "mxfp4", "fp8")
+    assert Decode(**TOKEN).in_formats_of(model).cache_dtype == "bf16"
+    assert Decode(**TOKEN, cache_dtype="bf16").in_formats_of(model, narrow_cache=True).cache_dtype
+    work = Train(global_batch=8, sequence_length=64)
+    assert work.in_formats_of(model) == work
+
+
+def test_each_part_is_multiplied_in_its_own_format() -> None:
+    work = Decode(**TOKEN, dtype="fp8", attention_dtype="bf16", expert_dtype="nvfp4")
+    result = estimate("deepseek-v3", "b200_sxm", Layout(tp=8), work)
+    dtypes = {
+        entry.op.name: entry.op.dtype
+        for entry in result.entries
+        if isinstance(entry.op, Gemm | ExpertKernels)
+    }
+    assert dtypes["attn out"] == "bf16"
+    assert dtypes["MLP up"] == dtypes["shared expert up"] == "fp8"
+    assert dtypes["experts"] == "nvfp4"
+    assert dtypes["router"] == dtypes["head"] == "bf16"
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "deepseek-v3", "gpt-oss-120b", "qwen3-next-80b-a3b"])
+def test_weights_take_the_bytes_of_their_formats(name: str) -> None:
+    model = Model.named(name)
+    work: Any = Decode(batch=1, context_tokens=1)
+    wide, narrow = (
+        memory_of(model, Layout(), replace(work, dtype=dtype)).by_kind()["weights"]
+        for dtype in ("bf16", "int4")
+    )
+    assert wide == pytest.approx(2 * model.parameters, rel=1e-3)
+    edges = (1 if model.tied_embeddings else 2) * model.vocab_size * model.hidden_size
+    most = weight_bytes("int4") * (model.parameters - edges) + 2 * edges
+    assert narrow == pytest.approx(most, rel=2e-2)
+
+
+def test_a_narrower_format_never_costs_more_than_its_conversion() -> None:
+    """GEMMs alone; fused expert kernels were measured with the conversion of their input inside."""
+
+    def gemm_s(machine: str, model: str, work: Any, tp: int) -> float:
+        result = estimate(model, machine, Layout(tp=tp), work)
+        return sum(float(e.total_s) for e in result.entries if isinstance(e.op, Gemm))
+
+    models = sorted(catalog.names("models"))[::4]
+    works = [Decode(batch=1, context_tokens=64), Prefill(batch=1, prompt_tokens=2048)]
+    compared = 0
+    for machine in ("h100_sxm", "h20_sxm", "l40s", "b200_sxm", "gb300_nvl72", "mi355x", "rtx5090"):
+        peaks = Cluster.named(machine).device.peak_flop_per_s
+        formats = ["bf16", "fp8", *(["nvfp4"] if "fp4" in peaks else [])]
+        for name in models:
+            for work in works:
+                times = [gemm_s(machine, name, replace(work, dtype=each), 1) for each in formats]
+                assert times == sorted(times, reverse=True), (machine, name, work)
+                compared += 1
+    assert compared > 200
+
+
+def test_an_unknown_format_is_one_line() -> None:
+    with pytest.raises(UnknownNameError, match=r"Decode.expert_dtype"):
+        Decode(**TOKEN, expert_dtype="fp5")
+
+
+# Multi-token prediction ----------------------------------------------------------------------
+
+
+def test_drafts_are_verified_and_kept_as_often_as_they_are_accepted() -> None:
+    work = Decode(**TOKEN, draft_tokens=3, acceptance=0.5)
+    assert work.kept_tokens == 1 + 0.5 + 0.25 + 0.125
+    assert work.query_tokens == 4
+    assert work.tokens == 8 * 1.875
+    plain = estimate("deepseek-v3", "b200_sxm", Layout(tp=8), Decode(**TOKEN))
+    drafted = estimate("deepseek-v3", "b200_sxm", Layout(tp=8), work)
+    assert drafted.time_s > plain.time_s
+    assert drafted.tpot_s == pytest.approx(drafted.time_s / 1.875)
+    drafts = [entry for entry in drafted.entries if entry.op.name.startswith("MTP")]
+    head = next(entry for entry in drafts if entry.op.name == "MTP head")
+    assert head.times == 3
+    assert isinstance(head.op, Gemm)
+    assert head.op.m == 8  # one token of each sequence
+    verified = next(entry for entry in drafted.entries if entry.op.name == "head")
+    assert isinstance(verified.op, Gemm)
+    assert verified.op.m == 32
+
+
+def test_speculation_pays_where_the_memory_decides_and_drafts_are_kept() -> None:
+    def tpot_s(batch: int, acceptance: float) -> float:
+        work = Decode(batch=batch, context_tokens=2048, draft_tokens=2, acceptance=acceptance)
+        return float(estimate("deepseek-v3", "b200_sxm", Layout(tp=8), work).tpot_s)
+
+    alone = estimate("deepseek-v3", "b200_sxm", Layout(tp=8), Decode(batch=2, context_tokens=2048))
+    assert tpot_s(2, 0.9) < 0.8 * alone.tpot_s
+    assert tpot_s(2, 0.0) > alone.tpot_s
+    assert tpot_s(2, 0.9) < tpot_s(2, 0.6) < tpot_s(2, 0.1)
+    with pytest.raises(BadValueError, match=r"Decode.acceptance must be a share from 0 to 1"):
+        Decode(**TOKEN, acceptance=1.5)
+
+
+def test_prediction_layers_are_trained_with_a_loss_of_their_own() -> None:
+    cluster = Cluster.named("h100_sxm", "ib_8x400g")
+    layout = Layout(tp=2, pp=4, dp=8, ep=16, zero=1, last_stage_layers=13)
+    work = Train(global_batch=256, sequence_length=4096, dtype="fp8_block")
+    plain, more = (
+        estimate("deepseek-v3", cluster, layout, replace(work, mtp_layers=layers))
+        for layers in (0, 1)
+    )
+    assert more.time_s > plain.time_s
+    model = plain.model
+    last = model.blocks[-1].matrix_parameters(model.hidden_size)
+    added = last + 2 * model.hidden_size**2 + model.hidden_size * model.vocab_size
+    matrices = 6.0 * work.tokens * added
+    assert more.flops - plain.flops > matrices
+    assert more.flops - plain.flops == pytest.approx(matrices, rel=0.2)  # attention besides
+    assert more.hardware_flops >= more.flops
+    names = {entry.op.name for entry in more.entries}
+    assert {"MTP head", "MTP projection", "MTP attention", "MTP loss"} <= names
+    assert not any(entry.op.name.startswith("MTP") for entry in plain.entries)
+
+
+def test_conversions_are_operations_that_a_device_may_not_need() -> None:
+    work = Decode(**TOKEN, dtype="fp8_block")
+
+    def conversions(machine: str) -> dict[str, float]:
+        result = estimate("llama3-8b", machine, Layout(), work, software="vllm")
+        return {
+            entry.op.name: float(entry.total_s)
+            for entry in result.entries
+            if isinstance(entry.op, Elementwise) and entry.op.converts is not None
+        }
+
+    hopper, ampere = conversions("h100_sxm"), conversions("a100_sxm")
+    assert set(hopper) == {
+        "qkv quantize",
+        "attn out quantize",
+        "MLP up quantize",
+        "MLP down quantize",
+    }
+    assert all(seconds > 0 for seconds in hopper.values())
+    assert not any(ampere.values())
