@@ -211,8 +211,22 @@ def test_the_laws_hold_for_mixtures() -> None:
 DEEPSEEK: dict[str, tuple[str, Layout, Any, str, str, float, int]] = {
     "DeepSeek-V3 training": (
         "h800_sxm",
-        Layout(pp=16, dp=128, ep=64, zero=1, schedule="zero_bubble"),
-        Train(global_batch=15360, sequence_length=4096, dtype="fp8"),
+        Layout(
+            pp=16,
+            dp=128,
+            ep=64,
+            zero=1,
+            schedule="zero_bubble",
+            recompute="layernorm+mla_up_proj",
+            last_stage_layers=1,
+        ),
+        Train(
+            global_batch=15360,
+            sequence_length=4096,
+            dtype="fp8_block",
+            moment_dtype="bf16",
+            mtp_layers=1,
+        ),
         "hai_llm",
         "1,543 tokens/s/GPU",
         1543.0,
@@ -221,7 +235,7 @@ DEEPSEEK: dict[str, tuple[str, Layout, Any, str, str, float, int]] = {
     "DeepSeek's decode service": (
         "h800_sxm",
         Layout(dp=144, ep=144, redundant_experts=32, expert_overlap="two_batch"),
-        Decode(batch=12672, context_tokens=4989, dtype="fp8"),
+        Decode(batch=12672, context_tokens=4989),
         "sglang",
         "14.8 thousand",
         14.8,
@@ -230,7 +244,7 @@ DEEPSEEK: dict[str, tuple[str, Layout, Any, str, str, float, int]] = {
     "prompts of 1,024": (
         "h100_sxm",
         Layout(dp=32, ep=32, redundant_experts=32, expert_overlap="two_batch"),
-        Prefill(batch=512, prompt_tokens=1024, dtype="fp8"),
+        Prefill(batch=512, prompt_tokens=1024),
         "sglang",
         "57.7 thousand",
         57.7,
@@ -239,7 +253,7 @@ DEEPSEEK: dict[str, tuple[str, Layout, Any, str, str, float, int]] = {
     "prompts of 4,096": (
         "h100_sxm",
         Layout(dp=32, ep=32, redundant_experts=32, expert_overlap="two_batch"),
-        Prefill(batch=128, prompt_tokens=4096, dtype="fp8"),
+        Prefill(batch=128, prompt_tokens=4096),
         "sglang",
         "50.3 thousand",
         50.3,
@@ -248,7 +262,7 @@ DEEPSEEK: dict[str, tuple[str, Layout, Any, str, str, float, int]] = {
     "SGLang decode": (
         "h100_sxm",
         Layout(dp=72, ep=72, redundant_experts=32, expert_overlap="two_batch"),
-        Decode(batch=18432, context_tokens=2000, dtype="fp8"),
+        Decode(batch=18432, context_tokens=2000),
         "sglang",
         "22.3 thousand",
         22.3,
