@@ -18,6 +18,7 @@ from shardcost import (
     UnknownNameError,
     catalog,
     estimate,
+    search,
 )
 from shardcost.dtypes import weight_bytes
 from shardcost.memory import memory_of
@@ -193,3 +194,14 @@ def test_conversions_are_operations_that_a_device_may_not_need() -> None:
     }
     assert all(seconds > 0 for seconds in hopper.values())
     assert not any(ampere.values())
+
+
+def test_a_search_prices_a_model_in_its_own_formats() -> None:
+    found = search(
+        "gpt-oss-120b", "h100_sxm", Decode(**TOKEN), space={"gpus": (1, 2), "tp": (1, 2)}
+    )
+    assert found.questions[0].workload.formats_text == "bf16, experts mxfp4, KV cache fp8"
+    best = found.best[0]
+    alone = estimate("gpt-oss-120b", "h100_sxm", best.layout, Decode(**TOKEN))
+    assert best.time_s == pytest.approx(alone.time_s)
+    assert any(each.layout.devices == 1 for each in found.best)

@@ -445,7 +445,10 @@ class Prices:
             name = self.expert_kernel(op)
             return "experts", experts_section(kernels, name, self.expert_dtype(op), op.engine)
         if isinstance(op, Elementwise):
-            return "elementwise", kernels.section("elementwise", "elementwise")
+            name = "elementwise"
+            if op.converts is not None:
+                name = "rows_norm_quantize" if op.converts.fused else "rows_quantize"
+            return "elementwise", kernels.section("elementwise", name)
         return self._mixing_section(op)
 
     def _mixing_section(

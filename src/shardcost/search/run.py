@@ -159,13 +159,14 @@ def questions_of(
     questions: list[Question] = []
     first = 0
     for each in _several("model", model, Model):
+        work = workload.in_formats_of(each, narrow_cache=runs.narrow_cache)
         for where in _several("cluster", cluster, Cluster):
             question = Question(
                 model=each,
                 cluster=where,
-                workload=workload,
+                workload=work,
                 software=runs,
-                space=space.complete(each, where, workload, runs),
+                space=space.complete(each, where, work, runs),
                 asked=space,
                 number=len(questions),
                 first_cell=first,
