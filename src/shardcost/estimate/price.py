@@ -8,7 +8,7 @@ second layout that shares sizes costs little.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -647,6 +647,10 @@ class Prices:
         return price
 
 
+_WITHIN: Final[Mapping[type, str]] = {Collective: "routed", Elementwise: "converts"}
+"""Fields that hold sizes of an operation in a tuple of their own."""
+
+
 def distinct(op: Operation) -> tuple[Operation, Any]:
     """Return an operation with each of its sizes once, and which of them each cell has.
 
@@ -655,8 +659,9 @@ def distinct(op: Operation) -> tuple[Operation, Any]:
     """
     import numpy as np
 
-    routed = op.routed if isinstance(op, Collective) else None
-    fields = {**op._asdict(), **(routed._asdict() if routed else {})}
+    within = _WITHIN.get(type(op), "")
+    inner = getattr(op, within) if within else None
+    fields = {**op._asdict(), **(inner._asdict() if inner else {})}
     arrays = {name: each for name, each in fields.items() if isinstance(each, np.ndarray)}
     arrays.pop("count", None)
     shape = np.broadcast_shapes(*(each.shape for each in arrays.values()))
@@ -673,9 +678,9 @@ def distinct(op: Operation) -> tuple[Operation, Any]:
     sizes: dict[str, Any] = {
         name: column[first] for name, column in zip(arrays, columns, strict=True)
     }
-    if isinstance(op, Collective) and routed is not None:
-        inside = {name: sizes.pop(name) for name in routed._fields if name in sizes}
-        op = op._replace(routed=routed._replace(**inside))
+    if inner is not None:
+        inside = {name: sizes.pop(name) for name in inner._fields if name in sizes}
+        sizes[within] = inner._replace(**inside)
     return op._replace(**sizes), back.reshape(shape)
 
 
