@@ -21,6 +21,7 @@ from shardcost import (
     search,
 )
 from shardcost.dtypes import weight_bytes
+from shardcost.estimate.why import why
 from shardcost.memory import memory_of
 from shardcost.program.operations import Elementwise, ExpertKernels, Gemm
 
@@ -205,3 +206,22 @@ def test_a_search_prices_a_model_in_its_own_formats() -> None:
     alone = estimate("gpt-oss-120b", "h100_sxm", best.layout, Decode(**TOKEN))
     assert best.time_s == pytest.approx(alone.time_s)
     assert any(each.layout.devices == 1 for each in found.best)
+
+
+@pytest.mark.parametrize(("machine", "said"), [("h100_sxm", "row_cycles"), ("a100_sxm", "nothing")])
+def test_a_conversion_says_why(machine: str, said: str) -> None:
+    work = Decode(**TOKEN, dtype="fp8_block")
+    result = estimate("llama3-8b", machine, Layout(), work, software="vllm")
+    answer = why(result, "op.qkv quantize")
+    assert said in f"{answer.formula} {answer.words}"
+    (entry,) = [each for each in result.entries if each.op.name == "qkv quantize"]
+    assert answer.value == pytest.approx(float(entry.seconds))
+
+
+def test_an_exchange_of_tokens_explains_itself_where_it_is_heaviest() -> None:
+    cluster = Cluster.named("h100_sxm", "ib_8x400g")
+    work = Decode(batch=512, context_tokens=256)
+    result = estimate("deepseek-v3", cluster, Layout(dp=32, ep=32), work, software="sglang")
+    (line,) = [each for each in result.explain().split("\n") if "Heaviest collective" in each]
+    assert "dispatch" in line or "combine" in line
+    assert "deepep" in result.explain().lower()

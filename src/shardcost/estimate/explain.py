@@ -20,6 +20,7 @@ from shardcost.estimate.why import Why, why
 from shardcost.estimate.why.answer import brief
 from shardcost.kernels.receipts import source_of
 from shardcost.machine.constants import Calibration
+from shardcost.machine.dispatch import Resolved
 from shardcost.machine.kernels import Section
 from shardcost.program.operations import (
     AttentionCore,
@@ -93,9 +94,11 @@ def _said(answer: Why, *, cited: bool = True) -> str:
     return f"{said}. Source: {sources}" if cited and sources else said
 
 
-def _source(constants: Section | Calibration) -> str:
+def _source(constants: Section | Calibration | Resolved) -> str:
     if isinstance(constants, Section):
         return source_of(constants)
+    if isinstance(constants, Resolved):
+        return f"{constants.kernel.title}: {constants.source}"
     return f"{constants.title}: {constants.source()}"
 
 

@@ -101,7 +101,14 @@ def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
     kernels = traced_kernels(machine.kernels, machine.cluster.sources)
     on_named: Any = SimpleNamespace(kernels=kernels, memo={}, cluster=machine.cluster)
     sizes: dict[str, Any]
-    if isinstance(op, Elementwise):
+    if isinstance(op, Elementwise) and op.converts is not None:
+        rows = named("rows", op.converts.rows, "", "tokens, each with a scale of its own")
+        columns = named("columns", op.converts.columns, "", "elements of a row")
+        sizes = {"converts": op.converts._replace(rows=rows, columns=columns)}
+        words = f"the input of a GEMM in {op.converts.dtype}"
+        if not seconds:
+            words += ", whose weights this device multiplies in 16 bits: nothing to convert"
+    elif isinstance(op, Elementwise):
         sizes = {
             "bytes_moved": named("bytes", op.bytes_moved, SENT, "read and written"),
             "kernels": named("kernels", op.kernels, "", "one after the other"),

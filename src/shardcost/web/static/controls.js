@@ -22,7 +22,9 @@ const PLACES = {
 };
 
 /** Fields that mean something only where the model has experts. */
-const OF_EXPERTS = ["etp", "redundant_experts", "routing", "dispatch", "expert_overlap", "imbalance"];
+const OF_EXPERTS = [
+  "etp", "redundant_experts", "routing", "dispatch", "expert_overlap", "imbalance", "expert_dtype", "dispatch_dtype",
+];
 
 const PASTED = "\u0000pasted";
 
