@@ -23,6 +23,7 @@ from shardcost import (
 from shardcost.dtypes import weight_bytes
 from shardcost.estimate.why import why
 from shardcost.memory import memory_of
+from shardcost.memory.parameters import layer_parameters, prediction_parameters
 from shardcost.program.operations import Elementwise, ExpertKernels, Gemm
 
 TOKEN: dict[str, Any] = {"batch": 8, "context_tokens": 4096}
@@ -131,6 +132,8 @@ def test_drafts_are_verified_and_kept_as_often_as_they_are_accepted() -> None:
     drafted = estimate("deepseek-v3", "b200_sxm", Layout(tp=8), work)
     assert drafted.time_s > plain.time_s
     assert drafted.tpot_s == pytest.approx(drafted.time_s / 1.875)
+    more = drafted.memory.by_kind()["weights"] - plain.memory.by_kind()["weights"]
+    assert more == pytest.approx(drafted.model.mtp_parameters / 8, rel=0.1)
     drafts = [entry for entry in drafted.entries if entry.op.name.startswith("MTP")]
     head = next(entry for entry in drafts if entry.op.name == "MTP head")
     assert head.times == 3
@@ -173,6 +176,11 @@ def test_prediction_layers_are_trained_with_a_loss_of_their_own() -> None:
     names = {entry.op.name for entry in more.entries}
     assert {"MTP head", "MTP projection", "MTP attention", "MTP loss"} <= names
     assert not any(entry.op.name.startswith("MTP") for entry in plain.entries)
+    held = more.memory.stages["last"].weights - plain.memory.stages["last"].weights
+    own = prediction_parameters(model, layout, 1)
+    assert own.experts == pytest.approx(layer_parameters(model, model.blocks[-1], layout).experts)
+    assert 2 * own.total <= held < 3.5 * own.total  # in 16 bits, and a copy in 8
+    assert more.memory.stages["first"].weights == plain.memory.stages["first"].weights
 
 
 def test_conversions_are_operations_that_a_device_may_not_need() -> None:

@@ -32,6 +32,8 @@ from shardcost.memory.parameters import (
     expert_copies,
     head_parameters,
     heads_per_rank,
+    prediction_parameters,
+    prediction_weights,
     sharing_ranks,
     stack_parameters,
     stored_bytes,
@@ -149,19 +151,23 @@ def _places(model: Model, layout: Layout, balance: str, stage: int | None) -> di
     return {"first": 0} | middle | ({"last": last} if last > 0 else {})
 
 
-def _weights(rank: _Rank, stage: Stage) -> Parameters:
+def _weights(rank: _Rank, stage: Stage, work: Train) -> Parameters:
     """Return the weights of a stage's rank."""
-    dense = rank.layer.dense * stage.layers
+    dense, experts = rank.layer.dense * stage.layers, rank.layer.experts * stage.layers
     dense = dense + choose(stage.has_embedding, embedding_parameters(rank.model, rank.layout), 0)
     dense = dense + choose(stage.has_head, head_parameters(rank.model, rank.layout), 0)
+    if work.mtp_layers:
+        more = prediction_parameters(rank.model, rank.layout, work.mtp_layers)
+        dense = dense + choose(stage.has_head, more.dense, 0)
+        experts = experts + choose(stage.has_head, more.experts, 0)
     return Parameters(
         rank.term("dense", dense, "weights", "on the stage, after tp"),
-        rank.term("experts", rank.layer.experts * stage.layers, "weights", "after ep and tp"),
+        rank.term("experts", experts, "weights", "after ep and tp"),
     )
 
 
 def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
-    layout, policy, term, weights = rank.layout, rank.policy, rank.term, _weights(rank, stage)
+    layout, policy, term, weights = rank.layout, rank.policy, rank.term, _weights(rank, stage, work)
     # Adapters are too small to count; the weights that they adapt have no gradients.
     trained = Parameters(0, 0) if work.adapters else weights
     weight_bytes = activation_bytes(work.dtype)
@@ -266,6 +272,9 @@ def _activations(
     between = model.hidden_size * setting.element_bytes * setting.spread
     # The final norm and the head's product keep their inputs; an embedding its dropout mask.
     edges = choose(stage.has_head, 2 * between, 0)
+    if work.mtp_layers:  # a layer like the last, the inputs of its projection and of the head again
+        further = saved_by_layer(setting, model.blocks[-1]).kept(layout) + 4 * between
+        edges = edges + choose(stage.has_head, work.mtp_layers * further, 0)
     if rank.policy.dropout:
         edges = edges + choose(stage.has_embedding, between / setting.element_bytes, 0)
     if rank.policy.attention_mask:
@@ -368,6 +377,10 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
     dtype = work.part_dtype()
     edges = term("edge_weights", edges * activation_bytes(dtype), "bytes", "embedding and head")
     weights = layer * term("layers", stage.layers, "", "of the stage") + edges
+    if isinstance(work, Decode) and work.draft_tokens:
+        drafting = prediction_weights(model, layout).stored_bytes(work)
+        drafting = choose(stage.has_head, drafting, 0)
+        weights = weights + term("drafting", drafting, "bytes", "the layer that drafts tokens")
     sequences = term("sequences", ceil_div(work.batch, layout.dp), "", "of a rank")
     answered: Any
     if isinstance(work, Prefill):

@@ -144,6 +144,25 @@ def stack_parameters(model: Model, layout: Layout) -> Parameters:
     return Parameters(dense, sum(count * part.experts for count, part in kinds) / model.num_layers)
 
 
+def prediction_weights(model: Model, layout: Layout) -> LayerWeights:
+    """Return the weights of a layer for multi-token prediction on one rank.
+
+    One like the last layer, a projection from two vectors to one, and three norms
+    (arXiv:2412.19437, section 2.2); embedding and head are the model's.
+    """
+    last, hidden = layer_weights(model, model.blocks[-1], layout), model.hidden_size
+    return last._replace(
+        feed_forward=last.feed_forward + 2 * hidden * hidden,
+        rest=last.rest + 3 * NORM_VECTORS[model.norm] * hidden,
+    )
+
+
+def prediction_parameters(model: Model, layout: Layout, layers: int) -> Parameters:
+    """Return the weights of so many layers for multi-token prediction on one rank."""
+    attention, feed_forward, experts, rest = prediction_weights(model, layout)
+    return Parameters(layers * (attention + feed_forward + rest), layers * experts)
+
+
 def stored_bytes(model: Model, layout: Layout, workload: Workload) -> Any:
     """Return the bytes of an average layer's weights on one rank that serves a model."""
     layers = (

@@ -15,6 +15,7 @@ from shardcost.memory.parameters import (
     embedding_parameters,
     head_parameters,
     layer_parameters,
+    prediction_parameters,
 )
 from shardcost.memory.policy import policy_with
 from shardcost.memory.saved import saved_by_layer
@@ -26,7 +27,7 @@ from shardcost.program.feasibility import check_feasible
 from shardcost.program.layer import layer
 from shardcost.program.operations import Collective, Elementwise, Passes, together
 from shardcost.program.partitions import layer_otherwise, weight_copies
-from shardcost.program.prediction import predicted_further, prediction_parameters
+from shardcost.program.prediction import predicted_further
 from shardcost.program.setting import Setting, micro_batches, setting_of
 from shardcost.program.step import (
     NO_GATHERS,
@@ -157,7 +158,7 @@ def _pieces(
     further = predicted_further(s, model, workload)
     if further.forward:
         trained = workload.mtp_layers if isinstance(workload, Train) else 0
-        own = own + trained * prediction_parameters(model, layers[-1].weights.total)
+        own = own + prediction_parameters(model, layout, trained).total
     last = _summed(s, workload, together(head(s, model), further), own)
     if not two_batches:
         return layers, first, last

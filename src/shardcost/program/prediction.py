@@ -9,7 +9,7 @@ adds a loss of its own; in decoding one such layer drafts token after token.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from shardcost.model import Model
 from shardcost.program.edges import embedding, head, norm
@@ -29,11 +29,6 @@ def predicted_further(s: Setting, model: Model, workload: Workload) -> Passes:
         # A draft is one token of each sequence.
         return _named(_once(replace(s, sequence_tokens=1), model), workload.draft_tokens)
     return Passes(())
-
-
-def prediction_parameters(model: Model, weights: Any) -> Any:
-    """Return the weights of one layer that predicts a further token, `weights` those of a layer."""
-    return weights + 2 * model.hidden_size**2 + 3 * model.hidden_size
 
 
 def _once(s: Setting, model: Model) -> Passes:
