@@ -44,7 +44,7 @@ from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
 from shardcost.errors import BadValueError
-from shardcost.kernels.cache import cache_of, replayed_byte_s
+from shardcost.kernels.cache import cache_of_weights, replayed_byte_s
 from shardcost.machine.experts import experts_section
 from shardcost.machine.kernels import KernelConstants, clock_hz
 from shardcost.traced import step
@@ -175,7 +175,7 @@ def kernel_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Kerne
     form = device.multiplied(dtype)
     bandwidth, units = device.memory_bytes_per_s, device.sms
     clock = clock_hz(device)
-    cache_bytes, cache_bytes_per_s = cache_of(device, clock)
+    cache_bytes, cache_bytes_per_s = cache_of_weights(device)
     peak = constants["peak_share"] * device.peak(form.product) / units
     load_rate = constants["load_bytes_per_clock"] * clock
     heights, columns = common["tile_rows"], common["tile_columns"]

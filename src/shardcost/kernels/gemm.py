@@ -43,7 +43,7 @@ from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
 from shardcost.dtypes import WeightFormat, canonical_format, weight_format
-from shardcost.kernels.cache import cache_of, replayed_byte_s
+from shardcost.kernels.cache import cache_of_weights, replayed_byte_s
 from shardcost.machine.kernels import KernelConstants, Section, clock_hz
 from shardcost.traced import step
 
@@ -112,7 +112,7 @@ def gemm_time_s(
     dimensions = max(getattr(size, "ndim", 0) for size in sizes)
     if warm:
         kernel = _kernel(on, dtype, dimensions)
-        cache_bytes, rate = cache_of(on.device, clock_hz(on.device))
+        cache_bytes, rate = cache_of_weights(on.device)
         return _time_s(kernel._replace(cache_bytes=cache_bytes, cache_bytes_per_s=rate), *sizes)
     if dimensions:
         return _time_s(_kernel(on, dtype, dimensions), *sizes)
