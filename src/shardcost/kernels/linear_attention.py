@@ -38,6 +38,7 @@ from shardcost.checks import anywhere
 from shardcost.cluster import Device
 from shardcost.errors import BadValueError
 from shardcost.kernels.cache import hits_per_miss, kept_bytes
+from shardcost.kernels.tiles import waves_of
 from shardcost.machine.kernels import KernelConstants, clock_hz
 from shardcost.machine.linear_attention import (
     PARTITIONED,
@@ -308,9 +309,8 @@ def kernel_time_s(kernel: Kernel, work: Work, *, warm: bool = True) -> Any:
     """Return the seconds of some work by a kernel."""
     common = tuner_table("linear_attention")["common"]
     single = kernel.kind.single
-    filled = work.chains / kernel.chains
     rounding = 1.0 if single else common["wave_rounding"]
-    waves = filled + rounding * (ceil(filled) - filled)
+    waves = waves_of(work.chains / kernel.chains, rounding)
     waves = step("waves", largest(waves, 1.0), "", "of heads and sequences over the SMs")
     links_s = work.links * kernel.link_s + (kernel.ramp_s if single else 0.0)
     chain_s = step("chain", waves * links_s, meaning="one chunk or token after another")

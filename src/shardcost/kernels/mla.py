@@ -49,6 +49,7 @@ from shardcost.cluster import Device
 from shardcost.dtypes import weight_format
 from shardcost.errors import BadValueError
 from shardcost.kernels.cache import cache_of, replayed_byte_s
+from shardcost.kernels.tiles import step_times_s, waves_of
 from shardcost.machine.kernels import KernelConstants, clock_hz
 from shardcost.machine.mla import (
     Structure,
@@ -367,16 +368,8 @@ def gemms_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Gemms:
     common = tuner_table("mla")["common"]
     form = device.multiplied(dtype)
     clock = clock_hz(device)
-    peak = constants["peak_share"] * device.peak(form.product) / device.sms
-    load_rate = constants["load_bytes_per_clock"] * clock
     heights, columns = common["gemm_tile_rows"], common["gemm_tile_columns"]
-    steps = tuple(
-        largest(
-            2 * (rows + common["gemm_half_rows"]) * columns / peak,
-            (columns * form.weight_bytes + rows * form.input_bytes) / load_rate,
-        )
-        for rows in heights
-    )
+    steps = step_times_s(device, form, constants, heights, columns, common["gemm_half_rows"])
     return Gemms(
         tile_rows=tuple(map(float, heights)),
         tile_columns=float(columns),
@@ -426,8 +419,7 @@ def walk_time_s(
         splits = largest(1, smallest(kernel.units / blocks, most))
         splits = step("splits", splits, "", "blocks that a context is cut into")
     row_s = 2 * (key + value) / kernel.flop_per_s
-    filled = blocks * splits / kernel.units
-    waves = step("waves", filled + kernel.wave_rounding * (ceil(filled) - filled), "")
+    waves = step("waves", waves_of(blocks * splits / kernel.units, kernel.wave_rounding), "")
     each_s = kernel.start_s + keys / splits * tile * row_s
     longest_s = kernel.start_s + context_tokens / splits * tile * row_s
     compute_s = step("compute", largest(waves * each_s, longest_s), meaning="all blocks")
@@ -499,8 +491,7 @@ def _busy_s(kernel: Gemms, gemm: Gemm) -> Any:
     share = gemm.groups * ceil(gemm.n / kernel.tile_columns) / kernel.units
     times = []
     for height, step_s in zip(kernel.tile_rows, kernel.step_s, strict=True):
-        filled = ceil(gemm.m / height) * share
-        waves = filled + kernel.wave_rounding * (ceil(filled) - filled)
+        waves = waves_of(ceil(gemm.m / height) * share, kernel.wave_rounding)
         # Fewer tiles than half the SMs are cut along k as well.
         waves = largest(waves, kernel.least_waves)
         times.append(waves * (step_s * gemm.k + kernel.start_s))
