@@ -6,7 +6,6 @@ layers have replaced it. What misses is the more, the farther the data exceeds t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from shardcost.arrays import smallest
@@ -21,7 +20,7 @@ WEIGHT_STEEPNESS: Final = 4
 
 def cache_of_weights(device: Device) -> tuple[Any, Any]:
     """Return what `cache_of` does for weights of GEMMs."""
-    common: Mapping[str, Any] = tuner_table("experts")["common"]
+    common = tuner_table("experts")["common"]
     return cache_of(device, common["cache_share"], common["cache_bytes_per_clock"])
 
 
