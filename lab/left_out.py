@@ -28,6 +28,7 @@ from lab import (
 )
 from lab.command import Say
 from lab.descent import in_seconds
+from lab.kernel_families import GroupT, Refit, labels
 from lab.parts import Mask, evenly, leave_out, shape_parts
 from lab.refit_collectives import OUTDATED, engines, fitted_network, key_of, network_blank
 from lab.sources import grouped
@@ -358,67 +359,68 @@ def _bands(m: Floats) -> NDArray[Any]:
 def _experts(table: Table, say: Say) -> Iterator[Tried]:
     """Yield expert kernels by constants without a GPU, a version, a fifth of the models, …."""
     groups = refit_experts.in_parts(refit_experts.measured_groups(table))
-    places = np.concatenate([each.places for each in groups])
-    for label, split in refit_experts.SPLITS.items():
-        say(f"{table.kind}: {split} left out")
-        parts = np.concatenate([each.labels[label] for each in groups]).astype(str)
-        if len(np.unique(parts)) < 2:
-            continue
-        facts = dict(enumerate(facts_of_rows(table))) if table.kind == "grouped_gemm" else {}
+    grouped = facts_of_rows(table) if table.kind == "grouped_gemm" else []
 
-        def seen(rows: refit_experts.Group, section: Section, facts: Any = facts) -> None:
-            if table.kind != "experts":
-                return
-            device = cluster_named(rows.gpu).device
-            own = facts_of_experts(rows.kernel, rows.dtype, rows.sizes, section, device)
-            facts |= dict(zip(rows.places.tolist(), own, strict=True))
+    def facts_of(rows: refit_experts.Group, sections: tuple[Section, ...]) -> list[Facts]:
+        if grouped:
+            return [grouped[place] for place in rows.places]
+        kind = (rows.case.kernel, rows.case.dtype)
+        return facts_of_experts(*kind, rows.sizes, sections[0], rows.device)
 
-        errors_pct = refit_experts.left_out(groups, label, seen)
-        own = tuple(facts.get(place, {}) for place in places.tolist())
-        yield Tried(split, places, tuple(parts), -np.log1p(errors_pct / 100), own)
+    yield from _kernel_family(table, say, refit_experts.REFIT, groups, facts_of)
 
 
 def _linear_attention(table: Table, say: Say) -> Iterator[Tried]:
     """Yield kernels by constants without a GPU, a library there, a version, shapes, …."""
     groups = refit_linear_attention.measured_groups(table)
-    places = np.concatenate([each.places for each in groups])
-    for label, split in refit_linear_attention.SPLITS.items():
-        say(f"{table.kind}: {split} left out")
-        parts = np.concatenate([each.labels[label] for each in groups])
-        if len(np.unique(parts)) < 2:
-            continue
-        facts: dict[int, Any] = {}
 
-        def seen(
-            rows: refit_linear_attention.Group, section: Section | None, facts: Any = facts
-        ) -> None:
-            if section is not None:
-                own = facts_of_linear(rows.case, section, rows.device)
-                facts |= dict.fromkeys(rows.places.tolist(), own[0])
+    def facts_of(rows: refit_linear_attention.Group, sections: tuple[Section, ...]) -> list[Facts]:
+        own = [facts_of_linear(rows.case, section, rows.device)[0] for section in sections]
+        return (own or [{}]) * len(rows.places)
 
-        errors_pct = refit_linear_attention.left_out(groups, label, seen)
-        own = tuple(facts.get(place, {}) for place in places.tolist())
-        yield Tried(split, places, tuple(parts.tolist()), -np.log1p(errors_pct / 100), own)
+    yield from _kernel_family(table, say, refit_linear_attention.REFIT, groups, facts_of)
 
 
 def _mla(table: Table, say: Say) -> Iterator[Tried]:
     """Yield latent attention by constants without a GPU, a version, a fifth of the shapes, …."""
     groups = refit_mla.measured_groups(table)
+
+    def facts_of(rows: refit_mla.Group, sections: tuple[Section, ...]) -> list[Facts]:
+        return facts_of_latent(rows.case, rows.sizes, sections, rows.device)
+
+    yield from _kernel_family(table, say, refit_mla.REFIT, groups, facts_of)
+
+
+def _kernel_family(
+    table: Table,
+    say: Say,
+    refit: Refit[GroupT],
+    groups: Sequence[GroupT],
+    facts_of: Callable[[GroupT, tuple[Section, ...]], Sequence[Facts]],
+) -> Iterator[Tried]:
+    """Yield the rows of a table by constants without each of the parts that a refit leaves out.
+
+    Args:
+        table: The table.
+        say: Where to say what is being done.
+        refit: The refit of its kernels.
+        groups: Its rows.
+        facts_of: The facts of rows that are predicted by some constants.
+    """
     places = np.concatenate([each.places for each in groups])
-    for label, split in refit_mla.SPLITS.items():
+    for label, split in refit.splits.items():
         say(f"{table.kind}: {split} left out")
-        parts = np.concatenate([each.labels[label] for each in groups]).astype(str)
+        parts = labels(groups, label).astype(str)
         if len(np.unique(parts)) < 2:
             continue
         facts: dict[int, Facts] = {}
 
-        def seen(rows: refit_mla.Group, sections: tuple[Section, ...], facts: Any = facts) -> None:
-            own = facts_of_latent(rows.case, rows.sizes, sections, rows.device)
-            facts |= dict(zip(rows.places.tolist(), own, strict=True))
+        def seen(rows: GroupT, sections: tuple[Section, ...], facts: Any = facts) -> None:
+            facts |= dict(zip(rows.places.tolist(), facts_of(rows, sections), strict=True))
 
-        errors_pct = refit_mla.left_out(groups, label, seen)
+        errors_pct = refit.left_out(groups, label, seen)
         own = tuple(facts.get(place, {}) for place in places.tolist())
-        yield Tried(split, places, tuple(parts), -np.log1p(errors_pct / 100), own)
+        yield Tried(split, places, tuple(parts.tolist()), -np.log1p(errors_pct / 100), own)
 
 
 def _attention(table: Table, say: Say) -> Iterator[Tried]:

@@ -34,10 +34,15 @@ def leave_out(parts: NDArray[Any], tried: Callable[[Mask], Floats]) -> Floats:
     return values
 
 
-def shape_parts(n: Floats, k: Floats) -> NDArray[Any]:
-    """Return fifths of the shapes of weights: the same shape is always in the same one."""
-    keys = [f"{int(a)}x{int(b)}".encode() for a, b in zip(n, k, strict=True)]
-    return np.array([str(crc32(key) % _SHAPE_PARTS) for key in keys])
+def shape_parts(*sizes: Floats) -> NDArray[Any]:
+    """Return fifths of shapes, by some sizes of each: the same shape is always in the same one."""
+    keys = ("x".join(str(int(size)) for size in shape) for shape in zip(*sizes, strict=True))
+    return np.array([fifth(key) for key in keys])
+
+
+def fifth(key: str) -> str:
+    """Return one of five parts that a key is always in."""
+    return str(crc32(key.encode()) % _SHAPE_PARTS)
 
 
 def evenly(items: Sequence[Item], most: int) -> list[Item]:

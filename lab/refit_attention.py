@@ -35,9 +35,9 @@ from shardcost.calibrate.fit import fit_robustly
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Row, Table, read_table
-from shardcost.validate.attention import FLASH_DECODE, MEASURED, AttentionCase, cases, kernels_of
+from shardcost.validate.attention import FLASH_DECODE, MEASURED, AttentionCase, cases
 from shardcost.validate.gemm import measured_with
-from shardcost.validate.predictions import Cases, cases_of, whole_cell
+from shardcost.validate.predictions import Cases, cases_of, kernels_of, whole_cell
 from shardcost.validate.validation import measurements
 
 Floats = NDArray[np.float64]

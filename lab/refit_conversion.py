@@ -25,9 +25,8 @@ from shardcost.calibrate.fit import fit_robustly
 from shardcost.formats.tables import Table, read_table
 from shardcost.kernels.elementwise import row_kernel_time_s
 from shardcost.machine.kernels import Section
-from shardcost.validate.attention import kernels_of
 from shardcost.validate.fp8_conversion import MEASURED, ROW_KERNELS, ConversionCase, cases
-from shardcost.validate.predictions import Floats
+from shardcost.validate.predictions import Floats, kernels_of
 from shardcost.validate.validation import measurements
 
 START: Final = {

@@ -7,11 +7,9 @@ GEMMs (absorption products, or a module's projections). The sets are fitted in t
 other held, until neither moves: so an attention kernel that an engine was only measured with inside
 its module gets constants of its own.
 
-Sets are fitted level by level, each from where the one above ended and with a pull towards it: all
-kernels of a phase, form and cache format; a family of them (both over all devices:
-``tuner/mla_pooled.toml``); the family on one device; a kernel on that device
-(``mla/<device>.toml``). What is minimised is the relative error (the logarithm of predicted over
-measured), robustly.
+Sets are fitted level by level (`lab.kernel_families`): all kernels of a phase, form and cache
+format; a family of them (both over all devices: ``tuner/mla_pooled.toml``); the family on one
+device; a kernel on that device (``mla/<device>.toml``).
 
 ``--left-out`` shows the error on what a fit did not see: a GPU, a version of a library, a fifth of
 the shapes (batch and context), two neighbouring numbers of heads.
@@ -21,24 +19,30 @@ Needs SciPy: ``pip install 'shardcost[fit]'``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lab import catalog_files
-from lab.command import ended, parser_of
-from lab.parts import Mask, leave_out
-from shardcost import catalog
-from shardcost.calibrate.fit import fit_robustly
+from lab import kernel_families
+from lab.command import ended
+from lab.kernel_families import (
+    Constants,
+    Fitter,
+    Labels,
+    Refit,
+    by,
+    labels,
+    measured_rows,
+    section,
+    show,
+    spread,
+)
+from lab.parts import fifth
 from shardcost.catalog import tuner_table
-from shardcost.cluster import Cluster, Device
+from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
-from shardcost.files import write_whole
-from shardcost.formats.tables import Table, read_table
+from shardcost.formats.tables import Table
 from shardcost.kernels.mla import (
     absorption,
     attention_of,
@@ -47,7 +51,7 @@ from shardcost.kernels.mla import (
     projections_time_s,
     walk_time_s,
 )
-from shardcost.machine.kernels import Fit, Section, nearest_systems
+from shardcost.machine.kernels import Section
 from shardcost.machine.mla import (
     Wanted,
     attention_sections,
@@ -63,30 +67,11 @@ from shardcost.machine.mla import (
 from shardcost.validate import mla
 from shardcost.validate.mla import PRODUCTS, LatentCase
 from shardcost.validate.predictions import Floats
-from shardcost.validate.validation import measurements
 
-Constants = Mapping[str, Any]
-
-_HEAD: Final = (
-    "Constants fitted to measurements by `python -m lab.refit_mla`: not by hand.",
-    "Shares of the datasheet, clock cycles, bytes per clock cycle and SM.",
-)
-_OUTLIERS: Final = (0.1,)
-"""Relative error beyond which a row counts by its size and no longer by its square."""
 _POOLED_PULL, _PULL = 0.1, 0.4
-"""Weight of a constant's distance (in logarithms) from where it started."""
+_LEAST: Final = 1e-3
 _ROUNDS: Final = 2
 """Times that either kind of constants is fitted with the other held."""
-_EVALUATIONS: Final = 15
-_STEP: Final = 1e-4
-_SHAPE_PARTS: Final = 5
-SPLITS: Final = {
-    "gpu": "a system",
-    "version": "a version",
-    "shape": "shapes",
-    "heads": "numbers of heads",
-}
-"""Labels of rows, with what is left out by each."""
 
 
 class Part(NamedTuple):
@@ -126,32 +111,8 @@ class Part(NamedTuple):
         return self.family if self.start == "attention" else self.own
 
 
-class Group(NamedTuple):
+class Group(kernel_families.Group[LatentCase]):
     """Measured rows of one kernel, module or product on one device."""
-
-    case: LatentCase
-    sizes: Floats
-    """As `mla.cases` has them, a line for each row."""
-    time_s: Floats
-    places: NDArray[np.intp]
-    """Where in the table they stand."""
-    labels: Mapping[str, NDArray[Any]]
-    """What rows may be left out by."""
-
-    def where(self, kept: Mask) -> Group:
-        """Return some of the rows."""
-        labels = {name: values[kept] for name, values in self.labels.items()}
-        return self._replace(
-            sizes=self.sizes[kept],
-            time_s=self.time_s[kept],
-            places=self.places[kept],
-            labels=labels,
-        )
-
-    @property
-    def device(self) -> Device:
-        """What it was measured on."""
-        return Cluster.named(self.case.gpu).device
 
     def parts(self) -> list[Part]:
         """Return the sets of constants that its rows are timed with."""
@@ -205,6 +166,21 @@ class _Member(NamedTuple):
     rest_s: Floats
     """What the other part takes."""
 
+    @property
+    def case(self) -> LatentCase:
+        """What they are of."""
+        return self.group.case
+
+    @property
+    def labels(self) -> Labels:
+        """What they may be left out by."""
+        return self.group.labels
+
+    @property
+    def key(self) -> Hashable:
+        """What tells them from others."""
+        return self.group.key, self.part.own, self.rest_s.tobytes()
+
     def log_error(self, constants: Constants) -> Floats:
         """Return the logarithm of predicted over measured."""
         times = self.part.time_s(constants) + self.rest_s
@@ -212,21 +188,12 @@ class _Member(NamedTuple):
         return result
 
 
-class Fitted(NamedTuple):
+class Fitted(kernel_families.Fitted[Group]):
     """All that a fit of some groups yields, in the form of the catalog's files."""
-
-    pooled: dict[str, Any]
-    systems: dict[str, dict[str, Any]]
 
     def section_for(self, wanted: Wanted, gpu: str) -> Section:
         """Return the constants that hold on a system, as the catalog chooses."""
-        device = Cluster.named(gpu).device
-        near = nearest_systems(device, self.systems)
-        system, name, content = chosen(device, wanted, near, self.systems.__getitem__, self.pooled)
-        own = system == gpu and content is not self.pooled
-        constants = dict(content[name])
-        fit = Fit(**constants.pop("fit"))
-        return Section(system, name, constants, fit, None if own else system)
+        return chosen(self.sections(Cluster.named(gpu).device), wanted)
 
     def sections_for(self, rows: Group) -> tuple[Section, ...]:
         """Return the constants that hold for all parts of some rows."""
@@ -235,7 +202,7 @@ class Fitted(NamedTuple):
     def error_pct(self, rows: Group) -> Floats:
         """Return the signed error on rows, in percent, by the constants that hold for them."""
         parts = zip(rows.parts(), self.sections_for(rows), strict=True)
-        times: Floats = np.sum([part.time_s(section.constants) for part, section in parts], axis=0)
+        times: Floats = np.sum([part.time_s(each.constants) for part, each in parts], axis=0)
         return 100 * (times / rows.time_s - 1)
 
 
@@ -243,80 +210,36 @@ def measured_groups(table: Table) -> list[Group]:
     """Return the usable rows of a table, by device, kernel, scope and number formats."""
     if table.kind != "mla":
         raise BadValueError(str(table.path), table.kind, "a table of mla")
-    known = mla.cases(table)
-    times, _ = measurements(table, mla.MEASURED)
-    blank = [""] * table.rows
-    columns = {name: np.array(table.columns.get(name, blank)) for name in ("dataset", "version")}
-    groups = []
-    for case, places in known.rows.items():
-        kept = np.array([i for i in places if times[i] > 0], dtype=np.intp)
-        if not kept.size:
-            continue
-        sizes = known.sizes[kept]
-        labels = {name: values[kept] for name, values in columns.items()}
-        labels["version"] = np.array([f"{case.library} {each}" for each in labels["version"]])
-        labels["gpu"] = np.full(len(kept), case.gpu)
-        labels["heads"] = np.floor(np.log2(sizes[:, 3]) / 2)
-        labels["shape"] = np.array([_shape_part(*row[:3]) for row in sizes])
-        groups.append(Group(case, sizes, 1e-6 * times[kept], kept, labels))
-    return groups
+
+    def labels_of(case: LatentCase, sizes: Floats, cells: Labels) -> dict[str, Any]:
+        return {
+            "gpu": case.gpu,
+            "version": np.array([f"{case.library} {each}" for each in cells["version"]]),
+            "heads": np.floor(np.log2(sizes[:, 3]) / 2),
+            "shape": np.array([_shape_part(*row[:3]) for row in sizes]),
+        }
+
+    return measured_rows(table, mla.cases(table), mla.MEASURED, Group, labels_of)
 
 
-def _shape_part(batch: float, queries: float, context: float) -> int:
-    return crc32(f"{batch:.0f} x {queries:.0f} of {context:.0f}".encode()) % _SHAPE_PARTS
+def _shape_part(batch: float, queries: float, context: float) -> str:
+    return fifth(f"{batch:.0f} x {queries:.0f} of {context:.0f}")
 
 
-def fitted_constants(members: Sequence[_Member], start: Constants, pull: float) -> dict[str, float]:
-    """Return the constants that fit some rows best, near where they started."""
+def _limits(members: Sequence[_Member], start: Constants) -> tuple[Constants, Constants]:
     table = tuner_table("mla")
-    names = list(start)
-    origin = np.log([start[name] for name in names])
-    least = [table["least"].get(name, 1e-3 * start[name]) for name in names]
+    least = {name: _LEAST * value for name, value in start.items()}
     narrow = table["most_narrow"] if all(each.part.reads_narrow for each in members) else {}
-    limits = {**table["most"], **narrow}
-    bounds = np.log(least), np.log([limits.get(name, np.inf) for name in names])
-
-    def residuals(logs: Floats) -> Floats:
-        constants = {name: np.exp(logs[..., i, None]) for i, name in enumerate(names)}
-        return np.concatenate([each.log_error(constants) for each in members], axis=-1)
-
-    def jacobian(logs: Floats) -> Floats:
-        steps = np.where(logs + _STEP < bounds[1], _STEP, -_STEP)
-        moved = residuals(np.vstack([logs, logs + np.diag(steps)]))
-        slopes: Floats = ((moved[1:] - moved[0]) / steps[:, None]).T
-        return np.vstack([slopes, pull * np.eye(len(names))])
-
-    end = fit_robustly(
-        origin,
-        bounds,
-        residuals,
-        lambda logs: pull * (logs - origin),
-        outliers=_OUTLIERS,
-        evaluations=_EVALUATIONS,
-        jacobian=jacobian,
-    )
-    return {name: float(f"{np.exp(value):.4g}") for name, value in zip(names, end.at, strict=True)}
+    return {**least, **table["least"]}, {**table["most"], **narrow}
 
 
-_MEMO: Final[dict[Any, dict[str, float]]] = {}
-"""Fits by their rows and start: folds share most of them."""
-
-
-def _fitted_once(members: Sequence[_Member], start: Constants, pull: float) -> dict[str, float]:
-    rows = tuple(
-        (each.group.case, each.part.own, each.group.time_s.tobytes(), each.rest_s.tobytes())
-        for each in members
-    )
-    key = (rows, tuple(start.items()), pull)
-    if key not in _MEMO:
-        _MEMO[key] = fitted_constants(members, start, pull)
-    return _MEMO[key]
+_FITTER: Final = Fitter(_limits, outliers=(0.1,), evaluations=15)
 
 
 def fitted(groups: Iterable[Group]) -> Fitted:
     """Return the constants of all kernels, families and modules, over all devices and on each."""
     known = [(each, each.parts()) for each in groups if each.time_s.size]
-    result = Fitted({}, {})
+    result = Fitted()
     for turn in range(_ROUNDS):
         # Attention first: modules are the rest around kernels that were timed by themselves.
         for is_attention in (True, False):
@@ -352,24 +275,24 @@ def _rest_s(result: Fitted, group: Group, parts: Sequence[Part], part: Part) -> 
 
 def _fit_levels(result: Fitted, members: Sequence[_Member]) -> None:
     """Fit sections level by level, into a result."""
-    for widest, every in sorted(_by(members, lambda each: each.part.widest).items()):
-        pooled = _fitted_once(every, _start(every[0].part), _POOLED_PULL)
-        result.pooled[widest] = _section(pooled, every)
-        for name, kin in sorted(_by(every, lambda each: each.part.pooled).items()):
-            near = _fitted_once(kin, _having(kin[0].part, pooled), _POOLED_PULL)
-            result.pooled[name] = _section(near, kin)
-            for gpu, here in sorted(_by(kin, lambda each: each.group.case.gpu).items()):
+    for widest, every in by(members, lambda each: each.part.widest).items():
+        pooled = _FITTER.fitted(every, _start(every[0].part), _POOLED_PULL)
+        result.pooled[widest] = section(pooled, every)
+        for name, kin in by(every, lambda each: each.part.pooled).items():
+            near = _FITTER.fitted(kin, _having(kin[0].part, pooled), _POOLED_PULL)
+            result.pooled[name] = section(near, kin)
+            for gpu, here in by(kin, lambda each: each.group.case.gpu).items():
                 sections = result.systems.setdefault(gpu, {})
-                common = _fitted_once(here, near, _PULL)
-                sections[name] = _section(common, here)
-                for own, ours in sorted(_by(here, lambda each: each.part.own).items()):
+                common = _FITTER.fitted(here, near, _PULL)
+                sections[name] = section(common, here)
+                for own, ours in by(here, lambda each: each.part.own).items():
                     same = len(ours) == len(here)
-                    last = common if same else _fitted_once(ours, common, _PULL)
-                    sections[own] = _section(last, ours)
+                    last = common if same else _FITTER.fitted(ours, common, _PULL)
+                    sections[own] = section(last, ours)
         if widest == every[0].part.family:  # GEMMs of libraries that were not measured here
-            for gpu, here in sorted(_by(every, lambda each: each.group.case.gpu).items()):
-                constants = _fitted_once(here, pooled, _PULL)
-                result.systems[gpu][widest] = _section(constants, here)
+            for gpu, here in by(every, lambda each: each.group.case.gpu).items():
+                constants = _FITTER.fitted(here, pooled, _PULL)
+                result.systems[gpu][widest] = section(constants, here)
 
 
 def _start(part: Part) -> Constants:
@@ -384,109 +307,44 @@ def _having(part: Part, constants: Constants) -> Constants:
     return {name: constants[name] for name in tuner_table("mla")["start"]["attention"]}
 
 
-def _by(members: Iterable[_Member], key: Callable[[_Member], str]) -> dict[str, list[_Member]]:
-    parts: dict[str, list[_Member]] = {}
-    for each in members:
-        parts.setdefault(key(each), []).append(each)
-    return parts
-
-
-def _section(constants: Constants, members: Sequence[_Member]) -> dict[str, Any]:
-    errors = np.concatenate([np.abs(np.expm1(each.log_error(constants))) for each in members])
-    datasets = sorted({str(name) for each in members for name in each.group.labels["dataset"]})
-    fit = Fit(
-        source="fitted by shardcost to measured rows of " + ", ".join(datasets),
-        rows=len(errors),
-        median_pct=round(100 * float(np.median(errors)), 2),
-        p90_pct=round(100 * float(np.quantile(errors, 0.9)), 2),
-        measured_with=", ".join(sorted({each.group.case.library for each in members})),
-    )
-    return {**constants, "fit": fit._asdict()}
-
-
-def left_out(
-    groups: Sequence[Group],
-    label: str,
-    seen: Callable[[Group, tuple[Section, ...]], None] | None = None,
-) -> Floats:
-    """Return the error on every row by a fit without the rows that share its label, in percent.
-
-    Args:
-        groups: What was measured.
-        label: What is left out: a key of `SPLITS`.
-        seen: Called with rows that were left out and the constants that they are predicted by.
-    """
-    values = np.concatenate([each.labels[label] for each in groups])
-    ends = np.cumsum([len(each.time_s) for each in groups])[:-1]
-
-    def tried(out: Mask) -> Floats:
-        masks = np.split(out, ends)
-        rest = fitted(each.where(~mask) for each, mask in zip(groups, masks, strict=True))
-        tested = [each.where(mask) for each, mask in zip(groups, masks, strict=True) if mask.any()]
-        for rows in tested:
-            if seen is not None:
-                seen(rows, rest.sections_for(rows))
-        return np.concatenate([rest.error_pct(rows) for rows in tested])
-
-    return leave_out(values, tried)
-
-
-def _show(name: str, errors_pct: Floats) -> None:
-    known = np.abs(errors_pct[np.isfinite(errors_pct)])
-    if known.size:
-        median, p90 = np.quantile(known, [0.5, 0.9])
-        print(f"{name:<44} {known.size:>5} rows, median {median:6.2f} %, p90 {p90:6.2f} %")
+def _show_in_sample(groups: Sequence[Group], result: kernel_families.Fitted[Group]) -> None:
+    for gpu, here in by(groups, lambda each: each.case.gpu).items():
+        show(gpu, result.errors_pct(here))
+    _show_by_scope("in sample", groups, result.errors_pct(groups))
 
 
 def _show_by_scope(name: str, groups: Sequence[Group], errors_pct: Floats) -> None:
-    scopes = np.concatenate([np.full(len(each.time_s), each.case.scope) for each in groups])
-    _show(name, errors_pct)
+    scopes = spread(groups, lambda each: each.case.scope)
+    show(name, errors_pct)
     for scope in ("kernel", "module"):
-        _show(f"  {scope}", errors_pct[scopes == scope])
-    _show("  products", errors_pct[np.isin(scopes, sorted(PRODUCTS))])
+        show(f"  {scope}", errors_pct[scopes == scope])
+    show("  products", errors_pct[np.isin(scopes, sorted(PRODUCTS))])
 
 
 def _show_left_out(groups: Sequence[Group]) -> None:
-    for label in SPLITS:
-        errors_pct = left_out(groups, label)
+    for label in REFIT.splits:
+        errors_pct = REFIT.left_out(groups, label)
         _show_by_scope(f"{label} left out", groups, errors_pct)
         if label in {"gpu", "version"}:
-            values = np.concatenate([each.labels[label] for each in groups])
+            values = labels(groups, label)
             for value in sorted(set(values)):
-                _show(f"    {value}", errors_pct[values == value])
+                show(f"    {value}", errors_pct[values == value])
+
+
+REFIT: Final = Refit(
+    "mla",
+    "Shares of the datasheet, clock cycles, bytes per clock cycle and SM.",
+    {"gpu": "a system", "version": "a version", "shape": "shapes", "heads": "numbers of heads"},
+    measured_groups,
+    fitted,
+    _show_in_sample,
+    _show_left_out,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit everything that tables cover, and write it into the catalog of this installation."""
-    parser = parser_of(__doc__)
-    parser.add_argument("tables", nargs="+", type=Path, help="measured tables (CSV)")
-    parser.add_argument("--output", type=Path, default=catalog_files.CATALOG, help="a catalog")
-    parser.add_argument("--left-out", action="store_true", help="show errors on rows left out")
-    given = parser.parse_args(arguments)
-    groups = [each for path in given.tables for each in measured_groups(read_table(path))]
-    if not groups:
-        raise BadValueError("tables", [str(path) for path in given.tables], "tables with rows")
-    result = fitted(groups)
-    kept = {name for name, _ in catalog.contents("mla")} - set(result.systems)
-    for name in sorted(kept):
-        print(f"{name}: no rows, kept as it is")
-    for system, sections in sorted(result.systems.items()):
-        text = catalog_files.as_toml(_HEAD, sections)
-        write_whole(given.output / "mla" / f"{system}.toml", text)
-    text = catalog_files.as_toml(_HEAD, result.pooled)
-    write_whole(given.output / "tuner" / "mla_pooled.toml", text)
-    for name, section in result.pooled.items():
-        fit = section["fit"]
-        print(
-            f"{name:<44} {fit['rows']:>5} rows, median {fit['median_pct']:6.2f} %, "
-            f"p90 {fit['p90_pct']:6.2f} %, over all devices"
-        )
-    for gpu in sorted(result.systems):
-        errors = [result.error_pct(each) for each in groups if each.case.gpu == gpu]
-        _show(gpu, np.concatenate(errors))
-    _show_by_scope("in sample", groups, np.concatenate([result.error_pct(each) for each in groups]))
-    if given.left_out:
-        _show_left_out(groups)
+    REFIT.main(__doc__, arguments)
 
 
 if __name__ == "__main__":

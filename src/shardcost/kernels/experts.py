@@ -44,7 +44,8 @@ from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
 from shardcost.errors import BadValueError
-from shardcost.kernels.cache import cache_of, replayed_byte_s
+from shardcost.kernels.cache import cache_of_weights, replayed_byte_s
+from shardcost.kernels.tiles import step_times_s, waves_of
 from shardcost.machine.experts import experts_section
 from shardcost.machine.kernels import KernelConstants, clock_hz
 from shardcost.traced import step
@@ -175,17 +176,9 @@ def kernel_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Kerne
     form = device.multiplied(dtype)
     bandwidth, units = device.memory_bytes_per_s, device.sms
     clock = clock_hz(device)
-    cache_bytes, cache_bytes_per_s = cache_of(device, clock)
-    peak = constants["peak_share"] * device.peak(form.product) / units
-    load_rate = constants["load_bytes_per_clock"] * clock
+    cache_bytes, cache_bytes_per_s = cache_of_weights(device)
     heights, columns = common["tile_rows"], common["tile_columns"]
-    steps = tuple(
-        largest(
-            2 * (rows + common["half_rows"]) * columns / peak,
-            (columns * form.weight_bytes + rows * form.input_bytes) / load_rate,
-        )
-        for rows in heights
-    )
+    steps = step_times_s(device, form, constants, heights, columns, common["half_rows"])
     return Kernel(
         tile_rows=tuple(map(float, heights)),
         tile_columns=float(columns),
@@ -315,8 +308,7 @@ def _busy_s(kernel: Kernel, tiles: list[Any], n: Any, k: Any) -> list[Any]:
     share = ceil(n / kernel.tile_columns) / kernel.units
     times = []
     for count, step_s in zip(tiles, kernel.step_s, strict=True):
-        filled = count * share
-        waves = filled + kernel.wave_rounding * (ceil(filled) - filled)
+        waves = waves_of(count * share, kernel.wave_rounding)
         # Fewer tiles than half the SMs are cut along k as well.
         waves = step("waves", largest(waves, kernel.least_waves), "", "of tiles over the SMs")
         busy_s = waves * (step_s * k + kernel.start_s)

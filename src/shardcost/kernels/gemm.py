@@ -43,7 +43,8 @@ from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
 from shardcost.dtypes import WeightFormat, canonical_format, weight_format
-from shardcost.kernels.cache import cache_of, replayed_byte_s
+from shardcost.kernels.cache import cache_of_weights, replayed_byte_s
+from shardcost.kernels.tiles import waves_of
 from shardcost.machine.kernels import KernelConstants, Section, clock_hz
 from shardcost.traced import step
 
@@ -112,7 +113,7 @@ def gemm_time_s(
     dimensions = max(getattr(size, "ndim", 0) for size in sizes)
     if warm:
         kernel = _kernel(on, dtype, dimensions)
-        cache_bytes, rate = cache_of(on.device, clock_hz(on.device))
+        cache_bytes, rate = cache_of_weights(on.device)
         return _time_s(kernel._replace(cache_bytes=cache_bytes, cache_bytes_per_s=rate), *sizes)
     if dimensions:
         return _time_s(_kernel(on, dtype, dimensions), *sizes)
@@ -341,7 +342,7 @@ def _beside(kernel: Kernel, shapes: Shapes, sms_taken: Any, memory_taken: Any) -
         return shapes.time_s
     # The shape was chosen for the whole device, and runs on what is left of it.
     stretched = shapes.waves * (kernel.units / largest(kernel.units - sms_taken, 1))
-    rounded = stretched + kernel.shared_wave_rounding * (ceil(stretched) - stretched)
+    rounded = waves_of(stretched, kernel.shared_wave_rounding)
     waves = choose(sms_taken > 0, rounded, shapes.waves)
     # Two kernels that both want all of the bandwidth get half each.
     rate = kernel.memory_bytes_per_s
@@ -370,7 +371,7 @@ def by_shape(kernel: Kernel, m: Any, n: Any, k: Any, batch: Any) -> Shapes:
     tiles = ceil(m / kernel.rows) * ceil(n / kernel.columns) * kernel.splits * batch
     filled = step("filled", tiles / kernel.units, "", "tiles over SMs")
     # At least one wave, with a part of the empty places of the last.
-    waves = largest(1.0, filled + kernel.wave_rounding * (ceil(filled) - filled))
+    waves = largest(1.0, waves_of(filled, kernel.wave_rounding))
     waves = step("waves", waves, "", "as counted")
     memory_s = moved / kernel.memory_bytes_per_s
     if kernel.cache_bytes:

@@ -37,7 +37,9 @@ from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
 from shardcost.errors import BadValueError
-from shardcost.machine.kernels import KernelConstants
+from shardcost.kernels.cache import hits_per_miss, kept_bytes
+from shardcost.kernels.tiles import waves_of
+from shardcost.machine.kernels import KernelConstants, clock_hz
 from shardcost.machine.linear_attention import (
     PARTITIONED,
     KernelKind,
@@ -169,13 +171,11 @@ def kernel_of(
 ) -> Kernel:
     """Return the constants of a kernel in units of a device."""
     common = tuner_table("linear_attention")["common"]
-    clock_hz: Any = device.boost_clock_hz
-    if clock_hz is None:
-        clock_hz = 1e6 * tuner_table("start")["assumed_clock_mhz"]
+    clock = clock_hz(device)
     known = {**start_of(part, phase), **constants}
     per_clock = known["flops_per_clock" if part == "scan" else "bytes_per_clock"]
-    rate = clock_hz * device.sms
-    cache = known.get("cache_share", 1.0) * (device.l2_cache_bytes or 0.0)
+    rate = clock * device.sms
+    cache = kept_bytes(device, known.get("cache_share", 1.0))
     if cache_of(device) == PARTITIONED:
         cache = cache * common["partitioned_share"]
     byte_s = 1 / (known["memory_share"] * device.memory_bytes_per_s)
@@ -183,9 +183,9 @@ def kernel_of(
         byte_s = largest(byte_s, 1 / (known["miss_bytes_per_clock"] * rate))
     return Kernel(
         kind=kind,
-        floor_s=kind.calls * known["floor_cycles"] / clock_hz,
-        ramp_s=kind.calls * known.get("ramp_cycles", 0.0) / clock_hz,
-        link_s=known.get("chain_cycles", 0.0) / clock_hz,
+        floor_s=kind.calls * known["floor_cycles"] / clock,
+        ramp_s=kind.calls * known.get("ramp_cycles", 0.0) / clock,
+        link_s=known.get("chain_cycles", 0.0) / clock,
         chains=(1.0 if kind.single else known.get("chains_per_sm", 1.0)) * device.sms,
         work_s=1 / (per_clock * rate),
         byte_s=byte_s,
@@ -309,17 +309,16 @@ def kernel_time_s(kernel: Kernel, work: Work, *, warm: bool = True) -> Any:
     """Return the seconds of some work by a kernel."""
     common = tuner_table("linear_attention")["common"]
     single = kernel.kind.single
-    filled = work.chains / kernel.chains
     rounding = 1.0 if single else common["wave_rounding"]
-    waves = filled + rounding * (ceil(filled) - filled)
+    waves = waves_of(work.chains / kernel.chains, rounding)
     waves = step("waves", largest(waves, 1.0), "", "of heads and sequences over the SMs")
     links_s = work.links * kernel.link_s + (kernel.ramp_s if single else 0.0)
     chain_s = step("chain", waves * links_s, meaning="one chunk or token after another")
     work_s = step("work", work.worked * kernel.work_s, meaning="on all SMs")
     memory_s = work.moved * kernel.byte_s
     if warm and anywhere(kernel.cache_bytes > 0):
-        fits = kernel.cache_bytes / work.footprint
-        memory_s = memory_s / (1 + fits ** common["cache_sharpness"])
+        hits = hits_per_miss(kernel.cache_bytes, work.footprint, common["cache_sharpness"])
+        memory_s = memory_s / (1 + hits)
     memory_s = step("memory", memory_s, meaning="bytes from memory")
     if single:
         squares = work_s * work_s + memory_s * memory_s + chain_s * chain_s

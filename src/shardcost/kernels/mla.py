@@ -48,7 +48,9 @@ from shardcost.checks import anywhere
 from shardcost.cluster import Device
 from shardcost.dtypes import weight_format
 from shardcost.errors import BadValueError
-from shardcost.machine.kernels import KernelConstants
+from shardcost.kernels.cache import cache_of, replayed_byte_s
+from shardcost.kernels.tiles import step_times_s, waves_of
+from shardcost.machine.kernels import KernelConstants, clock_hz
 from shardcost.machine.mla import (
     Structure,
     attention_sections,
@@ -94,25 +96,18 @@ DEEPSEEK: Final = LatentShape()
 
 
 class Cached(NamedTuple):
-    """What reading a byte takes, from memory and from the L2 cache; seconds and bytes."""
+    """Where bytes are read from: memory and the L2 cache."""
 
-    memory_byte_s: Any
-    hit_byte_s: Any
-    l2_bytes: Any
+    memory_bytes_per_s: Any
+    cache_bytes: Any
     """What the L2 cache keeps from one replay to the next; 0 where nothing is warm."""
+    cache_bytes_per_s: Any
     steepness: float
 
     def byte_s(self, working_set: Any) -> Any:
-        """Return the seconds per byte where so many bytes are read again and again.
-
-        What misses is the more, the farther all of them together exceed the cache.
-        """
-        if not anywhere(self.l2_bytes > 0):
-            return self.memory_byte_s
-        fits = self.l2_bytes / working_set
-        misses = 1 / (1 + fits**self.steepness)
-        cached = smallest(self.hit_byte_s, self.memory_byte_s)
-        return misses * self.memory_byte_s + (1 - misses) * cached
+        """Return the seconds per byte where so many bytes are read again and again."""
+        rates = (self.memory_bytes_per_s, self.cache_bytes, self.cache_bytes_per_s)
+        return replayed_byte_s(*rates, working_set, self.steepness)
 
 
 class Attention(NamedTuple):
@@ -347,17 +342,17 @@ def attention_of(
 ) -> Attention:
     """Return the constants of an attention kernel in units of a device."""
     common = tuner_table("mla")["common"]
-    clock_hz = _clock_hz(device)
+    clock = clock_hz(device)
     peak = constants["peak_share"] * device.peak(device.multiplied(dtype).product)
     return Attention(
         structure=structure,
-        floor_s=constants["floor_cycles"] / clock_hz,
-        start_s=constants["block_start_cycles"] / clock_hz,
-        key_s=constants["key_cycles"] / clock_hz,
+        floor_s=constants["floor_cycles"] / clock,
+        start_s=constants["block_start_cycles"] / clock,
+        key_s=constants["key_cycles"] / clock,
         flop_per_s=peak / device.sms,
         cached=_cached(device, "attention", constants["memory_share"]),
         row_passes=constants["row_passes"],
-        split_s=constants.get("split_cycles", 0.0) / clock_hz,
+        split_s=constants.get("split_cycles", 0.0) / clock,
         most_splits=constants.get("most_splits", 1.0),
         units=device.sms,
         least_rows=common["least_tile_rows"],
@@ -372,23 +367,15 @@ def gemms_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Gemms:
     """Return the constants of a kernel of GEMMs in units of a device."""
     common = tuner_table("mla")["common"]
     form = device.multiplied(dtype)
-    clock_hz = _clock_hz(device)
-    peak = constants["peak_share"] * device.peak(form.product) / device.sms
-    load_rate = constants["load_bytes_per_clock"] * clock_hz
+    clock = clock_hz(device)
     heights, columns = common["gemm_tile_rows"], common["gemm_tile_columns"]
-    steps = tuple(
-        largest(
-            2 * (rows + common["gemm_half_rows"]) * columns / peak,
-            (columns * form.weight_bytes + rows * form.input_bytes) / load_rate,
-        )
-        for rows in heights
-    )
+    steps = step_times_s(device, form, constants, heights, columns, common["gemm_half_rows"])
     return Gemms(
         tile_rows=tuple(map(float, heights)),
         tile_columns=float(columns),
         step_s=steps,
-        start_s=constants["tile_start_cycles"] / clock_hz,
-        floor_s=constants["floor_cycles"] / clock_hz,
+        start_s=constants["tile_start_cycles"] / clock,
+        floor_s=constants["floor_cycles"] / clock,
         cached=_cached(device, "gemm", constants["memory_share"]),
         row_passes=constants["row_passes"],
         units=device.sms,
@@ -432,8 +419,7 @@ def walk_time_s(
         splits = largest(1, smallest(kernel.units / blocks, most))
         splits = step("splits", splits, "", "blocks that a context is cut into")
     row_s = 2 * (key + value) / kernel.flop_per_s
-    filled = blocks * splits / kernel.units
-    waves = step("waves", filled + kernel.wave_rounding * (ceil(filled) - filled), "")
+    waves = step("waves", waves_of(blocks * splits / kernel.units, kernel.wave_rounding), "")
     each_s = kernel.start_s + keys / splits * tile * row_s
     longest_s = kernel.start_s + context_tokens / splits * tile * row_s
     compute_s = step("compute", largest(waves * each_s, longest_s), meaning="all blocks")
@@ -505,34 +491,23 @@ def _busy_s(kernel: Gemms, gemm: Gemm) -> Any:
     share = gemm.groups * ceil(gemm.n / kernel.tile_columns) / kernel.units
     times = []
     for height, step_s in zip(kernel.tile_rows, kernel.step_s, strict=True):
-        filled = ceil(gemm.m / height) * share
-        waves = filled + kernel.wave_rounding * (ceil(filled) - filled)
+        waves = waves_of(ceil(gemm.m / height) * share, kernel.wave_rounding)
         # Fewer tiles than half the SMs are cut along k as well.
         waves = largest(waves, kernel.least_waves)
         times.append(waves * (step_s * gemm.k + kernel.start_s))
     return reduce(smallest, times)
 
 
-def _clock_hz(device: Device) -> Any:
-    if device.boost_clock_hz is None:
-        return 1e6 * tuner_table("start")["assumed_clock_mhz"]
-    return device.boost_clock_hz
-
-
 def _cached(device: Device, whose: str, memory_share: Any) -> Cached:
     common = tuner_table("mla")["common"]
-    rate = common[f"{whose}_cache_bytes_per_clock"] * _clock_hz(device) * device.sms
-    return Cached(
-        memory_byte_s=1 / (memory_share * device.memory_bytes_per_s),
-        hit_byte_s=1 / rate,
-        l2_bytes=common[f"{whose}_cache_share"] * (device.l2_cache_bytes or 0.0),
-        steepness=common["cache_steepness"],
-    )
+    share, per_clock = (common[f"{whose}_cache_{of}"] for of in ("share", "bytes_per_clock"))
+    rate = memory_share * device.memory_bytes_per_s
+    return Cached(rate, *cache_of(device, share, per_clock), common["cache_steepness"])
 
 
 def warmed(kernel: Any, *, warm: bool) -> Any:
     """Return constants of a kernel that finds its tensors in the L2 cache, or does not."""
-    return kernel if warm else kernel._replace(cached=kernel.cached._replace(l2_bytes=0.0))
+    return kernel if warm else kernel._replace(cached=kernel.cached._replace(cache_bytes=0.0))
 
 
 def _check(**sizes: Any) -> None:

@@ -311,13 +311,13 @@ def traced_latent(
     def fitted(name: str, value: Any, unit: str, meaning: str) -> Any:
         return Traced.named(Term(name, float(value), unit, meaning, source)) if value else 0.0
 
-    rate = fitted("memory_rate", 1 / plain.cached.memory_byte_s, "bytes/s", "that is reached")
+    rate = fitted("memory_rate", plain.cached.memory_bytes_per_s, "bytes/s", "that is reached")
     kernel = plain._replace(
         floor_s=fitted("floor", plain.floor_s, "s", "of the kernel and the cache's write"),
         start_s=fitted("start", plain.start_s, "s", "of a block"),
         key_s=fitted("key", plain.key_s, "s", "one more key of a block by itself"),
         flop_per_s=fitted("SM_rate", plain.flop_per_s, "FLOP/s", "of one SM, that is reached"),
-        cached=plain.cached._replace(memory_byte_s=1 / rate),
+        cached=plain.cached._replace(memory_bytes_per_s=rate),
         row_passes=fitted("row_passes", plain.row_passes, "", "over queries and outputs"),
         split_s=fitted("split", plain.split_s, "s", "adding up one more part of a context"),
         most_splits=fitted("most_splits", plain.most_splits, "", "parts of a context"),

@@ -316,11 +316,12 @@ def _distance(cluster: Cluster, system: str) -> tuple[bool, bool, bool]:
     return (
         other.device.vendor != cluster.device.vendor,
         other.device.architecture != cluster.device.architecture,
-        _is_rack(other) != _is_rack(cluster),
+        is_rack(other) != is_rack(cluster),
     )
 
 
-def _is_rack(cluster: Cluster) -> bool:
+def is_rack(cluster: Cluster) -> bool:
+    """Return whether a cluster is of racks of superchips: their domain is more than a node."""
     return bool(cluster.tiers[-1].gpus > cluster.gpus_per_node)
 
 

@@ -14,15 +14,15 @@ is predicted better by them than by any single foreign device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from shardcost import catalog
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Device
 from shardcost.dtypes import weight_format
 from shardcost.errors import BadValueError
-from shardcost.machine.kernels import KernelConstants, Section, nearest_systems
+from shardcost.machine.families import Sections, defaults, family_by_word, resolved
+from shardcost.machine.kernels import KernelConstants, Section
 
 _SAME_KERNEL: Final[Mapping[str, str]] = {"w4a16_int4_g32": "w4a16_int4"}
 """Formats that run by another's kernels, with more scales."""
@@ -45,10 +45,9 @@ def family_of(kernel: str, dtype: str = "", library: str = "") -> str:
     known = by_format.get(dtype) or table["family_of"].get(kernel)
     if known is not None:
         return str(known)
-    parts = kernel.lower().split("_")
-    for entry in table["family_word"]:
-        if any(part.startswith(entry["word"]) for part in parts):
-            return str(entry["family"])
+    by_word = family_by_word(kernel, table["family_word"])
+    if by_word is not None:
+        return by_word
     return str(table["family_of_library"].get(library, table["unknown"]["family"]))
 
 
@@ -62,21 +61,12 @@ def default_kernel(software: str, device: Device, dtype: str, *, spread: bool = 
         dtype: The number format of the experts.
         spread: Whether they are spread over several ranks.
     """
-    table = tuner_table("experts")
-    for entry in table["default"]:
-        if software.startswith(entry["software"]) and _holds_for(entry, device):
-            known = entry if spread else {**entry, **entry.get("together", {})}
-            named = (known[each] for each in (dtype, _SAME_KERNEL.get(dtype)) if each in known)
-            return str(next(named, entry["other"]))
-    return str(table["unknown"]["family"])
-
-
-def _holds_for(entry: Mapping[str, Any], device: Device) -> bool:
-    if entry.get("architecture", device.architecture) != device.architecture:
-        return False
-    capability = float(device.compute_capability or 0)
-    least, most = entry.get("capability_from", 0.0), entry.get("capability_to", 1e9)
-    return bool(least <= capability < most)
+    entry = next(defaults("experts", software, device), None)
+    if entry is None:
+        return str(tuner_table("experts")["unknown"]["family"])
+    known = entry if spread else {**entry, **entry.get("together", {})}
+    formats = (dtype, _SAME_KERNEL.get(dtype, dtype))
+    return str(next((known[each] for each in formats if each in known), entry["other"]))
 
 
 def experts_section(on: KernelConstants, kernel: str, dtype: str, library: str = "") -> Section:
@@ -88,72 +78,33 @@ def experts_section(on: KernelConstants, kernel: str, dtype: str, library: str =
         dtype: The number format of the experts.
         library: The engine that runs it, which tells the family of an unknown name.
     """
-    key = ("experts", kernel, dtype, library)
-    if key not in on.memo:
-        on.memo[key] = _resolved(on, kernel, dtype, family_of(kernel, dtype, library))
-    section: Section = on.memo[key]
-    return section
+    family = family_of(kernel, dtype, library)
+    names = (f"{kernel}-{dtype}", f"{family}-{dtype}")
+    key = (kernel, dtype, library)
+    return resolved(
+        on, "experts", key, names, lambda sections: chosen(sections, kernel, dtype, family)
+    )
 
 
-def _resolved(on: KernelConstants, kernel: str, dtype: str, family: str) -> Section:
-    for name in (f"{kernel}-{dtype}", f"{family}-{dtype}"):
-        if ("experts", name) in on.sections:
-            return on.sections["experts", name]
-    pooled = tuner_table("experts_pooled")
-    systems = nearest_systems(on.like, catalog.names("experts"))
-
-    def content_of(system: str) -> Mapping[str, Any]:
-        return on.tables.content("experts", system)
-
-    wanted = (kernel, dtype, family)
-    system, name, content = chosen(on.like, *wanted, systems, content_of, pooled)
-    section = on.section_of(system, name, content)
-    return section if content is not pooled else section._replace(inherited_from=system)
-
-
-def chosen(
-    device: Device,
-    kernel: str,
-    dtype: str,
-    family: str,
-    systems: Sequence[str],
-    content_of: Callable[[str], Mapping[str, Any]],
-    pooled: Mapping[str, Any],
-) -> tuple[str, str, Mapping[str, Any]]:
-    """Return which constants hold: a system, the name of a section, and the file that has it.
+def chosen(sections: Sections, kernel: str, dtype: str, family: str) -> Section:
+    """Return the constants that hold for a kernel.
 
     Args:
-        device: Where the kernel runs.
+        sections: The sections to choose from.
         kernel: Its name.
         dtype: The number format of the experts.
         family: The family of the kernel.
-        systems: The measured systems, the nearest first.
-        content_of: The sections of a system, read only where they are needed.
-        pooled: Those of families over all systems; their system is the nearest that has the family.
     """
-    related = [system for system in systems if _related(system, device)]
     formats = (dtype, *_ALIKE.get(dtype, ()))
-    for name in (f"{each}-{form}" for form in formats for each in (kernel, family)):
-        for system in related:
-            content = content_of(system)
-            if name in content:
-                return system, name, content
+    own = sections.nearest(f"{each}-{form}" for form in formats for each in (kernel, family))
+    if own is not None:
+        return own
     for each in (family, tuner_table("experts")["unknown"]["family"]):
-        known = [name.rpartition("-")[2] for name in pooled if name.startswith(f"{each}-")]
+        known = [name.rpartition("-")[2] for name in sections.pooled if name.startswith(f"{each}-")]
         if known:
-            name = f"{each}-{min(known, key=lambda other: _formats_apart(other, dtype))}"
-            having = (system for system in systems if name in content_of(system))
-            return next(having, systems[0]), name, pooled
+            nearest = min(known, key=lambda other: _formats_apart(other, dtype))
+            return sections.over_all(f"{each}-{nearest}")
     raise BadValueError("kernel", kernel, "of a family with measured kernels")
-
-
-def _related(system: str, device: Device) -> bool:
-    """Return whether a measured system's device is of a device's architecture and generation."""
-    other = catalog.cluster_named(system).device
-    one_major, other_major = (
-        (each.compute_capability or "").partition(".")[0] for each in (device, other)
-    )
-    return other.architecture == device.architecture and one_major == other_major
 
 
 def _formats_apart(one: str, other: str) -> tuple[bool, float]:

@@ -153,16 +153,9 @@ class KernelConstants:
             wanted = (*own_names, *names) if _is_device(system, self.like) else names
             name = next((name for name in wanted if name in content), "")
             if name:
-                return self.section_of(system, name, content)
+                return section_of(system, name, content, self.like)
             known.update(content)
         raise UnknownNameError(f"{table} of {self.device.name}", names[0], sorted(known))
-
-    def section_of(self, system: str, name: str, content: Mapping[str, Any]) -> Section:
-        """Return one section of a system's file."""
-        constants = dict(content[name])
-        fit = Fit(**constants.pop("fit"))
-        inherited = None if _is_device(system, self.like) else system
-        return Section(system, name, constants, fit, inherited)
 
 
 def kernels_of(device: Device) -> KernelConstants:
@@ -170,10 +163,18 @@ def kernels_of(device: Device) -> KernelConstants:
     return KernelConstants(device, device)
 
 
+def section_of(system: str, name: str, content: Mapping[str, Any], device: Device) -> Section:
+    """Return one section of a system's file, as it holds for a device."""
+    constants = dict(content[name])
+    fit = Fit(**constants.pop("fit"))
+    return Section(system, name, constants, fit, None if _is_device(system, device) else system)
+
+
 def clock_hz(device: Device) -> Any:
     """Return the clock in whose cycles constants are stated: the boost clock, or an assumed one."""
-    assumed: float = 1e6 * catalog.tuner_table("start")["assumed_clock_mhz"]
-    return device.boost_clock_hz or assumed
+    if device.boost_clock_hz is None:
+        return 1e6 * catalog.tuner_table("start")["assumed_clock_mhz"]
+    return device.boost_clock_hz
 
 
 def nearest_systems(device: Device, systems: Iterable[str]) -> list[str]:

@@ -14,14 +14,14 @@ generation, over all devices. Then those of its family in the same order.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from shardcost import catalog
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Device
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.machine.kernels import KernelConstants, Section, nearest_systems
+from shardcost.machine.families import Sections, defaults, family_by_word, resolved
+from shardcost.machine.kernels import KernelConstants, Section
 
 PARTS: Final = ("conv", "scan", "step", "conv+step")
 PARTITIONED: Final = "partitioned"
@@ -71,11 +71,8 @@ def kind_of(kernel: str, part: str, library: str = "", version: str = "") -> Ker
 
 def _family(kernel: str, part: str) -> str:
     table = tuner_table("linear_attention")
-    parts = kernel.lower().split("_")
-    for entry in table["family_word"]:
-        if any(part.startswith(entry["word"]) for part in parts):
-            return str(entry["family"])
-    return str(table["unknown"].get(part, table["unknown"]["scan"]))
+    usual = table["unknown"].get(part, table["unknown"]["scan"])
+    return family_by_word(kernel, table["family_word"]) or str(usual)
 
 
 def _older(version: str, other: str) -> bool:
@@ -94,11 +91,8 @@ def default_kernel(software: str, device: Device, op: str, part: str) -> str:
         op: The rule of the state.
         part: ``conv`` in prefill, ``update`` for the convolution of decode, ``scan`` or ``step``.
     """
-    capability = float(device.compute_capability or 0)
-    for entry in tuner_table("linear_attention")["default"]:
-        holds = software.startswith(entry.get("software", "")) and entry.get("op", op) == op
-        within = entry.get("capability_from", 0.0) <= capability < entry.get("capability_to", 1e9)
-        if holds and within and part in entry:
+    for entry in defaults("linear_attention", software, device):
+        if entry.get("op", op) == op and part in entry:
             return str(entry[part])
     raise UnknownNameError("part of linear attention", part, PARTS)
 
@@ -139,62 +133,28 @@ def linear_attention_section(
         part: ``conv``, ``scan``, ``step`` or ``conv+step``.
         phase: ``prefill``, ``decode`` or ``verify``.
     """
-    key = ("linear_attention", kind, op, part, phase)
-    if key not in on.memo:
-        on.memo[key] = _resolved(on, kind, op, part, phase)
-    section: Section = on.memo[key]
-    return section
+    of = (kind, op, part, phase)
+    names = section_names(*of)
+    return resolved(on, "linear_attention", of, names, lambda sections: chosen(sections, *of))
 
 
-def _resolved(on: KernelConstants, kind: KernelKind, op: str, part: str, phase: str) -> Section:
-    for name in section_names(kind, op, part, phase):
-        if ("linear_attention", name) in on.sections:
-            return on.sections["linear_attention", name]
-    pooled = tuner_table("linear_attention_pooled")
-    systems = nearest_systems(on.like, catalog.names("linear_attention"))
-
-    def content_of(system: str) -> Mapping[str, Any]:
-        return on.tables.content("linear_attention", system)
-
-    wanted = (kind, op, part, phase)
-    system, name, content = chosen(on.like, *wanted, systems, content_of, pooled)
-    section = on.section_of(system, name, content)
-    return section if content is not pooled else section._replace(inherited_from=system)
-
-
-def chosen(
-    device: Device,
-    kind: KernelKind,
-    op: str,
-    part: str,
-    phase: str,
-    systems: Sequence[str],
-    content_of: Callable[[str], Mapping[str, Any]],
-    pooled: Mapping[str, Any],
-) -> tuple[str, str, Mapping[str, Any]]:
-    """Return which constants hold: a system, the name of a section, and the file that has it.
+def chosen(sections: Sections, kind: KernelKind, op: str, part: str, phase: str) -> Section:
+    """Return the constants that hold for a kernel.
 
     Args:
-        device: Where the kernel runs.
+        sections: The sections to choose from.
         kind: The kernel.
         op: The rule of the state.
         part: Which part of a layer.
         phase: In which phase.
-        systems: The measured systems, the nearest first.
-        content_of: The sections of a system, read only where they are needed.
-        pooled: Those over all systems; their system is the nearest that has the section, if any.
     """
-    related = [system for system in systems if _related(system, device)]
-    for name in _names(kind, op, part, phase, pooled):
-        for system in related:
-            content = content_of(system)
-            if name in content:
-                return system, name, content
-        alike = f"{name}-{cache_of(device)}"
-        for over in (alike, name):
-            if over in pooled:
-                having = (system for system in systems if name in content_of(system))
-                return next(having, systems[0]), over, pooled
+    for name in _names(kind, op, part, phase, sections.pooled):
+        own = sections.nearest((name,))
+        if own is not None:
+            return own
+        for over in (f"{name}-{cache_of(sections.device)}", name):
+            if over in sections.pooled:
+                return sections.over_all(over, name)
     raise BadValueError("kernel", kind.name, f"of a family with measured kernels of {part} {phase}")
 
 
@@ -218,15 +178,6 @@ def cache_of(device: Device) -> str:
     common = tuner_table("linear_attention")["common"]
     parted = device.compute_capability in common["partitioned_capability"]
     return PARTITIONED if parted else "unified"
-
-
-def _related(system: str, device: Device) -> bool:
-    """Return whether a measured system's device is of a device's architecture and generation."""
-    other = catalog.cluster_named(system).device
-    one_major, other_major = (
-        (each.compute_capability or "").partition(".")[0] for each in (device, other)
-    )
-    return other.architecture == device.architecture and one_major == other_major
 
 
 def _word(part: str) -> str:

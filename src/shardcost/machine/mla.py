@@ -14,15 +14,16 @@ for the host: its constants come from a device beside a CPU of the same kind, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from shardcost import catalog
 from shardcost.catalog import tuner_table
-from shardcost.cluster import Cluster, Device
+from shardcost.cluster import Device
 from shardcost.dtypes import weight_format
 from shardcost.errors import BadValueError
-from shardcost.machine.kernels import KernelConstants, Section, nearest_systems
+from shardcost.machine.dispatch import is_rack
+from shardcost.machine.families import Sections, defaults, family_by_word, holds_for, resolved
+from shardcost.machine.kernels import KernelConstants, Section
 
 _NARROW_BYTES: Final = 1.5
 """Below which an element of the cache counts as 8 bits wide."""
@@ -70,14 +71,17 @@ def family_of(kernel: str, library: str, phase: str, form: str, device: Device) 
     >>> family_of("default", "trtllm", "decode", "absorbed", h100)
     'flashmla'
     """
-    parts = kernel.lower().split("_")
     given = {"library": library, "phase": phase, "form": form}
-    for entry in tuner_table("mla")["family"]:
-        word = entry.get("word", "")
-        alike = all(entry.get(name, value) == value for name, value in given.items())
-        if alike and holds_for(entry, device) and any(part.startswith(word) for part in parts):
-            return str(entry["family"])
-    raise BadValueError("kernel", kernel, "of a family")  # the last entry holds for all
+    entries = (
+        entry
+        for entry in tuner_table("mla")["family"]
+        if all(entry.get(name, value) == value for name, value in given.items())
+        and holds_for(entry, device)
+    )
+    family = family_by_word(kernel, entries)
+    if family is None:
+        raise BadValueError("kernel", kernel, "of a family")  # the last entry holds for all
+    return family
 
 
 def section_phase(library: str, phase: str, form: str) -> str:
@@ -88,13 +92,6 @@ def section_phase(library: str, phase: str, form: str) -> str:
     """
     decodes = form == "absorbed" and library in tuner_table("mla")["decodes_prompts"]
     return "decode" if decodes else phase
-
-
-def holds_for(entry: Mapping[str, Any], device: Device) -> bool:
-    """Return whether an entry of the tuner's table is for a device's compute capability."""
-    capability = float(device.compute_capability or 0)
-    least, most = entry.get("capability_from", 0.0), entry.get("capability_to", 1e9)
-    return bool(least <= capability < most)
 
 
 def structure_of(family: str, phase: str, form: str) -> Structure:
@@ -124,11 +121,9 @@ def default_kernel(software: str, device: Device, phase: str, kv_dtype: str = "b
         phase: ``prefill`` or ``decode``.
         kv_dtype: The number format of the cache.
     """
-    for entry in tuner_table("mla")["default"]:
-        if software.startswith(entry["software"]) and holds_for(entry, device):
-            narrow = f"{phase}_narrow" if cache_format(kv_dtype) == "fp8" else phase
-            return str(entry.get(narrow, entry[phase]))
-    raise BadValueError("software", software, "an engine")  # the last entry holds for all
+    entry = next(defaults("mla", software, device))  # the last one holds for all
+    narrow = f"{phase}_narrow" if cache_format(kv_dtype) == "fp8" else phase
+    return str(entry.get(narrow, entry[phase]))
 
 
 def attention_sections(
@@ -175,76 +170,30 @@ def named(kernel: str, library: str) -> str:
 
 def mla_section(on: KernelConstants, wanted: Wanted) -> Section:
     """Return the constants that hold on a device, own or inherited."""
-    key = ("mla", wanted)
-    if key not in on.memo:
-        on.memo[key] = _resolved(on, wanted)
-    section: Section = on.memo[key]
-    return section
+    return resolved(on, "mla", wanted, wanted.names, lambda sections: chosen(sections, wanted))
 
 
-def _resolved(on: KernelConstants, wanted: Wanted) -> Section:
-    for name in wanted.names:
-        if ("mla", name) in on.sections:
-            return on.sections["mla", name]
-    pooled = tuner_table("mla_pooled")
-    systems = nearest_systems(on.like, catalog.names("mla"))
-
-    def content_of(system: str) -> Mapping[str, Any]:
-        return on.tables.content("mla", system)
-
-    system, name, content = chosen(on.like, wanted, systems, content_of, pooled)
-    section = on.section_of(system, name, content)
-    return section if content is not pooled else section._replace(inherited_from=system)
-
-
-def chosen(
-    device: Device,
-    wanted: Wanted,
-    systems: Sequence[str],
-    content_of: Callable[[str], Mapping[str, Any]],
-    pooled: Mapping[str, Any],
-) -> tuple[str, str, Mapping[str, Any]]:
-    """Return which constants hold: a system, the name of a section, and the file that has it.
-
-    Args:
-        device: Where the kernel runs.
-        wanted: The sections that would do.
-        systems: The measured systems, the nearest first.
-        content_of: The sections of a system, read only where they are needed.
-        pooled: Those of families over all systems; their system is the nearest that has the family.
-    """
-    related = _related(device, systems, by_host=wanted.by_host)
-    for name in wanted.names:
-        for system in related:
-            content = content_of(system)
-            if name in content:
-                return system, name, content
+def chosen(sections: Sections, wanted: Wanted) -> Section:
+    """Return the constants that hold, of the sections that would do."""
+    own = sections.nearest(wanted.names, _by_host(sections) if wanted.by_host else None)
+    if own is not None:
+        return own
     for name in (*wanted.names, *wanted.fallbacks):
-        if name in pooled:
-            having = (system for system in systems if name in content_of(system))
-            return next(having, systems[0]), name, pooled
+        if name in sections.pooled:
+            return sections.over_all(name)
     raise BadValueError("kernel", wanted.names[0], "of a kind that was measured")
 
 
-def _related(device: Device, systems: Sequence[str], *, by_host: bool) -> list[str]:
-    """Return the systems of a device's architecture and generation, the device's own first."""
-    clusters = {name: catalog.cluster_named(name) for name in systems}
-    alike = [name for name in systems if _generation(clusters[name].device) == _generation(device)]
-    if by_host and alike and clusters[alike[0]].device.name != device.name:
-        here = _is_superchip(device.name)
-        alike.sort(key=lambda name: _is_rack(clusters[name]) != here)
-    return alike
-
-
-def _generation(device: Device) -> tuple[str, str]:
-    return device.architecture, (device.compute_capability or "").partition(".")[0]
+def _by_host(sections: Sections) -> list[str]:
+    """Return the related systems: the device's own, else those with a CPU of its kind first."""
+    clusters = {name: catalog.cluster_named(name) for name in sections.related}
+    if any(each.device.name == sections.device.name for each in clusters.values()):
+        return sections.related
+    here = _is_superchip(sections.device.name)
+    return sorted(clusters, key=lambda name: is_rack(clusters[name]) != here)
 
 
 def _is_superchip(device_name: str) -> bool:
     """Return whether a device's preset is a rack of superchips, whose CPUs are not x86."""
     clusters = (catalog.cluster_named(name) for name in catalog.names("clusters"))
-    return any(each.device.name == device_name and _is_rack(each) for each in clusters)
-
-
-def _is_rack(cluster: Cluster) -> bool:
-    return bool(cluster.tiers[-1].gpus > cluster.gpus_per_node)
+    return any(each.device.name == device_name and is_rack(each) for each in clusters)

@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardcost.catalog import tuner_table
 from shardcost.cluster import Device
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.price import Adjust, Prices
 from shardcost.estimate.result import Estimate
+from shardcost.machine.kernels import clock_hz
 from shardcost.program.operations import Collective
 from shardcost.scalars import positive_number
 from shardcost.search.evaluate import STRETCH
@@ -89,11 +89,10 @@ def adjusted_time_s(estimate: Estimate, how: Adjust) -> Any:
 
 def _computing(device: Device, factor: float) -> Device:
     """Return a device of a faster clock: arithmetic, and loads from its caches."""
-    assumed = 1e6 * tuner_table("start")["assumed_clock_mhz"]
     return replace(
         device,
         peak_flop_per_s={name: factor * rate for name, rate in device.peak_flop_per_s.items()},
-        boost_clock_hz=factor * (device.boost_clock_hz or assumed),
+        boost_clock_hz=factor * clock_hz(device),
     )
 
 

@@ -14,7 +14,7 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
-from shardcost.machine import CATALOG, Fitted, KernelConstants, machine_of
+from shardcost.machine import CATALOG, Fitted, KernelConstants
 from shardcost.validate.predictions import (
     Cases,
     Derived,
@@ -22,6 +22,8 @@ from shardcost.validate.predictions import (
     Predictions,
     band_of,
     cases_of,
+    kernel_times_us,
+    kernels_of,
     whole_cell,
 )
 
@@ -71,10 +73,7 @@ def cases(table: Table) -> Cases[AttentionCase]:
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    known = cases(table)
-    return known.predictions(
-        lambda case, places: 1e6 * case.time_s(known.sizes[places], kernels_of(case.gpu, fitted))
-    )
+    return kernel_times_us(cases(table), fitted)
 
 
 def context_band(row: Row) -> str:
@@ -85,11 +84,6 @@ def context_band(row: Row) -> str:
 def group(row: Row) -> str:
     """Return how many query heads share a KV head."""
     return f"{whole_cell(row, 'heads') / whole_cell(row, 'kv_heads'):g}"
-
-
-def kernels_of(system: str, fitted: Fitted = CATALOG) -> KernelConstants:
-    """Return the kernel constants of a system of the catalog."""
-    return machine_of(Cluster.named(system), fitted=fitted).kernels
 
 
 def _case(row: Row) -> AttentionCase:

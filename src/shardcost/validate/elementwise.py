@@ -11,8 +11,7 @@ from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.elementwise import elementwise_time_s
 from shardcost.machine import CATALOG, Fitted
-from shardcost.validate.attention import kernels_of
-from shardcost.validate.predictions import Derived, Predictions, by_row, whole_cell
+from shardcost.validate.predictions import Derived, Predictions, by_row, kernels_of, whole_cell
 
 MEASURED: Final = "time_us"
 ARRAYS_MOVED: Final = {"copy": 2, "add_inplace": 3}

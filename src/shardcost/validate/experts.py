@@ -18,7 +18,6 @@ from shardcost.kernels.experts import experts_time_s
 from shardcost.machine import CATALOG, Fitted, KernelConstants
 from shardcost.machine.experts import family_of
 from shardcost.routing import ExpertLoad, expert_load
-from shardcost.validate.attention import kernels_of
 from shardcost.validate.predictions import (
     Cases,
     Derived,
@@ -26,6 +25,7 @@ from shardcost.validate.predictions import (
     Predictions,
     band_of,
     cases_of,
+    kernel_times_us,
     whole_cell,
 )
 
@@ -78,12 +78,7 @@ def cases(table: Table) -> Cases[ExpertCase]:
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    known = cases(table)
-
-    def predict(case: ExpertCase, places: list[int]) -> Floats:
-        return 1e6 * case.time_s(known.sizes[places], kernels_of(case.gpu, fitted))
-
-    return known.predictions(predict)
+    return kernel_times_us(cases(table), fitted)
 
 
 def family(row: Row) -> str:

@@ -16,7 +16,6 @@ from shardcost.formats.tables import Row, Table
 from shardcost.kernels.elementwise import row_kernel_time_s
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.machine import CATALOG, Fitted
-from shardcost.validate.attention import kernels_of
 from shardcost.validate.gemm import LONGEST, m_band
 from shardcost.validate.predictions import (
     Cases,
@@ -24,6 +23,7 @@ from shardcost.validate.predictions import (
     Floats,
     Predictions,
     cases_of,
+    kernels_of,
     whole_cell,
 )
 

@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 from shardcost.dtypes import weight_format
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.experts import grouped_gemm_time_s
-from shardcost.machine import CATALOG, Fitted
-from shardcost.validate.attention import kernels_of
+from shardcost.machine import CATALOG, Fitted, KernelConstants
 from shardcost.validate.experts import ROW_BANDS
 from shardcost.validate.predictions import (
     Cases,
@@ -17,6 +16,7 @@ from shardcost.validate.predictions import (
     Predictions,
     band_of,
     cases_of,
+    kernel_times_us,
     whole_cell,
 )
 
@@ -32,6 +32,14 @@ class GroupedCase(NamedTuple):
     gpu: str
     dtype: str
 
+    def time_s(self, sizes: Floats, on: KernelConstants) -> Floats:
+        """Return the seconds of some rows of sizes, as `cases` has them."""
+        rows, n, k, groups, largest_group = sizes.T
+        found: Floats = grouped_gemm_time_s(
+            on, self.dtype, rows, n, k, groups=groups, largest_group=largest_group
+        )
+        return found
+
 
 def cases(table: Table) -> Cases[GroupedCase]:
     """Return the rows of a table by device and format."""
@@ -40,17 +48,7 @@ def cases(table: Table) -> Cases[GroupedCase]:
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    known = cases(table)
-
-    def predict(case: GroupedCase, places: list[int]) -> Floats:
-        rows, n, k, groups, largest_group = known.sizes[places].T
-        on = kernels_of(case.gpu, fitted)
-        time_s: Floats = grouped_gemm_time_s(
-            on, case.dtype, rows, n, k, groups=groups, largest_group=largest_group
-        )
-        return 1e6 * time_s
-
-    return known.predictions(predict)
+    return kernel_times_us(cases(table), fitted)
 
 
 def rows_per_expert(row: Row) -> str:

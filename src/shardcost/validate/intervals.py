@@ -52,7 +52,7 @@ from shardcost.validate import (
     serving,
     training,
 )
-from shardcost.validate.predictions import Case, Cases, Floats, band_of, whole_cell
+from shardcost.validate.predictions import Case, Cases, Floats, band_of, kernels_of, whole_cell
 
 _SMALL_BYTES: Final = 2**20
 
@@ -142,7 +142,7 @@ def _of_conversion(row: Row, fitted: Fitted) -> Facts:
 
 
 def _of_experts(case: experts.ExpertCase, sizes: Floats, fitted: Fitted) -> list[Facts]:
-    on = attention.kernels_of(case.gpu, fitted)
+    on = kernels_of(case.gpu, fitted)
     section = experts_section(on, case.kernel, case.dtype, case.library)
     return facts_of_experts(case.kernel, case.dtype, sizes, section, on.device)
 
@@ -164,7 +164,7 @@ def facts_of_experts(
 
 
 def _of_linear(case: linear_attention.LinearCase, sizes: Floats, fitted: Fitted) -> list[Facts]:
-    on = attention.kernels_of(case.gpu, fitted)
+    on = kernels_of(case.gpu, fitted)
     kind = kind_of(case.kernel, case.part, case.library, case.version)
     section = linear_attention_section(on, kind, case.op, case.part, case.phase)
     return facts_of_linear(case, section, on.device) * len(sizes)
@@ -182,7 +182,7 @@ def facts_of_linear(
 
 
 def _of_latent(case: mla.LatentCase, sizes: Floats, fitted: Fitted) -> list[Facts]:
-    on = attention.kernels_of(case.gpu, fitted)
+    on = kernels_of(case.gpu, fitted)
     return facts_of_latent(case, sizes, case.sections(on), on.device)
 
 
@@ -207,14 +207,14 @@ def facts_of_latent(
 
 
 def _of_grouped_gemm(row: Row, fitted: Fitted) -> Facts:
-    on = attention.kernels_of(row["gpu"], fitted)
+    on = kernels_of(row["gpu"], fitted)
     section = experts_section(on, GROUPED, row.get("dtype") or "bf16")
     rows = f"{grouped_gemm.rows_per_expert(row)} rows per expert"
     return {"standing": standing_of(section, on.device), "rows": rows}
 
 
 def _standing(row: Row, fitted: Fitted, table: KernelTable, section: str) -> str:
-    on = attention.kernels_of(row["gpu"], fitted)
+    on = kernels_of(row["gpu"], fitted)
     return standing_of(on.section(table, section), on.device)
 
 
@@ -237,7 +237,7 @@ def _of_layer(row: Row, fitted: Fitted) -> Facts:
 
 
 def _of_decoded(row: Row, fitted: Fitted) -> Facts:
-    on = attention.kernels_of(row["gpu"], fitted)
+    on = kernels_of(row["gpu"], fitted)
     part = row["part"].partition(":")[0]
     if part == "gemm":
         section = on.gemm("bf16")

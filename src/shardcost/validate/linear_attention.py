@@ -18,7 +18,6 @@ from shardcost.kernels.linear_attention import Sizes, linear_attention_time_s
 from shardcost.machine import CATALOG, Fitted, KernelConstants
 from shardcost.machine.linear_attention import PARTS, PHASES, kind_of
 from shardcost.recurrence import RULES
-from shardcost.validate.attention import kernels_of
 from shardcost.validate.predictions import (
     Cases,
     Derived,
@@ -26,6 +25,7 @@ from shardcost.validate.predictions import (
     Predictions,
     band_of,
     cases_of,
+    kernel_times_us,
     whole_cell,
 )
 
@@ -70,12 +70,7 @@ def cases(table: Table) -> Cases[LinearCase]:
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    known = cases(table)
-
-    def predict(case: LinearCase, places: list[int]) -> Floats:
-        return 1e6 * case.time_s(known.sizes[places], kernels_of(case.gpu, fitted))
-
-    return known.predictions(predict)
+    return kernel_times_us(cases(table), fitted)
 
 
 def family(row: Row) -> str:

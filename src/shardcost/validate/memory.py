@@ -10,7 +10,6 @@ stated parameters within their rounding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, floor, log10, prod
@@ -18,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
+from shardcost.errors import BadValueError, ShardcostError
 from shardcost.formats.tables import Row, Table, number
 from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted
@@ -26,7 +25,15 @@ from shardcost.memory import Memory, MemoryPolicy, memory_of
 from shardcost.memory.policy import policy_named
 from shardcost.model import Attention, Block, FeedForward, Model
 from shardcost.units import GIGA
-from shardcost.validate.predictions import Derived, Floats, Predictions, by_row, whole_cell
+from shardcost.validate.predictions import (
+    Derived,
+    Floats,
+    Predictions,
+    by_row,
+    count_or,
+    meaning_of,
+    whole_cell,
+)
 from shardcost.workload import Train
 
 MEASURED: Final = "mem_alloc_GB"
@@ -104,10 +111,10 @@ def memory_of_row(row: Row, policy: MemoryPolicy | None = None) -> Memory:
         dp=dp,
         micro_batch=micro_batch,
         zero=whole_cell(row, "zero_stage", least=0, most=3),
-        sequence_parallel=_word(row, "tp_mode", _SEQUENCE_PARALLEL, ""),
+        sequence_parallel=meaning_of(row, "tp_mode", _SEQUENCE_PARALLEL),
     )
-    steps = whole_cell(row, "accumulation") if row.get("accumulation") else pp
-    fp32 = _word(row, "accumulate_grad_in_fp32", _YES_NO, "True")
+    steps = count_or(row, "accumulation", pp, least=1)
+    fp32 = meaning_of(row, "accumulate_grad_in_fp32", _YES_NO, "True")
     work = Train(
         global_batch=steps * dp * micro_batch,
         sequence_length=whole_cell(row, "seq"),
@@ -128,10 +135,10 @@ def model_of(row: Row) -> Model:
         layers=whole_cell(row, "layers"),
         hidden=whole_cell(row, "hidden"),
         heads=heads,
-        kv_heads=whole_cell(row, "kv_heads") if row.get("kv_heads") else heads,
+        kv_heads=count_or(row, "kv_heads", heads, least=1),
         vocab=whole_cell(row, "vocab"),
         billions=number(row, "num_params", 0, 10**6, "a number of billions above 0"),
-        tied=_word(row, "tied", _YES_NO, "") if row.get("tied") else None,
+        tied=meaning_of(row, "tied", _YES_NO) if row.get("tied") else None,
     )
 
 
@@ -192,13 +199,6 @@ def roundest_width(billions: float, with_width_1: int, per_width: int) -> int:
     while step > 1 and ceil(max(least, 1) / step) * step > most:
         step //= 2
     return max(1, ceil(max(least, 1) / step) * step)
-
-
-def _word(row: Row, column: str, known: Mapping[str, bool], default: str) -> bool:
-    word = row.get(column) or default
-    if word not in known:
-        raise UnknownNameError(column, word, [entry for entry in known if entry])
-    return known[word]
 
 
 DERIVED: Final[Derived] = {

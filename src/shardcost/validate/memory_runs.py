@@ -10,9 +10,8 @@ accounted for, so that uneven stages and mixtures in some of the layers are wher
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -32,21 +31,24 @@ from shardcost.model import (
     Block,
     Experts,
     FeedForward,
-    LatentAttention,
     Model,
-    StateSpace,
 )
-from shardcost.validate.predictions import Derived, Floats, Predictions, by_row, whole_cell
+from shardcost.validate.predictions import (
+    Derived,
+    Floats,
+    Predictions,
+    by_row,
+    count_or,
+    meaning_of,
+    whole_cell,
+)
+from shardcost.validate.training import latent_attention_of, state_space_of
 from shardcost.workload import Train
-
-T = TypeVar("T")
 
 MEASURED: Final = "peak_bytes"
 ALLOCATED: Final = "allocated_bytes"
 """The other measured column: what stays between two steps."""
 _FRAMEWORK: Final = "megatron_core"
-_CONV_KERNEL: Final = 4
-"""Of Megatron Core's Mamba layers."""
 _MOST_LAYERS, _MOST_AHEAD, _MOST_TEXT = 10_000, 100, 1_000
 
 
@@ -127,7 +129,7 @@ def _weights_beside(row: Row, run: Run) -> float:
     )
     if row.get("arch") == "bert":
         return 2 * hidden * (hidden + 1)
-    ahead = _count(row, "mtp_layers", 0)
+    ahead = count_or(row, "mtp_layers", 0)
     copied = vocab / tp if run.layout.pp > 1 and not run.model.tied_embeddings else 0
     return hidden * (copied + 2 * ahead * hidden / tp) if ahead else 0.0
 
@@ -162,7 +164,7 @@ def run_of(row: Row, policy: MemoryPolicy | None = None) -> Run:
     row = _NEEDED | dict(row)
     if row.get("optimizer") not in {None, "", "adam", "sgd"}:
         raise UnknownNameError("optimizer", row["optimizer"], ("adam", "sgd"))
-    _word(row, "measured_rank", {"": "", "last": "last"})
+    meaning_of(row, "measured_rank", {"": "", "last": "last"})
     if row.get("moe_latent"):
         raise BadValueError("moe_latent", row["moe_latent"], "blank: such experts are not known")
     layers = layers_of_last_rank(row)
@@ -181,7 +183,7 @@ def layers_of_last_rank(row: Row) -> str:
     Mamba, ``*`` attention, ``E`` mixture, ``-`` feed-forward part. Layers for multi-token
     prediction stand at the end, like the last.
     """
-    pp = _count(row, "pp", 1, least=1)
+    pp = count_or(row, "pp", 1, least=1)
     if row.get("layer_pattern"):
         if pp > 1:
             raise BadValueError("pp", pp, "1 with a layer pattern")
@@ -189,8 +191,8 @@ def layers_of_last_rank(row: Row) -> str:
             raise BadValueError("layer_pattern", row["layer_pattern"], "letters M, *, E, - and /")
         return row["layer_pattern"].replace("/", "")
     kinds = _kinds(row)
-    virtual = pp * _count(row, "vp", 1, least=1)
-    ahead = _count(row, "mtp_layers", 0, most=_MOST_AHEAD)
+    virtual = pp * count_or(row, "vp", 1, least=1)
+    ahead = count_or(row, "mtp_layers", 0, most=_MOST_AHEAD)
     if row.get("pp_layout"):
         stages = _expanded(row["pp_layout"]).split("|")
         if len(stages) != virtual or sum(stage.count("t") for stage in stages) != len(kinds):
@@ -200,9 +202,9 @@ def layers_of_last_rank(row: Row) -> str:
     elif row.get("layers_last_stage") or row.get("layers_first_stage"):
         if virtual > pp or pp == 1:
             raise BadValueError("vp", row.get("vp"), "1 with layers of the first or last stage")
-        first = _count(row, "layers_first_stage", 0, most=len(kinds))
+        first = count_or(row, "layers_first_stage", 0, most=len(kinds))
         share = (len(kinds) - first) // (pp - 1)
-        last = _count(row, "layers_last_stage", share, most=len(kinds))
+        last = count_or(row, "layers_last_stage", share, most=len(kinds))
         counts, pp = [len(kinds) - last, last], 2
     else:
         ends_in_split = [row.get("embedding_in_split") == "1", row.get("loss_in_split") == "1"]
@@ -218,7 +220,7 @@ def layers_of_last_rank(row: Row) -> str:
 
 def _kinds(row: Row) -> str:
     layers, stated = whole_cell(row, "layers", most=_MOST_LAYERS), row.get("moe_layer_freq", "")
-    if not _count(row, "experts", 0):
+    if not count_or(row, "experts", 0):
         return "t" * layers
     if stated.isascii() and stated.isdigit() and int(stated):
         kinds = "".join("te"[i % int(stated) == 0] for i in range(layers))
@@ -270,28 +272,15 @@ def _attention(row: Row, kind: str) -> AnyAttention | None:
     if kind in "E-":
         return None
     if kind == "M":
-        return StateSpace(
-            inner_size=whole_cell(row, "mamba_heads") * whole_cell(row, "mamba_head_dim"),
-            state_size=whole_cell(row, "mamba_state"),
-            conv_kernel=_CONV_KERNEL,
-            heads=whole_cell(row, "mamba_heads"),
-            groups=_count(row, "mamba_groups", 1),
-        )
+        return state_space_of(row)
     heads = whole_cell(row, "heads")
     if row.get("kv_lora"):
-        return LatentAttention(
-            heads=heads,
-            kv_lora_rank=whole_cell(row, "kv_lora"),
-            q_lora_rank=whole_cell(row, "q_lora") if row.get("q_lora") else None,
-            qk_nope_head_dim=whole_cell(row, "nope_head_dim"),
-            qk_rope_head_dim=whole_cell(row, "rope_head_dim"),
-            v_head_dim=whole_cell(row, "v_head_dim"),
-        )
+        return latent_attention_of(row)
     bias = row.get("bias") == "1"
     return Attention(
         heads=heads,
-        kv_heads=_count(row, "kv_heads", heads),
-        head_dim=_count(row, "head_dim", whole_cell(row, "hidden") // heads),
+        kv_heads=count_or(row, "kv_heads", heads),
+        head_dim=count_or(row, "head_dim", whole_cell(row, "hidden") // heads),
         qkv_bias=bias,
         out_bias=bias,
         qk_norm="head" if row.get("qk_norm") == "1" else "none",
@@ -304,7 +293,7 @@ def _feed_forward(row: Row, kind: str) -> AnyFeedForward | None:
     gated, bias = row.get("gated") == "1", row.get("bias") == "1"
     if kind not in "eE":
         return FeedForward(width=whole_cell(row, "ffn"), gated=gated, bias=bias)
-    shared = _count(row, "shared_ffn", 0)
+    shared = count_or(row, "shared_ffn", 0)
     return Experts(
         count=whole_cell(row, "experts"),
         top_k=whole_cell(row, "top_k"),
@@ -315,19 +304,19 @@ def _feed_forward(row: Row, kind: str) -> AnyFeedForward | None:
 
 def _layout_of(row: Row, layers: int) -> Layout:
     degrees: dict[str, Any] = {
-        name: _count(row, name, 1) for name in ("tp", "pp", "dp", "cp", "ep")
+        name: count_or(row, name, 1) for name in ("tp", "pp", "dp", "cp", "ep")
     }
-    pp, vp, ranks = degrees["pp"], _count(row, "vp", 1), degrees["dp"] * degrees["cp"]
-    instances = _count(row, "dist_optimizer_instances", 1)
-    sharded = _word(row, "dist_optimizer", {"": 0, "0": 0, "1": 1})
+    pp, vp, ranks = degrees["pp"], count_or(row, "vp", 1), degrees["dp"] * degrees["cp"]
+    instances = count_or(row, "dist_optimizer_instances", 1)
+    sharded = meaning_of(row, "dist_optimizer", {"": 0, "0": 0, "1": 1})
     method = row.get("recompute_method") or "block"
-    again = _count(row, "recompute_layers", 0)
+    again = count_or(row, "recompute_layers", 0)
     again = again * vp if method == "block" else again  # stated for each virtual stage
     modules = row.get("recompute_modules", "") or "selective"
     recompute = row.get("recompute") or "none"
     return Layout(
         **degrees,
-        etp=_count(row, "etp", 1) if row.get("etp") else None,
+        etp=count_or(row, "etp", 1) if row.get("etp") else None,
         virtual_stages=vp if pp > 1 else 1,
         schedule="interleaved" if vp > 1 and pp > 1 else "1f1b",
         micro_batch=whole_cell(row, "mbs"),
@@ -335,7 +324,7 @@ def _layout_of(row: Row, layers: int) -> Layout:
         recompute=modules if recompute == "selective" else recompute,
         recompute_layers=again or None,
         recompute_method=method,
-        zero=_word(row, "fsdp", _FSDP) or sharded,
+        zero=meaning_of(row, "fsdp", _FSDP) or sharded,
         shard_degree=ranks // instances if instances > 1 else None,
         last_stage_layers=layers if pp > 1 else None,
         offload_activations=_offloaded(row),
@@ -422,8 +411,8 @@ def _logit_bytes(row: Row, usual: float | None) -> float | None:
     more = sum(
         each for option, each in _LOGIT_BYTES.items() if name.endswith((option, f"{option}_1node"))
     )
-    more += _word(row, "loss_fusion", _FUSED_LOSS)
-    return usual + more + _SOFTMAX_BYTES * _count(row, "mtp_layers", 0)
+    more += meaning_of(row, "loss_fusion", _FUSED_LOSS)
+    return usual + more + _SOFTMAX_BYTES * count_or(row, "mtp_layers", 0)
 
 
 _FUSED_LOSS: Final = {"": 0.0, "native": 4.0, "te": -4.0}
@@ -432,23 +421,10 @@ _SOFTMAX_BYTES: Final = 4
 """Of the softmax that each further token's loss keeps until the backward pass."""
 
 
-def _count(row: Row, column: str, blank: int, least: int = 0, most: int = 10**15) -> int:
-    """Return a count, and `blank` where its cell is empty or the table has no such column."""
-    return whole_cell(row, column, least, most) if row.get(column) else blank
-
-
 def _share(row: Row, column: str, most: float = 1.0) -> float:
     """Return a number from 0 on, 0 where its cell is empty or the table has no such column."""
     rule = f"a number from 0 to {most:g}"
     return number(row, column, -1e-9, most, rule) if row.get(column) else 0.0
-
-
-def _word(row: Row, column: str, known: Mapping[str, T]) -> T:
-    """Return what a word stands for."""
-    word = row.get(column, "")
-    if word not in known:
-        raise UnknownNameError(column, word, filter(None, known))
-    return known[word]
 
 
 DERIVED: Final[Derived] = {"layers_of_rank": lambda row: str(len(layers_of_last_rank(row)))}

@@ -34,7 +34,6 @@ from shardcost.machine.mla import (
     module_sections,
     product_sections,
 )
-from shardcost.validate.attention import kernels_of
 from shardcost.validate.predictions import (
     Cases,
     Derived,
@@ -42,6 +41,7 @@ from shardcost.validate.predictions import (
     Predictions,
     band_of,
     cases_of,
+    kernel_times_us,
     whole_cell,
 )
 
@@ -120,12 +120,7 @@ def cases(table: Table) -> Cases[LatentCase]:
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the predicted time of every row, in microseconds."""
-    known = cases(table)
-
-    def predict(case: LatentCase, places: list[int]) -> Floats:
-        return 1e6 * case.time_s(known.sizes[places], kernels_of(case.gpu, fitted))
-
-    return known.predictions(predict)
+    return kernel_times_us(cases(table), fitted)
 
 
 def family(row: Row) -> str:

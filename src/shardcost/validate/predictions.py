@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardcost.cluster import Cluster
 from shardcost.errors import (
     BadTypeError,
     BadValueError,
@@ -23,10 +24,12 @@ from shardcost.errors import (
     shown,
 )
 from shardcost.formats.tables import Row, Table, number
+from shardcost.machine import CATALOG, Fitted, KernelConstants, machine_of
 
 Floats = NDArray[np.float64]
 Derived = Mapping[str, Callable[[Row], str]]
 Case = TypeVar("Case", bound=Hashable)
+Meaning = TypeVar("Meaning")
 
 
 class Predictions(NamedTuple):
@@ -91,6 +94,32 @@ def cases_of(
     return Cases(rows, sizes, reasons)
 
 
+class KernelCase(Hashable, Protocol):
+    """Kernels on a device, but for their sizes."""
+
+    @property
+    def gpu(self) -> str:
+        """The system of the catalog that has the device."""
+
+    def time_s(self, sizes: Floats, on: KernelConstants, /) -> Floats:
+        """Return the seconds of some rows of sizes."""
+
+
+OfKernels = TypeVar("OfKernels", bound=KernelCase)
+
+
+def kernel_times_us(known: Cases[OfKernels], fitted: Fitted = CATALOG) -> Predictions:
+    """Return the predicted time of every row of kernels, in microseconds."""
+    return known.predictions(
+        lambda case, places: 1e6 * case.time_s(known.sizes[places], kernels_of(case.gpu, fitted))
+    )
+
+
+def kernels_of(system: str, fitted: Fitted = CATALOG) -> KernelConstants:
+    """Return the kernel constants of a system of the catalog."""
+    return machine_of(Cluster.named(system), fitted=fitted).kernels
+
+
 def by_row(table: Table, predict: Callable[[Row], float]) -> Predictions:
     """Return what `predict` says of every row; a row that it refuses gets its reason."""
     values = np.full(table.rows, np.nan)
@@ -110,6 +139,19 @@ def whole_cell(row: Row, column: str, least: int = 1, most: int = 10**15) -> int
     if value != int(value):
         raise BadValueError(column, row[column], rule)
     return int(value)
+
+
+def count_or(row: Row, column: str, blank: int, least: int = 0, most: int = 10**15) -> int:
+    """Return a count, and `blank` where its cell is empty or the table has no such column."""
+    return whole_cell(row, column, least, most) if row.get(column) else blank
+
+
+def meaning_of(row: Row, column: str, known: Mapping[str, Meaning], default: str = "") -> Meaning:
+    """Return what the word in a cell stands for; where it is empty, what the default does."""
+    word = row.get(column) or default
+    if word not in known:
+        raise UnknownNameError(column, word, filter(None, known))
+    return known[word]
 
 
 def band_of(bands: Mapping[str, float], value: float) -> str:

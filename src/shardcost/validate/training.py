@@ -37,7 +37,14 @@ from shardcost.model import (
     StateSpace,
 )
 from shardcost.software import Software
-from shardcost.validate.predictions import Derived, Floats, Predictions, by_row, whole_cell
+from shardcost.validate.predictions import (
+    Derived,
+    Floats,
+    Predictions,
+    by_row,
+    count_or,
+    whole_cell,
+)
 from shardcost.workload import Train
 
 MEASURED: Final = "measured_step_s"
@@ -84,7 +91,7 @@ def model_of(row: Row) -> Model:
     return Model(
         name=f"{layers} layers of {hidden}",
         hidden_size=hidden,
-        vocab_size=_or_one(row, "vocab"),
+        vocab_size=count_or(row, "vocab", 1),
         blocks=blocks,
         tied_embeddings=stated == "1" if stated else not gated,
         norm="rms" if gated or row.get("layer_pattern") else "layer",
@@ -103,7 +110,7 @@ def _layers_of(row: Row, layers: int) -> list[_Kind]:
     pattern = row.get("layer_pattern", "")
     if pattern:  # of hybrids: a layer is a state space, attention or experts
         kinds: dict[str, tuple[AnyAttention | None, AnyFeedForward | None]] = {
-            "M": (_state_space_of(row), None),
+            "M": (state_space_of(row), None),
             "*": (attention, None),
             "E": (None, _experts_of(row)),
             "-": (None, _feed_forward_of(row)),
@@ -114,8 +121,8 @@ def _layers_of(row: Row, layers: int) -> list[_Kind]:
     dense, experts = _feed_forward_of(row), _experts_of(row)
     if experts is None:
         return _windowed(row, (layers, attention, dense, 2))
-    first = _or_none(row, "dense_layers_first")
-    mixtures = (layers - min(first, layers)) // max(_or_one(row, "moe_every"), 1)
+    first = count_or(row, "dense_layers_first", 0)
+    mixtures = (layers - min(first, layers)) // max(count_or(row, "moe_every", 1), 1)
     kinds_of = [
         *_windowed(row, (layers - mixtures, attention, dense, 2)),
         *_windowed(row, (mixtures, attention, experts, 2)),
@@ -142,29 +149,34 @@ def _windowed(row: Row, kind: _Kind) -> list[_Kind]:
 def _attention_of(row: Row) -> AnyAttention:
     heads, gated = whole_cell(row, "heads"), row.get("gated") == "1"
     if row.get("kv_lora"):
-        return LatentAttention(
-            heads=heads,
-            kv_lora_rank=whole_cell(row, "kv_lora"),
-            q_lora_rank=whole_cell(row, "q_lora") if row.get("q_lora") else None,
-            qk_nope_head_dim=whole_cell(row, "nope_head_dim"),
-            qk_rope_head_dim=whole_cell(row, "rope_head_dim"),
-            v_head_dim=whole_cell(row, "v_head_dim"),
-        )
+        return latent_attention_of(row)
     stated = row.get("head_dim", "")
     head_dim = whole_cell(row, "head_dim") if stated else ceil_div(whole_cell(row, "hidden"), heads)
     biased = not gated and not row.get("layer_pattern")
     return Attention(
         heads=heads,
-        kv_heads=_or_one(row, "kv_heads"),
+        kv_heads=count_or(row, "kv_heads", 1),
         head_dim=head_dim,
         qkv_bias=biased,
         out_bias=biased,
     )
 
 
+def latent_attention_of(row: Row) -> LatentAttention:
+    """Return the latent attention that a row of a run describes."""
+    return LatentAttention(
+        heads=whole_cell(row, "heads"),
+        kv_lora_rank=whole_cell(row, "kv_lora"),
+        q_lora_rank=whole_cell(row, "q_lora") if row.get("q_lora") else None,
+        qk_nope_head_dim=whole_cell(row, "nope_head_dim"),
+        qk_rope_head_dim=whole_cell(row, "rope_head_dim"),
+        v_head_dim=whole_cell(row, "v_head_dim"),
+    )
+
+
 def _feed_forward_of(row: Row) -> FeedForward:
     gated = row.get("gated") == "1"
-    return FeedForward(width=_or_one(row, "ffn"), gated=gated, bias=not gated)
+    return FeedForward(width=count_or(row, "ffn", 1), gated=gated, bias=not gated)
 
 
 def _experts_of(row: Row) -> Experts | None:
@@ -180,14 +192,15 @@ def _experts_of(row: Row) -> Experts | None:
     )
 
 
-def _state_space_of(row: Row) -> StateSpace:
+def state_space_of(row: Row) -> StateSpace:
+    """Return the Mamba-2 layer that a row of a run describes."""
     heads = whole_cell(row, "mamba_heads")
     return StateSpace(
         inner_size=heads * whole_cell(row, "mamba_head_dim"),
         state_size=whole_cell(row, "mamba_state"),
         conv_kernel=_MAMBA_TAPS,
         heads=heads,
-        groups=_or_one(row, "mamba_groups"),
+        groups=count_or(row, "mamba_groups", 1),
     )
 
 
@@ -222,7 +235,7 @@ def machine_of_row(row: Row, software: Software, fitted: Fitted = CATALOG) -> Ma
     network carries sums of gradients, else gathers of activations: so the one or the other tells.
     """
     cluster = machine(row)
-    inside = _or_one(row, "tp") <= cluster.tiers[-1].gpus and _or_one(row, "dp") > 1
+    inside = count_or(row, "tp", 1) <= cluster.tiers[-1].gpus and count_or(row, "dp", 1) > 1
     column = "ar_GBps_measured" if inside else "ag_GBps_measured"
     rate, gpus = row.get(column, ""), whole_cell(row, "gpus")
     if not rate or cluster.network is None or gpus <= cluster.tiers[-1].gpus:
@@ -319,8 +332,10 @@ def _framework(row: Row) -> str:
 def layout_of(row: Row) -> Layout:
     """Return the layout of a row."""
     framework = _framework(row)
-    degrees: dict[str, Any] = {name: _or_one(row, name) for name in ("tp", "pp", "dp", "cp", "ep")}
-    virtual_stages, micro = _or_one(row, "vp"), whole_cell(row, "mbs")
+    degrees: dict[str, Any] = {
+        name: count_or(row, name, 1) for name in ("tp", "pp", "dp", "cp", "ep")
+    }
+    virtual_stages, micro = count_or(row, "vp", 1), whole_cell(row, "mbs")
     sharding = row.get("zero_fsdp", "")
     shards = int(sharding) if sharding.isdigit() else 1
     usual_zero = 1 if framework in {_DEFAULT, "megatron_lm"} else 0
@@ -339,7 +354,7 @@ def layout_of(row: Row) -> Layout:
         zero=_ZERO.get(sharding, 3 if shards > 1 else usual_zero),
         shard_degree=shards if 1 < shards < degrees["dp"] * degrees["cp"] else None,
         context_scheme="ring",
-        etp=_or_one(row, "etp") if row.get("etp") else None,
+        etp=count_or(row, "etp", 1) if row.get("etp") else None,
         order=row.get("order") or "tp-cp-dp-pp",
     )
 
@@ -350,7 +365,7 @@ def _last_stage_layers(row: Row, stages: int) -> int | None:
     Recipes leave it fewer layers by those that predict, and by about one for each head, so that
     all stages have as much to do (Megatron Core's pipeline layouts, such as Et*4|(t*4|)*14tmL).
     """
-    further = _or_none(row, "mtp_layers")
+    further = count_or(row, "mtp_layers", 0)
     if not further or stages == 1:
         return None
     beside = 1 + 2 * further
@@ -387,13 +402,8 @@ def train_of(row: Row) -> Train:
         gradient_dtype="fp16" if fp16_sums else "fp32",
         adapters="lora" in row["model"].lower() or bool(row.get("adapters")),
         document_tokens=_SQUAD_TOKENS if packed else None,
-        mtp_layers=_or_none(row, "mtp_layers"),
+        mtp_layers=count_or(row, "mtp_layers", 0),
     )
-
-
-def _or_none(row: Row, column: str) -> int:
-    """Return the whole number in a cell, 0 where it is blank."""
-    return whole_cell(row, column, least=0) if row.get(column) else 0
 
 
 _SQUAD_TOKENS: Final = 256
@@ -403,11 +413,6 @@ _SQUAD_TOKENS: Final = 256
 def _rate(row: Row, column: str) -> float:
     """Return the rate in a cell, in GB/s."""
     return number(row, column, 0, 1e6, "a rate in GB/s above 0")
-
-
-def _or_one(row: Row, column: str) -> int:
-    """Return a count, 1 where its cell is blank or the table has no such column."""
-    return whole_cell(row, column, least=0) if row.get(column) else 1
 
 
 def regret(table: Table, values: Floats, measured: Floats) -> Mapping[str, Any]:
