@@ -298,3 +298,17 @@ def test_deepseeks_own_layout_fits_its_devices() -> None:
     assert not whole.memory.fits()
     assert own.memory.fits()
     assert own.time_s < 1.05 * whole.time_s
+
+
+def test_sharded_weights_have_no_lasting_copies_in_fewer_bits() -> None:
+    work = Train(global_batch=64, sequence_length=4096, dtype="fp8")
+    narrow, wide = (
+        estimate(
+            "llama3-70b",
+            Cluster.named("h100_sxm", "ib_8x400g"),
+            Layout(dp=64, zero=3),
+            replace(work, dtype=dtype),
+        ).memory.by_kind()["weights"]
+        for dtype in ("fp8", "bf16")
+    )
+    assert narrow == wide

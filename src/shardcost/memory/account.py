@@ -208,7 +208,8 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     weights_kept = weights.total if layout.zero < 3 else _sharded(rank, weights)
     weights_kept = weights_kept * weight_bytes
     stored = weight_format(work.dtype).weight_bytes
-    if policy.narrow_weights and stored < activation_bytes(work.dtype):
+    # Sharded weights are converted when their layer is gathered, and dropped with it.
+    if policy.narrow_weights and layout.zero < 3 and stored < activation_bytes(work.dtype):
         weights_kept = weights_kept + _narrow_copies(rank, stage, stored)
     gradients = (shard if layout.zero >= 2 else trained.total) * gradient_bytes
     optimizer = (shard if layout.zero >= 1 else trained.total) * state_bytes
