@@ -64,7 +64,9 @@ def at_most(found: float | None, limit: float) -> bool:
 def test_rows_are_predicted(validated: Validated, kind: str) -> None:
     found = validated(kind)
     assert found.table.rows
-    assert found.predicted >= 0.95 * found.table.rows, found.skipped
+    # Of engines under load only the time per token of closed loops is predicted so far.
+    least = 0.25 if kind == "serving" else 0.95
+    assert found.predicted >= least * found.table.rows, found.skipped
 
 
 def test_errors_by_kind_of_measurement(table: Table) -> None:

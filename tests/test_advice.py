@@ -282,7 +282,7 @@ def test_few_tokens_on_many_devices_wait_for_latency() -> None:
     assert "latency-bound" in found.limit.words
     inside = asked("llama3-8b", Layout(tp=8), Decode(batch=1, context_tokens=64), on="b200_sxm")
     assert "too small to fill the GPU" in advice(*inside).limit.words
-    started = advice(*question[:2], Layout(tp=8), question[3], software="vllm")
+    started = advice(*question[:2], Layout(tp=8), question[3], software="vllm_2025")
     assert started.limit.part == "host and overhead"
     assert "wait for the host" in started.limit.words
 
@@ -350,7 +350,8 @@ def test_more_gpus_where_no_field_helps() -> None:
 
 
 def test_nothing_to_advise_where_nothing_fits() -> None:
-    found = advice("deepseek-v3", "l4", Layout(), Decode(batch=1, context_tokens=4096))
+    work = Decode(batch=1, context_tokens=4096, dtype="bf16")
+    found = advice("deepseek-v3", "l4", Layout(), work)
     assert found.limit.part == "memory"
     assert found.change is None
     assert "nor of the GPUs, fits" in sentences(found)[1][1]

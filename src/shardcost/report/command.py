@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any, Final
 
 from shardcost.catalog import Folder, all_names
@@ -16,6 +16,7 @@ from shardcost.cluster import Cluster
 from shardcost.estimate.result import Estimate
 from shardcost.model import Model
 from shardcost.options import DEFAULT_SOFTWARE, LAYOUT, WORKLOAD, Option, flag
+from shardcost.workload import Decode, Prefill, Workload
 
 MODEL_FILE: Final = "config.json"
 CLUSTER_FILE: Final = "profile.toml"
@@ -48,13 +49,13 @@ def words_of(result: Estimate) -> list[str]:
         words += ["--software", software.name if is_preset else SOFTWARE_FILE]
     words += _options(LAYOUT, result.layout)
     words.append(flag(result.workload.phase))
-    words += _options(WORKLOAD, result.workload)
+    words += _options(WORKLOAD, _asked(result))
     return words
 
 
 def python_of(result: Estimate) -> str:
     """Return Python that prints the main figures of an estimate."""
-    model, cluster, work = result.model, result.cluster, result.workload
+    model, cluster, work = result.model, result.cluster, _asked(result)
     kind = type(work).__name__
     where = repr(cluster.name) if _is_named(cluster) else f"Cluster.from_file({CLUSTER_FILE!r}"
     network = ""
@@ -73,6 +74,22 @@ def python_of(result: Estimate) -> str:
     imported = ", ".join(sorted({*needed, "Layout", kind, "estimate"}, key=str.swapcase))
     lines = [f"from shardcost import {imported}", "", "result = estimate("]
     return "\n".join([*lines, *(f"    {text}," for text in arguments), ")", _FIGURES, ""])
+
+
+def _asked(result: Estimate) -> Workload:
+    """Return the workload without the number formats that follow from model, engine and the rest."""
+    work: Any = result.workload
+    if not isinstance(work, Prefill | Decode):
+        return result.workload
+    given: Any = dict.fromkeys(work.formats)
+    bare: Any = replace(work, **given)
+    narrow = result.software.narrow_cache
+    own = bare.in_formats_of(result.model, narrow_cache=narrow)
+    base = bare if work.dtype == own.dtype else replace(bare, dtype=work.dtype)
+    implied = base.in_formats_of(result.model, narrow_cache=narrow).formats
+    stated = {name: value for name, value in work.formats.items() if value != implied[name]}
+    asked: Workload = replace(base, **stated)
+    return asked
 
 
 def _is_known(model: Model) -> bool:

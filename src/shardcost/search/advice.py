@@ -115,12 +115,14 @@ def advice(
     """
     if is_array(layout.devices * layout.ep * layout.micro_batch * layout.virtual_stages):
         raise BadTypeError("layout", layout, "one layout, not an array of them")
+    model = Model.named(model) if isinstance(model, str) else model
+    runs = software_of(software, workload)
     setup = Setup(
-        Model.named(model) if isinstance(model, str) else model,
+        model,
         Cluster.named(cluster) if isinstance(cluster, str) else cluster,
         layout,
-        workload,
-        software_of(software, workload),
+        workload.in_formats_of(model, narrow_cache=runs.narrow_cache),
+        runs,
     )
     steps = steps_of(setup)
     try:
