@@ -77,7 +77,7 @@ def python_of(result: Estimate) -> str:
 
 
 def _asked(result: Estimate) -> Workload:
-    """Return the workload without the number formats that follow from model, engine and the rest."""
+    """Return the workload without the number formats that follow from model and engine."""
     work: Any = result.workload
     if not isinstance(work, Prefill | Decode):
         return result.workload
