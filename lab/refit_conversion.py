@@ -110,10 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=CATALOG, help="folder like the catalog's")
     parser.add_argument("--left-out", action="store_true", help="show errors on rows left out")
     given = parser.parse_args(arguments)
-    for kernels in measured_kernels(read_table(given.table)):
+    table = read_table(given.table)
+    for kernels in measured_kernels(table):
         constants, section = fitted(kernels), f"rows_{ROW_KERNELS[kernels.case.figure]}"
         errors = _errors_pct(kernels.predicted_us(constants), kernels)
-        source = "fitted by shardcost to measured rows of own_h200_torch2.11 (fp8_conversion)"
+        names = ", ".join(sorted({table.columns["dataset"][place] for place in kernels.places}))
+        source = f"fitted by shardcost to measured rows of {names} (fp8_conversion)"
         fit = fit_of(source, errors, len(kernels.rows))
         file = Path("elementwise") / f"{kernels.case.gpu}.toml"
         changes: dict[tuple[str, ...], Any] = {

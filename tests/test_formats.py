@@ -61,7 +61,10 @@ def test_a_stated_format_is_that_of_all_parts_unless_they_have_their_own() -> No
     own = Decode(**TOKEN).in_formats_of(model, narrow_cache=True)
     assert (own.dtype, own.expert_dtype, own.cache_dtype) == ("bf16", "mxfp4", "fp8")
     assert Decode(**TOKEN).in_formats_of(model).cache_dtype == "bf16"
-    assert Decode(**TOKEN, cache_dtype="bf16").in_formats_of(model, narrow_cache=True).cache_dtype
+    wide = Decode(**TOKEN, cache_dtype="bf16").in_formats_of(model, narrow_cache=True)
+    assert wide.cache_dtype == "bf16"
+    with pytest.raises(BadValueError, match="in_formats_of"):
+        Decode(**TOKEN).part_dtype()
     work = Train(global_batch=8, sequence_length=64)
     assert work.in_formats_of(model) == work
 

@@ -112,8 +112,8 @@ class Device(Noun):
     def multiplied(self, dtype: str) -> WeightFormat:
         """Return a format of weights as this device multiplies it.
 
-        Where the device has no products of the format, weights are widened to the narrowest format
-        of which it has, as kernels for weights alone do (Marlin, arXiv:2408.11743).
+        Where the device cannot multiply the format, weights are widened to the narrowest one that
+        it can, as weight-only kernels do (Marlin, arXiv:2408.11743).
         """
         form = weight_format(format_on(dtype, self.peak_flop_per_s))
         name = canonical_format(dtype)
@@ -256,8 +256,8 @@ class Cluster(Noun):
     """Scale-up domains, innermost first, each larger than the one before."""
     network: Network | None = instance(Network, default=None)
     host_update_per_s: Quantity = positive(default=4e9)
-    """Weights that the processors of one node update by Adam in a second, of states in their memory
-    (ZeRO-Offload, Ren et al. 2021, arXiv:2101.06840, table 4: 8 to 10 billion in 2.4 to 2.6 s)."""
+    """Weights that the processors of a node update by Adam in a second, of states in their memory:
+    assumed, the size of what ZeRO-Offload reports (Ren et al. 2021, arXiv:2101.06840)."""
     sources: Mapping[str, Source] = table(_source, default_factory=dict)
     """For each figure, by its path such as ``device.memory_bytes``: who says so, and the caveat."""
     based_on: str | None = text(default=None)

@@ -80,6 +80,9 @@ def canonical_dtype(name: str, argument: str = "dtype") -> str:
     return key
 
 
+_WIDE_BYTES: Final = 2
+
+
 class WeightFormat(NamedTuple):
     """How weights are stored, and what a GEMM with them multiplies."""
 
@@ -89,6 +92,18 @@ class WeightFormat(NamedTuple):
     """Per element of the activations that a GEMM reads."""
     product: str
     """The number format of the arithmetic."""
+    block_scaled: bool = False
+    """Weights have a scale for each block of 128 x 128, inputs for 128 elements of a row."""
+
+    @property
+    def narrow_weights(self) -> bool:
+        """Whether weights are stored in fewer than 16 bits."""
+        return self.weight_bytes < _WIDE_BYTES
+
+    @property
+    def narrow_inputs(self) -> bool:
+        """Whether a GEMM reads its input in fewer than 16 bits, which it is converted to."""
+        return self.input_bytes < _WIDE_BYTES
 
 
 WEIGHT_FORMATS: Final[Mapping[str, WeightFormat]] = {
@@ -96,7 +111,7 @@ WEIGHT_FORMATS: Final[Mapping[str, WeightFormat]] = {
     "fp16": WeightFormat(2.0, 2.0, "fp16"),
     "bf16": WeightFormat(2.0, 2.0, "bf16"),
     "fp8": WeightFormat(1.0, 1.0, "fp8"),
-    "fp8_block": WeightFormat(1 + 4 / 128**2, 1 + 4 / 128, "fp8"),
+    "fp8_block": WeightFormat(1 + 4 / 128**2, 1 + 4 / 128, "fp8", block_scaled=True),
     "mxfp8": WeightFormat(1 + 1 / 32, 1 + 1 / 32, "fp8"),
     "nvfp4": WeightFormat(0.5 + 1 / 16, 0.5 + 1 / 16, "fp4"),
     "mxfp4": WeightFormat(0.5 + 1 / 32, 2.0, "bf16"),

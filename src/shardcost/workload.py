@@ -22,10 +22,10 @@ from shardcost.checks import (
     share,
     whole,
 )
-from shardcost.dtypes import weight_bytes
+from shardcost.dtypes import weight_format
+from shardcost.errors import BadValueError
 
 _WIDE: Final = "bf16"
-_WIDE_BYTES: Final = 2
 
 
 class Formatted(Protocol):
@@ -57,7 +57,9 @@ class Workload(Noun, ABC):
 
     def part_dtype(self, part: str = "") -> str:
         """Return the format of the weights of ``attention``, ``expert``, or of the rest."""
-        dtype: str = getattr(self, f"{part}_dtype", None) or self.dtype or _WIDE
+        dtype: str | None = getattr(self, f"{part}_dtype", None) or self.dtype
+        if dtype is None:
+            raise BadValueError("dtype", dtype, "stated, or the model's own (in_formats_of)")
         return dtype
 
     @property
@@ -160,7 +162,9 @@ class _Serving(Workload):
         dtype = model.weight_dtype if self.dtype is None else self.dtype
         attention = self.attention_dtype or (model.attention_dtype if own else None) or dtype
         expert = self.expert_dtype or (model.expert_dtype if own else None) or dtype
-        narrow = narrow_cache and min(map(weight_bytes, (dtype, expert))) < _WIDE_BYTES
+        narrow = narrow_cache and any(
+            weight_format(each).narrow_weights for each in (dtype, expert)
+        )
         cache = self.cache_dtype or (model.cache_dtype if own else None)
         return replace(
             self,

@@ -95,8 +95,7 @@ _MEASURED_PEAKS: Final = "megatron_core"
 def residuals_of_memory(found: Estimate) -> Residuals:
     """Return the residuals of what training runs allocated; no run of inference was measured."""
     if isinstance(found.workload, Train) and found.software.name == _MEASURED_PEAKS:
-        kind = "mixture of experts" if found.model.most_experts else "dense model"
-        like = residuals_like("memory_runs", layers=kind)
+        like = residuals_like("memory_runs", layers=_layers(found.model))
     else:
         pipeline = "several stages" if anywhere(found.layout.pp > 1) else "one stage"
         like = residuals_like("memory", pipeline=pipeline)
@@ -128,11 +127,15 @@ def facts_of_training(
 ) -> dict[str, str]:
     """Return what decides which rows a training run is like."""
     return {
-        "layers": "mixture of experts" if model.most_experts else "dense model",
+        "layers": _layers(model),
         "standing": kernel_standing(machine, dtype),
         "span": _span(machine.cluster, layout.devices),
         **_ran_by(software),
     }
+
+
+def _layers(model: Model) -> str:
+    return "mixture of experts" if model.most_experts else "dense model"
 
 
 def facts_of_inference(

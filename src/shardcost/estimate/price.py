@@ -14,6 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import ceil, choose, largest, smallest
+from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere, is_array
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.collectives.group import Group, sits_unevenly
@@ -63,7 +64,6 @@ _MOST_PRICES: Final = 200_000
 _MOST_GRID_BYTES: Final = 64 * 2**20
 """The same for prices on arrays."""
 _FEW_CELLS: Final = 64
-_WIDE_BYTES: Final = 2
 _FEW_GEMMS: Final = 8
 """One by one they take less time than importing NumPy, and no more than a vector of them."""
 _MIXER, _HALF = 0x9E3779B97F4A7C15, 32
@@ -332,14 +332,16 @@ class Prices:
         return self._gemms(op.dtype, op.m, op.n, op.k, op.batch, sms_taken)
 
     def _elementwise(self, op: Elementwise) -> Any:
-        if op.converts is not None:
+        if op.converts is not None and not op.converts.both_orders:
             return self._conversion(op.converts)
-        return elementwise_time_s(self.machine.kernels, op.bytes_moved, kernels=op.kernels)
+        share = 1.0 if op.converts is None else tuner_table("gemm")["cast"]["memory_share"]
+        moved = op.bytes_moved / share
+        return elementwise_time_s(self.machine.kernels, moved, kernels=op.kernels)
 
     def _conversion(self, of: Conversion) -> Any:
         """Return the seconds of converting a GEMM's input, beyond those of what it is fused to."""
         kernels, sizes = self.machine.kernels, (of.rows, of.columns)
-        if kernels.device.multiplied(of.dtype).input_bytes >= _WIDE_BYTES:
+        if not kernels.device.multiplied(of.dtype).narrow_inputs:
             return 0.0 * of.rows
         if not of.fused:
             return row_kernel_time_s(kernels, "quantize", *sizes)
@@ -446,7 +448,7 @@ class Prices:
             return "experts", experts_section(kernels, name, self.expert_dtype(op), op.engine)
         if isinstance(op, Elementwise):
             name = "elementwise"
-            if op.converts is not None:
+            if op.converts is not None and not op.converts.both_orders:
                 name = "rows_norm_quantize" if op.converts.fused else "rows_quantize"
             return "elementwise", kernels.section("elementwise", name)
         return self._mixing_section(op)

@@ -13,7 +13,6 @@ from shardcost.program.operations import AttentionCore, Collective, Gemm
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
 
-_WIDE_BYTES: Final = 2
 _KERNELS: Final[Mapping[KernelTable, str]] = {
     "gemm": "GEMM",
     "attention": "attention",
@@ -62,7 +61,7 @@ def _inherited(estimate: Estimate) -> Iterator[str]:
         what = f"{_KERNELS[table]} measurements"
         if isinstance(entry.op, AttentionCore) and entry.op.backward:
             what = f"backward {what}"
-        if isinstance(entry.op, Gemm) and weight_format(entry.op.dtype).input_bytes < _WIDE_BYTES:
+        if isinstance(entry.op, Gemm) and weight_format(entry.op.dtype).narrow_inputs:
             what = f"{entry.op.dtype} {what}"
         yield f"no {what} on {device.name}; constants inherited from {section.inherited_from}"
 

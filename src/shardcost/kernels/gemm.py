@@ -42,14 +42,11 @@ from shardcost.arrays import ceil, choose, largest, sqrt
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
-from shardcost.dtypes import WeightFormat, canonical_format, weight_format
+from shardcost.dtypes import WeightFormat, weight_format
 from shardcost.kernels.cache import cache_of_weights, replayed_byte_s
 from shardcost.kernels.tiles import waves_of
 from shardcost.machine.kernels import KernelConstants, Section, clock_hz
 from shardcost.traced import step
-
-_BLOCK_SCALED: Final = "fp8_block"
-_WIDE_BYTES: Final = 2
 
 
 class Parts(NamedTuple):
@@ -238,7 +235,7 @@ def tile_shapes_of(
     # Of one SM, through the cache.
     load_rate = constants["load_bytes_per_clock"] * clock_hz(device)
     peak = device.peak(form.product)
-    if canonical_format(dtype) == _BLOCK_SCALED and form.input_bytes < _WIDE_BYTES:
+    if form.block_scaled and form.narrow_inputs:
         peak = peak * tuner_table("gemm")["block_scaled"]["peak_share"]
     largest_area = max(rows * columns for rows, columns, _ in constants["tiles"])
     shapes = []

@@ -106,7 +106,6 @@ def program_of(model: Model, layout: Layout, workload: Workload, software: Softw
         software = replace(software, dispatch=layout.dispatch)
     if layout.expert_overlap != "auto":
         software = replace(software, expert_overlap=layout.expert_overlap)
-    workload = workload.in_formats_of(model, narrow_cache=software.narrow_cache)
     s = setting_of(model, layout, workload, software)
     check_feasible(model, layout, workload)
     if any(map(is_array, (*vars(layout).values(), *vars(workload).values()))):

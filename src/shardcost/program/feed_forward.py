@@ -162,7 +162,7 @@ def _sent(s: Setting, part: Experts, name: str, phase: str, tokens: Any, ranks: 
     if library == "allgather":
         collective = "all_gather" if phase == "dispatch" else "reduce_scatter"
         return Collective(name, collective, ranks * hidden_bytes, "ep", ranks)
-    narrow = s.software.narrow_dispatch and weight_format(s.expert_dtype).input_bytes < 2
+    narrow = s.software.narrow_dispatch and weight_format(s.expert_dtype).narrow_inputs
     there = s.dispatch_dtype or ("fp8" if narrow else "bf16")
     routed = Routed(
         tokens,

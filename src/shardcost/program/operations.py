@@ -219,6 +219,8 @@ class Conversion(NamedTuple):
     columns: Any
     fused: bool
     """It is part of the kernel before, which takes longer by it."""
+    both_orders: bool
+    """The result is written by rows and by columns, as training needs it."""
 
 
 class StateKernel(NamedTuple):

@@ -13,6 +13,7 @@ from shardcost.program.operations import (
     Conversion,
     Elementwise,
     Gemm,
+    Operation,
     Operations,
     OpId,
     Passes,
@@ -70,8 +71,8 @@ class Setting:
     @property
     def wide_dtype(self) -> str:
         """Number format of what is never computed in fewer than 16 bits: attention, the head."""
-        wide = weight_format(self.dtype).weight_bytes >= _WIDE_BYTES
-        return self.dtype if wide else self.software.head_dtype
+        narrow = weight_format(self.dtype).narrow_weights
+        return self.software.head_dtype if narrow else self.dtype
 
     @property
     def hidden_bytes(self) -> Any:
@@ -100,6 +101,7 @@ def micro_batches(layout: Layout, workload: Workload) -> Any:
 
 def setting_of(model: Model, layout: Layout, workload: Workload, software: Software) -> Setting:
     """Return the setting of one pass over a rank's sequences."""
+    workload = workload.in_formats_of(model, narrow_cache=software.narrow_cache)
     before: Any = 0
     if isinstance(workload, Train):
         new = workload.sequence_length
@@ -128,9 +130,6 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
     )
 
 
-_WIDE_BYTES: Final = 2
-_SCALED_APART: Final = {"fp8_block"}
-"""Formats whose scales, one for 128 elements of a row, engines compute in a kernel of its own."""
 _NARROW_LAUNCHES: Final = 3
 """Of a GEMM in fewer than 16 bits: its input is quantised and its scales are arranged before it."""
 
@@ -181,31 +180,24 @@ def matrix(
     def gemm(own: OpId, m: Any, n: Any, k: Any, *, ragged: bool = True) -> Operations:
         found = Gemm(own.name, m, n, k, dtype, id=own)
         if groups is not None and s.software.expert_launch == "each":
-            launches = _NARROW_LAUNCHES if narrow else 1
+            launches = _NARROW_LAUNCHES if form.narrow_inputs else 1
             found = found._replace(count=groups.active, launches=launches)
         elif groups is not None:
             fullest = groups.fullest if ragged else None
             found = found._replace(batch=groups.active, fullest=fullest)
-        if not (narrow and ragged):  # the gradient of the weights has inputs converted before
-            return (found,)
-        converted = m * (1 if groups is None else groups.active)
-        fused = s.software.fused_quantize and dtype not in _SCALED_APART
-        convert = Elementwise(f"{own.name} quantize", converted * k * converted_bytes)
-        if not s.training:  # Transformer Engine's casts are as fast as the memory
-            convert = convert._replace(
-                kernels=0 if fused else 1, converts=Conversion(dtype, converted, k, fused)
-            )
-        return convert, found
+        # The gradient of the weights has inputs that were converted before.
+        return (converted(own, m, k), found) if form.narrow_inputs and ragged else (found,)
 
-    input_bytes = weight_format(dtype).input_bytes
-    narrow = input_bytes < _WIDE_BYTES
-    converted_bytes = s.element_bytes + input_bytes
-    if s.training:
-        # It is kept in both orders, for the gradient of the weights. Conversions that were measured
-        # reach half of the bandwidth (the GEMM constants of H100 and B200: 7.5 and 9.3 bytes per
-        # element for 3).
-        converted_bytes = 2 * (converted_bytes + input_bytes)
-    own = OpId(name)
+    def converted(of: OpId, m: Any, k: Any) -> Operation:
+        rows = m * (1 if groups is None else groups.active)
+        # Training keeps the input in both orders, for the gradient of the weights. Engines compute
+        # the scales of blocks in a kernel of its own.
+        size = rows * k * (s.element_bytes + (1 + s.training) * form.input_bytes)
+        fused = s.software.fused_quantize and not form.block_scaled and not s.training
+        converts = Conversion(dtype, rows, k, fused, both_orders=s.training)
+        return Elementwise(f"{of.name} quantize", size, 0 if fused else 1, converts=converts)
+
+    form, own = weight_format(dtype), OpId(name)
     forward = gemm(own, rows, outputs, inputs)
     if not s.training:
         return Passes(forward)

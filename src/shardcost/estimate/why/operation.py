@@ -101,7 +101,7 @@ def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
     kernels = traced_kernels(machine.kernels, machine.cluster.sources)
     on_named: Any = SimpleNamespace(kernels=kernels, memo={}, cluster=machine.cluster)
     sizes: dict[str, Any]
-    if isinstance(op, Elementwise) and op.converts is not None:
+    if isinstance(op, Elementwise) and op.converts is not None and not op.converts.both_orders:
         rows = named("rows", op.converts.rows, "", "tokens, each with a scale of its own")
         columns = named("columns", op.converts.columns, "", "elements of a row")
         sizes = {"converts": op.converts._replace(rows=rows, columns=columns)}
