@@ -15,7 +15,7 @@ from shardcost.catalog import names
 from shardcost.errors import InfeasibleError, ShardcostError
 from shardcost.estimate.interval import ranges_of
 from shardcost.estimate.pieces import is_exchange
-from shardcost.estimate.price import places
+from shardcost.estimate.placement import places
 from shardcost.machine.dispatch import libraries
 from shardcost.memory.parameters import (
     expert_copies,

@@ -7,7 +7,8 @@ from shardcost.cluster import Cluster, Device
 from shardcost.dtypes import weight_format
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.ledger import Ledger
-from shardcost.estimate.price import Prices, places
+from shardcost.estimate.placement import places
+from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.machine import Machine, machine_of

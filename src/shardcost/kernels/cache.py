@@ -6,16 +6,13 @@ layers have replaced it. What misses is the more, the farther the data exceeds t
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from shardcost.arrays import smallest
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
 from shardcost.machine.kernels import clock_hz
-
-WEIGHT_STEEPNESS: Final = 4
-"""The `steepness` of weights of GEMMs, grouped ones or not."""
 
 
 def cache_of_weights(device: Device) -> tuple[Any, Any]:
@@ -45,7 +42,7 @@ def replayed_byte_s(
     cache_bytes: Any,
     cache_bytes_per_s: Any,
     data_bytes: Any,
-    steepness: float = WEIGHT_STEEPNESS,
+    steepness: float | None = None,
 ) -> Any:
     """Return the seconds per byte of data that is read again and again.
 
@@ -54,8 +51,10 @@ def replayed_byte_s(
         cache_bytes: What the cache keeps; 0 where it keeps nothing.
         cache_bytes_per_s: The rate of what it keeps.
         data_bytes: All that is read between one read of a byte and the next.
-        steepness: As in `hits_per_miss`.
+        steepness: As in `hits_per_miss`; of weights of GEMMs if None.
     """
+    if steepness is None:
+        steepness = tuner_table("experts")["common"]["cache_steepness"]
     memory = 1 / memory_bytes_per_s
     if not anywhere(cache_bytes > 0):
         return memory

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from shardcost.estimate.price import Place, places
+from shardcost.estimate.placement import Place, places
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.timeline import events as timeline
 from shardcost.estimate.timeline.step import step_timeline

@@ -15,7 +15,8 @@ from typing import Final
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.estimate.pieces import PassTime, pieces_of
-from shardcost.estimate.price import Prices, places
+from shardcost.estimate.placement import places
+from shardcost.estimate.price import Prices
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
