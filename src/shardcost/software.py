@@ -65,7 +65,8 @@ class Software(Noun):
     """Query heads per key-value head for which decoding reads the cache once, where that is one
     number only: with others, each query head reads its own copy. None: with any number."""
     kernels: str | None = text(default=None)
-    """Prefix of the constants of its own kernels, on devices whose files have such tables."""
+    """Prefix of the constants of its own kernels, on architectures whose files have such tables:
+    ``cudnn`` and ``flash2`` are attention of training frameworks."""
     fused_elementwise: bool = flag(default=True)
     """Normalisation with the residual sum, and a gated activation, are one kernel each."""
     fused_quantize: bool = flag(default=False)

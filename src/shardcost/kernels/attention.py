@@ -118,7 +118,7 @@ def prefill_time_s(
         gradient = on.section("attention", "backward").constants
         pair_s = pair_s * (gradient["flop_ratio"] / gradient["rate_ratio"])
         moved_bytes = moved_bytes * gradient["bytes_ratio"]
-    block_s = 1e-6 * table["block_us"]
+    block_s = 1e-6 * (gradient if backward else table)["block_us"]
     work_s = step("work", batch * heads * (tiles * block_s + pairs * pair_s) / device.sms)
     alone_s = table["alone_ratio"] * (block_s + table["tile_queries"] * longest * pair_s)
     alone_s = step("alone", alone_s, meaning="the longest block")

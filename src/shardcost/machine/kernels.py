@@ -108,7 +108,8 @@ class KernelConstants:
     like: Device
     """The device that the constants are looked up for."""
     kernels: str | None = None
-    """Name of the software's own kernels: sections of a device's file that begin with it."""
+    """Name of the software's own kernels: sections that begin with it, of the device's file or of
+    another's of its architecture."""
     autotuned: bool = True
     """GEMMs in 4 bits run with the tile shapes of 8-bit ones, as engines tune them. Otherwise as
     they were measured, with one shape of 256 rows, which loses to 8 bits on few tokens."""
@@ -149,9 +150,13 @@ class KernelConstants:
             if (table, name) in self.sections:
                 return self.sections[table, name]
         known: set[str] = set()
-        for system, content in self.tables.nearest(table, self.like):
-            wanted = (*own_names, *names) if _is_device(system, self.like) else names
-            name = next((name for name in wanted if name in content), "")
+        nearest = list(self.tables.nearest(table, self.like))
+        for system, content in nearest if own_names else ():
+            name = next((name for name in own_names if name in content), "")
+            if name and _architecture(system) == self.like.architecture:
+                return section_of(system, name, content, self.like)
+        for system, content in nearest:
+            name = next((name for name in names if name in content), "")
             if name:
                 return section_of(system, name, content, self.like)
             known.update(content)
@@ -191,6 +196,10 @@ def gemm_sections(dtype: str) -> tuple[str, ...]:
     """
     bits = BITS[canonical_dtype(dtype)]
     return tuple(name for name, most in _GEMM_SECTIONS.items() if bits <= most)
+
+
+def _architecture(system: str) -> str | None:
+    return catalog.cluster_named(system).device.architecture
 
 
 def _is_device(system: str, device: Device) -> bool:

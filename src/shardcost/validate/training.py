@@ -53,6 +53,7 @@ _FRAMEWORKS: Final = (
     ("nanotron", "nanotron"),
     ("torchtitan", "torchtitan"),
     ("llm-foundry", "llm_foundry"),
+    ("maxtext", "maxtext"),
     ("megatron-deepspeed", "megatron_deepspeed"),
     ("megatron-lm 0", "megatron_lm"),
     ("megatron-lm", "megatron_2021"),
@@ -61,7 +62,17 @@ _FRAMEWORKS: Final = (
 _DISPATCHERS: Final = {"alltoall": "nccl", "deepep": "deepep", "hybridep": "hybridep"}
 """How a table calls what carries tokens to their experts, and as the software has it."""
 _WHOLE_GRAPHS: Final = frozenset({"on", "full", "full_iteration"})
-_ZERO: Final = {"zero0": 0, "zero1": 1, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "fsdp2": 3}
+_ZERO: Final = {
+    "zero0": 0,
+    "zero1": 1,
+    "zero2": 2,
+    "SHARD_GRAD_OP": 2,
+    "zero3": 3,
+    "FULL_SHARD": 3,
+    "fsdp2": 3,
+}
+_RECOMPUTED: Final = {"maxtext": "full"}
+"""What frameworks recompute that do not say: MaxText's default is every layer."""
 _SAME_QUESTION: Final = ("dataset", "model", "seq", "gpus", "gbs")
 """Rows alike in these differ in their layout only."""
 _FEWEST_LAYOUTS: Final = 3
@@ -377,7 +388,7 @@ def _recomputed(row: Row) -> dict[str, Any]:
 
     Layers are counted over the pipeline ranks' whole stages, as Megatron does.
     """
-    recompute = row.get("recompute", "").lower()
+    recompute = row.get("recompute", "").lower() or _RECOMPUTED.get(_framework(row), "")
     if recompute == "full":
         layers = row.get("recompute_layers", "")
         return {"recompute": "full", "recompute_layers": int(layers) if layers.isdigit() else None}

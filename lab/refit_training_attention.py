@@ -1,0 +1,139 @@
+"""Fits the attention kernels of training frameworks to measured forward and backward passes.
+
+    python -m lab.refit_training_attention lab/measured/own_h200_attention_kernels.csv
+
+Training frameworks do not run the attention of serving engines: Transformer Engine runs cuDNN's,
+PyTorch and the flash-attn package FlashAttention-2, which was written for Ampere's instructions and
+reaches about a third of a Hopper GPU's peak (Shah et al., FlashAttention-3, arXiv:2407.08608). For
+each kernel of the table the sections ``KERNEL_prefill`` and ``KERNEL_backward`` of
+``catalog/attention/`` are written, with errors on sequence lengths left out printed beside those
+in sample. The table was measured with causal attention in bf16 through PyTorch's
+``scaled_dot_product_attention`` with one back end allowed at a time.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from lab.catalog_files import CATALOG, fit_of, update
+from lab.command import ended, parser_of
+from lab.descent import descend, errors_pct, loss
+from lab.parts import Mask, leave_out
+from shardcost.cluster import Cluster
+from shardcost.kernels.attention import prefill_time_s
+from shardcost.machine.kernels import KernelConstants, kernels_of
+from shardcost.validate.predictions import Floats
+
+_SHAPE: Final = {"tile_queries": 128, "tile_keys": 128, "kv_weight": 0.7}
+_FORWARD: Final = {
+    "launch_us": 10.0,
+    "peak_share": 0.5,
+    "block_us": 0.5,
+    "alone_ratio": 1.2,
+    "tail_power": 2.0,
+    "memory_share": 0.5,
+    "overlap_power": 1.5,
+    "exponential_part": 0.3,
+}
+_BACKWARD: Final = {"rate_ratio": 0.9, "block_us": 10.0}
+_COUNTED: Final = {"flop_ratio": 2.5, "bytes_ratio": 2.0}
+"""Five products of matrices for two, and gradients beside what they are of."""
+_PULL: Final = 1e-3
+BACKWARD: Final = "backward"
+
+Row = Mapping[str, str]
+
+
+def _with(on: KernelConstants, forward: Mapping[str, Any], backward: Mapping[str, Any]) -> Any:
+    sections = {
+        ("attention", name): on.section("attention", name)._replace(constants=constants)
+        for name, constants in (("prefill", forward), ("backward", backward))
+    }
+    return replace(on, sections=sections)
+
+
+def ratios(on: KernelConstants, rows: Sequence[Row]) -> Floats:
+    """Return predicted over measured, of every row."""
+    return np.array(
+        [
+            prefill_time_s(
+                on,
+                "bf16",
+                int(row["batch"]),
+                int(row["tokens"]),
+                int(row["tokens"]),
+                *(int(row[name]) for name in ("heads", "kv_heads", "head_dim")),
+                backward=row["pass"] == BACKWARD,
+            )
+            * 1e6
+            / float(row["time_us"])
+            for row in rows
+        ]
+    )
+
+
+def fitted(on: KernelConstants, rows: Sequence[Row]) -> KernelConstants:
+    """Return the device with constants of the two passes that suit rows best."""
+    forward = [row for row in rows if row["pass"] != BACKWARD]
+    backward = [row for row in rows if row["pass"] == BACKWARD]
+    gradients = {**_COUNTED, **_BACKWARD}
+    first = descend(
+        lambda trial: loss(ratios(_with(on, {**_SHAPE, **trial}, gradients), forward)),
+        _FORWARD,
+        _PULL,
+    )
+    second = descend(
+        lambda trial: loss(ratios(_with(on, {**_SHAPE, **first}, {**_COUNTED, **trial}), backward)),
+        _BACKWARD,
+        _PULL,
+    )
+    return _with(on, {**_SHAPE, **first}, {**_COUNTED, **second})
+
+
+def left_out(on: KernelConstants, rows: Sequence[Row]) -> Floats:
+    """Return predicted over measured, of every row by a fit without its sequence length."""
+
+    def tried(out: Mask) -> Floats:
+        kept, gone = (
+            [row for row, chosen in zip(rows, mask, strict=True) if chosen] for mask in (~out, out)
+        )
+        return ratios(fitted(on, kept), gone)
+
+    return leave_out(np.array([row["tokens"] for row in rows]), tried)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fit every kernel of a table, print errors on lengths left out, and write the sections."""
+    parser = parser_of(__doc__)
+    parser.add_argument("table", type=Path, help="measured attention of training (CSV)")
+    parser.add_argument("--output", type=Path, default=CATALOG, help="folder like the catalog's")
+    options = parser.parse_args(arguments)
+    with options.table.open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    for gpu, kernel in sorted({(row["gpu"], row["kernel"]) for row in table}):
+        rows = [row for row in table if (row["gpu"], row["kernel"]) == (gpu, kernel)]
+        on = kernels_of(Cluster.named(gpu).device)
+        found = fitted(on, rows)
+        changes: dict[tuple[str, ...], Any] = {}
+        for section, name in (("prefill", "forward"), ("backward", BACKWARD)):
+            own = [row for row in rows if row["pass"] == name]
+            errors = errors_pct(ratios(found, own))
+            source = f"fitted by shardcost to {', '.join(sorted({row['dataset'] for row in own}))}"
+            fit = {**fit_of(source, errors, len(own)), "measured_with": kernel}
+            constants = found.section("attention", section).constants
+            changes[(f"{kernel}_{section}",)] = {**constants, "fit": fit}
+            print(f"{kernel} {name}: {errors[0]:.1f} % (median), {errors[1]:.1f} % (p90)")
+        median, p90 = errors_pct(left_out(on, rows))
+        print(f"  a sequence length left out: {median:.1f} % (median), {p90:.1f} % (p90)")
+        file_name = Path("attention") / f"{gpu}.toml"
+        update(CATALOG / file_name, changes, options.output / file_name)
+
+
+if __name__ == "__main__":
+    ended(main)
