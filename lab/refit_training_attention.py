@@ -27,7 +27,7 @@ from lab.descent import descend, errors_pct, loss
 from lab.parts import Mask, leave_out
 from shardcost.cluster import Cluster
 from shardcost.kernels.attention import prefill_time_s
-from shardcost.machine.kernels import KernelConstants, kernels_of
+from shardcost.machine.kernels import KernelConstants, KernelTable, Section, kernels_of
 from shardcost.validate.predictions import Floats
 
 _SHAPE: Final = {"tile_queries": 128, "tile_keys": 128, "kv_weight": 0.7}
@@ -50,8 +50,10 @@ BACKWARD: Final = "backward"
 Row = Mapping[str, str]
 
 
-def _with(on: KernelConstants, forward: Mapping[str, Any], backward: Mapping[str, Any]) -> Any:
-    sections = {
+def _with(
+    on: KernelConstants, forward: Mapping[str, Any], backward: Mapping[str, Any]
+) -> KernelConstants:
+    sections: dict[tuple[KernelTable, str], Section] = {
         ("attention", name): on.section("attention", name)._replace(constants=constants)
         for name, constants in (("prefill", forward), ("backward", backward))
     }

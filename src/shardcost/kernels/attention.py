@@ -114,11 +114,13 @@ def prefill_time_s(
     pair_s = step("pair", _pair_s(device, dtype, dims, table), meaning=_PAIR)
     entries = heads * query_tokens + table["kv_weight"] * kv_heads * context_tokens
     moved_bytes = batch * entries * dims * (BITS[canonical_dtype(dtype)] / 8)
+    block_us = table["block_us"]
     if backward:
         gradient = on.section("attention", "backward").constants
+        block_us = gradient["block_us"]
         pair_s = pair_s * (gradient["flop_ratio"] / gradient["rate_ratio"])
         moved_bytes = moved_bytes * gradient["bytes_ratio"]
-    block_s = 1e-6 * (gradient if backward else table)["block_us"]
+    block_s = 1e-6 * block_us
     work_s = step("work", batch * heads * (tiles * block_s + pairs * pair_s) / device.sms)
     alone_s = table["alone_ratio"] * (block_s + table["tile_queries"] * longest * pair_s)
     alone_s = step("alone", alone_s, meaning="the longest block")
