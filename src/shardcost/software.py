@@ -72,6 +72,9 @@ class Software(Noun):
     fused_quantize: bool = flag(default=False)
     """The input of a GEMM in fewer than 16 bits is converted by the norm, the activation or the
     attention that makes it; otherwise by a kernel of its own."""
+    narrow_gathers: bool = flag(default=False)
+    """In training, all-gathers of sequence parallelism carry the inputs of GEMMs in the GEMMs' own
+    format where that has fewer than 16 bits."""
     narrow_cache: bool = flag(default=False)
     """The KV cache is in fp8 where the weights have fewer than 16 bits, unless told otherwise."""
     fused_loss: bool = flag(default=True)

@@ -29,7 +29,7 @@ from shardcost.program.operations import (
     StateKernel,
     together,
 )
-from shardcost.program.setting import Setting, linear
+from shardcost.program.setting import AFTER_ATTENTION, Setting, linear
 
 QKV, OUT = "qkv", "attn out"
 ROPE: Final = "RoPE"
@@ -83,7 +83,7 @@ def _attention(s: Setting, part: Attention) -> Passes:
         _rotated(s, query + key_value),
         _over_context(s, query, 2 * key_value),
         attention_core(s, heads, kv_heads, part.head_dim, part.head_dim, part.window_tokens),
-        linear(s, OUT, query, s.hidden, bias=part.out_bias),
+        linear(s, OUT, query, s.hidden, bias=part.out_bias, converted=AFTER_ATTENTION),
     )
 
 
@@ -101,7 +101,7 @@ def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
     if rank is not None:
         query = together(query, linear(s, "q up", rank, heads * query_dim))
     down = linear(s, "kv down", s.hidden, latent)
-    out = linear(s, OUT, heads * part.v_head_dim, s.hidden)
+    out = linear(s, OUT, heads * part.v_head_dim, s.hidden, converted=AFTER_ATTENTION)
     index = _indexer(s, part)
     if not s.training and (s.decode or part.index_heads is not None):
         nope, lora = part.qk_nope_head_dim, part.kv_lora_rank
@@ -244,7 +244,7 @@ def _recurrent(s: Setting, part: LinearAttention | StateSpace) -> Passes:
         linear(s, QKV, s.hidden, 2 * value + sides + part.heads / tp, bias=part.bias),
         _recurrence(s, kernel),
         _gated_norm(s, value),
-        linear(s, OUT, value, s.hidden, bias=part.bias),
+        linear(s, OUT, value, s.hidden, bias=part.bias, converted=AFTER_ATTENTION),
     )
 
 
@@ -265,7 +265,7 @@ def _linear_attention(s: Setting, part: LinearAttention) -> Passes:
         gates,
         _recurrence(s, kernel),
         _gated_norm(s, value),
-        linear(s, OUT, value, s.hidden),
+        linear(s, OUT, value, s.hidden, converted=AFTER_ATTENTION),
     )
 
 
@@ -287,7 +287,7 @@ def _first_state_space(s: Setting, part: StateSpace) -> Passes:
     return together(
         linear(s, QKV, s.hidden, 2 * value, bias=part.bias),
         scan,
-        linear(s, OUT, value, s.hidden, bias=part.bias),
+        linear(s, OUT, value, s.hidden, bias=part.bias, converted=AFTER_ATTENTION),
     )
 
 

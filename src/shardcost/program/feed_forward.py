@@ -23,7 +23,16 @@ from shardcost.program.operations import (
     Routed,
     together,
 )
-from shardcost.program.setting import Groups, Setting, enter, leave, linear, matrix
+from shardcost.program.setting import (
+    AFTER_DISPATCH,
+    BEFORE_ACTIVATION,
+    Groups,
+    Setting,
+    enter,
+    leave,
+    linear,
+    matrix,
+)
 from shardcost.routing import expert_load
 
 UP, DOWN = "MLP up", "MLP down"
@@ -51,7 +60,7 @@ def _dense(s: Setting, part: FeedForward, up: str, down: str) -> Passes:
     width = part.width / s.layout.tp
     inner = 2 * width if part.gated else width
     return together(
-        linear(s, up, s.hidden, inner, bias=part.bias),
+        linear(s, up, s.hidden, inner, bias=part.bias, converted=BEFORE_ACTIVATION),
         activation(s, s.tokens, width, gated=part.gated),
         linear(s, down, width, s.hidden, bias=part.bias),
     )
@@ -226,7 +235,7 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
     inner = 2 * width if part.expert.gated else width
     each = most / load.active
     return together(
-        matrix(s, EXPERT_UP, each, hidden, inner, s.expert_dtype, groups),
+        matrix(s, EXPERT_UP, each, hidden, inner, s.expert_dtype, groups, converted=AFTER_DISPATCH),
         again(s, "moe_act", activation(s, most, width, gated=part.expert.gated)),
         matrix(s, EXPERT_DOWN, each, width, hidden, s.expert_dtype, groups),
     )

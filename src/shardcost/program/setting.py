@@ -80,6 +80,16 @@ class Setting:
         return self.tokens * self.hidden * self.element_bytes
 
     @property
+    def gathered_share(self) -> float:
+        """What a gather of a GEMM's inputs sends of them: all, or as many bytes as the GEMM reads.
+
+        The vector of sums that a layer passes on stays in 16 bits.
+        """
+        if not (self.training and self.software.narrow_gathers):
+            return 1.0
+        return min(weight_format(self.dtype).input_bytes / self.element_bytes, 1.0)
+
+    @property
     def shares_tensors(self) -> bool:
         """Whether the layout, or any of them, has tensor parallelism."""
         return not isinstance(self.layout.tp, int) or self.layout.tp > 1
@@ -143,6 +153,23 @@ class Groups(NamedTuple):
     """Rows of the fullest."""
 
 
+class Converted(NamedTuple):
+    """Whether what a GEMM reads can be converted to fewer bits by the kernel that makes it.
+
+    Norms and activations can, attention and collectives cannot (Transformer Engine, NVIDIA).
+    """
+
+    input_by_maker: bool = True
+    gradient_by_maker: bool = False
+    """Of the gradient of its output."""
+
+
+AFTER_ATTENTION: Final = Converted(input_by_maker=False)
+BEFORE_ACTIVATION: Final = Converted(gradient_by_maker=True)
+AFTER_DISPATCH: Final = Converted(input_by_maker=False, gradient_by_maker=True)
+_BY_NORM: Final = Converted()
+
+
 def linear(
     s: Setting,
     name: str,
@@ -152,13 +179,14 @@ def linear(
     *,
     bias: bool = False,
     dtype: str | None = None,
+    converted: Converted = _BY_NORM,
 ) -> Passes:
     """Return a matrix of weights applied to all tokens: one product forward, two backward.
 
     A bias is added by the product or the pass after it; its gradient is a sum over all tokens.
     """
     rows = s.tokens if tokens is None else tokens
-    passes = matrix(s, name, rows, inputs, outputs, dtype or s.dtype)
+    passes = matrix(s, name, rows, inputs, outputs, dtype or s.dtype, converted=converted)
     if bias and s.training and not s.frozen:
         own = OpId(name, "bias gradient")
         gradient = Elementwise(own.name, rows * outputs * s.element_bytes, id=own)
@@ -174,10 +202,14 @@ def matrix(
     outputs: Any,
     dtype: str,
     groups: Groups | None = None,
+    *,
+    converted: Converted = _BY_NORM,
 ) -> Passes:
     """Return the GEMMs of a matrix of weights, or grouped GEMMs of the matrices of experts."""
 
-    def gemm(own: OpId, m: Any, n: Any, k: Any, *, ragged: bool = True) -> Operations:
+    def gemm(own: OpId, m: Any, n: Any, k: Any, by_maker: bool | None = None) -> Operations:
+        # The gradient of the weights has inputs that were converted before, and even groups.
+        ragged = by_maker is not None
         found = Gemm(own.name, m, n, k, dtype, id=own)
         if groups is not None and s.software.expert_launch == "each":
             launches = _NARROW_LAUNCHES if form.narrow_inputs else 1
@@ -185,24 +217,32 @@ def matrix(
         elif groups is not None:
             fullest = groups.fullest if ragged else None
             found = found._replace(batch=groups.active, fullest=fullest)
-        # The gradient of the weights has inputs that were converted before.
-        return (converted(own, m, k), found) if form.narrow_inputs and ragged else (found,)
+        if by_maker is None or not form.narrow_inputs:
+            return (found,)
+        return quantized(own, m, k, by_maker=by_maker), found
 
-    def converted(of: OpId, m: Any, k: Any) -> Operation:
+    def quantized(of: OpId, m: Any, k: Any, *, by_maker: bool) -> Operation:
         rows = m * (1 if groups is None else groups.active)
-        # Training keeps the input in both orders, for the gradient of the weights. Engines compute
-        # the scales of blocks in a kernel of its own.
-        size = rows * k * (s.element_bytes + (1 + s.training) * form.input_bytes)
-        fused = s.software.fused_quantize and not form.block_scaled and not s.training
-        converts = Conversion(dtype, rows, k, fused, both_orders=s.training)
-        return Elementwise(f"{of.name} quantize", size, 0 if fused else 1, converts=converts)
+        # Engines compute the scales of blocks in a kernel of its own.
+        fused = s.software.fused_quantize and not form.block_scaled
+        if not s.training:
+            size = rows * k * (s.element_bytes + form.input_bytes)
+            converts = Conversion(dtype, rows, k, fused, both_orders=False)
+            return Elementwise(f"{of.name} quantize", size, 0 if fused else 1, converts=converts)
+        # Training keeps the input in both orders, for the gradient of the weights. What writes it
+        # in one order writes less for it; the other order is then read and written narrow.
+        wide = 0.0 if fused and by_maker else s.element_bytes
+        size = rows * k * (wide + 2 * form.input_bytes)
+        converts = Conversion(dtype, rows, k, fused and by_maker, both_orders=True)
+        return Elementwise(f"{of.name} quantize", size, converts=converts)
 
     form, own = weight_format(dtype), OpId(name)
-    forward = gemm(own, rows, outputs, inputs)
+    forward = gemm(own, rows, outputs, inputs, converted.input_by_maker)
     if not s.training:
         return Passes(forward)
-    weight = () if s.frozen else gemm(own.weight_gradient, inputs, outputs, rows, ragged=False)
-    return Passes(forward, gemm(own.input_gradient, rows, inputs, outputs), weight)
+    weight = () if s.frozen else gemm(own.weight_gradient, inputs, outputs, rows)
+    gradient = gemm(own.input_gradient, rows, inputs, outputs, converted.gradient_by_maker)
+    return Passes(forward, gradient, weight)
 
 
 def enter(s: Setting, *products: str) -> Passes:
@@ -221,14 +261,16 @@ def enter(s: Setting, *products: str) -> Passes:
     if not s.layout.sequence_parallel:
         sums = _over_tp(s, "all_reduce", gradient.name, weights, gradient)
         return Passes((), sums if s.training else ())
-    gather = _over_tp(s, "all_gather", own[0].name, (), own[0])
+    gather = _over_tp(s, "all_gather", own[0].name, (), own[0], s.gathered_share)
     if not s.training:
         return Passes(gather)
     scatter = _over_tp(s, "reduce_scatter", gradient.name, weights, gradient)
     if s.frozen:
         return Passes(gather, scatter)
     inputs = tuple(each.input_gradient for each in own)
-    again = _over_tp(s, "all_gather", own[0].weight_gradient.name, inputs, None)
+    again = _over_tp(
+        s, "all_gather", own[0].weight_gradient.name, inputs, None, s.gathered_share
+    )
     return Passes(gather, scatter + again)
 
 
@@ -242,12 +284,19 @@ def leave(s: Setting, product: str) -> Passes:
     scatter = _over_tp(s, "reduce_scatter", product, (), own)
     if not s.training:
         return Passes(scatter)
-    return Passes(scatter, _over_tp(s, "all_gather", f"{product} gradient", (), own.input_gradient))
+    name = f"{product} gradient"
+    gather = _over_tp(s, "all_gather", name, (), own.input_gradient, s.gathered_share)
+    return Passes(scatter, gather)
 
 
 def _over_tp(
-    s: Setting, collective: str, what: str, hides_behind: tuple[OpId, ...], split_with: OpId | None
+    s: Setting,
+    collective: str,
+    what: str,
+    hides_behind: tuple[OpId, ...],
+    split_with: OpId | None,
+    share: float = 1.0,
 ) -> Operations:
-    """Return a collective of the tensor group on the activations between two layers."""
-    sends = Collective.of(collective, what, s.hidden_bytes, "tp", s.layout.tp)
+    """Return a collective of the tensor group on a share of the activations between two layers."""
+    sends = Collective.of(collective, what, share * s.hidden_bytes, "tp", s.layout.tp)
     return (sends.linked(hides_behind, split_with),)
