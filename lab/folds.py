@@ -23,6 +23,7 @@ _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "experts": ("gpu",),
     "grouped_gemm": ("gpu",),
     "fp8_conversion": ("figure",),
+    "sustained": ("figure",),
     "linear_attention": ("gpu",),
     "decode": ("gpu",),
     "overlap": ("gpu",),

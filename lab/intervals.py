@@ -87,6 +87,7 @@ PLANS: Final[Mapping[str, Plan]] = {
     ),
     "grouped_gemm": _plan(("standing", "rows"), ("standing",), enough=20),
     "fp8_conversion": _plan(("standing", "rows"), ("standing",), enough=20),
+    "sustained": _plan(("standing", "figure"), ("standing",), enough=8),
     "linear_attention": _plan(
         ("standing", "kernel", "part"),
         ("standing", "part"),

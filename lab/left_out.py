@@ -466,6 +466,19 @@ def _overlap(table: Table, say: Say) -> Iterator[Tried]:
     yield from _unmeasured(table, _by_column(table, "gpu"), say)
 
 
+def _sustained(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield GEMMs under a power limit by shares that were found without their shape."""
+    say("sustained: shapes left out")
+    values = np.full(table.rows, np.nan)
+    for rows in refit_gemm.measured_sustained(table):
+        values[rows.places] = refit_gemm.unseen_us(rows)
+    residuals = _logarithms(_measured(table), values)
+    m, n, k = (_column(table, name) for name in ("m", "n", "k"))
+    shapes = tuple(" ".join(shape) for shape in zip(m, n, k, strict=True))
+    yield Tried("shapes", np.arange(table.rows), shapes, residuals, tuple(facts_of_rows(table)))
+    yield from _unmeasured(table, _by_column(table, "gpu"), say)
+
+
 def _conversions(table: Table, say: Say) -> Iterator[Tried]:
     """Yield row-wise kernels without those of as many tokens, GEMMs as the catalog has them."""
     say("fp8_conversion: numbers of tokens left out")
@@ -678,6 +691,7 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "layers": _unfitted("model"),
     "decode": _decode,
     "fp8_conversion": _conversions,
+    "sustained": _sustained,
     "overlap": _overlap,
     "layer_ops": _unfitted("model"),
     "memory": _memory,

@@ -51,6 +51,7 @@ SIZES: Final[Mapping[str, Axis]] = {
     "mla": Axis("queries x context", ("batch", "query_tokens", "context_tokens")),
     "grouped_gemm": Axis("rows n k", ("routed_rows", "n", "k")),
     "fp8_conversion": _PRODUCT,
+    "sustained": _PRODUCT,
     "linear_attention": Axis("tokens x heads", ("batch", "query_tokens", "v_heads")),
     "layers": Axis("tokens", ("batch", "seq")),
     "decode": Axis("sequences x context", ("batch", "context")),

@@ -219,6 +219,12 @@ KINDS: Final[Mapping[str, Kind]] = {
         "An fp8 product, the conversion of its input, the norm before it, and both in one kernel.",
         (("figure",), ("m_band",)),
     ),
+    "sustained": Kind(
+        "Products under a power limit",
+        "time of one product",
+        "A product after a pause (*burst*), and in seconds without a gap (*sustained*).",
+        (("figure", "dtype"),),
+    ),
     "linear_attention": Kind(
         "Linear attention",
         "time of one kernel",

@@ -1,9 +1,10 @@
 """Writes the constants of matrix products anew, from measured tables.
 
-    python -m lab.refit_gemm gemm.csv overlap.csv [--output FOLDER] [--left-out]
+    python -m lab.refit_gemm gemm.csv overlap.csv sustained.csv [--output FOLDER] [--left-out]
 
 Every device and number format of a table of products becomes a section of the device's file on the
-shelf ``products``; a table of overlapped products gives its device the section ``sharing``.
+shelf ``products``; a table of overlapped products gives its device the section ``sharing``, one of
+products under a power limit the section ``sustained``.
 Sections that no table covers stay as they are. What is minimised is the relative error (the
 logarithm of predicted over measured), robustly; ``catalog/tuner/products.toml`` says where the
 search starts, and a weak pull towards it settles what the rows do not determine.
@@ -33,11 +34,19 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table, number, read_table
-from shardcost.kernels.gemm import conversion_s, copy_rate, kernel_of, kernel_time_s
+from shardcost.kernels.gemm import (
+    conversion_s,
+    copy_rate,
+    gemm_time_s,
+    kernel_of,
+    kernel_time_s,
+)
+from shardcost.machine import CATALOG
 from shardcost.machine.kernels import Fit, gemm_sections, kernels_of
-from shardcost.validate import gemm, overlap
+from shardcost.validate import gemm, overlap, sustained
 from shardcost.validate.gemm import GemmCase, measured_with
 from shardcost.validate.predictions import Cases
+from shardcost.validate.sustained import SustainedCase
 from shardcost.validate.validation import measurements
 
 Floats = NDArray[np.float64]
@@ -206,6 +215,95 @@ def fitted_sharing(rows: Overlapped, alone: Constants) -> dict[str, Any]:
     return _solved(tuner_table("gemm")["sharing"], residuals)
 
 
+class Sustained(NamedTuple):
+    """Measured GEMMs of one device, alone after a pause and under its power limit."""
+
+    gpu: str
+    table: Table
+    places: NDArray[np.intp]
+    """Where in the table its rows stand."""
+    cases: Sequence[SustainedCase]
+    """Device, format and figure of each."""
+    shapes: Floats
+    time_s: Floats
+    datasets: frozenset[str]
+
+    @property
+    def is_burst(self) -> Mask:
+        """Which rows are of GEMMs after a pause."""
+        return np.array([case.figure == sustained.BURST for case in self.cases])
+
+    def where(self, keep: Mask) -> Sustained:
+        """Return some of the rows."""
+        return self._replace(
+            places=self.places[keep],
+            cases=[case for case, kept in zip(self.cases, keep, strict=True) if kept],
+            shapes=self.shapes[:, keep],
+            time_s=self.time_s[keep],
+        )
+
+    def predicted_s(self, constants: Constants) -> Floats:
+        """Return the model's times under given constants."""
+        known = catalog.raw("gemm", self.gpu)
+        fit = Fit("", 0, 0.0, 0.0)._asdict()
+        content = {**known, "sustained": {**constants, "fit": fit}}
+        tables = CATALOG._replace(kernels=CATALOG.kernels.changing("gemm", self.gpu, content))
+        values: Floats = 1e-6 * sustained.predictions(self.table, tables).values[self.places]
+        return values
+
+    def error_pct(self, constants: Constants) -> Floats:
+        """Return the signed error of each row, in percent."""
+        return 100 * (self.predicted_s(constants) / self.time_s - 1)
+
+
+def measured_sustained(table: Table) -> list[Sustained]:
+    """Return the usable rows of a table of GEMMs under a power limit, by device."""
+    known, (times, _) = sustained.cases(table), measurements(table, sustained.MEASURED)
+    names = table.columns.get("dataset", ["unnamed"] * table.rows)
+    every = []
+    for gpu in sorted({case.gpu for case in known.rows}):
+        own = {i: case for case, rows in known.rows.items() for i in rows if case.gpu == gpu}
+        places = np.array([i for i in own if times[i] > 0])
+        sets = frozenset(names[i] for i in places)
+        cases = [own[i] for i in places]
+        shapes = known.sizes[places].T
+        every.append(Sustained(gpu, table, places, cases, shapes, 1e-6 * times[places], sets))
+    return every
+
+
+def fitted_sustained(rows: Sustained) -> dict[str, Any]:
+    """Return what a device's power feeds of its peak, by format, and its wait after a pause.
+
+    Medians: of the rates of GEMMs that take longer than at the boost clock, and of the times of
+    those after a pause beyond that.
+    """
+    device = Cluster.named(rows.gpu).device
+    on, formats = kernels_of(device), [case.dtype for case in rows.cases]
+    pairs = zip(formats, rows.shapes.T, strict=True)
+    boost_s = np.array([gemm_time_s(on, dtype, *shape) for dtype, shape in pairs])
+    peaks = np.array([device.peak(dtype) for dtype in formats], dtype=float)
+    reached = 2 * np.prod(rows.shapes, axis=0) / (rows.time_s * peaks)
+    limited = ~rows.is_burst & (rows.time_s > boost_s)
+    sections = np.array([gemm_sections(dtype)[0] for dtype in formats])
+    shares = {
+        f"{name}_share": _shortened(float(np.median(reached[limited & (sections == name)])))
+        for name in np.unique(sections)
+    }
+    waited = (rows.time_s - boost_s)[rows.is_burst]
+    waited_us = 1e6 * float(np.median(waited)) if waited.size else 0.0
+    return {**shares, "burst_limited": [], "after_pause_us": _shortened(waited_us)}
+
+
+def unseen_us(rows: Sustained) -> Floats:
+    """Return the time of each row by constants without those of its shape."""
+    parts = np.array(["x".join(f"{size:g}" for size in shape) for shape in rows.shapes.T])
+
+    def tried(out: Mask) -> Floats:
+        return 1e6 * rows.where(out).predicted_s(fitted_sustained(rows.where(~out)))
+
+    return leave_out(parts, tried)
+
+
 def _solved(
     start: Constants, residuals: Callable[[Constants], Floats], fixed: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -260,8 +358,11 @@ def refitted(tables: Iterable[Table]) -> dict[Key, Fitted]:
             results |= _refitted_gemms(table)
         elif table.kind == "overlap":
             results |= _refitted_sharing(table, results)
+        elif table.kind == "sustained":
+            results |= _refitted_sustained(table)
         else:
-            raise BadValueError(str(table.path), table.kind, "a table of gemm or overlap")
+            rule = "a table of gemm, overlap or sustained"
+            raise BadValueError(str(table.path), table.kind, rule)
     return results
 
 
@@ -289,7 +390,16 @@ def _refitted_sharing(table: Table, products: Mapping[Key, Fitted]) -> dict[Key,
     return results
 
 
-def _fit(rows: Gemms, error_pct: Floats) -> Fit:
+def _refitted_sustained(table: Table) -> dict[Key, Fitted]:
+    results = {}
+    for rows in measured_sustained(table):
+        constants = fitted_sustained(rows)
+        error_pct = rows.error_pct(constants)[~rows.is_burst]
+        results[rows.gpu, "sustained"] = Fitted(constants, _fit(rows, error_pct))
+    return results
+
+
+def _fit(rows: Gemms | Sustained, error_pct: Floats) -> Fit:
     sizes = np.abs(error_pct)
     return Fit(
         source="fitted by shardcost to measured rows of " + ", ".join(sorted(rows.datasets)),

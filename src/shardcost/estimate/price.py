@@ -28,6 +28,7 @@ from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
 from shardcost.kernels.linear_attention import Sizes, linear_attention_time_s
 from shardcost.kernels.mla import LatentShape, attention_time_s
+from shardcost.kernels.power import sustained_time_s
 from shardcost.machine import Machine
 from shardcost.machine.dispatch import kernel_of as dispatch_kernel
 from shardcost.machine.experts import default_kernel, experts_section
@@ -265,14 +266,26 @@ class Prices:
         if isinstance(op, Gemm):
             return self._gemm(op, sms_taken)
         if isinstance(op, ExpertKernels):
-            return self._experts(op) * self._spread_wider(sms_taken)
+            return self.sustained(op, self._experts(op) * self._spread_wider(sms_taken))
         if isinstance(op, Elementwise):
             return self._elementwise(op)
         if isinstance(op, AttentionCore | LatentCore | StateKernel):
             alone_s = self._token_mixing(op)
             # Decoding waits for the memory, whatever SMs there are.
-            return alone_s * (1.0 if op.decode else self._spread_wider(sms_taken))
+            wider = 1.0 if op.decode else self._spread_wider(sms_taken)
+            return self.sustained(op, alone_s * wider)
         return self._collective_price(op)
+
+    def sustained(self, op: Kernel, seconds: Any) -> Any:
+        """Return the seconds of a kernel in a run that lasts, from those at the boost clock."""
+        if isinstance(op, Elementwise | StateKernel):
+            return seconds
+        kernels, flops = self.machine.kernels, op.flops / op.count
+        return sustained_time_s(kernels, self.format_of(op), flops, seconds)
+
+    def format_of(self, op: Gemm | ExpertKernels | AttentionCore | LatentCore) -> str:
+        """Return the number format that a kernel multiplies on the machine's device."""
+        return self.expert_dtype(op) if isinstance(op, ExpertKernels) else op.dtype
 
     def _token_mixing(self, op: AttentionCore | LatentCore | StateKernel) -> Any:
         if isinstance(op, LatentCore):
@@ -281,7 +294,7 @@ class Prices:
 
     def _gemm(self, op: Gemm, sms_taken: int) -> Any:
         if op.fullest is not None:
-            return self._grouped_gemm(op, sms_taken)
+            return self.sustained(op, self._grouped_gemm(op, sms_taken))
         return self._gemms(op.dtype, op.m, op.n, op.k, op.batch, sms_taken)
 
     def _elementwise(self, op: Elementwise) -> Any:
@@ -305,9 +318,10 @@ class Prices:
         """Return the seconds of GEMMs, beside a collective's kernel if that holds SMs."""
         kernels = self.machine.kernels
         memory_taken = copy_bytes_per_s(kernels, sms_taken) if sms_taken else 0.0
-        return gemm_time_s(
+        burst_s = gemm_time_s(
             kernels, dtype, m, n, k, batch=batch, sms_taken=sms_taken, memory_taken=memory_taken
         )
+        return sustained_time_s(kernels, dtype, 2.0 * m * n * k * batch, burst_s)
 
     def _grouped_gemm(self, op: Gemm, sms_taken: int) -> Any:
         """Return the seconds of a grouped GEMM, with the SMs that another kernel leaves it."""

@@ -45,6 +45,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         " context_tokens heads time_us",
         "ceilings": "gpu what value unit",
         "fp8_conversion": "gpu m n k gemm_us quantize_us norm_us norm_and_quantize_us",
+        "sustained": "gpu dtype m n k burst_us sustained_us",
         "overlap": "gpu m n k ctas gemm_us_alone gemm_us_overlapped",
         "launch": "gpu what time_us",
         "layer_ops": "model op phase gpu tp tokens msg_bytes time_us",
@@ -63,6 +64,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 """The columns by which each kind of table is known, in any order."""
 _FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
     "fp8_conversion": ("gemm_us", "quantize_us", "norm_us", "norm_and_quantize_us"),
+    "sustained": ("burst_us", "sustained_us"),
     "serving": (
         "ttft_mean_ms",
         "ttft_median_ms",
@@ -92,6 +94,7 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         "grouped_gemm": "model dtype experts_here top_k tokens routing",
         "linear_attention": "version mode dtype state_dtype conv_width conv_channels",
         "mla": "version mode hidden q_lora kv_lora nope rope v_dim",
+        "sustained": "seconds clock_mhz power_w temperature_c",
         "overlap": "copy_gbps_alone copy_gbps_overlapped",
         "layer_ops": "layers_covered hidden heads kv_heads ffn gated intra_link batch seq dtype"
         " stat",
@@ -152,6 +155,7 @@ VALIDATED: Final = (
     "grouped_gemm",
     "fp8_conversion",
     "linear_attention",
+    "sustained",
     "overlap",
     "layers",
     "decode",

@@ -99,6 +99,7 @@ def traced_kernels(on: KernelConstants, sources: Mapping[str, Any]) -> Any:
 
     return SimpleNamespace(
         section=section,
+        sustained_share=lambda _: None,  # `shardcost.estimate.why` adds the limit where it decides
         memo={},
         device=SimpleNamespace(
             sms=Traced.named(Term("SMs", float(device.sms), "")),

@@ -89,6 +89,15 @@ class Machine:
         other.memo.update({name: kept for name, kept in self.memo.items() if name != "pieces"})
         return other
 
+    @property
+    def in_bursts(self) -> Machine:
+        """The same machine at its boost clock, for kernels that run alone and not for long."""
+        if "in bursts" not in self.memo:
+            kernels = replace(self.kernels, power_limited=False)
+            self.memo["in bursts"] = replace(self, kernels=kernels)
+        other: Machine = self.memo["in bursts"]
+        return other
+
     def with_own(self, *calibrations: Calibration | None) -> Machine:
         """Return the same machine with constants of its own for some libraries or its network."""
         given = tuple(each for each in calibrations if each is not None)

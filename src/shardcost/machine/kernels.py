@@ -113,6 +113,9 @@ class KernelConstants:
     autotuned: bool = True
     """GEMMs in 4 bits run with the tile shapes of 8-bit ones, as engines tune them. Otherwise as
     they were measured, with one shape of 256 rows, which loses to 8 bits on few tokens."""
+    power_limited: bool = True
+    """Kernels run for as long as a board's power limits their clock; False for benchmarks of single
+    kernels, which end before."""
     tables: KernelTables = CATALOG_KERNELS
     sections: Mapping[tuple[KernelTable, str], Section] = field(default_factory=dict)
     """Constants given in place of the catalog's, by table and name of the section."""
@@ -139,9 +142,55 @@ class KernelConstants:
             product = self.device.multiplied(dtype).product
             names = gemm_sections(product)[BITS[product] < _TUNED and self.autotuned :]
             wide = BITS[product] >= _WIDE
-            self.memo[key] = self.section("gemm", *names) if wide else self._resolved("gemm", names)
+            found = self.section("gemm", *names) if wide else self._resolved("gemm", names)
+            self.memo[key] = self._fed(found, product)
         resolved: Section = self.memo[key]
         return resolved
+
+    def _fed(self, section: Section, product: str) -> Section:
+        """Return inherited constants at the power of the device.
+
+        Where the measured device's power limited its benchmark as well, a device with more of it
+        reaches more of the peak.
+        """
+        if section.inherited_from is None:
+            return section
+        limited = self.section("gemm", "sustained")
+        if (
+            limited.system != section.system
+            or section.name not in limited.constants["burst_limited"]
+        ):
+            return section
+        share = section.constants["peak_share"] * self.fed_more(limited, product)
+        share = min(share, catalog.tuner_table("gemm")["most"]["peak_share"])
+        share = max(share, section.constants["peak_share"])
+        return section._replace(constants={**section.constants, "peak_share": share})
+
+    def sustained_share(self, product: str) -> Any:
+        """Return the share of a format's peak that the board's power feeds for long.
+
+        None where nothing is known: formats wider than 16 bits, and runs that are too short.
+        """
+        if not self.power_limited or BITS[product] > _WIDE:
+            return None
+        key = ("sustained", product)
+        if key not in self.memo:
+            section = self.section("gemm", "sustained")
+            share = _of_format(section.constants, product)
+            watts = (self.device.power_w or 1) / (self.like.power_w or 1)
+            exponent = catalog.tuner_table("gemm")["power"]["exponent"]
+            self.memo[key] = share * self.fed_more(section, product) * watts**exponent
+        return self.memo[key]
+
+    def fed_more(self, section: Section, product: str) -> Any:
+        """Return how much more of its peak a device's power feeds than the measured device's.
+
+        Between devices with the same tensor cores an operation takes the same energy at the same
+        clock, so the rate grows with a power of the watts per peak operation. Tensor cores of
+        another architecture, or with more operations per SM, are not taken to need more energy.
+        """
+        measured = catalog.cluster_named(section.system).device
+        return _fed_more(self.like, measured, product)
 
     def _resolved(
         self, table: KernelTable, names: tuple[str, ...], own_names: tuple[str, ...] = ()
@@ -200,6 +249,25 @@ def gemm_sections(dtype: str) -> tuple[str, ...]:
 
 def _architecture(system: str) -> str | None:
     return catalog.cluster_named(system).device.architecture
+
+
+def _of_format(stated: Mapping[str, Any], product: str) -> Any:
+    """Return the share that is stated for a format, else for the next wider one that has one."""
+    names = (f"{name}_share" for name in gemm_sections(product))
+    return stated[next(name for name in names if name in stated)]
+
+
+def _fed_more(one: Device, other: Device, product: str) -> Any:
+    """Return what `KernelConstants.fed_more` does; 1 where a datasheet does not say."""
+    if one.power_w is None or other.power_w is None or product not in other.peak_flop_per_s:
+        return 1.0
+    power = catalog.tuner_table("gemm")["power"]
+    peaks = one.peak(product), other.peak(product)
+    watts = (one.power_w / peaks[0]) / (other.power_w / peaks[1])
+    wider = (peaks[0] / one.sms) / (peaks[1] / other.sms) > power["same_cores"]
+    if wider or one.architecture != other.architecture:
+        watts = max(1.0, watts)
+    return watts ** power["exponent"]
 
 
 def _is_device(system: str, device: Device) -> bool:

@@ -268,9 +268,7 @@ def enter(s: Setting, *products: str) -> Passes:
     if s.frozen:
         return Passes(gather, scatter)
     inputs = tuple(each.input_gradient for each in own)
-    again = _over_tp(
-        s, "all_gather", own[0].weight_gradient.name, inputs, None, s.gathered_share
-    )
+    again = _over_tp(s, "all_gather", own[0].weight_gradient.name, inputs, None, s.gathered_share)
     return Passes(gather, scatter + again)
 
 

@@ -335,6 +335,10 @@ _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "decode": _of_decoded,
     "grouped_gemm": _of_grouped_gemm,
     "fp8_conversion": _of_conversion,
+    "sustained": lambda row, fitted: {
+        "standing": _standing(row, fitted, "gemm", "sustained"),
+        "figure": row["figure"],
+    },
     "overlap": lambda row, fitted: {"standing": _standing(row, fitted, "gemm", "sharing")},
     "layer_ops": _of_operator,
     "memory": lambda row, _: {

@@ -117,7 +117,7 @@ def time_s(row: Row, fitted: Fitted = CATALOG) -> float:
         raise UnknownNameError("phase", row["phase"], ("forward",))
     if predict is None:
         raise UnknownNameError("op", op, (*PRODUCTS, *ROW_KERNELS, *CALLS))
-    return predict(row, machine_of(cluster_of(row["gpu"]), torch(), fitted))
+    return predict(row, machine_of(cluster_of(row["gpu"]), torch(), fitted).in_bursts)
 
 
 def cluster_of(gpu: str) -> Cluster:

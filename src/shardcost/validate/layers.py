@@ -102,8 +102,8 @@ def torch() -> Software:
 
 
 def machine(gpu: str, fitted: Fitted = CATALOG) -> Machine:
-    """Return the machine of the catalog that has a device."""
-    return machine_of(Cluster.named(gpu), torch(), fitted)
+    """Return the machine of the catalog that has a device; layers ran alone, and not for long."""
+    return machine_of(Cluster.named(gpu), torch(), fitted).in_bursts
 
 
 DERIVED: Final[Derived] = {

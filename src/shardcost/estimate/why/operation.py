@@ -34,7 +34,9 @@ from shardcost.estimate.why.answer import (
 )
 from shardcost.kernels.gemm import Parts
 from shardcost.kernels.mla import LatentShape
+from shardcost.kernels.power import sustained_time_s
 from shardcost.kernels.receipts import (
+    source_of,
     traced_experts,
     traced_gemm,
     traced_kernels,
@@ -76,6 +78,7 @@ def operation(estimate: Estimate, name: str, entry: Entry) -> Why:
     if isinstance(op, Collective):
         return _collective(prices, op, entry, figure, title)
     seconds, words = _kernel(prices, op, entry.seconds)
+    seconds = _at_power(prices, op, seconds)
     software = estimate.program.setting.software
     if entry.phase != STEP and software.slowdown != 1:
         meaning = f"of kernels in a run of {software.title}"
@@ -120,6 +123,31 @@ def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
             sizes["value_dim"] = named("value_size", op.value_dim)
         words = _attention_words(op, seconds, machine.cluster.device)
     return Prices(on_named, prices.placed).alone(op._replace(**sizes)), words
+
+
+def _at_power(prices: Prices, op: Kernel, seconds: Any) -> Any:
+    """Return the seconds of a kernel in a run that lasts, where the board's power decides."""
+    if isinstance(op, Elementwise | StateKernel):
+        return seconds
+    on = prices.machine.kernels
+    product = on.device.multiplied(prices.format_of(op)).product
+    share, peak, flops = on.sustained_share(product), on.device.peak(product), op.flops / op.count
+    if share is None or flops / (share * peak) <= float(seconds.value):
+        return seconds
+    stated = prices.machine.cluster.sources.get(f"device.peak_flop_per_s.{product}", "")
+    section = on.section("gemm", "sustained")
+    meaning = "of the peak, that the board's power feeds for long"
+    fed: Any = SimpleNamespace(
+        sustained_share=lambda _: named(
+            "sustained_share", share, "share", meaning, source_of(section)
+        ),
+        device=SimpleNamespace(
+            multiplied=on.device.multiplied,
+            peak=lambda _: named(f"peak_{product}", peak, "FLOP/s", "nominal", str(stated)),
+        ),
+    )
+    counted = named("operations", flops, "FLOP", "multiplications and additions")
+    return sustained_time_s(fed, prices.format_of(op), counted, seconds)
 
 
 def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[Any, str]:

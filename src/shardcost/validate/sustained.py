@@ -1,0 +1,73 @@
+"""Predictions of GEMMs that run alone after a pause, and again and again for seconds.
+
+A row has one figure of one shape: ``burst_us``, the first GEMM after a pause, which waits for the
+clock to rise, or ``sustained_us``, the mean of GEMMs that have followed one another without a gap
+for as long as the board's power takes to limit the clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from shardcost.dtypes import canonical_dtype
+from shardcost.errors import UnknownNameError
+from shardcost.formats.tables import Row, Table
+from shardcost.kernels.gemm import gemm_time_s
+from shardcost.kernels.power import sustained_time_s
+from shardcost.machine import CATALOG, Fitted
+from shardcost.validate.gemm import LONGEST, m_band
+from shardcost.validate.predictions import (
+    Cases,
+    Derived,
+    Floats,
+    Predictions,
+    cases_of,
+    kernels_of,
+    whole_cell,
+)
+
+MEASURED: Final = "measured"
+BURST, SUSTAINED = "burst_us", "sustained_us"
+
+
+class SustainedCase(NamedTuple):
+    """A figure of GEMMs on a device in a number format, but for their shapes."""
+
+    gpu: str
+    dtype: str
+    figure: str
+
+
+def cases(table: Table) -> Cases[SustainedCase]:
+    """Return the rows of a table by device, format and figure; their sizes are m, n and k."""
+    return cases_of(table, _case, _sizes, 3)
+
+
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
+    """Return the predicted time of every row, in microseconds."""
+    known = cases(table)
+
+    def predict(case: SustainedCase, places: list[int]) -> Floats:
+        on, (m, n, k) = kernels_of(case.gpu, fitted), known.sizes[places].T
+        time_s = gemm_time_s(on, case.dtype, m, n, k)
+        if case.figure == SUSTAINED:
+            return 1e6 * np.asarray(sustained_time_s(on, case.dtype, 2 * m * n * k, time_s))
+        waited_us: float = on.section("gemm", "sustained").constants["after_pause_us"]
+        return 1e6 * np.asarray(time_s) + waited_us
+
+    return known.predictions(predict)
+
+
+def _case(row: Row) -> SustainedCase:
+    if row["figure"] not in {BURST, SUSTAINED}:
+        raise UnknownNameError("figure", row["figure"], (BURST, SUSTAINED))
+    return SustainedCase(row["gpu"], canonical_dtype(row["dtype"]), row["figure"])
+
+
+def _sizes(row: Row) -> list[int]:
+    return [whole_cell(row, name, most=LONGEST) for name in ("m", "n", "k")]
+
+
+DERIVED: Final[Derived] = {"m_band": m_band}
