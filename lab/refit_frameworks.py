@@ -45,6 +45,7 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
     },
     "llm_foundry": {"slowdown": 1.0, "step_overhead_ms": 10.0},
     "torchtitan": {"slowdown": 1.0},
+    "maxtext": {"slowdown": 1.0},
 }
 """Which constants each framework has, and where the search for them starts."""
 TO_EXPERTS: Final[Mapping[str, Mapping[str, float]]] = {

@@ -23,6 +23,9 @@ from shardcost.errors import UnknownNameError
 ROUTINGS: Final = ("even", "random", "power_law")
 DISPATCH_LIBRARIES: Final = ("deepep", "hybridep", "trtllm", "pplx", "mori", "uccl")
 """Libraries with kernels for dispatch and combine (``catalog/tuner/dispatch.toml``)."""
+SORTING_LIBRARIES: Final = ("hybridep",)
+"""Those whose kernels write tokens in the order of their experts, and read them so: HybridEP fuses
+the permutation (DeepEP, branch hybrid-ep, README)."""
 DISPATCHERS: Final = ("nccl", "allgather", *DISPATCH_LIBRARIES)
 """What carries tokens to their experts: all-to-alls of NCCL, an all-gather, or kernels."""
 EXPERT_OVERLAPS: Final = ("none", "two_batch", "1f1b")

@@ -33,7 +33,7 @@ from shardcost.program.setting import (
     linear,
     matrix,
 )
-from shardcost.routing import expert_load
+from shardcost.routing import SORTING_LIBRARIES, expert_load
 
 UP, DOWN = "MLP up", "MLP down"
 EXPERTS: Final = "experts"
@@ -144,6 +144,8 @@ def _exchange(s: Setting, part: Experts, phase: str, tokens: Any) -> Passes:
     ranks = _exchanging_ranks(s)
     if isinstance(ranks, int) and ranks == 1:
         return Passes(sort, sort if s.training else ())
+    if s.software.dispatch in SORTING_LIBRARIES:
+        sort = ()
     there = _sent(s, part, phase, phase, tokens, ranks)
     forward = (*sort, there) if phase == "dispatch" else (there, *sort)
     if not s.training:
