@@ -213,7 +213,8 @@ MODEL: Final = Option(
 )
 ON: Final = Option("on", "name", "Machine", "a cluster of the catalog", several="; or several")
 NETWORK: Final = Option(
-    "network", "name", "Network", "what joins the nodes, a network of the catalog",
+    "network", "name", "Network", "what joins the nodes, a network of the catalog"
+    " or any KIND_PORTSxRATEg",
     several="; or several",
 )  # fmt: skip
 DEFAULT_SOFTWARE: Final = {"train": "megatron_core", "prefill": "trtllm", "decode": "trtllm"}
