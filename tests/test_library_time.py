@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardcost import Cluster, catalog
 from shardcost.collectives.choice import tuner_weights
-from shardcost.collectives.group import wire_bound_s
+from shardcost.collectives.group import Group, wire_bound_s
 from shardcost.collectives.library_time import COLLECTIVES, CollectiveTime, collective_time
 from shardcost.collectives.paths import total
 from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError
@@ -210,13 +210,29 @@ def test_a_network_can_be_named_with_the_question() -> None:
         )
 
 
-def test_uneven_groups_work_inside_a_domain_and_say_why_not_beyond() -> None:
+def test_uneven_groups_are_paced_by_the_fullest_domain_and_the_fewest_ports() -> None:
     assert collective_time("all_reduce", MIB, "h100_sxm", 7).time_s > 0
     assert collective_time("all_reduce", MIB, "gb200_nvl72", 5).group.nodes == 2
     cluster = Cluster.named("h100_sxm", "ib_8x400g")
-    with pytest.raises(BadValueError, match="the same on each of 2 nodes") as caught:
-        collective_time("all_reduce", MIB, cluster, 9)
-    assert "never measured" in str(caught.value)
+    group = Group.on(cluster, 13, 2)
+    assert (group.ranks_per_domain, group.fewest_per_domain) == (7, 6)
+    assert group.domain_port_bytes_per_s == 6 * 50e9
+    rack = Group.on(Cluster.named("gb200_nvl72", "ib_1x400g_per_gpu"), 78 * 4)
+    assert (rack.nodes, rack.domains) == (78, 5)
+    assert (rack.ranks_per_domain, rack.fewest_per_domain) == (64, 60)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+def test_uneven_groups_lie_near_even_ones(collective: str) -> None:
+    """Paced by the fewest ports, a group is slower than its own size would be, never by much."""
+    cluster = Cluster.named("h100_sxm", "ib_8x400g")
+    even, odd, more = (
+        collective_time(collective, 2**30, cluster, gpus, 2).time_s for gpus in (12, 13, 14)
+    )
+    assert 0.99 * min(even, more) < odd < 1.25 * max(even, more)
+    counts = np.array([12, 13, 14])
+    together = collective_time(collective, 2**30, cluster, counts, 2).time_s
+    assert together.tolist() == [even, odd, more]
 
 
 def test_links_that_do_not_lead_to_the_group_do_not_help() -> None:
@@ -353,7 +369,6 @@ def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], 
         ({"size_bytes": np.ones(3), "gpus": np.array([2, 4])}, BadValueError, "alike"),
         ({"cluster": 5}, BadTypeError, "a Cluster or the name of one"),
         ({"library": "nccl-tuner", "mode": "eager"}, BadValueError, "another, for eager"),
-        ({"cluster": "gb200_nvl72", "gpus": 76, "network": "ib"}, BadValueError, "in 2 domains"),
     ],
 )
 def test_bad_questions_get_one_clear_line(

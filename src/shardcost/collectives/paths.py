@@ -165,7 +165,7 @@ def p2p_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Gro
     """
     block = size_bytes / group.ranks
     peers = group.ranks_per_domain - 1
-    beyond = group.ranks - group.ranks_per_domain
+    beyond = group.ranks - group.fewest_per_domain
     share = _ll_across(network, group) / group.ranks_per_domain
     inside = largest(1 / constants.p2p_ll_bytes_per_s, 2 * peers / group.link_bytes_per_s)
     return {
@@ -180,7 +180,7 @@ def p2p_simple(constants: RingLibrary, network: Network, size_bytes: Any, group:
     inside = _crowded(constants.p2p_bytes_per_s, group, constants.crowd, constants.socket)
     block = size_bytes / group.ranks
     peers = group.ranks_per_domain - 1
-    beyond = group.ranks - group.ranks_per_domain
+    beyond = group.ranks - group.fewest_per_domain
     share = network.efficiency * _port(group)
     crosses = _crosses(group)
     hops = (group.ranks - 1) * constants.p2p_hop_s + crosses * network.latency_s

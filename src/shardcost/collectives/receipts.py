@@ -39,7 +39,8 @@ MEANINGS: Final = {
     "size": SIZE,
     "ranks": "GPUs",
     "domains": "nodes or racks inside which GPUs have links of their own",
-    "ranks_per_domain": "GPUs that share one domain",
+    "ranks_per_domain": "GPUs that share one domain, the fullest",
+    "fewest_per_domain": "GPUs that share the emptiest domain",
     "link": "a GPU's links to the group, nominal, one way",
     "links": "all links of a GPU, nominal, one way",
     "pair": "a GPU's links to one other, nominal, one way",
@@ -265,11 +266,15 @@ def _group(group: Group) -> Any:
     inside = group.domains == 1
     tier = group.tier
     ranks = _traced("ranks", group.ranks)
+    most = fewest = ranks if inside else _traced("ranks_per_domain", group.ranks_per_domain)
+    if group.fewest_per_domain != group.ranks_per_domain:
+        fewest = _traced("fewest_per_domain", group.fewest_per_domain)
     return SimpleNamespace(
         cluster=group.cluster,
         ranks=ranks,
         domains=1 if inside else _traced("domains", group.domains),
-        ranks_per_domain=ranks if inside else _traced("ranks_per_domain", group.ranks_per_domain),
+        ranks_per_domain=most,
+        fewest_per_domain=fewest,
         link_bytes_per_s=_traced("link", group.link_bytes_per_s),
         pair_bytes_per_s=_traced("pair", group.pair_bytes_per_s),
         port_bytes_per_s=_traced("port", group.port_bytes_per_s),
