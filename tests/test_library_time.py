@@ -452,3 +452,47 @@ def test_calibration_files_of_a_wrong_form_are_refused() -> None:
     for content, said in bad:
         with pytest.raises(ShardcostError, match=said):
             list(from_file_content(content, "f"))
+
+
+def test_a_forced_algorithm_leaves_the_protocol_to_the_tuner() -> None:
+    sizes = np.geomspace(8, 2**33, 40)
+    tree = collective_time(
+        "all_reduce", sizes, "h100_sxm", 32, network="ib_8x400g", algorithm="tree"
+    )
+    assert set(tree.algorithm) == {"tree"}
+    assert len(set(tree.protocol)) > 1
+    estimates = {path: t for path, t in tree.estimates.items() if path[0] == "tree"}
+    lowest = np.argmin([estimates[path] for path in estimates], axis=0)
+    assert [list(estimates)[each][1] for each in lowest] == list(tree.protocol)
+    tuner = collective_time(
+        "all_reduce",
+        sizes,
+        "h100_sxm",
+        32,
+        network="ib_8x400g",
+        algorithm="tree",
+        library="nccl-tuner",
+    )
+    assert np.array_equal(tuner.time_s, np.min(list(estimates.values()), axis=0))
+
+
+def test_what_is_forced_must_run_in_every_cell() -> None:
+    gpus = np.array([8, 16])
+    with pytest.raises(
+        BadValueError, match="algorithm must be ring for all_reduce of nccl on each"
+    ):
+        collective_time("all_reduce", 1e6, "h100_sxm", gpus, network="ib_8x400g", algorithm="tree")
+    ring = collective_time(
+        "all_reduce", 1e6, "h100_sxm", gpus, network="ib_8x400g", protocol="LL", algorithm="ring"
+    )
+    for cell, count in enumerate(gpus.tolist()):
+        alone = collective_time(
+            "all_reduce",
+            1e6,
+            "h100_sxm",
+            count,
+            network="ib_8x400g",
+            algorithm="ring",
+            protocol="LL",
+        )
+        assert ring.time_s[cell] == alone.time_s
