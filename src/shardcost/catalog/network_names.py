@@ -42,6 +42,7 @@ def stated_network(name: str) -> dict[str, Any] | None:
     word, ports, rate = match[1].lower(), int(match[2]), int(match[3])
     kind, title = KINDS[word]
     whose = "gpu" if match[4] else "node"
+    through_host = {"gpu_direct": {"value": False, "source": "name"}} if kind == "tcp" else {}
     return {
         "name": f"{word}_{ports}x{rate}g" + "_per_gpu" * (whose == "gpu"),
         "title": f"{ports} x {rate} Gb/s {title} per {'GPU' if whose == 'gpu' else 'node'}",
@@ -49,5 +50,6 @@ def stated_network(name: str) -> dict[str, Any] | None:
         "kind": kind,
         f"nics_per_{whose}": {"value": ports, "source": "name"},
         "nic_rate_gbit_per_s": {"value": rate, "source": "name", "caveat": "taken as a line rate"},
+        **through_host,
         "sources": {"name": "Stated by the name of the network"},
     }

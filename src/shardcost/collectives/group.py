@@ -76,6 +76,9 @@ class Group:
             one = smallest(full, cluster.network.nic_bytes_per_s)
             per_node = smallest(-(-ranks // hosts) * stride, cluster.gpus_per_node)
             port = largest(full / cluster.gpus_per_node, one / per_node)
+            if anywhere(cluster.network.oversubscription != 1):
+                beyond = domains > cluster.network.leaf_domains
+                port = port / choose(beyond, cluster.network.oversubscription, 1)
         return cls(
             cluster=cluster,
             ranks=ranks,
@@ -117,6 +120,12 @@ class Group:
             self.ranks // self.nodes, smallest(self.fewest_per_domain, most_heads())
         )
         return self.port_bytes_per_s * leaving
+
+    @cached_property
+    def beyond_leaf(self) -> Any:
+        """Whether the traffic between domains passes the spine of the network."""
+        network = self.cluster.network
+        return False if network is None else self.domains > network.leaf_domains
 
     @property
     def tier(self) -> Tier:

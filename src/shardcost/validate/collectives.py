@@ -187,6 +187,8 @@ def network_of(row: Row) -> str:
         ),
         labelled,
     )
+
+
 def _forced(row: Row, column: str, known: Iterable[str]) -> str | None:
     """Return the algorithm or protocol that was forced; None where the library chose."""
     cell = row.get(column, "")
