@@ -20,15 +20,18 @@ from lab.catalog_files import CATALOG
 from lab.command import ended, parser_of
 from shardcost import catalog
 from shardcost.calibrate.fit import (
+    PULL,
     UNFITTED,
     Curve,
     Floats,
+    Hold,
     Key,
     blank,
     curves,
     fitted,
     fitted_library,
     inside,
+    solved,
     with_fit,
 )
 from shardcost.calibrate.profile import entry_lines
@@ -115,32 +118,53 @@ def _engine_blank(key: Key, known: Sequence[Curve]) -> Calibration:
 
 
 def networks(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Calibration]:
-    """Return the calibrations of networks, given those of the systems that they join."""
+    """Return the calibrations of networks, given those of the systems that they join.
+
+    In rounds, so that what the rows of a network do not determine is settled by its relatives.
+    """
     groups: dict[str, list[Curve]] = {}
     for curve in known:
-        if curve.case.network:
+        if curve.case.network and curve.case.nodes > 1:
             groups.setdefault(curve.case.network, []).append(curve)
-    results = {}
-    for name, group in groups.items():
-        results[name, "network", "0"] = fitted_network(group, network_blank(name), rest)
+    results: dict[Key, Calibration] = {}
+    for round_ in range(_ROUNDS):
+        latest = {}
+        for name, group in groups.items():
+            family = network_family(name, results) if round_ else None
+            latest[name, "network", "0"] = fitted_network(group, name, rest, family)
+        results = latest
     return results
 
 
+def network_family(name: str, known: Mapping[Key, Calibration]) -> Calibration:
+    """Return what a network inherits from others among those fitted so far."""
+    return Libraries(known.values()).network_family(catalog.network_named(name))
+
+
 def fitted_network(
-    known: Sequence[Curve], start: Calibration, rest: Fitted = CONSTANTS
+    known: Sequence[Curve], name: str, rest: Fitted = CONSTANTS, family: Calibration | None = None
 ) -> Calibration:
     """Return a network's calibration, from curves that cross it, all else being known.
 
-    Twice: a network none of whose rows is under LL keeps the latency of LL that it started from,
-    and half of what LL128 shows is a better guess than a round figure.
+    Args:
+        known: The curves.
+        name: Of the network.
+        rest: The other constants.
+        family: What it inherits, and holds on to where rows say nothing.
     """
+    start = network_blank(name)
 
     def predict(curve: Curve, constants: Any) -> Floats:
         return curve.predicted_s(replace(start, constants=constants), fitted=rest)
 
-    first: NetworkConstants = fitted(known, start.constants, predict)
-    again = replace(first, ll_latency_s=first.ll128_latency_s / 2)
-    return with_fit(replace(start, constants=fitted(known, again, predict)), known, rest)
+    best: NetworkConstants = fitted(known, start.constants, predict)
+    if family is not None:
+        pull = PULL[NetworkConstants]
+        hold = Hold(dict.fromkeys(stated(best), pull), {}, {})
+        best = solved(
+            known, family.constants, predict, lambda _: True, hold, begin_at=stated(best)
+        ).constants
+    return with_fit(replace(start, constants=best), known, rest)
 
 
 def network_blank(network: str) -> Calibration:

@@ -11,8 +11,18 @@ from typing import Any
 import pytest
 from stated import as_stated
 
-from shardcost import Cluster, FormatError, Model, Network, UnknownNameError, catalog
+from shardcost import (
+    Cluster,
+    FormatError,
+    Model,
+    Network,
+    UnknownNameError,
+    catalog,
+    collective_time,
+)
 from shardcost.catalog import build
+from shardcost.catalog.build import network_from
+from shardcost.catalog.network_names import stated_network
 from shardcost.errors import BadTypeError
 
 MODELS = """gpt2-xl gpt3-175b megatron-22b megatron-530b megatron-1t llama2-7b llama2-13b llama2-70b
@@ -120,7 +130,7 @@ def test_a_wrong_name_suggests_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="did you mean llama3-70b"):
         Model.named("lama3-70b")
     with pytest.raises(UnknownNameError, match="`shardcost clusters` lists them"):
-        Network.named("ib_8x401g")
+        Network.named("ib_8x401")
     with pytest.raises(UnknownNameError, match="known: "):
         Cluster.named("zzzzzzzz")
     with pytest.raises(BadTypeError, match="model must be a name"):
@@ -227,3 +237,42 @@ def test_every_fit_says_what_was_timed(shelf: catalog.Folder) -> None:
     for name, file in catalog.contents(shelf):
         for section in (table for table in file.values() if isinstance(table, dict)):
             assert section["fit"]["measured_with"], name
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "node_gbit", "called"),
+    [
+        ("roce_4x100g", "roce", 400, "roce_4x100g"),
+        ("IB-8x800G", "infiniband", 6400, "ib_8x800g"),
+        ("efa_32x100g", "efa", 3200, "efa_32x100g"),
+        ("opa_2x100g", "omnipath", 200, "opa_2x100g"),
+        ("roce_2x200g_per_gpu", "roce", 3200, "roce_2x200g_per_gpu"),
+        ("ndr_per_gpu", "infiniband", 3200, "ib_1x400g_per_gpu"),
+    ],
+)
+def test_a_name_states_a_network(name: str, kind: str, node_gbit: int, called: str) -> None:
+    network = Network.named(name)
+    assert (network.kind, network.name) == (kind, called)
+    assert network.node_bytes_per_s(8) == node_gbit / 8 * 1e9
+    assert Cluster.named("h100_sxm", name).network == network
+
+
+def test_a_name_states_what_its_preset_does() -> None:
+    for name in catalog.names("networks"):
+        content = stated_network(name)
+        if content is not None:
+            stated, preset = network_from(content, name), Network.named(name)
+            for field in ("name", "kind", "nic_bytes_per_s", "nics_per_node", "nics_per_gpu"):
+                assert getattr(stated, field) == getattr(preset, field), name
+
+
+@pytest.mark.parametrize("name", ["roce_0x100g", "roce_8x400", "wifi_1x1g", "ib_8x400gb", "8x400g"])
+def test_names_that_state_no_network_are_told_how_one_does(name: str) -> None:
+    with pytest.raises(UnknownNameError, match="KIND_PORTSxRATEg") as caught:
+        Network.named(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stated_network_inherits_from_its_kind_and_says_so() -> None:
+    result = collective_time("all_reduce", 2**20, "h100_sxm", 16, network="roce_4x100g")
+    assert any("network roce_4x100g; constants inherited from roce" in n for n in result.notes)

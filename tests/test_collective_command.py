@@ -18,6 +18,7 @@ import pytest
 from running import run_error, run_json, run_text
 
 from shardcost import Cluster, catalog
+from shardcost.collectives import ALGORITHMS, PROTOCOLS
 from shardcost.collectives.library_time import COLLECTIVES, CollectiveTime, collective_time
 from shardcost.collectives.paths import total
 from shardcost.collectives.receipts import MEANINGS, path_receipts
@@ -27,7 +28,7 @@ from shardcost.machine import machine_of
 from shardcost.machine.constants import Calibration, NetworkConstants
 from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES, TUNER, catalog_calibrations
 from shardcost.receipt import evaluate
-from shardcost.report.collective import ALGORITHMS, PROTOCOLS, title
+from shardcost.report.collective import title
 
 ASK = ("collective", "all_reduce", "--gpus", "8", "--on", "h100_sxm")
 UNITS = {
@@ -153,6 +154,8 @@ VIEWS = [
         *("--network", "ib_1x400g_per_gpu"),
     ),
     ("--size", "1MiB", "--gpus", "1", "--explain"),
+    ("--size", "1MiB", "--algorithm", "ring", "--explain"),
+    ("--sweep", "8:8GiB", "--algorithm", "Ring", "--protocol", "ll128"),
 ]
 
 
@@ -211,6 +214,7 @@ def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, *ASK, "--size", "64MiB")
     assert list(found) == [
         *("collective", "system", "network", "gpus", "nodes", "domains", "library", "mode"),
+        "forced",
         *(
             "size_bytes",
             "time_s",
@@ -235,6 +239,47 @@ def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert (own["system"], own["library"]) == ("h100_sxm", "nccl")
     assert own["constants"]["ll_base_s"] < 1e-3
     assert {"rows", "median_pct", "p90_pct", "source"} <= set(own["fit"])
+
+
+def test_what_is_forced_runs_and_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*ASK, "--algorithm", "Ring", "--protocol", "ll128")
+    found = run_json(capsys, *words, "--size", "64MiB")
+    assert found["forced"] == {"algorithm": "ring", "protocol": "LL128"}
+    assert (found["algorithm"], found["protocol"]) == ("ring", "LL128")
+    free = run_json(capsys, *ASK, "--size", "64MiB")["alternatives"]
+    (ring,) = (each for each in free if (each["algorithm"], each["protocol"]) == ("ring", "LL128"))
+    assert found["time_s"] == ring["time_s"]
+    assert "forced to ring LL128" in run_text(capsys, *words, "--size", "64MiB")
+    sweep = run_json(capsys, *words, "--sweep", "1KiB:1GiB")
+    assert {(row["algorithm"], row["protocol"]) for row in sweep["rows"]} == {("ring", "LL128")}
+    assert "forced to ring LL128" in run_text(capsys, *words, "--sweep", "1KiB:1GiB")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--algorithm", "tree"), "nvls or ring for all_reduce of nccl over 8 GPUs in one domain"),
+        (("--algorithm", "nvls", "--protocol", "LL"), "protocol must be Simple"),
+        (("--algorithm", "one_shot"), "nvls or ring for all_reduce of nccl"),
+        (("--library", "vllm", "--algorithm", "nvls_tree"), "multicast or nvls or one_shot"),
+        (("--algorithm", "rings"), "unknown algorithm 'rings'; did you mean ring"),
+        (("--protocol", "ll64"), "unknown protocol 'll64'; known: LL, LL128, Simple, direct"),
+    ],
+)
+def test_a_path_that_does_not_exist_is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    error = run_error(capsys, *ASK, "--size", "1MiB", *words)
+    assert said in error
+    assert words[-1].lower() in error.lower()
+
+
+def test_forcing_is_not_for_rules_or_dispatch(capsys: pytest.CaptureFixture[str]) -> None:
+    forced = ("--algorithm", "ring")
+    assert "exclude each other" in run_error(capsys, *ASK, "--tuner", "rules.csv", *forced)
+    words = ("--tokens", "8", "--hidden", "8", "--topk", "2", "--experts", "8")
+    asked = ("collective", "dispatch", "--gpus", "8", "--on", "h100_sxm", *words, *forced)
+    assert "--algorithm is not for dispatch" in run_error(capsys, *asked)
 
 
 def test_a_sweep_is_one_prediction_per_size(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardcost import Cluster, catalog
 from shardcost.collectives.choice import tuner_weights
-from shardcost.collectives.group import wire_bound_s
+from shardcost.collectives.group import Group, wire_bound_s
 from shardcost.collectives.library_time import COLLECTIVES, CollectiveTime, collective_time
 from shardcost.collectives.paths import total
 from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError
@@ -210,13 +210,29 @@ def test_a_network_can_be_named_with_the_question() -> None:
         )
 
 
-def test_uneven_groups_work_inside_a_domain_and_say_why_not_beyond() -> None:
+def test_uneven_groups_are_paced_by_the_fullest_domain_and_the_fewest_ports() -> None:
     assert collective_time("all_reduce", MIB, "h100_sxm", 7).time_s > 0
     assert collective_time("all_reduce", MIB, "gb200_nvl72", 5).group.nodes == 2
     cluster = Cluster.named("h100_sxm", "ib_8x400g")
-    with pytest.raises(BadValueError, match="the same on each of 2 nodes") as caught:
-        collective_time("all_reduce", MIB, cluster, 9)
-    assert "never measured" in str(caught.value)
+    group = Group.on(cluster, 13, 2)
+    assert (group.ranks_per_domain, group.fewest_per_domain) == (7, 6)
+    assert group.domain_port_bytes_per_s == 6 * 50e9
+    rack = Group.on(Cluster.named("gb200_nvl72", "ib_1x400g_per_gpu"), 78 * 4)
+    assert (rack.nodes, rack.domains) == (78, 5)
+    assert (rack.ranks_per_domain, rack.fewest_per_domain) == (64, 60)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+def test_uneven_groups_lie_near_even_ones(collective: str) -> None:
+    """Paced by the fewest ports, a group is slower than its own size would be, never by much."""
+    cluster = Cluster.named("h100_sxm", "ib_8x400g")
+    even, odd, more = (
+        collective_time(collective, 2**30, cluster, gpus, 2).time_s for gpus in (12, 13, 14)
+    )
+    assert 0.99 * min(even, more) < odd < 1.25 * max(even, more)
+    counts = np.array([12, 13, 14])
+    together = collective_time(collective, 2**30, cluster, counts, 2).time_s
+    assert together.tolist() == [even, odd, more]
 
 
 def test_links_that_do_not_lead_to_the_group_do_not_help() -> None:
@@ -353,7 +369,6 @@ def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], 
         ({"size_bytes": np.ones(3), "gpus": np.array([2, 4])}, BadValueError, "alike"),
         ({"cluster": 5}, BadTypeError, "a Cluster or the name of one"),
         ({"library": "nccl-tuner", "mode": "eager"}, BadValueError, "another, for eager"),
-        ({"cluster": "gb200_nvl72", "gpus": 76, "network": "ib"}, BadValueError, "in 2 domains"),
     ],
 )
 def test_bad_questions_get_one_clear_line(
@@ -437,3 +452,47 @@ def test_calibration_files_of_a_wrong_form_are_refused() -> None:
     for content, said in bad:
         with pytest.raises(ShardcostError, match=said):
             list(from_file_content(content, "f"))
+
+
+def test_a_forced_algorithm_leaves_the_protocol_to_the_tuner() -> None:
+    sizes = np.geomspace(8, 2**33, 40)
+    tree = collective_time(
+        "all_reduce", sizes, "h100_sxm", 32, network="ib_8x400g", algorithm="tree"
+    )
+    assert set(tree.algorithm) == {"tree"}
+    assert len(set(tree.protocol)) > 1
+    estimates = {path: t for path, t in tree.estimates.items() if path[0] == "tree"}
+    lowest = np.argmin([estimates[path] for path in estimates], axis=0)
+    assert [list(estimates)[each][1] for each in lowest] == list(tree.protocol)
+    tuner = collective_time(
+        "all_reduce",
+        sizes,
+        "h100_sxm",
+        32,
+        network="ib_8x400g",
+        algorithm="tree",
+        library="nccl-tuner",
+    )
+    assert np.array_equal(tuner.time_s, np.min(list(estimates.values()), axis=0))
+
+
+def test_what_is_forced_must_run_in_every_cell() -> None:
+    gpus = np.array([8, 16])
+    with pytest.raises(
+        BadValueError, match="algorithm must be ring for all_reduce of nccl on each"
+    ):
+        collective_time("all_reduce", 1e6, "h100_sxm", gpus, network="ib_8x400g", algorithm="tree")
+    ring = collective_time(
+        "all_reduce", 1e6, "h100_sxm", gpus, network="ib_8x400g", protocol="LL", algorithm="ring"
+    )
+    for cell, count in enumerate(gpus.tolist()):
+        alone = collective_time(
+            "all_reduce",
+            1e6,
+            "h100_sxm",
+            count,
+            network="ib_8x400g",
+            algorithm="ring",
+            protocol="LL",
+        )
+        assert ring.time_s[cell] == alone.time_s

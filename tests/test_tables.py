@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, FormatError
 from shardcost.formats import tables
 from shardcost.formats.tables import number, read_table, write_table
@@ -129,7 +130,7 @@ def test_every_kind_of_table_is_known(evidence: Path) -> None:
     [
         ("gpu,dtype,m,n,k,time_us,framework", "framework"),
         ("gpu,op,tokens,width,bytes,time_us", "tokens, width"),
-        (f"{HEAD},algorithm,concurrent_groups,framework", "concurrent_groups, framework"),
+        (f"{HEAD},algorithm,threads,firmware", "threads, firmware"),
         (
             "model,layers,hidden,heads,seq,mbs,gbs,gpus,tp,pp,dp,measured_step_s,sparsity",
             "sparsity",
@@ -152,12 +153,38 @@ def test_a_header_far_from_any_kind_is_taken_for_none(tmp_path: Path) -> None:
         read_table(written(tmp_path, f"{head}\n"))
 
 
-def test_forced_algorithms_are_skipped_with_their_reason(tmp_path: Path) -> None:
-    rows = [f"{ROW},{algorithm}" for algorithm in ("", "default", "ring")]
-    table = read_table(written(tmp_path, "\n".join([f"{HEAD},algorithm", *rows])))
+def test_forced_algorithms_and_protocols_are_honoured(tmp_path: Path) -> None:
+    forced = [("", ""), ("default", ""), ("Ring", ""), ("ring", "ll128"), ("tree", ""), ("", "ll3")]
+    rows = [f"{ROW},{algorithm},{protocol}" for algorithm, protocol in forced]
+    table = read_table(written(tmp_path, "\n".join([f"{HEAD},algorithm,protocol", *rows])))
     found = validate(table)
-    assert found.predicted == 2
-    assert found.skipped == {"algorithm must be blank: the library's own choice": 1}
+    assert found.predicted == 4
+    free, same, _, ring_ll128 = found.predictions.values[:4]
+    assert free == same
+    alone = collective_time("all_reduce", 1024, "h100_sxm", 8, algorithm="ring", protocol="LL128")
+    assert ring_ll128 == pytest.approx(1e6 * float(alone.time_s))
+    assert ring_ll128 > 1.1 * free
+    assert any("must be nvls or ring for all_reduce" in reason for reason in found.skipped)
+    assert "protocol unknown: 'll3'" in found.skipped
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "reason"),
+    [
+        ("channels", "16", "channels must be blank: the library's own number of them"),
+        ("concurrent_groups", "2", "concurrent_groups must be as many as one domain holds"),
+        ("concurrent_groups", "0", "concurrent_groups must be a whole number from 1"),
+        ("framework", "jax", "framework unknown: 'jax'"),
+    ],
+)
+def test_what_ran_beside_and_how_is_honoured_or_skipped(
+    tmp_path: Path, column: str, cell: str, reason: str
+) -> None:
+    content = f"{HEAD},{column}\n{ROW},\n{ROW},{cell}\n"
+    found = validate(read_table(written(tmp_path, content)))
+    assert found.predicted == 1
+    (said,) = found.skipped
+    assert said.startswith(reason)
 
 
 @pytest.mark.parametrize("text", ["8", "8.0", "+8", "8.", "0.8e1", "80E-1"])

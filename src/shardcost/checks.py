@@ -13,7 +13,7 @@ an array is recognised by its ``dtype``, so that a program which uses none never
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf
 from types import MappingProxyType
@@ -191,6 +191,24 @@ def one_of(*choices: str, default: Any = MISSING, otherwise: Rule | None = None)
         return value
 
     return _field(default, otherwise or rule, choices=choices)
+
+
+def name_among(argument: str, value: Any, known: Iterable[str]) -> str:
+    """Return the name of a list that a text means: capitals, hyphens and the like do not matter.
+
+    >>> name_among("algorithm", "NVLSTree", ["ring", "nvls_tree"])
+    'nvls_tree'
+    """
+    if not isinstance(value, str):
+        raise BadTypeError(argument, value, "a name")
+    names = {_plain(name): name for name in known}
+    if _plain(value) not in names:
+        raise UnknownNameError(argument, value, names.values())
+    return names[_plain(value)]
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def text(*, default: Any = MISSING) -> Any:

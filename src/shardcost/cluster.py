@@ -208,6 +208,13 @@ class Network(Noun):
     """One port, one direction, line rate."""
     nics_per_node: Count | None = whole(default=None)
     nics_per_gpu: Count | None = whole(default=None)
+    gpu_direct: bool = flag(default=True)
+    """Network cards read and write the devices' memory, without a copy through the host."""
+    leaf_domains: Count = whole(default=4)
+    """Nodes (racks, where a rack is one scale-up domain) that reach each other through leaf
+    switches alone: assumed where nobody states it."""
+    oversubscription: Quantity = positive(default=1)
+    """Ports of a leaf switch to its nodes over those to the spine: what traffic beyond it loses."""
     sources: Mapping[str, Source] = table(_source, default_factory=dict)
 
     def check(self) -> None:

@@ -213,7 +213,8 @@ MODEL: Final = Option(
 )
 ON: Final = Option("on", "name", "Machine", "a cluster of the catalog", several="; or several")
 NETWORK: Final = Option(
-    "network", "name", "Network", "what joins the nodes, a network of the catalog",
+    "network", "name", "Network", "what joins the nodes, a network of the catalog"
+    " or any KIND_PORTSxRATEg",
     several="; or several",
 )  # fmt: skip
 DEFAULT_SOFTWARE: Final = {"train": "megatron_core", "prefill": "trtllm", "decode": "trtllm"}
@@ -421,6 +422,15 @@ SIZE: Final = Option(
 SWEEP: Final = Option(
     "sweep", "sweep", "Sweep", "instead of the size: sizes from A to B, each X times the last (2)"
 )
+FORCED: Final = (
+    Option("algorithm", "name", "Algorithm",
+           "run this algorithm (ring, tree, nvls, …), as NCCL_ALGO does",
+           otherwise="the library's choice"),
+    Option("protocol", "name", "Protocol",
+           "run this protocol (LL, LL128 or Simple), as NCCL_PROTO does",
+           otherwise="the library's choice"),
+)  # fmt: skip
+"""What a library is made to run."""
 COLLECTIVE: Final = (
     SIZE,
     SWEEP,
@@ -434,6 +444,7 @@ COLLECTIVE: Final = (
     Option("mode", "word", "Launch",
            "launch of calls, recorded as a CUDA graph or one by one by the host",
            preset="graph", allowed=("graph", "eager")),
+    *FORCED,
 )  # fmt: skip
 """One collective."""
 EXCHANGE: Final = (

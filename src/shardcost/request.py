@@ -19,6 +19,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from shardcost import options, values
+from shardcost.checks import name_among
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError, UsageError
 from shardcost.options import Option, flag
 from shardcost.scalars import positive_number
@@ -371,6 +372,8 @@ def collective_of(given: Given, finder: Finder, size_bytes: Any) -> CollectiveTi
         read["nodes"],
         library=default_library(cluster) if read["library"] is None else read["library"],
         mode=read["mode"],
+        algorithm=read["algorithm"],
+        protocol=read["protocol"],
     )
 
 
@@ -408,12 +411,6 @@ def exchange_phase(text: str) -> str | None:
 
 def collective_name(text: str) -> str:
     """Return a collective's name; capitals, hyphens and underscores do not matter."""
-    from shardcost.collectives.library_time import COLLECTIVES
+    from shardcost.collectives import COLLECTIVES
 
-    def plain(name: str) -> str:
-        return name.lower().replace("-", "").replace("_", "")
-
-    known = {plain(name): name for name in COLLECTIVES}
-    if plain(text) not in known:
-        raise UnknownNameError("collective", text, COLLECTIVES)
-    return known[plain(text)]
+    return name_among("collective", text, COLLECTIVES)

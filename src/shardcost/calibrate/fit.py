@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 Key = tuple[str, str, str]
 """A system, a library, and the version since when its kernels are as measured."""
 
-_PULL: Final = {RingLibrary: 0.2, EngineLibrary: 0.02, NetworkConstants: 0.05}
+PULL: Final = {RingLibrary: 0.2, EngineLibrary: 0.02, NetworkConstants: 0.05}
 """Weight of a constant's distance (in logarithms) from where it started, where rows are many. A
 ring's constants are many and hang together, so they hold on to their family's; see
 docs/validation.md for what that does to GPU counts that were left out."""
@@ -197,7 +197,7 @@ def fitted(
 
     Every constant holds on to its start alike, by itself.
     """
-    hold = Hold(dict.fromkeys(stated(start), _PULL[type(start)]), {}, {})
+    hold = Hold(dict.fromkeys(stated(start), PULL[type(start)]), {}, {})
     return solved(known, start, predict, free, hold).constants
 
 
@@ -309,7 +309,7 @@ def caps_on(cluster: Cluster) -> dict[str, float]:
     nominal = float(cluster.tiers[0].bytes_per_s)
     wires = ("ll", "ll128", "simple", "p2p", "one_shot", "two_shot", "nvls", "nvls_small")
     rates = {f"{name}_bytes_per_s": nominal for name in (*wires, "multicast")}
-    shares = [*HOST, *(f"fallback_{name}" for name in HOST), "efficiency"]
+    shares = [*HOST, *(f"fallback_{name}" for name in HOST), "efficiency", "spine"]
     return rates | dict.fromkeys(shares, 1.0) | {"fill": 2.0}
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, cast
 
 from shardcost.catalog import user_files
 from shardcost.catalog.build import cluster_from, model_from, network_from, software_from
+from shardcost.catalog.network_names import GRAMMAR, stated_network
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, FormatError, ShardcostError, UnknownNameError, shown
@@ -76,6 +77,15 @@ def tuner_table(name: str) -> dict[str, Any]:
     return raw("tuner", name)
 
 
+def has_network(name: str) -> bool:
+    """Return whether a name is that of a network: a preset's or the user's, or one that states it.
+
+    Under its own name, not an alias.
+    """
+    stated = stated_network(name)
+    return name in all_names("networks") or (stated is not None and stated["name"] == name)
+
+
 def is_file(text: str) -> bool:
     """Return whether a text ends like the name of a file rather than of a preset."""
     return _FILE.fullmatch(text) is not None
@@ -87,7 +97,11 @@ def model_named(name: str) -> Model:
 
 
 def network_named(name: str) -> Network:
-    """Return the network preset of that name or alias."""
+    """Return the network preset of that name or alias, else what the name states by itself.
+
+    >>> network_named("roce_4x100g").title
+    '4 x 100 Gb/s RoCE per node'
+    """
     return cast("Network", _named("networks", name))
 
 
@@ -237,7 +251,8 @@ def _check_name(content: Mapping[str, Any], folder: Folder, file: str) -> None:
 def preset(folder: Folder, name: str) -> tuple[dict[str, Any], str]:
     """Return the content and the file of a preset: by its name, else by an alias.
 
-    What does not matter in a name is case and separators. Built-in presets come before the user's.
+    What does not matter in a name is case and separators. Built-in presets come before the user's,
+    and both before a network that its name states.
     """
     folded = _folded(name)
     for stem in names(folder):
@@ -250,8 +265,13 @@ def preset(folder: Folder, name: str) -> tuple[dict[str, Any], str]:
     for user_name, (file, content) in users.items():
         if folded in {_folded(user_name), *map(_folded, _aliases(content))}:
             return content, file
+    stated = stated_network(name) if folder == "networks" else None
+    if stated is not None:
+        return stated, f"network {stated['name']}"
     noun, lister = _SINGULAR.get(folder, folder), _LISTED_BY.get(folder, "clusters")
     hint = f"(`shardcost {lister}` lists them)"
+    if folder == "networks":
+        hint = f"(`shardcost {lister}` lists them; or {GRAMMAR})"
     if is_file(name):
         noun_class = "Software" if folder == "software" else noun.capitalize()
         hint = f"(a file is read by {noun_class}.from_file; names of files need --catalog DIR)"

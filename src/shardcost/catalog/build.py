@@ -193,6 +193,11 @@ def network_from(content: dict[str, Any], file: str, architecture: str | None = 
             nics_per_node=sheet.take("nics_per_node", "nics_per_node", optional=True),
             nics_per_gpu=sheet.take("nics_per_gpu", "nics_per_gpu", optional=True),
             nic_bytes_per_s=sheet.take("nic_rate_gbit_per_s", "nic_bytes_per_s", GBIT),
+            **{
+                key: sheet.take(key, key)
+                for key in ("gpu_direct", "leaf_domains", "oversubscription")
+                if key in sheet.rest
+            },
             sources=sheet.sources,
         )
     except ShardcostError as error:

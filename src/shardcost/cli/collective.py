@@ -9,7 +9,7 @@ from typing import Any, Final
 from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import UsageError
-from shardcost.options import COLLECTIVE, EXCHANGE, NETWORK, ON, SIZE, SWEEP
+from shardcost.options import COLLECTIVE, EXCHANGE, FORCED, NETWORK, ON, SIZE, SWEEP
 from shardcost.request import collective_name, collective_of, dispatch_of, exchange_phase
 
 _EXAMPLES: Final = """\
@@ -18,6 +18,7 @@ _EXAMPLES: Final = """\
   shardcost collective all-gather --size 1GiB --gpus 16 --on h100 --network ib
   shardcost collective all_reduce --size 1MiB --gpus 8 --on h100 --library vllm
   shardcost collective all_reduce --sweep 1KiB:1GiB --gpus 8 --on h100
+  shardcost collective all_reduce --size 1MiB --gpus 8 --on h100 --algorithm ring --protocol LL128
   shardcost collective all_reduce --plot curve.svg --gpus 8 --on h100
   shardcost collective all_reduce --tuner rules.csv --gpus 4,8 --on h100
   shardcost collective dispatch --tokens 128 --hidden 7168 --topk 8 --experts 256 \\
@@ -81,6 +82,11 @@ def _exchange(given: Namespace) -> int:
     for option in ("size", "sweep", "plot", "tuner", "why"):
         if getattr(given, option) is not None:
             raise UsageError(f"--{option} is not for {phase}, whose size follows from --tokens")
+    for forced in FORCED:
+        if getattr(given, forced.name) is not None:
+            raise UsageError(
+                f"{forced.flag} is not for {phase}: --library and --low-latency choose"
+            )
     from shardcost.report.dispatch import as_data, as_text
 
     result = dispatch_of(vars(given), options.OnDisk())
@@ -110,12 +116,18 @@ def _check_options(given: Namespace) -> None:
     for name in ("explain", "why"):
         if getattr(given, name) and many:
             raise UsageError(f"--{name} and {many[0]} exclude each other: it explains one --size")
-    if given.tuner is not None and given.plot is not None:
+    if given.tuner is not None:
+        _check_tuner(given)
+
+
+def _check_tuner(given: Namespace) -> None:
+    if given.plot is not None:
         raise UsageError("--tuner and --plot exclude each other; give one")
-    if given.tuner is not None and (
-        given.library not in {None, "nccl"} or given.mode not in {None, "graph"}
-    ):
+    if given.library not in {None, "nccl"} or given.mode not in {None, "graph"}:
         raise UsageError("--tuner is for --library nccl in --mode graph: NCCL's own plugin")
+    for forced in FORCED:
+        if getattr(given, forced.name) is not None:
+            raise UsageError(f"--tuner and {forced.flag} exclude each other: it finds the paths")
 
 
 def _write_tuner_file(given: Namespace) -> int:

@@ -11,3 +11,23 @@ COLLECTIVES: Final = (
     "reduce",
     "send_recv",
 )
+ALGORITHMS: Final = {
+    "ring": "each GPU passes blocks on to the next",
+    "tree": "two binary trees over the domains, a chain inside each",
+    "nvls": "the switch adds up and multicasts (NVLink SHARP)",
+    "nvls_tree": "the switches add up, and a tree joins the domains",
+    "p2p": "each GPU sends to each other one directly",
+    "send": "each GPU sends to the next",
+    "chain": "from GPU to GPU along a chain, in chunks",
+    "one_shot": "each GPU reads all other buffers and adds them up itself",
+    "two_shot": "each GPU adds up one share, then gathers the others'",
+    "multicast": "each GPU has the switch add up one share and multicast it",
+}
+"""Every algorithm by name, with what it does."""
+PROTOCOLS: Final = {
+    "LL": "a flag in every 8 bytes: low latency, half of the rate",
+    "LL128": "a flag in every 128 bytes: low latency, most of the rate",
+    "Simple": "whole chunks behind a fence: high latency, full rate",
+    "direct": "a kernel of the engine, reading and writing peers' memory",
+}
+"""Every protocol by name, with what it does."""

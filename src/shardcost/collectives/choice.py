@@ -12,17 +12,19 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Any, Final, TypeAlias
+from operator import or_
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardcost.arrays import choose, largest, smallest
-from shardcost.checks import anywhere
-from shardcost.collectives import engine_kernels
+from shardcost.checks import anywhere, name_among
+from shardcost.collectives import ALGORITHMS, PROTOCOLS, engine_kernels
 from shardcost.collectives.engine_kernels import kernel_paths
 from shardcost.collectives.group import Group
 from shardcost.collectives.paths import Parts, exists, total
 from shardcost.collectives.tuner import PathName
+from shardcost.errors import BadValueError
 from shardcost.machine.constants import Calibration
 
 _SHARPNESS: Final = 6
@@ -32,6 +34,92 @@ _BEFORE_LIMIT: Final = 0.9
 """Where, as a share of a stated limit, two paths weigh the same."""
 
 Weights: TypeAlias = Mapping[PathName, Any]
+
+
+class Forced(NamedTuple):
+    """What a library is made to run, as NCCL_ALGO and NCCL_PROTO do; None: its own choice."""
+
+    algorithm: str | None = None
+    protocol: str | None = None
+
+    @classmethod
+    def named(cls, algorithm: str | None, protocol: str | None) -> Forced:
+        """Return what names mean, in whatever spelling."""
+        return cls(
+            None if algorithm is None else name_among("algorithm", algorithm, ALGORITHMS),
+            None if protocol is None else name_among("protocol", protocol, PROTOCOLS),
+        )
+
+    def __bool__(self) -> bool:
+        """Return whether anything is forced."""
+        return bool(self.chosen)
+
+    def __str__(self) -> str:
+        """Return what is forced, as ``ring LL128``."""
+        return " ".join(self.chosen.values())
+
+    def leaves(self, path: PathName) -> bool:
+        """Return whether a path may still run."""
+        return self.algorithm in {None, path[0]} and self.protocol in {None, path[1]}
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What is forced, by name of the argument."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+
+NOTHING_FORCED: Final = Forced()
+
+
+def forced_weights(
+    forced: Forced,
+    paths: Mapping[PathName, Parts],
+    estimates: Mapping[PathName, Any],
+    group: Group,
+    what: str,
+) -> Weights:
+    """Return how much each path counts where an algorithm, a protocol or both are forced.
+
+    The library chooses among what is left: by NCCL's estimates where it has any, else the fastest.
+
+    Args:
+        forced: What must run.
+        paths: Every path that the library has.
+        estimates: NCCL's own, where it chooses by them.
+        group: The ranks.
+        what: The library and the collective, for the message where nothing is left.
+    """
+    running = {
+        path: exists(path, group) & (estimates.get(path, 0.0) < float("inf")) for path in paths
+    }
+    left = {path: parts for path, parts in paths.items() if forced.leaves(path)}
+    if not left or _fails(reduce(or_, (running[path] for path in left))):
+        known = [path for path, cells in running.items() if not _fails(cells)]
+        raise _nothing_left(forced, known, what)
+    if all(path in estimates for path in left):
+        weights = tuner_weights(estimates, left)
+    else:
+        weights = fastest_weights(left, group)
+    return {path: weights.get(path, 0.0) for path in paths}
+
+
+def _fails(condition: Any) -> bool:
+    """Return whether a condition does not hold, in some cell of an array."""
+    return anywhere(choose(condition, 0, 1))
+
+
+def _nothing_left(forced: Forced, paths: Iterable[PathName], what: str) -> BadValueError:
+    """Return the error that names what is forced in vain, and what could be."""
+    algorithms = sorted({algorithm for algorithm, _ in paths})
+    protocols = sorted(
+        {protocol for algorithm, protocol in paths if algorithm == (forced.algorithm or algorithm)}
+    )
+    name, known = "protocol", protocols
+    if forced.algorithm is not None and forced.algorithm not in algorithms:
+        name, known = "algorithm", algorithms
+    of = f" by {forced.algorithm}" if name == "protocol" and forced.algorithm else ""
+    rule = f"{' or '.join(known)} for {what}{of} (left out: the library chooses)"
+    return BadValueError(name, getattr(forced, name), rule)
 
 
 def with_kernels(

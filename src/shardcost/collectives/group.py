@@ -48,6 +48,7 @@ class Group:
     def on(cls, cluster: Cluster, gpus: Any, nodes: Any = None, stride: Any = 1) -> Group:
         """Return `gpus` ranks on `nodes` nodes; without `nodes`, on as few as hold them.
 
+        Where they do not divide, they are spread as evenly as can be: 13 on two nodes are 7 and 6.
         With a `stride` the ranks are every so many devices apart, and the devices between them
         are taken to do the same in groups of their own, at the same time: they share the ports.
         """
@@ -58,7 +59,7 @@ class Group:
         else:
             hosts = count_or_array("nodes", nodes)
             domains = _spanned(cluster, tier, hosts)
-        _check_fit(cluster, ranks, hosts, domains)
+        _check_fit(cluster, ranks, hosts)
         if cluster.network is None and anywhere(domains > 1):
             what, value = ("gpus", ranks) if nodes is None else ("nodes", hosts)
             given, apart = (_first(each, domains > 1) for each in (value, stride))
@@ -73,34 +74,58 @@ class Group:
             # Ports belong to devices: half of the devices reach half of the ports, at least one.
             full = cluster.network.node_bytes_per_s(cluster.gpus_per_node)
             one = smallest(full, cluster.network.nic_bytes_per_s)
-            per_node = smallest(ranks / hosts * stride, cluster.gpus_per_node)
+            per_node = smallest(-(-ranks // hosts) * stride, cluster.gpus_per_node)
             port = largest(full / cluster.gpus_per_node, one / per_node)
+            if anywhere(cluster.network.oversubscription != 1):
+                beyond = domains > cluster.network.leaf_domains
+                port = port / choose(beyond, cluster.network.oversubscription, 1)
         return cls(
             cluster=cluster,
             ranks=ranks,
             nodes=hosts,
             domains=domains,
-            link_bytes_per_s=tier.ring_bytes_per_s(largest(2, -(-ranks // domains))),
+            link_bytes_per_s=smallest(
+                tier.ring_bytes_per_s(largest(2, -(-ranks // domains))),
+                tier.ring_bytes_per_s(largest(2, ranks // domains)),
+            ),
             pair_bytes_per_s=tier.ring_bytes_per_s(2),
             port_bytes_per_s=port,
         )
 
     @cached_property
-    def ranks_per_domain(self) -> Quantity:
-        """Ranks that share one domain."""
-        return self.ranks / self.domains
+    def ranks_per_domain(self) -> Count:
+        """Ranks in the fullest domain."""
+        most: Count = smallest(
+            self.ranks, -(-self.nodes // self.domains) * -(-self.ranks // self.nodes)
+        )
+        return most
+
+    @cached_property
+    def fewest_per_domain(self) -> Count:
+        """Ranks in the emptiest domain: it has the fewest ports, and the most ranks beyond it."""
+        fewest: Count = largest(
+            self.ranks + self.ranks_per_domain * (1 - self.domains),
+            (self.nodes // self.domains) * (self.ranks // self.nodes),
+        )
+        return fewest
 
     @cached_property
     def domain_port_bytes_per_s(self) -> Quantity:
-        """Nominal rate at which one domain sends into the network; 0 without one.
+        """Nominal rate at which the domain with the fewest ports sends into the network, or 0.
 
         Libraries lead their traffic out of a domain at a few devices (`most_heads`); a rack with
         more ports than those has does not send faster for it.
         """
         leaving: Quantity = largest(
-            self.ranks / self.nodes, smallest(self.ranks_per_domain, most_heads())
+            self.ranks // self.nodes, smallest(self.fewest_per_domain, most_heads())
         )
         return self.port_bytes_per_s * leaving
+
+    @cached_property
+    def beyond_leaf(self) -> Any:
+        """Whether the traffic between domains passes the spine of the network."""
+        network = self.cluster.network
+        return False if network is None else self.domains > network.leaf_domains
 
     @property
     def tier(self) -> Tier:
@@ -120,7 +145,8 @@ def sits_unevenly(cluster: Cluster, ranks: Any, stride: Any = 1) -> Any:
     >>> [sits_unevenly(cluster, ranks) for ranks in (8, 12, 13, 16)]
     [False, False, True, False]
     """
-    return _uneven(ranks, *_fewest(cluster, ranks, stride))
+    nodes, domains = _fewest(cluster, ranks, stride)
+    return ((ranks % nodes != 0) | (nodes % domains != 0)) & (domains > 1)
 
 
 def _fewest(cluster: Cluster, ranks: Any, stride: Any) -> tuple[Any, Any]:
@@ -130,11 +156,7 @@ def _fewest(cluster: Cluster, ranks: Any, stride: Any) -> tuple[Any, Any]:
     return hosts, smallest(hosts, _spanned(cluster, cluster.tiers[-1], reach))
 
 
-def _uneven(ranks: Any, nodes: Any, domains: Any) -> Any:
-    return ((ranks % nodes != 0) | (nodes % domains != 0)) & (domains > 1)
-
-
-def _check_fit(cluster: Cluster, ranks: Any, nodes: Any, domains: Any) -> None:
+def _check_fit(cluster: Cluster, ranks: Any, nodes: Any) -> None:
     per_node = cluster.gpus_per_node
     too_many = ranks > nodes * per_node
     if anywhere(too_many):
@@ -145,12 +167,6 @@ def _check_fit(cluster: Cluster, ranks: Any, nodes: Any, domains: Any) -> None:
     if anywhere(too_few):
         rule = f"at least {_first(nodes, too_few)}, one for each node"
         raise BadValueError("gpus", _first(ranks, too_few), rule)
-    uneven = _uneven(ranks, nodes, domains)
-    if anywhere(uneven):
-        count, parts = _first(nodes, uneven), _first(domains, uneven)
-        rule = f"the same on each of {count} nodes" + f" in {parts} domains" * (count != parts)
-        way_out = "uneven groups were never measured: name a number of nodes that divides evenly"
-        raise BadValueError("gpus", _first(ranks, uneven), f"{rule} ({way_out})")
 
 
 def _spanned(cluster: Cluster, tier: Tier, nodes: Any) -> Any:
@@ -200,7 +216,8 @@ def wire_bound_s(collective: str, size_bytes: Any, group: Group, *, in_switch: b
     near, domains = group.ranks_per_domain, group.domains
     inside, outside = group.link_bytes_per_s, group.domain_port_bytes_per_s
     if collective == "all_to_all":
-        sent_near, sent_far = (near - 1) / group.ranks, (group.ranks - near) / group.ranks
+        sent_near = (near - 1) / group.ranks
+        sent_far = (group.ranks - group.fewest_per_domain) / group.ranks
         outside = group.port_bytes_per_s
     elif collective in {"all_reduce", "all_gather", "reduce_scatter"}:
         sent_near, sent_far = bus_factor(collective, near), bus_factor(collective, domains)

@@ -16,8 +16,11 @@ from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Network
 from shardcost.collectives import COLLECTIVES, engine_kernels
 from shardcost.collectives.choice import (
+    NOTHING_FORCED,
+    Forced,
     Weights,
     fastest_weights,
+    forced_weights,
     least,
     tuner_weights,
     weighted,
@@ -74,6 +77,8 @@ class CollectiveTime:
     calibrations: tuple[Calibration, ...]
     """The constants that the prediction rests on: the library's, its fallback's, the network's."""
     machine: Machine
+    forced: Forced = NOTHING_FORCED
+    """What the library was made to run, rather than its own choice."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -117,7 +122,8 @@ class CollectiveTime:
         if is_array(self.time_s):
             return f"{what}, {self.time_s.size} values"
         rate = f"busbw {format_rate(self.busbw_bytes_per_s)}"
-        return f"{what}: {format_time(self.time_s)} ({self.algorithm} {self.protocol}), {rate}"
+        path = f"{self.algorithm} {self.protocol}{', forced' * bool(self.forced)}"
+        return f"{what}: {format_time(self.time_s)} ({path}), {rate}"
 
     @property
     def choice(self) -> Any:
@@ -246,6 +252,8 @@ def collective_time(
     network: str | Network | None = None,
     library: str = "nccl",
     mode: str | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
 ) -> CollectiveTime:
     """Return how long a collective takes, which path runs, and the alternatives.
 
@@ -268,6 +276,9 @@ def collective_time(
             may name its version (``sglang==0.5.10``), or ``nccl-tuner``: NCCL's own estimate.
         mode: ``graph`` (if left out): kernels follow each other on the device, as in a CUDA graph
             or in nccl-tests; ``eager``: an engine launches each from the host.
+        algorithm: One of `ALGORITHMS` that must run, as NCCL_ALGO says it to NCCL; the library
+            still chooses the protocol. Its own choice if left out.
+        protocol: One of `PROTOCOLS`, alike.
     """
     mode = mode or MODES[0]
     if collective not in COLLECTIVES:
@@ -280,13 +291,14 @@ def collective_time(
     if is_array(size) or is_array(group.ranks) or is_array(group.nodes):
         _check_shapes(size, group)
     engine, version = name_and_version(library)
+    forced = Forced.named(algorithm, protocol)
     if engine == TUNER:
         if mode != MODES[0]:
             raise BadValueError("library", library, "another, for eager launches")
-        return _by_tuner(collective, size, group, machine)
+        return _by_tuner(collective, size, group, machine, forced)
     own = machine.library(engine, version)
     used = _used(own, machine, group)
-    paths, weights = _paths_and_weights(collective, size, group, used, version)
+    paths, weights = _paths_and_weights(collective, size, group, used, version, forced)
     if mode == "eager":
         constants = own.constants
         if not isinstance(constants, EngineLibrary) or constants.eager_launch_s is None:
@@ -295,7 +307,7 @@ def collective_time(
         paths = {path: eager(constants, parts, size) for path, parts in paths.items()}
     time = choose(group.ranks == 1, 0.0 * size, weighted(paths, weights))  # one rank sends nothing
     return CollectiveTime(
-        collective, size, group, library, mode, time, paths, weights, used, machine
+        collective, size, group, library, mode, time, paths, weights, used, machine, forced
     )
 
 
@@ -356,19 +368,37 @@ def _ring_constants(used: tuple[Calibration, ...]) -> tuple[RingLibrary, Network
 
 
 def _paths_and_weights(
-    collective: str, size: Any, group: Group, used: tuple[Calibration, ...], version: str | None
+    collective: str,
+    size: Any,
+    group: Group,
+    used: tuple[Calibration, ...],
+    version: str | None,
+    forced: Forced,
 ) -> tuple[dict[PathName, Parts], Weights]:
     own = used[0]
     constants, network = _ring_constants(used)
     chooser = next(each.chooser for each in used if isinstance(each.constants, RingLibrary))
     paths = dict(ring_library_paths(constants, network, collective, size, group))
+    estimates: Mapping[PathName, Any] = {}
     if chooser == TUNER and collective in TUNED:
-        weights = tuner_weights(tuner_times(collective, size, group), paths)
+        estimates = tuner_times(collective, size, group)
+        weights = tuner_weights(estimates, paths)
     else:
         weights = fastest_weights(paths, group)
     if isinstance(own.constants, EngineLibrary) and collective == "all_reduce":
-        return with_kernels(own, size, group, version, paths, weights)
+        paths, weights = with_kernels(own, size, group, version, paths, weights)
+    if forced:
+        what = _in_words(own.library, collective, group)
+        weights = forced_weights(forced, paths, estimates, group, what)
     return paths, weights
+
+
+def _in_words(library: str, collective: str, group: Group) -> str:
+    """Return what a message calls a collective on a group."""
+    if is_array(group.ranks) or is_array(group.domains):
+        return f"{collective} of {library} on each of these groups"
+    place = "one domain" if group.domains == 1 else f"{group.domains} domains"
+    return f"{collective} of {library} over {group.ranks} GPUs in {place} of {group.cluster.name}"
 
 
 def _on_links(constants: Any, factor: Any) -> Any:
@@ -395,7 +425,9 @@ def _sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, An
     return near, far
 
 
-def _by_tuner(collective: str, size: Any, group: Group, machine: Machine) -> CollectiveTime:
+def _by_tuner(
+    collective: str, size: Any, group: Group, machine: Machine, forced: Forced
+) -> CollectiveTime:
     """Return NCCL's own estimate, taken at its word."""
     if collective not in TUNED:
         raise UnknownNameError(f"collective of {TUNER}", collective, TUNED)
@@ -404,10 +436,15 @@ def _by_tuner(collective: str, size: Any, group: Group, machine: Machine) -> Col
         raise UnknownNameError(f"library on {group.cluster.name}", TUNER, known)
     estimates = tuner_times(collective, size, group)
     paths = {path: {"NCCL's estimate": time} for path, time in estimates.items()}
-    time = choose(group.ranks == 1, 0.0 * size, least(estimates))
     weights = fastest_weights(paths, group)
+    if forced:
+        # Estimates are times here, and the lowest counts alone.
+        what = _in_words(TUNER, collective, group)
+        weights = forced_weights(forced, paths, {}, group, what)
+        estimates = {path: time for path, time in estimates.items() if forced.leaves(path)}
+    time = choose(group.ranks == 1, 0.0 * size, least(estimates))
     return CollectiveTime(
-        collective, size, group, TUNER, "graph", time, paths, weights, (), machine
+        collective, size, group, TUNER, "graph", time, paths, weights, (), machine, forced
     )
 
 

@@ -46,12 +46,24 @@ class _Protocol(NamedTuple):
     crossing_s: Any
 
 
-def _protocol(name: str, constants: RingLibrary, network: Network, group: Group) -> _Protocol:
+def _protocol(
+    name: str, constants: RingLibrary, network: Network, group: Group, spread: Any = 1.0
+) -> _Protocol:
+    """Return what a protocol makes of a path.
+
+    Args:
+        name: LL, LL128 or Simple.
+        constants: Of the library.
+        network: Between domains.
+        group: The ranks.
+        spread: How far a message under LL is spread over channels, from 0 to 1.
+    """
     if name == "LL":
         rate = _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket)
-        across, crossing_s = _ll_across(network, group), network.ll_latency_s
+        across = _ll_across(network, group)
+        crossing_s = network.ll_latency_s + network.ll_channels_s * spread
         return _Protocol(constants.ll_base_s, constants.ll_hop_s, rate, across, crossing_s)
-    across = network.efficiency * _ports(group)
+    across = _reached(network, group) * _ports(group)
     if name == "LL128":
         rate, crossing_s = linked(constants.ll128_bytes_per_s, group), network.ll128_latency_s
         return _Protocol(constants.ll128_base_s, constants.ll128_hop_s, rate, across, crossing_s)
@@ -69,15 +81,18 @@ def ring(
     group: Group,
 ) -> Parts:
     """Return the parts of a ring."""
-    by = _protocol(protocol, constants, network, group)
+    spread = _spread(constants, size_bytes, group) if protocol == "LL" else 1.0
+    by = _protocol(protocol, constants, network, group, spread)
     block = size_bytes / group.ranks
-    latency = {"start": by.base_s, "hops": _along_ring(collective, group, by)}
+    hops_s = _along_ring(collective, group, by)
     copy_rate: Any = constants.simple_copy_bytes_per_s
+    latency = {"start": by.base_s, "hops": hops_s}
     if protocol == "LL":
         copy_rate = constants.ll_copy_bytes_per_s
-        spread = size_bytes / (size_bytes + constants.ll_spread_bytes * group.ranks)
         latency["spread over channels"] = constants.ll_spread_s * spread
-    elif protocol == "LL128":
+    elif protocol == "Simple" and anywhere(group.domains > 1):
+        latency["hops"] = largest(hops_s, _turning(collective, network, group))
+    if protocol == "LL128":
         copy_rate = constants.ll128_bytes_per_s
     hops = steps(collective, group.ranks)
     stream = {"wire": block * (hops / _slowest(by, group)), "local copy": block / copy_rate}
@@ -106,14 +121,18 @@ def tree(
 
     Inside, every rank passes the buffer up and down: 2 M.
     """
-    by = _protocol(protocol, constants, network, group)
+    spread = _spread(constants, size_bytes, group) if protocol == "LL" else 1.0
+    by = _protocol(protocol, constants, network, group, spread)
     levels = ceil(log2(group.domains))
     crossing = _tree_share(group) / by.across
     hops = 2 * (group.ranks_per_domain - 1) * by.hop_s + 2 * levels * by.crossing_s
     latency = {"start": by.base_s, "hops": hops}
     stream = {"wire": size_bytes * largest(2 / by.rate, crossing)}
-    if protocol != "Simple":
+    if protocol == "LL":
+        latency["spread over channels"] = constants.ll_spread_s * spread
         return {**latency, **stream}
+    if protocol == "LL128":
+        return _filled(constants, latency, stream)
     return _pipelined(constants, latency, stream, 2 * levels, network, group)
 
 
@@ -149,7 +168,7 @@ def nvls_tree(constants: RingLibrary, network: Network, size_bytes: Any, group: 
     The slower of the switch and the ports of a domain sets the pace, and more heads fill each level
     of the tree more slowly, as in `nvls`.
     """
-    crossing = size_bytes * _tree_share(group) / (network.efficiency * _ports(group))
+    crossing = size_bytes * _tree_share(group) / (_reached(network, group) * _ports(group))
     wire_s = largest(_nvls_wire(constants, size_bytes), crossing)
     levels = ceil(log2(group.domains))
     level_fill = smallest(_more_heads(group) * network.latency_s, wire_s)
@@ -165,13 +184,13 @@ def p2p_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Gro
     """
     block = size_bytes / group.ranks
     peers = group.ranks_per_domain - 1
-    beyond = group.ranks - group.ranks_per_domain
+    beyond = group.ranks - group.fewest_per_domain
     share = _ll_across(network, group) / group.ranks_per_domain
     inside = largest(1 / constants.p2p_ll_bytes_per_s, 2 * peers / group.link_bytes_per_s)
     return {
         "start": constants.p2p_ll_base_s,
         "hops": (group.ranks - 1) * constants.p2p_hop_s + _crosses(group) * network.ll_latency_s,
-        "wire": block * (inside + beyond / share),
+        "wire": block * _at_once(inside, beyond, share, group),
     }
 
 
@@ -180,12 +199,12 @@ def p2p_simple(constants: RingLibrary, network: Network, size_bytes: Any, group:
     inside = _crowded(constants.p2p_bytes_per_s, group, constants.crowd, constants.socket)
     block = size_bytes / group.ranks
     peers = group.ranks_per_domain - 1
-    beyond = group.ranks - group.ranks_per_domain
-    share = network.efficiency * _port(group)
+    beyond = group.ranks - group.fewest_per_domain
+    share = _reached(network, group) * _port(group)
     crosses = _crosses(group)
     hops = (group.ranks - 1) * constants.p2p_hop_s + crosses * network.latency_s
     stream = {
-        "wire": block * (peers / inside + beyond / share),
+        "wire": block * _at_once(peers / inside, beyond, share, group),
         "local copy": block / constants.simple_copy_bytes_per_s,
     }
     latency = {"start": constants.p2p_base_s, "hops": hops}
@@ -208,7 +227,7 @@ def send_simple(constants: RingLibrary, network: Network, size_bytes: Any, group
     share = group.pair_bytes_per_s / group.tier.bytes_per_s
     rate = _crowded(constants.p2p_bytes_per_s, group, constants.crowd, constants.socket)
     rate = smallest(rate, constants.p2p_bytes_per_s * share)
-    across = network.efficiency * _port(group)
+    across = _reached(network, group) * _port(group)
     crosses = _crosses(group)
     hops = constants.p2p_hop_s + crosses * network.latency_s
     stream = {"wire": size_bytes / choose(group.domains > 1, smallest(rate, across), rate)}
@@ -284,12 +303,36 @@ def _pipelined(
     Short messages wait for the network: a crossing takes no less than under LL128; streaming hides
     all of that but the latency.
     """
-    hidden = constants.fill * sqrt(total(latency) * total(stream))
-    parts = {**latency, **stream, "filling the pipeline": hidden}
+    parts = _filled(constants, latency, stream)
     if anywhere(group.domains > 1):
         exposed = crossings * (network.ll128_latency_s - network.latency_s) - parts["wire"]
         parts["waiting for the network"] = largest(0.0, exposed)
     return parts
+
+
+def _filled(constants: RingLibrary, latency: Parts, stream: Parts) -> dict[str, Any]:
+    """Return the parts of a path in chunks: with what its pipeline cannot hide."""
+    hidden = constants.fill * sqrt(total(latency) * total(stream))
+    return {**latency, **stream, "filling the pipeline": hidden}
+
+
+def _spread(constants: RingLibrary, size_bytes: Any, group: Group) -> Any:
+    """Return how far a message under LL is spread over channels: 0 on one, 1 on all."""
+    return size_bytes / (size_bytes + constants.ll_spread_bytes * group.ranks)
+
+
+def _turning(collective: str, network: Network, group: Group) -> Any:
+    """Return the time that the steps of a ring take at the crossing of a domain, 0 inside one.
+
+    The chunks of all ranks pass it one after the other.
+    """
+    shared = (group.domains > 1) & (group.ranks_per_domain > 1)
+    return choose(shared, steps(collective, group.ranks) * network.turnaround_s, 0.0)
+
+
+def _reached(network: Network, group: Group) -> Any:
+    """Return the share of the ports' rate that is reached, less beyond the leaf switches."""
+    return network.efficiency * choose(group.beyond_leaf, network.spine, 1.0)
 
 
 def linked(rate: Any, group: Group) -> Any:
@@ -327,11 +370,18 @@ def _port(group: Group) -> Any:
 
 
 def _tree_share(group: Group) -> Any:
-    """Return how much of the buffer a domain sends in a double tree: 2 (N-1)/N on average.
+    """Return how much of the buffer the busiest domain of a double tree sends, up and down.
 
-    So once between two domains (Sanders, Speck and Traeff, 2009).
+    Half of the buffer goes along each tree. A domain inside one tree sends once up and twice down
+    there, and once up in the other, where it is a leaf (Sanders, Speck and Traeff, 2009): twice the
+    buffer. Two domains send it once, three have one child each.
     """
-    return 2 * (group.domains - 1) / group.domains
+    return smallest(2.0, group.domains / 2)
+
+
+def _at_once(inside: Any, beyond: Any, share: Any, group: Group) -> Any:
+    """Return the longer of two streams, to peers of the own domain and to those beyond it."""
+    return choose(group.domains > 1, largest(inside, beyond / share), inside)
 
 
 def _crosses(group: Group) -> Any:

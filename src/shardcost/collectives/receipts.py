@@ -39,7 +39,8 @@ MEANINGS: Final = {
     "size": SIZE,
     "ranks": "GPUs",
     "domains": "nodes or racks inside which GPUs have links of their own",
-    "ranks_per_domain": "GPUs that share one domain",
+    "ranks_per_domain": "GPUs that share one domain, the fullest",
+    "fewest_per_domain": "GPUs that share the emptiest domain",
     "link": "a GPU's links to the group, nominal, one way",
     "links": "all links of a GPU, nominal, one way",
     "pair": "a GPU's links to one other, nominal, one way",
@@ -52,10 +53,13 @@ MEANINGS: Final = {
     "ll_spread_bytes": "bytes per GPU at which half of ll_spread is paid",
     "fill": "what the pipeline cannot hide; 0 if it hides all",
     "ll_latency_s": "one crossing of the network",
+    "ll_channels_s": "what it takes more on all channels",
     "ll128_latency_s": "one crossing of the network",
     "latency_s": "one crossing of the network",
     "network_ll_bytes_per_s": "what LL gets through the network",
+    "turnaround_s": "one step of a ring whose ranks share a crossing",
     "efficiency": "share of the ports' rate that is reached",
+    "spine": "share of that beyond the leaf switches",
     "ll_crowd": "what is left of the rate when more than two GPUs share the host",
     "ll_socket": "what is left of that when they sit on both sockets",
     "crowd": "what is left of the rate when more than two GPUs share the host",
@@ -265,16 +269,21 @@ def _group(group: Group) -> Any:
     inside = group.domains == 1
     tier = group.tier
     ranks = _traced("ranks", group.ranks)
+    most = fewest = ranks if inside else _traced("ranks_per_domain", group.ranks_per_domain)
+    if group.fewest_per_domain != group.ranks_per_domain:
+        fewest = _traced("fewest_per_domain", group.fewest_per_domain)
     return SimpleNamespace(
         cluster=group.cluster,
         ranks=ranks,
         domains=1 if inside else _traced("domains", group.domains),
-        ranks_per_domain=ranks if inside else _traced("ranks_per_domain", group.ranks_per_domain),
+        ranks_per_domain=most,
+        fewest_per_domain=fewest,
         link_bytes_per_s=_traced("link", group.link_bytes_per_s),
         pair_bytes_per_s=_traced("pair", group.pair_bytes_per_s),
         port_bytes_per_s=_traced("port", group.port_bytes_per_s),
         domain_port_bytes_per_s=_traced("ports", group.domain_port_bytes_per_s),
         has_nvlink=group.has_nvlink,
+        beyond_leaf=group.beyond_leaf,
         tier=SimpleNamespace(
             bytes_per_s=_traced("links", tier.bytes_per_s),
             gpus=tier.gpus,

@@ -90,8 +90,11 @@ def _ll_cap(group: Group) -> Any:
     return choose(group.domains == 1, inside, _by_nodes(caps["ll_across_nodes"], group))
 
 
-def _channels(group: Group) -> tuple[Any, Any]:
-    """Return how many channels the graph search finds, and their joint rate in GB/s."""
+def _channels(group: Group) -> tuple[Any, Any, Any]:
+    """Return how many channels the graph search finds, and their joint rates in GB/s.
+
+    Of rings, and of trees.
+    """
     graph = tables()["graph"]
     if group.has_nvlink:
         inside = graph["nvlink_share"] * group.link_bytes_per_s / _GB
@@ -102,16 +105,23 @@ def _channels(group: Group) -> tuple[Any, Any]:
         inside = choose(crosses_sockets, smallest(inside, graph["host_link_gb_per_s"]), inside)
         channels = graph["pcie_channels"]
     outside = graph["network_share"] * group.domain_port_bytes_per_s / _GB
-    return channels, choose(group.domains > 1, smallest(inside, outside), inside)
+    # Between two nodes each sends a tree's buffer once, and the search lets its channels inside run
+    # at up to twice their rate outside.
+    twice = choose(group.domains == 2, 2.0, 1.0)
+    across = group.domains > 1
+    ring, tree = (
+        choose(across, smallest(inside, each), inside) for each in (outside, twice * outside)
+    )
+    return channels, ring, tree
 
 
 def _ring(
-    collective: str, size_bytes: Any, group: Group, graph: tuple[Any, Any], protocol: int
+    collective: str, size_bytes: Any, group: Group, graph: tuple[Any, Any, Any], protocol: int
 ) -> Any:
     caps, shares = tables()["cap_gb_per_s"], tables()["rate_share"]
     latency = tables()["latency_us"]
     row = architecture_row(group)
-    channels, rate = graph
+    channels, rate, _ = graph
     if protocol == 0:
         rate = smallest(_ll_cap(group), shares["ring_ll"] * rate)
     elif protocol == 1:
@@ -134,12 +144,12 @@ def _ring(
     return (time + size_bytes * number / group.ranks / (1e3 * rate)) * _MICRO
 
 
-def _tree(size_bytes: Any, group: Group, graph: tuple[Any, Any], protocol: int) -> Any:
+def _tree(size_bytes: Any, group: Group, graph: tuple[Any, Any, Any], protocol: int) -> Any:
     """Return the time of a double tree across domains; inf inside one."""
     caps, shares = tables()["cap_gb_per_s"], tables()["rate_share"]
     latency = tables()["latency_us"]
     row = architecture_row(group)
-    channels, rate = graph
+    channels, _, rate = graph
     rate = smallest(shares["tree"] * rate, channels * _by_nodes(caps["tree"][row], group))
     if protocol == 0:
         rate = smallest(rate / shares["tree_ll_divisor"], _ll_cap(group))
@@ -201,7 +211,7 @@ def _nvls_tree(size_bytes: Any, group: Group) -> Any:
     row = architecture_row(group)
     heads, speed = _head_rate(group)
     inside = speed * tables()["in_switch"]["efficiency"][row] * (heads - 1) / heads * 2
-    _, outside = _channels(group)
+    _, outside, _ = _channels(group)
     twice = choose(group.domains <= 2, 2.0, 1.0)
     cap = _by_nodes(tables()["cap_gb_per_s"]["nvls_tree"][row], group)
     rate = heads * smallest(smallest(inside, outside / heads * twice), cap)

@@ -516,10 +516,9 @@ class Prices:
         if self.is_multimem(op):
             seconds = multimem_all_reduce_s(self.machine, op.ranks, op.size_bytes)
             return CollectivePrice(seconds, 1.0 * op.size_bytes, 0.0)
-        seconds, inside, network = self._by_placement(
-            op, lambda result: (result.time_s, *result.sent_bytes)
-        )
-        return CollectivePrice(seconds if self.arrays else float(seconds), inside, network)
+        result = self._result(op)
+        seconds = result.time_s if self.arrays else float(result.time_s)
+        return CollectivePrice(seconds, *result.sent_bytes)
 
     def _host_s(self, op: Collective) -> Any:
         """Return the seconds of a copy to or from the host, or of an update of weights there."""
@@ -531,72 +530,52 @@ class Prices:
             raise BadValueError("host link", None, f"stated by {cluster.name} to offload to it")
         return host_copy_s(op.size_bytes, rate)
 
-    def _by_placement(
-        self, op: Collective, figures: Callable[[CollectiveTime | DispatchTime], tuple[Any, ...]]
-    ) -> tuple[Any, ...]:
-        """Return figures of a placed collective.
-
-        A group that fills its nodes unevenly is priced as one rank for each node.
-        """
-        apart = sits_unevenly(self.machine.cluster, op.ranks, op.stride)
-        if not anywhere(apart):
-            return figures(self._result(op, op.ranks, stride=op.stride))
-        ranks = choose(apart, op.ranks, 1)
-        odd = figures(self._result(op, ranks, nodes=ranks))
-        if not is_array(apart):
-            return odd
-        even = figures(self._result(op, choose(apart, 1, op.ranks), stride=op.stride))
-        return tuple(choose(apart, one, other) for one, other in zip(odd, even, strict=True))
-
     def sits_unevenly(self, op: Collective) -> Any:
         """Return where a group fills its nodes unevenly."""
         return sits_unevenly(self.machine.cluster, op.ranks, self._placed(op).stride)
 
     def collective(self, op: Collective) -> CollectiveTime | DispatchTime:
-        """Return how a library runs a collective, or a dispatch or combine, of one layout."""
-        placed = self._placed(op)
-        if self.sits_unevenly(op):
-            return self._result(placed, op.ranks, nodes=op.ranks)
-        return self._result(placed, op.ranks, stride=placed.stride)
+        """Return how a library runs a collective, or a dispatch or combine."""
+        return self._result(self._placed(op))
 
-    def _result(self, op: Collective, ranks: Any, **where: Any) -> CollectiveTime | DispatchTime:
+    def _result(self, op: Collective) -> CollectiveTime | DispatchTime:
+        """Return what is predicted for a placed collective."""
         if op.routed is not None:
             from shardcost.collectives.dispatch import dispatch_time  # dense models have none
 
             return dispatch_time(
                 op.collective,
                 self.machine,
-                ranks,
+                op.ranks,
                 *op.routed[:4],
                 library=op.routed.library,
                 low_latency=op.routed.low_latency,
                 dtype=op.routed.dtype,
-                node_limit=self._node_limit(op.routed, ranks, **where),
-                **where,
+                node_limit=self._node_limit(op.routed, op.ranks, op.stride),
+                stride=op.stride,
             )
         library = self.library_of(op)
         if library == MULTIMEM:
             library = default_library(self.machine.cluster)
         return collective_time(
-            op.collective, op.size_bytes, self.machine, ranks, library=library, **where
+            op.collective, op.size_bytes, self.machine, op.ranks, stride=op.stride, library=library
         )
 
-    def _node_limit(self, routed: Routed, ranks: Any, **where: Any) -> Any:
+    def _node_limit(self, routed: Routed, ranks: Any, stride: Any) -> Any:
         """Return the nodes that a token reaches at most: those that its groups of experts are on.
 
         A group is on one node, or on several where there are more nodes than groups.
         """
         if routed.groups is None or routed.top_groups is None:
             return None
-        domains = Group.on(self.machine.cluster, ranks, **where).domains
+        domains = Group.on(self.machine.cluster, ranks, stride=stride).domains
         limit = ceil(routed.top_groups * largest(1, domains / routed.groups))
         return limit.astype(int) if is_array(limit) else int(limit)
 
     def notes(self, op: Collective) -> tuple[str, ...]:
         """Return where the price of a collective goes beyond what was measured."""
         if self.arrays:
-            even = op._replace(ranks=choose(self.sits_unevenly(op), 1, op.ranks))
-            return self._result(even, even.ranks, stride=self._placed(op).stride).notes
+            return self.collective(op).notes
         key = ("notes", *self._key(op, 0))
         if key not in self._sent_prices:
             self._sent_prices[key] = self.collective(op).notes

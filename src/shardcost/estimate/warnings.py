@@ -75,6 +75,7 @@ def _extrapolated(estimate: Estimate) -> Iterator[str]:
             continue
         if anywhere(prices.sits_unevenly(op)):
             which = "some groups sit" if prices.arrays else f"group of {op.ranks} sits"
-            yield f"{op.group} {which} unevenly on nodes: priced as one rank each"
+            paced = "the fullest node sets the pace (never measured)"
+            yield f"{op.group} {which} unevenly on nodes: {paced}"
         if not prices.is_multimem(op):
             yield from prices.notes(op)

@@ -86,7 +86,8 @@ column `figure` names what was measured and whose column `measured` has it."""
 _BESIDE: Final[Mapping[str, frozenset[str]]] = {
     kind: frozenset(columns.split())
     for kind, columns in {
-        "collectives": "algorithm iterations min_us p90_us sent_bytes_per_rank",
+        "collectives": "algorithm protocol channels concurrent_groups framework iterations min_us"
+        " p90_us sent_bytes_per_rank",
         "dispatch": "gpus_per_node version dest_gpus dest_nodes payload_bytes stated stated_unit",
         "layers": "model",
         "decode": "model",

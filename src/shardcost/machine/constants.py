@@ -22,23 +22,33 @@ class NetworkConstants(Noun):
     """What a network adds, fitted per network: latency of one crossing, and rates achieved."""
 
     ll_latency_s: Quantity = positive()
-    """One crossing under LL …"""
+    """One crossing under LL by a message on one channel …"""
+    ll_channels_s: Quantity = positive()
+    """… and what it takes more when the message is spread over all channels, each with a proxy …"""
     ll128_latency_s: Quantity = positive()
     """… under LL128 …"""
     latency_s: Quantity = positive()
     """… and under Simple, as far as streaming does not hide it."""
     network_ll_bytes_per_s: Quantity = positive()
     """What LL gets through the ports of a domain, if they are that fast: few proxies carry it."""
+    turnaround_s: Quantity = positive()
+    """What each step of a ring takes at least where several ranks of a domain share its crossing:
+    the link carries the chunks of all ranks, a fixed number of them under way at once."""
     efficiency: Quantity = positive()
-    """Share of the ports' nominal rate that the other protocols reach."""
+    """Share of the ports' nominal rate that the other protocols reach …"""
+    spine: Quantity = positive()
+    """… and the share of that which is left where traffic goes beyond the leaf switches."""
 
 
 NO_NETWORK = NetworkConstants(
     ll_latency_s=1e-6,
+    ll_channels_s=1e-6,
     ll128_latency_s=1e-6,
     latency_s=1e-6,
     network_ll_bytes_per_s=1e12,
+    turnaround_s=1e-6,
     efficiency=1,
+    spine=1,
 )
 """For groups inside one domain, where nothing crosses a network."""
 

@@ -32,6 +32,18 @@ _BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s"})
 """Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
 
 
+_NETWORK_FAMILIES: Final = (
+    {"infiniband", "roce", "slingshot", "omnipath"},
+    {"efa", "tcpx", "tcpxo"},
+    {"tcp"},
+)
+"""Kinds of networks that resemble each other: remote memory access by hardware, by clouds' own
+protocols, and sockets."""
+_NEARNESS: Final = (1.0, 0.05, 0.0025)
+"""What a network counts of the same kind, of the same family, and of another."""
+_FEW_ROWS: Final = 10
+
+
 def catalog_calibrations() -> tuple[Calibration, ...]:
     """Return every calibration of the catalog."""
     return tuple(each for name in catalog.names("collectives") for each in _in_catalog(name))
@@ -112,21 +124,38 @@ class Libraries:
         )
 
     def network(self, network: Network) -> Calibration:
-        """Return what a network adds: its own constants, else the mean of networks of its kind."""
+        """Return what a network adds: its own constants, else what its relatives have."""
         for own in self.on(network.name):
             if isinstance(own.constants, NetworkConstants):
                 return own
-        known = [one for one in self.every if isinstance(one.constants, NetworkConstants)]
-        alike = [one for one in known if catalog.network_named(one.system).kind == network.kind]
-        alike = alike or known
-        tables = [stated(one.constants) for one in alike]
-        mean = {name: _geometric_mean([(of[name], 1.0) for of in tables]) for name in tables[0]}
+        return self.network_family(network)
+
+    def network_family(self, network: Network) -> Calibration:
+        """Return what a network inherits, as if it had not been measured.
+
+        Each constant is a geometric mean over all measured networks. Those of the same kind count
+        most, those of a related kind only where there are none, and each by its rows: few rows
+        leave most constants where the fit began.
+        """
+        known = [
+            one
+            for one in self.every
+            if isinstance(one.constants, NetworkConstants) and one.system != network.name
+        ]
+        nearness = [_nearness(catalog.network_named(one.system), network) for one in known]
+        values: dict[str, list[tuple[float, float]]] = {}
+        for one, near in zip(known, nearness, strict=True):
+            weight = near * one.fit.rows / (one.fit.rows + _FEW_ROWS)
+            for name, value in stated(one.constants).items():
+                values.setdefault(name, []).append((value, weight))
+        mean = {name: _geometric_mean(each) for name, each in values.items()}
+        nearest = [one for one, near in zip(known, nearness, strict=True) if near == max(nearness)]
         return Calibration(
             system=network.name,
             library="network",
             constants=NetworkConstants(**mean),
-            fit=alike[0].fit,
-            inherited_from=tuple(one.system for one in alike),
+            fit=nearest[0].fit,
+            inherited_from=tuple(one.system for one in nearest),
         )
 
     def _own(self, cluster: Cluster, library: str, since: str = "0") -> Calibration | None:
@@ -277,6 +306,16 @@ def _geometric_mean(values: list[tuple[float, float]]) -> float:
         return values[0][0]
     total = sum(weight for _, weight in values)
     return exp(sum(weight * log(value) for value, weight in values) / total)
+
+
+def _nearness(measured: Network, network: Network) -> float:
+    """Return how much the constants of a measured network count for another."""
+    if measured.gpu_direct == network.gpu_direct:
+        if measured.kind == network.kind:
+            return _NEARNESS[0]
+        if any({measured.kind, network.kind} <= family for family in _NETWORK_FAMILIES):
+            return _NEARNESS[1]
+    return _NEARNESS[2]
 
 
 def profile_in(path: str | Path, network: str | Network | None = None) -> Cluster:

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Link, Source
+from shardcost.collectives import ALGORITHMS, PROTOCOLS
 from shardcost.collectives.group import nominal_rate
 from shardcost.collectives.interval import interval_of
 from shardcost.collectives.library_time import CollectiveTime
@@ -27,24 +28,6 @@ from shardcost.report.text import bar, heading, paragraph, paragraphs, sparkline
 from shardcost.units import format_bytes, format_rate, format_time
 from shardcost.validate.shipped import Point
 
-ALGORITHMS: Final = {
-    "ring": "each GPU passes blocks on to the next",
-    "tree": "two binary trees over the domains, a chain inside each",
-    "nvls": "the switch adds up and multicasts (NVLink SHARP)",
-    "nvls_tree": "the switches add up, and a tree joins the domains",
-    "p2p": "each GPU sends to each other one directly",
-    "send": "each GPU sends to the next",
-    "chain": "from GPU to GPU along a chain, in chunks",
-    "one_shot": "each GPU reads all other buffers and adds them up itself",
-    "two_shot": "each GPU adds up one share, then gathers the others'",
-    "multicast": "each GPU has the switch add up one share and multicast it",
-}
-PROTOCOLS: Final = {
-    "LL": "a flag in every 8 bytes: low latency, half of the rate",
-    "LL128": "a flag in every 128 bytes: low latency, most of the rate",
-    "Simple": "whole chunks behind a fence: high latency, full rate",
-    "direct": "a kernel of the engine, reading and writing peers' memory",
-}
 _NOTHING_TO_SEND: Final = "one GPU by itself sends nothing"
 _FASTER_THAN_A_RING: Final = (
     "busbw counts as if a ring ran; a tree, or a switch that adds up, sends less, so that busbw may"
@@ -79,7 +62,8 @@ def title(result: CollectiveTime, subject: str) -> str:
     network = f" ({group.cluster.network.name})" if group.domains > 1 else ""  # type: ignore[union-attr]
     mode = ", eager" if result.mode == "eager" else ""
     place = f"{group.ranks} x {group.cluster.name}{nodes}{network}"
-    return f"{result.collective} of {subject} over {place}, {result.library}{mode}"
+    forced = f", forced to {result.forced}" if result.forced else ""
+    return f"{result.collective} of {subject} over {place}, {result.library}{mode}{forced}"
 
 
 def as_text(
@@ -249,6 +233,8 @@ def why(result: CollectiveTime) -> str:
     chosen = (
         by_tuner if result.estimates else "no rule of the library is known, so the fastest counts"
     )
+    if result.forced:
+        return f"forced to {result.forced}; of what that leaves, {chosen}"
     if result.collective != "all_reduce" or engine not in ENGINES:
         return chosen
     if all(protocol != "direct" for _, protocol in result.paths):
@@ -274,6 +260,7 @@ def question_as_data(result: CollectiveTime) -> dict[str, Any]:
             "network": group.cluster.network.name if group.cluster.network else None,
             **attributes(group, "gpus=ranks nodes domains"),
             **attributes(result, "library mode"),
+            "forced": result.forced.chosen or None,
         }
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields, replace
 from typing import Any, Final
 
-from shardcost.catalog import Folder, all_names
+from shardcost.catalog import Folder, all_names, has_network
 from shardcost.cluster import Cluster
 from shardcost.estimate.result import Estimate
 from shardcost.model import Model
@@ -42,8 +42,7 @@ def words_of(result: Estimate) -> list[str]:
     words += ["--on", result.cluster.name if _is_named(result.cluster) else CLUSTER_FILE]
     network, software = result.cluster.network, result.software
     if network is not None:
-        is_preset = network.name in all_names("networks")
-        words += ["--network", network.name if is_preset else NETWORK_FILE]
+        words += ["--network", network.name if has_network(network.name) else NETWORK_FILE]
     if software.name != DEFAULT_SOFTWARE[result.workload.phase]:
         is_preset = software.name in all_names("software")
         words += ["--software", software.name if is_preset else SOFTWARE_FILE]
@@ -103,7 +102,8 @@ def _is_named(cluster: Cluster) -> bool:
 def _argument(folder: Folder, name: str, file: str) -> str:
     """Return the argument for a network or software: its name, or its file."""
     noun = folder.removesuffix("s")
-    value = repr(name) if name in all_names(folder) else f"{noun.title()}.from_file({file!r})"
+    known = has_network(name) if folder == "networks" else name in all_names(folder)
+    value = repr(name) if known else f"{noun.title()}.from_file({file!r})"
     return f"{noun}={value}"
 
 

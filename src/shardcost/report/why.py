@@ -10,12 +10,13 @@ import re
 from dataclasses import asdict, replace
 from typing import Any, Final
 
+from shardcost.collectives import ALGORITHMS, PROTOCOLS
 from shardcost.collectives.group import bus_factor
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.receipts import SIZE, bound_receipt, collective_receipt
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.why.answer import Why, answer, collective_error, part
-from shardcost.report.collective import ALGORITHMS, PROTOCOLS, exact_bytes, link, parts, title
+from shardcost.report.collective import exact_bytes, link, parts, title
 from shardcost.report.collective import why as rule_of_choice
 from shardcost.report.describe import attributes
 from shardcost.report.text import heading, paragraph, table

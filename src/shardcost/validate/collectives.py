@@ -6,13 +6,16 @@ of sizes. A row that cannot be predicted gets a reason instead, and its neighbou
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from shardcost.catalog import tuner_table
+from shardcost.checks import name_among
 from shardcost.cluster import Cluster
+from shardcost.collectives import ALGORITHMS, PROTOCOLS
 from shardcost.collectives.group import Group
 from shardcost.collectives.library_time import COLLECTIVES, CollectiveTime, collective_time
 from shardcost.errors import BadValueError, ShardcostError
@@ -26,6 +29,8 @@ from shardcost.validate.predictions import (
     Predictions,
     band_of,
     cases_of,
+    count_or,
+    meaning_of,
     whole_cell,
 )
 
@@ -35,6 +40,11 @@ SIZE_BANDS: Final = {
     ">256MiB": np.inf,
 }  # fmt: skip
 """Names of ranges of sizes, each with the largest size in it, in bytes."""
+RELABELLED: Final = (("oci_b300_", "roce_8x400g", "roce_8x800g"),)
+"""Data sets, by how their names begin, whose network is not the one that their table names: the
+all-to-all of those on B300 needs 772 Gb/s of each GPU, so their ports were of 800 Gb/s."""
+FRAMEWORKS: Final = {"xla": "xla"}
+"""Frameworks whose launch and buffers are inside the time: each is a library of its own."""
 _MOST_GPUS: Final = 10**7
 _MOST_BYTES: Final = 2.0**63
 
@@ -50,6 +60,11 @@ class CollectiveCase(NamedTuple):
     library: str
     mode: str
     single_process: bool
+    algorithm: str | None = None
+    """What was forced; None: the library chose."""
+    protocol: str | None = None
+    concurrent_groups: int = 1
+    """Groups of this size that ran the same at the same time, in one domain."""
 
     def has_a_place(self) -> bool:
         """Return whether the catalog has its machine, and the machine room for its ranks."""
@@ -66,7 +81,15 @@ class CollectiveCase(NamedTuple):
     def result(self, sizes: float | Floats, on: Machine) -> CollectiveTime:
         """Return what is predicted for some sizes on a machine."""
         return collective_time(
-            self.collective, sizes, on, self.gpus, self.nodes, library=self.library, mode=self.mode
+            self.collective,
+            sizes,
+            on,
+            self.gpus,
+            self.nodes,
+            library=self.library,
+            mode=self.mode,
+            algorithm=self.algorithm,
+            protocol=self.protocol,
         )
 
     def time_s(self, sizes: Floats, on: Machine | None = None) -> Floats:
@@ -102,6 +125,8 @@ def library_of(row: Row) -> str:
     A name may be wrong; without one (`without_versions`) a row is predicted by the newest kernels.
     """
     library = row["library"]
+    if row.get("framework"):
+        return meaning_of(row, "framework", FRAMEWORKS)
     if library not in ENGINES:
         return library
     _, _, version = row["dataset"].rpartition(f"_{library}_")
@@ -134,18 +159,59 @@ def times_s(result: CollectiveTime, *, single_process: bool) -> Floats:
 def _case(row: Row) -> CollectiveCase:
     if _count(row, "num_gpus") == 1:
         raise BadValueError("num_gpus", row["num_gpus"], "at least 2: one by itself sends nothing")
-    if row.get("algorithm", "") not in {"", "default"}:
-        raise BadValueError("algorithm", row["algorithm"], "blank: the library's own choice")
+    if row.get("channels"):
+        raise BadValueError("channels", row["channels"], "blank: the library's own number of them")
     return CollectiveCase(
         collective=row["collective"],
         cluster=row["cluster"],
-        network=row["network"],
+        network=network_of(row),
         gpus=_count(row, "num_gpus"),
         nodes=_count(row, "nodes"),
         library=library_of(row),
         mode=row["mode"] or "graph",
         single_process=is_single_process(row),
+        algorithm=_forced(row, "algorithm", ALGORITHMS),
+        protocol=_forced(row, "protocol", PROTOCOLS),
+        concurrent_groups=_concurrent_groups(row),
     )
+
+
+def network_of(row: Row) -> str:
+    """Return the network that a row ran over, by what it shows where its table is known to err."""
+    labelled = row["network"]
+    return next(
+        (
+            shown
+            for begins, label, shown in RELABELLED
+            if label == labelled and row["dataset"].startswith(begins)
+        ),
+        labelled,
+    )
+
+
+def _forced(row: Row, column: str, known: Iterable[str]) -> str | None:
+    """Return the algorithm or protocol that was forced; None where the library chose."""
+    cell = row.get(column, "")
+    return None if cell in {"", "default"} else name_among(column, cell, known)
+
+
+def _concurrent_groups(row: Row) -> int:
+    """Return how many groups ran at once, in one domain.
+
+    A switch gives each its full rate, and so they do not change a prediction there. What other
+    groups leave of the network's ports depends on where they sit, which no column says.
+    """
+    groups = count_or(row, "concurrent_groups", 1, least=1)
+    if groups == 1:
+        return groups
+    if row["network"]:
+        raise BadValueError("concurrent_groups", groups, "1 across a network")
+    tier = machine(row["cluster"], "").tiers[-1]
+    if tier.kind != "nvswitch":
+        raise BadValueError("concurrent_groups", groups, "1 without a switch: groups share links")
+    if groups * _count(row, "num_gpus") > tier.gpus:
+        raise BadValueError("concurrent_groups", groups, "as many as one domain holds")
+    return groups
 
 
 def machine(name: str, network: str) -> Cluster:

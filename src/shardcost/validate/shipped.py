@@ -145,8 +145,8 @@ def points_of(
 
 
 def points_like(result: CollectiveTime) -> tuple[Point, ...]:
-    """Return the shipped measurements of what was predicted; none of eager launches."""
-    if result.mode != "graph":
+    """Return the shipped measurements of what was predicted; none of eager or forced calls."""
+    if result.mode != "graph" or result.forced:
         return ()
     group = result.group
     ranks, nodes = int(group.ranks), int(group.nodes)
