@@ -241,36 +241,29 @@ _LINKS: Final = re.compile(r"\b(\d+)-link\b")
 def machine_of_row(row: Row, software: Software, fitted: Fitted = CATALOG) -> Machine:
     """Return the machine of a row's run, its network as fast as the row says it was.
 
-    A collective over all devices passes the network once for each node, so it tells what one
-    crossing takes; the rates of the catalog stay. Where the tensor group stays inside a node the
-    network carries sums of gradients, else gathers of activations: so the one or the other tells.
+    Where the tensor group stays inside a node, the network carries sums of gradients: the rate of
+    one over all devices, which passes the network once for each node, tells what one crossing
+    takes. Gathers of tensor groups across nodes are priced by the network's own constants.
     """
     cluster = machine(row)
     inside = count_or(row, "tp", 1) <= cluster.tiers[-1].gpus and count_or(row, "dp", 1) > 1
-    column = "ar_GBps_measured" if inside else "ag_GBps_measured"
-    rate, gpus = row.get(column, ""), whole_cell(row, "gpus")
-    if not rate or cluster.network is None or gpus <= cluster.tiers[-1].gpus:
+    rate, gpus = row.get("ar_GBps_measured", ""), whole_cell(row, "gpus")
+    if not (rate and inside) or cluster.network is None or gpus <= cluster.tiers[-1].gpus:
         return machine_of(cluster, software, fitted)
-    collective = "all_reduce" if inside else "all_gather"
-    rate_quarters = round(4 * log2(_rate(row, column)))
-    return _on_measured_network(cluster, software, fitted, gpus, collective, rate_quarters)
+    rate_quarters = round(4 * log2(_rate(row, "ar_GBps_measured")))
+    return _on_measured_network(cluster, software, fitted, gpus, rate_quarters)
 
 
 @lru_cache(maxsize=64)  # tries 33 networks; rows of one run share their machine and its prices
 def _on_measured_network(
-    cluster: Cluster,
-    software: Software,
-    fitted: Fitted,
-    gpus: int,
-    collective: str,
-    rate_quarters: int,
+    cluster: Cluster, software: Software, fitted: Fitted, gpus: int, rate_quarters: int
 ) -> Machine:
     """Return a machine with the network crossing that explains a rate, within 10 %."""
-    on, size = machine_of(cluster, fitted=fitted), _MEASURED_BYTES[collective]
-    wanted_s = size * bus_factor(collective, gpus) / (1e9 * 2 ** (rate_quarters / 4))
+    on, size = machine_of(cluster, fitted=fitted), _SUMMED_BYTES
+    wanted_s = size * bus_factor("all_reduce", gpus) / (1e9 * 2 ** (rate_quarters / 4))
 
     def distance(network: Calibration) -> float:
-        result = collective_time(collective, size, replace(on, own=(network,)), gpus)
+        result = collective_time("all_reduce", size, replace(on, own=(network,)), gpus)
         return abs(log2(float(result.time_s) / wanted_s))
 
     networks = (_with_crossing(on.network, 2 ** (step / 4)) for step in range(-8, 25))
@@ -288,8 +281,8 @@ def _with_crossing(usual: Calibration, factor: float) -> Calibration:
     return replace(usual, constants=replace(constants, **slower))
 
 
-_GATHERED_BYTES: Final = 2.0**30
-_MEASURED_BYTES: Final = {"all_gather": _GATHERED_BYTES, "all_reduce": 2.0**28}
+GATHERED_BYTES: Final = 2.0**30
+_SUMMED_BYTES: Final = 2.0**28
 """Sizes at which runs measure their collectives. No row states them: those of gathers follow from
 rates inside a node; those of sums from runs with nothing amiss, whose crossings take as long as
 elsewhere."""
@@ -314,17 +307,17 @@ def software_of(row: Row) -> Software:
 
 
 def _has_slow_hops(row: Row) -> bool:
-    """Return whether a ring over all devices took unusually long for each hop in the run itself.
+    """Return whether a gather over all devices took unusually long for each of them.
 
-    In such runs the host waits for every rank of every collective, inside a node too; in others
-    the hops stay hidden behind the host's other work.
+    In such runs the host spends time on every rank of every collective, inside a node too; in
+    others that stays hidden behind the host's other work.
     """
-    rate, gpus = row.get("ag_GBps_measured", ""), whole_cell(row, "gpus")
-    if not rate or gpus <= machine(row).gpus_per_node:
+    on, gpus = machine(row), whole_cell(row, "gpus")
+    if not row.get("ag_GBps_measured", "") or gpus <= on.gpus_per_node:
         return False
-    link = float(machine(row).tiers[-1].bytes_per_s)
-    waited_s = _GATHERED_BYTES * (
-        1 / (1e9 * _rate(row, "ag_GBps_measured")) - _LINK_SHARE_USED / link
+    waited_s = GATHERED_BYTES * (
+        1 / (1e9 * _rate(row, "ag_GBps_measured"))
+        - _LINK_SHARE_USED / float(on.tiers[-1].bytes_per_s)
     )
     return waited_s / gpus > _SLOW_HOP_S
 
