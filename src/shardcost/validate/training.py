@@ -272,13 +272,19 @@ def _with_crossing(usual: Calibration, factor: float) -> Calibration:
     constants = cast("NetworkConstants", usual.constants)
     slower = {
         name: factor * getattr(constants, name)
-        for name in ("ll_latency_s", "ll128_latency_s", "latency_s")
+        for name in (
+            "ll_latency_s",
+            "ll_channels_s",
+            "ll128_latency_s",
+            "latency_s",
+            "turnaround_s",
+        )
     }
     return replace(usual, constants=replace(constants, **slower))
 
 
-_GATHERED_BYTES: Final = 2.0**30
-_MEASURED_BYTES: Final = {"all_gather": _GATHERED_BYTES, "all_reduce": 2.0**28}
+GATHERED_BYTES: Final = 2.0**30
+_MEASURED_BYTES: Final = {"all_gather": GATHERED_BYTES, "all_reduce": 2.0**28}
 """Sizes at which runs measure their collectives. No row states them: those of gathers follow from
 rates inside a node; those of sums from runs with nothing amiss, whose crossings take as long as
 elsewhere."""
@@ -312,7 +318,7 @@ def _has_slow_hops(row: Row) -> bool:
     if not rate or gpus <= machine(row).gpus_per_node:
         return False
     link = float(machine(row).tiers[-1].bytes_per_s)
-    waited_s = _GATHERED_BYTES * (
+    waited_s = GATHERED_BYTES * (
         1 / (1e9 * _rate(row, "ag_GBps_measured")) - _LINK_SHARE_USED / link
     )
     return waited_s / gpus > _SLOW_HOP_S
