@@ -1,12 +1,13 @@
 """Writes the fitted constants of the catalog anew, from measured tables.
 
-    python -m lab.refit_collectives collectives.csv [--output FOLDER]
+    python -m lab.refit_collectives collectives.csv [training.csv …] [--output FOLDER]
 
 First the ring libraries of every system (three rounds, so that systems of one family settle on each
 other), then the engines that fall back on them, then the networks that join them. Each file of
 ``catalog/collectives/`` states its rows and its error; files of systems that no table has
-stay as they are. Rows driven by one process, which contain host
-launches, and data sets of a library too old to be the one meant (`OUTDATED`) are not fitted.
+stay as they are. Networks are fitted to rates that training jobs measured as well. Rows driven by
+one process, which contain host launches, and data sets of a library too old to be the one
+meant (`OUTDATED`) are not fitted.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from lab.catalog_files import CATALOG
 from lab.command import ended, parser_of
+from lab.in_job_rates import in_job_curves
 from shardcost import catalog
 from shardcost.calibrate.fit import (
     PULL,
@@ -61,8 +63,12 @@ FOLDER: Final = CATALOG / "collectives"
 
 
 def usable(tables: Iterable[Table]) -> list[Curve]:
-    """Return the curves that constants are fitted to."""
-    known = (curve for table in tables for curve in curves(table, OUTDATED))
+    """Return the curves that constants are fitted to: of tables, and of jobs that timed some."""
+    known = (
+        curve
+        for table in tables
+        for curve in (in_job_curves(table) if table.kind == "training" else curves(table, OUTDATED))
+    )
     return [curve for curve in known if not curve.case.single_process]
 
 

@@ -85,14 +85,14 @@ def ring(
     by = _protocol(protocol, constants, network, group, spread)
     block = size_bytes / group.ranks
     hops_s = _along_ring(collective, group, by)
-    copy_rate: Any = constants.simple_copy_bytes_per_s
+    if protocol != "LL" and anywhere(group.domains > 1):
+        hops_s = largest(hops_s, _turning(collective, network, group))
     latency = {"start": by.base_s, "hops": hops_s}
+    copy_rate: Any = constants.simple_copy_bytes_per_s
     if protocol == "LL":
         copy_rate = constants.ll_copy_bytes_per_s
         latency["spread over channels"] = constants.ll_spread_s * spread
-    elif protocol == "Simple" and anywhere(group.domains > 1):
-        latency["hops"] = largest(hops_s, _turning(collective, network, group))
-    if protocol == "LL128":
+    elif protocol == "LL128":
         copy_rate = constants.ll128_bytes_per_s
     hops = steps(collective, group.ranks)
     stream = {"wire": block * (hops / _slowest(by, group)), "local copy": block / copy_rate}

@@ -276,7 +276,13 @@ def _with_crossing(usual: Calibration, factor: float) -> Calibration:
     constants = cast("NetworkConstants", usual.constants)
     slower = {
         name: factor * getattr(constants, name)
-        for name in ("ll_latency_s", "ll128_latency_s", "latency_s")
+        for name in (
+            "ll_latency_s",
+            "ll_channels_s",
+            "ll128_latency_s",
+            "latency_s",
+            "turnaround_s",
+        )
     }
     return replace(usual, constants=replace(constants, **slower))
 
