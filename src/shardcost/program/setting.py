@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 from shardcost.dtypes import activation_bytes, weight_format
 from shardcost.layout import Layout
 from shardcost.model import Model
+from shardcost.program.adapters import Adapter
 from shardcost.program.operations import (
     Collective,
     Conversion,
@@ -48,6 +49,9 @@ class Setting:
     """Of tokens on their way to experts; None: as the software sends them."""
     frozen: bool = False
     """The model's own weights have no gradients: adapters are trained."""
+    adapter_rank: Any = 0
+    """Of adapters; 0 where no matrix has one."""
+    adapter_targets: str = "attention"
     num_layers: Any = 1
     """Of the whole model."""
     document_tokens: int | None = None
@@ -78,6 +82,11 @@ class Setting:
     def hidden_bytes(self) -> Any:
         """Bytes of the activations between two layers, of all tokens of the rank's products."""
         return self.tokens * self.hidden * self.element_bytes
+
+    @property
+    def only_qkv(self) -> bool:
+        """Whether adapters are beside the first projections of attention alone."""
+        return self.adapter_targets == "qkv"
 
     @property
     def shares_tensors(self) -> bool:
@@ -126,8 +135,14 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
         cache_dtype=getattr(workload, "cache_dtype", None) or workload.part_dtype(),
         dispatch_dtype=getattr(workload, "dispatch_dtype", None),
         frozen=isinstance(workload, Train) and workload.adapters,
+        adapter_rank=_trained_rank(workload),
+        adapter_targets=getattr(workload, "adapter_targets", "attention"),
         document_tokens=workload.document_tokens if isinstance(workload, Train) else None,
     )
+
+
+def _trained_rank(workload: Workload) -> Any:
+    return workload.adapter_rank if isinstance(workload, Train) and workload.adapters else 0
 
 
 _NARROW_LAUNCHES: Final = 3
@@ -152,14 +167,36 @@ def linear(
     *,
     bias: bool = False,
     dtype: str | None = None,
+    adapter: str | None = None,
 ) -> Passes:
     """Return a matrix of weights applied to all tokens: one product forward, two backward.
 
     A bias is added by the product or the pass after it; its gradient is a sum over all tokens.
+
+    Args:
+        s: The setting.
+        name: What the matrix is called.
+        inputs: Columns of the input, on this rank.
+        outputs: Columns of the output, on this rank.
+        tokens: Rows of both; the setting's if None.
+        bias: Whether the matrix has one.
+        dtype: Format of the weights; the setting's if None.
+        adapter: How a matrix that an adapter may stand beside is divided: by ``columns``, by
+            ``rows``, or not (``whole``). None: it has no adapter.
     """
     rows = s.tokens if tokens is None else tokens
     passes = matrix(s, name, rows, inputs, outputs, dtype or s.dtype)
-    if bias and s.training and not s.frozen:
+    if s.frozen:
+        if adapter is None or not s.adapter_rank or (adapter == "rows" and s.only_qkv):
+            return passes
+        sizes = (s.adapter_rank, rows, inputs, outputs)
+        formats = (s.wide_dtype, s.element_bytes, s.layout.tp, s.layout.sequence_parallel)
+        added = Adapter(name, adapter, *sizes, *formats).passes()
+        # Backward the frozen matrix may come first: neither waits for the other.
+        return Passes(
+            passes.forward + added.forward, passes.backward + added.backward, added.weight
+        )
+    if bias and s.training:
         own = OpId(name, "bias gradient")
         gradient = Elementwise(own.name, rows * outputs * s.element_bytes, id=own)
         return passes._replace(weight=(*passes.weight, gradient))
@@ -190,11 +227,12 @@ def matrix(
 
     def converted(of: OpId, m: Any, k: Any) -> Operation:
         rows = m * (1 if groups is None else groups.active)
-        # Training keeps the input in both orders, for the gradient of the weights. Engines compute
-        # the scales of blocks in a kernel of its own.
-        size = rows * k * (s.element_bytes + (1 + s.training) * form.input_bytes)
+        # The gradient of the weights needs the input in the other order too. Engines compute the
+        # scales of blocks in a kernel of its own.
+        both = s.training and not s.frozen
+        size = rows * k * (s.element_bytes + (1 + both) * form.input_bytes)
         fused = s.software.fused_quantize and not form.block_scaled and not s.training
-        converts = Conversion(dtype, rows, k, fused, both_orders=s.training)
+        converts = Conversion(dtype, rows, k, fused, both_orders=both)
         return Elementwise(f"{of.name} quantize", size, 0 if fused else 1, converts=converts)
 
     form, own = weight_format(dtype), OpId(name)
