@@ -61,7 +61,15 @@ _FRAMEWORKS: Final = (
 _DISPATCHERS: Final = {"alltoall": "nccl", "deepep": "deepep", "hybridep": "hybridep"}
 """How a table calls what carries tokens to their experts, and as the software has it."""
 _WHOLE_GRAPHS: Final = frozenset({"on", "full", "full_iteration", "layer"})
-_ZERO: Final = {"zero0": 0, "zero1": 1, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "fsdp2": 3}
+_ZERO: Final = {
+    "zero0": 0,
+    "zero1": 1,
+    "zero2": 2,
+    "zero3": 3,
+    "FULL_SHARD": 3,
+    "SHARD_GRAD_OP": 2,
+    "fsdp2": 3,
+}
 _SAME_QUESTION: Final = ("dataset", "model", "seq", "gpus", "gbs")
 """Rows alike in these differ in their layout only."""
 _FEWEST_LAYOUTS: Final = 3
