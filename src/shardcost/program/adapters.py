@@ -75,7 +75,7 @@ class Adapter(NamedTuple):
         own = OpId(f"{self.name} adapter {letter}")
 
         def gemm(which: OpId, m: Any, n: Any, k: Any) -> Operations:
-            return (Gemm(which.name, m, n, k, self.dtype, id=which),)
+            return (Gemm(which.name, m, n, k, self.dtype, weights=False, id=which),)
 
         return Passes(
             gemm(own, self.rows, outputs, inputs),

@@ -100,8 +100,7 @@ def layer_otherwise(s: Setting, block: Block) -> Passes:
     """
     grid = grid_of(s.layout)
     split = replace(s.layout, tp=grid.columns, ep=1, sequence_parallel=False)
-    # What adapters themselves multiply is left out.
-    share = replace(s, layout=split, sequences=s.sequences / grid.rows, adapter_rank=0)
+    share = replace(s, layout=split, sequences=s.sequences / grid.rows)
     between = replace(share, hidden=s.hidden / grid.columns)
     # 1-D's program of the rank's sequences on the columns: all but its matrix products is ours.
     parts: list[Passes] = []
