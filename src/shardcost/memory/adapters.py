@@ -1,8 +1,8 @@
 """The weights of low-rank adapters on one rank (Hu et al. 2021, arXiv:2106.09685).
 
-An adapter of rank r beside an ``i x o`` matrix has ``r (i + o)`` weights. Tensor parallelism divides
-one of its two matrices as the frozen one is divided, and the other over the rank or the output
-(`shardcost.program.adapters`).
+An adapter of rank r beside an ``i x o`` matrix has ``r (i + o)`` weights. Tensor parallelism
+divides one of its two matrices as the frozen one is divided, and the other over the rank or the
+output (`shardcost.program.adapters`).
 """
 
 from __future__ import annotations

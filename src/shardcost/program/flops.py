@@ -1,12 +1,13 @@
 """FLOPs of a model: what the mathematics of a step needs, to state a utilisation.
 
 Forward, a token costs two FLOPs for each weight of a matrix that it meets, and attention four for
-each query head, head element and token attended to. Layers with a fixed state count the products
-of a token with the state, as in their recurrence. The backward pass costs as much again for the
+each query head, head element and token attended to. Layers with a fixed state count the products of
+a token with the state, as in their recurrence. The backward pass costs as much again for the
 gradients of the inputs, and of matrices once more for the gradients of the weights, which frozen
-weights do not have but the adapters beside them do. Authors differ in whether attention counts all pairs of tokens (Narayanan et
-al. 2021, arXiv:2104.04473) or those that the causal mask leaves (Megatron Bridge): both are here,
-and a utilisation must say which. Windows, indexers and the ends of packed documents limit either.
+weights do not have but the adapters beside them do. Authors differ in whether attention counts all
+pairs of tokens (Narayanan et al. 2021, arXiv:2104.04473) or those that the causal mask leaves
+(Megatron Bridge): both are here, and a utilisation must say which. Windows, indexers and the ends
+of packed documents limit either.
 
 Devices make at least these FLOPs (`Estimate.hardware_flops`): recomputation, padding, replicated
 heads, tokens beyond an even share of the experts and masked pairs only add.
