@@ -167,13 +167,71 @@ def test_optimizer_state_by_format_and_kind() -> None:
     assert state(optimizer="sgd") == 8
 
 
-def test_adapters_need_neither_gradients_nor_optimizer_state() -> None:
-    work = replace(WORK, adapters=True)
-    held = memory_of(plain(), Layout(dp=4, zero=2), work, software=BARE).by_kind()
-    full = memory_of(plain(), Layout(dp=4), WORK, software=BARE).by_kind()
-    assert held["gradients"] == held["optimizer"] == 0
-    assert held["weights"] == full["weights"]
-    assert held["activations"] == full["activations"]
+def test_only_adapters_have_gradients_and_optimizer_state() -> None:
+    work = replace(WORK, adapters=True, adapter_rank=8)
+    model = plain()
+    held = memory_of(model, Layout(dp=4), work, software=BARE).by_kind()
+    full = memory_of(model, Layout(dp=4), WORK, software=BARE).by_kind()
+    h = model.hidden_size
+    own = model.num_layers * 8 * ((h + 3 * h) + (h + h))  # beside QKV and the projection
+    assert held["gradients"] == 4 * own
+    assert held["optimizer"] == 12 * own
+    assert held["weights"] == full["weights"] + 2 * own
+    sharded = memory_of(model, Layout(dp=4, zero=3), work, software=BARE).by_kind()
+    assert sharded["weights"] == held["weights"] / 4
+    assert sharded["gradients"] == own
+
+
+@pytest.mark.parametrize(
+    ("targets", "inputs"), [("qkv", (1, 0)), ("attention", (1, 0)), ("all", (2, 1))]
+)
+def test_frozen_matrices_keep_no_inputs(targets: str, inputs: tuple[int, int]) -> None:
+    """Norms keep their inputs, attention what it reads and makes, the activation what it reads.
+
+    Elements per token of one layer: only adapters keep the input of QKV and up, and of down.
+    """
+    model, work = plain(), replace(WORK, adapters=True, adapter_targets=targets)
+    h, f, rank = model.hidden_size, 4 * model.hidden_size, work.adapter_rank
+    narrow = {"qkv": 1, "attention": 2, "all": 4}[targets] * rank
+    block = model.blocks[0]
+    assert isinstance(block.attention, Attention)
+    tokens = 2 * 2048
+    for tp, spread in ((1, False), (4, True)):
+        layout = Layout(tp=tp, sequence_parallel=spread, micro_batch=2)
+        kept = saved_bytes_per_layer(model, block, layout, work, BARE) / tokens
+        statistics = 4 * block.attention.heads / tp
+        columns = 2 * h / tp + 4 * h / tp + f / tp + inputs[0] * h + inputs[1] * f / tp + narrow
+        assert kept == pytest.approx(2 * columns + statistics)
+
+
+def test_frozen_weights_are_held_once_in_the_format_of_their_gemms() -> None:
+    model = Model.named("llama2-70b")
+    work = Train(global_batch=8, sequence_length=8192, dtype="fp8", adapters=True)
+    held = memory_of(model, Layout(dp=8), work, software=policy_named("megatron_core")).by_kind()
+    edges = 2 * model.vocab_size * model.hidden_size
+    assert held["weights"] / (float(model.parameters) + edges) == pytest.approx(1, abs=0.01)
+    wide = memory_of(model, Layout(dp=8), work, software=BARE).by_kind()
+    assert wide["weights"] / (2 * float(model.parameters)) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "layout"),
+    [
+        ("h100_sxm", Layout(tp=4, dp=2, zero=1, sequence_parallel=True)),
+        ("h200_sxm", Layout(tp=2, dp=4, zero=1, sequence_parallel=True)),
+        ("h200_sxm", Layout(cp=2, dp=4, zero=1)),
+        ("b200_sxm", Layout(dp=8, zero=1)),
+        ("mi300x", Layout(dp=8, zero=1, recompute="full", recompute_layers=21)),
+    ],
+)
+def test_layouts_of_published_adapter_runs_fit(cluster: str, layout: Layout) -> None:
+    """MLPerf Training 4.0 to 5.0, Llama-2-70B LoRA; whole training does not fit there."""
+    model, device = Model.named("llama2-70b"), Cluster.named(cluster).device
+    work = Train(global_batch=8, sequence_length=8192, dtype="fp8", adapters=True)
+    policy = policy_named("megatron_core")
+    assert memory_of(model, layout, work, device=device, software=policy).fits()
+    whole = replace(work, adapters=False)
+    assert not memory_of(model, layout, whole, device=device, software=policy).fits()
 
 
 def test_other_partitions_divide_all_activations() -> None:

@@ -94,7 +94,7 @@ def test_the_ranks_together_multiply_as_much_as_one(scheme: str, name: str) -> N
 @pytest.mark.parametrize("adapters", [False, True])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_products_are_those_of_one_dimension(scheme: str, adapters: bool) -> None:
-    """With the same names, to which collectives refer; adapters leave no weight gradients."""
+    """With the same names, to which collectives refer; only adapters have weight gradients."""
     model = gpt()
     passes = {}
     for each, tp in ((scheme, SCHEMES[scheme]), ("1d", 1)):
@@ -103,8 +103,11 @@ def test_products_are_those_of_one_dimension(scheme: str, adapters: bool) -> Non
         s = setting_of(model, layout, workload, Software(name="plain", title="plain"))
         passes[each] = (layer if each == "1d" else layer_otherwise)(s, model.blocks[0])
     for ours, alone in zip(passes[scheme], passes["1d"], strict=True):
-        named = [op.name for op in ours if isinstance(op, Gemm)]
-        assert named == [op.name for op in alone if isinstance(op, Gemm)]
+        named = [op for op in ours if isinstance(op, Gemm)]
+        alike = [op for op in alone if isinstance(op, Gemm)]
+        for own in (True, False):  # the model's matrices, and adapters beside them
+            names = [op.name for op in named if op.weights == own]
+            assert names == [op.name for op in alike if op.weights == own]
     every = [op for part in passes[scheme] for op in part]
     for op in collectives(every):
         assert op.collective in COLLECTIVES

@@ -385,6 +385,11 @@ WORKLOAD: Final = (
         "adapters", "flag", "Low-rank adapters only (LoRA)", "train low-rank adapters (LoRA) only",
         (Train,), place="more",
     ),
+    Option("adapter_rank", "whole", "Adapter rank", "rank of low-rank adapters",
+           (Train,), place="more"),
+    Option("adapter_targets", "word", "Adapted matrices",
+           "matrices with low-rank adapters: QKV, all of attention, or all but routed experts",
+           (Train,), place="more"),
 )  # fmt: skip
 """What is computed: the fields of `Train`, `Prefill` and `Decode`."""
 

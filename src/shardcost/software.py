@@ -152,6 +152,10 @@ class Software(Noun):
     gradient_sum_bytes: Quantity | None = positive(default=None)
     """Bytes moved per weight and micro-batch to add its gradient to a sum of 32 bits, of which
     narrower sums need their share; None where the GEMM that makes the gradient adds it."""
+    step_gradient_bytes: Quantity | None = positive(default=None)
+    """Bytes moved once a step per gradient of 32 bits that a rank keeps, besides the update: its
+    buffer is set to zero, scaled by the number of replicas, and read by a check for NaN. None:
+    nothing."""
     fit: Fit | None = instance(Fit, default=None)
     """What the constants were fitted to, and how well; None where they were not."""
     source: str = text(default="given by the caller")

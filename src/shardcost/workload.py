@@ -116,6 +116,11 @@ class Train(Workload):
     adapters: bool = flag(default=False)
     """Only low-rank adapters are trained (Hu et al. 2021, arXiv:2106.09685): the model's own
     weights have no gradients."""
+    adapter_rank: int = whole(default=16)
+    """Columns of an adapter's first matrix, and rows of its second."""
+    adapter_targets: str = one_of("qkv", "attention", "all", default="attention")
+    """Matrices with adapters: the projections to queries, keys and values; that of attention's
+    output too; or those of dense feed-forward parts and shared experts as well."""
     document_tokens: int | None = whole(default=None)
     """Mean length of the documents packed into a sequence, where attention stops at their ends."""
     mtp_layers: int = whole(default=0, least=0)

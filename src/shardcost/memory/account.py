@@ -25,6 +25,7 @@ from shardcost.cluster import Device
 from shardcost.dtypes import BITS, activation_bytes, weight_format
 from shardcost.errors import BadValueError
 from shardcost.layout import Layout
+from shardcost.memory.adapters import adapter_parameters
 from shardcost.memory.footprint import Footprint, Memory
 from shardcost.memory.parameters import (
     Parameters,
@@ -168,8 +169,7 @@ def _weights(rank: _Rank, stage: Stage, work: Train) -> Parameters:
 
 def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     layout, policy, term, weights = rank.layout, rank.policy, rank.term, _weights(rank, stage, work)
-    # Adapters are too small to count; the weights that they adapt have no gradients.
-    trained = Parameters(0, 0) if work.adapters else weights
+    trained = _adapters(rank, work, stage) if work.adapters else weights
     weight_bytes = activation_bytes(work.dtype)
     gradient_bytes = term("gradient", BITS[work.gradient_dtype] / 8, "B", work.gradient_dtype)
     master_bytes = BITS[work.master_dtype] / 8 if weight_bytes < _FP32 else 0
@@ -180,7 +180,7 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     state_bytes = term("state", state_bytes, "B", kept)
     weight_bytes = term("weight", weight_bytes, "B", f"in a run in {work.dtype}")
     shard = _sharded(rank, trained)
-    setting = setting_of(rank.model, layout, work.dtype, work.sequence_length, policy)
+    setting = setting_of(rank.model, layout, work.dtype, work.sequence_length, policy, work)
     tokens = layout.micro_batch * work.sequence_length / layout.cp
     tokens = term("tokens", tokens, "", "of a micro-batch on a rank")
 
@@ -210,7 +210,13 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     stored = weight_format(work.dtype).weight_bytes
     # Sharded weights are converted when their layer is gathered, and dropped with it.
     if policy.narrow_weights and layout.zero < 3 and stored < activation_bytes(work.dtype):
-        weights_kept = weights_kept + _narrow_copies(rank, stage, stored)
+        narrow = rank.layer.total * stage.layers
+        if work.adapters:  # nothing updates them: the wide ones are not needed
+            weights_kept = weights_kept - narrow * (weight_bytes - stored)
+        else:  # once for each order of rows, for the GEMMs of both passes
+            weights_kept = weights_kept + 2 * stored * narrow
+    if work.adapters:
+        weights_kept = weights_kept + (trained.total if layout.zero < 3 else shard) * weight_bytes
     gradients = (shard if layout.zero >= 2 else trained.total) * gradient_bytes
     optimizer = (shard if layout.zero >= 1 else trained.total) * state_bytes
     states_away = layout.offload_optimizer * optimizer
@@ -232,9 +238,10 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     )
 
 
-def _narrow_copies(rank: _Rank, stage: Stage, each_bytes: float) -> Any:
-    """Return the weights of layers in the format of their GEMMs, once for each order of rows."""
-    return 2 * each_bytes * rank.layer.total * stage.layers
+def _adapters(rank: _Rank, work: Train, stage: Stage) -> Parameters:
+    """Return the weights of a stage's adapters."""
+    own = adapter_parameters(rank.model, rank.layout, work) * stage.layers
+    return Parameters(rank.term("adapters", own, "weights", f"of rank {work.adapter_rank}"), 0)
 
 
 def _framework(rank: _Rank, passing: Any) -> Any:
@@ -271,8 +278,9 @@ def _activations(
         kept = kept + block.count * own
         inside = largest(inside, saved.widest + saved.again(layout) * group)
     between = model.hidden_size * setting.element_bytes * setting.spread
-    # The final norm and the head's product keep their inputs; an embedding its dropout mask.
-    edges = choose(stage.has_head, 2 * between, 0)
+    # The final norm and the head's product keep their inputs, unless the head is frozen; an
+    # embedding its dropout mask.
+    edges = choose(stage.has_head, (1 if work.adapters else 2) * between, 0)
     if work.mtp_layers:  # a layer like the last, the inputs of its projection and of the head again
         further = saved_by_layer(setting, model.blocks[-1]).kept(layout) + 4 * between
         edges = edges + choose(stage.has_head, work.mtp_layers * further, 0)

@@ -42,6 +42,9 @@ class MemoryPolicy:
     narrow_activations: bool = False
     """Inputs of the activations between GEMMs likewise (DeepSeek-V3, arXiv:2412.19437, section
     3.3.3)."""
+    narrow_frozen_activations: bool = False
+    """The same where only adapters are trained (Megatron Core's activation_func_fp8_input_store,
+    without which published LoRA runs would not fit)."""
     expert_outputs: bool = True
     """Experts' outputs are kept for the router's gradient; not where the activation is weighted."""
     narrow_weights: bool = False

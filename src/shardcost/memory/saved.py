@@ -30,6 +30,9 @@ scores, full recomputation all but the input of the layer, recomputation of modu
 (norms, up-projections of latent vectors, activations of experts) or all between their inputs and
 outputs (feed-forward part, mixture of experts, shared experts). Where GEMMs are in fewer than 16
 bits, a framework may keep their inputs in their format.
+
+A frozen matrix has no gradient and keeps no input. An adapter beside it keeps its own, in 16 bits:
+that of a column-parallel matrix gathered, and the narrow product between its two matrices.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from typing import Any, NamedTuple
 from shardcost.arrays import largest, smallest
 from shardcost.dtypes import activation_bytes, weight_format
 from shardcost.layout import RECOMPUTE_MODULES, Layout
+from shardcost.memory.adapters import adapted_matrices
 from shardcost.memory.parameters import expert_tensor_degree, heads_per_rank
 from shardcost.memory.policy import MemoryPolicy, policy_of
 from shardcost.model import (
@@ -75,6 +79,17 @@ class Setting(NamedTuple):
     input_bytes: float
     """Of the kept inputs of GEMMs."""
     policy: MemoryPolicy
+    frozen: bool = False
+    """Only adapters are trained."""
+    adapter_rank: Any = 0
+    adapter_targets: str = ""
+
+    @property
+    def feed_forward_bytes(self) -> float:
+        """Of an element of the kept input of a feed-forward part's second matrix."""
+        if not self.frozen:
+            return self.input_bytes
+        return self.element_bytes if self.adapter_targets == "all" else 0.0
 
 
 class Saved(NamedTuple):
@@ -136,12 +151,18 @@ def recomputed_group(layout: Layout) -> Any:
 
 
 def setting_of(
-    model: Model, layout: Layout, dtype: str, context: Any, policy: MemoryPolicy
+    model: Model,
+    layout: Layout,
+    dtype: str,
+    context: Any,
+    policy: MemoryPolicy,
+    work: Train | None = None,
 ) -> Setting:
-    """Return the setting of a model's layers under a layout."""
+    """Return the setting of a model's layers under a layout; of a training run, with its `work`."""
     divided = layout.sequence_parallel or layout.scheme != "1d"
     spread = 1 / layout.tp if divided else 1.0
     wide = activation_bytes(dtype)
+    frozen = work is not None and work.adapters
     return Setting(
         model.hidden_size,
         layout.tp,
@@ -152,6 +173,9 @@ def setting_of(
         wide,
         min(wide, weight_format(dtype).input_bytes) if policy.narrow_inputs else wide,
         policy,
+        frozen,
+        work.adapter_rank if work is not None and frozen else 0,
+        work.adapter_targets if work is not None and frozen else "",
     )
 
 
@@ -167,7 +191,7 @@ def saved_bytes_per_layer(
     11.0
     """
     length = workload.sequence_length
-    setting = setting_of(model, layout, workload.dtype, length, policy_of(software))
+    setting = setting_of(model, layout, workload.dtype, length, policy_of(software), workload)
     kept = saved_by_layer(setting, block).kept(layout)
     return kept * layout.micro_batch * length / layout.cp
 
@@ -176,9 +200,16 @@ def saved_by_layer(s: Setting, block: Block) -> Saved:
     """Return what one layer keeps of a token."""
     between = s.hidden * s.element_bytes * s.spread
     parts = [part for part in (block.attention, block.feed_forward) if part is not None]
-    inputs = 1 if block.parallel else len(parts)
-    read = s.hidden * s.input_bytes * (1.0 if s.policy.whole_inputs else s.spread)
     rest = (block.norms - 1) * between
+    if s.frozen:
+        adapted = adapted_matrices(block, s.hidden, s.tp, s.adapter_targets)
+        adapts_both = s.adapter_targets == "all" and not block.parallel
+        inputs = smallest(len(adapted), len(parts) if adapts_both else 1)
+        read = s.hidden * s.element_bytes
+        rest = rest + len(adapted) * s.adapter_rank * s.element_bytes
+    else:
+        inputs = 1 if block.parallel else len(parts)
+        read = s.hidden * s.input_bytes * (1.0 if s.policy.whole_inputs else s.spread)
     if s.policy.dropout:
         rest = rest + len(parts) * s.hidden * s.spread
     saved = Saved(between, rest, 0, 0, inputs * read)
@@ -224,7 +255,8 @@ def _attention(s: Setting, part: AnyAttention) -> Saved:
         heads, rope = part.heads / s.tp, part.qk_rope_head_dim
         rank = part.kv_lora_rank + (part.q_lora_rank or 0)
         # Inputs of the latent vectors' norms, then those of the up-projections.
-        latent = ((rank + rope) * wide + rank * s.input_bytes) * s.spread
+        read = s.element_bytes if s.frozen else s.input_bytes
+        latent = ((rank + rope) * wide + rank * read) * s.spread
         output = heads * part.v_head_dim
         made = heads * (2 * (part.qk_nope_head_dim + rope) + part.v_head_dim)
         rest = latent + _output(s, output)
@@ -243,8 +275,12 @@ def _attention(s: Setting, part: AnyAttention) -> Saved:
 def _output(s: Setting, columns: Any) -> Any:
     """Return the bytes of the output of attention, which its kernel and the projection keep.
 
-    One tensor is kept for both unless the projection reads another format.
+    One tensor is kept for both unless the projection reads another format. A frozen projection
+    keeps none, and its adapter reads the kernel's.
     """
+    if s.frozen:
+        kept = s.policy.attention == "flash" or s.adapter_targets != "qkv"
+        return columns * s.element_bytes if kept else 0
     if s.policy.attention == "flash" and s.input_bytes < s.element_bytes:
         return columns * (s.element_bytes + s.input_bytes)
     return columns * s.input_bytes
@@ -268,8 +304,9 @@ class _Inner(NamedTuple):
 def _inner(s: Setting, part: FeedForward) -> _Inner:
     wide = s.element_bytes
     before = (2 if s.policy.fused_activation else 3) if part.gated else 1
-    inputs = part.width * before * (s.input_bytes if s.policy.narrow_activations else wide)
-    return _Inner(part.width * (before + 1), (inputs, part.width * s.input_bytes))
+    narrow = s.policy.narrow_activations or (s.frozen and s.policy.narrow_frozen_activations)
+    inputs = part.width * before * (s.input_bytes if narrow else wide)
+    return _Inner(part.width * (before + 1), (inputs, part.width * s.feed_forward_bytes))
 
 
 def _experts(s: Setting, part: Experts) -> Saved:
@@ -284,7 +321,8 @@ def _experts(s: Setting, part: Experts) -> Saved:
     copies = part.top_k * part.row_width(s.hidden) * s.routed * s.imbalance
     router = part.count * _STATISTIC_BYTES * s.spread
     shared = _Inner(0, (0, 0)) if part.shared is None else _inner(s, part.shared)
-    own = _inner(s, part.expert)
+    own = _inner(s._replace(adapter_targets=""), part.expert)  # routed experts have no adapters
+    read = 0.0 if s.frozen else s.input_bytes
     visits = part.top_k / s.tp * s.imbalance
     return Saved(
         0,
@@ -294,7 +332,7 @@ def _experts(s: Setting, part: Experts) -> Saved:
         + visits * own.columns
         + router / s.element_bytes
         + shared.columns / s.tp,
-        moe=copies * (s.input_bytes + outputs * s.element_bytes) + visits * own.bytes[0],
+        moe=copies * (read + outputs * s.element_bytes) + visits * own.bytes[0],
         moe_act=visits * own.bytes[1],
         shared_experts=sum(shared.bytes) / s.tp,
     )

@@ -10,6 +10,7 @@ from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import is_array
 from shardcost.dtypes import activation_bytes
 from shardcost.layout import Layout
+from shardcost.memory.adapters import adapter_parameters
 from shardcost.memory.parameters import (
     Parameters,
     embedding_parameters,
@@ -31,7 +32,6 @@ from shardcost.program.prediction import predicted_further
 from shardcost.program.setting import Setting, micro_batches, setting_of
 from shardcost.program.step import (
     NO_GATHERS,
-    NO_STEP,
     LayerWeights,
     Step,
     gradient_bytes,
@@ -123,10 +123,13 @@ def program_of(model: Model, layout: Layout, workload: Workload, software: Softw
         )
         layers, first, last = _plain_pieces(model, unstaged, workload, software)
     stages = stages_of(model, s, layers)
-    most = Parameters(*map(largest, *(stage.weights for stage in stages)))
     once = None
     if isinstance(workload, Train):
-        once = NO_STEP if workload.adapters else step(layout, workload, most, software)
+        most = Parameters(*map(largest, *(stage.weights for stage in stages)))
+        if workload.adapters:
+            fullest = largest(*(stage.layers for stage in stages))
+            most = Parameters(fullest * adapter_parameters(model, layout, workload), 0)
+        once = step(layout, workload, most, software)
     # A rank sends the next stage its part of the tensor group's activations.
     spread = software.scatters_sends or layout.sequence_parallel
     return Program(
@@ -199,19 +202,28 @@ def _layers(s: Setting, model: Model, block: Block, workload: Workload) -> Layer
     dense, experts = layer_parameters(model, block, layout)
     weights = Parameters(dense * weight_copies(layout), experts)
     passes = layer(s, block) if layout.scheme == "1d" else layer_otherwise(s, block)
-    if not isinstance(workload, Train) or workload.adapters:
+    if not isinstance(workload, Train):
         return Layers(block.count, weights, passes, NO_GATHERS)
-    passes = _with_copies(s, model, block, passes)
+    passes = _with_copies(s, model, block, workload, passes)
+    if workload.adapters:
+        trained, gathered = adapter_parameters(model, layout, workload), weights.total
+        return Layers(
+            block.count,
+            weights,
+            passes,
+            layer_weights(layout, workload, gathered + trained, trained),
+        )
     summed = _summed(s, workload, passes, weights.total)
-    return Layers(block.count, weights, summed, layer_weights(layout, workload, weights.total))
+    gathers = layer_weights(layout, workload, weights.total, weights.total)
+    return Layers(block.count, weights, summed, gathers)
 
 
-def _with_copies(s: Setting, model: Model, block: Block, passes: Passes) -> Passes:
+def _with_copies(s: Setting, model: Model, block: Block, workload: Train, passes: Passes) -> Passes:
     """Return passes in which kept activations go to the host's memory, and come back."""
     layout = s.layout
     if is_array(layout.offload_activations) or layout.offload_activations:
         policy = policy_with(vars(s.software), s.software.memory)
-        counts = saved_setting(model, layout, s.dtype, s.context_tokens, policy)
+        counts = saved_setting(model, layout, s.dtype, s.context_tokens, policy, workload)
         size = saved_by_layer(counts, block).kept(layout) * s.tokens * layout.offload_activations
         copy = Collective("offload activations", "host_copy", size, "offload", 1)
         back = copy._replace(name="reload activations")

@@ -74,16 +74,22 @@ def _attention(s: Setting, part: Attention) -> Passes:
     heads, kv_heads = part.heads / tp, heads_per_rank(part.kv_heads, tp)
     query, key_value = heads * part.head_dim, kv_heads * part.head_dim
     columns = query * (2 if part.output_gate else 1) + key_value * part.kv_projections
-    projected = linear(s, QKV, s.hidden, columns, bias=part.qkv_bias)
-    if part.q_rank is not None:
-        narrow = linear(s, QKV, s.hidden, columns - query + part.q_rank, bias=part.qkv_bias)
-        projected = together(narrow, linear(s, "q up", part.q_rank, query))
+    if part.q_rank is None:
+        projected = linear(s, QKV, s.hidden, columns, bias=part.qkv_bias, adapter="columns")
+    else:
+        narrow = columns - query + part.q_rank
+        projected = together(
+            linear(s, QKV, s.hidden, narrow, bias=part.qkv_bias, adapter="columns"),
+            linear(s, "q up", part.q_rank, query, adapter="columns"),
+        )
     return together(
         projected,
         _rotated(s, query + key_value),
         _over_context(s, query, 2 * key_value),
         attention_core(s, heads, kv_heads, part.head_dim, part.head_dim, part.window_tokens),
-        linear(s, OUT, query, s.hidden, bias=part.out_bias, converted=AFTER_ATTENTION),
+        linear(
+            s, OUT, query, s.hidden, bias=part.out_bias, adapter="rows", converted=AFTER_ATTENTION
+        ),
     )
 
 
@@ -97,11 +103,17 @@ def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
     query_dim = part.qk_nope_head_dim + part.qk_rope_head_dim
     latent = part.kv_lora_rank + part.qk_rope_head_dim
     rank = part.q_lora_rank
-    query = linear(s, "q down", s.hidden, heads * query_dim if rank is None else rank)
-    if rank is not None:
-        query = together(query, linear(s, "q up", rank, heads * query_dim))
-    down = linear(s, "kv down", s.hidden, latent)
-    out = linear(s, OUT, heads * part.v_head_dim, s.hidden, converted=AFTER_ATTENTION)
+    if rank is None:
+        query = linear(s, "q down", s.hidden, heads * query_dim, adapter="columns")
+    else:
+        query = together(
+            linear(s, "q down", s.hidden, rank, adapter="whole"),
+            linear(s, "q up", rank, heads * query_dim, adapter="columns"),
+        )
+    down = linear(s, "kv down", s.hidden, latent, adapter="whole")
+    out = linear(
+        s, OUT, heads * part.v_head_dim, s.hidden, adapter="rows", converted=AFTER_ATTENTION
+    )
     index = _indexer(s, part)
     if not s.training and (s.decode or part.index_heads is not None):
         nope, lora = part.qk_nope_head_dim, part.kv_lora_rank
@@ -121,7 +133,7 @@ def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
     return together(
         query,
         down,
-        linear(s, "kv up", part.kv_lora_rank, columns),
+        linear(s, "kv up", part.kv_lora_rank, columns, adapter="columns"),
         _rotated(s, heads * part.qk_rope_head_dim),
         _over_context(s, heads * query_dim, columns),
         index,
@@ -240,11 +252,12 @@ def _recurrent(s: Setting, part: LinearAttention | StateSpace) -> Passes:
         (part.groups / tp, part.state_size, part.heads / tp, part.inner_size / part.heads),
         (value + sides, part.conv_kernel),
     )
+    columns = 2 * value + sides + part.heads / tp
     return together(
-        linear(s, QKV, s.hidden, 2 * value + sides + part.heads / tp, bias=part.bias),
+        linear(s, QKV, s.hidden, columns, bias=part.bias, adapter="columns"),
         _recurrence(s, kernel),
         _gated_norm(s, value),
-        linear(s, OUT, value, s.hidden, bias=part.bias, converted=AFTER_ATTENTION),
+        linear(s, OUT, value, s.hidden, bias=part.bias, adapter="rows", converted=AFTER_ATTENTION),
     )
 
 
@@ -261,11 +274,11 @@ def _linear_attention(s: Setting, part: LinearAttention) -> Passes:
     if anywhere(part.low_rank > 0):  # Kimi delta attention: decay and output gate of low rank
         gates = linear(s, "gate up", part.low_rank / 2, key + value)
     return together(
-        linear(s, QKV, s.hidden, part.input_columns / tp + part.low_rank),
+        linear(s, QKV, s.hidden, part.input_columns / tp + part.low_rank, adapter="columns"),
         gates,
         _recurrence(s, kernel),
         _gated_norm(s, value),
-        linear(s, OUT, value, s.hidden, converted=AFTER_ATTENTION),
+        linear(s, OUT, value, s.hidden, adapter="rows", converted=AFTER_ATTENTION),
     )
 
 
@@ -285,9 +298,9 @@ def _first_state_space(s: Setting, part: StateSpace) -> Passes:
             _recurrence(s, kernel, parts=("conv",)), Passes((Elementwise("scan", size),), backward)
         )
     return together(
-        linear(s, QKV, s.hidden, 2 * value, bias=part.bias),
+        linear(s, QKV, s.hidden, 2 * value, bias=part.bias, adapter="columns"),
         scan,
-        linear(s, OUT, value, s.hidden, bias=part.bias, converted=AFTER_ATTENTION),
+        linear(s, OUT, value, s.hidden, bias=part.bias, adapter="rows", converted=AFTER_ATTENTION),
     )
 
 

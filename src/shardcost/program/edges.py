@@ -7,7 +7,6 @@ largest logit, the exponentials and the target's logit (Shoeybi et al. 2019, arX
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from shardcost.arrays import ceil_div
@@ -21,8 +20,11 @@ HEAD = "head"
 def embedding(s: Setting) -> Passes:
     """Return the lookup of every token, and its sum over the tensor group."""
     size = 2 * s.hidden_bytes
+    lookup = (Elementwise("embedding", size),)
+    if s.frozen:
+        return Passes(lookup + leave(s, "embedding").forward)
     weight = (Elementwise("embedding gradient", 2 * size),) if s.training else ()
-    return together(Passes((Elementwise("embedding", size),), (), weight), leave(s, "embedding"))
+    return together(Passes(lookup, (), weight), leave(s, "embedding"))
 
 
 def head(s: Setting, model: Model) -> Passes:
@@ -38,8 +40,7 @@ def head(s: Setting, model: Model) -> Passes:
             size = rows * columns * s.layout.tp * 2
             own = (*own, Collective.of("all_gather", "logits", size, "tp", s.layout.tp))
         return together(final, Passes(own))
-    # The head's gradient is counted even where adapters freeze it: frameworks were fitted so.
-    own_passes = matrix(replace(s, frozen=False), HEAD, rows, s.hidden, columns, dtype)
+    own_passes = matrix(s, HEAD, rows, s.hidden, columns, dtype)
     return together(final, enter(s, HEAD), own_passes, _loss(s, rows * columns))
 
 

@@ -59,10 +59,19 @@ def outer_products(part: AnyFeedForward) -> tuple[str, str]:
 def _dense(s: Setting, part: FeedForward, up: str, down: str) -> Passes:
     width = part.width / s.layout.tp
     inner = 2 * width if part.gated else width
+    every = s.adapter_targets == "all"
     return together(
-        linear(s, up, s.hidden, inner, bias=part.bias, converted=BEFORE_ACTIVATION),
+        linear(
+            s,
+            up,
+            s.hidden,
+            inner,
+            bias=part.bias,
+            adapter="columns" if every else None,
+            converted=BEFORE_ACTIVATION,
+        ),
         activation(s, s.tokens, width, gated=part.gated),
-        linear(s, down, width, s.hidden, bias=part.bias),
+        linear(s, down, width, s.hidden, bias=part.bias, adapter="rows" if every else None),
     )
 
 

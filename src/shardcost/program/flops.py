@@ -1,12 +1,13 @@
 """FLOPs of a model: what the mathematics of a step needs, to state a utilisation.
 
 Forward, a token costs two FLOPs for each weight of a matrix that it meets, and attention four for
-each query head, head element and token attended to. Layers with a fixed state count the products
-of a token with the state, as in their recurrence. The backward pass costs as much again for the
+each query head, head element and token attended to. Layers with a fixed state count the products of
+a token with the state, as in their recurrence. The backward pass costs as much again for the
 gradients of the inputs, and of matrices once more for the gradients of the weights, which frozen
-weights do not have. Authors differ in whether attention counts all pairs of tokens (Narayanan et
-al. 2021, arXiv:2104.04473) or those that the causal mask leaves (Megatron Bridge): both are here,
-and a utilisation must say which. Windows, indexers and the ends of packed documents limit either.
+weights do not have but the adapters beside them do. Authors differ in whether attention counts all
+pairs of tokens (Narayanan et al. 2021, arXiv:2104.04473) or those that the causal mask leaves
+(Megatron Bridge): both are here, and a utilisation must say which. Windows, indexers and the ends
+of packed documents limit either.
 
 Devices make at least these FLOPs (`Estimate.hardware_flops`): recomputation, padding, replicated
 heads, tokens beyond an even share of the experts and masked pairs only add.
@@ -14,9 +15,11 @@ heads, tokens beyond an even share of the experts and masked pairs only add.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from shardcost.arrays import smallest
+from shardcost.layout import Layout
+from shardcost.memory.adapters import adapter_parameters
 from shardcost.model import (
     AnyAttention,
     Attention,
@@ -28,6 +31,8 @@ from shardcost.model import (
 from shardcost.recurrence import step_flops
 from shardcost.traced import Naming, unnamed
 from shardcost.workload import Decode, Prefill, Train, Workload
+
+_UNDIVIDED: Final = Layout()
 
 
 def model_flops(model: Model, workload: Workload, *, causal: bool, term: Naming = unnamed) -> Any:
@@ -64,7 +69,13 @@ def model_flops(model: Model, workload: Workload, *, causal: bool, term: Naming 
         passes, attention_passes = (2.0 if workload.adapters else 3.0), 3.0
     passes = term("passes", passes, "", "over the matrices: forward, and backward if trained")
     attention_passes = term("attention_passes", attention_passes, "", "over attention, likewise")
-    return passes * matrices + attention_passes * tokens * pairs
+    total = passes * matrices + attention_passes * tokens * pairs
+    if not isinstance(workload, Train) or not workload.adapters:
+        return total
+    layers = model.num_layers + further  # a layer that predicts is taken to be like the mean
+    adapters = layers * adapter_parameters(model, _UNDIVIDED, workload)
+    adapters = term("adapters", adapters, "weights", f"of rank {workload.adapter_rank}")
+    return total + 3.0 * 2.0 * tokens * adapters
 
 
 def _mixing(block: Block, context: Any) -> Any:

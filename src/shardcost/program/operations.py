@@ -48,7 +48,7 @@ class Gemm(NamedTuple):
     batch: Any = 1
     count: Any = 1
     weights: bool = True
-    """One factor is a weight; False for the products inside unfused attention."""
+    """One factor is a weight of the model; False for adapters, and inside unfused attention."""
     id: OpId | None = None
     """None where nothing refers to it."""
     fullest: Any = None

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 from shardcost.dtypes import activation_bytes, weight_format
 from shardcost.layout import Layout
 from shardcost.model import Model
+from shardcost.program.adapters import Adapter
 from shardcost.program.operations import (
     Collective,
     Conversion,
@@ -48,6 +49,9 @@ class Setting:
     """Of tokens on their way to experts; None: as the software sends them."""
     frozen: bool = False
     """The model's own weights have no gradients: adapters are trained."""
+    adapter_rank: Any = 0
+    """Of adapters; 0 where no matrix has one."""
+    adapter_targets: str = "attention"
     num_layers: Any = 1
     """Of the whole model."""
     document_tokens: int | None = None
@@ -88,6 +92,11 @@ class Setting:
         if not (self.training and self.software.narrow_gathers):
             return 1.0
         return min(weight_format(self.dtype).input_bytes / self.element_bytes, 1.0)
+
+    @property
+    def only_qkv(self) -> bool:
+        """Whether adapters are beside the first projections of attention alone."""
+        return self.adapter_targets == "qkv"
 
     @property
     def shares_tensors(self) -> bool:
@@ -136,8 +145,14 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
         cache_dtype=getattr(workload, "cache_dtype", None) or workload.part_dtype(),
         dispatch_dtype=getattr(workload, "dispatch_dtype", None),
         frozen=isinstance(workload, Train) and workload.adapters,
+        adapter_rank=_trained_rank(workload),
+        adapter_targets=getattr(workload, "adapter_targets", "attention"),
         document_tokens=workload.document_tokens if isinstance(workload, Train) else None,
     )
+
+
+def _trained_rank(workload: Workload) -> Any:
+    return workload.adapter_rank if isinstance(workload, Train) and workload.adapters else 0
 
 
 _NARROW_LAUNCHES: Final = 3
@@ -180,14 +195,37 @@ def linear(
     bias: bool = False,
     dtype: str | None = None,
     converted: Converted = _BY_NORM,
+    adapter: str | None = None,
 ) -> Passes:
     """Return a matrix of weights applied to all tokens: one product forward, two backward.
 
     A bias is added by the product or the pass after it; its gradient is a sum over all tokens.
+
+    Args:
+        s: The setting.
+        name: What the matrix is called.
+        inputs: Columns of the input, on this rank.
+        outputs: Columns of the output, on this rank.
+        tokens: Rows of both; the setting's if None.
+        bias: Whether the matrix has one.
+        dtype: Format of the weights; the setting's if None.
+        adapter: How a matrix that an adapter may stand beside is divided: by ``columns``, by
+            ``rows``, or not (``whole``). None: it has no adapter.
+        converted: What converts its input, and the gradient of its output, to fewer bits.
     """
     rows = s.tokens if tokens is None else tokens
     passes = matrix(s, name, rows, inputs, outputs, dtype or s.dtype, converted=converted)
-    if bias and s.training and not s.frozen:
+    if s.frozen:
+        if adapter is None or not s.adapter_rank or (adapter == "rows" and s.only_qkv):
+            return passes
+        sizes = (s.adapter_rank, rows, inputs, outputs)
+        formats = (s.wide_dtype, s.element_bytes, s.layout.tp, s.layout.sequence_parallel)
+        added = Adapter(name, adapter, *sizes, *formats).passes()
+        # Backward the frozen matrix may come first: neither waits for the other.
+        return Passes(
+            passes.forward + added.forward, passes.backward + added.backward, added.weight
+        )
+    if bias and s.training:
         own = OpId(name, "bias gradient")
         gradient = Elementwise(own.name, rows * outputs * s.element_bytes, id=own)
         return passes._replace(weight=(*passes.weight, gradient))
@@ -207,7 +245,7 @@ def matrix(
 ) -> Passes:
     """Return the GEMMs of a matrix of weights, or grouped GEMMs of the matrices of experts."""
 
-    def gemm(own: OpId, m: Any, n: Any, k: Any, by_maker: bool | None = None) -> Operations:
+    def gemm(own: OpId, m: Any, n: Any, k: Any, *, by_maker: bool | None = None) -> Operations:
         # The gradient of the weights has inputs that were converted before, and even groups.
         ragged = by_maker is not None
         found = Gemm(own.name, m, n, k, dtype, id=own)
@@ -225,23 +263,25 @@ def matrix(
         rows = m * (1 if groups is None else groups.active)
         # Engines compute the scales of blocks in a kernel of its own.
         fused = s.software.fused_quantize and not form.block_scaled
-        if not s.training:
+        if not s.training or s.frozen:
+            fused = fused and (by_maker or not s.training)
             size = rows * k * (s.element_bytes + form.input_bytes)
             converts = Conversion(dtype, rows, k, fused, both_orders=False)
             return Elementwise(f"{of.name} quantize", size, 0 if fused else 1, converts=converts)
-        # Training keeps the input in both orders, for the gradient of the weights. What writes it
-        # in one order writes less for it; the other order is then read and written narrow.
+        # The gradient of the weights needs the input in the other order too. What writes it in one
+        # order writes less for it; the other order is then read and written narrow.
         wide = 0.0 if fused and by_maker else s.element_bytes
         size = rows * k * (wide + 2 * form.input_bytes)
         converts = Conversion(dtype, rows, k, fused and by_maker, both_orders=True)
         return Elementwise(f"{of.name} quantize", size, converts=converts)
 
     form, own = weight_format(dtype), OpId(name)
-    forward = gemm(own, rows, outputs, inputs, converted.input_by_maker)
+    forward = gemm(own, rows, outputs, inputs, by_maker=converted.input_by_maker)
     if not s.training:
         return Passes(forward)
     weight = () if s.frozen else gemm(own.weight_gradient, inputs, outputs, rows)
-    gradient = gemm(own.input_gradient, rows, inputs, outputs, converted.gradient_by_maker)
+    by_maker = converted.gradient_by_maker
+    gradient = gemm(own.input_gradient, rows, inputs, outputs, by_maker=by_maker)
     return Passes(forward, gradient, weight)
 
 

@@ -23,6 +23,7 @@ from shardcost.workload import Train
 _ADAM_BYTES = 4 * (1 + 3 + 3)
 """Per weight: a gradient, the weight and two moments read in 32 bits, the last three written."""
 _SGD_BYTES = 4 * (1 + 1 + 1)
+_FULL_GRADIENT_BYTES = 4
 _CLIP_BYTES = 4
 """Per weight: every gradient is read once for the norm by which gradients are clipped."""
 
@@ -45,8 +46,6 @@ class LayerWeights(NamedTuple):
     gradient: Operations
 
 
-NO_STEP = Step((), (), ())
-"""Of adapters, whose weights are too few to count."""
 NO_GATHERS = LayerWeights((), (), ())
 
 
@@ -79,6 +78,10 @@ def _reduced(
     per_weight = _ADAM_BYTES if workload.optimizer == "adam" else _SGD_BYTES
     moved = updated * (per_weight + _CLIP_BYTES + activation_bytes(workload.dtype))
     optimizer = _update(layout, workload, updated, moved)
+    if software.step_gradient_bytes is not None:
+        kept = gradient / (shared if layout.zero > 1 else 1)
+        size = kept * software.step_gradient_bytes / _FULL_GRADIENT_BYTES
+        optimizer = (*optimizer, Elementwise("gradient buffers", size, 3))
     if _is(replicas, 1):
         return Step((), (), optimizer)
     if layout.zero == 0:
@@ -143,13 +146,20 @@ def _is(value: Any, number: int) -> bool:
     return isinstance(value, int | float) and value == number
 
 
-def layer_weights(layout: Layout, workload: Train, weights: Any) -> LayerWeights:
-    """Return the gathers and the scatter of one layer's weights under ZeRO stage 3."""
+def layer_weights(layout: Layout, workload: Train, weights: Any, trained: Any) -> LayerWeights:
+    """Return the gathers of one layer's weights and the scatter of gradients under ZeRO stage 3.
+
+    Args:
+        layout: The layout.
+        workload: The training run.
+        weights: Of the layer, on one rank.
+        trained: Those that have gradients.
+    """
     shared = layout.dp * layout.cp if layout.shard_degree is None else layout.shard_degree
     if layout.zero != 3 or _is(shared, 1):
         return NO_GATHERS
     gathered = weights * activation_bytes(workload.dtype)
     gather = Collective.of("all_gather", "layer weights", gathered, "dp", shared)
-    gradients = weights * gradient_bytes(workload)
+    gradients = trained * gradient_bytes(workload)
     scatter = Collective.of("reduce_scatter", "layer gradients", gradients, "dp", shared)
     return LayerWeights((gather,), (gather,), (scatter,))

@@ -61,7 +61,7 @@ _FRAMEWORKS: Final = (
 """How the name of a framework begins, and the software of the catalog that it is."""
 _DISPATCHERS: Final = {"alltoall": "nccl", "deepep": "deepep", "hybridep": "hybridep"}
 """How a table calls what carries tokens to their experts, and as the software has it."""
-_WHOLE_GRAPHS: Final = frozenset({"on", "full", "full_iteration"})
+_WHOLE_GRAPHS: Final = frozenset({"on", "full", "full_iteration", "layer"})
 _ZERO: Final = {
     "zero0": 0,
     "zero1": 1,
@@ -411,11 +411,18 @@ def train_of(row: Row) -> Train:
         dtype="fp8" if "fp8" in dtype else {"nvfp4": "fp4"}.get(dtype, dtype),
         gradient_dtype="fp16" if fp16_sums else "fp32",
         adapters="lora" in row["model"].lower() or bool(row.get("adapters")),
+        adapter_rank=count_or(row, "adapters", _NEMO_RANK),
+        adapter_targets=_ADAPTED.get(row.get("adapter_targets", ""), "qkv"),
         document_tokens=_SQUAD_TOKENS if packed else None,
         mtp_layers=count_or(row, "mtp_layers", 0),
     )
 
 
+_ADAPTED: Final = {"qkv+proj": "attention"}
+"""Targets of adapters as a table has them. NeMo's and Megatron Bridge's recipes for fine-tuning
+adapt QKV alone where they are tuned for speed, whatever the library's own default."""
+_NEMO_RANK: Final = 32
+"""Where a table does not say."""
 _SQUAD_TOKENS: Final = 256
 """Mean length of SQuAD's questions with their paragraphs, in tokens, rounded."""
 
