@@ -117,6 +117,8 @@ class Kernel:
     vendors: tuple[str, ...]
     names: tuple[str, ...]
     relatives: tuple[str, ...]
+    least_link_share: float
+    """What it reaches of the links' rate at least, where its relatives' constants say less."""
 
 
 class Resolved(NamedTuple):
@@ -163,6 +165,7 @@ def kernels() -> Mapping[str, Kernel]:
             vendors=tuple(entry["vendors"]),
             names=tuple(entry["names"]),
             relatives=tuple(entry["relatives"]),
+            least_link_share=entry.get("least_link_share", 0.0),
         )
         for name, entry in catalog.tuner_table("dispatch")["kernel"].items()
     }
@@ -226,7 +229,8 @@ class DispatchTables:
             if own:
                 found = _resolved(cluster, kernel, phase, own)
                 constants = _on_network(self._with_host(found, cluster), found, cluster)
-                return found._replace(constants=constants)
+                share = max(float(constants.link_share), kernel.least_link_share)
+                return found._replace(constants=replace(constants, link_share=share))
         raise UnknownNameError("kernel", kernel.name, sorted({each.kernel for each in self.every}))
 
     def _with_host(self, found: Resolved, cluster: Cluster) -> DispatchConstants:
