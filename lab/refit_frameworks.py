@@ -1,7 +1,6 @@
 """Fits the constants of training frameworks to whole runs.
 
     python -m lab.refit_frameworks training.csv [FRAMEWORK…]
-        [--experts training_runs.csv [--left-out]]
 
 A framework's kernels and what it overlaps are choices that its documentation states. What is left
 are one to four constants each, the same on every system, found as those of engines are
@@ -23,7 +22,7 @@ import numpy as np
 from lab.catalog_files import CATALOG, fit_of, update_software
 from lab.command import ended, parser_of
 from lab.descent import descend, errors_pct, in_seconds, loss
-from lab.parts import Mask, leave_out
+from lab.parts import Mask
 from shardcost.formats.tables import Row, Table, read_table
 from shardcost.validate import training
 from shardcost.validate.predictions import Floats
@@ -35,7 +34,12 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
         "gradient_sum_bytes": 40.0,
         "host_scatter": 0.25,
     },
-    "megatron_core": {"slowdown": 1.0, "step_overhead_ms": 10.0},
+    "megatron_core": {
+        "slowdown": 1.0,
+        "step_overhead_ms": 40.0,
+        "host_per_kernel_us": 15.0,
+        "host_scatter": 0.4,
+    },
     "megatron_lm": {"slowdown": 1.0, "step_overhead_ms": 10.0},
     "nanotron": {
         "slowdown": 1.0,
@@ -48,12 +52,6 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
     "maxtext": {"slowdown": 1.0},
 }
 """Which constants each framework has, and where the search for them starts."""
-TO_EXPERTS: Final[Mapping[str, Mapping[str, float]]] = {
-    "megatron_core": {"host_per_kernel_us": 10.0, "host_scatter": 0.4}
-}
-"""Constants that dense runs say nothing of, because they wait for the device: fitted to runs with
-experts, whose many small kernels the host starts one by one."""
-_LEFT_OUT: Final = ("model", "cluster", "framework_version")
 PULL: Final = 1e-3
 """Loss for each factor of e that a constant moves. Runs that wait for the device say nothing of the
 host: without a pull, its constants would make up for any other error there."""
@@ -119,13 +117,11 @@ class Trials:
         return self._known[key]
 
 
-def fitted(
-    name: str, rows: Sequence[Row], start: Mapping[str, Mapping[str, float]] = FITTED
-) -> dict[str, float]:
+def fitted(name: str, rows: Sequence[Row]) -> dict[str, float]:
     """Return the constants of a framework that suit rows best."""
     used = [row for dataset in _values(rows) for row in _sample(rows, dataset)]
     counts = Counter(row["dataset"] for row in rows)
-    return Trials(used).fitted(start[name], np.ones(len(used), dtype=bool), counts)
+    return Trials(used).fitted(FITTED[name], np.ones(len(used), dtype=bool), counts)
 
 
 def _sample(rows: Sequence[Row], dataset: str) -> list[Row]:
@@ -139,10 +135,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("table", type=Path, help="measured table of training (CSV)")
     parser.add_argument("names", nargs="*", metavar="FRAMEWORK", help="all of them if none")
-    parser.add_argument("--experts", type=Path, help="measured table of runs with experts (CSV)")
-    parser.add_argument(
-        "--left-out", action="store_true", help="of --experts: errors on runs left out, too"
-    )
     parser.add_argument("--output", type=Path, default=CATALOG, help="folder like the catalog's")
     options = parser.parse_args(arguments)
     known = rows_of(read_table(options.table))
@@ -155,38 +147,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fit = fit_of(source, errors_pct(ratios(rows, constants)), len(rows))
         update_software(name, constants, fit, options.output)
         print(name, constants, fit)
-    if options.experts is not None:
-        fit_to_experts(read_table(options.experts), options.output, left_out=options.left_out)
-
-
-def fit_to_experts(table: Table, output: Path, *, left_out: bool = False) -> None:
-    """Fit what only runs with experts tell, and write it beside the other constants.
-
-    With `left_out`, the errors on a model, a cluster and a release that the fit had not seen.
-    """
-    known = rows_of(table.where(lambda row: bool(row.get("experts"))))
-    for name in TO_EXPERTS:
-        rows = [row for row in known.get(name, []) if row["framework"].startswith("Megatron")]
-        constants = fitted(name, rows, TO_EXPERTS)
-        update_software(name, constants, {}, output)
-        median, p90 = errors_pct(ratios(rows, constants))
-        print(name, constants, f"{len(rows)} rows, median {median:.1f} %, p90 {p90:.1f} %")
-        for column in _LEFT_OUT if left_out else ():
-            median, p90 = errors_pct(_without_each(name, rows, column))
-            print(f"  a {column} left out: median {median:.1f} %, p90 {p90:.1f} %")
-
-
-def _without_each(name: str, rows: Sequence[Row], column: str) -> Floats:
-    """Return predicted over measured, of runs that are alike in a column by a fit to the others."""
-    parts = np.array([row[column] for row in rows])
-
-    def tried(out: Mask) -> Floats:
-        seen, unseen = (
-            [row for row, taken in zip(rows, mask, strict=True) if taken] for mask in (~out, out)
-        )
-        return ratios(unseen, fitted(name, seen, TO_EXPERTS))
-
-    return leave_out(parts, tried)
 
 
 def _values(rows: Sequence[Row]) -> list[str]:

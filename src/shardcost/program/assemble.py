@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
+from shardcost.catalog import tuner_table
 from shardcost.checks import is_array
 from shardcost.dtypes import activation_bytes
 from shardcost.layout import Layout
@@ -235,7 +236,7 @@ def _summed(s: Setting, workload: Workload, passes: Passes, weights: Any) -> Pas
     """Return passes that end in adding the gradients of so many weights to their sum.
 
     That moves bytes beyond the GEMM's, which itself writes each gradient once in the activations'
-    format. Fused, it reads and writes the sum instead.
+    format. Fused, it reads and writes the sum instead, half hidden behind the arithmetic.
     """
     if not isinstance(workload, Train) or workload.adapters:
         return passes
@@ -244,6 +245,6 @@ def _summed(s: Setting, workload: Workload, passes: Passes, weights: Any) -> Pas
         moved, kernels = weights * own * each_bytes / 4, 4
     else:
         beyond = largest(2 * each_bytes - activation_bytes(workload.dtype), 0)
-        moved, kernels = weights * beyond, 0
+        moved, kernels = weights * beyond * tuner_table("gemm")["accumulation"]["exposed"], 0
     addition = Elementwise("gradient accumulation", moved, kernels)
     return passes._replace(weight=(*passes.weight, addition))
