@@ -87,6 +87,9 @@ class Software(Noun):
     """Into how many chunks a GEMM is cut that hides its own communication."""
     overlap_sms: int = whole(default=16)
     """SMs that a collective's kernel occupies while GEMMs run beside it."""
+    narrow_gathers: bool = flag(default=False)
+    """In training, inputs of GEMMs in fewer than 16 bits are converted before sequence parallelism
+    gathers them, and so are gradients; results are scattered in 16 bits."""
     dispatch: str = one_of(*DISPATCHERS, default="nccl")
     """What carries tokens to their experts and back: all-to-alls of NCCL, an all-gather and a
     reduce-scatter of all tokens (``allgather``), or kernels of a library of their own."""
