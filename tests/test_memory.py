@@ -205,7 +205,7 @@ def test_frozen_matrices_keep_no_inputs(targets: str, inputs: tuple[int, int]) -
 
 
 def test_routed_experts_have_no_adapters_and_keep_no_inputs() -> None:
-    expert = FeedForward(width=512)
+    expert = FeedForward(width=512, gated=False)
     attention = Attention(heads=8, kv_heads=8, head_dim=64)
     layout = Layout()
 
