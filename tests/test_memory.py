@@ -204,6 +204,23 @@ def test_frozen_matrices_keep_no_inputs(targets: str, inputs: tuple[int, int]) -
         assert kept == pytest.approx(2 * columns + statistics)
 
 
+def test_routed_experts_have_no_adapters_and_keep_no_inputs() -> None:
+    expert = FeedForward(width=512, gated=False)
+    attention = Attention(heads=8, kv_heads=8, head_dim=64)
+    layout = Layout()
+
+    def kept(shared: FeedForward | None, targets: str) -> float:
+        part = Experts(count=8, top_k=2, expert=expert, shared=shared)
+        block = Block(count=1, attention=attention, feed_forward=part)
+        model = Model(name="mixture", hidden_size=512, vocab_size=32000, blocks=(block,))
+        work = replace(WORK, adapters=True, adapter_targets=targets)
+        return float(saved_bytes_per_layer(model, block, layout, work, BARE) / 2048)
+
+    assert kept(None, "all") == kept(None, "attention")
+    more = kept(expert, "all") - kept(expert, "attention")
+    assert more == 2 * (512 + 512 + 2 * WORK.adapter_rank)  # inputs of up and down, narrow ones
+
+
 def test_frozen_weights_are_held_once_in_the_format_of_their_gemms() -> None:
     model = Model.named("llama2-70b")
     work = Train(global_batch=8, sequence_length=8192, dtype="fp8", adapters=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -270,3 +271,36 @@ def test_devices_make_at_least_the_flops_of_the_model(packed: int | None) -> Non
 def test_the_fullest_rank_has_at_least_the_mean_of_the_tokens(imbalance: Any) -> None:
     with pytest.raises(BadValueError, match=r"Layout.imbalance must be at least 1"):
         Layout(imbalance=imbalance)
+
+
+@pytest.mark.parametrize("adapters", [None, "attention", "all"])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_inputs_are_gathered_in_the_format_of_their_gemms(
+    narrow: bool, adapters: str | None
+) -> None:
+    """What is scattered stays in 16 bits, and so does what head, embedding or an adapter read."""
+    work = Train(
+        global_batch=1,
+        sequence_length=4096,
+        dtype="fp8",
+        adapters=adapters is not None,
+        adapter_targets=adapters or "attention",
+    )
+    software = replace(Software.named("megatron_core"), narrow_gathers=narrow)
+    layout = Layout(tp=4, sequence_parallel=True)
+    model = Model.named("llama3-8b")
+    program = program_of(model, layout, work, software)
+    wide = 4096 * model.hidden_size * 2
+    read = {"attention": ["qkv"], "all": ["qkv", "MLP up"]}.get(adapters or "", [])
+    passes = program.layers[0].passes
+    sent = [op for op in passes.forward + passes.backward if isinstance(op, Collective)]
+    sent = [op for op in sent if " adapter" not in op.name]
+    assert len(sent) == (10 if adapters is None else 8)
+    for op in sent:
+        what = op.name.partition("(")[2].rstrip(")")
+        halved = narrow and op.collective == "all_gather" and what not in read
+        assert op.size_bytes == (wide / 2 if halved else wide), op.name
+    for edge in (program.first, program.last):
+        gathers = [op for op in edge.forward + edge.backward if isinstance(op, Collective)]
+        sizes = {op.size_bytes for op in gathers if op.collective == "all_gather"}
+        assert sizes <= {wide}

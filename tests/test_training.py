@@ -149,6 +149,42 @@ def test_deepspeed_keeps_gradients_in_the_format_of_fp16() -> None:
     assert training.train_of({**ROW, "framework": "Megatron-LM"}).gradient_dtype == "fp32"
 
 
+def test_adapters_are_those_of_the_row_or_of_nemos_recipes() -> None:
+    mlperf = training.train_of({**ROW, "adapters": "16", "adapter_targets": "qkv+proj"})
+    assert (mlperf.adapters, mlperf.adapter_rank, mlperf.adapter_targets) == (True, 16, "attention")
+    nemo = training.train_of({**ROW, "model": "LLAMA2-7B LoRA"})
+    assert (nemo.adapters, nemo.adapter_rank, nemo.adapter_targets) == (True, 32, "qkv")
+    assert not training.train_of(ROW).adapters
+
+
+def test_rows_of_sharded_weights_and_of_graphs_of_layers() -> None:
+    assert training.layout_of({**ROW, "zero_fsdp": "zero3"}).zero == 3
+    core = {**ROW, "framework": "NeMo/Megatron-Core"}
+    assert training.software_of({**core, "cuda_graph": "layer"}).launch == "graph"
+    assert training.software_of({**core, "cuda_graph": "none"}).launch == "eager"
+
+
+def test_measured_runs_with_adapters_fit_and_take_as_long(evidence: Path) -> None:
+    """NVIDIA's clusters with Megatron Core: constants were not fitted to these rows."""
+    path = evidence / "measured" / "more" / "training_runs.csv"
+    if not path.exists():
+        pytest.skip("no table of further training runs")
+    rows = [
+        row
+        for row in read_table(path).records()
+        if row["adapters"] and row["gpu"].startswith("NVIDIA") and "Megatron" in row["framework"]
+    ]
+    on_switches = [row for row in rows if row["intra_link"].startswith("NVLink")]
+    errors = []
+    for row in on_switches:
+        found = training.estimate_of(row)
+        assert found.memory.fits(), row["system"]
+        errors.append(abs(100 * (float(found.time_s) / float(row["measured_step_s"]) - 1)))
+    assert len(errors) >= 60
+    assert np.median(errors) <= 7
+    assert np.percentile(errors, 90) <= 15
+
+
 def gradients(layout: Layout, software: Software) -> list[Collective]:
     step = program_of(LLAMA, layout, BATCH, software).step
     assert step is not None

@@ -72,9 +72,6 @@ class Software(Noun):
     fused_quantize: bool = flag(default=False)
     """The input of a GEMM in fewer than 16 bits is converted by the norm, the activation or the
     attention that makes it; otherwise by a kernel of its own."""
-    narrow_gathers: bool = flag(default=False)
-    """In training, all-gathers of sequence parallelism carry the inputs of GEMMs in the GEMMs' own
-    format where that has fewer than 16 bits."""
     narrow_cache: bool = flag(default=False)
     """The KV cache is in fp8 where the weights have fewer than 16 bits, unless told otherwise."""
     fused_loss: bool = flag(default=True)
@@ -91,6 +88,9 @@ class Software(Noun):
     """Into how many chunks a GEMM is cut that hides its own communication."""
     overlap_sms: int = whole(default=16)
     """SMs that a collective's kernel occupies while GEMMs run beside it."""
+    narrow_gathers: bool = flag(default=False)
+    """In training, inputs of GEMMs in fewer than 16 bits are converted before sequence parallelism
+    gathers them, and so are gradients; results are scattered in 16 bits."""
     dispatch: str = one_of(*DISPATCHERS, default="nccl")
     """What carries tokens to their experts and back: all-to-alls of NCCL, an all-gather and a
     reduce-scatter of all tokens (``allgather``), or kernels of a library of their own."""

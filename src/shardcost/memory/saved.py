@@ -203,8 +203,10 @@ def saved_by_layer(s: Setting, block: Block) -> Saved:
     rest = (block.norms - 1) * between
     if s.frozen:
         adapted = adapted_matrices(block, s.hidden, s.tp, s.adapter_targets)
-        adapts_both = s.adapter_targets == "all" and not block.parallel
-        inputs = smallest(len(adapted), len(parts) if adapts_both else 1)
+        routed = isinstance(block.feed_forward, Experts) and block.feed_forward.shared is None
+        inputs = int(block.attention is not None)
+        if s.adapter_targets == "all" and block.feed_forward is not None and not routed:
+            inputs = 1 if block.parallel else inputs + 1
         read = s.hidden * s.element_bytes
         rest = rest + len(adapted) * s.adapter_rank * s.element_bytes
     else:

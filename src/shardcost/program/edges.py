@@ -24,7 +24,7 @@ def embedding(s: Setting) -> Passes:
     if s.frozen:
         return Passes(lookup + leave(s, "embedding").forward)
     weight = (Elementwise("embedding gradient", 2 * size),) if s.training else ()
-    return together(Passes(lookup, (), weight), leave(s, "embedding"))
+    return together(Passes(lookup, (), weight), leave(s, "embedding", wide=True))
 
 
 def head(s: Setting, model: Model) -> Passes:
@@ -41,7 +41,7 @@ def head(s: Setting, model: Model) -> Passes:
             own = (*own, Collective.of("all_gather", "logits", size, "tp", s.layout.tp))
         return together(final, Passes(own))
     own_passes = matrix(s, HEAD, rows, s.hidden, columns, dtype)
-    return together(final, enter(s, HEAD), own_passes, _loss(s, rows * columns))
+    return together(final, enter(s, HEAD, wide=True), own_passes, _loss(s, rows * columns))
 
 
 def _loss(s: Setting, logits: Any) -> Passes:

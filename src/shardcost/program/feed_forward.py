@@ -117,7 +117,9 @@ def _experts(s: Setting, part: Experts) -> Passes:
     if part.shared is not None:
         shared = _dense(s, part.shared, SHARED_UP, SHARED_DOWN)
         if layout.sequence_parallel:
-            shared = together(enter(s, SHARED_UP), shared, leave(s, SHARED_DOWN))
+            adapted = s.frozen and s.adapter_targets == "all"
+            entered = enter(s, SHARED_UP, wide=adapted)
+            shared = together(entered, shared, leave(s, SHARED_DOWN))
         pieces.append(again(s, "shared_experts", shared))
     return again(s, "moe", together(*pieces))
 

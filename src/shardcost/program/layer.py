@@ -75,10 +75,13 @@ def _summed(
 
     With sequence parallelism experts have none: each rank sends its own tokens to them.
     """
-    if last == feed_forward.DOWN and not block.parallel:
-        whole = together(enter(s, *first), *parts, leave(s, last))
+    apart = last == feed_forward.DOWN and not block.parallel
+    # An adapter reads the gathered input in 16 bits.
+    adapted = s.frozen and (not apart or s.adapter_targets == "all")
+    if apart:
+        whole = together(enter(s, *first, wide=adapted), *parts, leave(s, last))
         return (feed_forward.again(s, "mlp", whole),)
     routed = isinstance(block.feed_forward, Experts) and last == feed_forward.EXPERT_DOWN
     if routed and s.layout.sequence_parallel and not block.parallel:
         return parts
-    return (enter(s, *first), *parts, leave(s, last))
+    return (enter(s, *first, wide=adapted), *parts, leave(s, last))

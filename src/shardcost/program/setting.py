@@ -84,16 +84,6 @@ class Setting:
         return self.tokens * self.hidden * self.element_bytes
 
     @property
-    def gathered_share(self) -> float:
-        """What a gather of a GEMM's inputs sends of them: all, or as many bytes as the GEMM reads.
-
-        The vector of sums that a layer passes on stays in 16 bits.
-        """
-        if not (self.training and self.software.narrow_gathers):
-            return 1.0
-        return min(weight_format(self.dtype).input_bytes / self.element_bytes, 1.0)
-
-    @property
     def only_qkv(self) -> bool:
         """Whether adapters are beside the first projections of attention alone."""
         return self.adapter_targets == "qkv"
@@ -285,13 +275,18 @@ def matrix(
     return Passes(forward, gradient, weight)
 
 
-def enter(s: Setting, *products: str) -> Passes:
+def enter(s: Setting, *products: str, wide: bool = False) -> Passes:
     """Return what column-parallel products need of the others, before them and backward.
 
     Megatron's operator f: nothing forward and an all-reduce backward (Shoeybi et al. 2019,
     arXiv:1909.08053); with sequence parallelism an all-gather forward and a reduce-scatter
     backward, and the saved part of the input is gathered again for the weight gradient
     (Korthikanti et al. 2022, arXiv:2205.05198).
+
+    Args:
+        s: The setting.
+        products: Their names.
+        wide: The input is gathered in 16 bits, whatever the format of the products.
     """
     if not s.shares_tensors:
         return Passes(())
@@ -301,19 +296,25 @@ def enter(s: Setting, *products: str) -> Passes:
     if not s.layout.sequence_parallel:
         sums = _over_tp(s, "all_reduce", gradient.name, weights, gradient)
         return Passes((), sums if s.training else ())
-    gather = _over_tp(s, "all_gather", own[0].name, (), own[0], s.gathered_share)
+    gather = _gathered(s, own[0].name, (), own[0], wide=wide)
     if not s.training:
         return Passes(gather)
     scatter = _over_tp(s, "reduce_scatter", gradient.name, weights, gradient)
     if s.frozen:
         return Passes(gather, scatter)
     inputs = tuple(each.input_gradient for each in own)
-    again = _over_tp(s, "all_gather", own[0].weight_gradient.name, inputs, None, s.gathered_share)
+    again = _gathered(s, own[0].weight_gradient.name, inputs, None, wide=wide)
     return Passes(gather, scatter + again)
 
 
-def leave(s: Setting, product: str) -> Passes:
-    """Return what a row-parallel product needs of the others after it: Megatron's operator g."""
+def leave(s: Setting, product: str, *, wide: bool = False) -> Passes:
+    """Return what a row-parallel product needs of the others after it: Megatron's operator g.
+
+    Args:
+        s: The setting.
+        product: Its name.
+        wide: The gradient is gathered in 16 bits, whatever the format of the product.
+    """
     if not s.shares_tensors:
         return Passes(())
     own = OpId(product)
@@ -323,18 +324,24 @@ def leave(s: Setting, product: str) -> Passes:
     if not s.training:
         return Passes(scatter)
     name = f"{product} gradient"
-    gather = _over_tp(s, "all_gather", name, (), own.input_gradient, s.gathered_share)
-    return Passes(scatter, gather)
+    return Passes(scatter, _gathered(s, name, (), own.input_gradient, wide=wide))
+
+
+def _gathered(
+    s: Setting, what: str, hides_behind: tuple[OpId, ...], split_with: OpId | None, *, wide: bool
+) -> Operations:
+    """Return a gather of a GEMM's input, in the GEMM's format where that is made before."""
+    gathers = _over_tp(s, "all_gather", what, hides_behind, split_with)
+    form = weight_format(s.dtype)
+    if wide or not (s.training and s.software.narrow_gathers and form.narrow_inputs):
+        return gathers
+    share = form.input_bytes / s.element_bytes
+    return tuple(op._replace(size_bytes=share * op.size_bytes) for op in gathers)
 
 
 def _over_tp(
-    s: Setting,
-    collective: str,
-    what: str,
-    hides_behind: tuple[OpId, ...],
-    split_with: OpId | None,
-    share: float = 1.0,
-) -> Operations:
-    """Return a collective of the tensor group on a share of the activations between two layers."""
-    sends = Collective.of(collective, what, share * s.hidden_bytes, "tp", s.layout.tp)
+    s: Setting, collective: str, what: str, hides_behind: tuple[OpId, ...], split_with: OpId | None
+) -> tuple[Collective, ...]:
+    """Return a collective of the tensor group on the activations between two layers."""
+    sends = Collective.of(collective, what, s.hidden_bytes, "tp", s.layout.tp)
     return (sends.linked(hides_behind, split_with),)

@@ -24,6 +24,7 @@ _ADAM_BYTES = 4 * (1 + 3 + 3)
 """Per weight: a gradient, the weight and two moments read in 32 bits, the last three written."""
 _SGD_BYTES = 4 * (1 + 1 + 1)
 _FULL_GRADIENT_BYTES = 4
+"""Of the gradients for which `Software.step_gradient_bytes` is stated."""
 _CLIP_BYTES = 4
 """Per weight: every gradient is read once for the norm by which gradients are clipped."""
 

@@ -71,7 +71,8 @@ def details(estimate: Estimate) -> str:
     words = [estimate.software.name, sizes(work), work.formats_text]
     if isinstance(work, Train):
         words.append(f"micro-batch {layout.micro_batch}")
-        words += ["adapters"] * work.adapters
+        if work.adapters:
+            words.append(f"adapters of rank {work.adapter_rank} ({work.adapter_targets})")
     return ", ".join([*words, *departures(layout).values()])
 
 

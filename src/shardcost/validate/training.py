@@ -412,17 +412,18 @@ def train_of(row: Row) -> Train:
         gradient_dtype="fp16" if fp16_sums else "fp32",
         adapters="lora" in row["model"].lower() or bool(row.get("adapters")),
         adapter_rank=count_or(row, "adapters", _NEMO_RANK),
-        adapter_targets=_ADAPTED.get(row.get("adapter_targets", ""), "qkv"),
+        adapter_targets=_ADAPTED.get(row.get("adapter_targets", ""), "all"),
         document_tokens=_SQUAD_TOKENS if packed else None,
         mtp_layers=count_or(row, "mtp_layers", 0),
     )
 
 
-_ADAPTED: Final = {"qkv+proj": "attention"}
-"""Targets of adapters as a table has them. NeMo's and Megatron Bridge's recipes for fine-tuning
-adapt QKV alone where they are tuned for speed, whatever the library's own default."""
+_ADAPTED: Final = {"qkv+proj": "attention", "all linear": "qkv", "": "qkv"}
+"""Targets of adapters as a table has them. All linear layers are NeMo's default; its recipes for
+fine-tuning, of which such rows are, adapt QKV alone where they are tuned for speed
+(`recipe.peft.target_modules`), and their steps leave no time for more."""
 _NEMO_RANK: Final = 32
-"""Where a table does not say."""
+"""The default of NeMo's adapters."""
 _SQUAD_TOKENS: Final = 256
 """Mean length of SQuAD's questions with their paragraphs, in tokens, rounded."""
 
