@@ -20,6 +20,7 @@ from shardcost.validate.validation import Validation, errors_pct, kind_of
 _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "gemm": ("gpu",),
     "attention": ("gpu", "phase"),
+    "elementwise_layer": ("op",),
     "experts": ("gpu",),
     "grouped_gemm": ("gpu",),
     "fp8_conversion": ("figure",),

@@ -226,6 +226,13 @@ def clock_hz(device: Device) -> Any:
     return device.boost_clock_hz
 
 
+def clock_ratio(section: Section, device: Device) -> Any:
+    """Return how much longer as many clock cycles take on a device than where they were timed."""
+    if section.inherited_from is None:
+        return 1.0
+    return clock_hz(catalog.cluster_named(section.system).device) / clock_hz(device)
+
+
 def nearest_systems(device: Device, systems: Iterable[str]) -> list[str]:
     """Return systems of the catalog by how near their devices are to a device."""
     devices = {name: catalog.cluster_named(name).device for name in systems}
