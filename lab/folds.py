@@ -28,6 +28,7 @@ _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "linear_attention": ("gpu",),
     "decode": ("gpu",),
     "overlap": ("gpu",),
+    "layer_ops": ("kind",),
     "memory": (),
     "memory_runs": (),
     "training": ("software",),

@@ -516,6 +516,18 @@ def _unfitted(column: str) -> Callable[[Table, Say], Iterator[Tried]]:
     return tried
 
 
+def _operators(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield operators, row-wise kernels by constants that were fitted without their model."""
+    say("layer_ops: models left out")
+    known = _as_catalogued(table, "a model", _column(table, "model"))
+    measured, residuals = _measured(table), known.residuals
+    for kernels in refit_elementwise.measured_kernels(table):
+        unseen = refit_elementwise.unseen_us(kernels)
+        residuals[kernels.places] = _logarithms(measured[kernels.places], unseen)
+    yield known._replace(residuals=residuals)
+    yield from _unmeasured(table, _by_column(table, "gpu", _system), say)
+
+
 def _system(gpu: str) -> str:
     """Return the cluster that a table means by a device's name; nothing where there is none."""
     try:
@@ -707,7 +719,7 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "fp8_conversion": _conversions,
     "sustained": _sustained,
     "overlap": _overlap,
-    "layer_ops": _unfitted("model"),
+    "layer_ops": _operators,
     "memory": _memory,
     "memory_runs": _memory_runs,
     "training": _runs,

@@ -1,10 +1,12 @@
 """Writes the constants of memory-bound kernels of a layer anew.
 
     python -m lab.refit_elementwise elementwise_layer.csv [--output FOLDER] [--left-out]
+    python -m lab.refit_elementwise layer_ops.csv [--output FOLDER] [--left-out]
 
-Every kernel of a device becomes a section ``layer_…`` of the device's file in the catalog's table
-``elementwise``. What is minimised is the relative error, robustly. ``--left-out`` shows the error
-on each number of tokens that a fit did not see.
+Every kernel of a device becomes a section ``layer_…`` or ``row_…`` of the device's file in the
+catalog's table ``elementwise``. What is minimised is the relative error, robustly. ``--left-out``
+shows the error on rows that a fit did not see: on each number of tokens of ``layer_…``, on each
+model of ``row_…``.
 
 Needs SciPy: ``pip install 'shardcost[fit]'``.
 """
@@ -23,8 +25,10 @@ from lab.command import ended, parser_of
 from lab.parts import Mask, leave_out
 from shardcost.calibrate.fit import fit_robustly
 from shardcost.formats.tables import Table, read_table
+from shardcost.kernels.elementwise import layer_kernel_time_s
 from shardcost.machine.kernels import Fit, Section
-from shardcost.validate.elementwise_layer import MEASURED, LayerKernelCase, cases
+from shardcost.validate import layer_ops
+from shardcost.validate.layer_ops import MEASURED
 from shardcost.validate.predictions import Floats, kernels_of
 from shardcost.validate.validation import measurements
 
@@ -48,43 +52,65 @@ _ROUNDS: Final = 200
 class LayerKernels(NamedTuple):
     """Measured kernels of one kind on one device."""
 
-    case: LayerKernelCase
+    gpu: str
+    kind: str
     sizes: Floats
-    """Tokens, width and bytes of each."""
+    """Tokens, width and bytes of each token, of every row."""
     time_us: Floats
     places: Any
     """Where in the table they stand."""
+    parts: Any
+    """Which of the parts that are left out each is in."""
 
     def where(self, keep: Mask) -> LayerKernels:
         """Return some of the rows."""
-        return LayerKernels(self.case, *(each[keep] for each in self[1:]))
+        return LayerKernels(self.gpu, self.kind, *(each[keep] for each in self[2:]))
 
     def predicted_us(self, constants: Mapping[str, float]) -> Floats:
         """Return the times under given constants."""
-        on, name = kernels_of(self.case.gpu), f"layer_{self.case.op}"
-        given = Section(self.case.gpu, name, {**GIVEN, **constants}, Fit("", 0, 0.0, 0.0), None)
-        own = replace(on, sections={("elementwise", name): given})
-        return 1e6 * self.case.time_s(self.sizes, own)
+        on, fit = kernels_of(self.gpu), Fit("", 0, 0.0, 0.0)
+        given = Section(self.gpu, self.kind, {**GIVEN, **constants}, fit, None)
+        own = replace(on, sections={("elementwise", self.kind): given})
+        return 1e6 * np.asarray(layer_kernel_time_s(own, self.kind, *self.sizes.T, warm=True))
+
+    @property
+    def is_of_one_rate(self) -> bool:
+        """Whether nothing is known of how the rate depends on the width."""
+        return self.kind.startswith("row_")
 
 
 def measured_kernels(table: Table) -> list[LayerKernels]:
     """Return the kernels of a table, by device and kind."""
-    known, (times, _) = cases(table), measurements(table, MEASURED)
-    return [
-        LayerKernels(case, known.sizes[places], times[places], np.array(places))
-        for case, places in known.rows.items()
-    ]
+    times, _ = measurements(table, MEASURED)
+    found: dict[tuple[str, str], list[tuple[int, Any, str]]] = {}
+    for i, row in enumerate(table.records()):
+        if not times[i] > 0:
+            continue
+        if table.kind == "layer_ops":
+            if row["op"] in layer_ops.ROW_KERNELS:
+                kind, sizes = layer_ops.row_kernel(row)
+                gpu = layer_ops.cluster_of(row["gpu"]).name
+                found.setdefault((gpu, kind), []).append((i, sizes, row["model"]))
+        else:
+            tokens, width, moved = (float(row[name]) for name in ("tokens", "width", "bytes"))
+            own = found.setdefault((row["gpu"], f"layer_{row['op']}"), [])
+            own.append((i, (tokens, width, moved / tokens), row["tokens"]))
+    every = []
+    for (gpu, kind), rows in found.items():
+        places, sizes, parts = (np.array(column) for column in zip(*rows, strict=True))
+        every.append(LayerKernels(gpu, kind, sizes, times[places], places, parts))
+    return every
 
 
 def fitted(kernels: LayerKernels) -> dict[str, float]:
     """Return the constants that fit measured kernels best."""
-    names = list(START)
+    names = [name for name in START if name != "wide_loss" or not kernels.is_of_one_rate]
     origin = np.log([START[name] for name in names])
     least = np.log([_LEAST.get(name, 1e-9) for name in names])
     most = np.log([_MOST.get(name, 1e9) for name in names])
 
     def constants(logs: Floats) -> dict[str, float]:
-        return dict(zip(names, np.exp(logs).tolist(), strict=True))
+        return {"wide_loss": 0.0, **dict(zip(names, np.exp(logs).tolist(), strict=True))}
 
     minimum = fit_robustly(
         origin,
@@ -98,35 +124,36 @@ def fitted(kernels: LayerKernels) -> dict[str, float]:
 
 
 def unseen_us(kernels: LayerKernels) -> Floats:
-    """Return the time of each row by constants fitted without those of as many tokens."""
+    """Return the time of each row by constants fitted without its part."""
 
     def tried(out: Mask) -> Floats:
         return kernels.where(out).predicted_us(fitted(kernels.where(~out)))
 
-    return leave_out(kernels.sizes[:, 0], tried)
+    return leave_out(kernels.parts, tried)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit every kernel of a table, and write it into the catalog of this installation."""
     parser = parser_of(__doc__)
-    parser.add_argument("table", type=Path, help="measured table of elementwise_layer (CSV)")
+    parser.add_argument("table", type=Path, help="elementwise_layer or layer_ops (CSV)")
     parser.add_argument("--output", type=Path, default=CATALOG, help="folder like the catalog's")
     parser.add_argument("--left-out", action="store_true", help="show errors on rows left out")
     given = parser.parse_args(arguments)
     table = read_table(given.table)
     changes: dict[Path, dict[tuple[str, ...], Any]] = {}
     for kernels in measured_kernels(table):
-        constants, section = fitted(kernels), f"layer_{kernels.case.op}"
+        constants, section = fitted(kernels), kernels.kind
         errors = _errors_pct(kernels.predicted_us(constants), kernels)
         names = ", ".join(sorted({table.columns["dataset"][place] for place in kernels.places}))
-        source = f"fitted by shardcost to measured rows of {names} (elementwise_layer)"
-        own = changes.setdefault(Path("elementwise") / f"{kernels.case.gpu}.toml", {})
+        source = f"fitted by shardcost to measured rows of {names} ({table.kind})"
+        own = changes.setdefault(Path("elementwise") / f"{kernels.gpu}.toml", {})
         fit = fit_of(source, errors, len(kernels.time_us))
-        own[(section,)] = {**constants, **GIVEN, "fit": {**fit, "measured_with": "torch"}}
+        software = "vidur" if kernels.is_of_one_rate else "torch"
+        own[(section,)] = {**constants, **GIVEN, "fit": {**fit, "measured_with": software}}
         print(section, constants, "median {:.1f} %, p90 {:.1f} %".format(*errors))
         if given.left_out:
             errors = _errors_pct(unseen_us(kernels), kernels)
-            print("    left out by tokens: median {:.1f} %, p90 {:.1f} %".format(*errors))
+            print("    left out: median {:.1f} %, p90 {:.1f} %".format(*errors))
     for file, sections in changes.items():
         update(CATALOG / file, sections, given.output / file)
 

@@ -25,8 +25,12 @@ from shardcost.machine.kernels import KernelConstants, clock_hz, clock_ratio
 
 MODES = ("eager", "graph")
 """How kernels are launched: each by the host, or all by one CUDA graph."""
-LAYER_KERNELS: Final = ("rms_norm", "add_rms_norm", "silu_mul", "rope", "softmax_fp32")
-"""Kinds of kernels of a layer that have constants of their own."""
+LAYER_KERNELS: Final = (
+    *(f"layer_{kind}" for kind in ("rms_norm", "add_rms_norm", "silu_mul", "rope", "softmax_fp32")),
+    *(f"row_{kind}" for kind in ("norm", "rotation", "activation", "lookup", "add")),
+)
+"""Kinds of kernels of a layer with constants of their own: ``layer_…`` as PyTorch compiles them,
+``row_…`` as serving engines ran them in 2023, with one block for each token."""
 
 
 def elementwise_time_s(
@@ -97,11 +101,12 @@ def layer_kernel_time_s(
 ) -> Quantity:
     """Return the seconds of one kernel of a layer, launched by a graph.
 
-    A block walks along its row, which what is found in the L2 cache hides; the rest comes at the
-    memory's rate, of which rows longer than `wide_elements` leave less::
+    A block walks along its row, which takes its time while rows are few; many rows come at the rate
+    of the memory, of which rows longer than `wide_elements` leave less, or of the L2 cache::
 
-        time = latency + max(walk along a row, bytes in the cache / its rate)
-               + other bytes / (share x memory bandwidth) x (columns / wide elements)^loss
+        time   = latency + max(walk along a row, memory + cache)
+        memory = bytes / (share x memory bandwidth) x (columns / wide elements)^loss
+        cache  = bytes found there / its rate
 
     "max" is soft, the cube root of the sum of cubes.
 
@@ -115,7 +120,7 @@ def layer_kernel_time_s(
     """
     if kind not in LAYER_KERNELS:
         raise UnknownNameError("kind", kind, LAYER_KERNELS)
-    section = on.section("elementwise", f"layer_{kind}")
+    section = on.section("elementwise", kind)
     table, device = section.constants, on.device
     slower = clock_ratio(section, device)
     moved = rows * row_bytes
@@ -127,11 +132,10 @@ def layer_kernel_time_s(
         hits = hits_per_miss(kept, moved, table["cache_steepness"])
         found = moved * hits / (1 + hits)
     cache_byte_s = 1 / (table["cache_bytes_per_clock"] * clock_hz(device) * device.sms)
-    cached_s = found * smallest(byte_s, cache_byte_s)
+    bytes_s = found * smallest(byte_s, cache_byte_s) + (moved - found) * byte_s
     walk_s = 1e-9 * table["row_ns_per_element"] * columns * slower
-    hidden_s = (walk_s**3 + cached_s**3) ** (1 / 3)
     latency_s = 1e-6 * table["latency_us"] * slower
-    result: Quantity = latency_s + hidden_s + (moved - found) * byte_s
+    result: Quantity = latency_s + (walk_s**3 + bytes_s**3) ** (1 / 3)
     return result
 
 

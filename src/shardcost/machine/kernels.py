@@ -115,6 +115,9 @@ class KernelConstants:
     power_limited: bool = True
     """Kernels run for as long as a board's power limits their clock; False for benchmarks of single
     kernels, which end before."""
+    timed_with: str | None = None
+    """The software whose GEMMs run: constants that were timed with it, on a device of the same
+    architecture, come before the device's own."""
     tables: KernelTables = CATALOG_KERNELS
     sections: Mapping[tuple[KernelTable, str], Section] = field(default_factory=dict)
     """Constants given in place of the catalog's, by table and name of the section."""
@@ -198,13 +201,23 @@ class KernelConstants:
             if (table, name) in self.sections:
                 return self.sections[table, name]
         known: set[str] = set()
-        for system, content in self.tables.nearest(table, self.like):
+        nearest = list(self.tables.nearest(table, self.like))
+        if self.timed_with is not None and table == "gemm":
+            nearest.sort(key=lambda each: not self._is_timed(*each, names))
+        for system, content in nearest:
             wanted = (*own_names, *names) if _is_device(system, self.like) else names
             name = next((name for name in wanted if name in content), "")
             if name:
                 return section_of(system, name, content, self.like)
             known.update(content)
         raise UnknownNameError(f"{table} of {self.device.name}", names[0], sorted(known))
+
+    def _is_timed(self, system: str, content: Mapping[str, Any], names: tuple[str, ...]) -> bool:
+        """Return whether a system of the architecture was timed with the software that runs."""
+        sections = (content[name] for name in names if name in content)
+        first = next(sections, None)
+        alike = catalog.cluster_named(system).device.architecture == self.like.architecture
+        return first is not None and alike and first["fit"]["measured_with"] == self.timed_with
 
 
 def kernels_of(device: Device) -> KernelConstants:

@@ -24,6 +24,9 @@ from shardcost.validate.predictions import (
 )
 
 MEASURED: Final = "time_us"
+_PREFIX: Final = "layer_"
+OPS: Final = tuple(kind.removeprefix(_PREFIX) for kind in LAYER_KERNELS if kind.startswith(_PREFIX))
+"""What tables call the kernels."""
 
 
 class LayerKernelCase(NamedTuple):
@@ -35,7 +38,8 @@ class LayerKernelCase(NamedTuple):
     def time_s(self, sizes: Floats, on: KernelConstants) -> Floats:
         """Return the seconds of some rows of tokens, width and bytes."""
         tokens, width, moved = sizes.T
-        time_s = layer_kernel_time_s(on, self.op, tokens, width, moved / tokens, warm=True)
+        kind = _PREFIX + self.op
+        time_s = layer_kernel_time_s(on, kind, tokens, width, moved / tokens, warm=True)
         return np.asarray(time_s)
 
 
@@ -50,8 +54,8 @@ def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
 
 
 def _case(row: Row) -> LayerKernelCase:
-    if row["op"] not in LAYER_KERNELS:
-        raise UnknownNameError("op", row["op"], LAYER_KERNELS)
+    if row["op"] not in OPS:
+        raise UnknownNameError("op", row["op"], OPS)
     return LayerKernelCase(row["gpu"], row["op"])
 
 
