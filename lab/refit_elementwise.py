@@ -97,8 +97,8 @@ def measured_kernels(table: Table) -> list[LayerKernels]:
             own.append((i, (tokens, width, moved / tokens), row["tokens"]))
     every = []
     for (gpu, kind), rows in found.items():
-        places, sizes, parts = (np.array(column) for column in zip(*rows, strict=True))
-        every.append(LayerKernels(gpu, kind, sizes, times[places], places, parts))
+        places, of_rows, parts = (np.array(column) for column in zip(*rows, strict=True))
+        every.append(LayerKernels(gpu, kind, of_rows, times[places], places, parts))
     return every
 
 

@@ -13,7 +13,6 @@ Such tables come from several hands, and each names operators its own way:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from shardcost.cluster import Cluster
@@ -36,7 +35,6 @@ from shardcost.validate.predictions import Derived, Predictions, by_row, whole_c
 from shardcost.workload import Prefill
 
 MEASURED: Final = "time_us"
-_PYTORCH: Final = "torch"
 _ELEMENT_BYTES: Final = 2
 """All rows have 16-bit elements."""
 _FORMS: Final = ("{}", "{}_sxm", "{}_pcie")
@@ -122,17 +120,7 @@ def time_s(row: Row, fitted: Fitted = CATALOG) -> float:
         raise UnknownNameError("phase", row["phase"], ("forward",))
     if predict is None:
         raise UnknownNameError("op", op, (*PRODUCTS, *ROW_KERNELS, *CALLS))
-    return predict(row, _machine(cluster_of(row["gpu"]), fitted))
-
-
-def _machine(cluster: Cluster, fitted: Fitted) -> Machine:
-    """Return a cluster in a benchmark of single operators by PyTorch."""
-    machine = machine_of(cluster, torch(), fitted)
-    if _PYTORCH not in machine.memo:
-        kernels = replace(machine.kernels, power_limited=False, timed_with=_PYTORCH)
-        machine.memo[_PYTORCH] = replace(machine, kernels=kernels)
-    found: Machine = machine.memo[_PYTORCH]
-    return found
+    return predict(row, machine_of(cluster_of(row["gpu"]), torch(), fitted).in_bursts)
 
 
 def cluster_of(gpu: str) -> Cluster:
