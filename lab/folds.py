@@ -20,6 +20,7 @@ from shardcost.validate.validation import Validation, errors_pct, kind_of
 _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "gemm": ("gpu",),
     "attention": ("gpu", "phase"),
+    "elementwise_layer": ("op",),
     "experts": ("gpu",),
     "grouped_gemm": ("gpu",),
     "fp8_conversion": ("figure",),
@@ -27,6 +28,7 @@ _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "linear_attention": ("gpu",),
     "decode": ("gpu",),
     "overlap": ("gpu",),
+    "layer_ops": ("kind",),
     "memory": (),
     "memory_runs": (),
     "training": ("software",),

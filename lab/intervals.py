@@ -78,6 +78,7 @@ PLANS: Final[Mapping[str, Plan]] = {
         factors=[("standing",)],
     ),
     "elementwise": _plan(("standing", "size"), ("standing",), enough=20),
+    "elementwise_layer": _plan(("standing", "size"), ("standing",), enough=20),
     "experts": _plan(
         ("standing", "kernel", "weights", "rows"),
         ("standing", "kernel", "rows"),

@@ -18,6 +18,7 @@ from lab import (
     refit_attention,
     refit_conversion,
     refit_dispatch,
+    refit_elementwise,
     refit_engines,
     refit_experts,
     refit_frameworks,
@@ -466,6 +467,18 @@ def _overlap(table: Table, say: Say) -> Iterator[Tried]:
     yield from _unmeasured(table, _by_column(table, "gpu"), say)
 
 
+def _layer_kernels(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield memory-bound kernels of a layer without those of as many tokens."""
+    say("elementwise_layer: numbers of tokens left out")
+    values = np.full(table.rows, np.nan)
+    for kernels in refit_elementwise.measured_kernels(table):
+        values[kernels.places] = refit_elementwise.unseen_us(kernels)
+    residuals = _logarithms(_measured(table), values)
+    parts, facts = tuple(_column(table, "tokens")), tuple(facts_of_rows(table))
+    yield Tried("tokens", np.arange(table.rows), parts, residuals, facts)
+    yield from _unmeasured(table, _by_column(table, "gpu"), say)
+
+
 def _sustained(table: Table, say: Say) -> Iterator[Tried]:
     """Yield GEMMs under a power limit by shares that were found without their shape."""
     say("sustained: shapes left out")
@@ -501,6 +514,18 @@ def _unfitted(column: str) -> Callable[[Table, Say], Iterator[Tried]]:
         yield from _unmeasured(table, _by_column(table, "gpu", _system), say)
 
     return tried
+
+
+def _operators(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield operators, row-wise kernels by constants that were fitted without their model."""
+    say("layer_ops: models left out")
+    known = _as_catalogued(table, "a model", _column(table, "model"))
+    measured, residuals = _measured(table), known.residuals
+    for kernels in refit_elementwise.measured_kernels(table):
+        unseen = refit_elementwise.unseen_us(kernels)
+        residuals[kernels.places] = _logarithms(measured[kernels.places], unseen)
+    yield known._replace(residuals=residuals)
+    yield from _unmeasured(table, _by_column(table, "gpu", _system), say)
 
 
 def _system(gpu: str) -> str:
@@ -684,6 +709,7 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "gemm": _gemms,
     "attention": _attention,
     "elementwise": _unfitted("bytes"),
+    "elementwise_layer": _layer_kernels,
     "experts": _experts,
     "grouped_gemm": _experts,
     "linear_attention": _linear_attention,
@@ -693,7 +719,7 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "fp8_conversion": _conversions,
     "sustained": _sustained,
     "overlap": _overlap,
-    "layer_ops": _unfitted("model"),
+    "layer_ops": _operators,
     "memory": _memory,
     "memory_runs": _memory_runs,
     "training": _runs,

@@ -47,6 +47,7 @@ SIZES: Final[Mapping[str, Axis]] = {
     "gemm": _PRODUCT,
     "attention": Axis("queries x context", ("batch", "query_tokens", "context_tokens")),
     "elementwise": Axis("bytes", ("bytes",)),
+    "elementwise_layer": Axis("bytes", ("bytes",)),
     "experts": Axis("tokens", ("tokens",)),
     "mla": Axis("queries x context", ("batch", "query_tokens", "context_tokens")),
     "grouped_gemm": Axis("rows n k", ("routed_rows", "n", "k")),

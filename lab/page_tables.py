@@ -193,6 +193,12 @@ KINDS: Final[Mapping[str, Kind]] = {
         "Copies and sums from a kilobyte to gigabytes.",
         (("op",),),
     ),
+    "elementwise_layer": Kind(
+        "Memory-bound kernels of a layer",
+        "time of one kernel",
+        "Norms, activation, rotary embedding and softmax, by tokens and width.",
+        (("op",), ("op", "width")),
+    ),
     "experts": Kind(
         "Experts",
         "time of the experts of one layer",

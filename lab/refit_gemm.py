@@ -212,7 +212,7 @@ def fitted_sharing(rows: Overlapped, alone: Constants) -> dict[str, Any]:
     def residuals(constants: Constants) -> Floats:
         return np.concatenate(rows.residuals(alone, constants))
 
-    return _solved(tuner_table("gemm")["sharing"], residuals)
+    return _solved(tuner_table("gemm")["sharing"], residuals, fixed=("cluster_sms",))
 
 
 class Sustained(NamedTuple):

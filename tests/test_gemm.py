@@ -132,13 +132,23 @@ def test_a_replayed_product_finds_small_weights_in_the_cache() -> None:
     assert warm == pytest.approx(cold, rel=0.02)
 
 
-def test_one_multiprocessor_less_costs_a_wave_that_was_full() -> None:
+@pytest.mark.parametrize(("cluster_sms", "left"), [(1, 9), (2, 8), (4, 6)])
+def test_one_multiprocessor_less_costs_its_cluster_and_a_wave_that_was_full(
+    cluster_sms: int, left: int
+) -> None:
     shape = (2000, 200, 100_000)
-    alone = gemm_time_s(one_tile(), "bf16", *shape)
-    shared = gemm_time_s(one_tile(), "bf16", *shape, sms_taken=1)
-    rounding = kernels_of(TOY).section("gemm", "sharing").constants["wave_rounding"]
-    stretched = 2 * 10 / 9
-    assert shared / alone == pytest.approx((stretched + rounding * (3 - stretched)) / 2, rel=1e-3)
+    sharing = kernels_of(TOY).section("gemm", "sharing")
+    clusters = sharing._replace(constants={**sharing.constants, "cluster_sms": cluster_sms})
+    tile = one_tile()
+    on = replace(tile, sections={**tile.sections, ("gemm", "sharing"): clusters})
+    alone = gemm_time_s(on, "bf16", *shape)
+    shared = gemm_time_s(on, "bf16", *shape, sms_taken=1)
+    assert shared == gemm_time_s(on, "bf16", *shape, sms_taken=cluster_sms)
+    rounding = sharing.constants["wave_rounding"]
+    stretched = 2 * 10 / left
+    assert shared / alone == pytest.approx(
+        (stretched + rounding * (np.ceil(stretched) - stretched)) / 2, rel=1e-3
+    )
 
 
 def test_a_copy_beside_takes_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +127,9 @@ def test_a_layer_is_the_sum_of_its_parts_with_two_norms(tmp_path: Path) -> None:
 
 
 def test_operators_are_the_program_s_products() -> None:
-    h100 = machine_of("h100_sxm").kernels
+    h100 = replace(machine_of("h100_sxm").kernels, timed_with="torch")
+    assert h100.gemm("fp16").fit.measured_with == "torch"
+    assert h100.gemm("fp16").inherited_from == "h200_sxm"
     for op, n, k in (("mlp_up_proj", 28672 / 8, 4096), ("attn_post_proj", 4096, 4096 / 8)):
         found = layer_ops.time_s(an_operator(op, tp="8"))
         assert found == pytest.approx(gemm_time_s(h100, "fp16", 64, n, k))
@@ -137,7 +140,7 @@ def test_a_row_kernel_walks_until_the_memory_is_busy() -> None:
         layer_ops.time_s(an_operator("mlp_act", tokens=tokens))
         for tokens in ("1", "8", "4096", "8192")
     )
-    assert few == some
+    assert few == pytest.approx(some, rel=0.01)
     assert more / many == pytest.approx(2, rel=0.01)
 
 

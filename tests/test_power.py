@@ -65,7 +65,7 @@ def test_more_watts_feed_more_of_the_peak() -> None:
     assert shares == sorted(shares)
     assert shares[0] < shares[2]
     h200 = of("h200_sxm")
-    doubled = replace(h200, name="more watts", power_w=2 * h200.power_w)
+    doubled = replace(h200, name="more watts", power_w=1400.0)
     assert kernels_of(doubled).sustained_share("bf16") == pytest.approx(
         H200.sustained_share("bf16") * 2**0.75
     )

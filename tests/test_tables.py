@@ -129,7 +129,7 @@ def test_every_kind_of_table_is_known(evidence: Path) -> None:
     ("head", "named"),
     [
         ("gpu,dtype,m,n,k,time_us,framework", "framework"),
-        ("gpu,op,tokens,width,bytes,time_us", "tokens, width"),
+        ("gpu,op,tokens,bytes,time_us", "tokens"),
         (f"{HEAD},algorithm,threads,firmware", "threads, firmware"),
         (
             "model,layers,hidden,heads,seq,mbs,gbs,gpus,tp,pp,dp,measured_step_s,sparsity",

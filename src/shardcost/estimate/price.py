@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
+from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -266,31 +268,60 @@ class Prices:
         if isinstance(op, Gemm):
             return self._gemm(op, sms_taken)
         if isinstance(op, ExpertKernels):
-            return self.sustained(op, self._experts(op) * self._spread_wider(sms_taken))
+            return self.sustained(op, self._least(op) * self._spread_wider(sms_taken))
         if isinstance(op, Elementwise):
             return self._elementwise(op)
         if isinstance(op, AttentionCore | LatentCore | StateKernel):
             alone_s = self._token_mixing(op)
             # Decoding waits for the memory, whatever SMs there are.
-            wider = 1.0 if op.decode else self._spread_wider(sms_taken)
-            return self.sustained(op, alone_s * wider)
+            return alone_s * (1.0 if op.decode else self._spread_wider(sms_taken))
         return self._collective_price(op)
 
     def sustained(self, op: Kernel, seconds: Any) -> Any:
-        """Return the seconds of a kernel in a run that lasts, from those at the boost clock."""
-        if isinstance(op, Elementwise | StateKernel):
+        """Return the seconds of a kernel in a run that lasts, from those at the boost clock.
+
+        Attention does not reach what the board's power feeds, and others have little arithmetic.
+        """
+        if not isinstance(op, Gemm | ExpertKernels):
             return seconds
         kernels, flops = self.machine.kernels, op.flops / op.count
         return sustained_time_s(kernels, self.format_of(op), flops, seconds)
 
-    def format_of(self, op: Gemm | ExpertKernels | AttentionCore | LatentCore) -> str:
+    def format_of(self, op: Gemm | ExpertKernels) -> str:
         """Return the number format that a kernel multiplies on the machine's device."""
         return self.expert_dtype(op) if isinstance(op, ExpertKernels) else op.dtype
 
     def _token_mixing(self, op: AttentionCore | LatentCore | StateKernel) -> Any:
-        if isinstance(op, LatentCore):
-            return self._latent(op)
-        return self._attention(op) if isinstance(op, AttentionCore) else self._state(op)
+        return self._attention(op) if isinstance(op, AttentionCore) else self._least(op)
+
+    def _least(self, op: ExpertKernels | LatentCore | StateKernel) -> Any:
+        """Return the seconds of a kernel, no more than by constants of lesser devices."""
+        return reduce(smallest, (each._by_constants(op) for each in self._footing(op)))
+
+    def _by_constants(self, op: ExpertKernels | LatentCore | StateKernel) -> Any:
+        if isinstance(op, ExpertKernels):
+            return self._experts(op)
+        return self._latent(op) if isinstance(op, LatentCore) else self._state(op)
+
+    def _footing(self, op: ExpertKernels | LatentCore | StateKernel) -> list[Prices]:
+        """Return these prices, and those by constants of lesser devices of the architecture."""
+        table: KernelTable = "linear_attention"
+        if not isinstance(op, StateKernel):
+            table = "experts" if isinstance(op, ExpertKernels) else "mla"
+        known: dict[str, list[Prices]] = self.machine.kernels.memo.setdefault("footing", {})
+        if table not in known:
+            known[table] = []
+            for constants in self.machine.kernels.of_lesser_devices(table):
+                other = copy(self)
+                other.machine = replace(self.machine, kernels=constants)
+                known[table].append(other)
+        return [self, *known[table]]
+
+    def footed(self, op: Kernel) -> Prices:
+        """Return the prices whose constants an operation of one layout is priced by."""
+        if not isinstance(op, ExpertKernels | LatentCore | StateKernel):
+            return self
+        return min(self._footing(op), key=lambda each: float(each._by_constants(op)))
 
     def _gemm(self, op: Gemm, sms_taken: int) -> Any:
         if op.fullest is not None:

@@ -36,6 +36,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "layers": "gpu hidden heads kv_heads head_dim ffn gated tp batch seq pass time_us",
         "decode": "gpu hidden heads kv_heads head_dim ffn gated tp batch context part time_us",
         "elementwise": "gpu op bytes time_us",
+        "elementwise_layer": "gpu op tokens width bytes time_us",
         "experts": "gpu library kernel dtype gated tokens hidden inter experts topk ep tp pairs"
         " active_experts busiest_expert time_us",
         "grouped_gemm": "gpu routed_rows distinct_experts largest_group n k time_us",
@@ -150,6 +151,7 @@ VALIDATED: Final = (
     "memory_runs",
     "attention",
     "elementwise",
+    "elementwise_layer",
     "gemm",
     "experts",
     "mla",

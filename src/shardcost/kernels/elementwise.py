@@ -5,21 +5,32 @@ its time is a start-up latency plus what it moves over the bandwidth that the me
 
     time = kernels x latency + bytes read and written / (share x memory bandwidth)
 
-Arrays that fit the L2 cache show no other rate in the measured rows: neither latency nor share
-depends on size. A kernel that reduces over rows, as normalisations do, adds the walk of one block
-along one row, which shows while rows are few. Constants come from the catalog
-(`shardcost.machine.kernels`), relative to the datasheet.
+Copies and sums that fit the L2 cache show no other rate in the measured rows: neither latency nor
+share depends on size. A kernel that reduces over rows, as normalisations do, adds the walk of one
+block along one row, which shows while rows are few; kernels of a layer by themselves have constants
+by kind (`layer_kernel_time_s`). Constants come from the catalog (`shardcost.machine.kernels`),
+relative to the datasheet. Latencies are stated in time on the measured device, and take as many
+clock cycles on others.
 """
 
 from __future__ import annotations
 
-from shardcost.arrays import ceil, choose
+from typing import Final
+
+from shardcost.arrays import ceil, choose, largest, smallest
 from shardcost.checks import Count, Quantity, anywhere
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.machine.kernels import KernelConstants, clock_hz
+from shardcost.kernels.cache import hits_per_miss, kept_bytes
+from shardcost.machine.kernels import KernelConstants, clock_hz, clock_ratio
 
 MODES = ("eager", "graph")
 """How kernels are launched: each by the host, or all by one CUDA graph."""
+LAYER_KERNELS: Final = (
+    *(f"layer_{kind}" for kind in ("rms_norm", "add_rms_norm", "silu_mul", "rope", "softmax_fp32")),
+    *(f"row_{kind}" for kind in ("norm", "rotation", "activation", "lookup", "add")),
+)
+"""Kinds of kernels of a layer with constants of their own: ``layer_…`` as PyTorch compiles them,
+``row_…`` as serving engines ran them in 2023, with one block for each token."""
 
 
 def elementwise_time_s(
@@ -42,8 +53,10 @@ def elementwise_time_s(
     """
     if anywhere(bytes_moved < 0):
         raise BadValueError("bytes_moved", bytes_moved, "at least 0")
-    table = on.section("elementwise", "elementwise").constants
+    section = on.section("elementwise", "elementwise")
+    table = section.constants
     each_s = 1e-6 * table["latency_us"] + 1e-9 * table["row_ns_per_element"] * row_elements
+    each_s = each_s * clock_ratio(section, on.device)
     found: Quantity = kernels * each_s + bytes_moved / (
         on.device.memory_bytes_per_s * table["memory_share"]
     )
@@ -68,11 +81,62 @@ def row_kernel_time_s(
         rows: Rows, as many as there are tokens.
         columns: Elements of a row.
     """
-    table = on.section("elementwise", f"rows_{kind}").constants
+    section = on.section("elementwise", f"rows_{kind}")
+    table = section.constants
+    latency_s = 1e-6 * table["latency_us"] * clock_ratio(section, on.device)
     row_s = (table["row_cycles"] + table["element_cycles"] * columns) / clock_hz(on.device)
     share = choose(rows > 1, 1.0, table["single_row_share"])
-    found: Quantity = 1e-6 * table["latency_us"] + ceil(rows / on.device.sms) * row_s * share
+    found: Quantity = latency_s + ceil(rows / on.device.sms) * row_s * share
     return found
+
+
+def layer_kernel_time_s(
+    on: KernelConstants,
+    kind: str,
+    rows: Quantity,
+    columns: Quantity,
+    row_bytes: Quantity,
+    *,
+    warm: bool = False,
+) -> Quantity:
+    """Return the seconds of one kernel of a layer, launched by a graph.
+
+    A block walks along its row, which takes its time while rows are few; many rows come at the rate
+    of the memory, of which rows longer than `wide_elements` leave less, or of the L2 cache::
+
+        time   = latency + max(walk along a row, memory + cache)
+        memory = bytes / (share x memory bandwidth) x (columns / wide elements)^loss
+        cache  = bytes found there / its rate
+
+    "max" is soft, the cube root of the sum of cubes.
+
+    Args:
+        on: The constants of the device that it runs on.
+        kind: One of `LAYER_KERNELS`.
+        rows: Rows, as many as there are tokens.
+        columns: Elements of a row.
+        row_bytes: Bytes that are read and written of a row.
+        warm: Arrays that fit in the L2 cache are there already, as in a replayed benchmark.
+    """
+    if kind not in LAYER_KERNELS:
+        raise UnknownNameError("kind", kind, LAYER_KERNELS)
+    section = on.section("elementwise", kind)
+    table, device = section.constants, on.device
+    slower = clock_ratio(section, device)
+    moved = rows * row_bytes
+    wide = largest(1.0, columns / table["wide_elements"]) ** table["wide_loss"]
+    byte_s = wide / (table["memory_share"] * device.memory_bytes_per_s)
+    found = 0.0 * moved
+    if warm:
+        kept = kept_bytes(device, table["cache_share"])
+        hits = hits_per_miss(kept, moved, table["cache_steepness"])
+        found = moved * hits / (1 + hits)
+    cache_byte_s = 1 / (table["cache_bytes_per_clock"] * clock_hz(device) * device.sms)
+    bytes_s = found * smallest(byte_s, cache_byte_s) + (moved - found) * byte_s
+    walk_s = 1e-9 * table["row_ns_per_element"] * columns * slower
+    latency_s = 1e-6 * table["latency_us"] * slower
+    result: Quantity = latency_s + (walk_s**3 + bytes_s**3) ** (1 / 3)
+    return result
 
 
 def launch_s(on: KernelConstants, kernels: Count, mode: str) -> Quantity:

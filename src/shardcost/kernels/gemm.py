@@ -21,7 +21,9 @@ performance documentation, 2023).
 The library chooses a shape that is nearly the fastest, not always the very one: the time is a mean
 over shapes and splits, weighted by ``(fastest / time)^(1 / spread)``. It chooses for the whole
 device. Where another kernel holds some of the multiprocessors (`sms_taken`), the same shape runs
-on the rest, and waves that were full no longer are.
+on the rest, and waves that were full no longer are. Blocks of a GEMM start in clusters on
+neighbouring SMs (CUDA programming guide, thread block clusters), so one SM that is held takes the
+places of a whole cluster.
 
 Launching adds a constant. Weights may be stored in fewer bits than are multiplied (AWQ,
 arXiv:2306.00978): then they are read narrow and the arithmetic is that of the wider format.
@@ -207,6 +209,8 @@ class Kernel(NamedTuple):
     units: Any
     wave_rounding: float
     shared_wave_rounding: float
+    cluster_sms: float
+    """SMs that no block starts on if another kernel holds one of them."""
     exponent: float
     cache_bytes: Any = 0.0
     """What the L2 cache keeps of the weights from one replay to the next; 0 in a model."""
@@ -262,6 +266,7 @@ def tile_shapes_of(
                 units=units,
                 wave_rounding=constants["wave_rounding"],
                 shared_wave_rounding=sharing["wave_rounding"],
+                cluster_sms=sharing["cluster_sms"],
                 exponent=1 / constants["choice_spread"],
             )
             shapes.append(shape)
@@ -338,7 +343,8 @@ def _beside(kernel: Kernel, shapes: Shapes, sms_taken: Any, memory_taken: Any) -
     if not (anywhere(sms_taken > 0) or anywhere(memory_taken > 0)):
         return shapes.time_s
     # The shape was chosen for the whole device, and runs on what is left of it.
-    stretched = shapes.waves * (kernel.units / largest(kernel.units - sms_taken, 1))
+    lost = kernel.cluster_sms * ceil(sms_taken / kernel.cluster_sms)
+    stretched = shapes.waves * (kernel.units / largest(kernel.units - lost, 1))
     rounded = waves_of(stretched, kernel.shared_wave_rounding)
     waves = choose(sms_taken > 0, rounded, shapes.waves)
     # Two kernels that both want all of the bandwidth get half each.

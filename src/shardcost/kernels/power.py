@@ -1,7 +1,7 @@
 """What the power of a board leaves of a kernel's rate, in runs that last.
 
 A benchmark of one kernel is over before a board's regulator has lowered the clock; steps of
-training and long prompts are not. A kernel then takes at least as long as its arithmetic at the
+training and long prompts are not. A GEMM then takes at least as long as its arithmetic at the
 rate that the board's power feeds (Choi, Bedard, Fowler and Vuduc, A roofline model of energy,
 IPDPS 2013)::
 

@@ -173,20 +173,28 @@ def machine_of(
     if not isinstance(cluster, Cluster):
         raise BadTypeError("cluster", cluster, "a Cluster or the name of one")
     if software is None:
-        return _machine_of(cluster, None, None, fitted)
-    return _machine_of(cluster, software.kernels, software.library, fitted)
+        return _machine_of(cluster, None, None, None, fitted)
+    timed = catalog.tuner_table("gemm")["timed_with"]
+    timed_with = timed["by_software"].get(software.name, timed["else"])
+    return _machine_of(cluster, software.kernels, software.library, timed_with, fitted)
 
 
 @lru_cache(maxsize=64)  # so that prices found for one layout serve the next one on the same machine
 def _machine_of(
-    cluster: Cluster, kernels: str | None, library: str | None, fitted: Fitted
+    cluster: Cluster,
+    kernels: str | None,
+    library: str | None,
+    timed_with: str | None,
+    fitted: Fitted,
 ) -> Machine:
     like = cluster.device
     if cluster.system in catalog.names("clusters"):
         # A what-if on a catalog device keeps its relatives, or more of something could cost time.
         preset = catalog.cluster_named(cluster.system).device
         like = preset if preset.name == like.name else like
-    constants = KernelConstants(cluster.device, like, kernels, tables=fitted.kernels)
+    constants = KernelConstants(
+        cluster.device, like, kernels, timed_with=timed_with, tables=fitted.kernels
+    )
     own = tuple(on_this_datasheet(each, cluster) for each in profile_calibrations(cluster))
     return Machine(cluster, constants, fitted.libraries, library, own, fitted.dispatch)
 

@@ -10,18 +10,22 @@ inherit them; `Section.inherited_from` says so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import log
 from typing import Any, Final, Literal, NamedTuple
 
 from shardcost import catalog
+from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Device
-from shardcost.dtypes import BITS, canonical_dtype
+from shardcost.dtypes import BITS, PRODUCTS, canonical_dtype
 from shardcost.errors import UnknownNameError
 
 KernelTable = Literal["gemm", "attention", "elementwise", "experts", "linear_attention", "mla"]
 _GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
 """Each GEMM section with the widest format that it holds for, in bits."""
+_COMMON: Final = "fp16"
+"""The format by whose peak SMs of one architecture are compared."""
 _WIDE: Final = 16
 _TUNED: Final = 8
 
@@ -116,6 +120,9 @@ class KernelConstants:
     power_limited: bool = True
     """Kernels run for as long as a board's power limits their clock; False for benchmarks of single
     kernels, which end before."""
+    timed_with: str | None = None
+    """The software whose GEMMs run: constants that were timed with it, on a device of the same
+    architecture, come before the device's own."""
     tables: KernelTables = CATALOG_KERNELS
     sections: Mapping[tuple[KernelTable, str], Section] = field(default_factory=dict)
     """Constants given in place of the catalog's, by table and name of the section."""
@@ -130,6 +137,21 @@ class KernelConstants:
             self.memo[key] = self._resolved(table, names, own)
         section: Section = self.memo[key]
         return section
+
+    def of_lesser_devices(self, table: KernelTable) -> tuple[KernelConstants, ...]:
+        """Return the same device by constants of measured ones that its datasheet dominates.
+
+        Constants of two devices may have been fitted to different versions of kernels. A device is
+        not taken to be slower than by those of another of its architecture that has less of
+        everything.
+        """
+        key = ("lesser", table)
+        if key not in self.memo:
+            systems = (catalog.cluster_named(name).device for name in catalog.names(table))
+            lesser = (device for device in systems if dominates(self.like, device))
+            self.memo[key] = tuple(replace(self, like=device) for device in lesser)
+        found: tuple[KernelConstants, ...] = self.memo[key]
+        return found
 
     def gemm(self, dtype: str) -> Section:
         """Return the constants of a GEMM: of the format, else of a wider one.
@@ -156,14 +178,12 @@ class KernelConstants:
         if section.inherited_from is None:
             return section
         limited = self.section("gemm", "sustained")
-        if (
-            limited.system != section.system
-            or section.name not in limited.constants["burst_limited"]
-        ):
+        same = limited.system == section.system
+        if not (same and section.name in limited.constants["burst_limited"]):
             return section
-        share = section.constants["peak_share"] * self.fed_more(limited, product)
-        share = min(share, catalog.tuner_table("gemm")["most"]["peak_share"])
-        share = max(share, section.constants["peak_share"])
+        share = section.constants["peak_share"]
+        fed = share * self.fed_more(limited, product)
+        share = max(share, min(fed, catalog.tuner_table("gemm")["most"]["peak_share"]))
         return section._replace(constants={**section.constants, "peak_share": share})
 
     def sustained_share(self, product: str) -> Any:
@@ -200,6 +220,8 @@ class KernelConstants:
                 return self.sections[table, name]
         known: set[str] = set()
         nearest = list(self.tables.nearest(table, self.like))
+        if self.timed_with is not None and table == "gemm":
+            nearest.sort(key=lambda each: not self._is_timed(each[0], each[1], names))
         for system, content in nearest if own_names else ():
             name = next((name for name in own_names if name in content), "")
             if name and _architecture(system) == self.like.architecture:
@@ -210,6 +232,13 @@ class KernelConstants:
                 return section_of(system, name, content, self.like)
             known.update(content)
         raise UnknownNameError(f"{table} of {self.device.name}", names[0], sorted(known))
+
+    def _is_timed(self, system: str, content: Mapping[str, Any], names: tuple[str, ...]) -> bool:
+        """Return whether a system of the architecture was timed with the software that runs."""
+        sections = (content[name] for name in names if name in content)
+        first = next(sections, None)
+        alike = catalog.cluster_named(system).device.architecture == self.like.architecture
+        return first is not None and alike and first["fit"]["measured_with"] == self.timed_with
 
 
 def kernels_of(device: Device) -> KernelConstants:
@@ -224,11 +253,49 @@ def section_of(system: str, name: str, content: Mapping[str, Any], device: Devic
     return Section(system, name, constants, fit, None if _is_device(system, device) else system)
 
 
-def clock_hz(device: Device) -> Any:
-    """Return the clock in whose cycles constants are stated: the boost clock, or an assumed one."""
+def stated_clock_hz(device: Device) -> Any:
+    """Return the boost clock of a datasheet, or an assumed one."""
     if device.boost_clock_hz is None:
         return 1e6 * catalog.tuner_table("start")["assumed_clock_mhz"]
     return device.boost_clock_hz
+
+
+def clock_hz(device: Device) -> Any:
+    """Return the clock in whose cycles constants of kernels are stated: the boost clock.
+
+    Where nobody states it, that of the device of the architecture whose SMs have the most similar
+    peak; SMs that have somewhat more operations per second have them at a higher clock.
+    """
+    if device.boost_clock_hz is not None or _COMMON not in device.peak_flop_per_s:
+        return stated_clock_hz(device)
+    peak = device.peak(_COMMON) / device.sms
+    relatives = _clocks(device.architecture)
+    if is_array(peak) or not relatives:
+        return stated_clock_hz(device)
+    ratio, clock = min(
+        ((peak / other, clock) for other, clock in relatives), key=lambda each: abs(log(each[0]))
+    )
+    same = catalog.tuner_table("gemm")["power"]["same_cores"]
+    return clock * ratio if 1 / same <= ratio <= same else clock
+
+
+@lru_cache(maxsize=64)
+def _clocks(architecture: str) -> tuple[tuple[float, float], ...]:
+    """Return the peak of an SM and the boost clock of the catalog's devices of an architecture."""
+    clusters = (catalog.cluster_named(name) for name in catalog.names("clusters"))
+    devices = [each.device for each in clusters if each.device.architecture == architecture]
+    return tuple(
+        (float(each.peak(_COMMON) / each.sms), float(each.boost_clock_hz))
+        for each in devices
+        if each.boost_clock_hz is not None and _COMMON in each.peak_flop_per_s
+    )
+
+
+def clock_ratio(section: Section, device: Device) -> Any:
+    """Return how much longer as many clock cycles take on a device than where they were timed."""
+    if section.inherited_from is None:
+        return 1.0
+    return clock_hz(catalog.cluster_named(section.system).device) / clock_hz(device)
 
 
 def nearest_systems(device: Device, systems: Iterable[str]) -> list[str]:
@@ -263,11 +330,30 @@ def _fed_more(one: Device, other: Device, product: str) -> Any:
         return 1.0
     power = catalog.tuner_table("gemm")["power"]
     peaks = one.peak(product), other.peak(product)
-    watts = (one.power_w / peaks[0]) / (other.power_w / peaks[1])
+    boards = [power["of_gpu_w"].get(each.name, each.power_w) for each in (one, other)]
+    watts = (boards[0] / peaks[0]) / (boards[1] / peaks[1])
     wider = (peaks[0] / one.sms) / (peaks[1] / other.sms) > power["same_cores"]
     if wider or one.architecture != other.architecture:
         watts = max(1.0, watts)
     return watts ** power["exponent"]
+
+
+def dominates(one: Device, other: Device) -> bool:
+    """Return whether a device has at least as much of everything as another of its architecture.
+
+    Peaks of the formats that both multiply and that networks are computed in, memory and its
+    bandwidth, SMs, clock and power.
+    """
+    if one.architecture != other.architecture or one.name == other.name:
+        return False
+    formats = [name for name in PRODUCTS if name in other.peak_flop_per_s]
+    pairs: list[tuple[Any, Any]] = [
+        (one.peak_flop_per_s.get(name, 0), other.peak(name)) for name in formats
+    ]
+    pairs += [(one.memory_bytes, other.memory_bytes), (one.sms, other.sms)]
+    pairs += [(one.memory_bytes_per_s, other.memory_bytes_per_s)]
+    pairs += [(clock_hz(one), clock_hz(other)), (one.power_w or 0, other.power_w or 0)]
+    return not any(anywhere(mine < theirs) for mine, theirs in pairs)
 
 
 def _is_device(system: str, device: Device) -> bool:

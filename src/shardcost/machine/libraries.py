@@ -20,7 +20,7 @@ from shardcost import catalog
 from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, BadValueError, FormatError, UnknownNameError
 from shardcost.machine.constants import Calibration, NetworkConstants, from_file_content, stated
-from shardcost.machine.kernels import clock_hz
+from shardcost.machine.kernels import stated_clock_hz
 
 ENGINES: Final = ("sglang", "trtllm", "vllm")
 MULTIMEM: Final = "multimem"
@@ -290,7 +290,7 @@ def datasheet_unit(name: str, cluster: Cluster) -> float:
 
     Latency is instructions, so clock cycles; a rate is a share of the link.
     """
-    clock = float(clock_hz(cluster.device))
+    clock = float(stated_clock_hz(cluster.device))
     if name in _BY_CLOCK:
         return clock
     if name.endswith("_bytes_per_s"):

@@ -227,8 +227,12 @@ def _of_attention(row: Row, fitted: Fitted) -> Facts:
 
 
 def _of_elementwise(row: Row, fitted: Fitted) -> Facts:
-    size = "up to 1 MiB" if whole_cell(row, "bytes") <= _SMALL_BYTES else "above 1 MiB"
-    return {"standing": _standing(row, fitted, "elementwise", "elementwise"), "size": size}
+    standing = _standing(row, fitted, "elementwise", "elementwise")
+    return {"standing": standing, "size": _size_band(row)}
+
+
+def _size_band(row: Row) -> str:
+    return "up to 1 MiB" if whole_cell(row, "bytes") <= _SMALL_BYTES else "above 1 MiB"
 
 
 def _of_layer(row: Row, fitted: Fitted) -> Facts:
@@ -331,6 +335,10 @@ _TOGETHER: Final[Mapping[str, tuple[Callable[[Table], Cases[Any]], Callable[...,
 _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "attention": _of_attention,
     "elementwise": _of_elementwise,
+    "elementwise_layer": lambda row, fitted: {
+        "standing": _standing(row, fitted, "elementwise", f"layer_{row['op']}"),
+        "size": _size_band(row),
+    },
     "layers": _of_layer,
     "decode": _of_decoded,
     "grouped_gemm": _of_grouped_gemm,

@@ -2,12 +2,10 @@
 
 Such tables come from several hands, and each names operators its own way:
 
-- products are those of a layer's program;
-- norms, rotations, activations and lookups of serving engines have one block for each token. A
-  block takes its time to walk along a row; enough of them keep the memory busy instead::
-
-      time = latency + the larger of (walk along a row, bytes / (share x memory bandwidth))
-
+- products are those of a layer's program, by constants that were timed with PyTorch where there are
+  some of the architecture: its library chooses other kernels than engines that tune;
+- norms, rotations, activations, sums and lookups of serving engines have one block for each token
+  (`shardcost.kernels.elementwise.layer_kernel_time_s`), and were replayed alone;
 - collectives called from PyTorch have a launch by the host before them; kernels that let the
   switch add (``multimem``) are priced as those of the engine that runs such kernels.
 """
@@ -21,7 +19,11 @@ from shardcost.cluster import Cluster
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
-from shardcost.kernels.elementwise import elementwise_time_s, launch_s
+from shardcost.kernels.elementwise import (
+    elementwise_time_s,
+    launch_s,
+    layer_kernel_time_s,
+)
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.memory.parameters import heads_per_rank
@@ -83,6 +85,7 @@ ROW_KERNELS: Final = {
     "attn_rope": _Rows("row_rotation", 2, _rotated),
     "mlp_act": _Rows("row_activation", 3, _inner),
     "emb": _Rows("row_lookup", 2, _hidden),
+    "add": _Rows("row_add", 3, _hidden),
 }
 CALLS: Final = {
     "all_reduce": _Call("all_reduce", "nccl"),
@@ -99,8 +102,8 @@ CALLS: Final = {
 }
 _GATHERED, _SCATTERED = "AG+GEMM", "GEMM+RS"
 """A feed-forward part's two halves: its input gathered, its output scattered."""
-_SUM_ARRAYS, _NORM_ARRAYS = 3, 4
-"""A sum reads two arrays and writes one; fused with a norm it writes the normalised one too."""
+_NORM_ARRAYS = 4
+"""A sum with a norm reads two arrays, and writes the sum and what is normalised."""
 
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
@@ -145,19 +148,23 @@ def _product_s(row: Row, on: Machine) -> float:
 
 def _row_kernel_s(row: Row, on: Machine) -> float:
     """Return the seconds of a kernel with one block for each row of its arrays."""
+    kind, sizes = row_kernel(row)
+    return float(layer_kernel_time_s(on.kernels, kind, *sizes, warm=True))
+
+
+def row_kernel(row: Row) -> tuple[str, tuple[float, float, float]]:
+    """Return the kind of a row's kernel; and its tokens, width and bytes of each token."""
     kernel = ROW_KERNELS[row["op"]]
     width = kernel.width(row)
-    moved_bytes = kernel.arrays * whole_cell(row, "tokens") * width * _ELEMENT_BYTES
-    table = on.kernels.section("elementwise", kernel.section).constants
-    walk_s = 1e-9 * table["row_ns_per_element"] * width
-    memory_bytes_per_s = table["memory_share"] * float(on.kernels.device.memory_bytes_per_s)
-    return float(1e-6 * table["latency_us"] + max(walk_s, moved_bytes / memory_bytes_per_s))
+    return kernel.section, (
+        whole_cell(row, "tokens"),
+        width,
+        kernel.arrays * width * _ELEMENT_BYTES,
+    )
 
 
 def _sum_s(row: Row, on: Machine) -> float:
-    """Return a sum by itself, or with its norm: of all tokens, or of one rank's part of them."""
-    if row["op"] == "add":
-        return float(elementwise_time_s(on.kernels, _SUM_ARRAYS * _array_bytes(row)))
+    """Return a sum with its norm: of all tokens, or of one rank's part of them."""
     share = whole_cell(row, "tp") if row["op"] == "partial_rms_norm" else 1
     moved = _NORM_ARRAYS * _array_bytes(row) / share
     return float(elementwise_time_s(on.kernels, moved, row_elements=whole_cell(row, "hidden")))
@@ -200,7 +207,7 @@ _SECONDS: Final[Mapping[str, Callable[[Row, Machine], float]]] = {
     **dict.fromkeys(PRODUCTS, _product_s),
     **dict.fromkeys(ROW_KERNELS, _row_kernel_s),
     **dict.fromkeys(CALLS, _call_s),
-    **dict.fromkeys(("add", "full_rms_norm", "partial_rms_norm"), _sum_s),
+    **dict.fromkeys(("full_rms_norm", "partial_rms_norm"), _sum_s),
 }
 """What predicts each operator, but for halves of a feed-forward part."""
 

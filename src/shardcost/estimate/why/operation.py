@@ -84,13 +84,14 @@ def operation(estimate: Estimate, name: str, entry: Entry) -> Why:
         meaning = f"of kernels in a run of {software.title}"
         slower = named("slowdown", software.slowdown, "", meaning, software.fit_text)
         seconds = step("kernel", seconds, meaning="by itself") * slower
-    whole = receipt(seconds, figure, title, "s", constants=(prices.section(op)[1],))
+    whole = receipt(seconds, figure, title, "s", constants=(prices.footed(op).section(op)[1],))
     error = kernel_error(prices, op, entry.seconds)
     return answer(whole, value=entry.seconds, error=error, words=words)
 
 
 def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
     """Return the seconds of a kernel by itself as a traced number, and its shape in words."""
+    prices = prices.footed(op)
     machine = prices.machine
     if isinstance(op, ExpertKernels) or (isinstance(op, Gemm) and op.fullest is not None):
         return _experts(prices, op, seconds)
@@ -127,7 +128,7 @@ def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
 
 def _at_power(prices: Prices, op: Kernel, seconds: Any) -> Any:
     """Return the seconds of a kernel in a run that lasts, where the board's power decides."""
-    if isinstance(op, Elementwise | StateKernel):
+    if not isinstance(op, Gemm | ExpertKernels):
         return seconds
     on = prices.machine.kernels
     product = on.device.multiplied(prices.format_of(op)).product
