@@ -138,7 +138,7 @@ def networks(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Cali
     rows = {name: sum(len(curve.time_s) for curve in group) for name, group in groups.items()}
     groups = {name: group for name, group in groups.items() if rows[name] >= _ENOUGH_ROWS}
     results: dict[Key, Calibration] = {}
-    for round_ in range(_ROUNDS):
+    for _ in range(_ROUNDS):
         latest = {}
         for name, group in groups.items():
             family = network_family(name, results) if len(results) > 1 else None

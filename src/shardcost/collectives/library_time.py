@@ -22,7 +22,7 @@ from shardcost.collectives.choice import (
     fastest_weights,
     forced_weights,
     least,
-    tuner_weights,
+    tuned_weights,
     weighted,
     with_kernels,
 )
@@ -382,7 +382,7 @@ def _paths_and_weights(
     estimates: Mapping[PathName, Any] = {}
     if chooser == TUNER and collective in TUNED:
         estimates = tuner_times(collective, size, group)
-        weights = tuner_weights(estimates, paths)
+        weights = tuned_weights(estimates, paths, group)
     else:
         weights = fastest_weights(paths, group)
     if isinstance(own.constants, EngineLibrary) and collective == "all_reduce":
