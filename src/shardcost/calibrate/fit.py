@@ -332,6 +332,8 @@ def _applies(name: str, cluster: Cluster) -> bool:
     """Return whether a constant means something on a system."""
     if in_switch(name):
         return cluster.tiers[0].in_switch_reduction
+    if name == "p2p_channel_bytes_per_s":
+        return cluster.device.vendor == "nvidia" and cluster.tiers[0].kind != "pcie"
     if name.removeprefix("fallback_") in HOST:
         return cluster.tiers[0].kind == "pcie"
     return True

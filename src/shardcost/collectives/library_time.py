@@ -22,6 +22,7 @@ from shardcost.collectives.choice import (
     fastest_weights,
     forced_weights,
     least,
+    send_weights,
     tuner_weights,
     weighted,
     with_kernels,
@@ -57,6 +58,7 @@ _NEGLIGIBLE: Final = 1e-12
 MODES: Final = ("graph", "eager")
 MOST_BYTES: Final = 2.0**62
 
+_SENT: Final = ("all_to_all", "send_recv")
 IN_SWITCH: Final = ("nvls", "nvls_tree", "multicast")
 
 
@@ -383,6 +385,8 @@ def _paths_and_weights(
     if chooser == TUNER and collective in TUNED:
         estimates = tuner_times(collective, size, group)
         weights = tuner_weights(estimates, paths)
+    elif chooser == TUNER and collective in _SENT:
+        weights = send_weights(paths, collective, size, group)
     else:
         weights = fastest_weights(paths, group)
     if isinstance(own.constants, EngineLibrary) and collective == "all_reduce":

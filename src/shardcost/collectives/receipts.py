@@ -268,6 +268,7 @@ def _group(group: Group) -> Any:
     return SimpleNamespace(
         cluster=group.cluster,
         ranks=ranks,
+        nodes=group.nodes,
         domains=1 if inside else _traced("domains", group.domains),
         ranks_per_domain=ranks if inside else _traced("ranks_per_domain", group.ranks_per_domain),
         link_bytes_per_s=_traced("link", group.link_bytes_per_s),

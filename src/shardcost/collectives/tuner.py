@@ -186,10 +186,18 @@ def _nvls(collective: str, size_bytes: Any, group: Group) -> Any:
     """Return the time of in-switch reduction inside one domain; inf beyond it or for one rank."""
     heads, speed = _head_rate(group)
     efficiency = tables()["in_switch"]["efficiency"][architecture_row(group)]
-    gain = 2.0 if collective == "all_reduce" else (group.ranks - 1) / group.ranks
-    rate = speed * efficiency * (heads - 1) * gain
     number = steps(collective, group.ranks)
-    possible = (group.domains == 1) & (heads > 1) & (rate > 0)
+    possible = (group.domains == 1) & (heads > 1)
+    if collective == "all_reduce":
+        gain: Any = 2.0
+    else:
+        # Every rank heads its own block.
+        rules = tables()["in_switch"]
+        possible = possible & (group.ranks <= rules["most_arity"])
+        better = choose(group.ranks > rules["most_heads"], rules["half_gain"], 1.0)
+        gain = better * (group.ranks - 1) / group.ranks
+    rate = speed * efficiency * (heads - 1) * gain
+    possible = possible & (rate > 0)
     stream = size_bytes * number / group.ranks / (1e3 * choose(possible, rate, 1.0))
     time = (tables()["latency_us"]["nvlink"]["nvls"] + stream) * _MICRO
     return choose(possible, time, _INFINITE)

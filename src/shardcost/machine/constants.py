@@ -75,6 +75,8 @@ class RingLibrary(Noun):
     p2p_base_s: Quantity = positive()
     p2p_hop_s: Quantity = positive()
     p2p_bytes_per_s: Quantity = positive()
+    p2p_channel_bytes_per_s: Quantity | None = positive(default=None)
+    """What one channel of large sends carries, where several share the links."""
     nvls_small_base_s: Quantity | None = positive(default=None)
     """In-switch reduction with small chunks …"""
     nvls_small_bytes_per_s: Quantity | None = positive(default=None)

@@ -28,7 +28,7 @@ MULTIMEM: Final = "multimem"
 TUNER: Final = "nccl-tuner"
 _VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
 _HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/calibration.md"
-_BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s"})
+_BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s", "p2p_channel_bytes_per_s"})
 """Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
 
 
