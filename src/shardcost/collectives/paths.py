@@ -18,7 +18,7 @@ Everything takes numbers or arrays that broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -163,6 +163,8 @@ def _nvls_chunks(constants: RingLibrary, size_bytes: Any, heads: Any) -> tuple[A
     """
     assert constants.nvls_base_s is not None  # noqa: S101
     assert constants.nvls_small_base_s is not None  # noqa: S101
+    assert constants.nvls_small_bytes_per_s is not None  # noqa: S101
+    assert constants.nvls_bytes_per_s is not None  # noqa: S101
     sizes = tables()["in_switch"]["chunk_sizes"]
     least = 1 / sizes
     longer = largest(_NO_TIME, constants.nvls_base_s - constants.nvls_small_base_s)
@@ -355,10 +357,22 @@ def ring_library_paths(
         ("ring", protocol): ring(protocol, constants, network, collective, size_bytes, group)
         for protocol in protocols
     }
-    if collective != "all_reduce":
-        if _gathers_in_switch(constants, group):
-            paths["nvls", "Simple"] = nvls_half(constants, size_bytes, group)
-        return paths
+    if collective == "all_reduce":
+        return paths | _reducing_paths(constants, network, protocols, size_bytes, group)
+    if _gathers_in_switch(constants, group):
+        paths["nvls", "Simple"] = nvls_half(constants, size_bytes, group)
+    return paths
+
+
+def _reducing_paths(
+    constants: RingLibrary,
+    network: Network,
+    protocols: Sequence[str],
+    size_bytes: Any,
+    group: Group,
+) -> dict[PathName, Parts]:
+    """Return the parts of the paths that only an all-reduce has: trees, and those in the switch."""
+    paths: dict[PathName, Parts] = {}
     if anywhere(group.domains > 1):
         for protocol in protocols:
             paths["tree", protocol] = tree(protocol, constants, network, size_bytes, group)

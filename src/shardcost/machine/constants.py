@@ -141,7 +141,17 @@ class EngineLibrary(Noun):
         together(self, "eager_launch_s eager_gap_s eager_copy_bytes_per_s")
 
 
-Constants: TypeAlias = RingLibrary | EngineLibrary | NetworkConstants
+@noun
+class FrameworkLibrary(Noun):
+    """What a framework adds to the library of the GPUs' vendor, whose paths it runs."""
+
+    launch_s: Quantity = positive()
+    """One process launches the collective on one GPU after the other: for each of them."""
+    reduction_bytes_per_s: Quantity = positive()
+    """At which a rank's block passes buffers of the framework where collectives reduce."""
+
+
+Constants: TypeAlias = RingLibrary | EngineLibrary | FrameworkLibrary | NetworkConstants
 
 LINK_RATES: Final = frozenset(
     {
@@ -161,6 +171,7 @@ LINK_RATES: Final = frozenset(
 _KINDS: Final[dict[str, type[Constants]]] = {
     "ring": RingLibrary,
     "direct": EngineLibrary,
+    "framework": FrameworkLibrary,
     "wire": NetworkConstants,
 }
 _UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
@@ -213,7 +224,7 @@ class Calibration(Noun):
     """First version of the library that these constants are for."""
     chooser: str = one_of("nccl-tuner", "fastest", "limits", default="fastest")
     """How the library chooses among its paths."""
-    constants: Constants = instance(RingLibrary, EngineLibrary, NetworkConstants)
+    constants: Constants = instance(RingLibrary, EngineLibrary, FrameworkLibrary, NetworkConstants)
     fit: Fit = instance(Fit)
     inherited_from: tuple[str, ...] = ()
     """The systems whose constants were carried over; empty if the system itself was measured."""

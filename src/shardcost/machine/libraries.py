@@ -23,6 +23,8 @@ from shardcost.machine.constants import Calibration, NetworkConstants, from_file
 from shardcost.machine.kernels import clock_hz
 
 ENGINES: Final = ("sglang", "trtllm", "vllm")
+FRAMEWORKS: Final = ("xla",)
+"""Libraries that launch the paths of the GPUs' vendor's, at a cost of their own."""
 MULTIMEM: Final = "multimem"
 """The library name of all-reduces by multimem instructions, in the switch."""
 TUNER: Final = "nccl-tuner"
@@ -30,6 +32,8 @@ _VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
 _HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/calibration.md"
 _BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s", "p2p_channel_bytes_per_s"})
 """Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
+_BY_HOST: Final = frozenset({"launch_s"})
+"""What a host's CPU takes, whatever the device."""
 
 
 def catalog_calibrations() -> tuple[Calibration, ...]:
@@ -141,7 +145,10 @@ class Libraries:
         for name in sorted({each.system for each in self.every if each.library == library}):
             other = catalog.cluster_named(name)
             own = self._own(other, library, since)
-            if own and name != cluster.system and link_family(other) == link_family(cluster):
+            alike = link_family(other) == link_family(cluster)
+            if library in FRAMEWORKS:  # a matter of the host, whatever the links
+                alike = other.device.vendor == cluster.device.vendor
+            if own and name != cluster.system and alike:
                 family.append((other, own))
         architecture = cluster.device.architecture
         same = [pair for pair in family if pair[0].device.architecture == architecture]
@@ -264,6 +271,10 @@ def datasheet_unit(name: str, cluster: Cluster) -> float:
     clock = float(clock_hz(cluster.device))
     if name in _BY_CLOCK:
         return clock
+    if name in _BY_HOST:
+        return 1.0
+    if name == "reduction_bytes_per_s":
+        return float(cluster.device.memory_bytes_per_s)
     if name.endswith("_bytes_per_s"):
         return float(cluster.tiers[0].bytes_per_s)
     if name.endswith("_s"):

@@ -21,7 +21,7 @@ from shardcost.collectives.library_time import COLLECTIVES, CollectiveTime, coll
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.formats.tables import Row, Table, number
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
-from shardcost.machine.libraries import ENGINES
+from shardcost.machine.libraries import ENGINES, FRAMEWORKS
 from shardcost.validate.predictions import (
     Cases,
     Derived,
@@ -30,7 +30,6 @@ from shardcost.validate.predictions import (
     band_of,
     cases_of,
     count_or,
-    meaning_of,
     whole_cell,
 )
 
@@ -40,8 +39,6 @@ SIZE_BANDS: Final = {
     ">256MiB": np.inf,
 }  # fmt: skip
 """Names of ranges of sizes, each with the largest size in it, in bytes."""
-FRAMEWORKS: Final = {"xla": "xla"}
-"""Frameworks whose launch and buffers are inside the time: each is a library of its own."""
 _MOST_GPUS: Final = 10**7
 _MOST_BYTES: Final = 2.0**63
 
@@ -122,8 +119,8 @@ def library_of(row: Row) -> str:
     A name may be wrong; without one (`without_versions`) a row is predicted by the newest kernels.
     """
     library = row["library"]
-    if row.get("framework"):
-        return meaning_of(row, "framework", FRAMEWORKS)
+    if row.get("framework"):  # its launch and its buffers are inside the time
+        return name_among("framework", row["framework"], FRAMEWORKS)
     if library not in ENGINES:
         return library
     _, _, version = row["dataset"].rpartition(f"_{library}_")
