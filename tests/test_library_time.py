@@ -337,7 +337,7 @@ def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], 
         (
             {"library": "rccl"},
             UnknownNameError,
-            "nccl, nccl-tuner, sglang, trtllm, vllm (measured",
+            "nccl, nccl-tuner, sglang, trtllm, vllm, xla (measured",
         ),
         ({"library": "gloo"}, UnknownNameError, "to fit one to your own measurements"),
         ({"library": 3}, BadTypeError, "library"),
@@ -569,5 +569,5 @@ def test_xla_launches_the_paths_of_nccl(system: str) -> None:
         passes = own.parts().get("buffers of the reduction", 0.0)
         assert added == pytest.approx(launch + passes)
         assert (passes > 0) == (collective == "all_reduce")
-    noted = any("inherited from h100_sxm" in note for note in own.notes)
-    assert noted == (system != "h100_sxm")
+        noted = any("xla on" in note and "inherited from h100_sxm" in note for note in own.notes)
+        assert noted == (system != "h100_sxm")

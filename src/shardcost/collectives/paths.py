@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from shardcost.arrays import ceil, choose, floor, largest, log2, smallest, sqrt
 from shardcost.checks import anywhere
 from shardcost.collectives.group import Group, most_heads
-from shardcost.collectives.tuner import PathName, steps, tables
+from shardcost.collectives.tuner import PathName, gathers_in_switch, steps, tables
 from shardcost.machine.constants import NetworkConstants as Network
 from shardcost.machine.constants import RingLibrary
 from shardcost.traced import step
@@ -387,7 +387,7 @@ def _reducing_paths(
 def _gathers_in_switch(constants: RingLibrary, group: Group) -> bool:
     """Return whether the switch may gather and scatter: in domains larger than a node's."""
     possible = constants.nvls_base_s is not None and group.tier.in_switch_reduction
-    return possible and group.tier.gpus > most_heads() and anywhere(group.domains == 1)
+    return possible and group.tier.gpus > most_heads() and anywhere(gathers_in_switch(group))
 
 
 def exists(path: PathName, group: Group) -> Any:
