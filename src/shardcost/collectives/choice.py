@@ -200,21 +200,18 @@ def send_weights(
 ) -> Weights:
     """Return how much LL and Simple count in sends and all-to-alls.
 
-    Between nodes of one domain NCCL sends under LL up to a number of bytes for each channel that a
-    peer may get, whether or not Simple is faster. Elsewhere versions differ, and the faster counts.
+    NCCL sends under LL up to a number of bytes for each channel that a peer may get: between nodes
+    of one domain whether or not Simple is faster; elsewhere versions differ, and below the limit
+    the faster counts.
     """
-    weights = fastest_weights(paths, group)
     by_limit = (group.nodes > 1) & (group.domains == 1)
-    if not anywhere(by_limit):
-        return weights
     rules = tables()["p2p"]
     sent = size / group.ranks if collective == "all_to_all" else size
     limit = rules["channels"] * rules["ll_bytes_per_channel"]
     share = _share_below(sent, limit * _ABOVE_LIMIT, _SEND_SHARPNESS)
-    return {
-        path: choose(by_limit, share if path[1] == "LL" else 1 - share, weight)
-        for path, weight in weights.items()
-    }
+    fast, full = (total(parts) for parts in paths.values())
+    ll = choose(by_limit | (fast < full), share, 0.0)
+    return dict(zip(paths, (ll, 1 - ll), strict=True))
 
 
 def least(times: Mapping[PathName, Any]) -> Any:

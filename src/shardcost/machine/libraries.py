@@ -246,7 +246,7 @@ def inherited(cluster: Cluster, donors: list[Calibration]) -> Calibration:
         weight = 1 / names.count(machine.device.architecture)
         for name, value in stated(donor.constants).items():
             here, there = datasheet_unit(name, cluster), datasheet_unit(name, machine)
-            scaled.setdefault(name, []).append((value * here / there, weight))
+            scaled.setdefault(name, []).append((value * (here / there), weight))
     if not cluster.tiers[0].in_switch_reduction:
         scaled = {name: values for name, values in scaled.items() if not in_switch(name)}
     mean = {name: _geometric_mean(values) for name, values in scaled.items()}
