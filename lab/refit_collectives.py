@@ -50,6 +50,7 @@ from shardcost.machine.constants import (
 )
 from shardcost.machine.libraries import (
     ENGINES,
+    FRAMEWORKS,
     Libraries,
     generation,
 )
@@ -61,6 +62,7 @@ _ROUNDS: Final = 3
 _ENOUGH_ROWS: Final = 4
 _QUICK_S: Final = 3e-7
 """A turnaround that no ring would notice."""
+_ABOVE: Final = (*ENGINES, *FRAMEWORKS)
 FOLDER: Final = CATALOG / "collectives"
 
 
@@ -97,7 +99,7 @@ def family_of(key: Key, known: Mapping[Key, Calibration]) -> list[Calibration]:
 
 def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
     """Return the calibrations of NCCL, RCCL and oneCCL on every system."""
-    groups = {key: entry for key, entry in by_key(known).items() if key[1] not in ENGINES}
+    groups = {key: entry for key, entry in by_key(known).items() if key[1] not in _ABOVE}
     results: dict[Key, Calibration] = {}
     for round_ in range(_ROUNDS):
         latest = {}
@@ -109,8 +111,8 @@ def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
 
 
 def engines(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Calibration]:
-    """Return the calibrations of serving engines, given those of the libraries below them."""
-    groups = {key: entry for key, entry in by_key(known).items() if key[1] in ENGINES}
+    """Return the calibrations of engines and frameworks, given those of the libraries below."""
+    groups = {key: entry for key, entry in by_key(known).items() if key[1] in _ABOVE}
     return {
         key: fitted_library(group, _engine_blank(key, group), rest) for key, group in groups.items()
     }
@@ -119,7 +121,8 @@ def engines(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Calib
 def _engine_blank(key: Key, known: Sequence[Curve]) -> Calibration:
     """Return a start, without the constants of eager launches where no row has any."""
     start = blank(key)
-    if any(curve.case.mode == "eager" for curve in known):
+    eager = any(curve.case.mode == "eager" for curve in known)
+    if eager or not isinstance(start.constants, EngineLibrary):
         return start
     kept = {k: v for k, v in stated(start.constants).items() if not k.startswith("eager_")}
     return replace(start, constants=EngineLibrary(**kept))

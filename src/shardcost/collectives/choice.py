@@ -24,7 +24,7 @@ from shardcost.collectives import ALGORITHMS, PROTOCOLS, engine_kernels
 from shardcost.collectives.engine_kernels import kernel_paths
 from shardcost.collectives.group import Group
 from shardcost.collectives.paths import Parts, exists, total
-from shardcost.collectives.tuner import PathName
+from shardcost.collectives.tuner import PathName, tables
 from shardcost.errors import BadValueError
 from shardcost.machine.constants import Calibration
 
@@ -33,6 +33,9 @@ _SHARPNESS: Final = 6
 _LIMIT_SHARPNESS: Final = 5
 _BEFORE_LIMIT: Final = 0.9
 """Where, as a share of a stated limit, two paths weigh the same."""
+_SEND_SHARPNESS: Final = 7
+_ABOVE_LIMIT: Final = 1.06 / _BEFORE_LIMIT
+"""At a send of exactly the limit LL runs, and a power of two is what most sizes are."""
 
 Weights: TypeAlias = Mapping[PathName, Any]
 
@@ -162,10 +165,10 @@ def with_kernels(
     return {**kernels, **fallback}, weights | _scaled(fallback_weights, 1 - so_far)
 
 
-def _share_below(size: Any, limit: Any) -> Any:
+def _share_below(size: Any, limit: Any, sharpness: int = _LIMIT_SHARPNESS) -> Any:
     """Return 1 well below a limit, one half a little before it, and 3 % at it."""
     ratio = size / largest(limit * _BEFORE_LIMIT, 1e-9)
-    for _ in range(_LIMIT_SHARPNESS):
+    for _ in range(sharpness):
         ratio = smallest(ratio * ratio, 1e150)
     return 1 / (1 + ratio)
 
@@ -210,6 +213,25 @@ def fastest_weights(paths: Mapping[PathName, Parts], group: Group) -> Weights:
     }
     lowest = least(times)
     return {path: choose(time == lowest, 1.0, 0.0) for path, time in times.items()}
+
+
+def send_weights(
+    paths: Mapping[PathName, Parts], collective: str, size: Any, group: Group
+) -> Weights:
+    """Return how much LL and Simple count in sends and all-to-alls.
+
+    NCCL sends under LL up to a number of bytes for each channel that a peer may get: between nodes
+    of one domain whether or not Simple is faster; elsewhere versions differ, and below the limit
+    the faster counts.
+    """
+    by_limit = (group.nodes > 1) & (group.domains == 1)
+    rules = tables()["p2p"]
+    sent = size / group.ranks if collective == "all_to_all" else size
+    limit = rules["channels"] * rules["ll_bytes_per_channel"]
+    share = _share_below(sent, limit * _ABOVE_LIMIT, _SEND_SHARPNESS)
+    fast, full = (total(parts) for parts in paths.values())
+    ll = choose(by_limit | (fast < full), share, 0.0)
+    return dict(zip(paths, (ll, 1 - ll), strict=True))
 
 
 def least(times: Mapping[PathName, Any]) -> Any:

@@ -23,13 +23,17 @@ from shardcost.machine.constants import Calibration, NetworkConstants, from_file
 from shardcost.machine.kernels import clock_hz
 
 ENGINES: Final = ("sglang", "trtllm", "vllm")
+FRAMEWORKS: Final = ("xla",)
+"""Libraries that launch the paths of the GPUs' vendor's, at a cost of their own."""
 MULTIMEM: Final = "multimem"
 """The library name of all-reduces by multimem instructions, in the switch."""
 TUNER: Final = "nccl-tuner"
 _VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
 _HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/calibration.md"
-_BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s"})
+_BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s", "p2p_channel_bytes_per_s"})
 """Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
+_BY_HOST: Final = frozenset({"launch_s"})
+"""What a host's CPU takes, whatever the device."""
 
 
 _NETWORK_FAMILIES: Final = (
@@ -170,7 +174,10 @@ class Libraries:
         for name in sorted({each.system for each in self.every if each.library == library}):
             other = catalog.cluster_named(name)
             own = self._own(other, library, since)
-            if own and name != cluster.system and link_family(other) == link_family(cluster):
+            alike = link_family(other) == link_family(cluster)
+            if library in FRAMEWORKS:  # a matter of the host, whatever the links
+                alike = other.device.vendor == cluster.device.vendor
+            if own and name != cluster.system and alike:
                 family.append((other, own))
         architecture = cluster.device.architecture
         same = [pair for pair in family if pair[0].device.architecture == architecture]
@@ -268,7 +275,7 @@ def inherited(cluster: Cluster, donors: list[Calibration]) -> Calibration:
         weight = 1 / names.count(machine.device.architecture)
         for name, value in stated(donor.constants).items():
             here, there = datasheet_unit(name, cluster), datasheet_unit(name, machine)
-            scaled.setdefault(name, []).append((value * here / there, weight))
+            scaled.setdefault(name, []).append((value * (here / there), weight))
     if not cluster.tiers[0].in_switch_reduction:
         scaled = {name: values for name, values in scaled.items() if not in_switch(name)}
     mean = {name: _geometric_mean(values) for name, values in scaled.items()}
@@ -293,6 +300,10 @@ def datasheet_unit(name: str, cluster: Cluster) -> float:
     clock = float(clock_hz(cluster.device))
     if name in _BY_CLOCK:
         return clock
+    if name in _BY_HOST:
+        return 1.0
+    if name == "reduction_bytes_per_s":
+        return float(cluster.device.memory_bytes_per_s)
     if name.endswith("_bytes_per_s"):
         return float(cluster.tiers[0].bytes_per_s)
     if name.endswith("_s"):
