@@ -1,8 +1,7 @@
 """Which path a library runs: how much each path counts, as weights.
 
-Inside a domain NCCL runs what its own model puts lowest (`tuner`), an engine its kernels up to
-stated sizes (`engine_kernels.limits`); any other library, and NCCL across domains, runs what is
-fastest, as far as is known.
+NCCL runs what its own model puts lowest (`tuner`), an engine its kernels up to stated sizes
+(`engine_kernels.limits`), any other library what is fastest, as far as is known.
 
 **Continuity.** A library switches paths at one size, and its time may jump there. Where exactly
 depends on its version and its channels, so near the switch shardcost weighs the candidates: with
@@ -101,7 +100,7 @@ def forced_weights(
         known = [path for path, cells in running.items() if not _fails(cells)]
         raise _nothing_left(forced, known, what)
     if all(path in estimates for path in left):
-        weights = tuned_weights(estimates, left, group)
+        weights = tuner_weights(estimates, left)
     else:
         weights = fastest_weights(left, group)
     return {path: weights.get(path, 0.0) for path in paths}
@@ -171,25 +170,6 @@ def _share_below(size: Any, limit: Any, sharpness: int = _LIMIT_SHARPNESS) -> An
     for _ in range(sharpness):
         ratio = smallest(ratio * ratio, 1e150)
     return 1 / (1 + ratio)
-
-
-def tuned_weights(
-    estimates: Mapping[PathName, Any], paths: Mapping[PathName, Parts], group: Group
-) -> Weights:
-    """Return how much each path counts with NCCL: by its estimates, across domains the fastest.
-
-    NCCL's model knows the rate of a network's ports, not its latency nor what protocols make of it.
-    Across domains measured rows are met as well by the fastest path, a site's own tuning, and
-    unlike a choice by rates that one does not get worse as ports get faster.
-    """
-    across = group.domains > 1
-    if not anywhere(across):
-        return tuner_weights(estimates, paths)
-    fastest = fastest_weights(paths, group)
-    if not anywhere(group.domains == 1):
-        return fastest
-    inside = tuner_weights(estimates, paths)
-    return {path: choose(across, fastest[path], inside[path]) for path in paths}
 
 
 def tuner_weights(estimates: Mapping[PathName, Any], paths: Mapping[PathName, Parts]) -> Weights:

@@ -23,7 +23,7 @@ from shardcost.collectives.choice import (
     forced_weights,
     least,
     send_weights,
-    tuned_weights,
+    tuner_weights,
     weighted,
     with_kernels,
 )
@@ -400,7 +400,7 @@ def _paths_and_weights(
     estimates: Mapping[PathName, Any] = {}
     if chooser == TUNER and collective in TUNED:
         estimates = tuner_times(collective, size, group)
-        weights = tuned_weights(estimates, paths, group)
+        weights = tuner_weights(estimates, paths)
     elif chooser == TUNER and collective in _SENT:
         weights = send_weights(paths, collective, size, group)
     else:
