@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from operator import or_
+from operator import add, or_
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardcost.arrays import choose, largest, smallest
@@ -32,9 +32,9 @@ _SHARPNESS: Final = 6
 _LIMIT_SHARPNESS: Final = 5
 _BEFORE_LIMIT: Final = 0.9
 """Where, as a share of a stated limit, two paths weigh the same."""
-_SEND_SHARPNESS: Final = 7
-_ABOVE_LIMIT: Final = 1.06 / _BEFORE_LIMIT
-"""At a send of exactly the limit LL runs, and a power of two is what most sizes are."""
+_AROUND_LIMIT: Final = (0.02, 0.1)
+"""Between which shares above NCCL's limit of LL sends go over to Simple: at the limit itself, a
+power of two as most sizes are, LL runs."""
 
 Weights: TypeAlias = Mapping[PathName, Any]
 
@@ -164,10 +164,10 @@ def with_kernels(
     return {**kernels, **fallback}, weights | _scaled(fallback_weights, 1 - so_far)
 
 
-def _share_below(size: Any, limit: Any, sharpness: int = _LIMIT_SHARPNESS) -> Any:
+def _share_below(size: Any, limit: Any) -> Any:
     """Return 1 well below a limit, one half a little before it, and 3 % at it."""
     ratio = size / largest(limit * _BEFORE_LIMIT, 1e-9)
-    for _ in range(sharpness):
+    for _ in range(_LIMIT_SHARPNESS):
         ratio = smallest(ratio * ratio, 1e150)
     return 1 / (1 + ratio)
 
@@ -180,7 +180,7 @@ def tuner_weights(estimates: Mapping[PathName, Any], paths: Mapping[PathName, Pa
     for path, time in usable.items():
         ratio = lowest / time
         for _ in range(_SHARPNESS):
-            ratio = ratio * ratio
+            ratio *= ratio  # in place: a grid has millions of cells
         weights[path] = ratio
     return weights | {path: 0.0 for path in paths if path not in usable}
 
@@ -208,7 +208,8 @@ def send_weights(
     rules = tables()["p2p"]
     sent = size / group.ranks if collective == "all_to_all" else size
     limit = rules["channels"] * rules["ll_bytes_per_channel"]
-    share = _share_below(sent, limit * _ABOVE_LIMIT, _SEND_SHARPNESS)
+    below, above = (limit * (1 + each) for each in _AROUND_LIMIT)
+    share = smallest(1.0, largest(0.0, (above - sent) / (above - below)))
     fast, full = (total(parts) for parts in paths.values())
     ll = choose(by_limit | (fast < full), share, 0.0)
     return dict(zip(paths, (ll, 1 - ll), strict=True))
@@ -228,9 +229,5 @@ def _scaled(weights: Weights, share: Any) -> dict[PathName, Any]:
 
 def weighted(paths: Mapping[PathName, Parts], weights: Weights) -> Any:
     """Return the time as the weighted mean over the paths."""
-    above: Any = 0.0
-    below: Any = 0.0
-    for path, weight in weights.items():
-        above = above + weight * total(paths[path])
-        below = below + weight
-    return above / below
+    above = reduce(add, (weight * total(paths[path]) for path, weight in weights.items()))
+    return above / reduce(add, weights.values())

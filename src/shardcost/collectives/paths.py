@@ -88,7 +88,6 @@ def ring(
     """Return the parts of a ring."""
     spread = _spread(constants, size_bytes, group) if protocol == "LL" else 1.0
     by = _protocol(protocol, constants, network, group, spread)
-    block = size_bytes / group.ranks
     hops_s = _along_ring(collective, group, by)
     if protocol != "LL" and anywhere(group.domains > 1):
         hops_s = largest(hops_s, _turning(collective, network, group))
@@ -100,10 +99,10 @@ def ring(
     elif protocol == "LL128":
         copy_rate = constants.ll128_bytes_per_s
     hops = steps(collective, group.ranks)
-    wire_s = block * (hops / _slowest(by, group))
+    per_byte = hops / _slowest(by, group) / group.ranks
     stream = {
-        "wire": _beside_hops(wire_s, latency["hops"], group, protocol),
-        "local copy": block / copy_rate,
+        "wire": _beside_hops(size_bytes, per_byte, latency["hops"], group, protocol),
+        "local copy": size_bytes / (group.ranks * copy_rate),
     }
     if protocol != "Simple":
         return {**latency, **stream}
@@ -197,6 +196,8 @@ def _nvls_chunks(constants: RingLibrary, size_bytes: Any, heads: Any) -> tuple[A
 
 def _heads(group: Group) -> Any:
     """Return how many times over a domain has the heads of a node."""
+    if group.tier.gpus <= most_heads():
+        return 1.0
     most = tables()["in_switch"]["most_arity"]
     return largest(1.0, smallest(group.ranks_per_domain, most) / most_heads())
 
@@ -236,7 +237,7 @@ def p2p_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Gro
     return {
         "start": constants.p2p_ll_base_s,
         "hops": hops,
-        "wire": _beside_hops(block * _at_once(inside, beyond, share, group), hops, group),
+        "wire": _beside_hops(block, _at_once(inside, beyond, share, group), hops, group),
     }
 
 
@@ -249,13 +250,13 @@ def p2p_simple(constants: RingLibrary, network: Network, size_bytes: Any, group:
     share = _reached(network, group) * _port(group)
     crosses = _crosses(group)
     hops = _to_peers(constants, group) + crosses * network.latency_s
-    stream = {"wire": block * _at_once(peers / inside, beyond, share, group)}
-    if constants.p2p_channel_bytes_per_s is None:
-        stream["local copy"] = block / constants.simple_copy_bytes_per_s
-    else:
+    stream = {"local copy": block / constants.simple_copy_bytes_per_s}
+    per_byte = _at_once(peers / inside, beyond, share, group)
+    if constants.p2p_channel_bytes_per_s is not None:
         # A rank's own block is one more peer's on the same channels.
-        channel = _blocks_per_channel(block, group.ranks, group) / constants.p2p_channel_bytes_per_s
-        stream["wire"] = _alike(stream["wire"], block * channel)
+        channel = _peers_per_channel(block, group) / constants.p2p_channel_bytes_per_s
+        per_byte, stream = _alike(per_byte, channel), {}
+    stream["wire"] = block * per_byte
     latency = {"start": constants.p2p_base_s, "hops": hops}
     return _pipelined(constants, latency, stream, crosses, network, group)
 
@@ -282,10 +283,9 @@ def send_simple(constants: RingLibrary, network: Network, size_bytes: Any, group
     hops = constants.p2p_hop_s + crosses * network.latency_s
     stream = {"wire": size_bytes / choose(group.domains > 1, smallest(rate, across), rate)}
     if constants.p2p_channel_bytes_per_s is not None:
-        share = _blocks_per_channel(size_bytes, 1, group)
-        stream["wire"] = _alike(
-            stream["wire"], size_bytes * (share / constants.p2p_channel_bytes_per_s)
-        )
+        share = choose(group.domains > 1, 0.0, _blocks_per_channel(size_bytes, 1, group))
+        channel = share / constants.p2p_channel_bytes_per_s
+        stream["wire"] = _alike(stream["wire"], size_bytes * channel)
     latency = {"start": constants.p2p_base_s, "hops": hops}
     return _pipelined(constants, latency, stream, crosses, network, group)
 
@@ -312,6 +312,19 @@ def _ll_blocks_per_channel(block: Any, peers: Any, group: Group) -> Any:
     parts = smallest(least, largest(1.0, block / rules["least_ll_part_bytes"]))
     shared = _rounds(peers * parts) / parts
     return choose((group.nodes > 1) & (group.domains == 1), shared, 1.0)
+
+
+def _peers_per_channel(block: Any, group: Group) -> Any:
+    """Return how many of an all-to-all's blocks the busiest channel carries; 0 across domains.
+
+    Inside a node more channels for large blocks change nothing: those of all ranks fill them.
+    """
+    least = _channels_per_peer(group)
+    shared: Any = _rounds(group.ranks * least) / least
+    if anywhere(group.nodes > 1):
+        rack = _blocks_per_channel(block, group.ranks, group)
+        shared = choose(group.nodes > 1, rack, shared)
+    return choose(group.domains > 1, 0.0, shared) if anywhere(group.domains > 1) else shared
 
 
 def _blocks_per_channel(block: Any, peers: Any, group: Group) -> Any:
@@ -472,18 +485,24 @@ def _reached(network: Network, group: Group) -> Any:
     return network.efficiency * choose(group.beyond_leaf, network.spine, 1.0)
 
 
-def _beside_hops(wire_s: Any, hops_s: Any, group: Group, protocol: str = "LL") -> Any:
+def _beside_hops(
+    size_bytes: Any, per_byte: Any, hops_s: Any, group: Group, protocol: str = "LL"
+) -> Any:
     """Return what sending adds to the hops: inside a domain a step takes the longer of the two.
 
     A step ends when its block has arrived, and the next one cannot start before. With flags in the
     data the two overlap less than in chunks: n steps of a latency h and a stream w take n x
     sqrt(h^2 + w^2), and under Simple n x (h^4 + w^4)^(1/4).
     """
+    # Squares of sizes and of groups apart: on a grid of the two that is one product less.
+    wire, hops = (size_bytes * size_bytes) * (per_byte * per_byte), hops_s * hops_s
     if protocol == "Simple":
-        joined = _alike(hops_s, wire_s) - hops_s
+        joined = sqrt(sqrt(wire * wire + hops * hops)) - hops_s
     else:
-        joined = sqrt(hops_s * hops_s + wire_s * wire_s) - hops_s
-    return choose(group.domains > 1, wire_s, joined) if anywhere(group.domains > 1) else joined
+        joined = sqrt(wire + hops) - hops_s
+    if not anywhere(group.domains > 1):
+        return joined
+    return choose(group.domains > 1, size_bytes * per_byte, joined)
 
 
 def linked(rate: Any, group: Group) -> Any:

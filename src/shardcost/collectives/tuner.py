@@ -147,7 +147,8 @@ def _ring(
     )
     if protocol == 2 and collective == "all_reduce":
         time = time * choose(group.domains > 1, network["ring_simple_factor"][row], 1.0)
-    return (time + size_bytes * number / group.ranks / (1e3 * rate)) * _MICRO
+    # Factors of the group first: on a grid of sizes and groups that is one product.
+    return time * _MICRO + size_bytes * (number / group.ranks / (1e3 * rate) * _MICRO)
 
 
 def _tree(size_bytes: Any, group: Group, graph: tuple[Any, Any, Any], protocol: int) -> Any:
@@ -213,8 +214,8 @@ def _nvls(collective: str, size_bytes: Any, group: Group) -> Any:
         gain = better * (group.ranks - 1) / group.ranks
     rate = speed * efficiency * (heads - 1) * gain
     possible = possible & (rate > 0)
-    stream = size_bytes * number / group.ranks / (1e3 * choose(possible, rate, 1.0))
-    time = (tables()["latency_us"]["nvlink"]["nvls"] + stream) * _MICRO
+    per_byte = number / group.ranks / (1e3 * choose(possible, rate, 1.0)) * _MICRO
+    time = tables()["latency_us"]["nvlink"]["nvls"] * _MICRO + size_bytes * per_byte
     return choose(possible, time, _INFINITE)
 
 
