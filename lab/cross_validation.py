@@ -21,8 +21,11 @@ from lab.refit_collectives import (
     family_of,
     fitted_network,
     key_of,
-    network_blank,
+    network_family,
     ring_libraries,
+)
+from lab.refit_collectives import (
+    networks as fitted_networks,
 )
 from shardcost.calibrate.fit import Curve, Key, blank, fitted_library, inside
 from shardcost.catalog import cluster_named
@@ -74,16 +77,26 @@ def systems(known: Iterable[Curve]) -> Iterator[LeftOut]:
 
 
 def networks(known: Iterable[Curve]) -> Iterator[LeftOut]:
-    """Yield the errors on each data set across nodes, its network fitted on the others' rows."""
-    across = [curve for curve in known if curve.case.network]
+    """Yield the errors across nodes of a network nobody measured, of a system, of a node count.
+
+    A network is predicted by what it inherits from others, fitted as if it did not exist. A system
+    on a network, or a number of nodes, is predicted by the network's other rows.
+    """
+    across = [curve for curve in known if curve.case.network and curve.case.nodes > 1]
     for name in sorted({curve.case.network for curve in across}):
         own = [curve for curve in across if curve.case.network == name]
-        for cluster in sorted({curve.case.cluster for curve in own}):
-            rest = [curve for curve in own if curve.case.cluster != cluster]
-            tried = [curve for curve in own if curve.case.cluster == cluster]
-            if rest:
-                wire = fitted_network(rest, network_blank(name))
-                yield LeftOut(name, "network", cluster, _errors(tried, None, wire))
+        others = fitted_networks(curve for curve in across if curve.case.network != name)
+        family = network_family(name, others) if others else None
+        if family is not None:
+            yield LeftOut(name, "network", "the whole network", _errors(own, None, family))
+        for what in ("cluster", "nodes"):
+            values = sorted({getattr(curve.case, what) for curve in own})
+            for value in values if len(values) > 1 else ():
+                rest = [curve for curve in own if getattr(curve.case, what) != value]
+                tried = [curve for curve in own if getattr(curve.case, what) == value]
+                wire = fitted_network(rest, name, family=family)
+                title = f"{value} nodes" if what == "nodes" else value
+                yield LeftOut(name, what, title, _errors(tried, None, wire))
 
 
 def pooled_by_library(left_out_rows: Iterable[LeftOut]) -> list[LeftOut]:

@@ -31,10 +31,10 @@ from lab.command import Say
 from lab.descent import in_seconds
 from lab.kernel_families import GroupT, Refit, labels
 from lab.parts import Mask, evenly, leave_out, shape_parts
-from lab.refit_collectives import OUTDATED, engines, fitted_network, key_of, network_blank
+from lab.refit_collectives import OUTDATED, engines, fitted_network, key_of
 from lab.sources import grouped
 from shardcost.calibrate.fit import Key, blank, curves, fitted_library, inside
-from shardcost.catalog import cluster_named
+from shardcost.catalog import cluster_named, network_named
 from shardcost.catalog.errors import MEASURED, Facts
 from shardcost.errors import ShardcostError
 from shardcost.estimate.interval import OTHER_SOFTWARE
@@ -46,6 +46,7 @@ from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES
 from shardcost.memory.policy import policy_named
 from shardcost.software import Software
 from shardcost.validate import collectives, gemm, layer_ops, memory, training
+from shardcost.validate.collectives import network_of
 from shardcost.validate.intervals import (
     facts_of_collective,
     facts_of_experts,
@@ -252,7 +253,7 @@ class _Curves:
     def networks(self) -> Iterator[Tried]:
         """Yield the rows across each network, those of one site left out of its fit at a time."""
         usable = self._usable()
-        names = _column(self.table, "network")
+        names = np.array([network_of(row) for row in self.rows])
         sites = np.array([site_of(row["dataset"]) for row in self.rows])
         for name in np.unique(names[names != ""]):
             places = np.flatnonzero((names == name) & usable)
@@ -263,13 +264,14 @@ class _Curves:
                     continue
                 kept = np.zeros(self.table.rows, dtype=bool)
                 kept[rest] = True
-                network = fitted_network(curves(_at(self.table, kept)), network_blank(name))
+                family = CATALOG_LIBRARIES.network_family(network_named(name))
+                network = fitted_network(curves(_at(self.table, kept)), name, family=family)
                 yield self._answered("a site", f"{name} {site}", out, own=network)
 
     def systems(self) -> Iterator[Tried]:
         """Yield the rows of each system, and across each network, as if it were never measured."""
-        for column in ("cluster", "network"):
-            names = _column(self.table, column)
+        ran_over = np.array([network_of(row) for row in self.rows])
+        for names in (_column(self.table, "cluster"), ran_over):
             for name in np.unique(names[names != ""]):
                 own = np.flatnonzero((names == name) & self._usable())
                 libraries = CATALOG.libraries.without(str(name))

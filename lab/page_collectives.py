@@ -75,10 +75,17 @@ _NO_SWITCH: Final = """\
 Systems over PCIe lend each other little, for the reason above:"""
 
 _NETWORKS: Final = """\
-### Collectives: a system on a network
+### Collectives: a network
 
-The constants of a network are fitted without the rows of one system, then tried on these. Sites
-differ more than systems do: the names `ib` and `tcp` stand for networks of unstated speed."""
+A network is predicted from what it inherits of its kind, and the others are fitted as if it did not
+exist. Kinds of which only one network was measured say little of each other."""
+
+_ON_NETWORKS: Final = """\
+The constants of a network fitted without the rows of one system, then tried on these. Sites differ
+more than systems do: the names `ib` and `tcp` stand for networks of unstated speed."""
+
+_NODES: Final = """\
+The same without the rows of one number of nodes, rates that training jobs measured included:"""
 
 _FEW_POINTS: Final = """\
 ### Collectives: calibrated on {points} points
@@ -197,7 +204,12 @@ def _systems(known: Sequence[Curve]) -> str:
 
 def _networks(known: Sequence[Curve]) -> str:
     """Networks left out."""
-    return f"{_NETWORKS}\n\n{_left_out(list(cross_validation.networks(known)), 'left out')}"
+    result = list(cross_validation.networks(known))
+    parts = {"network": _NETWORKS, "cluster": _ON_NETWORKS, "nodes": _NODES}
+    return "\n\n".join(
+        f"{text}\n\n{_left_out([one for one in result if one.library == what], 'left out')}"
+        for what, text in parts.items()
+    )
 
 
 def _few_points(table: Table) -> str:

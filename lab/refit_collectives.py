@@ -30,7 +30,6 @@ from shardcost.calibrate.fit import (
     Key,
     blank,
     curves,
-    fitted,
     fitted_library,
     inside,
     solved,
@@ -51,6 +50,7 @@ from shardcost.machine.constants import (
 )
 from shardcost.machine.libraries import (
     ENGINES,
+    FRAMEWORKS,
     Libraries,
     generation,
 )
@@ -59,6 +59,10 @@ from shardcost.validate.collectives import CollectiveCase
 OUTDATED: Final = frozenset({"vtrain_a100"})
 """Data sets of an NCCL years older than the others of their system."""
 _ROUNDS: Final = 3
+_ENOUGH_ROWS: Final = 4
+_QUICK_S: Final = 3e-7
+"""A turnaround that no ring would notice."""
+_ABOVE: Final = (*ENGINES, *FRAMEWORKS)
 FOLDER: Final = CATALOG / "collectives"
 
 
@@ -95,7 +99,7 @@ def family_of(key: Key, known: Mapping[Key, Calibration]) -> list[Calibration]:
 
 def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
     """Return the calibrations of NCCL, RCCL and oneCCL on every system."""
-    groups = {key: entry for key, entry in by_key(known).items() if key[1] not in ENGINES}
+    groups = {key: entry for key, entry in by_key(known).items() if key[1] not in _ABOVE}
     results: dict[Key, Calibration] = {}
     for round_ in range(_ROUNDS):
         latest = {}
@@ -107,8 +111,8 @@ def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
 
 
 def engines(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Calibration]:
-    """Return the calibrations of serving engines, given those of the libraries below them."""
-    groups = {key: entry for key, entry in by_key(known).items() if key[1] in ENGINES}
+    """Return the calibrations of engines and frameworks, given those of the libraries below."""
+    groups = {key: entry for key, entry in by_key(known).items() if key[1] in _ABOVE}
     return {
         key: fitted_library(group, _engine_blank(key, group), rest) for key, group in groups.items()
     }
@@ -117,7 +121,8 @@ def engines(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Calib
 def _engine_blank(key: Key, known: Sequence[Curve]) -> Calibration:
     """Return a start, without the constants of eager launches where no row has any."""
     start = blank(key)
-    if any(curve.case.mode == "eager" for curve in known):
+    eager = any(curve.case.mode == "eager" for curve in known)
+    if eager or not isinstance(start.constants, EngineLibrary):
         return start
     kept = {k: v for k, v in stated(start.constants).items() if not k.startswith("eager_")}
     return replace(start, constants=EngineLibrary(**kept))
@@ -132,11 +137,14 @@ def networks(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Cali
     for curve in known:
         if curve.case.network and curve.case.nodes > 1:
             groups.setdefault(curve.case.network, []).append(curve)
+    # Fewer rows than this say less of a network than its relatives do.
+    rows = {name: sum(len(curve.time_s) for curve in group) for name, group in groups.items()}
+    groups = {name: group for name, group in groups.items() if rows[name] >= _ENOUGH_ROWS}
     results: dict[Key, Calibration] = {}
-    for round_ in range(_ROUNDS):
+    for _ in range(_ROUNDS):
         latest = {}
         for name, group in groups.items():
-            family = network_family(name, results) if round_ else None
+            family = network_family(name, results) if len(results) > 1 else None
             latest[name, "network", "0"] = fitted_network(group, name, rest, family)
         results = latest
     return results
@@ -163,13 +171,15 @@ def fitted_network(
     def predict(curve: Curve, constants: Any) -> Floats:
         return curve.predicted_s(replace(start, constants=constants), fitted=rest)
 
-    best: NetworkConstants = fitted(known, start.constants, predict)
-    if family is not None:
-        pull = PULL[NetworkConstants]
-        hold = Hold(dict.fromkeys(stated(best), pull), {}, {})
-        best = solved(
-            known, family.constants, predict, lambda _: True, hold, begin_at=stated(best)
-        ).constants
+    origin: Any = start.constants if family is None else family.constants
+    hold = Hold(dict.fromkeys(stated(origin), PULL[NetworkConstants]), {}, {})
+    # A slow crossing and a slow turnaround look alike between two nodes: the way down begins at
+    # either, from round figures, and the better end counts.
+    tried = [
+        solved(known, origin, predict, lambda _: True, hold, begin_at=stated(start.constants) | one)
+        for one in ({}, {"turnaround_s": _QUICK_S})
+    ]
+    best = min(tried, key=lambda solution: solution.cost).constants
     return with_fit(replace(start, constants=best), known, rest)
 
 

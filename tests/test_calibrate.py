@@ -361,7 +361,7 @@ def test_the_example_of_the_documentation(
     (nccl,) = told["calibrated"]
     assert (told["based_on"], nccl["started_from"]) == ("h200_sxm", "the family of h200_sxm")
     assert nccl["before"]["median_pct"] > 10
-    assert nccl["after"]["median_pct"] < 2
+    assert nccl["after"]["median_pct"] < 3
     assert nccl["left_out"]["rows"] == 6
     kind = run_json(capsys, "inspect", profile)
     assert (kind["kind"], kind["based_on"]) == ("profile", "h200_sxm")

@@ -2,7 +2,8 @@
 
 No link carries more than its rate, parts add up to the time, no part is negative, and model FLOPs
 do not exceed those that the hardware makes, which do not exceed its peak. A better datasheet is
-not slower, except in the cases that `SLOWER` names. `SHARDCOST_CONSERVATION` sets how many random
+not slower while the same paths run; where a library turns to another by its own model it may be, as
+in the cases that `SLOWER` names. `SHARDCOST_CONSERVATION` sets how many random
 estimates are tried.
 """
 
@@ -18,6 +19,7 @@ import pytest
 
 from shardcost import Cluster, Decode, Estimate, Layout, Prefill, Train, catalog, estimate
 from shardcost.errors import ShardcostError
+from shardcost.program.operations import Collective
 
 TRIED = int(os.environ.get("SHARDCOST_CONSERVATION", "400"))
 ROUNDING = 1 + 1e-9
@@ -133,6 +135,18 @@ def better(cluster: Cluster, what: str) -> Cluster:
     return replace(cluster, network=ports)
 
 
+def runs(result: Estimate) -> list[Any]:
+    """Return how much each path of each collective counts: a library chooses by rates."""
+    prices = result.ledger.prices
+    found = []
+    for entry in result.entries:
+        if isinstance(entry.op, Collective) and entry.op.ranks > 1 and entry.op.group != "offload":
+            time = prices.collective(entry.op)
+            weights = getattr(time, "weights", {})
+            found.append({path: round(weight, 2) for path, weight in weights.items()})
+    return found
+
+
 @pytest.mark.parametrize("what", ["arithmetic", "memory", "links", "network"])
 def test_a_better_datasheet_is_never_slower(what: str) -> None:
     tried, slower = 0, {}
@@ -144,7 +158,7 @@ def test_a_better_datasheet_is_never_slower(what: str) -> None:
         other = estimate(
             result.model, faster, result.layout, result.workload, software=result.software
         )
-        if other.time_s > result.time_s * ROUNDING:
+        if other.time_s > result.time_s * ROUNDING and runs(other) == runs(result):
             slower[about(result)] = other.time_s / result.time_s - 1
     worst = max(slower, key=slower.__getitem__, default="")
     assert not slower, f"{len(slower)} of {tried} slower, worst {slower[worst]:.1%}: {worst}"
@@ -162,30 +176,20 @@ SLOWER: dict[str, tuple[str, str, str, Layout, Train | Decode, str | None]] = {
     ),
     # NCCL's tuner turns to ring LL at the new rate, which runs slower than the tuner expects.
     "links": (
-        "llama4-scout",
-        "rtx_pro_6000",
-        "efa_8x400g",
-        Layout(
-            tp=4,
-            cp=4,
-            ep=8,
-            pp=8,
-            dp=16,
-            recompute="selective",
-            context_scheme="all_gather",
-            imbalance=1.5,
-            order="tp-cp-pp-dp",
-        ),
-        Train(global_batch=1024, sequence_length=2048),
+        "glm-4.5-air",
+        "v100_pcie",
+        "ethernet_1x100g",
+        Layout(tp=8, ep=4),
+        Decode(batch=64, context_tokens=4096),
         None,
     ),
     "network": (
-        "qwen3-235b-a22b",
-        "h800_sxm",
-        "ib_4x100g",
-        Layout(tp=16, ep=8),
-        Decode(batch=64, context_tokens=32768),
-        "vllm",
+        "mistral-7b",
+        "rtx_pro_6000",
+        "tcp",
+        Layout(tp=16, pp=2, dp=2),
+        Decode(batch=256, context_tokens=4096),
+        None,
     ),
 }
 

@@ -187,6 +187,17 @@ def test_what_is_left_out_is_predicted_without_it() -> None:
         for name in ("h100_sxm", "b200_sxm")
     ]
     assert [each.what for each in cross_validation.networks(across)] == ["b200_sxm", "h100_sxm"]
+    other = curve(None, cluster="h100_sxm", gpus=16, nodes=2, network="roce_8x400g")
+    more = curve(None, cluster="h100_sxm", gpus=32, nodes=4, network="roce_8x400g")
+    kinds = [
+        (each.system, each.what) for each in cross_validation.networks([across[0], other, more])
+    ]
+    assert kinds == [
+        ("ib_8x400g", "the whole network"),
+        ("roce_8x400g", "the whole network"),
+        ("roce_8x400g", "2 nodes"),
+        ("roce_8x400g", "4 nodes"),
+    ]
 
 
 def test_a_start_without_a_family_has_every_constant_of_its_system() -> None:

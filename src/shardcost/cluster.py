@@ -58,12 +58,14 @@ CUBE_MESH_CABLES: Final = sum(cables for pair, cables in CUBE_MESH.items() if 0 
 def _cube_mesh_rings(num_gpus: int) -> int:
     """Return how many rings the first devices of the cube mesh can hold between them.
 
-    Each ring leaves every device by a cable of its own, so as many as the worst connected has.
+    A ring through all devices takes two cables of each and runs in both directions, so as many as
+    the worst connected has pairs of; two devices need no more than one cable.
     """
     inside = [pair for pair in CUBE_MESH if max(pair) < num_gpus]
-    return min(
+    least = min(
         sum(CUBE_MESH[pair] for pair in inside if device in pair) for device in range(num_gpus)
     )
+    return least if num_gpus == 2 else least // 2 * 2
 
 
 _CUBE_MESH_RINGS: Final = (0, 0, *(_cube_mesh_rings(num_gpus) for num_gpus in range(2, 9)))
@@ -262,6 +264,8 @@ class Cluster(Noun):
     tiers: tuple[Tier, ...] = instances(Tier)
     """Scale-up domains, innermost first, each larger than the one before."""
     network: Network | None = instance(Network, default=None)
+    host_cpu: str = one_of("x86", "grace", default="x86")
+    """Which processors launch the kernels."""
     host_update_per_s: Quantity = positive(default=4e9)
     """Weights that the processors of a node update by Adam in a second, of states in their memory:
     assumed, the size of what ZeRO-Offload reports (Ren et al. 2021, arXiv:2101.06840)."""

@@ -27,11 +27,18 @@ from shardcost.machine.constants import (
     Constants,
     EngineLibrary,
     Fit,
+    FrameworkLibrary,
     NetworkConstants,
     RingLibrary,
     stated,
 )
-from shardcost.machine.libraries import ENGINES, datasheet_unit, in_switch, inherited
+from shardcost.machine.libraries import (
+    ENGINES,
+    FRAMEWORKS,
+    datasheet_unit,
+    in_switch,
+    inherited,
+)
 from shardcost.validate.collectives import MEASURED, CollectiveCase, cases, machine
 from shardcost.validate.validation import measurements
 
@@ -39,10 +46,16 @@ Floats = NDArray[np.float64]
 Key = tuple[str, str, str]
 """A system, a library, and the version since when its kernels are as measured."""
 
-PULL: Final = {RingLibrary: 0.2, EngineLibrary: 0.02, NetworkConstants: 0.05}
+PULL: Final = {
+    RingLibrary: 0.2,
+    EngineLibrary: 0.02,
+    FrameworkLibrary: 0.02,
+    NetworkConstants: 0.05,
+}
 """Weight of a constant's distance (in logarithms) from where it started, where rows are many. A
 ring's constants are many and hang together, so they hold on to their family's; see
 docs/validation.md for what that does to GPU counts that were left out."""
+_START: Final = {RingLibrary: "ring", EngineLibrary: "direct", FrameworkLibrary: "framework"}
 _OUTLIER: Final = 0.05
 """Relative error beyond which a row counts by its size and no longer by its square."""
 HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
@@ -314,10 +327,12 @@ def caps_on(cluster: Cluster) -> dict[str, float]:
 
 
 def starting_point(
-    kind: type[RingLibrary | EngineLibrary], cluster: Cluster, donors: Sequence[Calibration] = ()
+    kind: type[RingLibrary | EngineLibrary | FrameworkLibrary],
+    cluster: Cluster,
+    donors: Sequence[Calibration] = (),
 ) -> Any:
     """Return where a fit begins: at the family's constants, else at round figures."""
-    table = tuner_table("start")["ring" if kind is RingLibrary else "direct"]
+    table = tuner_table("start")[_START[kind]]
     values = {}
     for name in (field.name for field in fields(kind)):
         figure = table[name.removesuffix("_bytes_per_s").removesuffix("_s")]
@@ -332,6 +347,8 @@ def _applies(name: str, cluster: Cluster) -> bool:
     """Return whether a constant means something on a system."""
     if in_switch(name):
         return cluster.tiers[0].in_switch_reduction
+    if name == "p2p_channel_bytes_per_s":
+        return cluster.device.vendor == "nvidia" and cluster.tiers[0].kind != "pcie"
     if name.removeprefix("fallback_") in HOST:
         return cluster.tiers[0].kind == "pcie"
     return True
@@ -345,7 +362,9 @@ def inside(known: Iterable[Curve]) -> list[Curve]:
 def blank(key: Key, donors: Sequence[Calibration] = ()) -> Calibration:
     """Return the calibration that a fit starts from."""
     system, library, since = key
-    kind = EngineLibrary if library in ENGINES else RingLibrary
+    kind: type[RingLibrary | EngineLibrary | FrameworkLibrary] = RingLibrary
+    if library in (*ENGINES, *FRAMEWORKS):
+        kind = EngineLibrary if library in ENGINES else FrameworkLibrary
     chooser = {"nccl": "nccl-tuner", "vllm": "limits", "sglang": "limits"}.get(library, "fastest")
     start = starting_point(kind, cluster_named(system), donors)
     return Calibration(

@@ -12,13 +12,19 @@ from shardcost.files import quoted
 from shardcost.machine.constants import (
     Calibration,
     EngineLibrary,
+    FrameworkLibrary,
     NetworkConstants,
     RingLibrary,
     in_file_name,
     in_file_units,
 )
 
-_KIND_NAMES: Final = {RingLibrary: "ring", EngineLibrary: "direct", NetworkConstants: "wire"}
+_KIND_NAMES: Final = {
+    RingLibrary: "ring",
+    EngineLibrary: "direct",
+    FrameworkLibrary: "framework",
+    NetworkConstants: "wire",
+}
 _RANGES: Final = ("least_gpus", "most_gpus", "least_bytes", "most_bytes")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from operator import or_
+from operator import add, or_
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardcost.arrays import choose, largest, smallest
@@ -23,7 +23,7 @@ from shardcost.collectives import ALGORITHMS, PROTOCOLS, engine_kernels
 from shardcost.collectives.engine_kernels import kernel_paths
 from shardcost.collectives.group import Group
 from shardcost.collectives.paths import Parts, exists, total
-from shardcost.collectives.tuner import PathName
+from shardcost.collectives.tuner import PathName, tables
 from shardcost.errors import BadValueError
 from shardcost.machine.constants import Calibration
 
@@ -32,6 +32,9 @@ _SHARPNESS: Final = 6
 _LIMIT_SHARPNESS: Final = 5
 _BEFORE_LIMIT: Final = 0.9
 """Where, as a share of a stated limit, two paths weigh the same."""
+_AROUND_LIMIT: Final = (0.02, 0.1)
+"""Between which shares above NCCL's limit of LL sends go over to Simple: at the limit itself, a
+power of two as most sizes are, LL runs."""
 
 Weights: TypeAlias = Mapping[PathName, Any]
 
@@ -177,7 +180,7 @@ def tuner_weights(estimates: Mapping[PathName, Any], paths: Mapping[PathName, Pa
     for path, time in usable.items():
         ratio = lowest / time
         for _ in range(_SHARPNESS):
-            ratio = ratio * ratio
+            ratio *= ratio  # in place: a grid has millions of cells
         weights[path] = ratio
     return weights | {path: 0.0 for path in paths if path not in usable}
 
@@ -190,6 +193,26 @@ def fastest_weights(paths: Mapping[PathName, Parts], group: Group) -> Weights:
     }
     lowest = least(times)
     return {path: choose(time == lowest, 1.0, 0.0) for path, time in times.items()}
+
+
+def send_weights(
+    paths: Mapping[PathName, Parts], collective: str, size: Any, group: Group
+) -> Weights:
+    """Return how much LL and Simple count in sends and all-to-alls.
+
+    NCCL sends under LL up to a number of bytes for each channel that a peer may get: between nodes
+    of one domain whether or not Simple is faster; elsewhere versions differ, and below the limit
+    the faster counts.
+    """
+    by_limit = (group.nodes > 1) & (group.domains == 1)
+    rules = tables()["p2p"]
+    sent = size / group.ranks if collective == "all_to_all" else size
+    limit = rules["channels"] * rules["ll_bytes_per_channel"]
+    below, above = (limit * (1 + each) for each in _AROUND_LIMIT)
+    share = smallest(1.0, largest(0.0, (above - sent) / (above - below)))
+    fast, full = (total(parts) for parts in paths.values())
+    ll = choose(by_limit | (fast < full), share, 0.0)
+    return dict(zip(paths, (ll, 1 - ll), strict=True))
 
 
 def least(times: Mapping[PathName, Any]) -> Any:
@@ -206,9 +229,5 @@ def _scaled(weights: Weights, share: Any) -> dict[PathName, Any]:
 
 def weighted(paths: Mapping[PathName, Parts], weights: Weights) -> Any:
     """Return the time as the weighted mean over the paths."""
-    above: Any = 0.0
-    below: Any = 0.0
-    for path, weight in weights.items():
-        above = above + weight * total(paths[path])
-        below = below + weight
-    return above / below
+    above = reduce(add, (weight * total(paths[path]) for path, weight in weights.items()))
+    return above / reduce(add, weights.values())

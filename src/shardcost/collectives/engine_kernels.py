@@ -14,18 +14,27 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shardcost.arrays import choose, first_not_less, largest, looked_up, smallest, sqrt
+from shardcost.catalog import tuner_table
 from shardcost.collectives.group import Group
 from shardcost.collectives.paths import Parts, linked, ring_library_paths, total
 from shardcost.collectives.tuner import PathName
 from shardcost.errors import BadValueError
 from shardcost.machine import Machine
-from shardcost.machine.constants import NO_NETWORK, Calibration, EngineLibrary, RingLibrary
+from shardcost.machine.constants import (
+    NO_NETWORK,
+    Calibration,
+    EngineLibrary,
+    FrameworkLibrary,
+    RingLibrary,
+)
 from shardcost.machine.libraries import default_library, engine_rules
 from shardcost.traced import step
 
 _ALL_TO_ALL: Final = frozenset({"nvswitch", "full_mesh"})
 """Links by which every device reaches every other directly, as the kernels need."""
 _MIB: Final = 2.0**20
+_REDUCING: Final = {"all_reduce": 2, "reduce_scatter": 1}
+"""How often a rank's block passes a framework's buffers, by collective."""
 
 
 def one_shot(constants: EngineLibrary, size_bytes: Any, group: Group) -> Parts:
@@ -92,6 +101,29 @@ def eager(constants: EngineLibrary, parts: Parts, size_bytes: Any) -> Parts:
     }
     waiting = largest(0.0, constants.eager_launch_s - total(copied))
     return {**copied, "waiting for the launch": waiting}
+
+
+def launched(
+    constants: FrameworkLibrary, collective: str, parts: Parts, size_bytes: Any, group: Group
+) -> Parts:
+    """Return the parts of a path that a framework launches.
+
+    One process drives all GPUs of a node and launches them one after the other; a send waits for
+    its peer alone.
+    """
+    gpus = 2 if collective == "send_recv" else group.ranks / group.nodes
+    added = {**parts, "launch": gpus * constants.launch_s}
+    passes = _REDUCING.get(collective, 0)
+    if passes:
+        block = size_bytes / group.ranks
+        added["buffers of the reduction"] = passes * block / constants.reduction_bytes_per_s
+    return added
+
+
+def without_switch(library: str, paths: Mapping[PathName, Parts]) -> dict[PathName, Parts]:
+    """Return the paths that a framework runs: not those in the switch where it leaves them out."""
+    left_out = tuner_table(library)["without"]
+    return {path: parts for path, parts in paths.items() if path[0] not in left_out}
 
 
 def limits(engine: str, version: str | None, group: Group) -> Mapping[PathName, Any]:

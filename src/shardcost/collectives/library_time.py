@@ -22,11 +22,18 @@ from shardcost.collectives.choice import (
     fastest_weights,
     forced_weights,
     least,
+    send_weights,
     tuner_weights,
     weighted,
     with_kernels,
 )
-from shardcost.collectives.engine_kernels import eager, fallback_constants, kernel_paths
+from shardcost.collectives.engine_kernels import (
+    eager,
+    fallback_constants,
+    kernel_paths,
+    launched,
+    without_switch,
+)
 from shardcost.collectives.group import Group, bus_factor, nominal_rate, wire_bound_s
 from shardcost.collectives.paths import Parts, ring_library_paths, total
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
@@ -38,6 +45,7 @@ from shardcost.machine.constants import (
     NO_NETWORK,
     Calibration,
     EngineLibrary,
+    FrameworkLibrary,
     NetworkConstants,
     RingLibrary,
     stated,
@@ -57,6 +65,7 @@ _NEGLIGIBLE: Final = 1e-12
 MODES: Final = ("graph", "eager")
 MOST_BYTES: Final = 2.0**62
 
+_SENT: Final = ("all_to_all", "send_recv")
 IN_SWITCH: Final = ("nvls", "nvls_tree", "multicast")
 
 
@@ -209,6 +218,11 @@ class CollectiveTime:
         scaled = _on_links(ring, inside)
         paths = dict(ring_library_paths(scaled, network, self.collective, self.size_bytes, group))
         engine = self.calibrations[0].constants
+        if isinstance(engine, FrameworkLibrary):
+            paths = {
+                path: launched(engine, self.collective, parts, self.size_bytes, group)
+                for path, parts in paths.items()
+            }
         if isinstance(engine, EngineLibrary) and self.collective == "all_reduce":
             paths |= kernel_paths(_on_links(engine, inside), self.size_bytes, group)
         return weighted(paths, self.weights)
@@ -273,7 +287,8 @@ def collective_time(
             work at the same time.
         network: What joins the nodes, if the cluster does not say.
         library: ``nccl``, ``rccl``, ``oneccl``, an engine (``vllm``, ``sglang``, ``trtllm``), which
-            may name its version (``sglang==0.5.10``), or ``nccl-tuner``: NCCL's own estimate.
+            may name its version (``sglang==0.5.10``), ``xla``: NCCL as XLA launches it, or
+            ``nccl-tuner``: NCCL's own estimate.
         mode: ``graph`` (if left out): kernels follow each other on the device, as in a CUDA graph
             or in nccl-tests; ``eager``: an engine launches each from the host.
         algorithm: One of `ALGORITHMS` that must run, as NCCL_ALGO says it to NCCL; the library
@@ -351,7 +366,7 @@ def _check_shapes(size: Any, group: Group) -> None:
 def _used(own: Calibration, machine: Machine, group: Group) -> tuple[Calibration, ...]:
     """Return the calibrations that a prediction rests on: the library's, NCCL's, the network's."""
     used = [own]
-    if isinstance(own.constants, EngineLibrary):
+    if not isinstance(own.constants, RingLibrary):
         used.append(machine.library(default_library(machine.cluster)))
     if machine.cluster.network is not None and anywhere(group.domains > 1):
         used.append(machine.network)
@@ -379,10 +394,15 @@ def _paths_and_weights(
     constants, network = _ring_constants(used)
     chooser = next(each.chooser for each in used if isinstance(each.constants, RingLibrary))
     paths = dict(ring_library_paths(constants, network, collective, size, group))
+    framework = own.constants if isinstance(own.constants, FrameworkLibrary) else None
+    if framework is not None:
+        paths = without_switch(own.library, paths)
     estimates: Mapping[PathName, Any] = {}
     if chooser == TUNER and collective in TUNED:
         estimates = tuner_times(collective, size, group)
         weights = tuner_weights(estimates, paths)
+    elif chooser == TUNER and collective in _SENT:
+        weights = send_weights(paths, collective, size, group)
     else:
         weights = fastest_weights(paths, group)
     if isinstance(own.constants, EngineLibrary) and collective == "all_reduce":
@@ -390,6 +410,11 @@ def _paths_and_weights(
     if forced:
         what = _in_words(own.library, collective, group)
         weights = forced_weights(forced, paths, estimates, group, what)
+    if framework is not None:
+        paths = {
+            path: launched(framework, collective, parts, size, group)
+            for path, parts in paths.items()
+        }
     return paths, weights
 
 

@@ -18,20 +18,25 @@ Everything takes numbers or arrays that broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from shardcost.arrays import ceil, choose, largest, log2, smallest, sqrt
+from shardcost.arrays import ceil, choose, floor, largest, log2, smallest, sqrt
 from shardcost.checks import anywhere
 from shardcost.collectives.group import Group, most_heads
-from shardcost.collectives.tuner import PathName, steps
+from shardcost.collectives.tuner import PathName, gathers_in_switch, steps, tables
 from shardcost.machine.constants import NetworkConstants as Network
 from shardcost.machine.constants import RingLibrary
+from shardcost.traced import step
 
 Parts: TypeAlias = Mapping[str, Any]
 """The parts of a time in seconds, by name; the time is their sum."""
+
+
+_NO_TIME: Final = 1e-9
+_ROUNDING: Final = 1e-9
 
 
 class _Protocol(NamedTuple):
@@ -83,7 +88,6 @@ def ring(
     """Return the parts of a ring."""
     spread = _spread(constants, size_bytes, group) if protocol == "LL" else 1.0
     by = _protocol(protocol, constants, network, group, spread)
-    block = size_bytes / group.ranks
     hops_s = _along_ring(collective, group, by)
     if protocol != "LL" and anywhere(group.domains > 1):
         hops_s = largest(hops_s, _turning(collective, network, group))
@@ -95,7 +99,11 @@ def ring(
     elif protocol == "LL128":
         copy_rate = constants.ll128_bytes_per_s
     hops = steps(collective, group.ranks)
-    stream = {"wire": block * (hops / _slowest(by, group)), "local copy": block / copy_rate}
+    per_byte = hops / _slowest(by, group) / group.ranks
+    stream = {
+        "wire": _beside_hops(size_bytes, per_byte, latency["hops"], group, protocol),
+        "local copy": size_bytes / (group.ranks * copy_rate),
+    }
     if protocol != "Simple":
         return {**latency, **stream}
     crossings = steps(collective, group.domains)
@@ -139,22 +147,59 @@ def tree(
 def nvls(constants: RingLibrary, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of in-switch reduction inside one domain: M up and M down each link.
 
-    Small messages are cut into small chunks, which start sooner and stream slower; the library
-    takes whichever chunks suit. Every rank heads a part of the buffer and sends chunks of its own,
-    so a large domain fills more slowly, though no more slowly than the whole buffer passes.
+    Every rank heads a part of the buffer and sends chunks of its own, so a domain of many heads
+    fills more slowly.
     """
-    wire_s = _nvls_wire(constants, size_bytes)
-    fill = smallest(_more_heads(group) * constants.nvls_base_s, wire_s)
-    return {"start": constants.nvls_small_base_s, "wire": wire_s, "filling more heads": fill}
+    first, beyond = _nvls_chunks(constants, size_bytes, _heads(group))
+    return {"start": constants.nvls_small_base_s, "filling more heads": first, "wire": beyond}
+
+
+def nvls_half(constants: RingLibrary, size_bytes: Any, group: Group) -> Parts:
+    """Return the parts of an all-gather or reduce-scatter in the switch: M down, or up, each link.
+
+    It takes what an all-reduce of a share of the buffer does, at most at the links' rate.
+    """
+    share = tables()["in_switch"]["half_share"]
+    first, beyond = _nvls_chunks(constants, size_bytes * share, share * _heads(group))
+    wire_s = largest(beyond, size_bytes / group.link_bytes_per_s)
+    return {"start": constants.nvls_small_base_s, "filling more heads": first, "wire": wire_s}
 
 
 def _nvls_wire(constants: RingLibrary, size_bytes: Any) -> Any:
+    """Return the stream of in-switch reduction with the heads of a node."""
+    return _nvls_chunks(constants, size_bytes, 1.0)[1]
+
+
+def _nvls_chunks(constants: RingLibrary, size_bytes: Any, heads: Any) -> tuple[Any, Any]:
+    """Return what more heads than a node's add to the start, and the stream beyond the start.
+
+    A message is cut into chunks, from the smallest to `chunk_sizes` times as large, and the library
+    takes larger ones for larger messages. The first chunk of every head passes before the pipeline
+    is full, and every chunk costs a little: with chunks of a share u of the largest, the time is
+    latency + u heads x fill + size x (1 / rate + (1/u - 1) x loss), least where both terms that u
+    is in are alike.
+    """
     assert constants.nvls_base_s is not None  # noqa: S101
     assert constants.nvls_small_base_s is not None  # noqa: S101
-    small = size_bytes / constants.nvls_small_bytes_per_s
-    longer = largest(0.0, constants.nvls_base_s - constants.nvls_small_base_s)
-    large = longer + size_bytes / constants.nvls_bytes_per_s
-    return smallest(small, large)
+    assert constants.nvls_small_bytes_per_s is not None  # noqa: S101
+    assert constants.nvls_bytes_per_s is not None  # noqa: S101
+    sizes = tables()["in_switch"]["chunk_sizes"]
+    least = 1 / sizes
+    longer = largest(_NO_TIME, constants.nvls_base_s - constants.nvls_small_base_s)
+    fill = heads * (longer / (1 - least))
+    slower = 1 / constants.nvls_small_bytes_per_s - 1 / constants.nvls_bytes_per_s
+    loss = size_bytes * (largest(0.0, slower) / (sizes - 1))
+    share = smallest(1.0, largest(least, sqrt(loss / fill)))
+    stream = size_bytes / constants.nvls_bytes_per_s + loss * (1 / share - 1)
+    return least * (fill - fill / heads), stream + fill * (share - least)
+
+
+def _heads(group: Group) -> Any:
+    """Return how many times over a domain has the heads of a node."""
+    if group.tier.gpus <= most_heads():
+        return 1.0
+    most = tables()["in_switch"]["most_arity"]
+    return largest(1.0, smallest(group.ranks_per_domain, most) / most_heads())
 
 
 def _more_heads(group: Group) -> Any:
@@ -186,11 +231,13 @@ def p2p_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Gro
     peers = group.ranks_per_domain - 1
     beyond = group.ranks - group.fewest_per_domain
     share = _ll_across(network, group) / group.ranks_per_domain
-    inside = largest(1 / constants.p2p_ll_bytes_per_s, 2 * peers / group.link_bytes_per_s)
+    channel = _ll_blocks_per_channel(block, group.ranks, group) / constants.p2p_ll_bytes_per_s
+    inside = largest(channel, 2 * peers / group.link_bytes_per_s)
+    hops = _to_peers(constants, group) + _crosses(group) * network.ll_latency_s
     return {
         "start": constants.p2p_ll_base_s,
-        "hops": (group.ranks - 1) * constants.p2p_hop_s + _crosses(group) * network.ll_latency_s,
-        "wire": block * _at_once(inside, beyond, share, group),
+        "hops": hops,
+        "wire": _beside_hops(block, _at_once(inside, beyond, share, group), hops, group),
     }
 
 
@@ -202,18 +249,22 @@ def p2p_simple(constants: RingLibrary, network: Network, size_bytes: Any, group:
     beyond = group.ranks - group.fewest_per_domain
     share = _reached(network, group) * _port(group)
     crosses = _crosses(group)
-    hops = (group.ranks - 1) * constants.p2p_hop_s + crosses * network.latency_s
-    stream = {
-        "wire": block * _at_once(peers / inside, beyond, share, group),
-        "local copy": block / constants.simple_copy_bytes_per_s,
-    }
+    hops = _to_peers(constants, group) + crosses * network.latency_s
+    stream = {"local copy": block / constants.simple_copy_bytes_per_s}
+    per_byte = _at_once(peers / inside, beyond, share, group)
+    if constants.p2p_channel_bytes_per_s is not None:
+        # A rank's own block is one more peer's on the same channels.
+        channel = _peers_per_channel(block, group) / constants.p2p_channel_bytes_per_s
+        per_byte, stream = _alike(per_byte, channel), {}
+    stream["wire"] = block * per_byte
     latency = {"start": constants.p2p_base_s, "hops": hops}
     return _pipelined(constants, latency, stream, crosses, network, group)
 
 
 def send_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of a small send of each rank to the next."""
-    rate = smallest(constants.p2p_ll_bytes_per_s, group.pair_bytes_per_s / 2)
+    channels = 1 / _ll_blocks_per_channel(size_bytes, 1, group)
+    rate = smallest(constants.p2p_ll_bytes_per_s * channels, group.pair_bytes_per_s / 2)
     across = _ll_across(network, group) / group.ranks_per_domain
     return {
         "start": constants.p2p_ll_base_s,
@@ -231,8 +282,87 @@ def send_simple(constants: RingLibrary, network: Network, size_bytes: Any, group
     crosses = _crosses(group)
     hops = constants.p2p_hop_s + crosses * network.latency_s
     stream = {"wire": size_bytes / choose(group.domains > 1, smallest(rate, across), rate)}
+    if constants.p2p_channel_bytes_per_s is not None:
+        share = choose(group.domains > 1, 0.0, _blocks_per_channel(size_bytes, 1, group))
+        channel = share / constants.p2p_channel_bytes_per_s
+        stream["wire"] = _alike(stream["wire"], size_bytes * channel)
     latency = {"start": constants.p2p_base_s, "hops": hops}
     return _pipelined(constants, latency, stream, crosses, network, group)
+
+
+def _to_peers(constants: RingLibrary, group: Group) -> Any:
+    """Return the latency of starting sends to all others, of which only so many go at once."""
+    rules = tables()["p2p"]
+    hops = group.ranks - 1
+    if anywhere(hops > rules["peers_at_once"]):
+        hops = hops + rules["further"] * largest(0.0, hops - rules["peers_at_once"])
+    return hops * constants.p2p_hop_s
+
+
+def _ll_blocks_per_channel(block: Any, peers: Any, group: Group) -> Any:
+    """Return the blocks that the busiest channel of small sends carries.
+
+    Inside a node a send has one channel and they are all at work at once; between the nodes of a
+    rack it is cut into as many parts as there are channels to spare, none too small.
+    """
+    if not anywhere((group.nodes > 1) & (group.domains == 1)):
+        return 1.0
+    rules = tables()["p2p"]
+    least = _channels_per_peer(group)
+    parts = smallest(least, largest(1.0, block / rules["least_ll_part_bytes"]))
+    shared = _rounds(peers * parts) / parts
+    return choose((group.nodes > 1) & (group.domains == 1), shared, 1.0)
+
+
+def _peers_per_channel(block: Any, group: Group) -> Any:
+    """Return how many of an all-to-all's blocks the busiest channel carries; 0 across domains.
+
+    Inside a node more channels for large blocks change nothing: those of all ranks fill them.
+    """
+    least = _channels_per_peer(group)
+    shared: Any = _rounds(group.ranks * least) / least
+    if anywhere(group.nodes > 1):
+        rack = _blocks_per_channel(block, group.ranks, group)
+        shared = choose(group.nodes > 1, rack, shared)
+    return choose(group.domains > 1, 0.0, shared) if anywhere(group.domains > 1) else shared
+
+
+def _blocks_per_channel(block: Any, peers: Any, group: Group) -> Any:
+    """Return the blocks that the busiest channel of large sends carries.
+
+    NCCL gives each send a power of two of channels: as many as there are for each rank, and then
+    twice as many each time that its parts would be too large (``addP2pToPlan`` in its enqueue.cc).
+    Sends to all ranks go round the channels, so that some carry more of them than others.
+    """
+    rules = tables()["p2p"]
+    channels = rules["channels"]
+    least = _channels_per_peer(group)
+    wanted = largest(0.0, log2(block / (rules["most_part_bytes"] * least)))
+    doubled = floor(wanted)
+    most = log2(channels / least)
+    # Within so few percent above the limit a part counts more and more as doubled.
+    share = smallest(1.0, (wanted - doubled) / rules["doubling_octaves"])
+    low, high = (
+        _rounds(peers * parts) / parts
+        for parts in (least * 2 ** smallest(doubled + more, most) for more in (0, 1))
+    )
+    return step("blocks_per_channel", low + (high - low) * share, "", "of the busiest channel")
+
+
+def _channels_per_peer(group: Group) -> Any:
+    """Return the channels of one send: a power of two, so that all ranks together have enough."""
+    return 2 ** largest(0.0, floor(log2(tables()["p2p"]["channels"] / group.ranks)))
+
+
+def _rounds(parts: Any) -> Any:
+    """Return how many of some parts the busiest channel has."""
+    return ceil(parts / tables()["p2p"]["channels"] - _ROUNDING)
+
+
+def _alike(one: Any, other: Any) -> Any:
+    """Return the longer of two streams; where they take alike they hinder each other."""
+    one, other = one * one, other * other
+    return sqrt(sqrt(one * one + other * other))
 
 
 def ring_library_paths(
@@ -259,8 +389,22 @@ def ring_library_paths(
         ("ring", protocol): ring(protocol, constants, network, collective, size_bytes, group)
         for protocol in protocols
     }
-    if collective != "all_reduce":
-        return paths
+    if collective == "all_reduce":
+        return paths | _reducing_paths(constants, network, protocols, size_bytes, group)
+    if _gathers_in_switch(constants, group):
+        paths["nvls", "Simple"] = nvls_half(constants, size_bytes, group)
+    return paths
+
+
+def _reducing_paths(
+    constants: RingLibrary,
+    network: Network,
+    protocols: Sequence[str],
+    size_bytes: Any,
+    group: Group,
+) -> dict[PathName, Parts]:
+    """Return the parts of the paths that only an all-reduce has: trees, and those in the switch."""
+    paths: dict[PathName, Parts] = {}
     if anywhere(group.domains > 1):
         for protocol in protocols:
             paths["tree", protocol] = tree(protocol, constants, network, size_bytes, group)
@@ -270,6 +414,12 @@ def ring_library_paths(
         if anywhere((group.domains > 1) & (group.ranks_per_domain > 1)):
             paths["nvls_tree", "Simple"] = nvls_tree(constants, network, size_bytes, group)
     return paths
+
+
+def _gathers_in_switch(constants: RingLibrary, group: Group) -> bool:
+    """Return whether the switch may gather and scatter: in domains larger than a node's."""
+    possible = constants.nvls_base_s is not None and group.tier.in_switch_reduction
+    return possible and group.tier.gpus > most_heads() and anywhere(gathers_in_switch(group))
 
 
 def exists(path: PathName, group: Group) -> Any:
@@ -333,6 +483,26 @@ def _turning(collective: str, network: Network, group: Group) -> Any:
 def _reached(network: Network, group: Group) -> Any:
     """Return the share of the ports' rate that is reached, less beyond the leaf switches."""
     return network.efficiency * choose(group.beyond_leaf, network.spine, 1.0)
+
+
+def _beside_hops(
+    size_bytes: Any, per_byte: Any, hops_s: Any, group: Group, protocol: str = "LL"
+) -> Any:
+    """Return what sending adds to the hops: inside a domain a step takes the longer of the two.
+
+    A step ends when its block has arrived, and the next one cannot start before. With flags in the
+    data the two overlap less than in chunks: n steps of a latency h and a stream w take n x
+    sqrt(h^2 + w^2), and under Simple n x (h^4 + w^4)^(1/4).
+    """
+    # Squares of sizes and of groups apart: on a grid of the two that is one product less.
+    wire, hops = (size_bytes * size_bytes) * (per_byte * per_byte), hops_s * hops_s
+    if protocol == "Simple":
+        joined = sqrt(sqrt(wire * wire + hops * hops)) - hops_s
+    else:
+        joined = sqrt(wire + hops) - hops_s
+    if not anywhere(group.domains > 1):
+        return joined
+    return choose(group.domains > 1, size_bytes * per_byte, joined)
 
 
 def linked(rate: Any, group: Group) -> Any:

@@ -15,6 +15,7 @@ from shardcost.collectives.dispatch import DispatchTime, kernel_times
 from shardcost.collectives.engine_kernels import (
     eager,
     kernel_paths,
+    launched,
     multimem_calibrations,
     multimem_s,
 )
@@ -27,6 +28,7 @@ from shardcost.machine.constants import (
     NO_NETWORK,
     Calibration,
     EngineLibrary,
+    FrameworkLibrary,
     NetworkConstants,
     RingLibrary,
 )
@@ -51,6 +53,10 @@ MEANINGS: Final = {
     "nvls_small_base_s": "with small chunks, which start sooner and stream slower",
     "nvls_base_s": "with large chunks, which start later and stream faster",
     "ll_spread_bytes": "bytes per GPU at which half of ll_spread is paid",
+    "p2p_channel_bytes_per_s": "of one channel",
+    "p2p_ll_bytes_per_s": "of one channel",
+    "launch_s": "for each GPU that one process launches on",
+    "reduction_bytes_per_s": "at which a GPU's block passes buffers of the framework",
     "fill": "what the pipeline cannot hide; 0 if it hides all",
     "ll_latency_s": "one crossing of the network",
     "ll_channels_s": "what it takes more on all channels",
@@ -137,6 +143,9 @@ def _parts(result: CollectiveTime, path: PathName) -> Parts:
         parts = ring_library_paths(ring, network, result.collective, size, group)[path]
     if result.mode == "eager":
         parts = eager(own, parts, size)
+    if FrameworkLibrary in by_kind:
+        framework = _constants(by_kind[FrameworkLibrary])
+        parts = launched(framework, result.collective, parts, size, group)
     return parts
 
 
@@ -275,6 +284,7 @@ def _group(group: Group) -> Any:
     return SimpleNamespace(
         cluster=group.cluster,
         ranks=ranks,
+        nodes=group.nodes,
         domains=1 if inside else _traced("domains", group.domains),
         ranks_per_domain=most,
         fewest_per_domain=fewest,

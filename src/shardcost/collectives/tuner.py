@@ -70,12 +70,18 @@ def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[PathN
             times["tree", protocol] = _tree(size_bytes, group, channels, index)
     rules = tables()["in_switch"]["efficiency"]
     if group.tier.in_switch_reduction and architecture_row(group) in rules:
-        if anywhere(group.domains == 1):
+        reduces = collective == "all_reduce"
+        if anywhere(group.domains == 1 if reduces else gathers_in_switch(group)):
             times["nvls", "Simple"] = _nvls(collective, size_bytes, group)
         shared = (group.domains > 1) & (group.ranks_per_domain > 1)
         if collective == "all_reduce" and anywhere(shared):
             times["nvls_tree", "Simple"] = _nvls_tree(size_bytes, group)
     return times
+
+
+def gathers_in_switch(group: Group) -> Any:
+    """Return where the switch can gather and scatter: every rank of a domain heads its block."""
+    return (group.domains == 1) & (group.ranks <= tables()["in_switch"]["most_arity"])
 
 
 def _by_nodes(row: list[float], group: Group) -> Any:
@@ -141,7 +147,8 @@ def _ring(
     )
     if protocol == 2 and collective == "all_reduce":
         time = time * choose(group.domains > 1, network["ring_simple_factor"][row], 1.0)
-    return (time + size_bytes * number / group.ranks / (1e3 * rate)) * _MICRO
+    # Factors of the group first: on a grid of sizes and groups that is one product.
+    return time * _MICRO + size_bytes * (number / group.ranks / (1e3 * rate) * _MICRO)
 
 
 def _tree(size_bytes: Any, group: Group, graph: tuple[Any, Any, Any], protocol: int) -> Any:
@@ -196,12 +203,19 @@ def _nvls(collective: str, size_bytes: Any, group: Group) -> Any:
     """Return the time of in-switch reduction inside one domain; inf beyond it or for one rank."""
     heads, speed = _head_rate(group)
     efficiency = tables()["in_switch"]["efficiency"][architecture_row(group)]
-    gain = 2.0 if collective == "all_reduce" else (group.ranks - 1) / group.ranks
-    rate = speed * efficiency * (heads - 1) * gain
     number = steps(collective, group.ranks)
-    possible = (group.domains == 1) & (heads > 1) & (rate > 0)
-    stream = size_bytes * number / group.ranks / (1e3 * choose(possible, rate, 1.0))
-    time = (tables()["latency_us"]["nvlink"]["nvls"] + stream) * _MICRO
+    possible = (group.domains == 1) & (heads > 1)
+    if collective == "all_reduce":
+        gain: Any = 2.0
+    else:
+        rules = tables()["in_switch"]
+        possible = possible & gathers_in_switch(group)
+        better = choose(group.ranks > rules["most_heads"], rules["half_gain"], 1.0)
+        gain = better * (group.ranks - 1) / group.ranks
+    rate = speed * efficiency * (heads - 1) * gain
+    possible = possible & (rate > 0)
+    per_byte = number / group.ranks / (1e3 * choose(possible, rate, 1.0)) * _MICRO
+    time = tables()["latency_us"]["nvlink"]["nvls"] * _MICRO + size_bytes * per_byte
     return choose(possible, time, _INFINITE)
 
 

@@ -85,6 +85,8 @@ class RingLibrary(Noun):
     p2p_base_s: Quantity = positive()
     p2p_hop_s: Quantity = positive()
     p2p_bytes_per_s: Quantity = positive()
+    p2p_channel_bytes_per_s: Quantity | None = positive(default=None)
+    """What one channel of large sends carries, where several share the links."""
     nvls_small_base_s: Quantity | None = positive(default=None)
     """In-switch reduction with small chunks …"""
     nvls_small_bytes_per_s: Quantity | None = positive(default=None)
@@ -149,7 +151,17 @@ class EngineLibrary(Noun):
         together(self, "eager_launch_s eager_gap_s eager_copy_bytes_per_s")
 
 
-Constants: TypeAlias = RingLibrary | EngineLibrary | NetworkConstants
+@noun
+class FrameworkLibrary(Noun):
+    """What a framework adds to the library of the GPUs' vendor, whose paths it runs."""
+
+    launch_s: Quantity = positive()
+    """One process launches the collective on one GPU after the other: for each of them."""
+    reduction_bytes_per_s: Quantity = positive()
+    """At which a rank's block passes buffers of the framework where collectives reduce."""
+
+
+Constants: TypeAlias = RingLibrary | EngineLibrary | FrameworkLibrary | NetworkConstants
 
 LINK_RATES: Final = frozenset(
     {
@@ -169,6 +181,7 @@ LINK_RATES: Final = frozenset(
 _KINDS: Final[dict[str, type[Constants]]] = {
     "ring": RingLibrary,
     "direct": EngineLibrary,
+    "framework": FrameworkLibrary,
     "wire": NetworkConstants,
 }
 _UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
@@ -221,7 +234,7 @@ class Calibration(Noun):
     """First version of the library that these constants are for."""
     chooser: str = one_of("nccl-tuner", "fastest", "limits", default="fastest")
     """How the library chooses among its paths."""
-    constants: Constants = instance(RingLibrary, EngineLibrary, NetworkConstants)
+    constants: Constants = instance(RingLibrary, EngineLibrary, FrameworkLibrary, NetworkConstants)
     fit: Fit = instance(Fit)
     inherited_from: tuple[str, ...] = ()
     """The systems whose constants were carried over; empty if the system itself was measured."""

@@ -21,7 +21,7 @@ from shardcost.collectives.library_time import COLLECTIVES, CollectiveTime, coll
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.formats.tables import Row, Table, number
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
-from shardcost.machine.libraries import ENGINES
+from shardcost.machine.libraries import ENGINES, FRAMEWORKS
 from shardcost.validate.predictions import (
     Cases,
     Derived,
@@ -30,7 +30,6 @@ from shardcost.validate.predictions import (
     band_of,
     cases_of,
     count_or,
-    meaning_of,
     whole_cell,
 )
 
@@ -43,8 +42,6 @@ SIZE_BANDS: Final = {
 RELABELLED: Final = (("oci_b300_", "roce_8x400g", "roce_8x800g"),)
 """Data sets, by how their names begin, whose network is not the one that their table names: the
 all-to-all of those on B300 needs 772 Gb/s of each GPU, so their ports were of 800 Gb/s."""
-FRAMEWORKS: Final = {"xla": "xla"}
-"""Frameworks whose launch and buffers are inside the time: each is a library of its own."""
 _MOST_GPUS: Final = 10**7
 _MOST_BYTES: Final = 2.0**63
 
@@ -125,8 +122,8 @@ def library_of(row: Row) -> str:
     A name may be wrong; without one (`without_versions`) a row is predicted by the newest kernels.
     """
     library = row["library"]
-    if row.get("framework"):
-        return meaning_of(row, "framework", FRAMEWORKS)
+    if row.get("framework"):  # its launch and its buffers are inside the time
+        return name_among("framework", row["framework"], FRAMEWORKS)
     if library not in ENGINES:
         return library
     _, _, version = row["dataset"].rpartition(f"_{library}_")
