@@ -89,6 +89,7 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
     for kind, columns in {
         "collectives": "algorithm iterations min_us p90_us sent_bytes_per_rank",
         "dispatch": "gpus_per_node version dest_gpus dest_nodes payload_bytes stated stated_unit",
+        "gemm": "framework",
         "layers": "model",
         "decode": "model",
         "experts": "version mode model routing alpha",
