@@ -94,7 +94,14 @@ class Gemms(NamedTuple):
     @property
     def section(self) -> str:
         """The section that these rows determine."""
-        return gemm_sections(self.case.dtype)[0]
+        of_format = gemm_sections(self.case.dtype)[0]
+        return "_".join(filter(None, (self.case.framework, of_format)))
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """Where their fit starts."""
+        known = tuner_table("gemm")
+        return dict(known[next(name for name in gemm_sections(self.case.dtype) if name in known)])
 
     @property
     def converted(self) -> bool:
@@ -145,7 +152,7 @@ def fitted(rows: Gemms, wide: Constants | None = None) -> dict[str, Any]:
         wide: Constants of 16-bit GEMMs on the device. Where rows contain the conversion of their
             input, its fixed part and a launch cannot be told apart: the launch is that of 16 bits.
     """
-    start = dict(tuner_table("gemm")[rows.section])
+    start = rows.start
     fixed: tuple[str, ...] = ()
     if rows.converted and wide is not None:
         fixed = _OF_16_BITS if len(start["tiles"]) > 1 else ("launch_us",)
@@ -401,12 +408,13 @@ def _refitted_sustained(table: Table) -> dict[Key, Fitted]:
 
 def _fit(rows: Gemms | Sustained, error_pct: Floats) -> Fit:
     sizes = np.abs(error_pct)
+    framework = rows.case.framework if isinstance(rows, Gemms) else ""
     return Fit(
         source="fitted by shardcost to measured rows of " + ", ".join(sorted(rows.datasets)),
         rows=len(sizes),
         median_pct=round(float(np.median(sizes)), 2),
         p90_pct=round(float(np.quantile(sizes, 0.9)), 2),
-        measured_with=measured_with(rows.datasets),
+        measured_with=framework or measured_with(rows.datasets),
     )
 
 

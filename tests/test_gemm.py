@@ -228,7 +228,7 @@ def test_inherited_constants_fit(measured: Table) -> None:
     hopper = {name: Cluster.named(name).device for name in ("h100_sxm", "h200_sxm")}
     fallback = dict(zip(hopper, reversed(hopper.values()), strict=True))
     for rows in refit_products.measured_gemms(measured):
-        gpu, dtype, _ = rows.case
+        gpu, dtype, *_ = rows.case
         if gpu in hopper and dtype == "bf16":
             other = replace(kernels_of(fallback[gpu]), device=hopper[gpu])
             found = gemm_time_s(other, dtype, *rows.shapes)
@@ -410,3 +410,31 @@ def test_rows_of_an_engine_contain_the_conversion_of_their_input(tmp_path: Path)
     on = kernels_of(Cluster.named("h100_sxm").device)
     assert with_it - without == pytest.approx(1e6 * conversion_time_s(on, "fp8", 64, 4096))
     assert with_it > without + 5
+
+
+def test_kernels_that_a_compiler_chose_have_constants_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "gemm.csv"
+    rows = ("bf16,,5.0", "bf16,xla,5.0", "tf32,xla,5.0", "bf16,crystal ball,5.0")
+    lines = [
+        f"h100_sxm,{dtype},256,256,256,{time},{name}"
+        for dtype, name, time in (row.split(",") for row in rows)
+    ]
+    path.write_text("\n".join(["gpu,dtype,m,n,k,time_us,framework", *lines]) + "\n")
+    found = validate(read_table(path))
+    assert found.skipped == {"framework unknown: 'crystal ball'": 1}
+    library, compiled, wider = found.predictions.values[:3]
+    assert library < compiled < wider
+    on = gemm.GemmCase("h100_sxm", "tf32", framework="xla").kernels()
+    assert on.gemm("tf32").name == "xla_tf32"
+    assert on.gemm("bf16").name == "xla_bf16"
+    assert kernels_of(Cluster.named("h100_sxm").device).gemm("tf32").name == "bf16"
+
+
+def test_errors_of_kernels_that_a_compiler_chose(evidence: Path) -> None:
+    path = evidence / "measured" / "more" / "gemm_xla.csv"
+    if not path.is_file():
+        pytest.skip("no table of compiled GEMMs beside the project")
+    stats = validate(read_table(path)).overall
+    assert stats.rows == 250
+    assert stats.median_pct is not None
+    assert stats.median_pct < 6

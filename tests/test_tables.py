@@ -128,7 +128,7 @@ def test_every_kind_of_table_is_known(evidence: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "named"),
     [
-        ("gpu,dtype,m,n,k,time_us,framework", "framework"),
+        ("gpu,dtype,m,n,k,time_us,sparsity", "sparsity"),
         ("gpu,op,tokens,bytes,time_us", "tokens"),
         (f"{HEAD},algorithm,threads,firmware", "threads, firmware"),
         (

@@ -90,6 +90,7 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         "collectives": "algorithm protocol channels concurrent_groups framework iterations min_us"
         " p90_us sent_bytes_per_rank",
         "dispatch": "gpus_per_node version dest_gpus dest_nodes payload_bytes stated stated_unit",
+        "gemm": "framework",
         "layers": "model",
         "decode": "model",
         "experts": "version mode model routing alpha",

@@ -26,6 +26,7 @@ _GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
 """Each GEMM section with the widest format that it holds for, in bits."""
 _COMMON: Final = "fp16"
 """The format by whose peak SMs of one architecture are compared."""
+_TENSOR_FLOAT: Final = "tf32"
 _WIDE: Final = 16
 _TUNED: Final = 8
 
@@ -307,11 +308,12 @@ def nearest_systems(device: Device, systems: Iterable[str]) -> list[str]:
 def gemm_sections(dtype: str) -> tuple[str, ...]:
     """Return the GEMM sections that hold for a number format, the best first.
 
-    >>> gemm_sections("float16"), gemm_sections("int8")
-    (('bf16',), ('fp8', 'bf16'))
+    >>> gemm_sections("float16"), gemm_sections("int8"), gemm_sections("tf32")
+    (('bf16',), ('fp8', 'bf16'), ('tf32', 'bf16'))
     """
-    bits = BITS[canonical_dtype(dtype)]
-    return tuple(name for name, most in _GEMM_SECTIONS.items() if bits <= most)
+    name = canonical_dtype(dtype)
+    sections = tuple(section for section, most in _GEMM_SECTIONS.items() if BITS[name] <= most)
+    return (name, *sections) if name == _TENSOR_FLOAT else sections
 
 
 def _architecture(system: str) -> str | None:

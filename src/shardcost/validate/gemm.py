@@ -1,7 +1,7 @@
 """Predictions of measured GEMMs, one device and number format at a time.
 
 A row is one GEMM of ``m x k`` by ``k x n``; ``gpu`` names a cluster of the catalog that has the
-device.
+device, ``framework`` a compiler that chose the kernels.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from shardcost.validate.predictions import (
     Predictions,
     band_of,
     cases_of,
+    meaning_of,
     whole_cell,
 )
 
@@ -32,6 +33,8 @@ M_BANDS: Final = {"<=16": 16, "<=128": 128, "<=1024": 1024, ">1024": np.inf}
 """Names of ranges of m, each with the largest in it."""
 _ENGINE: Final = "trtllm"
 """Its GEMMs in fewer bits were measured with the conversion of their input, others' without."""
+FRAMEWORKS: Final = ("xla",)
+"""Compilers that choose kernels; their constants are sections of a device that begin so."""
 _WIDE: Final = 16
 LONGEST: Final = 10**9
 """The longest side of a GEMM: 10^27 operations take any device longer than a year."""
@@ -44,11 +47,13 @@ class GemmCase(NamedTuple):
     dtype: str
     converted: bool = False
     """The time contains the conversion of the input to fewer bits."""
+    framework: str = ""
+    """What chose the kernels, where that was no library or engine."""
 
     def kernels(self, fitted: Fitted = CATALOG) -> KernelConstants:
         """Return the constants by which its GEMMs run."""
         constants = machine_of(Cluster.named(self.gpu), fitted=fitted).kernels
-        return replace(constants, autotuned=False)
+        return replace(constants, autotuned=False, kernels=self.framework or None)
 
 
 def cases(
@@ -90,7 +95,8 @@ def m_band(row: Row) -> str:
 def _case(row: Row) -> GemmCase:
     dtype = canonical_dtype(row["dtype"])
     narrow = BITS[dtype] < _WIDE and measured_with([row.get("dataset", "")]) == _ENGINE
-    return GemmCase(row["gpu"], dtype, narrow)
+    framework = meaning_of(row, "framework", {"": "", **{name: name for name in FRAMEWORKS}})
+    return GemmCase(row["gpu"], dtype, narrow, framework)
 
 
 def measured_with(datasets: Iterable[str]) -> str:
