@@ -137,6 +137,8 @@ PLANS: Final[Mapping[str, Plan]] = {
         factors=[("software", "links"), ("software",)],
     ),
     "comm_fraction": _plan(("standing", "links"), ("links",), enough=20),
+    "jitter": _plan(("size",), least=0.0),
+    "jitter_steps": _plan(("logged",), least=0.0),
     "dispatch": _plan(
         ("standing", "whose", "launch", "kernels", "span"),
         ("standing", "whose", "launch", "kernels"),

@@ -22,6 +22,7 @@ from lab import (
     refit_experts,
     refit_frameworks,
     refit_gemm,
+    refit_jitter,
     refit_linear_attention,
     refit_memory,
     refit_mla,
@@ -498,6 +499,19 @@ def _system(gpu: str) -> str:
         return ""
 
 
+# --- jitter --------------------------------------------------------------------------------------
+
+
+def _jitter(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield percentiles of single times, the constants fitted without some of the rows."""
+    for column, title in refit_jitter.FOLDS[table.kind].items():
+        say(f"{table.kind}: {title} left out")
+        parts = _column(table, column)
+        residuals = _logarithms(_measured(table), refit_jitter.unseen(table, parts))
+        facts = tuple(facts_of_rows(table))
+        yield Tried(title, np.arange(table.rows), tuple(parts), residuals, facts)
+
+
 # --- memory and whole runs -----------------------------------------------------------------------
 
 
@@ -687,4 +701,6 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "serving": _runs,
     "comm_fraction": _unfitted("dataset"),
     "dispatch": _dispatch,
+    "jitter": _jitter,
+    "jitter_steps": _jitter,
 }

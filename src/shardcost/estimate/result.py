@@ -14,6 +14,7 @@ from shardcost.errors import BadValueError
 from shardcost.estimate.ledger import Entry, Ledger
 from shardcost.estimate.pieces import KIND, PassParts
 from shardcost.estimate.warnings import warnings_of
+from shardcost.jitter import over_median
 from shardcost.layout import Layout
 from shardcost.machine import Machine
 from shardcost.memory import Memory, memory_of
@@ -47,6 +48,7 @@ COMMUNICATION: Final = " communication"
 BUBBLE: Final = "bubble"
 CONTENTION: Final = "link contention"
 """What a step waits because groups that hide behind each other share a link."""
+STRAGGLERS: Final = "waiting for the slowest rank"
 _ROUNDING: Final = 1e-12
 HOST: Final = "host and overhead"
 
@@ -137,6 +139,7 @@ class Estimate:
         waits = {f"{group}{COMMUNICATION}": each for group, each in self.exposed_s.items()}
         parts: dict[str, Any] = {**self.compute_s, **waits}
         if self._trains:
+            parts[STRAGGLERS] = ledger.straggler_s
             parts[BUBBLE] = largest(0.0, ledger.step_time.bubble_s)  # rounding may be below 0
             contention = self.time_s - ledger.step_time.step_s
             if anywhere(contention > _ROUNDING * self.time_s):
@@ -289,6 +292,13 @@ class Estimate:
     def tokens_per_s_per_user(self) -> Any:
         """Output tokens per second of one sequence; None where nothing is decoded."""
         return None if self.tpot_s is None else 1 / self.tpot_s
+
+    @property
+    def p99_step_s(self) -> Any:
+        """The step that one in a hundred is longer than; None where nothing is trained."""
+        if not self._trains:
+            return None
+        return self.time_s * over_median(99, self.machine.jitter.step_scatter)
 
     @property
     def energy_j(self) -> Any:

@@ -60,7 +60,7 @@ def as_data(estimate: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
         "memory_bytes": estimate.memory_bytes,
         **attributes(estimate, "tokens_per_s tokens_per_s_per_gpu mfu mfu_full_attention hfu"),
         "flop_convention": FLOP_CONVENTION,
-        **attributes(estimate, "ttft_s tpot_s tokens_per_s_per_user energy_j"),
+        **attributes(estimate, "p99_step_s ttft_s tpot_s tokens_per_s_per_user energy_j"),
         "parts": dict(estimate.parts_s),
         "compute": {
             "total_s": sum(estimate.compute_s.values()),

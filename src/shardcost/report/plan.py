@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from shardcost.errors import Reason
 from shardcost.estimate.interval import interval_of
-from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, Estimate, part_name
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, STRAGGLERS, Estimate, part_name
 from shardcost.options import departures
 from shardcost.report import interval
 from shardcost.report.estimate import PHASES, as_remarks, explained, minor_warnings, sizes
@@ -314,7 +314,7 @@ def _bounds(estimate: Estimate) -> str:
         group, name = "compute", part_name(part)
         if part.endswith(COMMUNICATION):
             group, name = "communication", part.removesuffix(COMMUNICATION).upper()
-        elif part in {BUBBLE, HOST}:
+        elif part in {BUBBLE, HOST, STRAGGLERS}:
             group, name = part, ""
         if share >= 5e-4:
             groups.setdefault(group, []).append((name, share))

@@ -307,6 +307,10 @@ def _of_serving(row: Row, fitted: Fitted) -> Facts:
     )
 
 
+def _band(row: Row) -> str:
+    return band_of(of_collectives.BANDS, whole_cell(row, "size_bytes"))
+
+
 def _of_share(row: Row, fitted: Fitted) -> Facts:
     cluster = comm_fraction.cluster_of(row["gpu"])
     standing = kernel_standing(machine_of(cluster, fitted=fitted), "bf16")
@@ -347,4 +351,8 @@ _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "inference": _of_inference,
     "serving": _of_serving,
     "comm_fraction": _of_share,
+    "jitter": lambda row, _: {"size": _band(row)},
+    "jitter_steps": lambda row, _: {
+        "logged": "every step logged" if row["logged_every"] == "1" else "one step in many logged"
+    },
 }
