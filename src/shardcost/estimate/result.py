@@ -36,6 +36,7 @@ from shardcost.units import format_bytes, format_percent, format_time, format_to
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 if TYPE_CHECKING:
+    from shardcost.collectives.interval import Interval
     from shardcost.schedule.timeline import Timeline
 
 FLOP_CONVENTION = (
@@ -149,12 +150,10 @@ class Estimate:
 
     def __repr__(self) -> str:
         """Return the headline figures in a few lines."""
-        from shardcost.estimate.interval import interval_of
-
         place = f"{self.model.name} on {self.cluster.name}, {self.software.name}"
         if is_array(self.time_s):
             return f"Estimate: {self.workload.phase}, {place}, an array of layouts"
-        interval = interval_of(self)
+        interval = self.interval
         ends = f"{format_time(interval.low_s)} to {format_time(interval.high_s)}"
         rate = f"{format_tokens(self.tokens_per_s_per_gpu)} tokens/s/GPU"
         memory, capacity = self.memory_bytes, self.cluster.device.memory_bytes
@@ -166,6 +165,13 @@ class Estimate:
                 f"  memory  {format_bytes(memory)} of {format_bytes(capacity)}",
             )
         )
+
+    @property
+    def interval(self) -> Interval:
+        """Between which times nine of ten measurements of such runs lie."""
+        from shardcost.estimate.interval import interval_of
+
+        return interval_of(self)
 
     @cached_property
     def traffic(self) -> Traffic:

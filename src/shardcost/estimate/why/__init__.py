@@ -290,7 +290,7 @@ def _whole(estimate: Estimate, figure: str) -> Why:
     value = getattr(estimate, figure)
     error = error_of(like, value, unit, inverse=figure not in _TIMES)
     if figure == "comm_share":  # measured itself, and never above 1
-        low, high, which, rows = ranges_of(estimate)[figure]
+        low, high, which, rows, _ = ranges_of(estimate)[figure]
         ends = f"{in_unit(low, unit)} to {in_unit(high, unit)}"
         words = f"{CONFIDENCE_PCT} % of {which} were within {ends}"
         error = Error(words, which, rows, float(low), float(high))
