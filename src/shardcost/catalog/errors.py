@@ -101,6 +101,14 @@ class _Kind(NamedTuple):
             product *= self.factors.get(item, 1.0)
         return product
 
+    def far_off(self, facts: Facts) -> list[str]:
+        """Return the facts that widen an interval far beyond its group's, in words."""
+        return [
+            f"{self.factors[name, value]:.1f} times as wide for {_WORDS.get(value, value)}"
+            for name, value in facts.items()
+            if self.factors.get((name, value), 1.0) >= _FAR_OFF
+        ]
+
     def per_doubling(self, facts: Facts) -> float:
         """Return what a doubling adds to the reach of what has some facts."""
         return next(
@@ -130,12 +138,14 @@ def residuals_like(
     """
     known = _kind(kind)
     group = known.group(facts)
-    times, more, distance = known.factor(facts), 0.0, ""
+    times, more, away = known.factor(facts), 0.0, known.far_off(facts)
     most = group.most_gpus if most_gpus is None else most_gpus
     if gpus is not None and most:
         doublings = log2(largest(1.0, gpus / most))
-        more, distance = known.per_doubling(facts) * doublings, _distance(doublings, most)
+        more = known.per_doubling(facts) * doublings
+        away.append(_distance(doublings, most))
     low, high = min(group.low * times, -known.least), max(group.high * times, known.least)
+    distance = "; ".join(filter(None, away))
     return Residuals(low - more, high + more, group.rows, group.like, distance)
 
 
@@ -148,6 +158,8 @@ def _distance(doublings: Any, most: Any) -> str:
     return f"{2**far:,.3g} times the GPUs of the largest similar measurement ({largest_measured:,})"
 
 
+_FAR_OFF: Final = 2.0
+"""Factors from which on an interval says so."""
 _NEAR: Final = 0.01
 """Doublings that are rounding."""
 

@@ -13,7 +13,7 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
 from shardcost.estimate.ledger import Entry, Ledger
 from shardcost.estimate.pieces import KIND, PassParts
-from shardcost.estimate.warnings import warnings_of
+from shardcost.estimate.warnings import Caveat, caveats_of
 from shardcost.jitter import over_median
 from shardcost.layout import Layout
 from shardcost.machine import Machine
@@ -75,7 +75,7 @@ def part_name(key: str) -> str:
     """
     if key.endswith(COMMUNICATION):
         return key.removesuffix(COMMUNICATION).upper() + COMMUNICATION
-    return {"gemm": "GEMM"}.get(key, key)
+    return {"gemm": "GEMM", STRAGGLERS: "slowest rank"}.get(key, key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,9 +222,17 @@ class Estimate:
         )
 
     @cached_property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Where the estimate goes beyond what was measured, and what would not run.
+
+        Each with its reason and the share of the time that rests on it, the largest first.
+        """
+        return tuple(caveats_of(self))
+
+    @property
     def warnings(self) -> tuple[str, ...]:
-        """Where the estimate goes beyond what was measured, and what would not run."""
-        return tuple(warnings_of(self))
+        """The texts of all `caveats`, be they of a small share."""
+        return tuple(each.text for each in self.caveats)
 
     @property
     def devices(self) -> Any:

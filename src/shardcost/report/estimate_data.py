@@ -72,10 +72,18 @@ def as_data(estimate: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
         "comm": _comm_as_data(estimate),
         "memory": _memory_as_data(estimate),
         "intervals": {name: each._asdict() for name, each in ranges_of(estimate).items()},
-        "warnings": list(estimate.warnings),
+        **caveats_as_data(estimate),
         "notes": list(caveats),
     }
     return plain(data)
+
+
+def caveats_as_data(estimate: Estimate) -> dict[str, Any]:
+    """Return the texts of the warnings, and all caveats with their reason and share."""
+    return {
+        "warnings": [each.text for each in estimate.caveats if not each.minor],
+        "caveats": [each._asdict() for each in estimate.caveats],
+    }
 
 
 def _comm_as_data(estimate: Estimate) -> dict[str, Any]:

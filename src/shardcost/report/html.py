@@ -187,8 +187,7 @@ def _labelled(pairs: Sequence[tuple[str, str]]) -> Markup:
 
 
 def _warnings(page: _Page) -> Iterator[str]:
-    minor = text.minor_warnings(page.estimate)
-    remarks = text.as_remarks(page.estimate.warnings, page.caveats, minor)
+    remarks = text.as_remarks(page.estimate.caveats, page.caveats, every=True)
     if remarks:
         yield element("ul", *(element("li", each) for each in remarks), class_="warnings")
 
