@@ -35,6 +35,8 @@ _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "inference": ("software",),
     "serving": ("software",),
     "dispatch": ("library",),
+    "jitter": (),
+    "jitter_steps": (),
 }
 """The columns, own or derived, whose values share a set of fitted constants."""
 

@@ -1,13 +1,14 @@
 """Writes the intervals of the catalog anew, from measured tables.
 
-    python -m lab.intervals collectives.csv gemm.csv … [--output FOLDER]
+    python -m lab.intervals collectives.csv gemm.csv … [--output FOLDER] [--page docs/intervals.md]
 
 For each table: what is left out is predicted (`intervals_left_out`), residuals are grouped, and
 their reach is lengthened until it holds on parts that are left out (`intervals_groups`); groups are
 written to ``catalog/errors/``. Files of kinds that no table is of stay as they are; but how much
 farther off kernels are that nobody measured is a mean over all tables of kernels, so that a file
-is right only if all of these are given. Whether the intervals hold is printed, by what was left
-out; the whole takes ten minutes and needs SciPy.
+is right only if all of these are given. Tables of one kind are joined. Whether the intervals hold
+is printed, by what was left out and by every fact, bold where it is not nine of ten; the whole
+takes half an hour and needs SciPy.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import numpy as np
 
 from lab import catalog_files
 from lab.catalog_files import inline
-from lab.command import ended, parser_of, say
+from lab.command import ended, joined, parser_of, say
 from lab.intervals_groups import (
+    ENOUGH_TO_SHORTEN,
     INSIDE,
     Group,
     Level,
@@ -41,7 +43,7 @@ from shardcost.catalog.errors import (
     in_words,
 )
 from shardcost.files import write_whole
-from shardcost.formats.tables import read_table
+from shardcost.formats.tables import Table, read_table
 
 FOLDER: Final = catalog_files.CATALOG / "errors"
 _HEAD: Final = (
@@ -50,8 +52,8 @@ _HEAD: Final = (
 )
 
 
-def _plan(finest: Level, *coarser: Level, factors: Sequence[Level] = (), **given: Any) -> Plan:
-    return Plan((finest, *coarser, ()), (*factors, ()), **given)
+def _plan(finest: Level, *coarser: Level, **given: Any) -> Plan:
+    return Plan((finest, *coarser, ()), **given)
 
 
 PLANS: Final[Mapping[str, Plan]] = {
@@ -62,20 +64,19 @@ PLANS: Final[Mapping[str, Plan]] = {
         ("standing", "span", "links"),
         ("standing", "links"),
         ("links",),
-        factors=[("standing", "span", "links", "fit"), ("standing", "span", "links"), ("links",)],
+        beside=("vendor",),
+        doubling="links",
     ),
     "gemm": _plan(
         ("standing", "input", "format", "rows"),
         ("standing", "input", "rows"),
         ("standing", "rows"),
         ("standing",),
-        factors=[("standing", "input"), ("standing",)],
     ),
     "attention": _plan(
         ("standing", "phase", "context"),
         ("standing", "phase"),
         ("standing",),
-        factors=[("standing",)],
     ),
     "elementwise": _plan(("standing", "size"), ("standing",), enough=20),
     "elementwise_layer": _plan(("standing", "size"), ("standing",), enough=20),
@@ -84,7 +85,6 @@ PLANS: Final[Mapping[str, Plan]] = {
         ("standing", "kernel", "rows"),
         ("standing", "kernel"),
         ("standing",),
-        factors=[("standing", "kernel"), ("standing",)],
     ),
     "grouped_gemm": _plan(("standing", "rows"), ("standing",), enough=20),
     "fp8_conversion": _plan(("standing", "rows"), ("standing",), enough=20),
@@ -94,26 +94,23 @@ PLANS: Final[Mapping[str, Plan]] = {
         ("standing", "part"),
         ("standing", "kernel"),
         ("standing",),
-        factors=[("standing", "kernel"), ("standing",)],
     ),
     "mla": _plan(
         ("standing", "scope", "kernel", "cached"),
         ("standing", "scope", "kernel"),
         ("standing", "scope"),
         ("standing",),
-        factors=[("standing", "scope"), ("standing",)],
     ),
     "layers": _plan(("standing", "pass"), ("standing",)),
-    "decode": _plan(("standing", "part"), ("standing",), factors=[("standing",)]),
+    "decode": _plan(("standing", "part"), ("standing",)),
     "overlap": _plan(("standing",)),
     "layer_ops": _plan(
         ("standing", "links", "operator"),
         ("standing", "links"),
         ("links",),
-        factors=[("links",)],
     ),
-    "memory": _plan(("pipeline",), least=0.0),
-    "memory_runs": _plan(("layers",), least=0.0, enough=20),
+    "memory": _plan(("pipeline", "held"), ("held",), least=0.0),
+    "memory_runs": _plan(("layers", "held"), ("layers",), least=0.0, enough=20),
     "training": _plan(
         ("layers", "software", "of", "span", "standing"),
         ("layers", "software", "of", "span"),
@@ -121,7 +118,7 @@ PLANS: Final[Mapping[str, Plan]] = {
         ("layers", "software", "span"),
         ("layers", "software"),
         ("software",),
-        factors=[("software", "span"), ("software",)],
+        beside=("vendor", "format"),
     ),
     "inference": _plan(
         ("software", "figure", "links", "standing", "of"),
@@ -129,28 +126,32 @@ PLANS: Final[Mapping[str, Plan]] = {
         ("software", "figure", "links"),
         ("software", "figure"),
         ("figure",),
-        factors=[("software", "figure", "links"), ("software", "figure"), ("figure",)],
+        beside=("vendor", "layers", "format"),
     ),
     "serving": _plan(
         ("software", "standing", "links", "of"),
         ("software", "standing", "links"),
         ("software", "standing"),
         ("software",),
-        factors=[("software", "links"), ("software",)],
+        beside=("vendor", "layers", "format"),
     ),
     "comm_fraction": _plan(("standing", "links"), ("links",), enough=20),
+    "jitter": _plan(("size",), least=0.0),
+    "jitter_steps": _plan(("logged",), least=0.0),
     "dispatch": _plan(
         ("standing", "whose", "launch", "kernels", "span"),
         ("standing", "whose", "launch", "kernels"),
         ("standing", "whose", "launch"),
         ("standing", "whose"),
         ("whose",),
-        factors=[("standing", "whose", "launch"), ("whose",)],
     ),
 }
 """By which facts the residuals of each kind are grouped."""
 
 
+HOLDS_PCT: Final = (88, 92)
+"""Shares inside that count as nine of ten."""
+_NO_FACTOR: Final = 1e-4
 _KERNELS: Final = frozenset(
     {"gemm", "attention", "experts", "linear_attention", "layers", "decode", "layer_ops"}
 )
@@ -168,10 +169,25 @@ class Coverage(NamedTuple):
     width_pct: float
     """From the low to the high end, in percent of the prediction, of the middle row."""
 
+    @property
+    def off(self) -> bool:
+        """Whether enough residuals tell that it is not nine of ten."""
+        least, most = HOLDS_PCT
+        return self.rows >= ENOUGH_TO_SHORTEN and not least <= self.inside_pct <= most
 
-def trial_of(kind: str, tried: Sequence[Tried]) -> Trial:
+
+_GPUS: Final[Mapping[str, str]] = {"training": "gpus"}
+"""Kinds whose groups know the largest run among them, and the column that has its GPUs."""
+
+
+def trial_of(kind: str, tried: Sequence[Tried], table: Table | None = None) -> Trial:
     """Return the residuals of a kind, each beside the reach that other parts' rows give."""
-    return tried_on_others(Pool(tried, PLANS[kind]))
+    usual = [each for each in tried if each.doublings is None]
+    beyond = [each for each in tried if each.doublings is not None]
+    gpus = None
+    if table is not None and kind in _GPUS:
+        gpus = np.array(table.columns[_GPUS[kind]], dtype=np.float64)
+    return tried_on_others(Pool(usual, PLANS[kind], gpus), beyond)
 
 
 def coverage_of(kind: str, trial: Trial) -> Iterator[Coverage]:
@@ -187,14 +203,20 @@ def coverage_of(kind: str, trial: Trial) -> Iterator[Coverage]:
     if not sound.any():
         return
     yield among("all", sound)
+    if trial.beyond:
+        sizes = np.abs(np.concatenate([tried.residuals for tried in trial.beyond]))
+        longer = trial.widened_beyond
+        width = float(100 * 2 * np.sinh(np.median(longer)))
+        inside_pct = float(100 * np.mean(sizes <= longer))
+        yield Coverage(kind, trial.beyond[0].split, len(sizes), inside_pct, width)
     for labels in (trial.pool.splits, *_facts_apart(trial.pool)):
         for label in np.unique(labels[sound & (labels != "")]):
             yield among(str(label), sound & (labels == label))
 
 
 def _facts_apart(pool: Pool) -> Iterator[Any]:
-    """Yield each fact of the finest groups, in words, of every residual; not those all share."""
-    for name in pool.plan.levels[0]:
+    """Yield each fact that has factors, in words, of every residual; not those all share."""
+    for name in pool.plan.facts:
         labels = np.array([in_words({name: facts.get(name, "")}) for facts in pool.facts])
         if len(np.unique(labels)) > 1:
             yield labels
@@ -256,6 +278,16 @@ def as_toml(kind: str, trial: Trial, longer: Mapping[str, float], datasets: Iter
         "source": "rows of " + ", ".join(sorted(set(datasets))),
         "confidence_pct": CONFIDENCE_PCT,
         "levels": [list(level) for level in trial.pool.plan.levels],
+        "least": trial.pool.plan.least,
+        "doubling": [
+            inline({"fact": trial.pool.plan.doubling, "value": value, "adds": round(more, 4)})
+            for value, more in trial.per_doubling.items()
+        ],
+        "factor": [
+            inline({"fact": fact, "value": value, "times": round(times, 4)})
+            for (fact, value), times in trial.factors.items()
+            if abs(times - 1) > _NO_FACTOR
+        ],
         "group": [
             {
                 "key": inline(entry.key),
@@ -264,6 +296,7 @@ def as_toml(kind: str, trial: Trial, longer: Mapping[str, float], datasets: Iter
                 "low": round(-entry.reach, 4),
                 "high": round(entry.reach, 4),
                 "median_pct": round(entry.median_pct, 1),
+                **({"most_gpus": entry.most_gpus} if entry.most_gpus else {}),
             }
             for entry in written(trial, longer)
         ],
@@ -271,13 +304,17 @@ def as_toml(kind: str, trial: Trial, longer: Mapping[str, float], datasets: Iter
     return catalog_files.as_toml(_HEAD, content)
 
 
+_TABLE: Final = "| table | residuals of | residuals | inside % | width % |"
+
+
 def as_lines(coverages: Iterable[Coverage]) -> Iterator[str]:
     """Yield coverage as the lines of a table in Markdown."""
-    yield "| table | residuals of | residuals | inside % | width % |"
+    yield _TABLE
     yield "|---|---|---:|---:|---:|"
     for entry in coverages:
         table = f"**{entry.kind}**" if entry.of == "all" else ""
-        figures = (f"{entry.rows:,}", f"{entry.inside_pct:.1f}", f"{entry.width_pct:.0f}")
+        inside = f"**{entry.inside_pct:.1f}**" if entry.off else f"{entry.inside_pct:.1f}"
+        figures = (f"{entry.rows:,}", inside, f"{entry.width_pct:.0f}")
         yield f"| {' | '.join((table, entry.of, *figures))} |"
 
 
@@ -286,18 +323,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, help="measured tables (CSV)")
     parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
+    parser.add_argument("--page", type=Path, help="a page whose table of coverage is replaced")
     given = parser.parse_args(arguments)
-    tables = [read_table(path) for path in given.tables]
+    tables = joined([read_table(path) for path in given.tables])
     absent = _KERNELS - {table.kind for table in tables}
     if absent:
         say(f"reaches of what nobody measured rest on all kernels but {', '.join(sorted(absent))}")
-    trials = {table.kind: trial_of(table.kind, left_out(table, say)) for table in tables}
+    trials = {table.kind: trial_of(table.kind, left_out(table, say), table) for table in tables}
     longer = lengthening(trials)
     for table in tables:
         text = as_toml(table.kind, trials[table.kind], longer, table.columns.get("dataset", ()))
         write_whole(given.output / f"{table.kind}.toml", text)
     results = [entry for kind, trial in trials.items() for entry in coverage_of(kind, trial)]
-    print("\n".join(as_lines(results)))
+    lines = "\n".join(as_lines(results))
+    if given.page is not None:
+        before, head, after = given.page.read_text(encoding="utf-8").partition(_TABLE)
+        rest = after.partition("\n\n")[2]
+        write_whole(given.page, f"{before}{lines}\n\n{rest}" if head else f"{before}\n{lines}\n")
+    print(lines)
+    for entry in results:
+        if entry.off:
+            say(f"not nine of ten: {entry.kind}, {entry.of}: {entry.inside_pct:.1f} %")
 
 
 if __name__ == "__main__":

@@ -2,21 +2,28 @@
 
 Groups form levels, from those that agree in most facts to all rows. A group counts if it has enough
 rows. Its reach is the size below which nine of ten of its residuals are, either way: the bias of
-some systems says nothing of another. It leans towards the reach of the group that it is part of,
-the more so the fewer rows it has, and reaches no less far than that of measured systems alike.
+some systems says nothing of another; of few rows, the next larger size (the conformal quantile,
+ceil(0.9 (n + 1)) of n). It leans towards the reach of the group that it is part of, the more so the
+fewer rows it has, and reaches no less far than that of measured systems alike.
 
 Residuals of one part (of what was left out together) hang together, so that the reach of some parts
-may be too short for another. So every part is tried by the residuals of all *other* rows, and
-reaches are lengthened by the factor under which nine of ten are inside: split conformal prediction
-with whole parts left out, scores being residuals in units of their group's reach (Lei et al., JASA
-113, 2018). But none is lengthened beyond what holds nine of ten of its group's farthest part.
+may be too short for another. So every part is tried by the residuals of all *other* rows: split
+conformal prediction with whole parts left out, scores being residuals in units of their group's
+reach (Lei et al., JASA 113, 2018). Reaches are then multiplied by a factor for every value of every
+fact that has enough residuals (an engine, a kind of links, a phase), so that nine of ten are inside
+not only on the whole but for each of them: group-conditional conformal prediction (Gibbs, Cherian
+and Candès, arXiv:2305.12616), the factors being found one after the other until all hold.
+
+Runs on more GPUs than any that constants were fitted to are apart: how much longer reaches must be
+for every doubling beyond, so that nine of ten of them are inside (`Trial.per_doubling`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil, exp, log
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,10 +40,19 @@ _ENOUGH_OTHERS: Final = 20
 """Residuals that must be left for a part to be tried by them."""
 _LEAN: Final = 40
 """Rows of the coarser group that count in a finer one."""
-_ENOUGH_TO_LENGTHEN: Final = 100
-"""Residuals whose scores make a factor of their own."""
+ENOUGH_TO_SHORTEN: Final = 100
+"""Residuals of a value of a fact whose reach may become shorter …"""
+_ENOUGH_TO_LENGTHEN: Final = 10
+"""… and longer: few rows never make an interval narrow."""
 _ENOUGH_OF_A_PART: Final = 10
 """Residuals of a part that tell how far it reaches."""
+_HOLDS: Final = (0.885, 0.915)
+"""Shares inside that need no other factor."""
+_SWEEPS: Final = 200
+_STEP: Final = 0.2
+"""How much of the way to the wanted factor is gone at once: facts that go together share it."""
+_MOST: Final = 8.0
+"""No factor is larger, or smaller than its inverse."""
 
 
 class Plan(NamedTuple):
@@ -44,16 +60,19 @@ class Plan(NamedTuple):
 
     levels: tuple[Level, ...]
     """The facts that groups agree in, the finest level first; the last has none."""
-    factors: tuple[Level, ...]
-    """The same for the factors that reaches are lengthened by."""
+    beside: Level = ()
+    """Further facts whose values have factors, but no groups of their own."""
+    doubling: str = ""
+    """The fact by whose values it differs what a doubling of GPUs adds; none if blank."""
     least: float = REPEATS
     """No reach is shorter."""
     enough: int = 40
     """Rows that make a group."""
 
-    def factor_level(self, level: Level) -> Level:
-        """Return the finest level of factors that groups of a level belong to."""
-        return next(factor for factor in self.factors if set(factor) <= set(level))
+    @property
+    def facts(self) -> Level:
+        """The facts whose values have factors."""
+        return tuple(dict.fromkeys((*self.levels[0], *self.beside)))
 
 
 class Group(NamedTuple):
@@ -64,13 +83,16 @@ class Group(NamedTuple):
     parts: int
     reach: float
     median_pct: float
+    most_gpus: int
+    """The largest run among them; 0 where that is not known."""
 
 
 class Pool:
     """All residuals of a kind, ready to be grouped."""
 
-    def __init__(self, tried: Sequence[Tried], plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, tried: Sequence[Tried], plan: Plan, gpus: Floats | None = None) -> None:
+        """Take what was tried, and how many GPUs each row of the table is of, where that counts."""
+        self.plan, self.gpus = plan, gpus
         self.residuals: Floats = np.concatenate([trial.residuals for trial in tried])
         self.rows = np.concatenate([trial.rows for trial in tried])
         self.splits = np.array([trial.split for trial in tried for _ in trial.rows])
@@ -101,9 +123,9 @@ class Pool:
     def _key(facts: Facts, level: Level) -> tuple[str, ...]:
         return tuple(facts.get(name, "") for name in level)
 
-    def _measured_twin(self, place: int, used: Mask, number: int) -> NDArray[np.intp]:
+    def _measured_twin(self, facts: Facts, used: Mask, number: int) -> NDArray[np.intp]:
         """Return the residuals of the group alike in all but that its systems were measured."""
-        facts, level = self.facts[place], self.plan.levels[number]
+        level = self.plan.levels[number]
         if "standing" not in level or facts.get("standing") == MEASURED:
             return np.empty(0, dtype=np.intp)
         twin = self._key({**facts, "standing": MEASURED}, level)
@@ -115,46 +137,49 @@ class Pool:
             return True
         return len(np.unique(self.rows[members])) >= self.plan.enough
 
-    def _alike(self, place: int, used: Mask, number: int) -> NDArray[np.intp]:
-        codes = self.codes[number]
-        return np.flatnonzero(used & (codes == codes[place]))
+    def _alike(self, facts: Facts, used: Mask, number: int) -> NDArray[np.intp]:
+        code = self._known[number].get(self._key(facts, self.plan.levels[number]), -1)
+        return np.flatnonzero(used & (self.codes[number] == code))
 
     def _reach(self, members: NDArray[np.intp]) -> float:
-        sizes = np.abs(self.residuals[members])
-        return max(self.plan.least, weighted_quantile(sizes, self.weights[members], INSIDE))
+        if not len(members):
+            return self.plan.least
+        sizes, rows = np.abs(self.residuals[members]), len(np.unique(self.rows[members]))
+        reach = weighted_quantile(sizes, self.weights[members], conformal_share(rows))
+        return max(self.plan.least, reach)
 
-    def reach(self, place: int, used: Mask, start: int = 0) -> tuple[float, int]:
-        """Return the reach of the finest group of a residual that counts, and the group's level.
+    def reach(self, facts: Facts, used: Mask, start: int = 0) -> float:
+        """Return the reach of the finest group that counts of what has some facts.
 
         Args:
-            place: Which residual.
+            facts: Of a residual.
             used: Which residuals may be used.
             start: The level to begin at.
         """
         last = len(self.plan.levels) - 1
         number = start
-        members = self._alike(place, used, number)
+        members = self._alike(facts, used, number)
         while not self.counts(members, number):
             number += 1
-            members = self._alike(place, used, number)
+            members = self._alike(facts, used, number)
         own = self._reach(members)
-        twin = self._measured_twin(place, used, number)
+        twin = self._measured_twin(facts, used, number)
         if len(twin) and self.counts(twin, number):
             own = max(own, self._reach(twin))  # what nobody measured is not known better
         if number == last:
-            return own, number
-        coarser, _ = self.reach(place, used, number + 1)
+            return own
+        coarser = self.reach(facts, used, number + 1)
         share = len(members) / (len(members) + _LEAN)
-        return share * own + (1 - share) * coarser, number
+        return share * own + (1 - share) * coarser
 
-    def farthest(self, members: NDArray[np.intp]) -> float:
-        """Return the longest reach of a part of some residuals, of those that have enough rows."""
-        results = []
-        for part in np.unique(self.parts[members]):
-            sizes = np.abs(self.residuals[members[self.parts[members] == part]])
-            if len(sizes) >= _ENOUGH_OF_A_PART:
-                results.append(float(np.quantile(sizes, INSIDE)))
-        return max(results, default=np.inf)
+
+def conformal_share(rows: int) -> float:
+    """Return which quantile of so many rows nine of ten further ones are below.
+
+    >>> conformal_share(40), conformal_share(5), round(conformal_share(10**6), 4)
+    (0.925, 1.0, 0.9)
+    """
+    return min(1.0, ceil(INSIDE * (rows + 1)) / rows)
 
 
 def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
@@ -168,6 +193,10 @@ def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
     return float(np.interp(share, ranks / weights.sum(), values[order]))
 
 
+Factors = Mapping[tuple[str, str], float]
+"""What reaches are multiplied by, by fact and value; of all of them, under two blanks."""
+
+
 @dataclass(frozen=True, eq=False)
 class Trial:
     """Each residual of a pool beside the reach that all rows but those of its part give."""
@@ -175,7 +204,8 @@ class Trial:
     pool: Pool
     reach: Floats
     """NaN where no other rows are left."""
-    levels: NDArray[np.intp]
+    beyond: tuple[Tried, ...] = ()
+    """What was tried on runs larger than any that constants were fitted to."""
 
     @property
     def scores(self) -> Floats:
@@ -184,72 +214,145 @@ class Trial:
         return scores
 
     @cached_property
-    def factor_keys(self) -> list[tuple[Level, tuple[str, ...]]]:
-        """Which factor each residual's reach is lengthened by."""
-        plan = self.pool.plan
-        levels = [plan.factor_level(plan.levels[number]) for number in self.levels]
-        pairs = zip(levels, self.pool.facts, strict=True)
-        return [(level, tuple(facts.get(name, "") for name in level)) for level, facts in pairs]
+    def factors(self) -> Factors:
+        """What reaches are multiplied by so that nine of ten hold, for every value of a fact."""
+        return self.factors_by(np.isfinite(self.reach))
 
-    @cached_property
-    def factors(self) -> dict[tuple[Level, tuple[str, ...]], float]:
-        """What reaches are lengthened by so that nine of ten hold; of small groups, that of all."""
-        sound = np.isfinite(self.reach)
-        members: dict[tuple[Level, tuple[str, ...]], list[int]] = {}
-        for place in np.flatnonzero(sound):
-            members.setdefault(self.factor_keys[place], []).append(int(place))
-        return {
-            key: self._factor(np.array(own))
-            if len(own) >= _ENOUGH_TO_LENGTHEN
-            else self.overall_factor
+    def factors_by(self, used: Mask) -> Factors:
+        """Return the factors that some of the residuals give."""
+        facts = self.pool.facts
+        members = {("", ""): np.flatnonzero(used)}
+        for name in self.pool.plan.facts:
+            values = np.array([own.get(name, "") for own in facts])
+            members |= {
+                (name, str(value)): np.flatnonzero(used & (values == value))
+                for value in np.unique(values[used])
+            }
+        enough = {
+            key: own
             for key, own in members.items()
+            if len(own) >= _ENOUGH_TO_LENGTHEN or not key[0]
         }
+        scores = self.scores.copy()
+        logs = dict.fromkeys(enough, 0.0)
+        for sweep in range(_SWEEPS):
+            moved = False
+            for key, own in enough.items():
+                inside = np.mean(scores[own] <= 1) if len(own) else INSIDE
+                if _HOLDS[0] <= inside <= _HOLDS[1]:
+                    continue
+                if inside > INSIDE and len(own) < ENOUGH_TO_SHORTEN and logs[key] <= 0:
+                    continue
+                wanted = float(np.log(np.quantile(scores[own], conformal_share(len(own)))))
+                # Steps get shorter: two facts that share most residuals could go on for ever.
+                longer = logs[key] + _STEP * wanted / (1 + sweep / 20)
+                step = min(max(longer, -log(_MOST)), log(_MOST)) - logs[key]
+                logs[key] += step
+                scores[own] *= exp(-step)
+                moved = True
+            if not moved:
+                break
+        return {key: exp(longer) for key, longer in logs.items()}
 
-    @cached_property
-    def overall_factor(self) -> float:
-        """What reaches are lengthened by where too few residuals, or none, tell."""
-        return self._factor(np.flatnonzero(np.isfinite(self.reach)))
-
-    def _factor(self, places: NDArray[np.intp]) -> float:
-        """Return the quantile of some scores; nothing is shortened."""
-        if not len(places):
-            return 1.0
-        return max(1.0, weighted_quantile(self.scores[places], self.pool.weights[places], INSIDE))
-
-    def factor_of(self, key: Facts) -> float:
-        """Return what the reach of a group is lengthened by."""
-        plan = self.pool.plan
-        level = plan.factor_level(tuple(key))
-        return self.factors.get((level, tuple(key[name] for name in level)), self.overall_factor)
+    def factor_of(self, facts: Facts) -> float:
+        """Return what the reach of what has some facts is multiplied by."""
+        return factor_of(self.factors, facts)
 
     @property
     def lengthened(self) -> Floats:
         """The reach that each residual would have been given."""
-        factors = np.array([self.factors.get(key, np.nan) for key in self.factor_keys])
-        result: Floats = self.reach * factors
+        factors = np.array([self.factor_of(facts) for facts in self.pool.facts])
+        result: Floats = np.maximum(self.pool.plan.least, self.reach * factors)
+        return result
+
+    def _doubled(self, tried: Tried) -> NDArray[np.str_]:
+        """Return by which value of a fact it differs what a doubling adds, of larger runs."""
+        return np.array([facts.get(self.pool.plan.doubling, "") for facts in tried.facts])
+
+    @cached_property
+    def reach_beyond(self) -> Floats:
+        """The reach of larger runs as if they were no larger than others."""
+        reach = []
+        for tried in self.beyond:
+            used = ~np.isin(self.pool.rows, tried.rows)
+            known: dict[tuple[str, ...], float] = {}
+            for facts in tried.facts:
+                key = tuple(facts.get(name, "") for name in self.pool.plan.facts)
+                if key not in known:
+                    longer = self.pool.reach(facts, used) * self.factor_of(facts)
+                    known[key] = max(self.pool.plan.least, longer)
+                reach.append(known[key])
+        return np.array(reach)
+
+    @cached_property
+    def per_doubling(self) -> dict[str, float]:
+        """What is added to a reach for every doubling of GPUs beyond those that were measured.
+
+        Of every part (a framework, a library on a system) what nine of ten of its residuals need;
+        of parts, what nine of ten need: who extrapolates does so on one system.
+        """
+        needs: dict[str, list[float]] = {}
+        start = 0
+        for tried in self.beyond:
+            reach = self.reach_beyond[start : start + len(tried.rows)]
+            start += len(tried.rows)
+            excess = (np.abs(tried.residuals) - reach) / doublings_of(tried)
+            values = self._doubled(tried)
+            for value in np.unique(values):
+                own = excess[values == value]
+                if len(own) >= _ENOUGH_OF_A_PART:
+                    needs.setdefault(str(value), []).append(float(np.quantile(own, INSIDE)))
+        return {
+            value: max(0.0, float(np.quantile(own, conformal_share(len(own)))))
+            for value, own in needs.items()
+        }
+
+    @property
+    def widened_beyond(self) -> Floats:
+        """The reach that larger runs would have been given."""
+        more = [
+            self.per_doubling.get(str(value), 0.0) * doublings
+            for tried in self.beyond
+            for value, doublings in zip(self._doubled(tried), doublings_of(tried), strict=True)
+        ]
+        result: Floats = self.reach_beyond + np.array(more)
         return result
 
 
-def tried_on_others(pool: Pool) -> Trial:
+def factor_of(factors: Factors, facts: Facts) -> float:
+    """Return the product of the factors of some facts, and of the one for all."""
+    product = factors.get(("", ""), 1.0)
+    for item in facts.items():
+        product *= factors.get(item, 1.0)
+    return product
+
+
+def doublings_of(tried: Tried) -> Floats:
+    """Return how far beyond what was measured runs are; 0 of those that are not."""
+    if tried.doublings is None:
+        return np.zeros(len(tried.rows))
+    return tried.doublings
+
+
+def tried_on_others(pool: Pool, beyond: Sequence[Tried] = ()) -> Trial:
     """Return every residual beside the reach by the rows that were not left out with it."""
     reach = np.full(len(pool.residuals), np.nan)
-    levels = np.zeros(len(pool.residuals), dtype=np.intp)
     for part in range(len(pool.part_names)):
         members = np.flatnonzero(pool.parts == part)
         used = ~np.isin(pool.rows, pool.rows[members])
         if used.sum() < _ENOUGH_OTHERS:
             continue
-        known: dict[int, tuple[float, int]] = {}
+        known: dict[int, float] = {}
         for place in members:
             group = int(pool.codes[0][place])
             if group not in known:
-                known[group] = pool.reach(int(place), used)
-            reach[place], levels[place] = known[group]
-    return Trial(pool, reach, levels)
+                known[group] = pool.reach(pool.facts[place], used)
+            reach[place] = known[group]
+    return Trial(pool, reach, tuple(beyond))
 
 
 def groups(trial: Trial) -> Iterator[Group]:
-    """Yield every group that counts, its reach lengthened, from the finest level on."""
+    """Yield every group that counts, from the finest level on; factors are not in its reach."""
     pool = trial.pool
     everything = np.ones(len(pool.residuals), dtype=bool)
     for number, level in enumerate(pool.plan.levels):
@@ -257,13 +360,13 @@ def groups(trial: Trial) -> Iterator[Group]:
             members = np.flatnonzero(pool.codes[number] == code)
             if not pool.counts(members, number):
                 continue
-            key = {name: pool.facts[members[0]].get(name, "") for name in level}
-            reach, _ = pool.reach(int(members[0]), everything, number)
-            farthest = max(reach, pool.farthest(members))
+            facts = pool.facts[members[0]]
+            rows = np.unique(pool.rows[members])
             yield Group(
-                key,
-                len(np.unique(pool.rows[members])),
+                {name: facts.get(name, "") for name in level},
+                len(rows),
                 len(np.unique(pool.parts[members])),
-                min(reach * trial.factor_of(key), farthest),
+                pool.reach(facts, everything, number),
                 float(np.median(100 * np.abs(np.expm1(pool.residuals[members])))),
+                0 if pool.gpus is None else int(pool.gpus[rows].max()),
             )

@@ -23,6 +23,7 @@ from lab import (
     refit_experts,
     refit_frameworks,
     refit_gemm,
+    refit_jitter,
     refit_linear_attention,
     refit_memory,
     refit_mla,
@@ -65,6 +66,10 @@ MOST_ROWS: Final = 40
 """Of a data set, taken evenly, in a fit of a framework or an engine."""
 _TRAINS_WITH, _SERVES_WITH = "megatron_core", "vllm"
 """What tables' frameworks and engines are taken for where the catalog does not have them."""
+LARGER: Final = "larger GPU counts"
+_MOST_GPUS: Final = (8, 32, 128, 512)
+"""Runs on at most so many GPUs predict those on more."""
+_ENOUGH_RUNS: Final = 10
 _OF_MEMORY: Final = {"num_params": "a model", "tp": "a TP degree", "pp": "a PP degree"}
 
 
@@ -80,6 +85,8 @@ class Tried(NamedTuple):
     residuals: Floats
     """Logarithms of measured over predicted."""
     facts: tuple[Facts, ...]
+    doublings: Floats | None = None
+    """Of larger runs than any that the constants were fitted to: of their GPUs, beyond those."""
 
 
 def left_out(table: Table, say: Say = lambda _: None) -> list[Tried]:
@@ -103,6 +110,7 @@ def _sound(tried: Tried) -> Tried:
         tuple(tried.parts[i] for i in kept),
         tried.residuals[kept],
         tuple(tried.facts[i] for i in kept),
+        None if tried.doublings is None else tried.doublings[kept],
     )
 
 
@@ -161,6 +169,8 @@ def _collectives(table: Table, say: Say) -> Iterator[Tried]:
     yield from known.without("a site", lambda row: site_of(row["dataset"]))
     say("collectives: all but a few rows left out")
     yield from known.by_a_few_rows()
+    say("collectives: larger GPU counts left out")
+    yield from known.larger()
     say("collectives: networks without one site's rows")
     yield from known.networks()
     say("collectives: systems and networks as if never measured")
@@ -267,6 +277,40 @@ class _Curves:
                 family = CATALOG_LIBRARIES.network_family(network_named(name))
                 network = fitted_network(curves(_at(self.table, kept)), name, family=family)
                 yield self._answered("a site", f"{name} {site}", out, own=network)
+
+    def larger(self) -> Iterator[Tried]:
+        """Yield rows of more GPUs than any that the constants of their library or network know."""
+        usable, gpus = self._usable(), _column(self.table, "num_gpus").astype(float)
+        inside = {f"{key[0]} {key[1]}": (key, own) for key, own in self._places().items()}
+        for label, (key, every) in inside.items():
+            places = every[usable[every]]
+            for most in np.unique(gpus[places])[:-1]:
+                kept = np.zeros(self.table.rows, dtype=bool)
+                kept[places[gpus[places] <= most]] = True
+                if kept.sum() >= _ENOUGH_RUNS:
+                    yield self._beyond(f"{label} above {most:g}", places, kept, gpus, key)
+        names = _column(self.table, "network")
+        for name in np.unique(names[names != ""]):
+            places = np.flatnonzero((names == name) & usable)
+            for most in np.unique(gpus[places])[:-1]:
+                kept = np.zeros(self.table.rows, dtype=bool)
+                kept[places[gpus[places] <= most]] = True
+                if kept.sum() >= _ENOUGH_RUNS:
+                    yield self._beyond(f"{name} above {most:g}", places, kept, gpus, name)
+
+    def _beyond(
+        self, part: str, places: NDArray[np.intp], kept: Mask, gpus: Floats, of: Any
+    ) -> Tried:
+        """Return larger counts by constants fitted to those kept: of a library, or a network."""
+        if isinstance(of, str):
+            own = fitted_network(curves(_at(self.table, kept)), network_blank(of))
+        else:
+            own = self._fitted(of, kept)
+        most = gpus[kept].max()
+        out = places[gpus[places] > most]
+        return self._answered(LARGER, part, out, own=own)._replace(
+            doublings=np.log2(gpus[out] / most)
+        )
 
     def systems(self) -> Iterator[Tried]:
         """Yield the rows of each system, and across each network, as if it were never measured."""
@@ -538,6 +582,19 @@ def _system(gpu: str) -> str:
         return ""
 
 
+# --- jitter --------------------------------------------------------------------------------------
+
+
+def _jitter(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield percentiles of single times, the constants fitted without some of the rows."""
+    for column, title in refit_jitter.FOLDS[table.kind].items():
+        say(f"{table.kind}: {title} left out")
+        parts = _column(table, column)
+        residuals = _logarithms(_measured(table), refit_jitter.unseen(table, parts))
+        facts = tuple(facts_of_rows(table))
+        yield Tried(title, np.arange(table.rows), tuple(parts), residuals, facts)
+
+
 # --- memory and whole runs -----------------------------------------------------------------------
 
 
@@ -576,6 +633,8 @@ def _runs(table: Table, say: Say) -> Iterator[Tried]:
     for column, split in {"dataset": "a data set", "model": "a model"}.items():
         yield runs_without(table, column, split, say)
     yield from _unmeasured(table, _by_column(table, "cluster"), say)
+    if table.kind == "training":
+        yield from larger_runs(table, say)
     say(f"{table.kind}: as if nobody knew what ran them")
     of_training = table.kind == "training"
     values = _by_usual_framework(table) if of_training else _by_usual_engine(table)
@@ -623,6 +682,32 @@ def _refitted_frameworks(table: Table, column: str, say: Say) -> Floats:
 
         values[places] = leave_out(np.array([row.get(column, "") for row in own]), tried)
     return values
+
+
+def larger_runs(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield runs on more GPUs than any that their framework's constants were fitted to."""
+    rows, facts = list(table.records()), facts_of_rows(table)
+    names = np.array([training.software_of(row).name for row in rows])
+    gpus, measured = np.array([float(row["gpus"]) for row in rows]), _measured(table)
+    for name in refit_frameworks.FITTED:
+        places = np.flatnonzero((names == name) & np.isfinite(measured))
+        chosen = places[_sample([rows[i] for i in places])] if len(places) else places
+        trials = refit_frameworks.Trials([rows[i] for i in chosen])
+        for most in _MOST_GPUS:
+            kept, out = gpus[chosen] <= most, places[gpus[places] > most]
+            if kept.sum() < _ENOUGH_RUNS or not len(out):
+                continue
+            say(f"training: {name} up to {most} GPUs, {len(out)} larger runs left out")
+            constants = trials.fitted(refit_frameworks.FITTED[name], kept)
+            predicted = np.array([_step_s(rows[i], constants) for i in out])
+            yield Tried(
+                LARGER,
+                out,
+                (f"{name} above {most}",) * len(out),
+                _logarithms(measured[out], predicted),
+                tuple(facts[i] for i in out),
+                np.log2(gpus[out] / gpus[chosen][kept].max()),
+            )
 
 
 def _step_s(row: Row, constants: Mapping[str, float]) -> float:
@@ -729,4 +814,6 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "serving": _runs,
     "comm_fraction": _unfitted("dataset"),
     "dispatch": _dispatch,
+    "jitter": _jitter,
+    "jitter_steps": _jitter,
 }

@@ -40,6 +40,7 @@ def _positive(cell: str) -> float:
     return value if 0 < value < 1e30 else np.nan
 
 
+_GPUS: Final = Axis("GPUs", ("gpus",))
 _PRODUCT: Final = Axis("m n k", ("m", "n", "k"))
 _MODEL: Final = Axis("layers x hidden\u00b2", ("layers", "hidden", "hidden"))
 SIZES: Final[Mapping[str, Axis]] = {
@@ -65,11 +66,12 @@ SIZES: Final[Mapping[str, Axis]] = {
     "serving": Axis("users", ("concurrency",)),
     "comm_fraction": Axis("tokens", ("tokens_or_seq",)),
     "dispatch": Axis("tokens per GPU x hidden", ("tokens", "hidden")),
+    "jitter": Axis("bytes", ("size_bytes",)),
+    "jitter_steps": _GPUS,
 }
 """How large what a row measures is, by kind of table."""
 
 _TP: Final = Axis("tensor-parallel degree", ("tp",))
-_GPUS: Final = Axis("GPUs", ("gpus",))
 DEGREES: Final[Mapping[str, tuple[Axis, ...]]] = {
     "collectives": (Axis("GPUs", ("num_gpus",)),),
     "experts": (Axis("expert-parallel degree", ("ep",)), _TP),
@@ -83,6 +85,7 @@ DEGREES: Final[Mapping[str, tuple[Axis, ...]]] = {
     "serving": (_GPUS, _TP),
     "comm_fraction": (_TP,),
     "dispatch": (Axis("GPUs", ("num_gpus",)),),
+    "jitter": (_GPUS,),
 }
 """Over how many devices what a row measures is spread, by kind of table."""
 
@@ -93,6 +96,8 @@ UNITS: Final[Mapping[str, str]] = {
     "inference": "the row's unit",
     "serving": "ms",
     "comm_fraction": "%",
+    "jitter": "medians",
+    "jitter_steps": "medians",
 }
 """Units of the measured column, where they are not microseconds."""
 MICROSECONDS: Final = "µs"

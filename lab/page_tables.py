@@ -313,5 +313,17 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The exchange around experts, as one GPU sees it, by libraries and their kernels.",
         (("cluster", "library"), ("kernel", "phase"), ("num_gpus",), ("token_band",)),
     ),
+    "jitter": Kind(
+        "Jitter of all-reduces",
+        "99th percentile of single all-reduces over their median",
+        "How single all-reduces across nodes scatter, by nodes, size and algorithm.",
+        (("nodes",), ("size_bytes",), ("ran",)),
+    ),
+    "jitter_steps": Kind(
+        "Jitter of training steps",
+        "99th percentile of the steps of a run over their median",
+        "How the steps of one training run scatter, by number of GPUs and by who ran it.",
+        (("gpus",), ("submitter",), ("logged",)),
+    ),
 }
 """Every kind of table that the page knows, in the page's order."""

@@ -16,6 +16,8 @@ from lab import intervals
 from lab.intervals_groups import (
     Plan,
     Pool,
+    Trial,
+    conformal_share,
     groups,
     tried_on_others,
     weighted_quantile,
@@ -25,7 +27,7 @@ from shardcost import Cluster, Decode, Layout, Model, Prefill, Train, catalog, c
 from shardcost import estimate as estimated
 from shardcost.catalog.errors import MEASURED, OTHER_ARCHITECTURE, SAME_ARCHITECTURE, residuals_like
 from shardcost.cli import main
-from shardcost.collectives.interval import BANDS, facts_of, interval_of
+from shardcost.collectives.interval import BANDS, Interval, facts_of, interval_of
 from shardcost.errors import UnknownNameError
 from shardcost.estimate import interval as of_runs
 from shardcost.formats.tables import VALIDATED, Table, read_table
@@ -40,7 +42,7 @@ from shardcost.workload import Workload
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "intervals.md"
 NORMAL_90 = 1.645
 """Nine of ten draws of a normal distribution are within so many standard deviations."""
-PLAN = Plan((("standing", "size"), ("standing",), ()), (("standing",), ()), least=0.0)
+PLAN = Plan((("standing", "size"), ("standing",), ()), least=0.0)
 
 
 def drawn(
@@ -93,7 +95,7 @@ def test_few_parts_far_apart_are_told_by_the_others_too_short() -> None:
     trial = tried_on_others(pool)
     short = np.mean(np.abs(pool.residuals) <= trial.reach)
     assert short < 0.9
-    assert max(trial.factors.values()) > 1
+    assert trial.factor_of({"standing": "measured", "size": "small"}) > 1
 
 
 def test_a_row_is_never_judged_by_itself() -> None:
@@ -104,6 +106,64 @@ def test_a_row_is_never_judged_by_itself() -> None:
     trial = tried_on_others(Pool([wild, same._replace(residuals=wild.residuals)], PLAN))
     assert np.all(trial.reach[:50] < 1)  # a wild part does not excuse itself
     assert np.all(trial.reach[50:100] > 10)
+
+
+def test_few_rows_never_make_an_interval_narrow() -> None:
+    """Of 20 rows, the conformal quantile is the 19th: 95 % of them, not 90 %."""
+    assert conformal_share(20) == 0.95
+    assert conformal_share(4) == 1.0
+    few = drawn("a system", 5, 8, 0.1, 0.0, standing="measured", size="small")
+    plan = Plan(((),), least=0.0)
+    reach = next(groups(tried_on_others(Pool([few], plan)))).reach
+    assert reach > np.quantile(np.abs(few.residuals), 0.9)
+
+
+def two_facts(far: int) -> Trial:
+    """Return residuals of two sizes in one group, of which one is five times as far off."""
+    near = drawn("a system", 10, 60, 0.05, 0.0, standing="measured", vendor="near")
+    wide = drawn("a system", 10, far, 0.25, 0.0, 5000, standing="measured", vendor="far")
+    wide = wide._replace(parts=tuple(f"x{each}" for each in wide.parts))
+    plan = Plan((("standing",), ()), beside=("vendor",), least=0.0)
+    return tried_on_others(Pool([near, wide], plan))
+
+
+def shares_inside(trial: Trial) -> dict[str, float]:
+    vendors = np.array([facts["vendor"] for facts in trial.pool.facts])
+    inside = np.abs(trial.pool.residuals) <= trial.lengthened
+    return {str(each): float(np.mean(inside[vendors == each])) for each in np.unique(vendors)}
+
+
+def test_nine_of_ten_are_inside_for_every_value_of_a_fact() -> None:
+    trial = two_facts(60)
+    shares = shares_inside(trial)
+    assert shares["near"] == pytest.approx(0.9, abs=0.02)
+    assert shares["far"] == pytest.approx(0.9, abs=0.02)
+    assert trial.factor_of({"vendor": "far"}) > 3 * trial.factor_of({"vendor": "near"})
+
+
+def test_values_with_few_residuals_only_lengthen() -> None:
+    assert shares_inside(two_facts(3))["far"] >= 0.88
+    near = drawn("a system", 10, 60, 0.2, 0.0, standing="measured", vendor="far")
+    few = drawn("a system", 3, 6, 0.01, 0.0, 5000, standing="measured", vendor="near")
+    few = few._replace(parts=tuple(f"x{each}" for each in few.parts))
+    plan = Plan((("standing",), ()), beside=("vendor",), least=0.0)
+    assert tried_on_others(Pool([near, few], plan)).factors["vendor", "near"] == 1.0
+
+
+def test_a_doubling_adds_what_larger_runs_need() -> None:
+    usual = drawn("a model", 20, 40, 0.05, 0.0, standing="measured", size="small")
+    larger = []
+    for part in range(12):
+        dice, doublings = np.random.default_rng(part), np.repeat([1.0, 2.0, 4.0], 20)
+        residuals = dice.normal(0, 0.05, 60) + 0.1 * doublings * dice.choice([-1, 1], 60)
+        rows = 10_000 + np.arange(60)
+        facts = ({"standing": "measured", "size": "small"},) * 60
+        larger.append(Tried("larger", rows, (str(part),) * 60, residuals, facts, doublings))
+    trial = tried_on_others(Pool([usual], PLAN), larger)
+    assert 0.05 < trial.per_doubling[""] < 0.15
+    sizes = np.abs(np.concatenate([each.residuals for each in larger]))
+    assert np.mean(sizes <= trial.reach_beyond) < 0.6
+    assert np.mean(sizes <= trial.widened_beyond) >= 0.88
 
 
 def test_small_groups_do_not_count() -> None:
@@ -457,3 +517,54 @@ def test_a_share_of_communication_is_at_most_one() -> None:
     found = estimated("llama3-8b", "l40s", Layout(tp=8), Prefill(batch=1, prompt_tokens=8192))
     assert found.comm_share > 0.75
     assert of_runs.ranges_of(found)["comm_share"].high == 1.0
+
+
+def test_intervals_widen_with_distance_and_say_so() -> None:
+    cluster = Cluster.named("h100_sxm", "ib_8x400g")
+
+    def known(dp: int) -> Interval:
+        work = Train(global_batch=8 * dp, sequence_length=4096)
+        return estimated("llama3-8b", cluster, Layout(tp=8, dp=dp, zero=1), work).interval
+
+    near, far = known(16), known(2**14)
+    assert near.distance == ""
+    assert "times the GPUs of the largest similar measurement" in far.distance
+    assert far.high_s / far.low_s > 1.2 * near.high_s / near.low_s
+    reach = [
+        collective_time("all_reduce", 2.0**30, "h100_sxm", gpus, network="ib_8x400g").interval
+        for gpus in (512, 4096)
+    ]
+    assert all("largest similar measurement" in each.distance for each in reach)
+    assert reach[0].high_s / reach[0].low_s < reach[1].high_s / reach[1].low_s
+
+
+def test_many_layouts_have_the_distance_of_each() -> None:
+    cluster = Cluster.named("h100_sxm", "ib_8x400g")
+    degrees = np.array([16, 2**14])
+    train = Train(global_batch=2**17, sequence_length=4096)
+    many = estimated("llama3-8b", cluster, Layout(tp=8, dp=degrees), train).interval
+    for place, dp in enumerate(degrees):
+        alone = estimated("llama3-8b", cluster, Layout(tp=8, dp=int(dp)), train).interval
+        assert many.high_s[place] == pytest.approx(alone.high_s)
+
+
+def test_no_interval_begins_below_the_datasheet() -> None:
+    sent = collective_time("all_to_all", 2.0**30, "h100_sxm", 64, network="ib_8x400g")
+    assert sent.interval.low_s >= sent.bound_s
+    decode = Decode(batch=1, context_tokens=128)
+    for system, model in (("h100_sxm", "llama3-8b"), ("mi300x", "llama3-70b")):
+        found = estimated(model, system, Layout(), decode)
+        weights_s = found.model.parameters * 2 / found.cluster.device.memory_bytes_per_s
+        assert of_runs.bound_s(found) == pytest.approx(weights_s, rel=0.12)
+        assert found.interval.low_s >= of_runs.bound_s(found) * (1 - 1e-12)
+    prompt = estimated("llama3-8b", "h100_sxm", Layout(), Prefill(batch=8, prompt_tokens=4096))
+    assert of_runs.ranges_of(prompt)["mfu"].high <= 1
+
+
+def test_vendors_with_few_rows_are_wider() -> None:
+    def width(system: str) -> float:
+        train = Train(global_batch=64, sequence_length=4096)
+        found = estimated("llama3-8b", system, Layout(tp=8), train).interval
+        return float(found.high_s / found.low_s)
+
+    assert width("mi300x") > 1.5 * width("h100_sxm")

@@ -40,7 +40,6 @@ from shardcost.report.estimate import (
     details,
     figures,
     foundations,
-    minor_warnings,
     parts,
     title,
 )
@@ -180,7 +179,7 @@ def test_the_texts_are_those_of_the_command(made: tuple[Estimate, str]) -> None:
     assert all(line in said for line in (*told.values(), *dict(foundations(found)).values()))
     for part in parts(found):
         assert " ".join(filter(None, part.cells)) in said
-    for remark in as_remarks(found.warnings, ["a note on a file"], minor_warnings(found)):
+    for remark in as_remarks(found.caveats, ["a note on a file"], every=True):
         assert remark in said
     assert "Note: a note on a file" in said
     for line in explanation(found, 10**9).splitlines():

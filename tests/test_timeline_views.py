@@ -253,7 +253,7 @@ def test_a_trained_step_computes_what_its_stages_have_to(estimates: list[Estimat
         for stage in range(pp):
             early = [each for each in events if each.start_s < line.lanes[stage].ends[-1]]
             ending = line.pipeline_s - line.computed_s(stage)
-            idle = seconds(early, stage=stage, kind="idle")
+            idle = seconds(early, stage=stage, kind="idle", name="wait")
             assert idle == pytest.approx(line.bubble_s(stage) - ending, rel=1e-6, abs=1e-9)
 
 

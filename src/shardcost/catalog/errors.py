@@ -4,7 +4,9 @@ A residual is the logarithm of measured over predicted. ``catalog/errors/`` has 
 of table: groups of rows with how far nine in ten of their residuals reach, from fine groups (an
 engine on a system, at some sizes) to coarse ones (all rows). They are written by
 ``python -m lab.intervals``; a group stands there only if it has enough rows, from more than one
-source. `residuals_like` picks the finest group that a question belongs to.
+source. `residuals_like` picks the finest group that a question belongs to, multiplies its reach by
+the factor of every fact that has one, and adds what each doubling of GPUs beyond the measured ones
+adds.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from math import log
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from shardcost import catalog
+from shardcost.arrays import largest, log2
+from shardcost.checks import is_array
 from shardcost.errors import UnknownNameError
 
 Facts = Mapping[str, str]
@@ -50,16 +54,76 @@ _WORDS: Final = {
 
 
 class Residuals(NamedTuple):
-    """Nine of ten residuals of some rows lie between these."""
+    """Nine of ten residuals of some rows lie between these; arrays where GPU counts are."""
+
+    low: Any
+    high: Any
+    rows: int
+    like: str
+    """Which rows, in words."""
+    distance: str = ""
+    """How far the prediction is from them, where it is outside, in words."""
+
+
+class _Group(NamedTuple):
+    """Rows alike: how far nine of ten residuals reach, before factors."""
 
     low: float
     high: float
     rows: int
     like: str
-    """Which rows, in words."""
+    most_gpus: int
+    """The largest run among them; 0 where that does not count."""
 
 
-def residuals_like(kind: str, /, **facts: str) -> Residuals:
+class _Kind(NamedTuple):
+    """All that is known of the residuals of a kind of table."""
+
+    levels: tuple[tuple[str, ...], ...]
+    """The facts that groups agree in, finest first."""
+    groups: Mapping[tuple[tuple[str, ...], tuple[str, ...]], _Group]
+    factors: Mapping[tuple[str, str], float]
+    """What reaches are multiplied by, by fact and value; of all of them, under two blanks."""
+    doublings: Mapping[tuple[str, str], float]
+    """What a doubling of GPUs adds to a reach, by fact and value."""
+    least: float
+    """No reach is shorter, whatever the factors."""
+
+    def group(self, facts: Facts) -> _Group:
+        """Return the finest group of some facts."""
+        keys = ((level, tuple(facts.get(name, "") for name in level)) for level in self.levels)
+        return next(self.groups[key] for key in keys if key in self.groups)
+
+    def factor(self, facts: Facts) -> float:
+        """Return the product of the factors of some facts."""
+        product = self.factors.get(("", ""), 1.0)
+        for item in facts.items():
+            product *= self.factors.get(item, 1.0)
+        return product
+
+    def far_off(self, facts: Facts) -> list[str]:
+        """Return the facts that widen an interval far beyond its group's, in words."""
+        return [
+            f"{self.factors[name, value]:.1f} times as wide for {_WORDS.get(value, value)}"
+            for name, value in facts.items()
+            if self.factors.get((name, value), 1.0) >= _FAR_OFF
+        ]
+
+    def per_doubling(self, facts: Facts) -> float:
+        """Return what a doubling adds to the reach of what has some facts."""
+        return next(
+            (
+                adds
+                for (fact, value), adds in self.doublings.items()
+                if facts.get(fact, "") == value
+            ),
+            0.0,
+        )
+
+
+def residuals_like(
+    kind: str, /, *, gpus: Any = None, most_gpus: Any = None, **facts: str
+) -> Residuals:
     """Return the residuals of rows like a prediction's, the finest group of them that there is.
 
     >>> residuals = residuals_like("memory")
@@ -68,23 +132,41 @@ def residuals_like(kind: str, /, **facts: str) -> Residuals:
 
     Args:
         kind: A kind of table, such as ``collectives``.
+        gpus: How many GPUs a prediction is of, where that counts.
+        most_gpus: The most that were measured of the same; by default in the group.
         facts: What is known of the prediction; what a group does not ask for is not looked at.
     """
-    levels, groups = _groups(kind)
-    for level in levels:
-        group = groups.get((level, tuple(facts.get(name, "") for name in level)))
-        if group is not None:
-            return group
-    raise UnknownNameError("kind", kind, catalog.names("errors"))
+    known = _kind(kind)
+    group = known.group(facts)
+    times, more, away = known.factor(facts), 0.0, known.far_off(facts)
+    most = group.most_gpus if most_gpus is None else most_gpus
+    if gpus is not None and most:
+        doublings = log2(largest(1.0, gpus / most))
+        more = known.per_doubling(facts) * doublings
+        away.append(_distance(doublings, most))
+    low, high = min(group.low * times, -known.least), max(group.high * times, known.least)
+    distance = "; ".join(filter(None, away))
+    return Residuals(low - more, high + more, group.rows, group.like, distance)
+
+
+def _distance(doublings: Any, most: Any) -> str:
+    """Return how far beyond what was measured a GPU count is; of many, the largest."""
+    far = float(doublings.max() if is_array(doublings) else doublings)
+    if far < _NEAR:
+        return ""
+    largest_measured = int(most.min() if is_array(most) else most)
+    return f"{2**far:,.3g} times the GPUs of the largest similar measurement ({largest_measured:,})"
+
+
+_FAR_OFF: Final = 2.0
+"""Factors from which on an interval says so."""
+_NEAR: Final = 0.01
+"""Doublings that are rounding."""
 
 
 @cache  # a file has hundreds of groups, and every interval asks
-def _groups(
-    kind: str,
-) -> tuple[
-    tuple[tuple[str, ...], ...], Mapping[tuple[tuple[str, ...], tuple[str, ...]], Residuals]
-]:
-    """Return the levels of a kind, finest first, and the groups of each."""
+def _kind(kind: str) -> _Kind:
+    """Return the groups, factors and doublings of a kind."""
     if kind not in catalog.names("errors"):
         raise UnknownNameError("kind", kind, catalog.names("errors"))
     content = catalog.raw("errors", kind)
@@ -95,9 +177,17 @@ def _groups(
         alike = in_words(key)
         held_out = f" (held out: {alike})" if alike else " (held out)"
         words = f"{entry['rows']:,} similar measurements{held_out}"
-        residuals = Residuals(entry["low"], entry["high"], entry["rows"], words)
-        groups[tuple(key), tuple(key.values())] = residuals
-    return levels, groups
+        most = entry.get("most_gpus", 0)
+        group = _Group(entry["low"], entry["high"], entry["rows"], words, most)
+        groups[tuple(key), tuple(key.values())] = group
+    factors, doublings = (_by_fact(content, name) for name in ("factor", "doubling"))
+    return _Kind(levels, groups, factors, doublings, content.get("least", 0.0))
+
+
+def _by_fact(content: Mapping[str, Any], name: str) -> dict[tuple[str, str], float]:
+    """Return the numbers of a list whose entries each have a fact, its value and a number."""
+    figure = {"factor": "times", "doubling": "adds"}[name]
+    return {(each["fact"], each["value"]): each[figure] for each in content.get(name, ())}
 
 
 def in_words(key: Mapping[str, str]) -> str:

@@ -50,6 +50,7 @@ def parser() -> options.Parser:
         action="store_true",
         help="what limits the layout, and the single change of it that helps most",
     )
+    add("--notes", action="store_true", help="caveats about less than 5 %% of the time, too")
     add("--explain", action="store_true", help="formulas, values, sources and errors seen")
     add(
         "--why",
@@ -109,7 +110,8 @@ def run(given: Namespace) -> int:
             data["advice"] = advice_as_data(advised)
         options.print_json(data)
     else:
-        print(as_text(result, finder.caveats, advice=advised, explain=given.explain))
+        shown = {"explain": given.explain, "notes": given.notes}
+        print(as_text(result, finder.caveats, advice=advised, **shown))
         options.say_drawn(given.plot)
     return 0
 
@@ -163,7 +165,7 @@ def _vary(given: Namespace, finder: options.OnDisk) -> int:
     if given.json:
         options.print_json(as_data(scaling, finder.caveats) | ({"plot": plot} if plot else {}))
     else:
-        print(as_text(scaling, finder.caveats))
+        print(as_text(scaling, finder.caveats, notes=given.notes))
         options.say_drawn(plot)
     if scaling.feasible:
         return 0

@@ -51,6 +51,7 @@ def parser() -> options.Parser:
     options.add_options(shown, [TOP])
     shown.add_argument("--pareto", action="store_true", help="the Pareto front as a table as well")
     shown.add_argument("--plot", metavar="FILE", help="draw the front as .png or .svg")
+    shown.add_argument("--notes", action="store_true", help="caveats about little of the time")
     shown.add_argument("--explain", action="store_true", help="the arithmetic of the best")
     shown.add_argument(
         "--out", metavar="FILE", help="write every feasible layout to a table, .parquet"
@@ -90,7 +91,7 @@ def run(given: Namespace) -> int:
             explained["explanation"] = plan.best[0].estimate.explain().splitlines()
         options.print_json(as_data(plan) | explained)
     elif plan.best:
-        print(as_text(plan, pareto=given.pareto, explain=given.explain))
+        print(as_text(plan, pareto=given.pareto, explain=given.explain, notes=given.notes))
         options.say_drawn(given.plot)
         if given.out is not None:
             before = f" ({result.resumed} tasks were done before)" if result.resumed else ""

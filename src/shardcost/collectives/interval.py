@@ -11,9 +11,10 @@ from __future__ import annotations
 from math import exp, inf, log1p
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from shardcost.arrays import choose, first_not_less
+from shardcost.arrays import choose, first_not_less, largest, smallest
 from shardcost.catalog import cluster_named
 from shardcost.catalog.errors import (
+    CONFIDENCE_PCT,
     MEASURED,
     OTHER_ARCHITECTURE,
     Residuals,
@@ -47,6 +48,13 @@ class Interval(NamedTuple):
     """Which rows it is from, in words."""
     rows: int
     """How many of them; of an array, the fewest."""
+    distance: str = ""
+    """How far the prediction is from them, where it is outside, in words."""
+
+    @property
+    def confidence_pct(self) -> int:
+        """Of measurements, the share that is expected inside."""
+        return CONFIDENCE_PCT
 
 
 def interval_of(result: CollectiveTime) -> Interval:
@@ -54,8 +62,8 @@ def interval_of(result: CollectiveTime) -> Interval:
 
     Within the rows of a user's own profile it is the profile's; else that of rows like it.
     """
-    facts, size = facts_of(result), result.size_bytes
-    known = [residuals_like(KIND, **facts, band=band) for band in BANDS]
+    facts, size, counted = facts_of(result), result.size_bytes, _counted(result)
+    known = [residuals_like(KIND, **counted, **facts, band=band) for band in BANDS]
     which = band_of(size)
     fit = result.calibrations[0].fit if result.calibrations else None
     if fit is not None and fit.low_pct is not None and fit.high_pct is not None:
@@ -74,7 +82,25 @@ def interval_of(result: CollectiveTime) -> Interval:
         low, high, used = exp(known[which].low), exp(known[which].high), [known[which]]
     like = "; ".join(dict.fromkeys(each.like for each in used))
     rows = min(each.rows for each in used)
-    return Interval(result.time_s * low, result.time_s * high, like, rows)
+    distance = next((each.distance for each in used if each.distance), "")
+    low_s = largest(result.time_s * low, smallest(result.bound_s, result.time_s))
+    return Interval(low_s, result.time_s * high, like, rows, distance)
+
+
+def _counted(result: CollectiveTime) -> dict[str, Any]:
+    """Return the GPUs of a collective and the most that were measured of its library or network.
+
+    Of many groups, those of the largest; of library and network, that which is farther beyond.
+    """
+    group, counts = result.group, []
+    for each in result.calibrations:
+        network = isinstance(each.constants, NetworkConstants)
+        ranks: Any = group.ranks if network else group.ranks_per_domain
+        counts.append((float(ranks.max()) if is_array(ranks) else ranks, each.fit.most_gpus))
+    if not counts:
+        return {}
+    gpus, most = max(counts, key=lambda pair: pair[0] / pair[1])
+    return {"gpus": gpus, "most_gpus": most}
 
 
 def dispatch_interval_of(result: DispatchTime) -> Interval:
@@ -128,6 +154,7 @@ def facts_of(result: CollectiveTime) -> dict[str, str]:
         "library": "engines" if engine in ENGINES else "vendors' libraries",
         "mode": result.mode,
         "collective": _ALIKE.get(result.collective, result.collective),
+        "vendor": cluster.device.vendor,
     }
 
 

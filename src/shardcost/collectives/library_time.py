@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.arrays import choose, largest, looked_up, named
 from shardcost.checks import anywhere, is_array
@@ -59,6 +59,9 @@ from shardcost.machine.libraries import (
 )
 from shardcost.scalars import positive_number
 from shardcost.units import format_bytes, format_rate, format_time
+
+if TYPE_CHECKING:
+    from shardcost.collectives.interval import Interval
 
 _NEGLIGIBLE: Final = 1e-12
 """Of all weights, what a path may have and still send nothing that counts."""
@@ -183,6 +186,13 @@ class CollectiveTime:
         )
         in_switch = [path[0] in IN_SWITCH for path in self.weights]
         return choose(looked_up(in_switch, self.choice), by_switch, by_links)
+
+    @property
+    def interval(self) -> Interval:
+        """Between which times nine of ten measurements of it lie."""
+        from shardcost.collectives.interval import interval_of
+
+        return interval_of(self)
 
     @property
     def sent_bytes(self) -> tuple[Any, Any]:

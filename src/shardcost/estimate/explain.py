@@ -15,7 +15,7 @@ from shardcost.checks import is_array
 from shardcost.errors import BadTypeError
 from shardcost.estimate.ledger import joined
 from shardcost.estimate.pieces import PassParts
-from shardcost.estimate.result import BUBBLE, Estimate, part_name
+from shardcost.estimate.result import BUBBLE, STRAGGLERS, Estimate, part_name
 from shardcost.estimate.why import Why, why
 from shardcost.estimate.why.answer import brief
 from shardcost.kernels.receipts import source_of
@@ -68,6 +68,10 @@ def _paragraphs(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "Time", _said(why(estimate, "time_s"), cited=False)
     if BUBBLE in estimate.parts_s and estimate.layout.pp > 1:
         yield "Bubble", _said(why(estimate, f"parts.{BUBBLE}"))
+    if estimate.parts_s.get(STRAGGLERS):
+        yield "Slowest rank", _said(why(estimate, f"parts.{STRAGGLERS}"))
+    if estimate.p99_step_s is not None:
+        yield "Slow steps", _said(why(estimate, "p99_step_s"))
     yield "Layer", _layer(estimate)
     entries = joined(estimate.entries)
     for label, kind in _HEAVIEST.items():

@@ -10,19 +10,21 @@ what training runs allocated.
 
 from __future__ import annotations
 
-from math import exp
+from math import inf
 from typing import Any, Final, NamedTuple
 
-from shardcost.arrays import smallest
+from shardcost.arrays import exp, largest, smallest
 from shardcost.catalog.errors import MEASURED, Residuals, architectures_apart, residuals_like
-from shardcost.checks import anywhere
+from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Device
 from shardcost.collectives.interval import Interval, kind_of_links
+from shardcost.dtypes import BITS
 from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.machine import Machine, machine_of
 from shardcost.machine.kernels import Section
 from shardcost.model import Model
+from shardcost.program.operations import Collective, Elementwise
 from shardcost.workload import Decode, Train
 
 FIRST, LOADED_FIRST, NEXT, WHOLE, RATE = (
@@ -47,6 +49,8 @@ class Range(NamedTuple):
     like: str
     """Which rows it is from, in words."""
     rows: int
+    distance: str = ""
+    """How far the prediction is from them, where it is outside, in words."""
 
 
 def ranges_of(found: Estimate) -> dict[str, Range]:
@@ -60,10 +64,16 @@ def ranges_of(found: Estimate) -> dict[str, Range]:
     True
     """
     like = residuals_of(found)
-    less, more = exp(like.low), exp(like.high)
+    less, more = _share_left(found, like), exp(like.high)
     ends = dict.fromkeys(_TIMES, (less, more)) | dict.fromkeys(_RATES, (1 / more, 1 / less))
     known = {
-        name: Range(getattr(found, name) * low, getattr(found, name) * high, like.like, like.rows)
+        name: Range(
+            getattr(found, name) * low,
+            getattr(found, name) * high,
+            like.like,
+            like.rows,
+            like.distance,
+        )
         for name, (low, high) in ends.items()
         if getattr(found, name) is not None
     }
@@ -75,7 +85,8 @@ def ranges_of(found: Estimate) -> dict[str, Range]:
 
 def around(value: Any, like: Residuals) -> Range:
     """Return the interval about a predicted value that residuals of measurements make."""
-    return Range(value * exp(like.low), value * exp(like.high), like.like, like.rows)
+    ends = value * exp(like.low), value * exp(like.high)
+    return Range(*ends, like.like, like.rows, like.distance)
 
 
 def _within_one(share: Range) -> Range:
@@ -94,17 +105,64 @@ _MEASURED_PEAKS: Final = "megatron_core"
 
 def residuals_of_memory(found: Estimate) -> Residuals:
     """Return the residuals of what training runs allocated; no run of inference was measured."""
-    if isinstance(found.workload, Train) and found.software.name == _MEASURED_PEAKS:
+    held = held_band(found.memory_bytes)
+    if not isinstance(found.workload, Train):  # of the two tables, the farther one
         like = residuals_like("memory_runs", layers=_layers(found.model))
+    elif found.software.name == _MEASURED_PEAKS:
+        like = residuals_like("memory_runs", layers=_layers(found.model), held=held)
     else:
         pipeline = "several stages" if anywhere(found.layout.pp > 1) else "one stage"
-        like = residuals_like("memory", pipeline=pipeline)
+        like = residuals_like("memory", pipeline=pipeline, held=held)
     return like._replace(like=f"{like.like} of training runs")
+
+
+def held_band(held_bytes: Any) -> str:
+    """Return the range that a predicted footprint is in; of many, that of the smallest.
+
+    What no formula counts is much the same for all, and so a larger share of little.
+    """
+    least = held_bytes.min() if is_array(held_bytes) else held_bytes
+    return next(name for name, most in _HELD.items() if least <= most)
+
+
+_HELD: Final = {
+    "up to 4 GiB": 4 * 2**30,
+    "up to 8 GiB": 8 * 2**30,
+    "above 8 GiB": inf,
+}
 
 
 def interval_of(found: Estimate) -> Interval:
     """Return the 90 % interval of an estimate's time; arrays where the time is one."""
-    return Interval(*around(found.time_s, residuals_of(found)))
+    like = residuals_of(found)
+    low, high = found.time_s * _share_left(found, like), found.time_s * exp(like.high)
+    return Interval(low, high, like.like, like.rows, like.distance)
+
+
+def _share_left(found: Estimate, like: Residuals) -> Any:
+    """Return the low end of a time over the time: never less than the device's datasheet allows."""
+    return largest(exp(like.low), smallest(1.0, bound_s(found) / found.time_s))
+
+
+def bound_s(found: Estimate) -> Any:
+    """Return what no step beats: its FLOP at peak and its bytes at the memory's rate.
+
+    The roofline of all GEMMs and attention of the rank that sets the pace together (Williams,
+    Waterman and Patterson, CACM 52(4), 2009). Of an array of layouts, the FLOP alone.
+    """
+    from shardcost.estimate.roofline import moved_bytes
+
+    device = found.cluster.device
+    flop_s: Any = 0.0
+    moved: Any = 0.0
+    for entry in found.entries:
+        op = entry.op
+        if isinstance(op, Collective | Elementwise):
+            continue
+        flop_s = flop_s + entry.flops / device.peak(device.multiplied(op.dtype).product)
+        if not is_array(found.time_s):
+            moved += entry.times * moved_bytes(op)
+    return largest(flop_s, moved / device.memory_bytes_per_s)
 
 
 def residuals_of(found: Estimate) -> Residuals:
@@ -114,9 +172,10 @@ def residuals_of(found: Estimate) -> Residuals:
     name = software.name if fitted else OTHER_SOFTWARE
     work, place = found.workload, (machine_of(found.cluster), name, found.layout)
     if isinstance(work, Train):
-        return residuals_like("training", **facts_of_training(*place, work.dtype, found.model))
+        facts = facts_of_training(*place, work.dtype, found.model)
+        return residuals_like("training", gpus=found.devices, **facts)
     figure = "static tpot" if isinstance(work, Decode) else "static ttft"
-    facts = facts_of_inference(*place, work.part_dtype(), figure)
+    facts = facts_of_inference(*place, work.part_dtype(), figure, found.model)
     # The measured engines that decode with mixtures of experts served many users at once.
     mixture = isinstance(work, Decode) and found.model.most_experts
     return residuals_like("serving" if mixture else "inference", **facts)
@@ -127,9 +186,9 @@ def facts_of_training(
 ) -> dict[str, str]:
     """Return what decides which rows a training run is like."""
     return {
-        "layers": _layers(model),
         "standing": kernel_standing(machine, dtype),
         "span": _span(machine.cluster, layout.devices),
+        **_kinds(machine.cluster, dtype, model),
         **_ran_by(software),
     }
 
@@ -138,8 +197,18 @@ def _layers(model: Model) -> str:
     return "mixture of experts" if model.most_experts else "dense model"
 
 
+def _kinds(cluster: Cluster, dtype: str, model: Model) -> dict[str, str]:
+    """Return the kind of model, of devices and of the arithmetic of most weights."""
+    bits = BITS[cluster.device.multiplied(dtype).product]
+    return {
+        "layers": _layers(model),
+        "vendor": "NVIDIA" if cluster.device.vendor == "nvidia" else "another vendor",
+        "format": f"{bits:g}-bit GEMMs",
+    }
+
+
 def facts_of_inference(
-    machine: Machine, software: str, layout: Layout, dtype: str, figure: str
+    machine: Machine, software: str, layout: Layout, dtype: str, figure: str, model: Model
 ) -> dict[str, str]:
     """Return what decides which rows an inference run is like.
 
@@ -149,6 +218,7 @@ def facts_of_inference(
         layout: Its degrees.
         dtype: The format of its products.
         figure: Batching and metric, such as ``static ttft``.
+        model: What runs.
     """
     batching, _, metric = figure.rpartition(" ")
     first = FIRST if batching == "static" else LOADED_FIRST
@@ -156,6 +226,7 @@ def facts_of_inference(
         "standing": kernel_standing(machine, dtype),
         "figure": _FIGURES.get(metric, first),
         "links": _links(machine.cluster, layout.devices),
+        **_kinds(machine.cluster, dtype, model),
         **_ran_by(software),
     }
 

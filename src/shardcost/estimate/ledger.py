@@ -21,6 +21,7 @@ from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import is_array
 from shardcost.estimate.pieces import KIND, PassTime, Piece, is_copy, pieces_of
 from shardcost.estimate.price import NOTHING, CollectivePrice, Prices, added
+from shardcost.jitter import slowest_of
 from shardcost.program.assemble import Program
 from shardcost.program.operations import (
     Collective,
@@ -239,6 +240,17 @@ class Ledger:
             for phase, each in zip(("forward", "backward", "weight"), passes, strict=True)
         ]
 
+    @property
+    def slowest(self) -> Any:
+        """How much longer passes of a training step take on the slowest rank than on the mean."""
+        devices, machine = self.program.setting.layout.devices, self.prices.machine
+        return slowest_of(devices, machine.cluster.gpus_per_node, machine.jitter.node_spread)
+
+    @property
+    def straggler_s(self) -> Any:
+        """Of a training step, what the busiest stage's passes take longer on the slowest rank."""
+        return self.step_time.compute_s * (1.0 - 1.0 / self.slowest)
+
     @cached_property
     def step_work(self) -> StepWork:
         """A training step as the schedule takes it."""
@@ -246,11 +258,13 @@ class Ledger:
 
         program = self.program
         layout, software, stages = program.setting.layout, program.setting.software, program.stages
-        layer = [each.wall_s(software) for each in self.layer]
+        slower = self.slowest
+        layer = [slower * each.wall_s(software) for each in self.layer]
 
         def stage(layers: Any, extra: Sequence[PassTime]) -> Stage:
             return schedule.Stage(
-                *(layers * each for each in layer), *(each.wall_s(software) for each in extra)
+                *(layers * each for each in layer),
+                *(slower * each.wall_s(software) for each in extra),
             )
 
         overlapped = software.dp_overlap

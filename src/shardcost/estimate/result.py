@@ -13,7 +13,8 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
 from shardcost.estimate.ledger import Entry, Ledger
 from shardcost.estimate.pieces import KIND, PassParts
-from shardcost.estimate.warnings import warnings_of
+from shardcost.estimate.warnings import Caveat, caveats_of
+from shardcost.jitter import over_median
 from shardcost.layout import Layout
 from shardcost.machine import Machine
 from shardcost.memory import Memory, memory_of
@@ -35,6 +36,7 @@ from shardcost.units import format_bytes, format_percent, format_time, format_to
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 if TYPE_CHECKING:
+    from shardcost.collectives.interval import Interval
     from shardcost.schedule.timeline import Timeline
 
 FLOP_CONVENTION = (
@@ -47,6 +49,7 @@ COMMUNICATION: Final = " communication"
 BUBBLE: Final = "bubble"
 CONTENTION: Final = "link contention"
 """What a step waits because groups that hide behind each other share a link."""
+STRAGGLERS: Final = "waiting for the slowest rank"
 _ROUNDING: Final = 1e-12
 HOST: Final = "host and overhead"
 
@@ -72,7 +75,7 @@ def part_name(key: str) -> str:
     """
     if key.endswith(COMMUNICATION):
         return key.removesuffix(COMMUNICATION).upper() + COMMUNICATION
-    return {"gemm": "GEMM"}.get(key, key)
+    return {"gemm": "GEMM", STRAGGLERS: "slowest rank"}.get(key, key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +140,7 @@ class Estimate:
         waits = {f"{group}{COMMUNICATION}": each for group, each in self.exposed_s.items()}
         parts: dict[str, Any] = {**self.compute_s, **waits}
         if self._trains:
+            parts[STRAGGLERS] = ledger.straggler_s
             parts[BUBBLE] = largest(0.0, ledger.step_time.bubble_s)  # rounding may be below 0
             contention = self.time_s - ledger.step_time.step_s
             if anywhere(contention > _ROUNDING * self.time_s):
@@ -146,12 +150,10 @@ class Estimate:
 
     def __repr__(self) -> str:
         """Return the headline figures in a few lines."""
-        from shardcost.estimate.interval import interval_of
-
         place = f"{self.model.name} on {self.cluster.name}, {self.software.name}"
         if is_array(self.time_s):
             return f"Estimate: {self.workload.phase}, {place}, an array of layouts"
-        interval = interval_of(self)
+        interval = self.interval
         ends = f"{format_time(interval.low_s)} to {format_time(interval.high_s)}"
         rate = f"{format_tokens(self.tokens_per_s_per_gpu)} tokens/s/GPU"
         memory, capacity = self.memory_bytes, self.cluster.device.memory_bytes
@@ -163,6 +165,13 @@ class Estimate:
                 f"  memory  {format_bytes(memory)} of {format_bytes(capacity)}",
             )
         )
+
+    @property
+    def interval(self) -> Interval:
+        """Between which times nine of ten measurements of such runs lie."""
+        from shardcost.estimate.interval import interval_of
+
+        return interval_of(self)
 
     @cached_property
     def traffic(self) -> Traffic:
@@ -213,9 +222,17 @@ class Estimate:
         )
 
     @cached_property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Where the estimate goes beyond what was measured, and what would not run.
+
+        Each with its reason and the share of the time that rests on it, the largest first.
+        """
+        return tuple(caveats_of(self))
+
+    @property
     def warnings(self) -> tuple[str, ...]:
-        """Where the estimate goes beyond what was measured, and what would not run."""
-        return tuple(warnings_of(self))
+        """The texts of all `caveats`, be they of a small share."""
+        return tuple(each.text for each in self.caveats)
 
     @property
     def devices(self) -> Any:
@@ -289,6 +306,13 @@ class Estimate:
     def tokens_per_s_per_user(self) -> Any:
         """Output tokens per second of one sequence; None where nothing is decoded."""
         return None if self.tpot_s is None else 1 / self.tpot_s
+
+    @property
+    def p99_step_s(self) -> Any:
+        """The step that one in a hundred is longer than; None where nothing is trained."""
+        if not self._trains:
+            return None
+        return self.time_s * over_median(99, self.machine.jitter.step_scatter)
 
     @property
     def energy_j(self) -> Any:

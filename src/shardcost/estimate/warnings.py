@@ -1,9 +1,14 @@
-"""What to mind about an estimate: extrapolation, inherited constants, and what would not run."""
+"""Caveats of an estimate: extrapolation, inherited constants, and what would not run.
+
+Each has a reason, a `CaveatReason`, and the share of the time that rests on it: the seconds of the
+operations priced so, over those of the step. What rests on less than `MINOR` of the time is a note.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.checks import anywhere, is_array
 from shardcost.dtypes import weight_format
@@ -24,32 +29,88 @@ _KERNELS: Final[Mapping[KernelTable, str]] = {
 """What kernels of each table of constants are called."""
 
 
-def warnings_of(estimate: Estimate) -> Iterator[str]:
-    """Yield each warning once, the most important first."""
-    memory, software = estimate.memory, estimate.software
+MINOR: Final = 0.05
+"""Caveats about a smaller share of the time are notes."""
+
+
+class CaveatReason(StrEnum):
+    """Why an estimate may be off: the one list of reasons."""
+
+    DOES_NOT_FIT = "does_not_fit"
+    """The layout needs more memory than a device has."""
+    WIDENED_FORMAT = "widened_format"
+    """The device does not multiply the weights as they are stored."""
+    INHERITED_KERNELS = "inherited_kernels"
+    """Kernels run by the constants of another device."""
+    UNEVEN_GROUP = "uneven_group"
+    """Ranks of a group sit unevenly on nodes."""
+    COLLECTIVE_NOT_MEASURED = "collective_not_measured"
+    """A collective goes beyond what was measured of its library or network."""
+    SOFTWARE_NOT_FITTED = "software_not_fitted"
+    """No run of the software was measured."""
+
+
+class Caveat(NamedTuple):
+    """One thing that an estimate rests on without a measurement of it."""
+
+    reason: CaveatReason
+    text: str
+    share: float
+    """Of the time, what rests on it; of many layouts, where it is most."""
+
+    @property
+    def minor(self) -> bool:
+        """Whether little of the time rests on it."""
+        return self.share < MINOR
+
+
+_About = tuple[CaveatReason, str, Any]
+"""A reason, its text, and the seconds of a step that it is about."""
+
+
+def caveats_of(estimate: Estimate) -> Iterator[Caveat]:
+    """Yield each caveat once: what would not run, then those on which most of the time rests."""
+    memory = estimate.memory
     if not is_array(memory.peak_bytes):
         reason = memory.reason(estimate.cluster.device)
         if reason:
-            yield reason
-    yield from dict.fromkeys(_widened(estimate))
-    yield from dict.fromkeys((*_inherited(estimate), *_extrapolated(estimate)))
+            yield Caveat(CaveatReason.DOES_NOT_FIT, reason, 1.0)
+    seconds: dict[tuple[CaveatReason, str], Any] = {}
+    for about in (_widened, _inherited, _extrapolated, _unfitted):
+        for why, text, each in about(estimate):
+            seconds[why, text] = seconds.get((why, text), 0.0) + each
+    known = [Caveat(*key, _most(each / estimate.time_s)) for key, each in seconds.items()]
+    yield from sorted(known, key=lambda caveat: -round(caveat.share, 6))
+
+
+def _most(share: Any) -> float:
+    return float(min(1.0, share.max() if is_array(share) else share))
+
+
+def _unfitted(estimate: Estimate) -> Iterator[_About]:
+    """Yield the software's own share, if no run of it was measured."""
+    software, ledger = estimate.software, estimate.ledger
     if software.fit is None:
-        yield f"the host's share of {software.title} was not fitted to runs of it"
+        text = f"the host's share of {software.title} was not fitted to runs of it"
+        yield CaveatReason.SOFTWARE_NOT_FITTED, text, ledger.host_s + ledger.launch_wait_s
 
 
-def _widened(estimate: Estimate) -> Iterator[str]:
+def _widened(estimate: Estimate) -> Iterator[_About]:
     """Yield which formats of weights the device cannot multiply as they are."""
     device, work = estimate.cluster.device, estimate.workload
     for dtype in dict.fromkeys(work.part_dtype(part) for part in ("", "attention", "expert")):
         wanted, form = weight_format(dtype), device.multiplied(dtype)
         if form.input_bytes > wanted.input_bytes:
-            yield (
+            text = (
                 f"{device.name} has no {wanted.product} products: {dtype} weights are read as they"
                 f" are and multiplied in {form.product}"
             )
+            of_it = (each for each in estimate.entries if getattr(each.op, "dtype", "") == dtype)
+            total_s: Any = sum(each.total_s for each in of_it)
+            yield CaveatReason.WIDENED_FORMAT, text, total_s
 
 
-def _inherited(estimate: Estimate) -> Iterator[str]:
+def _inherited(estimate: Estimate) -> Iterator[_About]:
     """Yield which kernels run by another device's constants: those that the prices used."""
     device = estimate.cluster.device
     for entry in estimate.entries:
@@ -63,10 +124,11 @@ def _inherited(estimate: Estimate) -> Iterator[str]:
             what = f"backward {what}"
         if isinstance(entry.op, Gemm) and weight_format(entry.op.dtype).narrow_inputs:
             what = f"{entry.op.dtype} {what}"
-        yield f"no {what} on {device.name}; constants inherited from {section.inherited_from}"
+        text = f"no {what} on {device.name}; constants inherited from {section.inherited_from}"
+        yield CaveatReason.INHERITED_KERNELS, text, entry.total_s
 
 
-def _extrapolated(estimate: Estimate) -> Iterator[str]:
+def _extrapolated(estimate: Estimate) -> Iterator[_About]:
     """Yield where collectives go beyond what was measured of their library or network."""
     prices = estimate.ledger.prices
     for entry in estimate.entries:
@@ -76,6 +138,8 @@ def _extrapolated(estimate: Estimate) -> Iterator[str]:
         if anywhere(prices.sits_unevenly(op)):
             which = "some groups sit" if prices.arrays else f"group of {op.ranks} sits"
             paced = "the fullest node sets the pace (never measured)"
-            yield f"{op.group} {which} unevenly on nodes: {paced}"
+            text = f"{op.group} {which} unevenly on nodes: {paced}"
+            yield CaveatReason.UNEVEN_GROUP, text, entry.exposed_s
         if not prices.is_multimem(op):
-            yield from prices.notes(op)
+            for text in prices.notes(op):
+                yield CaveatReason.COLLECTIVE_NOT_MEASURED, text, entry.exposed_s

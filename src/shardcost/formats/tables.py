@@ -59,6 +59,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "serving": "model layers hidden heads cluster engine weight_dtype deployment gpus replicas"
         " tp pp dp ep arrival concurrency isl osl tpot_mean_ms tpot_median_ms",
         "comm_fraction": "model phase gpu tp total_ms comm_ms comm_fraction_pct",
+        "jitter": "cluster network nodes gpus collective size_bytes p90_rel p99_rel",
+        "jitter_steps": "model cluster gpus gbs logged_every p90_over_median p99_over_median",
         "published_model_errors": "tool quantity error_pct statistic",
     }.items()
 }
@@ -138,6 +140,10 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         " ttft_median_ms ttft_p90_ms ttft_p99_ms tpot_p99_ms itl_mean_ms itl_p99_ms e2e_mean_ms"
         " e2e_p99_ms output_tokens_per_s requests_per_s measured_on",
         "comm_fraction": "intra_link tokens_or_seq batch method",
+        "jitter": "islands algorithm asked iterations p1_us p10_us median_us mean_us p90_us p99_us"
+        " p99_9_us max_us p1_rel p10_rel mean_rel p99_9_rel max_rel",
+        "jitter_steps": "version submitter system run steps median_s mean_s p90_s p99_s max_s"
+        " mean_over_median max_over_median slow_steps_pct stalls mean_without_stalls_over_median",
     }.items()
 }
 """Further columns that a kind may have: those that its predictions read, and other figures of the
@@ -169,6 +175,8 @@ VALIDATED: Final = (
     "serving",
     "comm_fraction",
     "dispatch",
+    "jitter",
+    "jitter_steps",
 )
 """The kinds whose rows shardcost predicts so far."""
 _COLUMNS_SHOWN: Final = 12

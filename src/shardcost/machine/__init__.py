@@ -16,6 +16,7 @@ from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.machine.constants import Calibration, NetworkConstants
 from shardcost.machine.dispatch import CATALOG_DISPATCH, DispatchTables, Kernel, Resolved
+from shardcost.machine.jitter import Jitter, catalog_jitter
 from shardcost.machine.kernels import CATALOG_KERNELS, KernelConstants, KernelTables
 from shardcost.machine.libraries import (
     CATALOG_LIBRARIES,
@@ -76,6 +77,8 @@ class Machine:
     """Constants measured on this very cluster or network, by a profile: they come first."""
     dispatch: DispatchTables = CATALOG_DISPATCH
     """What constants of dispatch and combine kernels are resolved from."""
+    jitter: Jitter = field(default_factory=catalog_jitter)
+    """How nodes and steps scatter."""
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     """Library constants resolved so far, and prices of operations: a value's own cache, so that
     nothing is priced twice on one machine and nothing outlives it."""

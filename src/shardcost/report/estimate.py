@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardcost.estimate.interval import interval_of
-from shardcost.estimate.messages import messages
 from shardcost.estimate.result import COMMUNICATION, Estimate, part_name
+from shardcost.estimate.warnings import MINOR, Caveat
 from shardcost.memory import Memory
 from shardcost.options import departures
 from shardcost.report import interval
@@ -45,8 +45,6 @@ _ROUNDING: Final = 1e-9
 """Parts below this share of the time are not shown."""
 _SMALL: Final = 0.01
 """Kinds of memory below this share of the peak are shown together."""
-_MINOR: Final = 0.05
-"""A warning about operations below this share of the time is a note."""
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 """Keeps a mark of the memory bar with its name."""
 _EXTRAPOLATED: Final = "; extrapolated"
@@ -98,6 +96,7 @@ def as_text(
     *,
     advice: Advice | None = None,
     explain: bool = False,
+    notes: bool = False,
 ) -> str:
     """Return the report for a terminal.
 
@@ -106,12 +105,13 @@ def as_text(
         caveats: Of the model's file.
         advice: What limits the layout and which change would help most.
         explain: Whether to show formulas, values and sources.
+        notes: Whether to show caveats about little of the time.
     """
     shown = parts(estimate)
     longest = max(each.seconds for each in shown)
     rows = [(*each.cells, bar(each.seconds / longest, _BAR)) for each in shown]
     lines = [*foundations(estimate), *([] if advice is None else sentences(advice, short=True))]
-    remarks = as_remarks(estimate.warnings, caveats, minor_warnings(estimate))
+    remarks = as_remarks(estimate.caveats, caveats, every=notes)
     sections = [
         heading(paragraph(title(estimate), "  ")) + "\n  " + paragraph(details(estimate), "  "),
         "\n".join(labelled(label, text) for label, text in figures(estimate)),
@@ -137,18 +137,30 @@ def explained(estimate: Estimate) -> list[str]:
 
 
 def as_remarks(
-    warnings: Iterable[str], caveats: Sequence[str] = (), minor: Collection[str] = ()
+    caveats: Iterable[Caveat], of_file: Sequence[str] = (), *, every: bool = False
 ) -> list[str]:
-    """Return warnings, then notes: minor warnings and caveats of the model's file.
+    """Return warnings, then notes: caveats about little of the time, and those of a model's file.
 
     Warnings about extrapolation are merged into one line.
+
+    Args:
+        caveats: Of estimates; of one text, that with the largest share counts.
+        of_file: Of the model's file.
+        every: Whether to show notes about little of the time; else they are counted.
     """
-    distinct = list(dict.fromkeys(warnings))
-    return [
-        *_merged("Warning", [each for each in distinct if each not in minor]),
-        *_merged("Note", [each for each in distinct if each in minor]),
-        *(f"Note: {caveat}" for caveat in caveats),
-    ]
+    largest: dict[str, Caveat] = {}
+    for each in caveats:
+        if each.text not in largest or each.share > largest[each.text].share:
+            largest[each.text] = each
+    minor = [each.text for each in largest.values() if each.minor]
+    remarks = list(_merged("Warning", [text for text in largest if text not in minor]))
+    if every:
+        remarks += _merged("Note", minor)
+    remarks += [f"Note: {text}" for text in of_file]
+    if minor and not every:
+        notes = "1 further note" if len(minor) == 1 else f"{len(minor)} further notes"
+        remarks.append(f"{notes} below {100 * MINOR:g} % of the time: --notes")
+    return remarks
 
 
 def _merged(label: str, texts: Sequence[str]) -> Iterator[str]:
@@ -166,19 +178,6 @@ def _merged(label: str, texts: Sequence[str]) -> Iterator[str]:
     yield from (f"{label}: {each}" for each in whole if not each.endswith(_EXTRAPOLATED))
     if beyond:
         yield f"{label}: extrapolated: {'; '.join(beyond)}"
-
-
-def minor_warnings(estimate: Estimate) -> set[str]:
-    """Return the warnings about operations that take a negligible share of the time."""
-    spent = {kind: float(seconds) for kind, seconds in estimate.compute_s.items()}
-    for message in messages(estimate):
-        spent[message.collective] = spent.get(message.collective, 0.0) + message.total_s
-    return {
-        warning
-        for warning in estimate.warnings
-        if (about := _NO_MEASUREMENTS.match(warning))
-        and spent.get(about[1].lower().split()[-1], 0.0) < _MINOR * estimate.time_s
-    }
 
 
 def figures(estimate: Estimate) -> Iterator[tuple[str, str]]:

@@ -60,7 +60,7 @@ def as_data(estimate: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
         "memory_bytes": estimate.memory_bytes,
         **attributes(estimate, "tokens_per_s tokens_per_s_per_gpu mfu mfu_full_attention hfu"),
         "flop_convention": FLOP_CONVENTION,
-        **attributes(estimate, "ttft_s tpot_s tokens_per_s_per_user energy_j"),
+        **attributes(estimate, "p99_step_s ttft_s tpot_s tokens_per_s_per_user energy_j"),
         "parts": dict(estimate.parts_s),
         "compute": {
             "total_s": sum(estimate.compute_s.values()),
@@ -72,10 +72,18 @@ def as_data(estimate: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
         "comm": _comm_as_data(estimate),
         "memory": _memory_as_data(estimate),
         "intervals": {name: each._asdict() for name, each in ranges_of(estimate).items()},
-        "warnings": list(estimate.warnings),
+        **caveats_as_data(estimate),
         "notes": list(caveats),
     }
     return plain(data)
+
+
+def caveats_as_data(estimate: Estimate) -> dict[str, Any]:
+    """Return the texts of the warnings, and all caveats with their reason and share."""
+    return {
+        "warnings": [each.text for each in estimate.caveats if not each.minor],
+        "caveats": [each._asdict() for each in estimate.caveats],
+    }
 
 
 def _comm_as_data(estimate: Estimate) -> dict[str, Any]:

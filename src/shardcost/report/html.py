@@ -14,7 +14,7 @@ from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.messages import messages
-from shardcost.estimate.result import BUBBLE, COMMUNICATION, Estimate
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, STRAGGLERS, Estimate
 from shardcost.estimate.result import HOST as HOST_PART
 from shardcost.estimate.roofline import roofline
 from shardcost.estimate.why import figures, why
@@ -59,6 +59,7 @@ _PART_COLOURS: Final = {
     **COMPUTE_KINDS,
     "optimizer": "#444444",
     BUBBLE: IDLE,
+    STRAGGLERS: IDLE,
     HOST_PART: HOST,
     **{f"{group}{COMMUNICATION}": colour for group, colour in GROUPS.items()},
 }
@@ -186,8 +187,7 @@ def _labelled(pairs: Sequence[tuple[str, str]]) -> Markup:
 
 
 def _warnings(page: _Page) -> Iterator[str]:
-    minor = text.minor_warnings(page.estimate)
-    remarks = text.as_remarks(page.estimate.warnings, page.caveats, minor)
+    remarks = text.as_remarks(page.estimate.caveats, page.caveats, every=True)
     if remarks:
         yield element("ul", *(element("li", each) for each in remarks), class_="warnings")
 

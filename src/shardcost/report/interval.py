@@ -21,8 +21,12 @@ def ends(low_s: float, high_s: float) -> str:
 
 
 def rows_in_words(interval: Interval) -> str:
-    """Return the measurements that an interval rests on."""
-    return f"{CONFIDENCE_PCT} %, from {interval.like}"
+    """Return the measurements that an interval rests on, and how far it is from them."""
+    return f"{CONFIDENCE_PCT} %, from {interval.like}{_away(interval)}"
+
+
+def _away(interval: Interval) -> str:
+    return f"; {interval.distance}" if interval.distance else ""
 
 
 def in_short(interval: Interval) -> str:
@@ -37,15 +41,20 @@ def in_short(interval: Interval) -> str:
 
 def in_full(interval: Interval) -> str:
     """Return an interval with what its measurements have in common."""
-    return f"{ends(interval.low_s, interval.high_s)} ({CONFIDENCE_PCT} %), from {interval.like}"
+    known = f"({CONFIDENCE_PCT} %), from {interval.like}{_away(interval)}"
+    return f"{ends(interval.low_s, interval.high_s)} {known}"
 
 
 def explained(interval: Interval) -> str:
     """Return which measurements an interval rests on, as a sentence."""
     return (
         f"Interval: it covers {CONFIDENCE_PCT} % of {interval.like}, each predicted by constants"
-        " fitted without it (docs/intervals.md)."
+        f" fitted without it (docs/intervals.md){_widened(interval)}."
     )
+
+
+def _widened(interval: Interval) -> str:
+    return f"; widened, because this is {interval.distance}" if interval.distance else ""
 
 
 def shares(interval: Interval, time_s: float) -> str:
@@ -65,4 +74,9 @@ def as_data(interval: Interval) -> dict[str, Any]:
 
 def about(interval: Interval) -> dict[str, Any]:
     """Return what an interval rests on."""
-    return {"confidence_pct": CONFIDENCE_PCT, "like": interval.like, "rows": interval.rows}
+    return {
+        "confidence_pct": CONFIDENCE_PCT,
+        "like": interval.like,
+        "rows": interval.rows,
+        "distance": interval.distance,
+    }

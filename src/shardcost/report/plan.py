@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from shardcost.errors import Reason
 from shardcost.estimate.interval import interval_of
-from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, Estimate, part_name
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, STRAGGLERS, Estimate, part_name
 from shardcost.options import departures
 from shardcost.report import interval
-from shardcost.report.estimate import PHASES, as_remarks, explained, minor_warnings, sizes
+from shardcost.report.estimate import PHASES, as_remarks, explained, sizes
 from shardcost.report.text import LABEL, heading, labelled, paragraph, sparkline, table, width
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price
@@ -44,10 +44,10 @@ _TELLING: Final = (
 """Axes in the order in which their crossovers are worth a line."""
 
 
-def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False) -> str:
+def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False, notes: bool = False) -> str:
     """Return the report for a terminal."""
     best = plan.best[0].estimate
-    remarks = as_remarks(best.warnings, plan.caveats, minor_warnings(best))
+    remarks = as_remarks(best.caveats, plan.caveats, every=notes)
     closing = "\n".join(_few([paragraph(remark, "  ") for remark in remarks]))
     shown, common = _table(plan, plan.best, numbered=True)
     first = [_heading(plan), shown + (f"\n{labelled('all', common)}" if common else "")]
@@ -314,7 +314,7 @@ def _bounds(estimate: Estimate) -> str:
         group, name = "compute", part_name(part)
         if part.endswith(COMMUNICATION):
             group, name = "communication", part.removesuffix(COMMUNICATION).upper()
-        elif part in {BUBBLE, HOST}:
+        elif part in {BUBBLE, HOST, STRAGGLERS}:
             group, name = part, ""
         if share >= 5e-4:
             groups.setdefault(group, []).append((name, share))

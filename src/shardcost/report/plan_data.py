@@ -8,6 +8,7 @@ from shardcost.estimate.interval import interval_of
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.describe import attributes, plain
+from shardcost.report.estimate_data import caveats_as_data
 from shardcost.report.plan import capacity, money
 from shardcost.search.found import Candidate
 from shardcost.search.plan import Plan
@@ -56,7 +57,7 @@ def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
         **interval.as_data(interval_of(estimate)),
         **attributes(estimate, "mfu hfu energy_j comm_share"),
         "parts_s": dict(estimate.parts_s),
-        "warnings": list(estimate.warnings),
+        **caveats_as_data(estimate),
     }
 
 

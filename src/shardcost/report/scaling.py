@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from shardcost.estimate.scaling import Row, Scaling
+from shardcost.estimate.warnings import CaveatReason
 from shardcost.report.describe import attributes, plain
-from shardcost.report.estimate import as_remarks, details, minor_warnings, title
+from shardcost.report.estimate import as_remarks, details, title
+from shardcost.report.estimate_data import caveats_as_data
 from shardcost.report.text import heading, paragraph, paragraphs, table
 from shardcost.units import format_bytes, format_percent, format_time, format_tokens
 
@@ -15,8 +17,8 @@ _DIVIDES: Final = ("gpus", "tp", "cp", "ep", "pp", "dp", "virtual_stages")
 """What divides a given work, so that more of it should make the step shorter."""
 
 
-def as_text(scaling: Scaling, caveats: Sequence[str] = ()) -> str:
-    """Return the report for a terminal."""
+def as_text(scaling: Scaling, caveats: Sequence[str] = (), *, notes: bool = False) -> str:
+    """Return the report for a terminal; with `notes`, caveats about little of the time too."""
     sections = [table(HEAD, lines(scaling), right="0123456")]
     reasons = [f"{scaling.name} {row.value}: {row.reason}" for row in scaling.rows if row.reason]
     if reasons:
@@ -26,16 +28,13 @@ def as_text(scaling: Scaling, caveats: Sequence[str] = ()) -> str:
         first = f"{scaling.name} varies; first: {title(estimate)}, {details(estimate)}"
         closing = paragraph(f"Summary: {'; '.join(sentences(scaling))}.", "  ")
         sections = [heading(paragraph(first, "  ")), *sections, closing]
-        warnings = [  # but for the one that the column of memory states
-            warning
+        known = [  # but for the one that the column of memory states
+            caveat
             for _, each in scaling.possible
-            for warning in each.warnings
-            if warning != each.memory.reason(each.cluster.device)
+            for caveat in each.caveats
+            if caveat.reason is not CaveatReason.DOES_NOT_FIT
         ]
-        minor = set(warnings).difference(
-            *({*each.warnings} - minor_warnings(each) for _, each in scaling.possible)
-        )
-        remarks = as_remarks(warnings, caveats, minor)
+        remarks = as_remarks(known, caveats, every=notes)
         if remarks:
             sections.append(paragraphs(remarks))
     return "\n\n".join(sections)
@@ -93,7 +92,7 @@ def _row_as_data(scaling: Scaling, row: Row) -> dict[str, Any]:
         "efficiency": scaling.efficiency(estimate),
         **attributes(estimate, "comm_share mfu memory_bytes"),
         "fits": row.fits,
-        "warnings": list(estimate.warnings),
+        **caveats_as_data(estimate),
     }
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError, ShardcostError
-from shardcost.estimate.result import BUBBLE, COMMUNICATION, Estimate, part_name
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, STRAGGLERS, Estimate, part_name
 from shardcost.estimate.step import estimate, software_of
 from shardcost.layout import Layout
 from shardcost.model import Model
@@ -271,6 +271,8 @@ def _bound(now: Estimate, part: str, shares: Mapping[str, float]) -> str:
         return _on_device(gains_of(now, _MORE)[:2], shares)
     if part.endswith(COMMUNICATION):
         return _on_links(gains_of(now, _MORE)[2:], shares)
+    if part == STRAGGLERS:
+        return ": ranks are not equally fast"
     return ": the GPUs wait for the host"
 
 

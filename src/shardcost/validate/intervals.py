@@ -48,6 +48,8 @@ from shardcost.validate import (
     inference,
     layer_ops,
     linear_attention,
+    memory,
+    memory_runs,
     mla,
     serving,
     training,
@@ -87,7 +89,11 @@ def factors_of_rows(
 ) -> tuple[Floats, Floats]:
     """Return what predictions are times at the low and at the high end of their 90 % intervals."""
     every = facts_of_rows(table, predicted, fitted=fitted)
-    ends = [residuals_like(table.kind, **facts)[:2] for facts in every]
+    counts = table.columns["gpus"] if table.kind == "training" else [""] * table.rows
+    ends = [
+        residuals_like(table.kind, gpus=float(gpus) if gpus and facts else None, **facts)[:2]
+        for facts, gpus in zip(every, counts, strict=True)
+    ]
     low, high = np.exp(np.array(ends, dtype=np.float64).reshape(-1, 2).T)
     return low, high
 
@@ -297,6 +303,7 @@ def _of_inference(row: Row, fitted: Fitted) -> Facts:
         case.layout,
         case.dtype,
         case.figure,
+        case.model,
     )
 
 
@@ -308,7 +315,26 @@ def _of_serving(row: Row, fitted: Fitted) -> Facts:
         case.layout,
         serving.formats_of(row)["dtype"],
         "static tpot",
+        case.model,
     )
+
+
+def _of_memory(row: Row, _: Fitted) -> Facts:
+    return {
+        "pipeline": "several stages" if whole_cell(row, "pp") > 1 else "one stage",
+        "held": of_runs.held_band(memory.allocated_bytes(row)),
+    }
+
+
+def _of_memory_run(row: Row, _: Fitted) -> Facts:
+    return {
+        "layers": "mixture of experts" if row.get("experts") else "dense model",
+        "held": of_runs.held_band(memory_runs.peak_bytes(row)),
+    }
+
+
+def _band(row: Row) -> str:
+    return band_of(of_collectives.BANDS, whole_cell(row, "size_bytes"))
 
 
 def _of_share(row: Row, fitted: Fitted) -> Facts:
@@ -349,14 +375,14 @@ _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     },
     "overlap": lambda row, fitted: {"standing": _standing(row, fitted, "gemm", "sharing")},
     "layer_ops": _of_operator,
-    "memory": lambda row, _: {
-        "pipeline": "several stages" if whole_cell(row, "pp") > 1 else "one stage"
-    },
-    "memory_runs": lambda row, _: {
-        "layers": "mixture of experts" if row.get("experts") else "dense model"
-    },
+    "memory": _of_memory,
+    "memory_runs": _of_memory_run,
     "training": _of_training,
     "inference": _of_inference,
     "serving": _of_serving,
     "comm_fraction": _of_share,
+    "jitter": lambda row, _: {"size": _band(row)},
+    "jitter_steps": lambda row, _: {
+        "logged": "every step logged" if row["logged_every"] == "1" else "one step in many logged"
+    },
 }

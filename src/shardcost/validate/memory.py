@@ -62,10 +62,12 @@ def predictions(
     del fitted
     own = policy or policy_named(_FRAMEWORK)
 
-    def allocated_gib(row: Row) -> float:
-        return float(memory_of_row(row, own).stages["first"].between_steps) / _GIB
+    return by_row(table, lambda row: allocated_bytes(row, own) / _GIB)
 
-    return by_row(table, allocated_gib)
+
+def allocated_bytes(row: Row, policy: MemoryPolicy | None = None) -> float:
+    """Return what the first stage of a run has allocated between two steps."""
+    return float(memory_of_row(row, policy).stages["first"].between_steps)
 
 
 def classified_pct(table: Table, values: Floats, policy: MemoryPolicy | None = None) -> float:

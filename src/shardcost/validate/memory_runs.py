@@ -84,7 +84,12 @@ def predictions(
         policy: How the framework treats memory; by default what the catalog has on it.
     """
     del fitted
-    return by_row(table, lambda row: float(_peak(footprint_of(row, policy))))
+    return by_row(table, lambda row: peak_bytes(row, policy))
+
+
+def peak_bytes(row: Row, policy: MemoryPolicy | None = None) -> float:
+    """Return the peak of the last rank of a run."""
+    return float(_peak(footprint_of(row, policy)))
 
 
 def allocated(table: Table, policy: MemoryPolicy | None = None) -> Predictions:

@@ -187,7 +187,8 @@ class _Stage:
         """Yield what an operation is made of, piece by piece from 0 on.
 
         First comes what ZeRO stage 3 gathers layer by layer and the operation waits for, then what
-        it computes, then where the host is late, then the exposed communication of the layers.
+        it computes, then where the host is late, then the exposed communication of the layers, then
+        what the slowest rank takes longer.
         """
         name, gathers = _NAMES[kind], self.work.layer_gathers
         more = {"chunk": chunk, "passing": name}
@@ -201,7 +202,8 @@ class _Stage:
             yield self._event("layer weights", "dp", "comm", span, **sent)
         parts = self._parts(kind, chunk)
         computed = late_s + sum(float(_sum(part.compute_s)) for part in parts)
-        free = computed + max(0.0, float(bare_s - sum(part.time.device_s for part in parts)))
+        mean_s = float(bare_s / self.estimate.ledger.slowest)
+        free = computed + max(0.0, mean_s - float(sum(part.time.device_s for part in parts)))
         yield self._event(name, COMPUTE, name, (late_s, computed), **more)
         yield self._event("wait for the host", COMPUTE, "host", (computed, free), **more)
         whole = _added(part.comm_s for part in parts)
@@ -212,6 +214,8 @@ class _Stage:
                 comm = {"group": group, "exposed": exposed, **more}
                 yield self._event(f"{group} communication", group, "comm", span, **comm)
             free += seconds
+        slowest = free, free + float(bare_s) - mean_s
+        yield self._event("wait for the slowest rank", COMPUTE, "idle", slowest, **more)
 
     def _parts(self, kind: str, chunk: int) -> list[PassParts]:
         """Return the passes of an operation: the layers of a virtual stage, and the ends it has."""

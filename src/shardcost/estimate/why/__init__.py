@@ -26,6 +26,7 @@ from shardcost.estimate.result import (
     CONTENTION,
     FLOP_CONVENTION,
     HOST,
+    STRAGGLERS,
     Estimate,
     Traffic,
     part_name,
@@ -41,12 +42,13 @@ from shardcost.estimate.why.answer import (
     total,
 )
 from shardcost.estimate.why.operation import memory, memory_figures, operation
+from shardcost.jitter import slowest_of
 from shardcost.program.flops import model_flops
 from shardcost.program.operations import Collective
 from shardcost.receipt import SENT, Receipt, Term, in_unit
 from shardcost.schedule.pipeline import pipeline_of
 from shardcost.schedule.step import stage_ends
-from shardcost.traced import Traced, named, receipt
+from shardcost.traced import Traced, named, receipt, step
 from shardcost.units import format_time
 from shardcost.workload import Train
 
@@ -56,6 +58,7 @@ _TITLES: Final = {
     "time_s": ("Time of a step", "s"),
     "low_s": (f"Lower end of the {CONFIDENCE_PCT} % interval of the time", "s"),
     "high_s": (f"Upper end of the {CONFIDENCE_PCT} % interval of the time", "s"),
+    "p99_step_s": ("Step that one in a hundred is longer than", "s"),
     "tokens_per_s": ("Tokens per second, all GPUs together", "tokens/s"),
     "tokens_per_s_per_gpu": ("Tokens per second and GPU", "tokens/s"),
     "ttft_s": ("Time to the first token of a prompt, nothing else running", "s"),
@@ -71,9 +74,9 @@ _TITLES: Final = {
     "hardware_flops": ("FLOP that the devices make in a step", "FLOP"),
 }
 """Figures of the whole, with their units."""
-_OPTIONAL: Final = ("ttft_s", "tpot_s", "tokens_per_s_per_user", "energy_j")
+_OPTIONAL: Final = ("p99_step_s", "ttft_s", "tpot_s", "tokens_per_s_per_user", "energy_j")
 """Those that not every estimate has."""
-_TIMES: Final = ("ttft_s", "tpot_s", "energy_j")
+_TIMES: Final = ("p99_step_s", "ttft_s", "tpot_s", "energy_j")
 """Those that grow with the time; rates and utilisations are inverse to it."""
 _SCHEDULES: Final = {
     "1f1b": "Narayanan et al. 2019, arXiv:1806.03377",
@@ -158,6 +161,9 @@ class _Traced:
             node = network.node_bytes_per_s(cluster.gpus_per_node)
             source = str(network.sources.get("nic_bytes_per_s", ""))
             ports = named("node_rate", node, "bytes/s", "of a node's ports, one way", source)
+        jitter = estimate.machine.jitter
+        meaning = "standard deviation of the steps of a run"
+        scatter = named("scatter", jitter.step_scatter, "", meaning, jitter.steps_source)
         rate = self._stated(estimate, "rate", cluster.tiers[-1].bytes_per_s, "tiers.bytes_per_s")
         twin = copy(estimate)
         groups = {**estimate.comm_s, **estimate.exposed_s}
@@ -178,6 +184,7 @@ class _Traced:
             workload=_named_workload(estimate),
             layout=SimpleNamespace(devices=named("GPUs", layout.devices, "", layout.short())),
             machine=SimpleNamespace(
+                jitter=SimpleNamespace(step_scatter=scatter),
                 cluster=SimpleNamespace(
                     device=SimpleNamespace(
                         multiplied=device.multiplied,
@@ -189,7 +196,7 @@ class _Traced:
                     tiers=[SimpleNamespace(kind=cluster.tiers[-1].kind, bytes_per_s=rate)],
                     network=SimpleNamespace(node_bytes_per_s=lambda _: ports) if ports else None,
                     gpus_per_node=named("GPUs_per_node", cluster.gpus_per_node),
-                )
+                ),
             ),
         )
         self.estimate: Any = twin
@@ -283,7 +290,7 @@ def _whole(estimate: Estimate, figure: str) -> Why:
     value = getattr(estimate, figure)
     error = error_of(like, value, unit, inverse=figure not in _TIMES)
     if figure == "comm_share":  # measured itself, and never above 1
-        low, high, which, rows = ranges_of(estimate)[figure]
+        low, high, which, rows, _ = ranges_of(estimate)[figure]
         ends = f"{in_unit(low, unit)} to {in_unit(high, unit)}"
         words = f"{CONFIDENCE_PCT} % of {which} were within {ends}"
         error = Error(words, which, rows, float(low), float(high))
@@ -315,6 +322,8 @@ def _part(estimate: Estimate, figure: str, name: str, entries: Mapping[str, Entr
         return _host(estimate, figure)
     if name == CONTENTION:
         return _contention(estimate, figure)
+    if name == STRAGGLERS:
+        return _stragglers(estimate, figure)
     chosen = {key: entry for key, entry in entries.items() if entry.kind == name}
     seconds = estimate.parts_s[name]
     heaviest = max(chosen.values(), key=lambda entry: float(entry.total_s), default=None)
@@ -342,6 +351,24 @@ def _bubble(estimate: Estimate, figure: str) -> Why:
         value=estimate.parts_s[BUBBLE],
         stated=[_SCHEDULES[schedule]],
         words=f"{estimate.program.micro_batches} micro-batches over {estimate.layout.pp} stages",
+    )
+
+
+def _stragglers(estimate: Estimate, figure: str) -> Why:
+    """Return what a step waits because its ranks are not equally fast."""
+    ledger, jitter = estimate.ledger, estimate.machine.jitter
+    devices = named("GPUs", estimate.devices, "", "that wait for each other")
+    node = named("GPUs_per_node", estimate.cluster.gpus_per_node)
+    meaning = "standard deviation of a node's time"
+    spread = named("spread", jitter.node_spread, "", meaning, jitter.nodes_source)
+    slower = slowest_of(devices, node, spread)
+    slower = step("slowest", slower, "", "time on the slowest node over the mean")
+    passes = named("passes", ledger.step_time.compute_s, "s", "of the busiest stage, slowest rank")
+    return answer(
+        receipt(passes * (1.0 - 1.0 / slower), figure, "Waiting for the slowest rank", "s"),
+        value=estimate.parts_s[STRAGGLERS],
+        stated=["Boucheron, Lugosi and Massart 2013, theorem 2.5"],
+        words="the largest of one normally distributed time per node, at most",
     )
 
 

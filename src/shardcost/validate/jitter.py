@@ -1,0 +1,41 @@
+"""Predictions of how single all-reduces scatter: their 99th percentile over their median.
+
+A row is one size of array on some nodes, run many times over. Islands of the fabric, the algorithm
+and what had been forced change no prediction: with the rows at hand they could not be told from the
+number of nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardcost.formats.tables import Table
+from shardcost.jitter import tail_of_all_reduce
+from shardcost.machine import CATALOG, Fitted
+from shardcost.machine.jitter import Jitter, catalog_jitter
+from shardcost.validate.predictions import Derived, Floats, Predictions, cases_of, whole_cell
+
+MEASURED: Final = "p99_rel"
+
+
+def predictions(
+    table: Table, _fitted: Fitted = CATALOG, *, jitter: Jitter | None = None
+) -> Predictions:
+    """Return the predicted 99th percentile of every row, over its median."""
+    by = jitter or catalog_jitter()
+    known = cases_of(
+        table,
+        lambda row: row["collective"],
+        lambda row: (whole_cell(row, "size_bytes"), whole_cell(row, "nodes")),
+        width=2,
+    )
+
+    def predict(_: str, places: list[int]) -> Floats:
+        size, nodes = known.sizes[places].T
+        tail: Floats = tail_of_all_reduce(size, nodes, by.tail, by.tail_index, by.half_bytes)
+        return tail
+
+    return known.predictions(predict)
+
+
+DERIVED: Final[Derived] = {"ran": lambda row: row.get("algorithm") or "the library's choice"}
