@@ -303,7 +303,7 @@ class _Curves:
     ) -> Tried:
         """Return larger counts by constants fitted to those kept: of a library, or a network."""
         if isinstance(of, str):
-            own = fitted_network(curves(_at(self.table, kept)), network_blank(of))
+            own = fitted_network(curves(_at(self.table, kept)), of)
         else:
             own = self._fitted(of, kept)
         most = gpus[kept].max()
