@@ -85,7 +85,7 @@ The constants of a network fitted without the rows of one system, then tried on 
 more than systems do: the names `ib` and `tcp` stand for networks of unstated speed."""
 
 _NODES: Final = """\
-The same without the rows of one number of nodes, rates that training jobs measured included:"""
+The same without the rows of one number of nodes:"""
 
 _FEW_POINTS: Final = """\
 ### Collectives: calibrated on {points} points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -586,3 +587,50 @@ def test_xla_launches_the_paths_of_nccl(system: str) -> None:
         assert (passes > 0) == (collective == "all_reduce")
         noted = any("xla on" in note and "inherited from h100_sxm" in note for note in own.notes)
         assert noted == (system != "h100_sxm")
+
+
+def test_a_ring_over_many_ranks_of_a_node_pays_the_turnaround_of_its_crossing() -> None:
+    """Steps x turnaround is a floor under LL128 and Simple, if a node has more ranks than one."""
+    machine = machine_of(Cluster.named("h100_sxm", "efa_8x400g"))
+    turnaround = machine.network.constants.turnaround_s  # type: ignore[union-attr]
+    for gpus in (64, 512):
+        shared = collective_time("all_gather", 2**27, machine, gpus)
+        for protocol in ("LL128", "Simple"):
+            hops = shared.paths["ring", protocol]["hops"]
+            assert hops >= (gpus - 1) * turnaround
+    alone = collective_time("all_gather", 2**27, machine, 8, nodes=8)
+    crossings = 7 * machine.network.constants.latency_s  # type: ignore[union-attr]
+    assert alone.paths["ring", "Simple"]["hops"] == pytest.approx(crossings)
+
+
+def test_a_tree_is_paced_by_its_busiest_node() -> None:
+    """One, one and a half, two, two messages of the buffer for 2, 3, 4 and 5 nodes."""
+    cluster = Cluster.named(
+        "h100_quad", replace(catalog.network_named("ib_4x100g"), leaf_domains=9)
+    )
+    wire = [
+        collective_time("all_reduce", 2**30, cluster, 4 * nodes).paths["tree", "LL128"]["wire"]
+        for nodes in (2, 3, 4, 5)
+    ]
+    assert [each / wire[0] for each in wire] == pytest.approx([1, 1.5, 2, 2])
+
+
+def test_rates_fall_beyond_the_leaf_switches_and_with_oversubscription() -> None:
+    network = catalog.network_named("ib_8x400g")
+    machine = machine_of(Cluster.named("h100_sxm", network))
+    near, far = (collective_time("all_gather", 2**34, machine, 8 * n) for n in (4, 8))
+    assert near.busbw_bytes_per_s > 1.05 * far.busbw_bytes_per_s
+    thin = Cluster.named("h100_sxm", replace(network, oversubscription=2))
+    assert Group.on(thin, 64).port_bytes_per_s == Group.on(thin, 32).port_bytes_per_s / 2
+    slower = collective_time("all_gather", 2**34, thin, 64)
+    assert slower.time_s > 1.8 * far.time_s
+    assert slower.time_s >= slower.bound_s > 1.9 * far.bound_s
+
+
+def test_launches_are_inherited_by_the_host() -> None:
+    def launch_s(name: str) -> float:
+        constants: Any = CATALOG_LIBRARIES.library(Cluster.named(name), "vllm").constants
+        return float(constants.eager_launch_s)
+
+    assert launch_s("gb200_nvl72") == launch_s("gh200_quad") == launch_s("gb300_nvl72")
+    assert launch_s("h200_sxm") == launch_s("h100_sxm") < 0.6 * launch_s("gh200_quad")
