@@ -68,6 +68,7 @@ def constants(kind: type[Any], finite: str) -> Any:
         for field in fields(kind)
         if not field.name.endswith(("crowd", "socket"))
     }
+    values |= {"spine": 1.0} if "spine" in values else {}
     return kind(**(values | ({finite: FINITE} if finite in values else {})))
 
 
@@ -131,15 +132,16 @@ def test_tree(protocol: str) -> None:
     assert priced("all_reduce", path, 16, ACROSS[protocol]) == pytest.approx(across.node_ports)
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 4, 8])
+@pytest.mark.parametrize(("nodes", "messages"), [(2, 1.0), (3, 1.5), (4, 2.0), (8, 2.0)])
 @pytest.mark.parametrize("path", [("tree", "Simple"), ("nvls_tree", "Simple")])
-def test_trees_send_as_much_as_nodes_of_a_double_tree_do_on_average(
-    nodes: int, path: PathName
+def test_trees_are_paced_by_their_busiest_node(
+    nodes: int, messages: float, path: PathName
 ) -> None:
-    # The rank in the middle of both trees sends more; libraries run many trees with other middles.
+    """Half of the buffer goes along each of two trees: a node inside one is a leaf of the other."""
+    priced_bytes = priced("all_reduce", path, PER_NODE * nodes, "node_ports")
+    assert priced_bytes == pytest.approx(messages * SIZE)
     steps = schedule("all_reduce", "double_binary_tree", nodes)
-    mean = traffic(steps, SIZE).sent.mean()
-    assert priced("all_reduce", path, PER_NODE * nodes, "node_ports") == pytest.approx(mean)
+    assert priced_bytes >= traffic(steps, SIZE).sent.mean() * (1 - 1e-9)
 
 
 NVLS_SHARE: Final = pytest.mark.xfail(

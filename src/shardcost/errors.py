@@ -24,7 +24,8 @@ from typing import Any, Final, NamedTuple
 _SHOWN_CHARACTERS: Final = 60
 _FEW_NAMES: Final = 8
 """Up to so many known names are all listed; of more, the nearest if any is near."""
-_LISTED_NAMES: Final = 24
+_LISTED_CHARACTERS: Final = 275
+"""Of known names, so that an error stays readable."""
 
 
 def shown(value: object) -> str:
@@ -101,8 +102,10 @@ class UnknownNameError(BadValueError, LookupError):
         if near and len(self.known) > _FEW_NAMES:
             way_out = "did you mean " + " or ".join(near) + "?"
         else:
-            more = ", …" * (len(self.known) > _LISTED_NAMES)
-            way_out = "known: " + ", ".join(self.known[:_LISTED_NAMES]) + more
+            listed = ", ".join(self.known)
+            if len(listed) > _LISTED_CHARACTERS:
+                listed = listed[:_LISTED_CHARACTERS].rpartition(", ")[0] + ", …"
+            way_out = f"known: {listed}"
         return f"unknown {self.argument} {shown(self.value)}; {way_out} {self.hint}".rstrip()
 
 
