@@ -134,12 +134,10 @@ def test_a_run_with_a_slow_network_has_longer_crossings() -> None:
         return float(constants.latency_s)
 
     assert crossing_s("5") > 4 * crossing_s("100")
-    # A tensor group across nodes gathers; what sums took says nothing of it.
+    # A tensor group across nodes gathers, by the network's own constants.
     usual: Any = machine_of(training.machine(ROW)).network.constants
     assert crossing_s("5", "16") == usual.latency_s
-    assert crossing_s("5", "16", "ag_GBps_measured") > 4 * crossing_s(
-        "190", "16", "ag_GBps_measured"
-    )
+    assert crossing_s("5", "16", "ag_GBps_measured") == usual.latency_s
     assert crossing_s("") == usual.latency_s
 
 

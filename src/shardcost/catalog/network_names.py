@@ -21,7 +21,7 @@ KINDS: Final = {
     "tcpxo": ("tcpxo", "GPUDirect-TCPXO"),
 }
 """First words of such names: the kind of network, and how people write it."""
-GRAMMAR: Final = f"KIND_PORTSxRATEg[_per_gpu] of {', '.join(tuple(KINDS)[:3])}, …"
+GRAMMAR: Final = "any KIND_PORTSxRATEg"
 """Ports of a node or a GPU, Gb/s of each."""
 _NAME: Final = re.compile(
     rf"({'|'.join(sorted(KINDS, key=len, reverse=True))})[-_ ]?([1-9][0-9]{{0,3}})x"
