@@ -32,7 +32,7 @@ _VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
 _HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/calibration.md"
 _BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s", "p2p_channel_bytes_per_s"})
 """Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
-_BY_HOST: Final = frozenset({"launch_s"})
+_BY_HOST: Final = frozenset({"launch_s", "eager_launch_s"})
 """What a host's CPU takes, whatever the device."""
 
 
@@ -272,7 +272,7 @@ def datasheet_unit(name: str, cluster: Cluster) -> float:
     if name in _BY_CLOCK:
         return clock
     if name in _BY_HOST:
-        return 1.0
+        return float(catalog.tuner_table("start")["host"][host_of(cluster)])
     if name == "reduction_bytes_per_s":
         return float(cluster.device.memory_bytes_per_s)
     if name.endswith("_bytes_per_s"):
@@ -280,6 +280,17 @@ def datasheet_unit(name: str, cluster: Cluster) -> float:
     if name.endswith("_s"):
         return 1 / clock
     return 1.0
+
+
+def host_of(cluster: Cluster) -> str:
+    """Return the kind of host: a superchip's, or one that its devices reach over PCIe.
+
+    >>> host_of(Cluster.named("gb300_nvl72")), host_of(Cluster.named("b300_sxm"))
+    ('superchip', 'pcie')
+    """
+    link = cluster.device.host_link_bytes_per_s
+    least = 1e9 * catalog.tuner_table("start")["host"]["superchip_link_gb_per_s"]
+    return "superchip" if link is not None and link >= least else "pcie"
 
 
 def _geometric_mean(values: list[tuple[float, float]]) -> float:
