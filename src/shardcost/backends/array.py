@@ -58,12 +58,14 @@ class BackendArray(NDArrayOperatorsMixin):
         )
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        if options.get("out", (None,))[0] is self:  # `one *= other`: one is what comes back
-            del options["out"]
         if method != "__call__" or options:
             words = "".join(f" with {name}=" for name in options)
             raise _without_counterpart(f"{ufunc.__name__} ({method}{words})")
         return _computed(ufunc, self, inputs)
+
+    def __imul__(self, other: Any) -> Any:
+        """Return a new array: libraries differ in what may be changed in place."""
+        return self * other
 
     def __array_function__(
         self, function: Function, types: Any, args: tuple[Any, ...], options: dict[str, Any]
