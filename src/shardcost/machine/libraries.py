@@ -332,17 +332,6 @@ def datasheet_unit(name: str, cluster: Cluster) -> float:
     return 1.0
 
 
-def host_of(cluster: Cluster) -> str:
-    """Return the kind of host: a superchip's, or one that its devices reach over PCIe.
-
-    >>> host_of(Cluster.named("gb300_nvl72")), host_of(Cluster.named("b300_sxm"))
-    ('superchip', 'pcie')
-    """
-    link = cluster.device.host_link_bytes_per_s
-    least = 1e9 * catalog.tuner_table("start")["host"]["superchip_link_gb_per_s"]
-    return "superchip" if link is not None and link >= least else "pcie"
-
-
 def _geometric_mean(values: list[tuple[float, float]]) -> float:
     """Return the geometric mean of values with their weights."""
     if len(values) == 1:

@@ -281,7 +281,6 @@ def _with_crossing(usual: Calibration, factor: float) -> Calibration:
             "ll_channels_s",
             "ll128_latency_s",
             "latency_s",
-            "turnaround_s",
         )
     }
     return replace(usual, constants=replace(constants, **slower))
