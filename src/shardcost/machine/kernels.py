@@ -276,7 +276,7 @@ def clock_hz(device: Device) -> Any:
     return clock * ratio if 1 / same <= ratio <= same else clock
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # every kernel asks, and the answer needs all clusters of the catalog
 def _clocks(architecture: str) -> tuple[tuple[float, float], ...]:
     """Return the peak of an SM and the boost clock of the catalog's devices of an architecture."""
     clusters = (catalog.cluster_named(name) for name in catalog.names("clusters"))
