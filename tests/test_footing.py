@@ -19,6 +19,7 @@ from shardcost.cluster import Cluster
 from shardcost.dtypes import PRODUCTS
 from shardcost.errors import ShardcostError
 from shardcost.estimate import estimate
+from shardcost.estimate.why import figures as figures_of
 from shardcost.estimate.why import why
 from shardcost.machine import machine_of
 from shardcost.machine.kernels import clock_hz, dominates, kernels_of
@@ -156,3 +157,12 @@ def test_a_clock_that_nobody_states_is_a_relative_s() -> None:
     odd = replace(CLUSTERS["b300_sxm"].device, architecture="unheard of")
     assert kernels_of(odd).device is odd
     assert clock_hz(odd) == pytest.approx(1.9e9)
+
+
+@pytest.mark.parametrize("cluster", ["gb300_nvl72", "v100_pcie"])
+def test_figures_of_devices_without_a_stated_clock_are_explained(cluster: str) -> None:
+    found = estimate("llama3.2-1b", cluster, Layout(), Decode(batch=1, context_tokens=128))
+    for name in figures_of(found):
+        if name.startswith("op."):
+            answer = why(found, name)
+            assert answer.evaluate() == pytest.approx(answer.value)

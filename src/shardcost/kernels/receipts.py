@@ -16,7 +16,7 @@ from shardcost.kernels import linear_attention
 from shardcost.kernels.experts import Kernel, kernel_gemm_time_s, kernel_of, kernel_time_s
 from shardcost.kernels.gemm import Parts, by_shape, gemm_parts
 from shardcost.kernels.mla import LatentShape, attention_on, walk_time_s, warmed
-from shardcost.machine.kernels import KernelConstants, KernelTable, Section
+from shardcost.machine.kernels import KernelConstants, KernelTable, Section, clock_hz
 from shardcost.machine.linear_attention import KernelKind
 from shardcost.receipt import SENT, Term
 from shardcost.traced import Traced, step
@@ -109,7 +109,7 @@ def traced_kernels(on: KernelConstants, sources: Mapping[str, Any]) -> Any:
             peak_flop_per_s=device.peak_flop_per_s,
             peak=peak,
             multiplied=device.multiplied,
-            boost_clock_hz=device.boost_clock_hz,
+            boost_clock_hz=clock_hz(device),
         ),
     )
 

@@ -17,7 +17,12 @@ from shardcost.errors import BadTypeError, BadValueError
 from shardcost.machine.constants import Calibration, NetworkConstants
 from shardcost.machine.dispatch import CATALOG_DISPATCH, DispatchTables, Kernel, Resolved
 from shardcost.machine.jitter import Jitter, catalog_jitter
-from shardcost.machine.kernels import CATALOG_KERNELS, KernelConstants, KernelTables
+from shardcost.machine.kernels import (
+    CATALOG_KERNELS,
+    KernelConstants,
+    KernelTables,
+    clock_hz,
+)
 from shardcost.machine.libraries import (
     CATALOG_LIBRARIES,
     ENGINES,
@@ -195,9 +200,9 @@ def _machine_of(
         # A what-if on a catalog device keeps its relatives, or more of something could cost time.
         preset = catalog.cluster_named(cluster.system).device
         like = preset if preset.name == like.name else like
-    constants = KernelConstants(
-        cluster.device, like, kernels, timed_with=timed_with, tables=fitted.kernels
-    )
+    # A clock that nobody states is looked up once: every kernel asks for it.
+    device, like = (replace(each, boost_clock_hz=clock_hz(each)) for each in (cluster.device, like))
+    constants = KernelConstants(device, like, kernels, timed_with=timed_with, tables=fitted.kernels)
     own = tuple(on_this_datasheet(each, cluster) for each in profile_calibrations(cluster))
     return Machine(cluster, constants, fitted.libraries, library, own, fitted.dispatch)
 

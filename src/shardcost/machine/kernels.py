@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import log
 from typing import Any, Final, Literal, NamedTuple
 
@@ -280,7 +279,6 @@ def clock_hz(device: Device) -> Any:
     return clock * ratio if 1 / same <= ratio <= same else clock
 
 
-@lru_cache(maxsize=64)
 def _clocks(architecture: str) -> tuple[tuple[float, float], ...]:
     """Return the peak of an SM and the boost clock of the catalog's devices of an architecture."""
     clusters = (catalog.cluster_named(name) for name in catalog.names("clusters"))
