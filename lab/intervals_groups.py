@@ -241,12 +241,13 @@ class Trial:
                 inside = np.mean(scores[own] <= 1) if len(own) else INSIDE
                 if _HOLDS[0] <= inside <= _HOLDS[1]:
                     continue
-                if inside > INSIDE and len(own) < ENOUGH_TO_SHORTEN and logs[key] <= 0:
+                least = -log(_MOST) if len(own) >= ENOUGH_TO_SHORTEN else 0.0
+                if inside > INSIDE and logs[key] <= least:
                     continue
                 wanted = float(np.log(np.quantile(scores[own], conformal_share(len(own)))))
                 # Steps get shorter: two facts that share most residuals could go on for ever.
                 longer = logs[key] + _STEP * wanted / (1 + sweep / 20)
-                step = min(max(longer, -log(_MOST)), log(_MOST)) - logs[key]
+                step = min(max(longer, least), log(_MOST)) - logs[key]
                 logs[key] += step
                 scores[own] *= exp(-step)
                 moved = True

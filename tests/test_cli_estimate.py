@@ -164,7 +164,9 @@ def test_text_fits_the_terminal(
 ) -> None:
     lines = run_text(capsys, *words, *further).splitlines()
     assert max(map(len, lines)) <= 80
-    report = re.split("\n\n(?:Warning|Note): ", "\n".join(lines), maxsplit=1)[0]
+    report = re.split("\n\n(?:Warning: |Note: |[0-9]+ further note)", "\n".join(lines), maxsplit=1)[
+        0
+    ]
     assert len(report.splitlines()) <= 34
     assert further or len(lines) <= 42
 

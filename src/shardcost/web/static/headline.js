@@ -18,6 +18,7 @@ const TRIFLE = 1e-9; // of the time: rounding, not a part
 export function partColour(part) {
   const group = part.endsWith(" communication") ? part.split(" ")[0] : null;
   if (group) return ["tp", "dp", "pp", "cp", "ep"].includes(group) ? `k-${group}` : "k-cp";
+  if (part === "waiting for the slowest rank") return "k-bubble";
   const known = ["gemm", "attention", "elementwise", "optimizer", "bubble"];
   return known.includes(part) ? `k-${part}` : "k-host";
 }
@@ -201,7 +202,9 @@ export function showNoAdvice(line) {
 /** @param {any} found */
 function showCautions(found) {
   const box = byId("cautions");
-  const [warnings, notes] = [unique(found.warnings), unique(found.notes)];
+  const warnings = unique(found.warnings);
+  const minor = (found.caveats ?? []).map((each) => each.text);
+  const notes = unique([...minor, ...found.notes]).filter((each) => !warnings.includes(each));
   box.hidden = !warnings.length && !notes.length;
   const said = [counted(warnings.length, "warning"), counted(notes.length, "note")];
   box.querySelector("summary").textContent = said.filter(Boolean).join(", ");
