@@ -134,9 +134,7 @@ def test_tree(protocol: str) -> None:
 
 @pytest.mark.parametrize(("nodes", "messages"), [(2, 1.0), (3, 1.5), (4, 2.0), (8, 2.0)])
 @pytest.mark.parametrize("path", [("tree", "Simple"), ("nvls_tree", "Simple")])
-def test_trees_are_paced_by_their_busiest_node(
-    nodes: int, messages: float, path: PathName
-) -> None:
+def test_trees_are_paced_by_their_busiest_node(nodes: int, messages: float, path: PathName) -> None:
     """Half of the buffer goes along each of two trees: a node inside one is a leaf of the other."""
     priced_bytes = priced("all_reduce", path, PER_NODE * nodes, "node_ports")
     assert priced_bytes == pytest.approx(messages * SIZE)
