@@ -49,6 +49,7 @@ _ENOUGH_OF_A_PART: Final = 10
 _HOLDS: Final = (0.885, 0.915)
 """Shares inside that need no other factor."""
 _SWEEPS: Final = 200
+_STANDING: Final = "standing"
 _STEP: Final = 0.2
 """How much of the way to the wanted factor is gone at once: facts that go together share it."""
 _MOST: Final = 8.0
@@ -242,6 +243,9 @@ class Trial:
                 if _HOLDS[0] <= inside <= _HOLDS[1]:
                     continue
                 least = -log(_MOST) if len(own) >= ENOUGH_TO_SHORTEN else 0.0
+                if key[0] == _STANDING and key[1] != MEASURED:
+                    # What nobody measured is not known better, however well some rows fit.
+                    least = max(least, logs.get((_STANDING, MEASURED), 0.0))
                 if inside > INSIDE and logs[key] <= least:
                     continue
                 wanted = float(np.log(np.quantile(scores[own], conformal_share(len(own)))))
@@ -253,6 +257,9 @@ class Trial:
                 moved = True
             if not moved:
                 break
+        for key in logs:
+            if key[0] == _STANDING:
+                logs[key] = max(logs[key], logs.get((_STANDING, MEASURED), logs[key]))
         return {key: exp(longer) for key, longer in logs.items()}
 
     def factor_of(self, facts: Facts) -> float:

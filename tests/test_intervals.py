@@ -568,3 +568,14 @@ def test_vendors_with_few_rows_are_wider() -> None:
         return float(found.high_s / found.low_s)
 
     assert width("mi300x") > 1.5 * width("h100_sxm")
+
+
+@pytest.mark.parametrize("kind", ["training", "inference", "serving", "collectives"])
+def test_inherited_constants_never_shorten(kind: str) -> None:
+    factors = {
+        each["value"]: each["times"]
+        for each in dict(catalog.contents("errors"))[kind]["factor"]
+        if each["fact"] == "standing"
+    }
+    own = factors.get(MEASURED, 1.0)
+    assert all(factors.get(each, 1.0) >= own for each in (SAME_ARCHITECTURE, OTHER_ARCHITECTURE))
