@@ -248,7 +248,7 @@ def bytes_by_link(estimate: Estimate) -> dict[str, float]:
 
 
 def foundations(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    """Yield use of the links, ratio of communication to compute, and memory."""
+    """Yield use of the links, ratio of communication to compute, memory, and the software."""
     if estimate.devices > 1:
         sizes = bytes_by_link(estimate)
         shares = (
@@ -269,6 +269,7 @@ def foundations(estimate: Estimate) -> Iterator[tuple[str, str]]:
     if memory.host_bytes:
         offloaded = format_bytes(memory.host_bytes)
         yield "host", f"{offloaded} per GPU of offloaded activations and optimizer states"
+    yield "software", f"{estimate.software.name}: {estimate.software.title}"
 
 
 def _kinds(memory: Memory) -> list[tuple[str, float]]:

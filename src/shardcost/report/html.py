@@ -217,6 +217,7 @@ def _communication(page: _Page) -> Iterator[str]:
     estimate = page.estimate
     if estimate.devices == 1:
         yield element("p", "A single GPU does not communicate.")
+        yield _labelled([pair for pair in text.foundations(estimate) if pair[0] != "memory"])
         return
     sent = estimate.traffic.by_group
     rows = []
