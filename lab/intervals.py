@@ -20,7 +20,7 @@ import numpy as np
 
 from lab import catalog_files
 from lab.catalog_files import inline
-from lab.command import ended, parser_of, say
+from lab.command import ended, joined, parser_of, say
 from lab.intervals_groups import (
     INSIDE,
     Group,
@@ -285,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("tables", nargs="+", type=Path, help="measured tables (CSV)")
     parser.add_argument("--output", type=Path, default=FOLDER, help="where to write the files")
     given = parser.parse_args(arguments)
-    tables = [read_table(path) for path in given.tables]
+    tables = joined([read_table(path) for path in given.tables])
     absent = _KERNELS - {table.kind for table in tables}
     if absent:
         say(f"reaches of what nobody measured rest on all kernels but {', '.join(sorted(absent))}")

@@ -71,8 +71,8 @@ def test_rows_are_predicted(validated: Validated, kind: str) -> None:
 
 def test_errors_by_kind_of_measurement(table: Table) -> None:
     promised = {
-        "NCCL family, one node": (4, 14),
-        "engines, graph, one node": (5, 20),
+        "NCCL family, one node": (3.5, 12),
+        "engines, graph, one node": (4, 15),
         "across nodes or racks": (10, 35),
         "eager": (6, 35),
         "single process": (10, 20),
@@ -82,6 +82,20 @@ def test_errors_by_kind_of_measurement(table: Table) -> None:
     by_name = {each.key["population"]: each.stats for each in found.groups}
     for name, (median_pct, p90_pct) in promised.items():
         assert within(by_name[name], median_pct, p90_pct), (name, by_name[name])
+
+
+def test_errors_on_groups_of_a_rack_and_under_xla(validated: Validated) -> None:
+    found = validated("collectives_scale")
+    assert found.predicted == found.table.rows
+    rack, h100 = "openxla_gb300_nvl72", "openxla_h100"
+    sets = by(found, "dataset", "collective")
+    for collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        assert within(sets[f"{rack} {collective}"], 5, 20), collective
+    assert within(sets[f"{rack} send_recv"], 5, 12)
+    assert within(by(found, "dataset")[h100], 15, 52)
+    large = found.table.where(lambda row: int(row["size_bytes"]) >= 2**24)
+    assert within(by(validate(large), "dataset")[h100], 7, 20)
+    assert within(by(validate(large), "dataset")[rack], 5, 12)
 
 
 @pytest.mark.refit

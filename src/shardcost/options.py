@@ -438,7 +438,7 @@ COLLECTIVE: Final = (
     Option("nodes", "whole", "Nodes", "nodes that share the GPUs evenly",
            otherwise="as few as hold them"),
     Option("library", "name", "Library",
-           "nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14), or"
+           "nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14), xla or"
            f" nccl-tuner: NCCL's own estimate; for dispatch and combine also {_KERNEL_LIBRARIES}",
            otherwise="the GPU vendor's: nccl, rccl or oneccl; deepep or mori"),
     Option("mode", "word", "Launch",

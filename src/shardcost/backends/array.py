@@ -63,6 +63,10 @@ class BackendArray(NDArrayOperatorsMixin):
             raise _without_counterpart(f"{ufunc.__name__} ({method}{words})")
         return _computed(ufunc, self, inputs)
 
+    def __imul__(self, other: Any) -> Any:
+        """Return a new array: libraries differ in what may be changed in place."""
+        return self * other
+
     def __array_function__(
         self, function: Function, types: Any, args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:

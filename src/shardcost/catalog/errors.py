@@ -43,6 +43,7 @@ _WORDS: Final = {
     "beyond the fit": "outside the fitted range",
     "a fit of few rows": "fitted to few measurements",
     "engines": "engine kernels",
+    "frameworks": "launched by a framework",
     "vendors' libraries": "vendor library",
     "gather or scatter": "all-gather or reduce-scatter",
 }

@@ -23,7 +23,7 @@ from shardcost.catalog.errors import (
 from shardcost.checks import anywhere, is_array
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.machine.constants import Calibration, NetworkConstants
-from shardcost.machine.libraries import ENGINES, name_and_version
+from shardcost.machine.libraries import ENGINES, FRAMEWORKS, name_and_version
 
 if TYPE_CHECKING:
     from shardcost.collectives.dispatch import DispatchTime
@@ -119,13 +119,15 @@ def facts_of(result: CollectiveTime) -> dict[str, str]:
         for used in result.calibrations
     )
     span = "across nodes, network not measured" if inherited else "across nodes"
-    engine = name_and_version(result.library)[0]
+    name = name_and_version(result.library)[0]
+    kinds = {"engines": ENGINES, "frameworks": FRAMEWORKS}
+    library = next((kind for kind, names in kinds.items() if name in names), "vendors' libraries")
     return {
         "standing": _standing(result.calibrations, cluster.device.architecture),
         "span": span if across else "one domain",
         "fit": _fit(result),
         "links": kind_of_links(group.tier.kind),
-        "library": "engines" if engine in ENGINES else "vendors' libraries",
+        "library": library,
         "mode": result.mode,
         "collective": _ALIKE.get(result.collective, result.collective),
     }

@@ -160,7 +160,8 @@ def nvls_half(constants: RingLibrary, size_bytes: Any, group: Group) -> Parts:
     It takes what an all-reduce of a share of the buffer does, at most at the links' rate.
     """
     share = tables()["in_switch"]["half_share"]
-    first, beyond = _nvls_chunks(constants, size_bytes * share, share * _heads(group))
+    heads = largest(1.0, share * _heads(group))
+    first, beyond = _nvls_chunks(constants, size_bytes * share, heads)
     wire_s = largest(beyond, size_bytes / group.link_bytes_per_s)
     return {"start": constants.nvls_small_base_s, "filling more heads": first, "wire": wire_s}
 

@@ -110,9 +110,9 @@ def path_receipts(result: CollectiveTime, path: PathName) -> list[Receipt]:
 
     >>> from shardcost.collectives.library_time import collective_time
     >>> result = collective_time("all_reduce", 2**30, "h100_sxm", gpus=8)
-    >>> wire = path_receipts(result, ("ring", "Simple"))[2]
-    >>> wire.formula
-    'size / ranks x (2 x (ranks - 1) / simple_rate)'
+    >>> hops, wire = path_receipts(result, ("ring", "Simple"))[1:3]
+    >>> hops.formula
+    '2 x (ranks - 1) x simple_hop'
     >>> wire.value == float(result.paths["ring", "Simple"]["wire"])
     True
     """

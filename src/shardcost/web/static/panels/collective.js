@@ -16,6 +16,7 @@ const LIBRARIES = [
   "vllm",
   "sglang",
   "trtllm",
+  "xla",
   "nccl-tuner",
 ];
 const COLOURS = ["c1", "c2", "c3", "c4", "c5", "c6", "c7"];
