@@ -625,12 +625,3 @@ def test_rates_fall_beyond_the_leaf_switches_and_with_oversubscription() -> None
     slower = collective_time("all_gather", 2**34, thin, 64)
     assert slower.time_s > 1.8 * far.time_s
     assert slower.time_s >= slower.bound_s > 1.9 * far.bound_s
-
-
-def test_launches_are_inherited_by_the_host() -> None:
-    def launch_s(name: str) -> float:
-        constants: Any = CATALOG_LIBRARIES.library(Cluster.named(name), "vllm").constants
-        return float(constants.eager_launch_s)
-
-    assert launch_s("gb200_nvl72") == launch_s("gh200_quad") == launch_s("gb300_nvl72")
-    assert launch_s("h200_sxm") == launch_s("h100_sxm") < 0.6 * launch_s("gh200_quad")

@@ -264,8 +264,6 @@ class Cluster(Noun):
     tiers: tuple[Tier, ...] = instances(Tier)
     """Scale-up domains, innermost first, each larger than the one before."""
     network: Network | None = instance(Network, default=None)
-    host_cpu: str = one_of("x86", "grace", default="x86")
-    """Which processors launch the kernels."""
     host_update_per_s: Quantity = positive(default=4e9)
     """Weights that the processors of a node update by Adam in a second, of states in their memory:
     assumed, the size of what ZeRO-Offload reports (Ren et al. 2021, arXiv:2101.06840)."""

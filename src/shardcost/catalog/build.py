@@ -120,7 +120,6 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
             name=top.plain("name"),
             title=top.plain("title"),
             gpus_per_node=top.take("gpus_per_node", "gpus_per_node"),
-            host_cpu=top.plain("host_cpu", "x86"),
             device=Device(
                 name=device.plain("title"),
                 vendor=device.plain("vendor"),

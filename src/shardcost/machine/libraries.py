@@ -32,7 +32,7 @@ _VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
 _HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/calibration.md"
 _BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s", "p2p_channel_bytes_per_s"})
 """Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
-_BY_HOST: Final = frozenset({"launch_s", "eager_launch_s", "eager_gap_s"})
+_BY_HOST: Final = frozenset({"launch_s", "eager_launch_s"})
 """What a host's CPU takes, whatever the device."""
 _BY_MEMORY: Final = frozenset({"reduction_bytes_per_s", "eager_copy_bytes_per_s"})
 """Rates of a device's memory."""
@@ -117,7 +117,7 @@ class Libraries:
             return on_this_datasheet(own, cluster)
         donors = self.donors(cluster, library, since)
         if donors:
-            return inherited(cluster, donors, self._on_such_hosts(cluster, library, since, donors))
+            return inherited(cluster, donors)
         known = self.names(cluster)
         if not known:
             rule = "one whose constants you fitted: none was measured there or on its family"
@@ -184,17 +184,6 @@ class Libraries:
         architecture = cluster.device.architecture
         same = [pair for pair in family if pair[0].device.architecture == architecture]
         return [own for _, own in same or family]
-
-    def _on_such_hosts(
-        self, cluster: Cluster, library: str, since: str, donors: list[Calibration]
-    ) -> list[Calibration]:
-        """Return the calibrations of a library on such a host CPU: donors, else any other's."""
-        systems = sorted({each.system for each in self.every if each.library == library})
-        others = (catalog.cluster_named(name) for name in systems if name != cluster.system)
-        alike = [other for other in others if other.host_cpu == cluster.host_cpu]
-        found = (self._own(other, library, since) for other in alike)
-        every = [own for own in found if own is not None]
-        return [own for own in every if own in donors] or every
 
 
 CATALOG_LIBRARIES: Final = Libraries()
@@ -275,14 +264,11 @@ def on_this_datasheet(own: Calibration, cluster: Cluster) -> Calibration:
     return replace(scaled, fit=replace(own.fit, low_pct=None, high_pct=None))
 
 
-def inherited(
-    cluster: Cluster, donors: list[Calibration], hosts: Iterable[Calibration] = ()
-) -> Calibration:
+def inherited(cluster: Cluster, donors: list[Calibration]) -> Calibration:
     """Return the constants of a system that was not measured, from its family and its datasheet.
 
     Each constant is the geometric mean over the donors, in units of the datasheet. Systems of one
-    architecture count as one, so that a well-measured generation does not outvote the others. What
-    the host takes comes from systems with such a CPU, of whatever family.
+    architecture count as one, so that a well-measured generation does not outvote the others.
     """
     machines = [catalog.cluster_named(each.system) for each in donors]
     names = [machine.device.architecture for machine in machines]
@@ -294,12 +280,7 @@ def inherited(
             scaled.setdefault(name, []).append((value * (here / there), weight))
     if not cluster.tiers[0].in_switch_reduction:
         scaled = {name: values for name, values in scaled.items() if not in_switch(name)}
-    launches: dict[str, list[tuple[float, float]]] = {}
-    for host in hosts:
-        for name, value in stated(host.constants).items():
-            if name in _BY_HOST & set(scaled):
-                launches.setdefault(name, []).append((value, 1.0))
-    mean = {name: _geometric_mean(values) for name, values in (scaled | launches).items()}
+    mean = {name: _geometric_mean(values) for name, values in scaled.items()}
     return replace(
         donors[0],
         system=cluster.name,
@@ -322,7 +303,7 @@ def datasheet_unit(name: str, cluster: Cluster) -> float:
     if name in _BY_CLOCK:
         return clock
     if name in _BY_HOST:
-        return 1.0
+        return float(catalog.tuner_table("start")["host"][host_of(cluster)])
     if name in _BY_MEMORY:
         return float(cluster.device.memory_bytes_per_s)
     if name.endswith("_bytes_per_s"):
@@ -330,6 +311,17 @@ def datasheet_unit(name: str, cluster: Cluster) -> float:
     if name.endswith("_s"):
         return 1 / clock
     return 1.0
+
+
+def host_of(cluster: Cluster) -> str:
+    """Return the kind of host: a superchip's, or one that its devices reach over PCIe.
+
+    >>> host_of(Cluster.named("gb300_nvl72")), host_of(Cluster.named("b300_sxm"))
+    ('superchip', 'pcie')
+    """
+    link = cluster.device.host_link_bytes_per_s
+    least = 1e9 * catalog.tuner_table("start")["host"]["superchip_link_gb_per_s"]
+    return "superchip" if link is not None and link >= least else "pcie"
 
 
 def _geometric_mean(values: list[tuple[float, float]]) -> float:
