@@ -44,6 +44,8 @@ ENOUGH_TO_SHORTEN: Final = 100
 """Residuals of a value of a fact whose reach may become shorter …"""
 _ENOUGH_TO_LENGTHEN: Final = 10
 """… and longer: few rows never make an interval narrow."""
+_LEAST_PER_DOUBLING: Final = 0.03
+"""Where larger runs that were left out need nothing more: what is asked for is larger still."""
 _ENOUGH_OF_A_PART: Final = 10
 """Residuals of a part that tell how far it reaches."""
 _HOLDS: Final = (0.885, 0.915)
@@ -311,7 +313,7 @@ class Trial:
                 if len(own) >= _ENOUGH_OF_A_PART:
                     needs.setdefault(str(value), []).append(float(np.quantile(own, INSIDE)))
         return {
-            value: max(0.0, float(np.quantile(own, conformal_share(len(own)))))
+            value: max(_LEAST_PER_DOUBLING, float(np.quantile(own, conformal_share(len(own)))))
             for value, own in needs.items()
         }
 

@@ -13,11 +13,11 @@ from copy import copy
 from types import SimpleNamespace
 from typing import Any, Final
 
-from shardcost.arrays import largest
+from shardcost.arrays import exp, largest, smallest
 from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError, UnknownNameError
-from shardcost.estimate.interval import around, ranges_of, residuals_of
+from shardcost.estimate.interval import bound_s, ranges_of, residuals_of
 from shardcost.estimate.ledger import Entry, joined, serving_host_s
 from shardcost.estimate.pieces import PassParts
 from shardcost.estimate.result import (
@@ -284,9 +284,12 @@ def _whole(estimate: Estimate, figure: str) -> Why:
     if figure in ("low_s", "high_s"):
         side = figure.removesuffix("_s")
         residual: Any = named("residual", getattr(like, side), "", "log of measured over predicted")
-        interval = around(twin.time_s, like._replace(low=residual, high=residual))
+        share = exp(residual)
+        if side == "low":
+            least = float(smallest(1.0, bound_s(estimate) / estimate.time_s))
+            share = largest(share, named("bound", least, "", "FLOP and bytes at the datasheet"))
         error = error_of(like, estimate.time_s, "s")
-        return traced.why(receipt(getattr(interval, side), figure, title, unit), error=error)
+        return traced.why(receipt(twin.time_s * share, figure, title, unit), error=error)
     value = getattr(estimate, figure)
     error = error_of(like, value, unit, inverse=figure not in _TIMES)
     if figure == "comm_share":  # measured itself, and never above 1
