@@ -86,7 +86,7 @@ def test_the_page_states_errors_by_every_split(tmp_path: Path) -> None:
 def test_a_page_of_few_rows_says_what_it_lacks(tmp_path: Path) -> None:
     target = tmp_path / "page.md"
     assert main([str(target), str(written(tmp_path, rows()[:3]))]) == 0
-    assert target.read_text().count("The table has no such rows.") == 9
+    assert target.read_text().count("The table has no such rows.") == 11
 
 
 def test_a_page_has_one_table_of_each_kind(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Jitter(Noun):
     delays_source: str = text()
 
 
-@cache
+@cache  # asked for by every estimate
 def catalog_jitter() -> Jitter:
     """Return the constants of the catalog."""
     table = catalog.tuner_table("jitter")
