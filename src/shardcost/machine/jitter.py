@@ -6,8 +6,6 @@ formulas are `shardcost.jitter`'s.
 
 from __future__ import annotations
 
-from functools import cache
-
 from shardcost import catalog
 from shardcost.checks import Noun, Quantity, noun, positive, text
 
@@ -31,7 +29,6 @@ class Jitter(Noun):
     delays_source: str = text()
 
 
-@cache  # asked for by every estimate
 def catalog_jitter() -> Jitter:
     """Return the constants of the catalog."""
     table = catalog.tuner_table("jitter")
