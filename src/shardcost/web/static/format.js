@@ -153,7 +153,9 @@ export function layoutExtras(layout) {
 export const words = (name) => name.replace(/_/g, " ");
 
 /** @type {Record<string, string>} */
-const NAMES = { gemm: "GEMM", kv_cache: "KV cache" };
+const NAMES = {
+  gemm: "GEMM", kv_cache: "KV cache", "waiting for the slowest rank": "slowest rank",
+};
 
 /** Return a part of the time or a kind of memory as reports call it. @param {string} key */
 export const partName = (key) => NAMES[key]
