@@ -126,7 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for section, name in (("prefill", "forward"), ("backward", BACKWARD)):
             own = [row for row in rows if row["pass"] == name]
             errors = errors_pct(ratios(found, own))
-            source = f"fitted by shardcost to {', '.join(sorted({row['dataset'] for row in own}))}"
+            sets = ", ".join(sorted({row["dataset"] for row in own}))
+            source = f"fitted by shardcost to measured rows of {sets}"
             fit = {**fit_of(source, errors, len(own)), "measured_with": kernel}
             constants = found.section("attention", section).constants
             changes[(f"{kernel}_{section}",)] = {**constants, "fit": fit}
