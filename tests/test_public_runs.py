@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lab import public_runs
+from shardcost import catalog
 
 PAGE = Path(__file__).parent.parent / "docs" / "public_runs.md"
 
@@ -23,3 +24,9 @@ def test_the_page_of_public_runs_is_what_the_command_writes(tmp_path: Path) -> N
     page = tmp_path / "page.md"
     public_runs.main([str(page)])
     assert page.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
+
+
+def test_production_runs_of_2024_have_the_constants_of_megatron_core() -> None:
+    """Nothing was fitted to them: a refit of Megatron Core is one of theirs."""
+    tuned, plain = (catalog.raw("software", name) for name in ("megatron_core", "megatron_2024"))
+    assert plain["constants"] == tuned["constants"]

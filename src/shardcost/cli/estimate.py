@@ -50,7 +50,7 @@ def parser() -> options.Parser:
         action="store_true",
         help="what limits the layout, and the single change of it that helps most",
     )
-    add("--notes", action="store_true", help="caveats about less than 5 %% of the time, too")
+    add("--notes", action="store_true", help="caveats about little of the time, too")
     add("--explain", action="store_true", help="formulas, values, sources and errors seen")
     add(
         "--why",

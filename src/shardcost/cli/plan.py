@@ -51,7 +51,7 @@ def parser() -> options.Parser:
     options.add_options(shown, [TOP])
     shown.add_argument("--pareto", action="store_true", help="the Pareto front as a table as well")
     shown.add_argument("--plot", metavar="FILE", help="draw the front as .png or .svg")
-    shown.add_argument("--notes", action="store_true", help="caveats about little of the time")
+    shown.add_argument("--notes", action="store_true", help="caveats about little of the time, too")
     shown.add_argument("--explain", action="store_true", help="the arithmetic of the best")
     shown.add_argument(
         "--out", metavar="FILE", help="write every feasible layout to a table, .parquet"

@@ -141,7 +141,12 @@ def interval_of(found: Estimate) -> Interval:
 
 def _share_left(found: Estimate, like: Residuals) -> Any:
     """Return the low end of a time over the time: never less than the device's datasheet allows."""
-    return largest(exp(like.low), smallest(1.0, bound_s(found) / found.time_s))
+    return largest(exp(like.low), least_share(found))
+
+
+def least_share(found: Estimate) -> Any:
+    """Return what the datasheet leaves of a time at least, over the time."""
+    return smallest(1.0, bound_s(found) / found.time_s)
 
 
 def bound_s(found: Estimate) -> Any:

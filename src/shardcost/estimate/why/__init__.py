@@ -13,11 +13,11 @@ from copy import copy
 from types import SimpleNamespace
 from typing import Any, Final
 
-from shardcost.arrays import exp, largest, smallest
+from shardcost.arrays import exp, largest
 from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError, UnknownNameError
-from shardcost.estimate.interval import bound_s, ranges_of, residuals_of
+from shardcost.estimate.interval import least_share, ranges_of, residuals_of
 from shardcost.estimate.ledger import Entry, joined, serving_host_s
 from shardcost.estimate.pieces import PassParts
 from shardcost.estimate.result import (
@@ -286,7 +286,7 @@ def _whole(estimate: Estimate, figure: str) -> Why:
         residual: Any = named("residual", getattr(like, side), "", "log of measured over predicted")
         share = exp(residual)
         if side == "low":
-            least = float(smallest(1.0, bound_s(estimate) / estimate.time_s))
+            least = float(least_share(estimate))
             share = largest(share, named("bound", least, "", "FLOP and bytes at the datasheet"))
         error = error_of(like, estimate.time_s, "s")
         return traced.why(receipt(twin.time_s * share, figure, title, unit), error=error)
