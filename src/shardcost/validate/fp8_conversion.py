@@ -16,7 +16,7 @@ from shardcost.formats.tables import Row, Table
 from shardcost.kernels.elementwise import row_kernel_time_s
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.machine import CATALOG, Fitted
-from shardcost.validate.gemm import LONGEST, m_band
+from shardcost.validate.gemm import m_band, shape_of
 from shardcost.validate.predictions import (
     Cases,
     Derived,
@@ -24,7 +24,6 @@ from shardcost.validate.predictions import (
     Predictions,
     cases_of,
     kernels_of,
-    whole_cell,
 )
 
 MEASURED: Final = "measured"
@@ -45,7 +44,7 @@ class ConversionCase(NamedTuple):
 
 def cases(table: Table) -> Cases[ConversionCase]:
     """Return the rows of a table by device and figure; their sizes are m, n and k."""
-    return cases_of(table, _case, _sizes, 3)
+    return cases_of(table, _case, shape_of, 3)
 
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
@@ -65,10 +64,6 @@ def _case(row: Row) -> ConversionCase:
     if row["figure"] not in {_GEMM, *ROW_KERNELS}:
         raise UnknownNameError("figure", row["figure"], (_GEMM, *ROW_KERNELS))
     return ConversionCase(row["gpu"], row["figure"])
-
-
-def _sizes(row: Row) -> list[int]:
-    return [whole_cell(row, name, most=LONGEST) for name in ("m", "n", "k")]
 
 
 DERIVED: Final[Derived] = {"m_band": m_band}

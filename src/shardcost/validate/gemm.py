@@ -56,17 +56,18 @@ class GemmCase(NamedTuple):
         return replace(constants, autotuned=False, kernels=self.framework or None)
 
 
+def shape_of(row: Row, columns: Sequence[str] = ("m", "n", "k")) -> list[int]:
+    """Return the sizes of a row's GEMM."""
+    return [whole_cell(row, name, most=LONGEST) for name in columns]
+
+
 def cases(
     table: Table,
     columns: Sequence[str] = ("m", "n", "k"),
     case_of: Callable[[Row], GemmCase] | None = None,
 ) -> Cases[GemmCase]:
     """Return the rows of a table by device and format; their sizes are those of some columns."""
-
-    def sizes_of(row: Row) -> list[int]:
-        return [whole_cell(row, column, most=LONGEST) for column in columns]
-
-    return cases_of(table, case_of or _case, sizes_of, len(columns))
+    return cases_of(table, case_of or _case, lambda row: shape_of(row, columns), len(columns))
 
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:

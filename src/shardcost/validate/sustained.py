@@ -17,7 +17,7 @@ from shardcost.formats.tables import Row, Table
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.kernels.power import sustained_time_s
 from shardcost.machine import CATALOG, Fitted
-from shardcost.validate.gemm import LONGEST, m_band
+from shardcost.validate.gemm import m_band, shape_of
 from shardcost.validate.predictions import (
     Cases,
     Derived,
@@ -25,7 +25,6 @@ from shardcost.validate.predictions import (
     Predictions,
     cases_of,
     kernels_of,
-    whole_cell,
 )
 
 MEASURED: Final = "measured"
@@ -42,7 +41,7 @@ class SustainedCase(NamedTuple):
 
 def cases(table: Table) -> Cases[SustainedCase]:
     """Return the rows of a table by device, format and figure; their sizes are m, n and k."""
-    return cases_of(table, _case, _sizes, 3)
+    return cases_of(table, _case, shape_of, 3)
 
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
@@ -64,10 +63,6 @@ def _case(row: Row) -> SustainedCase:
     if row["figure"] not in {BURST, SUSTAINED}:
         raise UnknownNameError("figure", row["figure"], (BURST, SUSTAINED))
     return SustainedCase(row["gpu"], canonical_dtype(row["dtype"]), row["figure"])
-
-
-def _sizes(row: Row) -> list[int]:
-    return [whole_cell(row, name, most=LONGEST) for name in ("m", "n", "k")]
 
 
 DERIVED: Final[Derived] = {"m_band": m_band}
