@@ -13,7 +13,7 @@ from lab.descent import descend, loss
 from shardcost import Cluster, Layout, Model
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.estimate.serving import (
+from shardcost.load.engine import (
     ARRIVALS,
     Engine,
     generation,

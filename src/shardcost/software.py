@@ -26,6 +26,7 @@ from shardcost.checks import (
 )
 from shardcost.errors import BadTypeError
 from shardcost.routing import DISPATCHERS, EXPERT_OVERLAPS
+from shardcost.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,13 +161,8 @@ class Software(Noun):
     """What the constants were fitted to, and how well; None where they were not."""
     source: str = text(default="given by the caller")
     """Who says so of the choices."""
-    prefill_tokens: int = whole(default=8192)
-    """Tokens of prompts that an engine prefills in one pass."""
-    most_sequences: int = whole(default=2048)
-    """Sequences that an engine decodes together at most, where memory would hold more."""
-    memory_share: Quantity = positive(default=0.9)
-    """Of the device's memory, what an engine uses: most leave a tenth alone unless told otherwise
-    (vLLM's gpu_memory_utilization, TensorRT-LLM's free_gpu_memory_fraction)."""
+    scheduler: Scheduler = instance(Scheduler, default=Scheduler())
+    """How an engine chooses what a step computes."""
     memory: Mapping[str, Any] = table(_memory_constant, default_factory=dict)
     """Constants of the memory model that are the framework's own."""
 

@@ -7,6 +7,7 @@ units and keeps its source under the path of the field that it becomes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Final, TypeVar
 
@@ -24,6 +25,7 @@ from shardcost.model import (
     StateSpace,
 )
 from shardcost.scalars import positive_number
+from shardcost.scheduler import Scheduler
 from shardcost.software import Fit, Software
 
 GB, GIB, MIB, GBIT, TERA, MEGA = 10**9, 2**30, 2**20, 10**9 / 8, 10**12, 10**6
@@ -222,15 +224,16 @@ def software_from(content: dict[str, Any], file: str) -> Software:
 
     Its choices come from its documentation; its constants are fitted to runs of it.
     """
-    known = {"name", "title", "aliases", "source", "choices", "constants", "fit", "memory"}
+    tables = ("choices", "constants", "scheduler", "fit", "memory")
+    known = {"name", "title", "aliases", "source", *tables}
     unknown = sorted(set(content) - known)
     if unknown:
         raise FormatError(file, f"unknown key {unknown[0]}")
-    for table in ("choices", "constants", "fit", "memory"):
+    for table in tables:
         if not isinstance(content.get(table, {}), dict):
             raise FormatError(file, f"{table} must be a table, got {shown(content[table])}")
     choices, constants = content.get("choices", {}), content.get("constants", {})
-    misplaced = sorted(set(choices) & {"name", "title", "source", "fit", "memory"})
+    misplaced = sorted(set(choices) & {"name", "title", "source", "scheduler", "fit", "memory"})
     if misplaced:
         raise FormatError(file, f"unknown key {misplaced[0]} in [choices]")
     for key, value in constants.items():
@@ -239,14 +242,26 @@ def software_from(content: dict[str, Any], file: str) -> Software:
     fields_given = {
         **{key: content[key] for key in ("name", "title", "source") if key in content},
         **choices,
-        **{
-            key[:-3] + "_s" if key[-3:] in _SECONDS else key: value * _SECONDS.get(key[-3:], 1.0)
-            for key, value in constants.items()
-        },
+        **_in_seconds(constants),
+        "scheduler": _scheduler(content.get("scheduler", {}), file),
         "fit": _noun(Fit, content["fit"], file) if "fit" in content else None,
         "memory": {k: v for k, v in content.get("memory", {}).items() if k not in _ABOUT},
     }
     return _noun(Software, fields_given, file)
+
+
+def _scheduler(content: dict[str, Any], file: str) -> Scheduler:
+    return _noun(Scheduler, _in_seconds({k: v for k, v in content.items() if k != "source"}), file)
+
+
+def _in_seconds(constants: Mapping[str, Any]) -> dict[str, Any]:
+    """Return constants with those in ms or us in seconds, by the names of their fields."""
+    return {
+        key[:-3] + "_s" if key[-3:] in _SECONDS else key: value * _SECONDS[key[-3:]]
+        if key[-3:] in _SECONDS
+        else value
+        for key, value in constants.items()
+    }
 
 
 def _block(content: dict[str, Any], file: str) -> Block:

@@ -15,7 +15,7 @@ from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.estimate.pieces import PassParts
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.serving import Engine, under_load
+from shardcost.load.engine import Engine, under_load
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.layout import Layout

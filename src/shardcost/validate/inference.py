@@ -1,7 +1,7 @@
 """Predicts latencies and throughputs of a table of inference runs.
 
 A row is one figure of one run. Static batches are priced from prompt to last token; engines under
-load by `shardcost.estimate.serving.under_load`. Rows of one model, machine, layout and engine are
+load by `shardcost.load.engine.under_load`. Rows of one model, machine, layout and engine are
 priced together, as arrays.
 """
 
@@ -19,7 +19,7 @@ from shardcost import catalog
 from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
 from shardcost.errors import UnknownNameError
-from shardcost.estimate.serving import Engine, generation, under_load
+from shardcost.load.engine import Engine, generation, under_load
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted, machine_of

@@ -1,7 +1,7 @@
 """Predictions of engines that serve many requests at once: the time between a request's tokens.
 
 A row is one figure of one operating point. A closed loop of so many users keeps as many requests in
-the engine; they are priced by `shardcost.estimate.serving.under_load`. What that cannot tell yet
+the engine; they are priced by `shardcost.load.engine.under_load`. What that cannot tell yet
 (first tokens behind a queue, throughput of arrivals at a rate, pools of prefill and decode workers,
 tokens drafted and accepted) is a named reason.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.estimate.serving import Engine, under_load
+from shardcost.load.engine import Engine, under_load
 from shardcost.formats.tables import Row, Table, number
 from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted, machine_of

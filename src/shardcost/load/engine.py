@@ -92,14 +92,33 @@ class Engine:
     software: Software
     formats: Mapping[str, Any] = field(default_factory=dict)
     """Number formats by the names of the workload's fields; the model's own where left out."""
+    draft_tokens: int = 0
+    """Drafted per sequence and step, as in `Decode` …"""
+    acceptance: float = 0.85
+    """… and the probability that a draft is kept if those before it were."""
 
-    def prefill(self, batch: Any, prompt_tokens: Any) -> Estimate:
+    def prefill(self, batch: Any, prompt_tokens: Any, cached_tokens: Any = 0) -> Estimate:
         """Return the estimate of one pass over prompts."""
-        return self._estimate(Prefill(batch=batch, prompt_tokens=prompt_tokens, **self.formats))
+        tokens = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens}
+        return self._estimate(Prefill(batch=batch, **tokens, **self.formats))
 
     def decode(self, batch: Any, context_tokens: Any) -> Estimate:
         """Return the estimate of one step."""
-        return self._estimate(Decode(batch=batch, context_tokens=context_tokens, **self.formats))
+        return self._estimate(self._decode(batch, context_tokens))
+
+    def _decode(self, batch: Any, context_tokens: Any) -> Decode:
+        speculation = {"draft_tokens": self.draft_tokens, "acceptance": self.acceptance}
+        return Decode(batch=batch, context_tokens=context_tokens, **speculation, **self.formats)
+
+    @property
+    def query_tokens(self) -> int:
+        """Tokens of a sequence that pass through the layers in a step of decoding."""
+        return 1 + self.draft_tokens
+
+    @property
+    def kept_tokens(self) -> float:
+        """Tokens of a sequence that a step of decoding yields on average."""
+        return float(self._decode(1, 1).kept_tokens)
 
     def steps(self, batch: Any, prompt_tokens: Any, output_tokens: Any) -> tuple[Estimate, Any]:
         """Return the estimate of a few steps of an output, and the mean time of all."""
@@ -111,14 +130,39 @@ class Engine:
 
     def room(self, prompt_tokens: Any, output_tokens: Any) -> Any:
         """Return how many sequences memory holds at their full length, beside one prefill."""
-        dp = self.layout.dp
         context_tokens = prompt_tokens + output_tokens - 1
-        first = self._memory(Prefill(batch=dp, prompt_tokens=prompt_tokens, **self.formats))
-        last = self._memory(Decode(batch=dp, context_tokens=context_tokens, **self.formats))
-        device = machine_of(self.cluster).cluster.device
+        free = self._free_bytes(prompt_tokens)
+        return _whole(self.layout.dp * largest(free // self._kv_bytes(context_tokens), 0))
+
+    def cache_bytes(self, most_context: int) -> tuple[float, float, float]:
+        """Return a rank's bytes for the KV cache, and of one sequence: at any length, and a token.
+
+        Layers with a window, or with a state instead of a cache, stop to grow: the two figures are
+        of the line through lengths of a half and the whole of `most_context`.
+        """
+        free = self._free_bytes(self.software.scheduler.max_num_batched_tokens)
+        half, whole = max(most_context // 2, 1), max(most_context, 2)
+        few, many = (float(self._kv_bytes(tokens)) for tokens in (half, whole))
+        slope = max((many - few) / (whole - half), 1e-9 * many)
+        return float(free), max(many - slope * whole, 0.0), slope
+
+    def _kv_bytes(self, context_tokens: Any) -> Any:
+        """Return the cache of one sequence on a rank."""
+        work = Decode(batch=self.layout.dp, context_tokens=context_tokens, **self.formats)
+        return self._memory(work)["kv_cache"]
+
+    def _free_bytes(self, prompt_tokens: Any) -> Any:
+        """Return what weights and a prefill leave of a rank's memory for the KV cache."""
+        work = Prefill(batch=self.layout.dp, prompt_tokens=prompt_tokens, **self.formats)
+        first = self._memory(work)
         fixed = sum(first.values()) - first["kv_cache"]
-        free = self.software.memory_share * device.memory_bytes - fixed
-        return _whole(dp * largest(free // last["kv_cache"], 0))
+        scheduler, memory = (
+            self.software.scheduler,
+            machine_of(self.cluster).cluster.device.memory_bytes,
+        )
+        if scheduler.memory_share_of == "free":
+            return scheduler.memory_share * (memory - fixed)
+        return scheduler.memory_share * memory - fixed
 
     def _memory(self, work: Prefill | Decode) -> dict[str, Any]:
         work = work.in_formats_of(self.model, narrow_cache=self.software.narrow_cache)
@@ -179,12 +223,15 @@ def under_load(
         raise UnknownNameError("arrivals", arrivals, ARRIVALS)
     dp = engine.layout.dp
     room = largest(engine.room(prompt_tokens, output_tokens), dp)
-    most = smallest(room, engine.software.most_sequences * dp)
+    most = smallest(room, engine.software.scheduler.max_num_seqs * dp)
     running = most if requests is None else smallest(requests, most)
     each = running / dp
     bunch = each if arrivals == "together" else each**0.5
     prompts = _whole(
-        largest(smallest(engine.software.prefill_tokens // prompt_tokens, bunch // 1), 1)
+        largest(
+            smallest(engine.software.scheduler.max_num_batched_tokens // prompt_tokens, bunch // 1),
+            1,
+        )
     )
     prefill = engine.prefill(dp * prompts, prompt_tokens)
     prefill_s = prefill.time_s / prompts

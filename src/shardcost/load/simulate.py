@@ -1,0 +1,201 @@
+"""The event simulation: every request from its arrival to its last token.
+
+::
+
+    stream ──► front end ──► router ──► worker ──► first token … last token
+                                    └─► prefill worker ──► KV transfer ──► decode worker
+
+Events are arrivals and ends of steps. What a step takes comes from `StepTimes`, what is in it from
+`Worker`; here requests are handed on and counted. The same seed gives the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+import numpy as np
+
+from shardcost.errors import BadValueError
+from shardcost.load.deployment import Deployment, Pool
+from shardcost.load.requests import Requests, Stream
+from shardcost.load.result import Load
+from shardcost.load.steps import StepTimes
+from shardcost.load.transfer import transfer_s
+from shardcost.load.worker import KVRoom, Request, Worker
+
+_ARRIVAL, _STEP, _MOVED = range(3)
+_NONE: Final[Sequence[int]] = ()
+Progress = Callable[[int, int], None]
+
+
+def simulate(
+    deployment: Deployment, requests: Requests, *, progress: Progress | None = None
+) -> Load:
+    """Return how requests fare at a deployment.
+
+    Args:
+        deployment: What serves them.
+        requests: When they come and how long they are.
+        progress: Is told now and then how many of how many requests have ended.
+    """
+    return _Simulation(deployment, requests, requests.stream()).run(progress)
+
+
+class _Simulation:
+    def __init__(self, deployment: Deployment, requests: Requests, stream: Stream) -> None:
+        self.deployment, self.requests, self.stream = deployment, requests, stream
+        self.longest = int((stream.prompt_tokens + stream.output_tokens).max())
+        self.pools = [self._workers(pool) for pool in deployment.pools]
+        self.events: list[tuple[float, int, int, object]] = []
+        self.order = 0
+        self.next = 0
+        self.frontend_s = 0.0
+        self.rejected = 0
+        count = len(stream)
+        self.arrival_s = np.full(count, np.nan)
+        self.first_s, self.finished_s = np.full(count, np.nan), np.full(count, np.nan)
+
+    def _workers(self, pool: Pool) -> list[Worker]:
+        stream, scheduler = self.stream, pool.engine.software.scheduler
+        prompt = int(stream.prompt_tokens.max())
+        users = stream.users or len(stream)
+        room = KVRoom(pool.engine, self.longest)
+        if room.blocks < 1:
+            need = "memory for weights and at least one block of KV cache"
+            raise BadValueError("layout", pool.engine.layout.short(), need)
+        most = min(scheduler.max_num_seqs, users, max(1, room.blocks))
+        times = StepTimes(
+            pool.engine,
+            most_context=self.longest,
+            most_prompt=prompt,
+            most_sequences=most,
+        )
+        decodes = pool is self.deployment.serving
+        return [
+            Worker(
+                number, pool.engine, times, room, decodes=decodes,
+                prefix_block=stream.prefix_block_tokens, shared_tokens=stream.shared_tokens,
+            )
+            for number in range(pool.workers)
+        ]  # fmt: skip
+
+    def run(self, progress: Progress | None) -> Load:
+        stream = self.stream
+        for _ in range(min(stream.users or 1, len(stream))):
+            self._send_next(0.0)
+        ended, total = 0, len(stream)
+        while self.events:
+            now, _, kind, item = heappop(self.events)
+            if kind == _ARRIVAL:
+                if stream.users is None:
+                    self._send_next(now)
+                self._route(self.pools[0], item, now)  # type: ignore[arg-type]
+            elif kind == _MOVED:
+                self._route(self.pools[1], item, now)  # type: ignore[arg-type]
+            else:
+                worker, version = item  # type: ignore[misc]
+                if version != worker.version or worker.ends_s is None or worker.ends_s > now:
+                    continue
+                ended += self._end_step(worker, now)
+                if progress is not None:
+                    progress(ended + self.rejected, total)
+        return self._result()
+
+    def _push(self, when: float, kind: int, item: object) -> None:
+        self.order += 1
+        heappush(self.events, (when, self.order, kind, item))
+
+    def _send_next(self, now: float) -> None:
+        """Let the next request of the stream arrive: at its time, or when a user is free."""
+        stream = self.stream
+        while self.next < len(stream):
+            index = self.next
+            self.next += 1
+            sent = max(now, float(stream.arrival_s[index]))
+            prefixes = _NONE if stream.prefixes is None else stream.prefixes[index]
+            request = Request(
+                index,
+                sent,
+                int(stream.prompt_tokens[index]),
+                int(stream.output_tokens[index]),
+                prefixes,
+            )
+            if not all(workers[0].fits(request) for workers in self.pools):
+                self.rejected += 1
+                continue
+            self.arrival_s[index] = sent
+            scheduler = self.pools[0][0].scheduler
+            self.frontend_s = max(self.frontend_s, sent) + scheduler.frontend_per_request_s
+            self._push(self.frontend_s + scheduler.frontend_s, _ARRIVAL, request)
+            return
+
+    def _route(self, workers: list[Worker], request: Request, now: float) -> None:
+        worker = min(workers, key=lambda each: each.load) if len(workers) > 1 else workers[0]
+        sooner = worker.submit(request, now)
+        if worker.ends_s is None:
+            worker.begin(now)
+            sooner = worker.ends_s is not None
+        if sooner:
+            worker.version += 1
+            self._push(worker.ends_s, _STEP, (worker, worker.version))  # type: ignore[arg-type]
+
+    def _end_step(self, worker: Worker, now: float) -> int:
+        firsts, ended = worker.finish(now)
+        for request in firsts:
+            if worker.decodes:
+                self.first_s[request.index] = now
+            else:
+                moved_s = now + transfer_s(self.deployment, request.prompt)
+                self.first_s[request.index] = moved_s
+                request.prefilled, request.first_s = True, moved_s
+                if request.output > 1:
+                    self._push(moved_s, _MOVED, request)
+                else:
+                    ended.append(request)
+        for request in ended:
+            self.finished_s[request.index] = max(now, self.first_s[request.index])
+            if self.stream.users is not None:
+                self._send_next(now)
+        worker.begin(now)
+        if worker.ends_s is not None:
+            self._push(worker.ends_s, _STEP, (worker, worker.version))
+        return len(ended)
+
+    def _result(self) -> Load:
+        served = np.flatnonzero(np.isfinite(self.finished_s))
+        every = [worker for workers in self.pools for worker in workers]
+        serving = self.pools[-1]
+        gaps: dict[int, float] = {}
+        waits: dict[str, float] = {}
+        for worker in every:
+            for name, seconds in worker.waits_s.items():
+                waits[name] = waits.get(name, 0.0) + seconds
+        for worker in serving:
+            for key, count in worker.gaps.items():
+                gaps[key] = gaps.get(key, 0.0) + count
+        span = float(np.nanmax(self.finished_s, initial=0.0)) or 1.0
+        names = ("prefill", "decode") if len(self.pools) > 1 else ("serving",)
+        return Load(
+            deployment=self.deployment,
+            requests=self.requests,
+            arrival_s=self.arrival_s[served],
+            first_token_s=self.first_s[served],
+            finished_s=self.finished_s[served],
+            output_tokens=self.stream.output_tokens[served],
+            served=served,
+            rejected=self.rejected,
+            preemptions=sum(worker.preemptions for worker in every),
+            gaps_s=np.exp(np.array(sorted(gaps), dtype=float) / 1000),
+            gap_counts=np.array([gaps[key] for key in sorted(gaps)]),
+            kv_peak_share=max(worker.peak for worker in serving),
+            busy_share={
+                name: float(np.mean([worker.busy_s for worker in workers])) / span
+                for name, workers in zip(names, self.pools, strict=True)
+            },
+            waits_s=waits,
+            mean_running=sum(worker.running_time for worker in serving) / span,
+            mean_waiting=sum(worker.waiting_time for worker in every) / span,
+            moments=[moment for worker in serving for moment in worker.moments],
+        )

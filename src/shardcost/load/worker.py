@@ -1,0 +1,496 @@
+"""One worker of a simulation: its queue, its batch, its KV cache, step by step.
+
+At the end of every step the worker drops the sequences that ended, admits requests while there are
+places, tokens and KV blocks for them, and begins the next step (`shardcost.scheduler` has the
+rules). Steps that only decode and between which nothing can change are taken together: their times
+grow evenly with the context. A request that arrives meanwhile cuts them at the end of a step.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import ceil, floor, sqrt
+from typing import Final
+
+from shardcost.load.engine import Engine
+from shardcost.load.result import Moment
+from shardcost.load.steps import StepTimes
+from shardcost.scheduler import Scheduler
+
+WAITS: Final = ("KV room", "max_num_seqs", "tokens of a step", "decoding")
+"""What a request that has arrived may wait for before it is admitted."""
+_MOMENTS: Final = 8192
+"""Moments that are kept at most; beyond, every second one goes."""
+
+
+class Request:
+    """A request on its way."""
+
+    __slots__ = (
+        "arrival_s", "done", "finish_step", "first_s", "hit", "index", "join_step", "joined",
+        "made", "output", "prefilled", "prefixes", "prompt", "rank", "total",
+    )  # fmt: skip
+
+    def __init__(
+        self, index: int, arrival_s: float, prompt: int, output: int, prefixes: Sequence[int]
+    ) -> None:
+        self.index, self.arrival_s, self.prompt, self.output = index, arrival_s, prompt, output
+        self.prefixes = prefixes
+        self.total = prompt  # tokens to prefill: the prompt, and after a preemption what was made
+        self.done = 0  # of them, those in the cache
+        self.hit = 0  # of them, those that were found in the prefix cache
+        self.made = 0
+        self.first_s: float | None = None
+        self.prefilled = False  # by another worker
+        self.rank = 0
+        self.joined = 0  # tokens in the cache when it began to decode, at …
+        self.join_step = 0
+        self.finish_step = 0
+
+
+class PrefixCache:
+    """Blocks of prompts that are kept as long as nothing else needs their room, last used first."""
+
+    def __init__(self, block_tokens: int, shared_tokens: int) -> None:
+        self.block_tokens, self.shared_tokens = block_tokens, shared_tokens
+        self.blocks: OrderedDict[int, None] = OrderedDict()
+        self.shared = False
+
+    @property
+    def tokens(self) -> int:
+        """In the cache."""
+        return len(self.blocks) * self.block_tokens + (self.shared_tokens if self.shared else 0)
+
+    def hit(self, request: Request) -> int:
+        """Return how many tokens of a prompt are found; its last token is always computed."""
+        found = 0
+        for block in request.prefixes:
+            if block not in self.blocks:
+                break
+            self.blocks.move_to_end(block)
+            found += self.block_tokens
+        if self.shared:
+            found = max(found, self.shared_tokens)
+        return min(found, request.total - 1)
+
+    def keep(self, request: Request) -> None:
+        """Keep the blocks of a prompt that was computed."""
+        self.shared = self.shared or self.shared_tokens > 0
+        for block in request.prefixes:
+            self.blocks[block] = None
+            self.blocks.move_to_end(block)
+
+    def shrink(self, tokens: int) -> None:
+        """Drop what was not used for longest, until so many tokens are left."""
+        while self.blocks and self.tokens > tokens:
+            self.blocks.popitem(last=False)
+
+
+class KVRoom:
+    """How much a rank's KV cache holds, in blocks."""
+
+    def __init__(self, engine: Engine, most_context: int) -> None:
+        scheduler = engine.software.scheduler
+        self.block = scheduler.block_tokens
+        free, fixed, slope = engine.cache_bytes(most_context)
+        self.blocks = max(floor(free / (slope * self.block)), 0)
+        self.state = fixed / (slope * self.block)
+        """What a sequence holds however long it is (states of linear attention), in blocks."""
+
+    def of(self, tokens: float) -> float:
+        """Return the blocks of one sequence."""
+        return self.state + ceil(tokens / self.block)
+
+
+class Rank:
+    """The sequences of one rank of attention's data parallelism."""
+
+    __slots__ = (
+        "cache", "chunks", "committed", "context", "prefilling", "running", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, cache: PrefixCache) -> None:
+        self.waiting: deque[Request] = deque()
+        self.prefilling: list[Request] = []
+        self.running: dict[int, Request] = {}
+        self.context = 0.0  # tokens of all that run
+        self.committed = 0.0  # blocks of all admitted with what is reserved for their outputs
+        self.cache = cache
+        self.chunks: list[tuple[Request, int]] = []
+
+    @property
+    def load(self) -> int:
+        """Requests that wait or run."""
+        return len(self.waiting) + len(self.prefilling) + len(self.running)
+
+
+class Worker:
+    """An engine with its requests."""
+
+    def __init__(
+        self, number: int, engine: Engine, times: StepTimes, room: KVRoom,
+        *, decodes: bool, prefix_block: int, shared_tokens: int,
+    ) -> None:  # fmt: skip
+        self.number, self.times, self.room = number, times, room
+        self.scheduler: Scheduler = engine.software.scheduler
+        self.decodes = decodes
+        self.stages = int(engine.layout.pp)
+        self.kept, self.queries = engine.kept_tokens, engine.query_tokens
+        self.ranks = [
+            Rank(PrefixCache(prefix_block, shared_tokens)) for _ in range(engine.layout.dp)
+        ]
+        self.inbox: list[Request] = []
+        self.ending: list[tuple[int, int, Request]] = []
+        self.step = 0
+        self.version = 0
+        self.ends_s: float | None = None
+        self.began_s = self.decoded_s = 0.0
+        self.steps, self.first_step_s, self.last_step_s = 0, 0.0, 0.0
+        self.busy_s = self.peak = 0.0
+        self.preemptions = 0
+        self.waits_s = dict.fromkeys(WAITS, 0.0)
+        self.gaps: dict[int, float] = {}
+        self.moments: list[Moment] = []
+        self._every = self._seen = 0
+        self.running_time = self.waiting_time = 0.0
+
+    # --- requests come -------------------------------------------------------------------------
+    @property
+    def load(self) -> int:
+        """Requests in the worker."""
+        return len(self.inbox) + sum(rank.load for rank in self.ranks)
+
+    def fits(self, request: Request) -> bool:
+        """Return whether a request could ever run here."""
+        return self.room.of(request.prompt + request.output) <= self.room.blocks
+
+    def submit(self, request: Request, now: float) -> bool:
+        """Take a request; return whether the step that runs ends sooner because of it."""
+        self.inbox.append(request)
+        if self.ends_s is None or self.steps <= 1:
+            return False
+        if all(rank.waiting for rank in self.ranks):
+            return False  # those that came before cannot be admitted either
+        return self._cut(now)
+
+    def _cut(self, now: float) -> bool:
+        """End the steps that run at the first look for requests from now on."""
+        steps, first = self.steps, self.first_step_s
+        growth = (self.last_step_s - first) / (steps - 1)
+        passed = now - self.began_s
+        half = growth / 2
+        if half > 1e-15:
+            done = (sqrt((first - half) ** 2 + 4 * half * passed) - (first - half)) / (2 * half)
+        else:
+            done = passed / first
+        wanted = max(1, ceil(done - 1e-9))
+        every = self.scheduler.receive_interval
+        wanted += -(self.step + wanted) % every
+        if wanted >= steps:
+            return False
+        self.steps = wanted
+        self.last_step_s = first + growth * (wanted - 1)
+        self.ends_s = self.began_s + wanted * (first + self.last_step_s) / 2
+        return True
+
+    # --- a step ends ---------------------------------------------------------------------------
+    def finish(self, now: float) -> tuple[list[Request], list[Request]]:
+        """End the steps that ran; return requests with their first token, and those that ended."""
+        ran, self.ends_s = self.steps, None
+        self.step += ran
+        spent = now - self.began_s
+        self.busy_s += spent
+        firsts: list[Request] = []
+        ended: list[Request] = []
+        decoded = self._decoding
+        for rank in self.ranks:
+            if decoded:
+                rank.context += len(rank.running) * self.kept * ran
+        if decoded:
+            self._count_gaps(ran, now)
+        while self.ending and self.ending[0][0] <= self.step:
+            _, _, request = heappop(self.ending)
+            if request.finish_step < 0 or request.index not in self.ranks[request.rank].running:
+                continue
+            self._leave(request)
+            ended.append(request)
+        for rank in self.ranks:
+            for request, chunk in rank.chunks:
+                request.done += chunk
+                if request.done >= request.total:
+                    rank.prefilling.remove(request)
+                    rank.cache.keep(request)
+                    if request.first_s is None:
+                        request.first_s = now
+                        firsts.append(request)
+                    if self.decodes:
+                        self._join(rank, request)
+                    else:
+                        self._release(rank, request)
+            rank.chunks = []
+        # A request whose only token was its first one ends with it.
+        while self.ending and self.ending[0][0] <= self.step:
+            _, _, request = heappop(self.ending)
+            if request.index in self.ranks[request.rank].running:
+                self._leave(request)
+                ended.append(request)
+        return firsts, ended
+
+    def _count_gaps(self, ran: int, now: float) -> None:
+        sequences = sum(len(rank.running) for rank in self.ranks)
+        mean = (self.first_step_s + self.last_step_s) / 2
+        first_gap = self.began_s + self.first_step_s - self.decoded_s
+        self._gap(first_gap, sequences)
+        if ran > 1:
+            self._gap(mean, sequences * (ran - 1))
+        self.decoded_s = now
+
+    def _gap(self, seconds: float, count: float) -> None:
+        # Bins of 0.1 %: a histogram of bounded size.
+        from math import log
+
+        key = round(1000 * log(max(seconds, 1e-9)))
+        self.gaps[key] = self.gaps.get(key, 0.0) + count
+
+    def _join(self, rank: Rank, request: Request) -> None:
+        """Let a request decode from the next step on; its first token is made."""
+        request.made = max(request.made, 1)
+        request.joined, request.join_step = request.total, self.step
+        left = request.output - request.made
+        request.finish_step = self.step + ceil(left / self.kept - 1e-9)
+        rank.running[request.index] = request
+        rank.context += request.total
+        heappush(self.ending, (request.finish_step, request.index, request))
+
+    def _tokens_of(self, request: Request) -> float:
+        return request.joined + self.kept * (self.step - request.join_step)
+
+    def _leave(self, request: Request) -> None:
+        rank = self.ranks[request.rank]
+        del rank.running[request.index]
+        rank.context -= self._tokens_of(request)
+        if not rank.running:
+            rank.context = 0.0
+        self._release(rank, request)
+
+    def _release(self, rank: Rank, request: Request) -> None:
+        rank.committed -= self._commitment(request)
+
+    def _commitment(self, request: Request) -> float:
+        reserved = self.scheduler.reserved_output * (
+            request.output - request.made if request.made > 1 else request.output
+        )
+        return self.room.of(request.total - request.hit + reserved)
+
+    # --- KV room -------------------------------------------------------------------------------
+    def _used(self, rank: Rank, ahead: int = 0) -> float:
+        """Return the blocks in use, `ahead` steps of decoding from now."""
+        room = self.room
+        used = sum(room.of(each.total - each.hit) for each in rank.prefilling)
+        for each in rank.running.values():
+            used += room.of(self._tokens_of(each) + self.kept * ahead - each.hit)
+        return used
+
+    def _bound(self, rank: Rank) -> float:
+        """Return at least the blocks in use, without a look at every sequence."""
+        used = rank.context / self.room.block + len(rank.running) * (1 + self.room.state)
+        return used + sum(self.room.of(each.total) for each in rank.prefilling)
+
+    def _make_room(self, rank: Rank) -> None:
+        """Preempt the latest sequences until all others can decode one more step."""
+        while len(rank.running) > 1 and self._bound(rank) + len(rank.running) > self.room.blocks:
+            if self._used(rank, 1) <= self.room.blocks:
+                return
+            victim = next(reversed(rank.running.values()))
+            made = floor(self._tokens_of(victim)) - victim.joined
+            self._leave(victim)
+            victim.finish_step = -1
+            victim.made += made
+            victim.total = victim.prompt + victim.made - 1
+            victim.done = victim.hit = 0
+            rank.waiting.appendleft(victim)
+            self.preemptions += 1
+
+    # --- the next step -------------------------------------------------------------------------
+    def begin(self, now: float) -> None:
+        """Choose the next step, or several alike; `ends_s` says until when, None if idle."""
+        self._receive()
+        blocked = self._choose()
+        chunked = any(rank.chunks for rank in self.ranks)
+        running = max((len(rank.running) for rank in self.ranks), default=0)
+        self.version += 1
+        self.began_s = now
+        if not chunked and not running:
+            self.ends_s, self.steps = None, 0
+            return
+        self._decoding = running > 0 and (not chunked or self.scheduler.policy == "mixed")
+        fullest = max(self.ranks, key=lambda rank: rank.context)
+        sequences = ceil(running / self.stages)
+        context = fullest.context / self.stages
+        if chunked:
+            self.steps = 1
+            decoding = (sequences, context) if self._decoding else (0, 0.0)
+            self.first_step_s = self.last_step_s = max(
+                self.times.step_s(self._spread(rank), *decoding)
+                for rank in self.ranks
+                if rank.chunks
+            )
+            self.ends_s = now + self.first_step_s
+        else:
+            self.steps = steps = self._jump()
+            grown = context + sequences * self.kept * (steps - 1)
+            self.first_step_s = self.times.decode_s(sequences, context)
+            self.last_step_s = self.times.decode_s(sequences, grown)
+            self.ends_s = now + steps * (self.first_step_s + self.last_step_s) / 2
+        self._note(now, blocked)
+
+    def _receive(self) -> None:
+        if not self.inbox:
+            return
+        running = any(rank.running for rank in self.ranks)
+        if running and self.step % self.scheduler.receive_interval:
+            return
+        for request in self.inbox:
+            number = min(range(len(self.ranks)), key=lambda place: self.ranks[place].load)
+            request.rank = number
+            self.ranks[number].waiting.append(request)
+        self.inbox.clear()
+
+    def _choose(self) -> str:
+        """Fill the next step of every rank; return what the requests that still wait wait for."""
+        policy, blocked = self.scheduler.policy, ""
+        for rank in self.ranks:
+            if rank.running:
+                self._make_room(rank)
+            if policy == "decode-first" and rank.running:
+                blocked = blocked or ("decoding" if rank.waiting else "")
+                continue
+            blocked = self._fill(rank) or blocked
+        return blocked
+
+    def _fill(self, rank: Rank) -> str:
+        """Give chunks of prompts to a rank's next step; return what stops the first that waits."""
+        scheduler, room = self.scheduler, self.room
+        left = scheduler.max_num_batched_tokens * self.stages
+        if scheduler.policy == "mixed":
+            left -= len(rank.running) * self.queries
+        for request in rank.prefilling:
+            left = self._chunk(rank, request, left)
+            if left <= 0:
+                break
+        used: float | None = None
+        while rank.waiting:
+            request = rank.waiting[0]
+            if len(rank.running) + len(rank.prefilling) >= scheduler.max_num_seqs * self.stages:
+                return "max_num_seqs"
+            whole = request.total - 1 if scheduler.chunked_prefill else request.total
+            if not request.prefilled and (
+                left <= 0 or (whole > left and not scheduler.chunked_prefill and rank.chunks)
+            ):
+                return "tokens of a step"
+            if used is None:
+                used = self._bound(rank)
+                if used > 0.5 * room.blocks:
+                    used = self._used(rank)
+            request.hit = (
+                0 if request.prefilled or not scheduler.prefix_caching else rank.cache.hit(request)
+            )
+            needed = room.of(request.total - request.hit)
+            kept_free = (
+                scheduler.watermark * room.blocks if rank.running or rank.prefilling else 0.0
+            )
+            commitment = self._commitment(request)
+            alone = not rank.running and not rank.prefilling
+            if (
+                not alone
+                and max(
+                    used + needed,
+                    (rank.committed + commitment) if scheduler.reserved_output else 0.0,
+                )
+                > room.blocks - kept_free
+            ):
+                return "KV room"
+            rank.waiting.popleft()
+            rank.committed += commitment
+            used += needed
+            request.done = request.hit
+            if request.prefilled and not request.made:
+                request.done = request.total
+                self._join(rank, request)
+            else:
+                rank.prefilling.append(request)
+                left = self._chunk(rank, request, left)
+        return ""
+
+    def _chunk(self, rank: Rank, request: Request, left: int) -> int:
+        tokens = request.total - request.done
+        if self.scheduler.chunked_prefill:
+            tokens = min(tokens, left)
+        if tokens > 0:
+            rank.chunks.append((request, tokens))
+        return left - tokens
+
+    def _spread(self, rank: Rank) -> list[tuple[int, int]]:
+        """Return the chunks of the fullest of the batches in flight, one for each stage."""
+        chunks = [(tokens, request.done) for request, tokens in rank.chunks]
+        if self.stages == 1:
+            return chunks
+        most = self.scheduler.max_num_batched_tokens
+        batches: list[list[tuple[int, int]]] = [[] for _ in range(self.stages)]
+        sizes = [0] * self.stages
+        for tokens, before in chunks:
+            while tokens > 0:
+                place = sizes.index(min(sizes))
+                part = min(tokens, most) if self.scheduler.chunked_prefill else tokens
+                batches[place].append((part, before))
+                sizes[place] += part
+                tokens, before = tokens - part, before + part
+        return batches[sizes.index(max(sizes))]
+
+    def _jump(self) -> int:
+        """Return for how many steps of decoding nothing changes."""
+        while self.ending and self._stale(self.ending[0][2], self.ending[0][0]):
+            heappop(self.ending)
+        steps = self.ending[0][0] - self.step
+        for rank in self.ranks:
+            count = len(rank.running)
+            if count:
+                free = (self.room.blocks - self._bound(rank)) * self.room.block
+                steps = min(steps, max(1, floor(free / (count * self.kept))))
+        if self.inbox:
+            every = self.scheduler.receive_interval
+            steps = min(steps, every - self.step % every)
+        return max(1, steps)
+
+    def _stale(self, request: Request, finish_step: int) -> bool:
+        running = self.ranks[request.rank].running
+        return request.index not in running or request.finish_step != finish_step
+
+    def _note(self, now: float, blocked: str) -> None:
+        """Count what is in the worker while the next step runs."""
+        assert self.ends_s is not None
+        waiting = len(self.inbox) + sum(len(rank.waiting) for rank in self.ranks)
+        running = sum(len(rank.running) for rank in self.ranks)
+        spent = self.ends_s - now
+        if blocked and waiting:
+            self.waits_s[blocked] += waiting * spent
+        self.running_time += running * spent
+        self.waiting_time += waiting * spent
+        blocks = max(self.room.blocks, 1)
+        used = max(min(self._bound(rank), blocks) for rank in self.ranks) / blocks
+        for rank in self.ranks:
+            rank.cache.shrink(int((1 - used) * blocks * self.room.block))
+        self.peak = max(self.peak, used)
+        self._seen += 1
+        if self._seen % (1 << self._every):
+            return
+        prompts = sum(tokens for rank in self.ranks for _, tokens in rank.chunks)
+        decoding = running if self._decoding else 0
+        self.moments.append(
+            Moment(now, self.ends_s, self.number, self.steps, decoding, prompts, waiting, used)
+        )
+        if len(self.moments) > _MOMENTS:
+            self.moments = self.moments[::2]
+            self._every += 1

@@ -1,0 +1,62 @@
+"""The noun `Scheduler`: how an engine chooses what one of its steps computes.
+
+Engines that batch in flight (Yu et al. 2022, Orca, OSDI) decide before every step which sequences
+it decodes and which prompts, or chunks of prompts, it prefills. Each engine's own settings are data
+of the catalog, beside its kernels and its host's constants; a deployment replaces what it was
+started with.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardcost.checks import Noun, Quantity, flag, noun, one_of, positive, share, whole
+
+POLICIES: Final = ("mixed", "prefill-first", "decode-first")
+SHARE_OF: Final = ("device", "free")
+
+
+@noun
+class Scheduler(Noun):
+    """Settings of an engine's scheduler. Counts are of one rank of attention's data parallelism."""
+
+    policy: str = one_of(*POLICIES, default="mixed")
+    """``mixed``: every running sequence decodes and prompts fill what is left of the step's tokens
+    (Agrawal et al. 2024, Sarathi-Serve, arXiv:2403.02310). ``prefill-first``: prompts run by
+    themselves, before decoding goes on. ``decode-first``: prompts run when all sequences of the
+    batch have ended (static batches)."""
+    chunked_prefill: bool = flag(default=True)
+    """Prompts are cut so that a step has at most `max_num_batched_tokens`; otherwise whole prompts
+    go in, as many as fit, at least one."""
+    max_num_seqs: int = whole(default=256)
+    """Sequences that decode together."""
+    max_num_batched_tokens: int = whole(default=8192)
+    """Tokens of one step, those of prompts and one for each sequence that decodes."""
+    memory_share: Quantity = share(default=0.9)
+    """Of the device's memory, or of what weights and workspace leave of it: what is used …"""
+    memory_share_of: str = one_of(*SHARE_OF, default="device")
+    """… ``device``: weights, workspace and KV cache together have this share of the memory (vLLM's
+    gpu_memory_utilization, SGLang's mem_fraction_static); ``free``: the KV cache has this share of
+    what the others leave (TensorRT-LLM's free_gpu_memory_fraction)."""
+    block_tokens: int = whole(default=16)
+    """Tokens of one block of the KV cache."""
+    watermark: Quantity = share(default=0.0)
+    """Share of the blocks that admission of a request leaves free."""
+    reserved_output: Quantity = share(default=0.0)
+    """Share of its remaining output for which blocks are kept free when a request is admitted:
+    1 where no sequence is ever preempted (TensorRT-LLM's GUARANTEED_NO_EVICT), 0 where blocks are
+    taken as tokens come."""
+    prefix_caching: bool = flag(default=True)
+    """Blocks of prompts that were computed before are found again."""
+    receive_interval: int = whole(default=1)
+    """Steps of decoding between two looks for new requests (SGLang's
+    scheduler-recv-interval)."""
+    graph_step: int = whole(default=8)
+    """CUDA graphs are recorded for 1, 2, 4 sequences and multiples of this: a batch is padded to
+    the next …"""
+    graph_most: int = whole(default=512)
+    """… up to this many; larger batches run as they are."""
+    frontend_s: Quantity = positive(default=1e-9)
+    """Once a request, before its first token: web server, tokeniser, and the way back."""
+    frontend_per_request_s: Quantity = positive(default=1e-9)
+    """Of it, what requests that come together wait for one after the other."""
