@@ -51,6 +51,10 @@ class Scheduler(Noun):
     receive_interval: int = whole(default=1)
     """Steps of decoding between two looks for new requests (SGLang's
     scheduler-recv-interval)."""
+    steps_ahead: int = whole(default=0, least=0)
+    """Steps that are scheduled already when a request is looked for: 1 where the host schedules a
+    step while the one before it runs (vLLM's asynchronous scheduling, SGLang's and TensorRT-LLM's
+    overlap schedulers), 0 where it waits for the step's tokens."""
     graph_step: int = whole(default=8)
     """CUDA graphs are recorded for 1, 2, 4 sequences and multiples of this: a batch is padded to
     the next …"""

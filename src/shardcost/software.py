@@ -9,6 +9,7 @@ the catalog with the error of the fit.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardcost.checks import (
@@ -136,6 +137,9 @@ class Software(Noun):
     """Number format of attention and the output head where the other GEMMs' is narrower."""
     host_per_kernel_s: Quantity = positive(default=1e-9)
     """What the host needs to start one kernel, when it starts them one by one."""
+    prefill_per_kernel_s: Quantity | None = positive(default=None)
+    """The same for passes over prompts, where recorded graphs are of decoding alone; None: passes
+    over prompts are started as those of decoding are."""
     host_per_hop_s: Quantity | None = positive(default=None)
     """What the host needs on top to start a collective, for each rank beyond the first."""
     host_scatter: Quantity | None = positive(default=None)
@@ -165,6 +169,13 @@ class Software(Noun):
     """How an engine chooses what a step computes."""
     memory: Mapping[str, Any] = table(_memory_constant, default_factory=dict)
     """Constants of the memory model that are the framework's own."""
+
+    def in_phase(self, phase: str) -> Software:
+        """Return the same as it starts the kernels of ``train``, ``prefill`` or ``decode``."""
+        if phase != "prefill" or self.prefill_per_kernel_s is None:
+            return self
+        own = {"host_per_kernel_s": self.prefill_per_kernel_s, "prefill_per_kernel_s": None}
+        return replace(self, launch="eager", host_scatter=None, **own)
 
     @property
     def fit_text(self) -> str:

@@ -86,9 +86,9 @@ def ledger_of(
 
 def software_of(given: Software | str | None, workload: Workload) -> Software:
     """Return a software, the usual one for the workload if none is given."""
-    if isinstance(given, Software):
-        return given
-    return Software.named(given or DEFAULT_SOFTWARE[workload.phase])
+    if not isinstance(given, Software):
+        given = Software.named(given or DEFAULT_SOFTWARE[workload.phase])
+    return given.in_phase(workload.phase)
 
 
 def _check_kinds(model: object, cluster: object, layout: object, workload: object) -> None:

@@ -29,7 +29,7 @@ class Request:
     """A request on its way."""
 
     __slots__ = (
-        "arrival_s", "done", "finish_step", "first_s", "hit", "index", "join_step", "joined",
+        "arrival_s", "came_s", "done", "finish_step", "first_s", "hit", "index", "join_step", "joined",
         "made", "output", "prefilled", "prefixes", "prompt", "rank", "total",
     )  # fmt: skip
 
@@ -44,6 +44,7 @@ class Request:
         self.made = 0
         self.first_s: float | None = None
         self.prefilled = False  # by another worker
+        self.came_s = arrival_s  # at the worker
         self.rank = 0
         self.joined = 0  # tokens in the cache when it began to decode, at …
         self.join_step = 0
@@ -143,12 +144,13 @@ class Worker:
         ]
         self.inbox: list[Request] = []
         self.ending: list[tuple[int, int, Request]] = []
-        self.step = 0
+        self.step = 0  # those in which sequences decoded
         self.version = 0
         self.ends_s: float | None = None
         self.began_s = self.decoded_s = 0.0
         self.steps, self.first_step_s, self.last_step_s = 0, 0.0, 0.0
-        self.busy_s = self.peak = 0.0
+        self._decoding = False
+        self.busy_s = self.peak = self.scheduled_s = 0.0
         self.preemptions = 0
         self.waits_s = dict.fromkeys(WAITS, 0.0)
         self.gaps: dict[int, float] = {}
@@ -168,6 +170,7 @@ class Worker:
 
     def submit(self, request: Request, now: float) -> bool:
         """Take a request; return whether the step that runs ends sooner because of it."""
+        request.came_s = now
         self.inbox.append(request)
         if self.ends_s is None or self.steps <= 1:
             return False
@@ -187,7 +190,7 @@ class Worker:
             done = passed / first
         wanted = max(1, ceil(done - 1e-9))
         every = self.scheduler.receive_interval
-        wanted += -(self.step + wanted) % every
+        wanted += -(self.step + wanted) % every + self.scheduler.steps_ahead
         if wanted >= steps:
             return False
         self.steps = wanted
@@ -199,16 +202,14 @@ class Worker:
     def finish(self, now: float) -> tuple[list[Request], list[Request]]:
         """End the steps that ran; return requests with their first token, and those that ended."""
         ran, self.ends_s = self.steps, None
-        self.step += ran
         spent = now - self.began_s
         self.busy_s += spent
         firsts: list[Request] = []
         ended: list[Request] = []
-        decoded = self._decoding
-        for rank in self.ranks:
-            if decoded:
+        if self._decoding:
+            self.step += ran
+            for rank in self.ranks:
                 rank.context += len(rank.running) * self.kept * ran
-        if decoded:
             self._count_gaps(ran, now)
         while self.ending and self.ending[0][0] <= self.step:
             _, _, request = heappop(self.ending)
@@ -316,6 +317,10 @@ class Worker:
     # --- the next step -------------------------------------------------------------------------
     def begin(self, now: float) -> None:
         """Choose the next step, or several alike; `ends_s` says until when, None if idle."""
+        # Where the host runs ahead, this step was scheduled when the last one began; between two
+        # steps that only prefill, hosts wait for the tokens of the first.
+        ahead = self.scheduler.steps_ahead and self.steps and self._decoding
+        self.scheduled_s = now - self.last_step_s if ahead else now
         self._receive()
         blocked = self._choose()
         chunked = any(rank.chunks for rank in self.ranks)
@@ -324,6 +329,8 @@ class Worker:
         self.began_s = now
         if not chunked and not running:
             self.ends_s, self.steps = None, 0
+            if self.inbox:  # nothing runs: what came meanwhile is taken at once
+                self.begin(now)
             return
         self._decoding = running > 0 and (not chunked or self.scheduler.policy == "mixed")
         fullest = max(self.ranks, key=lambda rank: rank.context)
@@ -352,11 +359,15 @@ class Worker:
         running = any(rank.running for rank in self.ranks)
         if running and self.step % self.scheduler.receive_interval:
             return
+        late: list[Request] = []
         for request in self.inbox:
+            if request.came_s > self.scheduled_s:
+                late.append(request)
+                continue
             number = min(range(len(self.ranks)), key=lambda place: self.ranks[place].load)
             request.rank = number
             self.ranks[number].waiting.append(request)
-        self.inbox.clear()
+        self.inbox = late
 
     def _choose(self) -> str:
         """Fill the next step of every rank; return what the requests that still wait wait for."""
@@ -393,11 +404,12 @@ class Worker:
             if used is None:
                 used = self._bound(rank)
                 if used > 0.5 * room.blocks:
-                    used = self._used(rank)
+                    used = self._used(rank, 1)
             request.hit = (
                 0 if request.prefilled or not scheduler.prefix_caching else rank.cache.hit(request)
             )
-            needed = room.of(request.total - request.hit)
+            # With room for one more token of each, what is admitted is not preempted at once.
+            needed = room.of(request.total + self.kept - request.hit)
             kept_free = (
                 scheduler.watermark * room.blocks if rank.running or rank.prefilling else 0.0
             )
@@ -461,7 +473,7 @@ class Worker:
                 steps = min(steps, max(1, floor(free / (count * self.kept))))
         if self.inbox:
             every = self.scheduler.receive_interval
-            steps = min(steps, every - self.step % every)
+            steps = min(steps, max(every - self.step % every, 1 + self.scheduler.steps_ahead))
         return max(1, steps)
 
     def _stale(self, request: Request, finish_step: int) -> bool:

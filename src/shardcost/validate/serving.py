@@ -11,11 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import numpy as np
+import re
+from dataclasses import replace
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.load.engine import Engine, under_load
+from shardcost.load.deployment import Deployment, Pool
+from shardcost.load.engine import Engine, generation
+from shardcost.load.requests import Lengths, Requests
+from shardcost.load.result import Limits
+from shardcost.load.simulate import simulate
 from shardcost.formats.tables import Row, Table, number
 from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted, machine_of
@@ -50,69 +55,131 @@ _LINEAR: Final[Mapping[str, Any]] = {
 _GATED_OUTPUT: Final = "qwen3"
 
 
-class ServingCase(NamedTuple):
-    """What rows must share to be priced together."""
+class Point(NamedTuple):
+    """An operating point: what serves, and what it is asked."""
 
-    model: Model
-    cluster: Cluster
+    deployment: Deployment
+    requests: Requests
+    static: bool
+    """One batch from prompt to last token, without a queue."""
+    limits: Limits | None
+    """Where arrivals came at the highest rate that keeps these."""
+
+
+class Worker(NamedTuple):
+    """One worker of a row, before its machine is known."""
+
     layout: Layout
-    software: Software
-    formats: tuple[tuple[str, str], ...]
-    arrivals: str
+    count: int
 
 
-def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
-    """Return the prediction of every row, in milliseconds."""
-    rows = list(table.records())
-    return cases_of(table, case_of).predictions(
-        lambda case, places: figures(case, [rows[i] for i in places], fitted)
+def point_of(row: Row, fitted: Fitted = CATALOG, constants: Any = None) -> Point:
+    """Return the operating point of a row; raise where it cannot be simulated."""
+    software_ = _scheduled(Software.named(software(row)), row)
+    if constants:
+        software_ = constants(software_, row)
+    draft, acceptance = _speculation(row)
+    model, cluster = model_of(row), _cluster(row)
+    machine = machine_of(cluster, software_, fitted)
+    formats = formats_of(row)
+
+    def pool(prefix: str, workers: str) -> Pool:
+        layout = layout_of(row, prefix)
+        own = replace(software_, scheduler=replace(software_.scheduler, **_pool_settings(row, prefix)))
+        engine = Engine(model, machine, layout, own, formats, draft, acceptance)
+        return Pool(engine, whole_cell(row, workers, most=_MOST))
+
+    if row["deployment"] == "disaggregated":
+        deployment = Deployment(pool("decode_", "decode_workers"), pool("prefill_", "prefill_workers"))
+    else:
+        deployment = Deployment(pool("", "replicas"))
+    return Point(deployment, requests_of(row), _static(row), _limits(row))
+
+
+def _pool_settings(row: Row, prefix: str) -> dict[str, Any]:
+    return {}
+
+
+def _static(row: Row) -> bool:
+    return row["dataset"] == "splitwise"
+
+
+def _limits(row: Row) -> Limits | None:
+    if row["dataset"].startswith("mlperf") and row["arrival"] == "poisson":
+        return Limits(ttft_s=2.0, tpot_s=0.2, percentile=99)
+    return None
+
+
+def _scheduled(software_: Software, row: Row) -> Software:
+    names = ("max_num_batched_tokens", "max_num_seqs")
+    stated: dict[str, Any] = {name: whole_cell(row, name, most=_MOST) for name in names if row.get(name)}
+    if row.get("chunked_prefill"):
+        stated["chunked_prefill"] = row["chunked_prefill"] == "1"
+    if row.get("recv_interval"):
+        stated["receive_interval"] = whole_cell(row, "recv_interval")
+    return replace(software_, scheduler=replace(software_.scheduler, **stated))
+
+
+def _speculation(row: Row) -> tuple[int, float]:
+    said = row.get("speculative", "") or "0"
+    return (3 if said == "mtp" else int(said)), 0.5
+
+
+_UNIFORM = re.compile(r"uniform (\d+)-(\d+) in, uniform (\d+)-(\d+) out")
+
+
+def requests_of(row: Row) -> Requests:
+    """Return the requests of a row."""
+    replicas = 1
+    stated = row.get("lengths", "fixed")
+    found = _UNIFORM.search(stated)
+    isl = row["isl"] or "300"
+    if found:
+        low, high, least, most = found.groups()
+        prompt, output = Lengths.parse(f"{low}-{high}"), Lengths.parse(f"{least}-{most}")
+    elif stated.startswith("fixed"):
+        prompt = Lengths(mean=float(isl))
+        output = Lengths(mean=float(row["osl"])) if stated == "fixed" else Lengths(kind="lognormal", mean=float(row["osl"]), cv=0.5)
+    else:
+        prompt = Lengths(kind="lognormal", mean=float(isl), cv=1.0)
+        output = Lengths(kind="lognormal", mean=float(row["osl"]), cv=1.0)
+    kinds = {"closed": "closed", "poisson": "poisson", "all at once": "all-at-once"}
+    arrival = kinds[row["arrival"]]
+    users = whole_cell(row, "concurrency", most=_MOST) if row["concurrency"] else None
+    if row["requests"]:
+        count = whole_cell(row, "requests", most=_MOST)
+    elif arrival == "closed":
+        count = 10 * (users or 1)
+    else:
+        count = 3000 * whole_cell(row, "replicas")
+    rate = float(row["request_rate"]) if row["request_rate"] else None
+    return Requests(
+        arrival=arrival,
+        users=users if arrival == "closed" else None,
+        rate_per_s=rate if arrival == "poisson" else None,
+        count=count,
+        prompt=prompt,
+        output=output,
     )
 
 
-def case_of(row: Row) -> ServingCase:
-    """Return what a row is of, but for its load; raise where it cannot be priced."""
-    _check(row)
-    return ServingCase(
-        model_of(row),
-        _cluster(row),
-        layout_of(row),
-        Software.named(software(row)),
-        tuple(formats_of(row).items()),
-        # Requests of one length, sent at once, stay together where prompts go before decoding.
-        arrivals_of(row) if row.get("lengths") == "fixed" else "at random",
-    )
-
-
-def figures(case: ServingCase, rows: Sequence[Row], fitted: Fitted = CATALOG) -> Floats:
-    """Return the milliseconds between tokens of the rows of one case."""
-    machine = machine_of(case.cluster, case.software, fitted)
-    engine = Engine(case.model, machine, case.layout, case.software, dict(case.formats))
-    users, prompt, output = (
-        np.array([_count(row, name) for row in rows]) for name in ("concurrency", "isl", "osl")
-    )
-    replicas = np.array([whole_cell(row, "replicas", most=_MOST) for row in rows])
-    each = np.maximum(users // replicas, 1)
-    lengths = {"prompt_tokens": prompt, "output_tokens": output}
-    load = under_load(engine, requests=each, arrivals=case.arrivals, **lengths)
-    return np.asarray(_MS * load.tpot_s, dtype=float)
-
-
-def _check(row: Row) -> None:
-    """Raise where a row is of what is not predicted yet, or of sizes that make no sense."""
-    if row["figure"] not in _TPOT:
-        raise UnknownNameError("figure", row["figure"], _TPOT)
-    if row["deployment"] != "aggregated":
-        raise BadValueError("deployment", row["deployment"], "aggregated so far")
-    if row["arrival"] != "closed":
-        raise BadValueError("arrival", row["arrival"], "closed so far")
-    if row.get("speculative", "") not in {"", "0"}:
-        raise BadValueError("speculative", row["speculative"], "0 so far")
-    for name in ("concurrency", "isl", "osl"):
-        _count(row, name)
-
-
-def _count(row: Row, name: str) -> int:
-    return max(1, round(number(row, name, 0, _MOST, "a number above 0")))
+def answer(point: Point) -> dict[str, float]:
+    """Return every figure of an operating point, by the names of the table's columns."""
+    if point.static:
+        engine, asked = point.deployment.serving.engine, point.requests
+        assert asked.prompt is not None and asked.output is not None
+        batch = generation(
+            engine, batch=asked.count, prompt_tokens=round(asked.prompt.mean), output_tokens=round(asked.output.mean)
+        )
+        return {"ttft_mean_ms": _MS * batch.ttft_s, "tpot_mean_ms": _MS * batch.tpot_s, "e2e_mean_ms": _MS * batch.latency_s}
+    load = simulate(point.deployment, point.requests)
+    figures = {}
+    for name, spread in (("ttft", load.ttft_s), ("tpot", load.tpot_s), ("itl", load.itl_s), ("e2e", load.e2e_s)):
+        for said, value in zip(("mean", "median", "p90", "p99"), spread, strict=True):
+            figures[f"{name}_{said}_ms"] = _MS * value
+    figures["output_tokens_per_s"] = load.output_tokens_per_s
+    figures["requests_per_s"] = load.requests_per_s
+    return figures
 
 
 def formats_of(row: Row) -> dict[str, str]:
@@ -135,9 +202,11 @@ def _cluster(row: Row) -> Cluster:
     return Cluster.named(row["cluster"], row.get("network") or "ib")
 
 
-def layout_of(row: Row) -> Layout:
+def layout_of(row: Row, prefix: str = "") -> Layout:
     """Return the layout of one worker: `dp` ranks of attention inside one engine share experts."""
-    tp, pp, dp, ep = (whole_cell(row, name, most=_MOST) for name in ("tp", "pp", "dp", "ep"))
+    tp, pp, dp, ep = (
+        whole_cell(row, f"{prefix}{name}", most=_MOST) for name in ("tp", "pp", "dp", "ep")
+    )
     if not row.get("experts"):
         return Layout(tp=tp, pp=pp, dp=dp)
     share = tp * dp // ep
