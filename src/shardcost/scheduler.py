@@ -55,6 +55,10 @@ class Scheduler(Noun):
     """Steps that are scheduled already when a request is looked for: 1 where the host schedules a
     step while the one before it runs (vLLM's asynchronous scheduling, SGLang's and TensorRT-LLM's
     overlap schedulers), 0 where it waits for the step's tokens."""
+    balance_steps: int = whole(default=0, least=0)
+    """With several ranks of attention's data parallelism: steps that a prompt waits at most until
+    every rank has one (TensorRT-LLM's attention_dp_config), because all ranks wait for one that
+    prefills."""
     graph_step: int = whole(default=8)
     """CUDA graphs are recorded for 1, 2, 4 sequences and multiples of this: a batch is padded to
     the next …"""

@@ -12,7 +12,9 @@ In a mixed step the tokens of both pass through the GEMMs together (Agrawal et a
 arXiv:2403.02310); what decoding has beyond a prompt of as many tokens, such as its samples and the
 host's work for each sequence, comes on top.
 
-Batches are of one rank of attention's data parallelism; all ranks have as many. A pipeline of pp
+Batches are of one rank of attention's data parallelism. The ranks step together: attention and
+dense layers take as long as on the rank with most tokens, experts, which all ranks share, as long
+as the mean of the ranks' tokens needs. A pipeline of pp
 stages keeps pp batches in flight: each passes all stages while the others are in the other stages.
 """
 
@@ -26,6 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from shardcost.load.engine import Engine
+from shardcost.program.operations import ExpertKernels
 
 _CONTEXTS: Final = 7
 _SHORTEST: Final = 64
@@ -58,7 +61,7 @@ class StepTimes:
         self._most_tokens = max(budget, self._most_chunk) + most_sequences
         self._most_sequences = max(most_sequences, 1)
         self._decode_cells: dict[int, tuple[float, list[float]]] = {}
-        self._rest_cells: dict[int, float] = {}
+        self._rest_cells: dict[tuple[int, int | None], float] = {}
 
     # --- decoding ------------------------------------------------------------------------------
     @cached_property
@@ -133,16 +136,33 @@ class StepTimes:
         return _doublings(self._most_tokens)
 
     @cached_property
-    def _rest_grid(self) -> list[float]:
+    def _rest_grid(self) -> tuple[list[float], list[float]]:
+        """What is not attention, by tokens: all of it, and what experts take of it."""
         step = self.engine.prefill(self.engine.layout.dp, np.array(self._tokens), 0)
-        return np.asarray(step.time_s - step.compute_s["attention"]).tolist()
+        rest = np.asarray(step.time_s - step.compute_s["attention"])
+        shared = np.zeros_like(rest)
+        if self.engine.layout.dp > 1:
+            for entry in step.entries:
+                if entry.group == "ep" or isinstance(entry.op, ExpertKernels):
+                    shared = shared + entry.exposed_s
+        return rest.tolist(), shared.tolist()
 
-    def rest_s(self, tokens: float) -> float:
-        """Return a pass of so many tokens of a rank, without attention."""
-        key = int(tokens)
+    def rest_s(self, tokens: float, mean_tokens: float | None = None) -> float:
+        """Return a pass of so many tokens of a rank, without attention.
+
+        Args:
+            tokens: Of the rank that has most.
+            mean_tokens: Of all ranks, where they differ.
+        """
+        key = (int(tokens), None if mean_tokens is None else int(mean_tokens))
         known = self._rest_cells.get(key)
         if known is None:
-            known = self._rest_cells[key] = _between(self._tokens, self._rest_grid, tokens)
+            rest, shared = self._rest_grid
+            known = _between(self._tokens, rest, tokens)
+            if mean_tokens is not None:
+                known -= _between(self._tokens, shared, tokens)
+                known += _between(self._tokens, shared, max(mean_tokens, 1.0))
+            self._rest_cells[key] = known
         return known
 
     def attention_s(self, chunk: int, before: int) -> float:
@@ -155,7 +175,11 @@ class StepTimes:
         return one + share * (two - one)
 
     def step_s(
-        self, chunks: Sequence[tuple[int, int]], sequences: int = 0, context: float = 0.0
+        self,
+        chunks: Sequence[tuple[int, int]],
+        sequences: int = 0,
+        context: float = 0.0,
+        mean_tokens: float | None = None,
     ) -> float:
         """Return a step with chunks of prompts, each of so many tokens behind others.
 
@@ -163,6 +187,7 @@ class StepTimes:
             chunks: Tokens of each chunk, and those of the same prompt before it.
             sequences: That decode in the same step.
             context: Of all of these together.
+            mean_tokens: Of chunks and sequences, the mean of all ranks, where they differ.
         """
         if not chunks:
             return self.decode_s(sequences, context)
@@ -170,12 +195,13 @@ class StepTimes:
         attention = sum(self.attention_s(*chunk) for chunk in chunks)
         host = self.engine.software.host_per_sequence_s * (len(chunks) - 1)
         if not sequences:
-            return self.rest_s(tokens) + attention + host
+            return self.rest_s(tokens, mean_tokens) + attention + host
         rest, row = self._decode_of(sequences)
         queries = sequences * self.engine.query_tokens
         more = max(0.0, rest - self.rest_s(queries))
         decoding = _between(self._contexts, row, context / sequences)
-        return self.rest_s(tokens + queries) + more + attention + decoding + host
+        rest_s = self.rest_s(tokens + queries, mean_tokens)
+        return rest_s + more + attention + decoding + host
 
 
 def _doublings(most: int) -> list[int]:

@@ -144,6 +144,7 @@ class Worker:
         ]
         self.inbox: list[Request] = []
         self.ending: list[tuple[int, int, Request]] = []
+        self.held_since: int | None = None
         self.step = 0  # those in which sequences decoded
         self.version = 0
         self.ends_s: float | None = None
@@ -174,7 +175,7 @@ class Worker:
         self.inbox.append(request)
         if self.ends_s is None or self.steps <= 1:
             return False
-        if all(rank.waiting for rank in self.ranks):
+        if all(rank.waiting for rank in self.ranks) and self.held_since is None:
             return False  # those that came before cannot be admitted either
         return self._cut(now)
 
@@ -339,8 +340,9 @@ class Worker:
         if chunked:
             self.steps = 1
             decoding = (sequences, context) if self._decoding else (0, 0.0)
+            mean = self._mean_tokens() if len(self.ranks) > 1 else None
             self.first_step_s = self.last_step_s = max(
-                self.times.step_s(self._spread(rank), *decoding)
+                self.times.step_s(self._spread(rank), *decoding, mean)
                 for rank in self.ranks
                 if rank.chunks
             )
@@ -352,6 +354,13 @@ class Worker:
             self.last_step_s = self.times.decode_s(sequences, grown)
             self.ends_s = now + steps * (self.first_step_s + self.last_step_s) / 2
         self._note(now, blocked)
+
+    def _mean_tokens(self) -> float:
+        """Return the tokens of the step on an average rank and batch in flight."""
+        tokens = sum(chunk for rank in self.ranks for _, chunk in rank.chunks)
+        if self._decoding:
+            tokens += self.queries * sum(len(rank.running) for rank in self.ranks)
+        return tokens / (len(self.ranks) * self.stages)
 
     def _receive(self) -> None:
         if not self.inbox:
@@ -372,14 +381,34 @@ class Worker:
     def _choose(self) -> str:
         """Fill the next step of every rank; return what the requests that still wait wait for."""
         policy, blocked = self.scheduler.policy, ""
+        hold = self._balanced()
         for rank in self.ranks:
             if rank.running:
                 self._make_room(rank)
+            if hold:
+                blocked = blocked or ("decoding" if rank.waiting else "")
+                continue
             if policy == "decode-first" and rank.running:
                 blocked = blocked or ("decoding" if rank.waiting else "")
                 continue
             blocked = self._fill(rank) or blocked
         return blocked
+
+    def _balanced(self) -> bool:
+        """Return whether prompts wait until every rank has one."""
+        most = self.scheduler.balance_steps
+        if not most or len(self.ranks) == 1 or any(rank.prefilling for rank in self.ranks):
+            return False
+        with_prompts = sum(1 for rank in self.ranks if rank.waiting)
+        if with_prompts in {0, len(self.ranks)} or not any(rank.running for rank in self.ranks):
+            self.held_since = None
+            return False
+        if self.held_since is None:
+            self.held_since = self.step
+        if self.step - self.held_since >= most:
+            self.held_since = None
+            return False
+        return True
 
     def _fill(self, rank: Rank) -> str:
         """Give chunks of prompts to a rank's next step; return what stops the first that waits."""
@@ -474,6 +503,8 @@ class Worker:
         if self.inbox:
             every = self.scheduler.receive_interval
             steps = min(steps, max(every - self.step % every, 1 + self.scheduler.steps_ahead))
+        if self.held_since is not None:
+            steps = min(steps, self.held_since + self.scheduler.balance_steps - self.step)
         return max(1, steps)
 
     def _stale(self, request: Request, finish_step: int) -> bool:
