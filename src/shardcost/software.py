@@ -137,9 +137,9 @@ class Software(Noun):
     """Number format of attention and the output head where the other GEMMs' is narrower."""
     host_per_kernel_s: Quantity = positive(default=1e-9)
     """What the host needs to start one kernel, when it starts them one by one."""
-    prefill_per_kernel_s: Quantity | None = positive(default=None)
-    """The same for passes over prompts, where recorded graphs are of decoding alone; None: passes
-    over prompts are started as those of decoding are."""
+    eager_per_kernel_s: Quantity | None = positive(default=None)
+    """The same for passes that no recorded graph has, of an engine that records those of decoding:
+    passes over prompts, and all if graphs are off. None: such passes do not wait for the host."""
     host_per_hop_s: Quantity | None = positive(default=None)
     """What the host needs on top to start a collective, for each rank beyond the first."""
     host_scatter: Quantity | None = positive(default=None)
@@ -172,10 +172,15 @@ class Software(Noun):
 
     def in_phase(self, phase: str) -> Software:
         """Return the same as it starts the kernels of ``train``, ``prefill`` or ``decode``."""
-        if phase != "prefill" or self.prefill_per_kernel_s is None:
+        if phase != "prefill" or self.eager_per_kernel_s is None:
             return self
-        own = {"host_per_kernel_s": self.prefill_per_kernel_s, "prefill_per_kernel_s": None}
-        return replace(self, launch="eager", host_scatter=None, **own)
+        return self.without_graphs()
+
+    def without_graphs(self) -> Software:
+        """Return the same with every kernel started from the host, one by one."""
+        own = self.eager_per_kernel_s
+        kept = {} if own is None else {"host_per_kernel_s": own, "host_scatter": None}
+        return replace(self, launch="eager", eager_per_kernel_s=None, **kept)
 
     @property
     def fit_text(self) -> str:

@@ -52,6 +52,9 @@ _LINEAR: Final[Mapping[str, Any]] = {
     "value_head_dim": 128,
 }
 """Of the linear attention of Qwen3.5 (its config.json), whose layers a row counts only."""
+_BY_VERSION: Final = {"dynamo": "", "TensorRT": "trtllm_2024", "2023": "vllm_2024"}
+"""What a row's version says where it is not the engine's own: that of the framework around an engine
+of 2025, that of TensorRT below the engine of MLPerf Inference v4.1 (2024), or the year."""
 _GATED_OUTPUT: Final = "qwen3"
 
 
@@ -76,6 +79,8 @@ class Worker(NamedTuple):
 def point_of(row: Row, fitted: Fitted = CATALOG, constants: Any = None) -> Point:
     """Return the operating point of a row; raise where it cannot be simulated."""
     software_ = _scheduled(Software.named(software(row)), row)
+    if row.get("eager") == "1" or row.get("version") == "2023":
+        software_ = software_.without_graphs()
     if constants:
         software_ = constants(software_, row)
     draft, acceptance = _speculation(row)
@@ -209,10 +214,14 @@ def layout_of(row: Row, prefix: str = "") -> Layout:
     )
     if not row.get("experts"):
         return Layout(tp=tp, pp=pp, dp=dp)
-    share = tp * dp // ep
-    if tp % max(share, 1):
-        raise BadValueError("ep", ep, f"so that experts are split over ranks of tp={tp}")
-    return Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=max(share, 1))
+    share = max(tp * dp // ep, 1)
+    if tp % share:
+        # Ranks of attention's data parallelism that slice experts among them: as many bytes and
+        # FLOPs as if each had whole ones.
+        ep, share = tp * dp, 1
+    count = whole_cell(row, "experts", most=_MOST)
+    redundant = -count % ep if share == 1 else 0
+    return Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=share, redundant_experts=redundant)
 
 
 def model_of(row: Row) -> Model:
@@ -288,7 +297,11 @@ def _or(row: Row, name: str, otherwise: Any) -> Any:
 
 def software(row: Row) -> str:
     """Return the software of the catalog that ran a row."""
-    return engine_of({**row, "engine": f"{row['engine']} {row.get('version', '')}"})
+    version = row.get("version", "")
+    for word, name in _BY_VERSION.items():
+        if version.startswith(word):
+            return name or engine_of({**row, "engine": row["engine"]})
+    return engine_of({**row, "engine": f"{row['engine']} {version}"})
 
 
 def kind(row: Row) -> str:
