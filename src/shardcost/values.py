@@ -51,11 +51,28 @@ def truth(option: str, value: Any) -> bool:
     return _FLAGS[str(value).lower()]
 
 
+def switch(option: str, value: Any) -> bool:
+    """Return True for ``on``, False for ``off``."""
+    if isinstance(value, str) and value.lower() in {"on", "off"}:
+        return value.lower() == "on"
+    try:
+        return truth(option, value)
+    except BadValueError:
+        raise BadValueError(option, value, "on or off") from None
+
+
 def text(option: str, value: Any) -> str:
     """Return a text."""
     if not isinstance(value, str):
         raise BadTypeError(option, value, "a text")
     return value
+
+
+def lengths(option: str, value: Any) -> str:
+    """Return token counts, a number or a text such as ``819-1024``, as a text."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return text(option, value)
 
 
 def share(option: str, value: Any) -> float:

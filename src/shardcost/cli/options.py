@@ -14,6 +14,7 @@ from shardcost.request import names_of
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
+    from shardcost.formats.request_traces import RequestTrace
     from shardcost.model import Model
     from shardcost.software import Software
 
@@ -132,6 +133,14 @@ class OnDisk:
     def software(self, text: str) -> Software:
         """Return the framework or engine that a text names."""
         return software(text)
+
+    def trace(self, text: str) -> RequestTrace:
+        """Return the requests that a file holds."""
+        from pathlib import Path
+
+        from shardcost.formats.request_traces import read
+
+        return read(Path(text))
 
     @property
     def caveats(self) -> list[str]:
