@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from shardcost.load.requests import Lengths, Requests
     from shardcost.load.result import Limits, Load
     from shardcost.load.simulate import Progress
+    from shardcost.load.sweep import Sweep
     from shardcost.model import Model
     from shardcost.search.objectives import Constraints, Price
     from shardcost.software import Software
@@ -525,15 +526,10 @@ def requests_of(given: Given, finder: Finder) -> Requests:
     arrival = _arrival(given)
     if arrival == "trace":
         return _traced(given, finder)
-    for name, of in (("rate", "poisson"), ("users", "closed")):
-        if of != arrival:
-            _refuse(
-                given,
-                name,
-                f"is for {of} arrivals or a trace, not {arrival}"
-                if name == "rate"
-                else f"is for {of} arrivals, not {arrival}",
-            )
+    wanted = {"poisson": "rate", "closed": "users"}
+    for kind, name in wanted.items():
+        if kind != arrival:
+            _refuse(given, name, f"is for {kind} arrivals, not {arrival}")
         elif given.get(name) is None:
             other = "" if given.get("arrival") else "; or give --users or --trace"
             raise UsageError(f"{arrival} arrivals need {flag(name)}{other}")
@@ -576,8 +572,13 @@ def _rate(given: Given) -> float | None:
     rate = value_of(given, options.LOAD["rate"])
     if rate is None:
         return None
-    if not _RATES[0] <= positive_number("--rate", rate) <= _RATES[1]:
-        raise BadValueError("--rate", rate, "from {:g} to {:g} requests per second".format(*_RATES))
+    return _check_rate("--rate", rate)
+
+
+def _check_rate(name: str, rate: float) -> float:
+    least, most = _RATES
+    if not least <= positive_number(name, rate) <= most:
+        raise BadValueError(name, rate, f"from {least:g} to {most:g} requests per second")
     return float(rate)
 
 
@@ -624,6 +625,67 @@ def limits_of(given: Given) -> Limits:
     if not _PERCENTILES[0] <= percentile <= _PERCENTILES[1]:
         raise BadValueError("--percentile", percentile, "from {} to {}".format(*_PERCENTILES))
     return Limits(**limits, percentile=percentile)
+
+
+def sweep_of(given: Given, finder: Finder, text: str, progress: Progress | None = None) -> Sweep:
+    """Return the deployment at loads from low to high.
+
+    Args:
+        given: Values of options; those of the load that varies are left out.
+        finder: Where models, machines and traces are found.
+        text: What varies, with its values or without: ``rate``, ``rate=1..64``,
+            ``concurrency=8,16,32``.
+        progress: Is told how many of about how many loads were simulated.
+
+    Raises:
+        ImpossibleError: The request is in good order, but there is no such deployment.
+    """
+    from shardcost.load.sweep import sweep
+
+    over, chosen = swept(text)
+    name = {"rate": "rate", "concurrency": "users"}[over]
+    for other in ("rate", "users", "arrival"):
+        _refuse(given, other, "and --sweep exclude each other: it varies the load")
+    first = chosen[0] if chosen else 1
+    if given.get("trace") is None:
+        requests = requests_of({**given, name: first}, finder)
+    else:
+        requests = requests_of(given, finder)
+    deployment, limits = deployment_of(given, finder), limits_of(given)
+    count = None if requests.arrival == "trace" else value_of(given, options.LOAD["requests"])
+    try:
+        return sweep(
+            deployment,
+            requests,
+            over=over,
+            values=chosen,
+            limits=limits,
+            count=count,
+            progress=progress,
+        )
+    except BadValueError as error:
+        raise ImpossibleError(error) from None
+
+
+def swept(text: str) -> tuple[str, list[float] | None]:
+    """Return what of a load varies, and its values where they are given.
+
+    >>> swept("rate=1..8,12"), swept("concurrency")
+    (('rate', [1.0, 2.0, 4.0, 8.0, 12.0]), ('concurrency', None))
+    """
+    name, equals, chosen = text.partition("=")
+    name = name.strip().removeprefix("--")
+    name = "concurrency" if name == "users" else name
+    if name not in {"rate", "concurrency"}:
+        raise UnknownNameError("name in --sweep", name, ["rate", "concurrency"])
+    if not equals:
+        return name, None
+    if name == "concurrency":
+        return name, [float(users) for users in values.wholes("--sweep", chosen)]
+    rates = values.numbers("--sweep", chosen)
+    for rate in rates:
+        _check_rate("--sweep", rate)
+    return name, rates
 
 
 def gpu_price_of(given: Given, finder: Finder, deployment: Deployment) -> float | None:
