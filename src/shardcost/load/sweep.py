@@ -48,7 +48,7 @@ _IDLE: Final = 3
 _MOST_POINTS: Final = 100
 _MOST_USERS: Final = 2**16
 _PER_USER: Final = 10
-_TIMES_THE_BATCH: Final = 4
+_TIMES_THE_BATCH: Final = 8
 """Requests of a point, over those that decode together at full load: so that most of them see it.
 """
 Progress = Callable[[int, int], None]
