@@ -12,7 +12,7 @@ the last one changing least often: those on which few formulas depend come first
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
@@ -20,12 +20,14 @@ from shardcost import values
 from shardcost.layout import Layout
 from shardcost.routing import DISPATCH_LIBRARIES
 from shardcost.scalars import whole_number
+from shardcost.scheduler import Scheduler
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train
 
 Kind = Literal[
-    "whole", "number", "flag", "word", "name", "size", "sweep", "time", "share", "price", "fix"
-]
+    "whole", "number", "flag", "word", "name", "size", "sweep", "time", "share", "price", "fix",
+    "lengths", "switch",
+]  # fmt: skip
 Axis = Literal["", "degree", "size", "choice", "fixed"]
 PHASES: Final[Mapping[str, Any]] = {"train": Train, "prefill": Prefill, "decode": Decode}
 """Each phase with the workload that it is."""
@@ -43,6 +45,8 @@ _READERS: Final[Mapping[str, Reader]] = {
     "sweep": values.sizes,
     "time": values.time,
     "share": values.share,
+    "lengths": values.lengths,
+    "switch": values.switch,
 }
 """How a value of a kind is read; all others are texts."""
 _METAVARS: Final[Mapping[str, str]] = {
@@ -53,6 +57,8 @@ _METAVARS: Final[Mapping[str, str]] = {
     "sweep": "A:B[:X]",
     "time": "TIME",
     "share": "P",
+    "lengths": "TOKENS",
+    "switch": "on|off",
 }
 _FEW: Final = 5
 """Up to so many choices are listed in the help."""
@@ -86,6 +92,8 @@ class Option:
     """The default of an option that sets no field."""
     allowed: tuple[Any, ...] = ()
     """All that it may be, where the field does not say so."""
+    fewest: int = 1
+    """The least whole number that it may be, where it sets no field."""
     limit: str = ""
     """The field of a search's constraints that it sets."""
     several: str = ""
@@ -158,14 +166,16 @@ class Option:
     @cached_property
     def least(self) -> int:
         """The least whole number that it may be."""
-        return int(self._fields[0].metadata.get("least", 1)) if self._fields else 1
+        if not self._fields:
+            return self.fewest
+        return int(self._fields[0].metadata.get("least", 1))
 
     def rule(self, name: str, value: Any) -> Any:
         """Return a value if the field may have it; an error calls it `name`."""
         if self._fields:
             keep: Reader = self._fields[0].metadata["rule"]
             return keep(name, value)
-        return whole_number(name, value, 1) if self.kind == "whole" else value
+        return whole_number(name, value, self.fewest) if self.kind == "whole" else value
 
     def read(self, value: Any, name: str = "") -> Any:
         """Return a value, text or typed, as the field has it; an error names the option."""
@@ -420,6 +430,115 @@ PRICE: Final = Option(
 TOP: Final = Option("top", "whole", "Layouts to show", "how many of the best", preset=5)
 SEARCH: Final = (OBJECTIVE, PRICE, *LIMITS, TOP)
 """What a search looks for."""
+
+_OWN: Final = "the engine's own"
+_POOL: Final = "as the other pool's"
+ARRIVALS: Final = (
+    Option("rate", "number", "Requests per second",
+           "mean arrivals in a second; a trace is sped up or slowed down to it", example="4"),
+    Option("users", "whole", "Users",
+           "users of a closed loop: each sends its next request when its last one ends",
+           example="64"),
+    Option("arrival", "word", "Arrivals", "how requests arrive",
+           otherwise="closed with --users, else poisson",
+           allowed=("poisson", "closed", "all-at-once")),
+    Option("trace", "name", "Trace",
+           "arrivals and lengths that were recorded, .csv or .jsonl, instead of those below"),
+    Option("isl", "lengths", "Prompt tokens",
+           "tokens of a prompt: 1024, 819-1024, lognormal:MEAN:CV or exponential:MEAN",
+           example="1024 or 819-1024"),
+    Option("osl", "lengths", "Output tokens", "tokens of an output, likewise", example="256"),
+    Option("requests", "whole", "Requests", "requests in all; of a trace, its first ones",
+           otherwise="10 for each user, else 1000; all of a trace"),
+    Option("prefix_tokens", "whole", "Shared prefix",
+           "tokens that all prompts begin with", preset=0, fewest=0),
+    Option("seed", "whole", "Seed", "of the random arrivals and lengths", preset=0, fewest=0),
+)  # fmt: skip
+"""What a deployment is asked."""
+LATENCY: Final = (
+    Option("max_ttft", "time", "TTFT at most",
+           "the longest time to the first token of a good request, like 1s",
+           example="no limit, or 1s"),
+    Option("max_tpot", "time", "TPOT at most",
+           "the longest time per output token of a good request, like 30ms",
+           example="no limit, or 30ms"),
+    Option("max_e2e", "time", "Latency at most",
+           "the longest time to the last token of a good request, like 20s",
+           example="no limit, or 20s"),
+    Option("percentile", "whole", "Percentile of the limits",
+           "of a hundred requests, how many must keep each limit for a load to be held",
+           preset=90),
+)  # fmt: skip
+"""What latency a request may have."""
+SCHEDULER: Final = (
+    Option("max_num_seqs", "whole", "Sequences", "sequences that a rank decodes together, at most",
+           (Scheduler,), otherwise=_OWN),
+    Option("max_num_batched_tokens", "whole", "Tokens of a step",
+           "tokens of one step of a rank, at most", (Scheduler,), otherwise=_OWN),
+    Option("memory_share", "share", "Memory used",
+           "share of the memory that the engine uses, like 90% (TensorRT-LLM: of what is free)",
+           (Scheduler,), otherwise=_OWN),
+    Option("policy", "word", "Policy",
+           "prompts ride in decoding steps, go before them, or wait until a batch has ended",
+           (Scheduler,), otherwise=_OWN),
+    Option("chunked_prefill", "switch", "Chunked prefill",
+           "cut prompts to the tokens of a step", (Scheduler,), otherwise=_OWN),
+    Option("prefix_caching", "switch", "Prefix caching",
+           "find blocks of prompts that were computed before", (Scheduler,), otherwise=_OWN),
+    Option("receive_interval", "whole", "Receive interval",
+           "steps of decoding between two looks for new requests", (Scheduler,), otherwise=_OWN),
+)  # fmt: skip
+"""What an engine was started with: fields of `Scheduler`."""
+POOLS: Final = (
+    Option("workers", "whole", "Workers",
+           "workers alike behind one router, each on the GPUs of its layout",
+           otherwise="what --gpus leaves, or 1"),
+    Option("prefill_workers", "whole", "Prefill workers",
+           "disaggregated: workers that prefill only"),
+    Option("decode_workers", "whole", "Decode workers",
+           "disaggregated: workers that decode only"),
+    Option("prefill_on", "name", "Prefill machine",
+           "cluster of the prefill workers", otherwise=_POOL),
+    Option("prefill_tp", "whole", "Prefill tensor",
+           "tensor parallelism of a prefill worker", otherwise=_POOL),
+    Option("prefill_pp", "whole", "Prefill pipeline",
+           "pipeline parallelism of a prefill worker", otherwise=_POOL),
+    Option("prefill_dp", "whole", "Prefill data",
+           "data parallelism of a prefill worker", otherwise=_POOL),
+    Option("prefill_ep", "whole", "Prefill expert",
+           "expert parallelism of a prefill worker", otherwise=_POOL),
+)  # fmt: skip
+"""How many workers there are, and the layout of those that prefill by themselves."""
+
+
+def _in_load(rows: Iterable[Option]) -> tuple[Option, ...]:
+    """Return the options that mean something while requests are served, whatever the phase."""
+    served = (row for row in rows if "decode" in row.applies_to)
+    return tuple(
+        replace(row, phases=tuple(PHASES), otherwise="" if row.name == "dp" else row.otherwise)
+        for row in served
+    )
+
+
+SERVING: Final = (
+    MODEL,
+    ON,
+    NETWORK,
+    replace(GPUS, help="GPUs in all (workers x tp x cp x pp x dp)", several=""),
+    replace(SOFTWARE, help="engine", otherwise=DEFAULT_SOFTWARE["decode"]),
+)
+"""What serves, and where: `MACHINE`, as a deployment has it."""
+WORKER: Final = (
+    *_in_load(LAYOUT),
+    *_in_load(row for row in WORKLOAD if set(row.nouns) >= set(_SERVE) and row.name != "batch"),
+    *_in_load(row for row in WORKLOAD if row.name in {"draft_tokens", "acceptance"}),
+)
+"""One worker of a deployment: its layout, number formats and drafts."""
+LOAD: Final[Mapping[str, Option]] = {
+    option.name: option
+    for option in (*SERVING, *POOLS, *WORKER, *ARRIVALS, *SCHEDULER, *LATENCY, PRICE)
+}
+"""What a load takes, by name."""
 
 SIZE: Final = Option(
     "size", "size", "Size", "the whole buffer, as nccl-tests counts: 64MiB, 1GB, 4096"

@@ -8,7 +8,8 @@ page) and comes as a `Finder`.
 ::
 
     given ──► layout, workload ──► estimate     (one layout, or one for each value that varies)
-          └─► arguments of `search`, of `collective_time`
+          ├─► arguments of `search`, of `collective_time`
+          └─► deployment, requests, limits ──► `simulate`
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from shardcost import options, values
 from shardcost.checks import name_among
@@ -30,7 +31,13 @@ if TYPE_CHECKING:
     from shardcost.collectives.library_time import CollectiveTime
     from shardcost.estimate.result import Estimate
     from shardcost.estimate.scaling import Scaling
+    from shardcost.formats.request_traces import RequestTrace
     from shardcost.layout import Layout
+    from shardcost.load.deployment import Deployment
+    from shardcost.load.requests import Lengths, Requests
+    from shardcost.load.result import Limits, Load
+    from shardcost.load.simulate import Progress
+    from shardcost.load.sweep import Sweep
     from shardcost.model import Model
     from shardcost.search.objectives import Constraints, Price
     from shardcost.software import Software
@@ -66,6 +73,9 @@ class Finder(Protocol):
     def software(self, text: str) -> Software:
         """Return a framework or engine."""
 
+    def trace(self, text: str) -> RequestTrace:
+        """Return recorded requests."""
+
 
 class Question(NamedTuple):
     """What an estimate is of."""
@@ -79,7 +89,7 @@ class Question(NamedTuple):
 
 def names_of(option: Option) -> list[str]:
     """Return the names that an option takes, where other rooms than the table know them."""
-    if option is options.SOFTWARE:
+    if option.name == options.SOFTWARE.name:
         from shardcost.catalog import names
 
         return names("software")
@@ -352,6 +362,343 @@ def _objective(given: Given, price: Price | None) -> str:
     if name == "cost" and price is None:
         raise UsageError("--objective cost needs --price, of a GPU for an hour")
     return name
+
+
+# ------------------------------------------------------------------------------------ a load
+
+_MOST_WORKERS: Final = 10_000
+_RATES: Final = (1e-6, 1e6)
+"""Of requests in a second: from one in eleven days to more than any deployment serves."""
+_PER_USER: Final = 10
+_PERCENTILES: Final = (1, 99)
+
+
+def load_of(given: Given, finder: Finder, progress: Progress | None = None) -> Load:
+    """Return how the requests that the options describe fare at the deployment they describe.
+
+    Raises:
+        ImpossibleError: The request is in good order, but there is no such deployment.
+    """
+    return simulated(deployment_of(given, finder), requests_of(given, finder), progress)
+
+
+def simulated(deployment: Deployment, requests: Requests, progress: Progress | None = None) -> Load:
+    """Return how requests fare at a deployment.
+
+    Raises:
+        ImpossibleError: The deployment cannot be, or its GPUs do not hold the model.
+    """
+    from shardcost.load.simulate import simulate
+
+    try:
+        return simulate(deployment, requests, progress=progress)
+    except BadValueError as error:
+        raise ImpossibleError(error) from None
+
+
+def deployment_of(given: Given, finder: Finder) -> Deployment:
+    """Return what serves: one pool of workers, or disaggregated, one that prefills and one more.
+
+    The options of the layout are those of one worker, which decodes where there are two pools.
+
+    Raises:
+        ImpossibleError: The request is in good order, but there is no such layout.
+    """
+    from shardcost.load.deployment import Deployment, Pool
+    from shardcost.load.engine import Engine
+
+    model = finder.model(given.get("model"))
+    cluster = finder.cluster(given.get("on"), given.get("network"))
+    formats = {
+        option.name: option.read(given[option.name])
+        for option in options.WORKER
+        if option.kind == "word" and not _sets_layout(option) and given.get(option.name) is not None
+    }
+    software, drafts = _engine_software(given, finder), _drafts(given)
+    layout = _worker_layout(given)
+    engine = Engine(model, cluster, layout, software, formats, **drafts)
+    if not _disaggregated(given):
+        return Deployment(Pool(engine, _workers(given, "workers", layout)))
+    _refuse(given, "workers", "is for one pool; --prefill-workers and --decode-workers count two")
+    _refuse(given, "gpus", "is for one pool; two have the GPUs of their workers")
+    first = cluster
+    if given.get("prefill_on") is not None:
+        first = finder.cluster(given["prefill_on"], given.get("network"))
+    prefill = Engine(model, first, _prefill_layout(given, layout), software, formats, **drafts)
+    return Deployment(
+        serving=Pool(engine, _workers(given, "decode_workers", layout)),
+        prefill=Pool(prefill, _workers(given, "prefill_workers", layout)),
+    )
+
+
+def _sets_layout(option: Option) -> bool:
+    return option.name in {row.name for row in options.LAYOUT}
+
+
+def _refuse(given: Given, name: str, reason: str) -> None:
+    """Raise where an option is given that would have no effect."""
+    if given.get(name) is not None:
+        raise UsageError(f"{flag(name)} {reason}")
+
+
+def _disaggregated(given: Given) -> bool:
+    """Return whether prompts have workers of their own."""
+    own = [option for option in options.POOLS if option.name.startswith("prefill_")]
+    if any(given.get(name) is not None for name in ("prefill_workers", "decode_workers")):
+        return True
+    for option in own:
+        _refuse(given, option.name, "is for disaggregated workers; give --prefill-workers")
+    return False
+
+
+def _engine_software(given: Given, finder: Finder) -> Software:
+    """Return the engine, its scheduler with the settings that are given."""
+    from dataclasses import replace
+
+    name = given.get("software")
+    software = finder.software(options.DEFAULT_SOFTWARE["decode"] if name is None else name)
+    settings = {
+        option.name: option.read(given[option.name])
+        for option in options.SCHEDULER
+        if given.get(option.name) is not None
+    }
+    return replace(software, scheduler=replace(software.scheduler, **settings))
+
+
+def _drafts(given: Given) -> dict[str, Any]:
+    """Return the drafts of a step and how often one is kept, where they are given."""
+    if not given.get("draft_tokens"):
+        _refuse(given, "acceptance", "is of drafts; give --draft-tokens")
+    return {
+        name: options.LOAD[name].read(given[name])
+        for name in ("draft_tokens", "acceptance")
+        if given.get(name) is not None
+    }
+
+
+def _worker_layout(given: Given) -> Layout:
+    """Return the layout of one worker; options of training alone are refused."""
+    for option in options.LAYOUT:
+        if option.name not in options.LOAD and given.get(option.name) is not None:
+            raise UsageError(f"{option.flag} is for training; nothing of it is served")
+    return _layout_or_reason({**given, "gpus": None})
+
+
+def _prefill_layout(given: Given, layout: Layout) -> Layout:
+    """Return the layout of a worker that prefills: the other pool's, but for degrees of its own."""
+    degrees = {name: getattr(layout, name) for name in ("tp", "pp", "dp", "ep")}
+    own = {name: value_of(given, options.LOAD[f"prefill_{name}"]) for name in degrees}
+    chosen = {name: own[name] if own[name] is not None else degrees[name] for name in degrees}
+    return _layout_or_reason({**given, **chosen, "gpus": None})
+
+
+def _layout_or_reason(given: Given) -> Layout:
+    try:
+        return layout_of(given)
+    except BadValueError as error:
+        if error.argument == "Layout":
+            raise ImpossibleError(error) from None
+        raise
+
+
+def _workers(given: Given, name: str, layout: Layout) -> int:
+    """Return how many workers a pool has; GPUs that one leaves are more of them."""
+    workers: int | None = value_of(given, options.LOAD[name])
+    if workers is not None and workers > _MOST_WORKERS:
+        raise BadValueError(flag(name), workers, f"at most {_MOST_WORKERS:,}")
+    gpus = value_of(given, options.GPUS)
+    if gpus is None or name != "workers":
+        return workers or 1
+    each = int(layout.devices)
+    written = f"the {each} of a worker ({layout.short()})"
+    if workers is not None and workers * each != gpus:
+        raise ImpossibleError(WorldSizeError("--gpus", gpus, f"{workers} workers x {written}"))
+    if gpus % each or gpus // each > _MOST_WORKERS:
+        rule = f"a multiple of {written}, for at most {_MOST_WORKERS:,} workers"
+        raise ImpossibleError(WorldSizeError("--gpus", gpus, rule))
+    return int(gpus // each)
+
+
+def requests_of(given: Given, finder: Finder) -> Requests:
+    """Return what a deployment is asked: a trace, or arrivals and lengths."""
+    from shardcost.load.requests import Requests
+
+    arrival = _arrival(given)
+    if arrival == "trace":
+        return _traced(given, finder)
+    wanted = {"poisson": "rate", "closed": "users"}
+    for kind, name in wanted.items():
+        if kind != arrival:
+            _refuse(given, name, f"is for {kind} arrivals, not {arrival}")
+        elif given.get(name) is None:
+            other = "" if given.get("arrival") else "; or give --users or --trace"
+            raise UsageError(f"{arrival} arrivals need {flag(name)}{other}")
+    missing = [flag(name) for name in ("isl", "osl") if given.get(name) is None]
+    if missing:
+        raise UsageError(f"a load needs {' and '.join(missing)}, or --trace")
+    users, count = (value_of(given, options.LOAD[name]) for name in ("users", "requests"))
+    if count is None:
+        count = _PER_USER * users if users else Requests.count
+    return Requests(
+        arrival=arrival,
+        rate_per_s=_rate(given),
+        users=users,
+        count=count,
+        prompt=_lengths(given, "isl"),
+        output=_lengths(given, "osl"),
+        prefix_tokens=value_of(given, options.LOAD["prefix_tokens"]),
+        seed=value_of(given, options.LOAD["seed"]),
+    )
+
+
+def _arrival(given: Given) -> str:
+    """Return how requests arrive, by what is given of them."""
+    chosen = given.get("arrival")
+    if given.get("trace") is not None:
+        if chosen not in {None, "trace"}:
+            raise UsageError(f"--arrival {chosen} and --trace exclude each other")
+        return "trace"
+    known = options.LOAD["arrival"].allowed
+    if chosen is None:
+        return (
+            "closed" if given.get("users") is not None and given.get("rate") is None else known[0]
+        )
+    if chosen not in known:
+        raise UnknownNameError("--arrival", chosen, known)
+    return str(chosen)
+
+
+def _rate(given: Given) -> float | None:
+    rate = value_of(given, options.LOAD["rate"])
+    if rate is None:
+        return None
+    return _check_rate("--rate", rate)
+
+
+def _check_rate(name: str, rate: float) -> float:
+    least, most = _RATES
+    if not least <= positive_number(name, rate) <= most:
+        raise BadValueError(name, rate, f"from {least:g} to {most:g} requests per second")
+    return float(rate)
+
+
+def _lengths(given: Given, name: str) -> Lengths:
+    from shardcost.load.requests import Lengths
+
+    return Lengths.parse(options.LOAD[name].read(given[name]), flag(name))
+
+
+def _traced(given: Given, finder: Finder) -> Requests:
+    """Return the requests of a trace, or its first ones, at a rate of their own or another."""
+    from shardcost.load.requests import Requests, Stream
+
+    for name in ("users", "isl", "osl", "prefix_tokens", "seed"):
+        _refuse(given, name, "and --trace exclude each other: the trace has its own")
+    trace = finder.trace(given["trace"])
+    most = value_of(given, options.LOAD["requests"])
+    stream = Stream(
+        arrival_s=trace.arrival_s[:most],
+        prompt_tokens=trace.prompt_tokens[:most],
+        output_tokens=trace.output_tokens[:most],
+        prefixes=None if trace.prefixes is None else trace.prefixes[:most],
+        prefix_block_tokens=trace.prefix_block_tokens,
+    )
+    requests = Requests(
+        arrival="trace", trace=stream, rate_per_s=_rate(given), count=max(len(stream), 1)
+    )
+    requests.stream()  # a rate that a trace cannot have is refused here
+    return requests
+
+
+def limits_of(given: Given) -> Limits:
+    """Return the limits of latency that are given, and the percentile that must keep them."""
+    from shardcost.load.result import Limits
+
+    limits: dict[str, Any] = {}
+    for name in ("ttft", "tpot", "e2e"):
+        option = options.LOAD[f"max_{name}"]
+        if given.get(option.name) is not None:
+            limits[f"{name}_s"] = positive_number(option.flag, option.read(given[option.name]))
+    if not limits:
+        _refuse(given, "percentile", "is of limits; give --max-ttft, --max-tpot or --max-e2e")
+    percentile = value_of(given, options.LOAD["percentile"])
+    if not _PERCENTILES[0] <= percentile <= _PERCENTILES[1]:
+        raise BadValueError("--percentile", percentile, "from {} to {}".format(*_PERCENTILES))
+    return Limits(**limits, percentile=percentile)
+
+
+def sweep_of(given: Given, finder: Finder, text: str, progress: Progress | None = None) -> Sweep:
+    """Return the deployment at loads from low to high.
+
+    Args:
+        given: Values of options; those of the load that varies are left out.
+        finder: Where models, machines and traces are found.
+        text: What varies, with its values or without: ``rate``, ``rate=1..64``,
+            ``concurrency=8,16,32``.
+        progress: Is told how many of about how many loads were simulated.
+
+    Raises:
+        ImpossibleError: The request is in good order, but there is no such deployment.
+    """
+    from shardcost.load.sweep import sweep
+
+    over, chosen = swept(text)
+    name = {"rate": "rate", "concurrency": "users"}[over]
+    for other in ("rate", "users", "arrival"):
+        _refuse(given, other, "and --sweep exclude each other: it varies the load")
+    first = chosen[0] if chosen else 1
+    if given.get("trace") is None:
+        requests = requests_of({**given, name: first}, finder)
+    else:
+        requests = requests_of(given, finder)
+    deployment, limits = deployment_of(given, finder), limits_of(given)
+    count = None if requests.arrival == "trace" else value_of(given, options.LOAD["requests"])
+    try:
+        return sweep(
+            deployment,
+            requests,
+            over=over,
+            values=chosen,
+            limits=limits,
+            count=count,
+            progress=progress,
+        )
+    except BadValueError as error:
+        raise ImpossibleError(error) from None
+
+
+def swept(text: str) -> tuple[str, list[float] | None]:
+    """Return what of a load varies, and its values where they are given.
+
+    >>> swept("rate=1..8,12"), swept("concurrency")
+    (('rate', [1.0, 2.0, 4.0, 8.0, 12.0]), ('concurrency', None))
+    """
+    name, equals, chosen = text.partition("=")
+    name = name.strip().removeprefix("--")
+    name = "concurrency" if name == "users" else name
+    if name not in {"rate", "concurrency"}:
+        raise UnknownNameError("name in --sweep", name, ["rate", "concurrency"])
+    if not equals:
+        return name, None
+    if name == "concurrency":
+        return name, [float(users) for users in values.wholes("--sweep", chosen)]
+    rates = values.numbers("--sweep", chosen)
+    for rate in rates:
+        _check_rate("--sweep", rate)
+    return name, rates
+
+
+def gpu_price_of(given: Given, finder: Finder, deployment: Deployment) -> float | None:
+    """Return what all GPUs of a deployment cost in an hour, where a price is given."""
+    from shardcost.machine import machine_of
+    from shardcost.search.objectives import price_on
+
+    clusters = [machine_of(pool.engine.cluster).cluster for pool in deployment.pools]
+    price = _price(given, finder, clusters)
+    if price is None:
+        return None
+    each = zip(deployment.pools, clusters, strict=True)
+    return sum(pool.gpus * price_on(cluster, price) for pool, cluster in each)
 
 
 # ----------------------------------------------------------------------------- a collective

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardcost.checks import Noun, Quantity, flag, noun, one_of, positive, share, whole
+from shardcost.checks import Noun, Quantity, flag, noun, one_of, positive, share, text, whole
 
 POLICIES: Final = ("mixed", "prefill-first", "decode-first")
 SHARE_OF: Final = ("device", "free")
@@ -68,3 +68,5 @@ class Scheduler(Noun):
     """Once a request, before its first token: web server, tokeniser, and the way back."""
     frontend_per_request_s: Quantity = positive(default=1e-9)
     """Of it, what requests that come together wait for one after the other."""
+    source: str = text(default="given by the caller")
+    """Who says so."""

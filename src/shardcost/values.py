@@ -11,7 +11,7 @@ import re
 from typing import Any, Final
 
 from shardcost.errors import BadTypeError, BadValueError
-from shardcost.scalars import whole_number
+from shardcost.scalars import positive_number, whole_number
 from shardcost.units import parse_bytes, parse_time
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,300}")
@@ -51,11 +51,28 @@ def truth(option: str, value: Any) -> bool:
     return _FLAGS[str(value).lower()]
 
 
+def switch(option: str, value: Any) -> bool:
+    """Return True for ``on``, False for ``off``."""
+    if isinstance(value, str) and value.lower() in {"on", "off"}:
+        return value.lower() == "on"
+    try:
+        return truth(option, value)
+    except BadValueError:
+        raise BadValueError(option, value, "on or off") from None
+
+
 def text(option: str, value: Any) -> str:
     """Return a text."""
     if not isinstance(value, str):
         raise BadTypeError(option, value, "a text")
     return value
+
+
+def lengths(option: str, value: Any) -> str:
+    """Return token counts, a number or a text such as ``819-1024``, as a text."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return text(option, value)
 
 
 def share(option: str, value: Any) -> float:
@@ -101,6 +118,21 @@ def wholes(option: str, value: Any) -> list[int]:
             numbers.append(least)
             least *= 2
     return list(dict.fromkeys(numbers))
+
+
+def numbers(option: str, value: Any) -> list[float]:
+    """Return the positive numbers of ``A,B,…`` or a list, where ``A..B`` are A, 2 A, … to B."""
+    found: list[float] = []
+    for word in several(option, value):
+        first, dots, last = word.partition("..") if isinstance(word, str) else (word, "", "")
+        least = positive_number(option, number(option, first))
+        most = positive_number(option, number(option, last)) if dots else least
+        if most < least:
+            raise BadValueError(option, word, "from a smaller number to a larger one, like 1..64")
+        while least <= most:
+            found.append(least)
+            least *= 2
+    return list(dict.fromkeys(found))
 
 
 def sizes(option: str, value: str) -> list[int]:

@@ -251,7 +251,7 @@ def software_from(content: dict[str, Any], file: str) -> Software:
 
 
 def _scheduler(content: dict[str, Any], file: str) -> Scheduler:
-    return _noun(Scheduler, _in_seconds({k: v for k, v in content.items() if k != "source"}), file)
+    return _noun(Scheduler, _in_seconds(content), file)
 
 
 def _in_seconds(constants: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "collective": "how long a collective takes, what runs and why",
     "estimate": "what a model costs under one layout: time by part, memory, why",
     "report": "one layout as a self-contained HTML page, to hand on",
+    "load": "requests at a deployment: latencies, throughput, how much load it holds",
     "plan": "which layout to run: prices them all, says why the others lost",
     "models": "the models in the catalog, or one of them in full",
     "clusters": "the clusters and networks in the catalog, or one of them in full",
@@ -52,6 +53,7 @@ examples:
   shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm
   shardcost estimate llama3-70b --on h100_sxm --tp 8 --prefill --batch 1 --prompt-tokens 8192
   shardcost plan llama3-70b --on h100_sxm --decode --batch 1..256 --context-tokens 4096
+  shardcost load llama3-8b --on h100_sxm --rate 4 --isl 1024 --osl 256 --max-ttft 1s
   shardcost models deepseek-v3
   shardcost inspect config.json --json
 """

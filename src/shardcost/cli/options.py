@@ -14,12 +14,15 @@ from shardcost.request import names_of
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
+    from shardcost.formats.request_traces import RequestTrace
     from shardcost.model import Model
     from shardcost.software import Software
 
 NOTHING_FEASIBLE: Final = 3
 """The exit code when a question in good order has no answer that is possible and fits."""
 _FILE: Final = ", or a .toml file"
+_FROM_FILES: Final = ("network", "software", "prefill_on")
+"""Options that take a file instead of a name of the catalog."""
 _SIGNED: Final = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
 
 
@@ -114,6 +117,7 @@ class OnDisk:
 
     def __init__(self) -> None:
         self._models: dict[str, Model] = {}
+        self._traces: list[RequestTrace] = []
 
     def model(self, text: str | None) -> Model:
         """Return the model that a text names."""
@@ -133,11 +137,25 @@ class OnDisk:
         """Return the framework or engine that a text names."""
         return software(text)
 
+    def trace(self, text: str) -> RequestTrace:
+        """Return the requests that a file holds."""
+        from pathlib import Path
+
+        from shardcost.formats.request_traces import read
+
+        self._traces.append(read(Path(text)))
+        return self._traces[-1]
+
     @property
     def caveats(self) -> list[str]:
-        """Caveats of the models' files."""
+        """Caveats of the models' files, and what of a trace was not read."""
         files = (model for text, model in self._models.items() if is_file(text))
-        return [caveat for model in files for caveat in model.caveats]
+        unread = (each for trace in self._traces for each in trace.unread)
+        passed_over = [
+            f"{each.count:,} {each.reason}, the first in line {each.first_line}, passed over"
+            for each in unread
+        ]
+        return [caveat for model in files for caveat in model.caveats] + passed_over
 
 
 def add_options(parser: Any, rows: Iterable[Option], *, several: bool = False) -> None:
@@ -150,7 +168,7 @@ def add_options(parser: Any, rows: Iterable[Option], *, several: bool = False) -
     """
     for option in rows:
         text = option.described(names_of(option))
-        text += _FILE if option in options.MACHINE and option.kind == "name" else ""
+        text += _FILE if option.name in _FROM_FILES else ""
         text += option.several if several else ""
         text = text.replace("%", "%%")
         if option.kind == "flag":
@@ -159,14 +177,27 @@ def add_options(parser: Any, rows: Iterable[Option], *, several: bool = False) -
             parser.add_argument(option.flag, metavar=option.metavar, help=text)
 
 
-def add_question(parser: Parser, unless: str = "", *, several: bool = False) -> None:
-    """Add what is run and where; `unless` says when the cluster need not be named."""
+def add_question(
+    parser: Parser,
+    unless: str = "",
+    *,
+    several: bool = False,
+    rows: Iterable[Option] = options.MACHINE[2:],
+) -> None:
+    """Add what is run and where.
+
+    Args:
+        parser: Where to add it.
+        unless: When the cluster need not be named.
+        several: Whether the command takes several values, as a search does.
+        rows: The options besides model and cluster.
+    """
     more = options.MODEL.several if several else ""
     text = f"{options.MODEL.help}, a config.json or its folder{_FILE}{more}"
     parser.add_argument("model", metavar="MODEL", help=text)
     more = options.ON.several if several else unless
     parser.add_argument("--on", metavar="CLUSTER", help=options.ON.help + _FILE + more)
-    add_options(parser, options.MACHINE[2:], several=several)
+    add_options(parser, rows, several=several)
 
 
 def add_workload(parser: Parser, *, several: bool = False) -> None:

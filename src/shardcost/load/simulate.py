@@ -63,7 +63,7 @@ class _Simulation:
         users = stream.users or len(stream)
         room = KVRoom(pool.engine, self.longest)
         if room.blocks < 1:
-            need = "memory for weights and at least one block of KV cache"
+            need = "one that leaves memory for at least one block of KV cache"
             raise BadValueError("layout", pool.engine.layout.short(), need)
         most = min(scheduler.max_num_seqs, users, max(1, room.blocks))
         times = StepTimes(

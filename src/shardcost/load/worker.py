@@ -196,7 +196,11 @@ class Worker:
             return False
         self.steps = wanted
         self.last_step_s = first + growth * (wanted - 1)
-        self.ends_s = self.began_s + wanted * (first + self.last_step_s) / 2
+        ends_s = self.began_s + wanted * (first + self.last_step_s) / 2
+        left_out = (self.ends_s or ends_s) - ends_s  # was counted when the steps began
+        self.running_time -= sum(len(rank.running) for rank in self.ranks) * left_out
+        self.waiting_time -= sum(len(rank.waiting) for rank in self.ranks) * left_out
+        self.ends_s = ends_s
         return True
 
     # --- a step ends ---------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from shardcost.scalars import positive_number
 from shardcost.units import format_energy, format_time
 from shardcost.workload import Decode, Workload
 
-_SECONDS_PER_HOUR: Final = 3600.0
+SECONDS_PER_HOUR: Final = 3600.0
 
 
 Price: TypeAlias = float | Mapping[str, float]
@@ -75,7 +75,7 @@ OBJECTIVES: Final[Mapping[str, Aim]] = {
         "cost per token",
         "least cost per token",
         "cost per token",
-        lambda cluster, price: price_on(cluster, price) / _SECONDS_PER_HOUR,
+        lambda cluster, price: price_on(cluster, price) / SECONDS_PER_HOUR,
     ),
     "energy": Aim(
         "energy per token", "least energy per token", "energy per token", _power_w, format_energy

@@ -11,6 +11,7 @@ from typing import Any
 from shardcost.cluster import Cluster
 from shardcost.errors import UsageError
 from shardcost.formats.hf_config import model_of_file
+from shardcost.formats.request_traces import RequestTrace, of_text
 from shardcost.machine.libraries import profile_of_text
 from shardcost.model import Model
 from shardcost.software import Software
@@ -45,3 +46,7 @@ class Pasted:
     def software(self, text: str) -> Software:
         """Return a framework or engine of the catalog."""
         return Software.named(text)
+
+    def trace(self, text: str) -> RequestTrace:
+        """Return the pasted requests."""
+        return of_text(text)
