@@ -24,7 +24,9 @@ from shardcost.load.simulate import simulate
 LATENCIES: Final = ("ttft", "tpot", "itl", "e2e")
 MOST_SIMULATED: Final = 5000
 """Requests of a run that are simulated, unless more are in flight; the others are alike."""
-_MOST_IN_FLIGHT: Final = 20_000
+_ROUNDS: Final = 4
+"""How many times as many as are in flight: the first ones come together and wait longer."""
+_MOST_IN_FLIGHT: Final = 5000
 _USUAL: Final = 500
 """Requests of a run that does not say how many."""
 _SEED: Final = 0
@@ -99,8 +101,12 @@ def _statistic(load: Load, name: str, statistic: str) -> float | None:
     return None if np.isnan(found) else found
 
 
-def requests_of(run: ServingResult) -> Requests:
+def requests_of(run: ServingResult, most: int = MOST_SIMULATED) -> Requests:
     """Return the load that a run was measured under.
+
+    Args:
+        run: What was measured.
+        most: Requests at most, unless those in flight need more to come and go.
 
     Raises:
         UsageError: The file does not say enough of it.
@@ -111,7 +117,7 @@ def requests_of(run: ServingResult) -> Requests:
         rule = f"at most {_MOST_IN_FLIGHT} to be simulated"
         raise BadValueError("concurrency", run.concurrency, rule)
     random = np.random.default_rng(_SEED)
-    count = min(_count(run), max(MOST_SIMULATED, 2 * (run.concurrency or 0)))
+    count = min(_count(run), max(most, _ROUNDS * (run.concurrency or 0)))
     if run.each is not None:
         count = min(count, len(run.each.input_tokens))
         prompts = np.array(run.each.input_tokens[:count], dtype=np.int64)
