@@ -8,18 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shardcost import values
-from shardcost.cli import options
-from shardcost.errors import ShardcostError
+from shardcost.cli import deployment, options
+from shardcost.errors import ShardcostError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shardcost.formats.reading import Reading
+    from shardcost.formats.serving_results import ServingResults
     from shardcost.inspect.files import Inspected
+    from shardcost.load.deployment import Deployment
 
 _EXAMPLES: Final = """\
   shardcost inspect config.json
   shardcost inspect all_reduce.txt
   shardcost inspect rank0.json.gz rank1.json.gz --on h100_sxm
   shardcost inspect topo.txt --json
+  shardcost inspect vllm-bench.json --model llama3-8b --on h100_sxm --tp 1 --software vllm
 """
 
 
@@ -34,6 +39,7 @@ def parser() -> options.Parser:
     add("--on", metavar="CLUSTER", help="the machine, where a file does not say it: catalog name")
     add("--network", metavar="NET", help="catalog name: what joins the nodes")
     add("--gpus", metavar="N", help="GPUs that took part, where a log does not say")
+    deployment.add_options(parser)
     return parser
 
 
@@ -43,6 +49,7 @@ def run(given: Namespace) -> int:
     from shardcost.formats.detect import read_file, with_gpus
     from shardcost.formats.kineto import Trace
     from shardcost.formats.reading import no_tick
+    from shardcost.formats.serving_results import ServingResults
     from shardcost.inspect.files import inspected
     from shardcost.report.inspect import as_data, as_text
 
@@ -50,6 +57,7 @@ def run(given: Namespace) -> int:
     gpus = values.count("--gpus", given.gpus)
     results: list[Inspected] = []
     traces: list[Reading] = []
+    served: list[ServingResults] = []
     refused: list[ShardcostError] = []
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
         for file in given.files:
@@ -57,11 +65,14 @@ def run(given: Namespace) -> int:
                 reading = with_gpus(read_file(Path(file), tick or no_tick), gpus)
                 if isinstance(reading, Trace):  # ranks of one job, which make sense together
                     traces.append(reading)
+                elif isinstance(reading, ServingResults):  # whose engine they name together
+                    served.append(reading)
                 else:
                     results += inspected([reading], cluster, given.network)
             except ShardcostError as error:
                 refused.append(error)
     results += inspected(traces, cluster, given.network)
+    results += inspected(served, deployment=_deployment(given, served))
     if not results:
         raise refused[0]
     if given.json:
@@ -72,3 +83,13 @@ def run(given: Namespace) -> int:
     for reason in refused:
         print(f"shardcost: {reason}", file=sys.stderr)
     return 2 if refused else 0
+
+
+def _deployment(given: Namespace, served: Sequence[ServingResults]) -> Deployment | None:
+    """Return what serving benchmarks were run on; None where no option says so."""
+    wanted = deployment.requested(given)
+    if wanted and not served:
+        raise UsageError(f"{wanted[0]} is for results of serving benchmarks; no file has any")
+    if not wanted:
+        return None
+    return deployment.deployment_of(given, [run for each in served for run in each.runs])

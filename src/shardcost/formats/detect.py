@@ -27,6 +27,7 @@ READERS: Final = (
     "kineto",
     "nccl_tests_json",
     "nccl_inspector",
+    "serving_results",
     "osu",
     "nccl_tests",
     "nvidia_smi",
@@ -36,7 +37,8 @@ READERS: Final = (
 KINDS: Final = (
     "Hugging Face config.json, nccl-tests or rccl-tests output (text or JSON), NCCL Inspector"
     " JSONL, OSU output, PyTorch profiler trace, nvidia-smi topo -m, NCCL topology or graph XML,"
-    " NCCL tuner CSV, a measured table, a shardcost profile"
+    " NCCL tuner CSV, results of serving benchmarks (vllm bench serve, sglang.bench_serving,"
+    " genai-perf, inference-perf), a measured table, a shardcost profile"
 )
 _CATALOG_FILE: Final = re.compile(
     r"^\[(?:device|choices|\[block\])|^nic_rate_gbit_per_s", re.MULTILINE

@@ -162,12 +162,15 @@ def processes_in(command: str) -> int:
     return int(match[1]) if match else 0
 
 
-def parse_object(text: str, file: str, unbounded: frozenset[str] = frozenset()) -> dict[str, Any]:
+def parse_object(
+    text: str, file: str, unbounded: frozenset[str] = frozenset(), *, lenient: bool = False
+) -> dict[str, Any]:
     """Return the JSON object that `text` holds.
 
     Values under the keys `unbounded` may be infinite, which JSON has no word for and Python writes.
+    Where the reader checks every value that it takes, `lenient` lets NaN and infinities pass.
     """
-    constants: Callable[[str], float] = float if unbounded else no_constant
+    constants: Callable[[str], float] = float if unbounded or lenient else no_constant
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         for key, each in pairs:

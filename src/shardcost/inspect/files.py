@@ -14,9 +14,12 @@ from shardcost.formats.kineto import Trace
 from shardcost.formats.nccl_xml import NcclGraphs, NcclTopology
 from shardcost.formats.nvidia_smi import DeviceMatrix
 from shardcost.formats.reading import MeasurementLog, Reading
+from shardcost.formats.serving_results import ServingResults
 from shardcost.inspect import log as log_inspection
+from shardcost.inspect import serving as serving_inspection
 from shardcost.inspect import topology as topology_inspection
 from shardcost.inspect import trace as trace_inspection
+from shardcost.load.deployment import Deployment
 from shardcost.machine.libraries import profile_calibrations, profile_in
 
 
@@ -35,7 +38,10 @@ class Inspected:
 
 
 def inspected(
-    readings: Sequence[Reading], cluster: Cluster | None = None, network: str | None = None
+    readings: Sequence[Reading],
+    cluster: Cluster | None = None,
+    network: str | None = None,
+    deployment: Deployment | None = None,
 ) -> list[Inspected]:
     """Return what files mean: one finding for each, and one for all traces together.
 
@@ -43,10 +49,11 @@ def inspected(
         readings: What was read.
         cluster: The machine, if the caller knows it; else files that name their GPUs say it.
         network: Joins the nodes of the machine that a file names.
+        deployment: What serving benchmarks were run on, if the caller knows it.
     """
     traces = tuple(reading for reading in readings if isinstance(reading, Trace))
     others = (reading for reading in readings if not isinstance(reading, Trace))
-    results = [_inspected(reading, cluster, network) for reading in others]
+    results = [_inspected(reading, cluster, network, deployment) for reading in others]
     if traces:
         device = next((trace.device for trace in traces if trace.device), "")
         there = cluster or _reported(device, network)
@@ -54,13 +61,17 @@ def inspected(
     return results
 
 
-def _inspected(reading: Reading, cluster: Cluster | None, network: str | None) -> Inspected:
+def _inspected(
+    reading: Reading, cluster: Cluster | None, network: str | None, deployment: Deployment | None
+) -> Inspected:
     findings: Any = None
     if isinstance(reading, MeasurementLog):
         findings = tuple(
             log_inspection.inspected(run, cluster or _reported(run.device, network))
             for run in reading.runs
         )
+    elif isinstance(reading, ServingResults):
+        findings = serving_inspection.inspected(reading, deployment)
     elif isinstance(reading, DeviceMatrix | NcclTopology | NcclGraphs):
         findings = topology_inspection.inspected(reading, cluster)
     elif isinstance(reading, ProfileFile):

@@ -82,7 +82,7 @@ def as_text(
     rows = []
     for result in results:
         errors = (result.before, result.after, result.left_out, result.counts_left_out)
-        rows.append((_what(result), str(result.after.rows), *map(_pair, errors)))
+        rows.append((_what(result), str(result.after.rows), *map(pair, errors)))
     lines += [table(head, rows, right="1234", narrowest=14), ""]
     for result in results:
         lines += [*_about(result), ""]
@@ -98,7 +98,8 @@ def _what(result: Calibrated) -> str:
     return result.calibration.library
 
 
-def _pair(errors: Stats) -> str:
+def pair(errors: Stats) -> str:
+    """Return the median and the 90th percentile of errors; a dash where there are none."""
     if errors.median_pct is None or errors.p90_pct is None:
         return "-"
     return f"{errors.median_pct:.1f} / {errors.p90_pct:.1f}"

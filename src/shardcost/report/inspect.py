@@ -10,12 +10,13 @@ from shardcost.cluster import Cluster
 from shardcost.formats.detect import ModelFile, TableFile
 from shardcost.formats.nccl_tuner import TunerFile
 from shardcost.formats.reading import MeasurementLog, Reading
+from shardcost.formats.serving_results import ServingResults
 from shardcost.formats.tables import unknown_columns
 from shardcost.inspect.files import Inspected
 from shardcost.inspect.topology import GraphInspection, TopologyInspection
 from shardcost.inspect.trace import TraceFindings
 from shardcost.machine.constants import Calibration, in_file_units
-from shardcost.report import inspect_log, inspect_topology, inspect_trace, tuner
+from shardcost.report import inspect_log, inspect_serving, inspect_topology, inspect_trace, tuner
 from shardcost.report.describe import attributes, model_as_data, model_as_text
 from shardcost.report.text import paragraphs, table
 from shardcost.units import format_bytes
@@ -40,6 +41,8 @@ def as_data(inspected: Inspected) -> dict[str, Any]:
         return inspect_trace.as_data(findings)
     if isinstance(reading, MeasurementLog):
         return inspect_log.as_data(reading, findings)
+    if isinstance(reading, ServingResults):
+        return inspect_serving.as_data(reading, findings)
     if isinstance(reading, TunerFile):
         return tuner.file_as_data(reading)
     data = attributes(reading, "file kind")
@@ -73,8 +76,12 @@ def _as_text(reading: Reading, findings: Any) -> str:
         return inspect_trace.as_text(findings)
     if isinstance(reading, MeasurementLog):
         return inspect_log.as_text(reading, findings)
-    if isinstance(reading, TunerFile):
-        return tuner.file_as_text(reading)
+    if isinstance(reading, ServingResults | TunerFile):
+        return (
+            inspect_serving.as_text(reading, findings)
+            if isinstance(reading, ServingResults)
+            else tuner.file_as_text(reading)
+        )
     if isinstance(reading, ModelFile):
         return f"{reading.file}: a Hugging Face model config\n\n{model_as_text(reading.model)}"
     return (
