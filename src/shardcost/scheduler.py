@@ -70,3 +70,8 @@ class Scheduler(Noun):
     """Of it, what requests that come together wait for one after the other."""
     source: str = text(default="given by the caller")
     """Who says so."""
+    handoff_s: Quantity = positive(default=1e-9)
+    """Disaggregated, once a request: from the end of its prefill until the decode worker has been
+    found and its first token is on its way, beside the transfer of the KV cache."""
+    layerwise_transfer: bool = flag(default=False)
+    """The KV cache of a layer is sent while the next one is computed; otherwise all at the end."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -90,7 +91,7 @@ class _Simulation:
             now, _, kind, item = heappop(self.events)
             if kind == _ARRIVAL:
                 if stream.users is None:
-                    self._send_next(now)
+                    self._send_next(-inf)
                 self._route(self.pools[0], item, now)  # type: ignore[arg-type]
             elif kind == _MOVED:
                 self._route(self.pools[1], item, now)  # type: ignore[arg-type]
@@ -108,7 +109,7 @@ class _Simulation:
         heappush(self.events, (when, self.order, kind, item))
 
     def _send_next(self, now: float) -> None:
-        """Let the next request of the stream arrive: at its time, or when a user is free."""
+        """Let the next request of the stream arrive: at its time, or `now` that a user is free."""
         stream = self.stream
         while self.next < len(stream):
             index = self.next
@@ -127,7 +128,8 @@ class _Simulation:
                 continue
             self.arrival_s[index] = sent
             scheduler = self.pools[0][0].scheduler
-            self.frontend_s = max(self.frontend_s, sent) + scheduler.frontend_per_request_s
+            each_s = scheduler.frontend_per_request_s / len(self.pools[0])
+            self.frontend_s = max(self.frontend_s, sent) + each_s
             self._push(self.frontend_s + scheduler.frontend_s, _ARRIVAL, request)
             return
 
