@@ -99,8 +99,8 @@ def test_the_command_line_is_the_function(capsys: pytest.CaptureFixture[str]) ->
     engine = Engine(
         Model.named("llama3-8b"), Cluster.named("h100_sxm"), Layout(), Software.named("vllm")
     )
-    lengths = {"prompt": Lengths(mean=256), "output": Lengths(mean=32)}
-    load = simulate(Deployment(Pool(engine)), Requests(rate_per_s=4.0, count=60, **lengths))
+    asked = Requests(rate_per_s=4.0, count=60, prompt=Lengths(mean=256), output=Lengths(mean=32))
+    load = simulate(Deployment(Pool(engine)), asked)
     limits = Limits(ttft_s=1.0)
     parts = parts_of(load)
     words = [*ONE, "--max-ttft", "1s"]

@@ -646,11 +646,9 @@ def sweep_of(given: Given, finder: Finder, text: str, progress: Progress | None 
     name = {"rate": "rate", "concurrency": "users"}[over]
     for other in ("rate", "users", "arrival"):
         _refuse(given, other, "and --sweep exclude each other: it varies the load")
-    first = chosen[0] if chosen else 1
-    if given.get("trace") is None:
-        requests = requests_of({**given, name: first}, finder)
-    else:
-        requests = requests_of(given, finder)
+    # What varies only has to be there: each load has its own.
+    varying = {name: 1} if given.get("trace") is None else {}
+    requests = requests_of({**given, **varying}, finder)
     deployment, limits = deployment_of(given, finder), limits_of(given)
     count = None if requests.arrival == "trace" else value_of(given, options.LOAD["requests"])
     try:
