@@ -369,6 +369,7 @@ def _objective(given: Given, price: Price | None) -> str:
 _MOST_WORKERS: Final = 10_000
 _RATES: Final = (1e-6, 1e6)
 """Of requests in a second: from one in eleven days to more than any deployment serves."""
+_MOST_LOADS: Final = 100
 _PER_USER: Final = 10
 _PERCENTILES: Final = (1, 99)
 
@@ -679,11 +680,12 @@ def swept(text: str) -> tuple[str, list[float] | None]:
     if not equals:
         return name, None
     if name == "concurrency":
-        return name, [float(users) for users in values.wholes("--sweep", chosen)]
-    rates = values.numbers("--sweep", chosen)
-    for rate in rates:
-        _check_rate("--sweep", rate)
-    return name, rates
+        loads = [float(users) for users in values.wholes("--sweep", chosen)]
+    else:
+        loads = [_check_rate("--sweep", rate) for rate in values.numbers("--sweep", chosen)]
+    if len(loads) > _MOST_LOADS:
+        raise BadValueError("--sweep", chosen, f"of at most {_MOST_LOADS} loads")
+    return name, loads
 
 
 def gpu_price_of(given: Given, finder: Finder, deployment: Deployment) -> float | None:

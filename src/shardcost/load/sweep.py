@@ -49,7 +49,6 @@ _GAIN: Final = 0.02
 """By how much more twice the users must be served, to count as faster …"""
 _IDLE: Final = 3
 """… and after how many doublings without that no limit will break any more."""
-_MOST_POINTS: Final = 100
 _MOST_USERS: Final = 2**16
 _PER_USER: Final = 10
 _TIMES_THE_BATCH: Final = 8
@@ -129,8 +128,8 @@ def sweep(
         raise UsageError("a trace has no users: its rate varies")
     run = _Run(deployment, requests, over, limits or Limits(), count, progress)
     if values is not None:
-        if not 0 < len(values) <= _MOST_POINTS:
-            raise BadValueError("sweep", len(values), f"of 1 to {_MOST_POINTS} loads")
+        if not values:
+            raise BadValueError("values", values, "loads, or None for those that suit")
         run.planned = len(values) + _HALVINGS
         if over == "rate" and count is None and requests.arrival != "trace":
             run.served_at_once()  # for the requests of a point
