@@ -469,6 +469,18 @@ def test_a_sweep_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None
     assert "Holds no load tried" in err
 
 
+@pytest.mark.parametrize("over", ["rate", "rate=1,2", "concurrency"])
+def test_a_sweep_of_requests_that_never_fit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, over: str
+) -> None:
+    words = [*ON, *"--isl 50000000 --osl 8 --requests 20".split(), "--sweep", over]
+    plot = tmp_path / "sweep.svg"
+    out, err = infeasible(capsys, *words, "--plot", str(plot))
+    assert "no: queue" in out
+    assert "no request fits the KV cache of a worker" in err
+    assert "TTFT" in drawn(plot)
+
+
 # ------------------------------------------------------------------------------------ pictures
 
 

@@ -187,7 +187,8 @@ class _Run:
     def rates(self) -> None:
         """Try rates up to past what is served of requests that all come at once."""
         most = self.served_at_once()
-        if not most:
+        if not most:  # no request fits: any rate shows it
+            self.at(1.0)
             return
         for share in _SHARES:
             self.at(_rounded(share * most))
