@@ -249,7 +249,13 @@ def layout_of(row: Row, prefix: str = "") -> Layout:
         ep, share = tp * dp, 1
     count = whole_cell(row, "experts", most=_MOST)
     redundant = -count % ep if share == 1 else 0
-    return Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=share, redundant_experts=redundant)
+    # TensorRT-LLM sends tokens to their experts by all-to-all only where a group has more ranks
+    # than a token has experts; otherwise every rank gathers all tokens.
+    gathers = row["engine"] == "trtllm" and 1 < ep <= whole_cell(row, "top_k", most=_MOST)
+    return Layout(
+        tp=tp, pp=pp, dp=dp, ep=ep, etp=share, redundant_experts=redundant,
+        dispatch="allgather" if gathers else "auto",
+    )  # fmt: skip
 
 
 def model_of(row: Row) -> Model:
