@@ -55,8 +55,9 @@ _LINEAR: Final[Mapping[str, Any]] = {
 _ARRIVALS: Final = {"closed": "closed", "poisson": "poisson", "all at once": "all-at-once"}
 _UNIFORM: Final = re.compile(r"uniform (\d+)-(\d+) in, uniform (\d+)-(\d+) out")
 _AT_MOST: Final = re.compile(r"(\d+)(?: out)?$")
-_REQUESTS_PER_USER: Final = 10
-"""Of closed loops, where a row does not say how many requests were sent …"""
+_REQUESTS_PER_USER: Final = {"aggregated": 10, "disaggregated": 4}
+"""Of closed loops, where a row does not say how many requests were sent: chosen by how much of the
+mean TTFT is the burst at the start …"""
 _MANY: Final = 6000
 """… and of one replica under other arrivals."""
 _PROMPT_TOKENS: Final = 300.0
@@ -166,7 +167,7 @@ def requests_of(row: Row) -> Requests:
     if row.get("requests"):
         count = max(1, whole_cell(row, "requests", most=_MOST) // replicas)
     else:
-        count = _REQUESTS_PER_USER * users if users else _MANY
+        count = _REQUESTS_PER_USER[row["deployment"]] * users if users else _MANY
     rate = None
     if arrival == "poisson":
         rate = number(row, "request_rate", 0, _MOST, "a number above 0") / replicas
