@@ -108,7 +108,7 @@ class Rank:
     """The sequences of one rank of attention's data parallelism."""
 
     __slots__ = (
-        "cache", "chunks", "committed", "context", "prefilling", "running", "waiting",
+        "cache", "chunks", "committed", "context", "made_room", "prefilling", "running", "waiting",
     )  # fmt: skip
 
     def __init__(self, cache: PrefixCache) -> None:
@@ -119,6 +119,7 @@ class Rank:
         self.committed = 0.0  # blocks of all admitted with what is reserved for their outputs
         self.cache = cache
         self.chunks: list[tuple[Request, int]] = []
+        self.made_room = False  # sequences were preempted before the next step
 
     @property
     def load(self) -> int:
@@ -199,16 +200,14 @@ class Worker:
     def finish(self, now: float) -> tuple[list[Request], list[Request]]:
         """End the steps that ran; return requests with their first token, and those that ended."""
         ran, self.ends_s = self.steps, None
-        self.step += ran
         spent = now - self.began_s
         self.busy_s += spent
         firsts: list[Request] = []
         ended: list[Request] = []
-        decoded = self._decoding
-        for rank in self.ranks:
-            if decoded:
+        if self._decoding:
+            self.step += ran
+            for rank in self.ranks:
                 rank.context += len(rank.running) * self.kept * ran
-        if decoded:
             self._count_gaps(ran, now)
         while self.ending and self.ending[0][0] <= self.step:
             _, _, request = heappop(self.ending)
@@ -312,6 +311,7 @@ class Worker:
             victim.done = victim.hit = 0
             rank.waiting.appendleft(victim)
             self.preemptions += 1
+            rank.made_room = True
 
     # --- the next step -------------------------------------------------------------------------
     def begin(self, now: float) -> None:
@@ -380,6 +380,10 @@ class Worker:
             left = self._chunk(rank, request, left)
             if left <= 0:
                 break
+        # What was preempted to let the others decode would fit again until they have.
+        made_room, rank.made_room = rank.made_room, False
+        if made_room and rank.running:
+            return "KV room"
         used: float | None = None
         while rank.waiting:
             request = rank.waiting[0]
