@@ -250,6 +250,23 @@ class Gate:
             used=used,
         )
 
+    def full_s(self, steps: float) -> float:
+        """Return seconds of decoding an output of so many steps in a worker whose places are taken.
+
+        ``prefill-first``, prompts wait until sequences end: they come together, and sequences
+        decode in between, however many arrive.
+        """
+        plain = float(self.plain_s[-1])
+        if self.mixed or not self.prefills:
+            return plain * steps
+        most = float(self.most[0] * self.lanes)
+        freed = self.together * float(self.sequences[-1]) / max(steps, 1.0)
+        each = min(max(freed, 1.0), max(most, 1.0))
+        prefill = float(self.step_s(np.array([[each]]))[0, 0]) * freed / each
+        if self.first[0] < 0.999:
+            prefill = float(self.alone_s[0]) * freed
+        return steps * (plain + prefill / self.together)
+
     def burst(self, requests: Floats) -> Burst:
         """Return what requests take that come to a worker at one time."""
         most = np.maximum(self.most * self.lanes, self.first)

@@ -154,7 +154,7 @@ def capacity(
         prefix_tokens: Of every prompt, the tokens that all begin with.
     """
     form = _ClosedForm(deployment, prompt, output, prefix_tokens)
-    rate, limit = form.most, form.limit
+    rate, limit = form.held, form.limit
     if limits is not None:
         rate, limit = form.within(limits)
     return Capacity(rate, limit, form.at_rates(rate * (1 - 1e-9)))
@@ -359,6 +359,7 @@ class _ClosedForm:
         self.front_s = float(scheduler.frontend_s)
         self.each_s = float(scheduler.frontend_per_request_s)
         self.most, self.limit = self._most()
+        self.held = max(self.most, min(self._with_full_places(), 0.999 / self.each_s))
 
     @property
     def stations(self) -> tuple[_Station, ...]:
@@ -376,6 +377,13 @@ class _ClosedForm:
             low, high = rates[max(last - 1, 0)], rates[min(last, _TRIES - 1)]
         return float(low), self._limit_at(float(high))
 
+    def _with_full_places(self) -> float:
+        """Return the rate of a worker that runs prompts first when its places free them."""
+        station = self.serving
+        if self.prefill is not None or station.gate.mixed or not station.steps:
+            return 0.0
+        return station.workers * station.cap / station.gate.full_s(station.steps)
+
     def _limit_at(self, rate: float) -> str:
         for station in self.stations:
             _, held, served, _ = station.decoding(np.array([rate]))
@@ -392,8 +400,9 @@ class _ClosedForm:
         rate = np.asarray(rate_per_s, dtype=float)
         if not (np.isfinite(rate) & (rate > 0)).all():
             raise BadValueError("rate_per_s", rate_per_s, "positive numbers")
-        over = rate >= self.most
-        held = np.minimum(rate, self.most * 0.9999).ravel()
+        over = rate >= self.held
+        served = np.minimum(rate, self.held).ravel()
+        held = np.minimum(served, self.most * 0.9999)
         if held.size > _RATES:
             shares = 1 - np.geomspace(1, 1e-4, _RATES)
             low = held.min()
@@ -402,7 +411,7 @@ class _ClosedForm:
             figures = _Figures(*(np.interp(held, grid, each) for each in few))
         else:
             figures = self.figures(held)
-        return self._steady(figures, held, rate.shape, over, rate / self.most)
+        return self._steady(figures, served, rate.shape, over, rate / self.held)
 
     def _steady(
         self, figures: _Figures, served: Any, shape: tuple[int, ...], over: Any, utilisation: Any
@@ -455,7 +464,8 @@ class _ClosedForm:
 
     def _mean(self, rate: Floats, served: Served, spans: Floats, chances: Floats) -> _Figures:
         station = self.serving
-        seen = chances * station.counts
+        # Steps count by the tokens made in them: n / s(n) in a second.
+        seen = chances * station.counts / np.maximum(spans, 1e-12)
         seen = seen / np.maximum(seen.sum(axis=1, keepdims=True), 1e-300)
 
         def at_arrival(values: Floats) -> Any:
