@@ -54,6 +54,9 @@ class _Simulation:
         self.frontend_s = 0.0
         self.rejected = 0
         count = len(stream)
+        self.transfers_s = np.zeros(count)
+        if deployment.prefill is not None:
+            self.transfers_s += transfer_s(deployment, stream.prompt_tokens)
         self.arrival_s = np.full(count, np.nan)
         self.first_s, self.finished_s = np.full(count, np.nan), np.full(count, np.nan)
 
@@ -148,7 +151,7 @@ class _Simulation:
             if worker.decodes:
                 self.first_s[request.index] = now
             else:
-                moved_s = now + transfer_s(self.deployment, request.prompt)
+                moved_s = now + self.transfers_s[request.index]
                 self.first_s[request.index] = moved_s
                 request.prefilled, request.first_s = True, moved_s
                 if request.output > 1:
