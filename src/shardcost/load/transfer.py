@@ -20,10 +20,11 @@ def transfer_s(deployment: Deployment, prompt_tokens: Any) -> Any:
     """Return the seconds between the end of a prompt's prefill and its cache at the decode worker.
 
     Args:
-        deployment: Two pools.
+        deployment: What serves; with one pool, nothing is sent.
         prompt_tokens: Of the prompt, or an array of them.
     """
-    assert deployment.prefill is not None
+    if deployment.prefill is None:
+        return 0.0 * prompt_tokens
     sender, receiver = deployment.prefill.engine, deployment.serving.engine
     cluster = machine_of(sender.cluster).cluster
     inside = cluster.tiers[-1]
