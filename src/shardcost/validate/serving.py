@@ -150,9 +150,10 @@ def point_of(row: Row, fitted: Fitted = CATALOG, change: Change | None = None) -
         count = whole_cell(row, f"{prefix}workers", most=_MOST) if prefix else 1
         return Pool(worker, count)
 
-    pools = (pool("decode_"), pool("prefill_"))[: 2 * (row["deployment"] == "disaggregated")]
+    apart = row["deployment"] == "disaggregated"
+    prefixes = ("decode_", "prefill_") if apart else ("",)
     return Point(
-        Deployment(*(pools or (pool(""),))),
+        Deployment(*map(pool, prefixes)),
         requests_of(row),
         whole_cell(row, "replicas", most=_MOST),
         row["dataset"] in _STATIC,
