@@ -108,7 +108,7 @@ class Rank:
     """The sequences of one rank of attention's data parallelism."""
 
     __slots__ = (
-        "cache", "chunks", "committed", "context", "made_room", "prefilling", "running", "waiting",
+        "cache", "chunks", "committed", "context", "prefilling", "running", "waiting",
     )  # fmt: skip
 
     def __init__(self, cache: PrefixCache) -> None:
@@ -119,7 +119,6 @@ class Rank:
         self.committed = 0.0  # blocks of all admitted with what is reserved for their outputs
         self.cache = cache
         self.chunks: list[tuple[Request, int]] = []
-        self.made_room = False  # sequences were preempted before the next step
 
     @property
     def load(self) -> int:
@@ -193,7 +192,11 @@ class Worker:
             return False
         self.steps = wanted
         self.last_step_s = first + growth * (wanted - 1)
-        self.ends_s = self.began_s + wanted * (first + self.last_step_s) / 2
+        ends_s = self.began_s + wanted * (first + self.last_step_s) / 2
+        left_out = (self.ends_s or ends_s) - ends_s  # was counted when the steps began
+        self.running_time -= sum(len(rank.running) for rank in self.ranks) * left_out
+        self.waiting_time -= sum(len(rank.waiting) for rank in self.ranks) * left_out
+        self.ends_s = ends_s
         return True
 
     # --- a step ends ---------------------------------------------------------------------------
@@ -311,7 +314,6 @@ class Worker:
             victim.done = victim.hit = 0
             rank.waiting.appendleft(victim)
             self.preemptions += 1
-            rank.made_room = True
 
     # --- the next step -------------------------------------------------------------------------
     def begin(self, now: float) -> None:
@@ -380,10 +382,6 @@ class Worker:
             left = self._chunk(rank, request, left)
             if left <= 0:
                 break
-        # What was preempted to let the others decode would fit again until they have.
-        made_room, rank.made_room = rank.made_room, False
-        if made_room and rank.running:
-            return "KV room"
         used: float | None = None
         while rank.waiting:
             request = rank.waiting[0]
@@ -397,11 +395,12 @@ class Worker:
             if used is None:
                 used = self._bound(rank)
                 if used > 0.5 * room.blocks:
-                    used = self._used(rank)
+                    used = self._used(rank, 1)
             request.hit = (
                 0 if request.prefilled or not scheduler.prefix_caching else rank.cache.hit(request)
             )
-            needed = room.of(request.total - request.hit)
+            # With room for one more token of each, what is admitted is not preempted at once.
+            needed = room.of(request.total + self.kept - request.hit)
             kept_free = (
                 scheduler.watermark * room.blocks if rank.running or rank.prefilling else 0.0
             )
