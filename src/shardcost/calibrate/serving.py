@@ -7,13 +7,12 @@ version of the engine), and three constants hold it::
     host_per_sequence_s    once a step and sequence: how that grows with the batch
     scheduler.frontend_s   once a request: what the first token takes beyond queue and prefill
 
-Each run gives its time per output token, to which the two of a step are fitted, and its time to the
-first token, to which the third is: what queues and prefill are predicted wrong by must not move the
-step's. The constants that a simulation of the same loads needs to show them are found by
-Gauss-Newton steps on the logarithms of predicted over measured, robustly (Huber 1964, Robust
-Estimation of a Location Parameter), so that one odd run does not decide. A constant that the runs
-cannot tell from the others, or from none, keeps its value: at one concurrency, what comes with the
-step and what comes with its sequences are the same.
+Each run gives its time per output token and its time to the first token. The constants that a
+simulation of the same loads needs to show them are found by Gauss-Newton steps on the logarithms of
+predicted over measured, robustly (Huber 1964, Robust Estimation of a Location Parameter), so that
+one odd run does not decide. A constant that the runs cannot tell from the others, or from none,
+keeps its value: at one concurrency, what comes with the step and what comes with its sequences are
+the same.
 
 Needs SciPy: ``pip install 'shardcost[fit]'``.
 """
@@ -40,7 +39,6 @@ from shardcost.validate.serving_results import Figure, figures_of, requests_of
 from shardcost.validate.validation import Stats, stats
 
 Floats = NDArray[np.float64]
-Rows = NDArray[np.bool_]
 MOST_POINTS: Final = 100
 _MOST_REQUESTS: Final = 1500
 """Of a run that are simulated, unless many are in flight: there are hundreds of simulations."""
@@ -73,14 +71,12 @@ class _Kind(NamedTuple):
     """Smaller ones are not told from none."""
     most_s: float
     meaning: str
-    figure: str
-    """What it is fitted to."""
 
 
 CONSTANTS: Final = (
-    _Kind("step_overhead_s", 1e-4, 1.0, "once a step", "tpot"),
-    _Kind("host_per_sequence_s", 1e-6, 0.1, "once a step and sequence", "tpot"),
-    _Kind("frontend_s", 1e-3, 100.0, "once a request", "ttft"),
+    _Kind("step_overhead_s", 1e-4, 1.0, "once a step"),
+    _Kind("host_per_sequence_s", 1e-6, 0.1, "once a step and sequence"),
+    _Kind("frontend_s", 1e-3, 100.0, "once a request"),
 )
 _GIVEN_UP: Final = (1, 2, 0)
 """In which order constants are left as they are, where runs do not determine them."""
@@ -136,11 +132,9 @@ class _Task:
         self.start = np.array([_value(software, kind.name) for kind in CONSTANTS])
         self.size = np.maximum(self.start, [kind.least_s for kind in CONSTANTS])
         self._known: dict[tuple[int, tuple[float, ...]], tuple[Figure, ...]] = {}
-        every = [(n, each.name) for n in range(len(points)) for each in self.figures(n, self.start)]
-        self.owner = np.array([place for place, _ in every])
-        """Of each residual, its run …"""
-        self.figure = np.array([name for _, name in every])
-        """… and its figure."""
+        counts = [len(self.figures(place, self.start)) for place in range(len(points))]
+        self.owner = np.repeat(np.arange(len(points)), counts)
+        """Of each residual, its run."""
 
     def figures(self, place: int, constants: Floats) -> tuple[Figure, ...]:
         """Return the figures of a run that constants are fitted to."""
@@ -151,13 +145,13 @@ class _Task:
             self._known[key] = _used(point.run, load)
         return self._known[key]
 
-    def residuals(self, rows: Rows, constants: Floats) -> Floats:
-        """Return logarithms of predicted over measured, over their scatter, of some rows.
+    def residuals(self, places: Sequence[int], constants: Floats) -> Floats:
+        """Return logarithms of predicted over measured, over their scatter.
 
         Mean and median of one figure of a run count as one together.
         """
         found = []
-        for place in np.unique(self.owner[rows]).tolist():
+        for place in places:
             figures = self.figures(place, constants)
             names = [figure.name for figure in figures]
             found += [
@@ -165,7 +159,7 @@ class _Task:
                 / (_SCATTER[figure.name] * sqrt(names.count(figure.name)))
                 for figure in figures
             ]
-        return np.array(found)[rows[np.isin(self.owner, self.owner[rows])]]
+        return np.array(found)
 
     def fitted(
         self,
@@ -182,54 +176,40 @@ class _Task:
             start: Where to begin.
             known: Derivatives nearby, to be used throughout; computed at each step if None.
         """
-        constants, among = start.copy(), np.isin(self.owner, list(places))
-        for _ in range(_MOST_ROUNDS):  # a longer front end thins the batch, and so on
-            before = constants
-            for figure in _SCATTER:
-                free = [index for index in active if CONSTANTS[index].figure == figure]
-                rows = among & (self.figure == figure)
-                if free and rows.any():
-                    columns = [list(active).index(index) for index in free]
-                    nearby = None if known is None else known[:, columns]
-                    constants = self._fitted_to(rows, free, constants, nearby)
-            if np.all(np.abs(constants - before) <= _DONE * self._sizes(constants)):
-                break
-        return constants, self._derivatives(active, constants) if known is None else known
-
-    def _fitted_to(
-        self, rows: Rows, free: list[int], constants: Floats, known: Floats | None
-    ) -> Floats:
-        """Return the constants with those that are free fitted to some rows."""
+        constants, free = start.copy(), list(active)
+        derivatives = self._derivatives(free, constants) if known is None else known
+        rows = np.isin(self.owner, list(places))
         for _ in range(_MOST_ROUNDS):
-            residuals = self.residuals(rows, constants)
-            derivatives = self._derivatives(free, constants, rows) if known is None else known[rows]
-            step = self._step(residuals, derivatives, constants, free)
+            residuals = self.residuals(places, constants)
+            step = self._step(residuals, derivatives[rows], constants, free)
             cost, share = _cost(residuals), 1.0
             for _ in range(_HALVINGS):
                 tried = constants.copy()
                 tried[free] += share * step
-                if _cost(self.residuals(rows, tried)) <= cost:
+                if _cost(self.residuals(places, tried)) <= cost:
                     break
                 share /= 2
             else:
                 break
             constants = tried
+            if known is None:
+                derivatives = self._derivatives(free, constants)
             if np.all(np.abs(share * step) <= _DONE * self._sizes(constants)[free]):
                 break
-        return constants
+        return constants, derivatives
 
     def _sizes(self, constants: Floats) -> Floats:
         return np.asarray(np.maximum(self.size, constants), dtype=float)
 
-    def _derivatives(self, free: Sequence[int], at: Floats, rows: Rows | None = None) -> Floats:
-        rows = np.ones(len(self.owner), dtype=bool) if rows is None else rows
-        base = self.residuals(rows, at)
+    def _derivatives(self, free: Sequence[int], at: Floats) -> Floats:
+        places = range(len(self.points))
+        base = self.residuals(places, at)
         columns = []
         for index in free:
             nudged = at.copy()
             nudge = _NUDGE * self._sizes(at)[index]
             nudged[index] += nudge
-            columns.append((self.residuals(rows, nudged) - base) / nudge)
+            columns.append((self.residuals(places, nudged) - base) / nudge)
         return np.array(columns).T
 
     def _step(
@@ -249,33 +229,37 @@ class _Task:
         return np.asarray(found.x * sizes, dtype=float)
 
     def ranges(
-        self, active: Sequence[int], constants: Floats, derivatives: Floats
+        self, places: Sequence[int], active: Sequence[int], constants: Floats, derivatives: Floats
     ) -> tuple[Floats, Floats]:
         """Return each constant's standard error, and how far it may be off nine times in ten.
 
-        By the equations that the fit solves, each constant's in its own figure (Newey and McFadden
-        1994, Large Sample Estimation and Hypothesis Testing, section 6, on estimates in two steps):
-        what is off in the step's constants is off in the front end's too. Residuals count as far as
-        the fit lets them (Huber 1981, Robust Statistics, section 7.6).
+        By the curvature of the fit and the scatter of each figure (White 1980, A
+        Heteroskedasticity-Consistent Covariance Matrix Estimator): TPOT and TTFT scatter
+        differently, and what one of them determines is as uncertain as that one. Residuals count as
+        far as the fit lets them (Huber 1981, Robust Statistics, section 7.6).
         """
         sizes = self._sizes(constants)[list(active)]
-        slopes = derivatives * sizes
-        own = np.array([CONSTANTS[index].figure for index in active])
-        used = slopes * (self.figure[:, None] == own)
-        equations = used.T @ slopes
-        if np.linalg.cond(equations) > _COLLINEAR:
+        matrix = derivatives * sizes
+        information = matrix.T @ matrix
+        if np.linalg.cond(information) > _COLLINEAR:
             return np.full(len(active), np.inf), np.full(len(active), np.inf)
-        solved = np.linalg.inv(equations)
-        residuals = self.residuals(np.ones(len(self.owner), dtype=bool), constants)
-        meat = np.zeros((2, *equations.shape))
-        for name in _SCATTER:
-            rows = self.figure == name
-            freedom = len(np.unique(self.owner[rows])) - np.count_nonzero(own == name)
-            spreads = _spreads(residuals[rows], float(freedom), REPEATS / _SCATTER[name])
+        bread = np.linalg.inv(information)
+        residuals, names = self.residuals(places, constants), self._names(places, constants)
+        counts = {name: len({p for p, each in names if each == name}) for _, name in names}
+        free = max(1 - len(active) / sum(counts.values()), 0.0)
+        rows = np.array([name for _, name in names])
+        meat = np.zeros((2, *information.shape))
+        for name, count in counts.items():
+            part = matrix[rows == name]
+            spreads = _spreads(residuals[rows == name], count * free, REPEATS / _SCATTER[name])
             for place, spread in enumerate(spreads):
-                meat[place] += spread**2 * used[rows].T @ used[rows]
-        errors, ranges = (np.sqrt(np.diag(solved @ each @ solved.T)) * sizes for each in meat)
+                meat[place] += spread**2 * part.T @ part
+        errors, ranges = (np.sqrt(np.diag(bread @ each @ bread)) * sizes for each in meat)
         return errors, ranges
+
+    def _names(self, places: Sequence[int], constants: Floats) -> list[tuple[int, str]]:
+        """Return run and figure of each residual."""
+        return [(place, each.name) for place in places for each in self.figures(place, constants)]
 
 
 def _spreads(residuals: Floats, freedom: float, least: float) -> tuple[float, float]:
@@ -291,7 +275,7 @@ def _spreads(residuals: Floats, freedom: float, least: float) -> tuple[float, fl
     from scipy.stats import t
 
     taken = np.clip(residuals, -_HUBER, _HUBER)
-    inside = max(float(np.mean(np.abs(residuals) <= _HUBER)), 0.1) if len(residuals) else 1.0
+    inside = max(float(np.mean(np.abs(residuals) <= _HUBER)), 0.1)
     squares = float(taken @ taken)
     if freedom < 1:  # too few to tell their own scatter, which is taken to be the usual one
         spread = max(1.0, sqrt(squares) / inside)
@@ -370,7 +354,7 @@ def _determined(task: _Task, places: Sequence[int]) -> tuple[list[int], Floats, 
     active, constants = list(range(len(CONSTANTS))), task.start
     while active:
         constants, derivatives = task.fitted(places, active, task.start)
-        errors, ranges = task.ranges(active, constants, derivatives)
+        errors, ranges = task.ranges(places, active, constants, derivatives)
         wide = [
             index
             for index, error_s in zip(active, errors, strict=True)
