@@ -382,23 +382,25 @@ def _points(
     points: list[_Point] = []
     skipped: dict[str, int] = {}
     for run in runs:
-        reason = ""
+        reason = "" if len(points) < MOST_POINTS else f"beyond the first {MOST_POINTS}"
         try:
-            requests = requests_of(run, _MOST_REQUESTS)
-            load = simulate(deployment, requests)
-            if not _used(run, load):
-                reason = "states neither TTFT nor TPOT"
-            elif load.rejected:
-                reason = "has requests that do not fit in the KV cache"
-            elif len(points) >= MOST_POINTS:
-                reason = f"beyond the first {MOST_POINTS}"
-            else:
-                points.append(_Point(run, requests))
+            if not reason:
+                requests = requests_of(run, _MOST_REQUESTS)
+                reason = _unusable(run, simulate(deployment, requests))
+                if not reason:
+                    points.append(_Point(run, requests))
         except ShardcostError as error:
             reason = str(error)
         if reason:
             skipped[reason] = skipped.get(reason, 0) + 1
     return points, skipped
+
+
+def _unusable(run: ServingResult, load: Load) -> str:
+    """Return why constants are not fitted to a run; empty where they are."""
+    if load.rejected:
+        return "has requests that do not fit in the KV cache"
+    return "" if _used(run, load) else "states neither TTFT nor TPOT"
 
 
 def _used(run: ServingResult, load: Load) -> tuple[Figure, ...]:
