@@ -42,7 +42,6 @@ from shardcost.web.listing import listing
 from shardcost.workload import Train
 
 if TYPE_CHECKING:
-    from shardcost.load.deployment import Deployment
     from shardcost.load.requests import Requests
 
 Fields = dict[str, Any]
@@ -266,19 +265,18 @@ def _swept(given: Fields) -> Any:
         raise BadValueError("--sweep", len(values), f"at most {limits.MOST_LOADS} loads")
     first = {"rate": 1} if over == "rate" else {"users": int(max(values or [1]))}
     _few(requests_of({**given, **(first if given.get("trace") is None else {})}, finder))
+    workers = deployment_of(given, finder).serving.workers
     asked = given
     if over == "rate" and given.get("requests") is None:
-        asked = {**given, "requests": _swept_requests(deployment_of(given, finder))}
-    found = sweep_of(asked, finder, given["sweep"])
+        count = min(limits.SWEPT_REQUESTS * workers, limits.MOST_SWEPT_REQUESTS)
+        asked = {**given, "requests": count}
+    elif over != "rate" and values is None:
+        users = min(limits.SWEPT_USERS * workers, limits.MOST_SWEPT_USERS)
+        asked = {**given, "sweep": f"{over}=1..{users}"}
+    found = sweep_of(asked, finder, asked["sweep"])
     if not any(len(point.load.served) for point in found.points):
         raise ImpossibleError(UsageError(_NONE_FITS))
     return swept_as_data(found) | {"command": command_of(asked)}
-
-
-def _swept_requests(deployment: Deployment) -> int:
-    """Return how many requests each load of a sweep has, where that is not given."""
-    workers = deployment.serving.workers
-    return min(limits.SWEPT_REQUESTS * workers, limits.MOST_SWEPT_REQUESTS)
 
 
 def ratio(given: Fields) -> Any:
@@ -296,7 +294,8 @@ def ratio(given: Fields) -> Any:
         else {**given, "rate": 1, "users": None, "arrival": None}
     )
     requests = _few(requests_of(asked, finder))
-    count = value_of(given, LOAD["requests"]) or _swept_requests(deployment)
+    workers = sum(pool.workers for pool in deployment.pools)
+    count = min(limits.SPLIT_REQUESTS * workers, limits.MOST_SPLIT_REQUESTS)
     try:
         found = best_ratio(
             deployment.prefill,
@@ -304,7 +303,7 @@ def ratio(given: Fields) -> Any:
             deployment.gpus,
             requests,
             limits=latency,
-            count=count,
+            count=value_of(given, LOAD["requests"]) or count,
             most=limits.MOST_SPLITS,
         )
     except BadValueError as error:

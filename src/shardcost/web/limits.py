@@ -41,12 +41,20 @@ MOST_REQUESTS: Final = 20_000
 """Requests of one load that is simulated."""
 MOST_LOADS: Final = 24
 """Loads of a sweep whose values are given."""
-SWEPT_REQUESTS: Final = 600
+SWEPT_REQUESTS: Final = 1000
 """Requests for each worker at every rate of a sweep, where their number is not given …"""
 MOST_SWEPT_REQUESTS: Final = 2400
 """… and at most, of all workers."""
+SWEPT_USERS: Final = 512
+"""Users of a sweep for each worker, at most …"""
+MOST_SWEPT_USERS: Final = 2048
+"""… and of all workers."""
 MOST_SPLITS: Final = 6
-"""Divisions of GPUs between prefill and decode that are compared."""
+"""Divisions of GPUs between prefill and decode that are compared …"""
+SPLIT_REQUESTS: Final = 300
+"""… by so many requests for each worker …"""
+MOST_SPLIT_REQUESTS: Final = 1200
+"""… and at most, of all workers."""
 
 START_S: Final = 60.0
 """Time for a worker to start, on a busy machine."""
