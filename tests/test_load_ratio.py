@@ -53,8 +53,8 @@ def test_gpus_that_cannot_be_divided_are_refused() -> None:
 
 def test_short_outputs_want_prefill_workers_and_short_prompts_decode_workers() -> None:
     def best(prompt: int, output: int, limits: Limits) -> tuple[int, int, str]:
-        lengths = {"prompt": Lengths(mean=prompt), "output": Lengths(mean=output)}
-        requests = Requests(rate_per_s=1.0, count=150, **lengths)
+        first, second = Lengths(mean=prompt), Lengths(mean=output)
+        requests = Requests(rate_per_s=1.0, count=150, prompt=first, output=second)
         told: list[tuple[int, int]] = []
         found = best_ratio(
             pool(), pool(), 4, requests, limits=limits, count=150,
