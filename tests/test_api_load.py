@@ -21,6 +21,10 @@ TRACE = "arrival_s,prompt_tokens,output_tokens\n" + "".join(
     f"{0.25 * index},{200 + index},{20 + index % 7}\n" for index in range(80)
 )
 
+LONG = "arrival_s,prompt_tokens,output_tokens\n" + "".join(
+    f"{index},20,4\n" for index in range(limits.MOST_REQUESTS + 1)
+)
+
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Client]:
@@ -111,6 +115,12 @@ def test_a_pasted_trace_is_served_as_it_was_recorded() -> None:
     assert "--trace requests.csv" in found["command"]
     _, found = told(recorded | {"trace": TRACE, "sweep": "rate=1,100", "requests": 50})
     assert found["requests_each"] == [50, 50]
+    head, found = told(recorded | {"trace": LONG, "sweep": "rate=1"})
+    assert found["requests_each"] == [1000, 1000], head
+    head, _ = told(recorded | {"trace": LONG})
+    assert "--requests must be at most 20000 on the page" in head["detail"]
+    _, found = told(recorded | {"trace": TRACE, "prefill_workers": 1, "decode_workers": 1}, "ratio")
+    assert len(found["splits"]) == 2
     head, _ = told(recorded | {"trace": "arrival_s,prompt_tokens,output_tokens\n0,x,1\n"})
     assert head["state"] == "refused"
     assert "line 2" in head["detail"]

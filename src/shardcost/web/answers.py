@@ -263,8 +263,6 @@ def _swept(given: Fields) -> Any:
     over, values = swept(given["sweep"])
     if values is not None and len(values) > limits.MOST_LOADS:
         raise BadValueError("--sweep", len(values), f"at most {limits.MOST_LOADS} loads")
-    first = {"rate": 1} if over == "rate" else {"users": int(max(values or [1]))}
-    _few(requests_of({**given, **(first if given.get("trace") is None else {})}, finder))
     workers = deployment_of(given, finder).serving.workers
     asked = given
     if over == "rate" and given.get("requests") is None:
@@ -273,6 +271,8 @@ def _swept(given: Fields) -> Any:
     elif over != "rate" and values is None:
         users = min(limits.SWEPT_USERS * workers, limits.MOST_SWEPT_USERS)
         asked = {**given, "sweep": f"{over}=1..{users}"}
+    most = {"rate": 1} if over == "rate" else {"users": int(max(values or [1]))}
+    _few(requests_of({**asked, **(most if given.get("trace") is None else {})}, finder))
     found = sweep_of(asked, finder, asked["sweep"])
     if not any(len(point.load.served) for point in found.points):
         raise ImpossibleError(UsageError(_NONE_FITS))
@@ -288,14 +288,12 @@ def ratio(given: Fields) -> Any:
     deployment, latency = deployment_of(given, finder), limits_of(given)
     if deployment.prefill is None:
         raise UsageError("one pool has no GPUs to divide; give --prefill-workers")
-    asked = (
-        given
-        if given.get("trace") is not None
-        else {**given, "rate": 1, "users": None, "arrival": None}
-    )
-    requests = _few(requests_of(asked, finder))
     workers = sum(pool.workers for pool in deployment.pools)
-    count = min(limits.SPLIT_REQUESTS * workers, limits.MOST_SPLIT_REQUESTS)
+    few = min(limits.SPLIT_REQUESTS * workers, limits.MOST_SPLIT_REQUESTS)
+    asked = {**given, "requests": value_of(given, LOAD["requests"]) or few}
+    if given.get("trace") is None:
+        asked |= {"rate": 1, "users": None, "arrival": None}
+    requests = _few(requests_of(asked, finder))
     try:
         found = best_ratio(
             deployment.prefill,
@@ -303,7 +301,7 @@ def ratio(given: Fields) -> Any:
             deployment.gpus,
             requests,
             limits=latency,
-            count=value_of(given, LOAD["requests"]) or count,
+            count=requests.count,
             most=limits.MOST_SPLITS,
         )
     except BadValueError as error:
