@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -97,6 +98,23 @@ class Lengths(Noun):
             sigma = sqrt(log(1 + self.cv**2))
             return self.mean * float(np.exp(3.09 * sigma - sigma**2 / 2))
         return self.mean
+
+    def quantiles(self, count: int) -> Ints:
+        """Return so many lengths in the middles of equal shares, ascending, with the same mean."""
+        shares = (np.arange(count) + 0.5) / count
+        lengths: Floats
+        if self.low is not None and self.high is not None:
+            lengths = self.low - 0.5 + (self.high - self.low + 1) * shares
+        elif self.kind == "exponential":
+            lengths = -self.mean * np.log1p(-shares)
+        elif self.cv is not None:
+            sigma = sqrt(log(1 + self.cv**2))
+            normal = NormalDist(log(self.mean) - sigma**2 / 2, sigma)
+            lengths = np.exp([normal.inv_cdf(float(share)) for share in shares])
+        else:
+            lengths = np.full(count, self.mean)
+        lengths = np.rint(lengths * (self.mean / lengths.mean()))
+        return np.asarray(np.clip(lengths, 1, _MOST_TOKENS), dtype=np.int64)
 
     def draw(self, count: int, random: np.random.Generator) -> Ints:
         """Return so many lengths."""

@@ -90,7 +90,7 @@ class _Simulation:
             now, _, kind, item = heappop(self.events)
             if kind == _ARRIVAL:
                 if stream.users is None:
-                    self._send_next(now)
+                    self._send_next(0.0)  # at its own time, however long the front end takes
                 self._route(self.pools[0], item, now)  # type: ignore[arg-type]
             elif kind == _MOVED:
                 self._route(self.pools[1], item, now)  # type: ignore[arg-type]

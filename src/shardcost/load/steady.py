@@ -1,24 +1,69 @@
 """The closed form: a deployment under a steady load, on arrays of rates or users.
 
-By Little's law the mean batch of a worker is what arrives in a second times how long it decodes::
+**Steps.** A request that arrives while a step runs is prefilled in the next one, together with all
+others that came meanwhile (gated service). With n sequences that decode, steps are of two kinds: T0
+seconds without a prompt, T+ seconds with k prompts. The count of prompts in a step is Poisson with
+mean rate x seconds of the step before, so that the steps with prompts have on average::
 
-    n = rate x steps of an output x seconds of a step of n sequences and the prompts beside them
+    k = rate x (r x T0 + T+(k)),   r = exp(-rate x T+) / (1 - exp(-rate x T0))
 
-`simulate` follows every request instead; the two agree where requests do not come in bursts.
+prompts, r steps without for each one with. `mixed`, a sequence gets a token in each step;
+`prefill-first` only in those without prompts.
+
+**Sequences.** Sequences that decode share the steps like jobs a processor: with s(n) seconds from
+first to last token at n sequences, a queue with processor sharing whose speed depends on n. The
+distribution of n is a product of ratios and depends on the outputs' mean only (Kelly 1979,
+Reversibility and Stochastic Networks, sec. 3.3)::
+
+    P(n) / P(n - 1) = rate x s(n) / n
+
+up to the most that max_num_seqs and the KV cache hold; from there on requests wait.
+
+**First token.** Front end, rest of the running step (E[T^2] / 2E[T]), own step. Where prompts fill
+a step's tokens or sequences fill the worker, requests wait in line: Pollaczek and Khinchine's
+formula for one place, Sakasegawa's extension for more (Sakasegawa 1977, Ann. Inst. Stat. Math. 29;
+Whitt 1993, Prod. Oper. Manag. 2)::
+
+    wait = rest of service x u^(sqrt(2 (b + 1)) - 1) / (b x (1 - u))
+
+**Users.** In a closed loop the requests in the deployment are as many as users: of two equations,
+n = rate x s(n) and users = rate x (TTFT + s(n)), follows the rate. Users begin together, and stay
+so where outputs are equally long: their prompts are then prefilled one after the other.
+
+90th percentiles are those of gamma distributions with the mean and variance of the parts' sum.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from math import floor, lgamma, sqrt
+from statistics import NormalDist
+from typing import Any, Final, NamedTuple
 
-from shardcost.errors import UsageError
-from shardcost.load.deployment import Deployment
-from shardcost.load.requests import Lengths
+import numpy as np
+
+from shardcost.errors import BadValueError, UsageError
+from shardcost.load.deployment import Deployment, Pool
+from shardcost.load.gated import Gate, Served
+from shardcost.load.requests import Floats, Lengths
 from shardcost.load.result import Limits
+from shardcost.load.steps import StepTimes
+from shardcost.load.transfer import transfer_s
+from shardcost.load.worker import KVRoom
 
 LIMITS: Final = ("arrivals", "KV room", "max_num_seqs", "tokens of a step", "TTFT", "TPOT", "E2E")
 """What bounds the load: words of `Steady.limit` and `Capacity.limit`."""
+_PROMPTS: Final = 8
+_OUTPUTS: Final = 256
+"""Lengths that stand for the distributions of prompts and outputs."""
+_RATES: Final = 64
+"""Rates that are computed; where more are given, they are interpolated."""
+_SHARES: Final = np.concatenate([np.geomspace(1e-4, 0.3, 32), np.linspace(0.32, 0.9999, 32)])
+"""Of the highest rate: those for which loads of users are computed."""
+_GENERATIONS: Final = 8
+"""Requests of a user, one after the other, until users count as spread."""
+_ROUNDS, _TRIES = 3, 24
+"""Of the search for the highest rate: times and rates that it is narrowed down."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +130,10 @@ def steady(
     """
     if (rate_per_s is None) == (users is None):
         raise UsageError("a steady load has either rate_per_s or users")
-    raise NotImplementedError(deployment, prompt, output, requests, prefix_tokens)
+    form = _ClosedForm(deployment, prompt, output, prefix_tokens)
+    if users is None:
+        return form.at_rates(rate_per_s)
+    return form.with_users(users, requests)
 
 
 def capacity(
@@ -105,4 +153,458 @@ def capacity(
         limits: Of latency; the highest rate at which queues do not grow where None.
         prefix_tokens: Of every prompt, the tokens that all begin with.
     """
-    raise NotImplementedError(deployment, prompt, output, limits, prefix_tokens)
+    form = _ClosedForm(deployment, prompt, output, prefix_tokens)
+    rate, limit = form.held, form.limit
+    if limits is not None:
+        rate, limit = form.within(limits)
+    return Capacity(rate, limit, form.at_rates(rate * (1 - 1e-9)))
+
+
+class _Station:
+    """The workers of a pool with lengths of requests: step times, and how many sequences fit."""
+
+    def __init__(
+        self, pool: Pool, prompt: Lengths, output: Lengths, prefix_tokens: int, *, decodes: bool,
+        prefills: bool,
+    ) -> None:  # fmt: skip
+        engine, self.workers = pool.engine, pool.workers
+        scheduler = engine.software.scheduler
+        longest = int(prompt.most + output.most)
+        room = KVRoom(engine, longest)
+        if room.of(prompt.mean + output.mean) > room.blocks:
+            need = "memory for weights and the KV cache of one request"
+            raise BadValueError("layout", engine.layout.short(), need)
+        cached = prefix_tokens if scheduler.prefix_caching else 0
+        few = prompt.quantiles(1 if prompt.variation == 0 else _PROMPTS).tolist()
+        prompts = [(each - min(cached, each - 1), min(cached, each - 1)) for each in few]
+        outputs = output.quantiles(1 if output.variation == 0 else _OUTPUTS)
+        kept = engine.kept_tokens
+        self.steps_each = np.ceil((outputs - 1) / kept - 1e-9)
+        self.steps = float(self.steps_each.mean())
+        many = outputs > 1
+        self.more = float((1 / (outputs[many] - 1)).mean()) if many.any() else 0.0
+        """Mean over requests of 1 / (output tokens - 1) …"""
+        self.a_token = (
+            float((self.steps_each[many] / (outputs[many] - 1)).mean()) if self.more else 0.0
+        )
+        """… and of steps for a token."""
+        square = float((self.steps_each**2).mean())
+        self.steps_cv = sqrt(max(square / self.steps**2 - 1, 0.0)) if self.steps else 0.0
+        # A sequence seen at random is in the midst of an output, and rather of a long one.
+        midst = kept * square / (2 * self.steps) if self.steps else 0.0
+        self.context = prompt.mean + midst
+        lanes = int(engine.layout.dp * engine.layout.pp)
+        own = prompt.mean - min(cached, prompt.mean - 1)
+        reserved = scheduler.reserved_output * 2 * midst
+        self.blocks_each = room.state + (own + midst) / room.block + 0.5
+        held = room.state + (own + max(midst, reserved)) / room.block + 0.5
+        self.blocks = room.blocks * engine.layout.dp
+        caps = {
+            "max_num_seqs": float(scheduler.max_num_seqs * lanes),
+            "KV room": self.blocks * (1 - scheduler.watermark) / held,
+        }
+        if scheduler.policy == "mixed" and prefills:
+            each = (scheduler.max_num_batched_tokens - 1) // engine.query_tokens
+            caps["tokens of a step"] = float(each * lanes)
+        self.cap_name = min(caps, key=lambda name: caps[name])
+        self.cap = max(1, floor(caps[self.cap_name]))
+        times = StepTimes(
+            engine,
+            most_context=longest,
+            most_prompt=int(prompt.most),
+            most_sequences=max(1, min(scheduler.max_num_seqs, room.blocks)),
+        )
+        self.decodes = decodes
+        self.sequences = _spaced(self.cap) if decodes else [0]
+        self.counts = np.array(self.sequences, dtype=float)
+        self.gate = Gate(
+            times, scheduler, sequences=self.sequences, context=self.context,
+            prompts=prompts, prompt_cv=prompt.variation, lanes=lanes, prefills=prefills,
+        )  # fmt: skip
+
+    def serve(self, rate: Any) -> tuple[Served, Floats]:
+        """Return how requests fare at rates (rows) by sequences, and seconds that they decode."""
+        served = self.gate.serve(
+            np.asarray(rate, dtype=float)[:, None] / self.workers, self.workers
+        )
+        return served, self.steps * served.between_s + served.after_s
+
+    def chances(self, rate: Floats, served: Served, spans: Floats) -> Floats:
+        """Return the chances of counts of sequences that decode in a worker, at rates (rows)."""
+        counts = self.counts
+        gaps = np.diff(counts)
+        # No more prompts are computed than the tokens of steps hold.
+        births = rate[:, None] / self.workers / np.maximum(served.used, 1.0)
+        ratio = np.log(np.maximum(births * spans, 1e-300))
+        ratio[:, 0] = ratio[:, min(1, len(counts) - 1)]
+        low, high = ratio[:, :-1], ratio[:, 1:]
+        factorial = np.array([lgamma(count + 1) for count in counts])
+        rise = gaps * (low + high) / 2 + (high - low) / 2 - np.diff(factorial)
+        logs = np.concatenate([0.0 * rate[:, None], np.cumsum(rise, axis=1)], axis=1)
+        # A place stands for the counts half way to its neighbours; the last for all that wait too.
+        width = np.concatenate([[1.0], (gaps + np.append(gaps[1:], 1.0)) / 2])
+        chances = np.exp(logs - logs.max(axis=1, keepdims=True)) * width
+        tail = np.clip(births[:, -1] * spans[:, -1] / counts[-1], 0.0, 0.9999)
+        chances[:, -1] /= 1 - tail
+        return np.asarray(chances / chances.sum(axis=1, keepdims=True))
+
+    def place(self, rate: Floats, most: float, served: Served, spans: Floats) -> tuple[Any, Any]:
+        """Return mean and variance of the wait for a place among the sequences, at rates."""
+        stay = served.own_s[:, -1] + spans[:, -1]
+        places = self.cap * self.workers
+        u = np.minimum(rate * stay / places, rate / most)
+        cv = self.steps_cv * spans[:, -1] / np.maximum(stay, 1e-12)
+        chance = u ** (sqrt(2 * (places + 1)) - 1)
+        wait = stay * (1 + cv**2) / 2 * chance / (places * (1 - u))
+        return wait, wait**2 * (2 / np.maximum(chance, 1e-3) - 1)
+
+    def decoding(self, rate: Any) -> tuple[Any, Any, Served, Floats]:
+        """Return sequences that decode in a worker at rates, whether they and prompts find room."""
+        served, spans = self.serve(rate)
+        here = np.asarray(rate) / self.workers
+        if not self.decodes:
+            return 0.0 * here, served.used[:, 0] < 1, served, spans
+        # What decodes is as much as comes while it does, at the least count for which that holds.
+        count = _crossing(self.counts[1:], self.counts[1:] - here[:, None] * spans[:, 1:])
+        lone = here * spans[:, 1]
+        count = np.where(lone <= 1, lone, count)
+        most = _crossing(self.counts, served.used - 1)
+        place = np.minimum(count, self.counts[-1])
+        own = here * _at(self.counts, served.own_s, place)
+        return place, (count + own <= self.cap) & (count <= most), served, spans
+
+
+def _spaced(most: int) -> list[int]:
+    """Return counts from 0 to the most, at distances below the standard deviation of a count."""
+    counts = list(range(min(most, 8) + 1))
+    while counts[-1] < most:
+        counts.append(min(most, counts[-1] + max(1, floor(0.7 * sqrt(counts[-1])))))
+    return counts
+
+
+def _crossing(places: Floats, values: Any) -> Any:
+    """Return where values along the last axis get positive, infinite where they do not."""
+    above = values >= 0
+    index = np.argmax(above, axis=-1)
+    rows = np.arange(len(values))
+    before = np.maximum(index - 1, 0)
+    low, high = values[rows, before], values[rows, index]
+    share = np.where(index > 0, -low / np.where(high > low, high - low, 1.0), 1.0)
+    found = places[before] + share * (places[index] - places[before])
+    return np.where(above.any(axis=-1), found, np.inf)
+
+
+def _at(places: Floats, values: Floats, at: Any) -> Any:
+    """Return values along the last axis at one place in each row, on straight lines."""
+    index = np.clip(np.searchsorted(places, at, side="right") - 1, 0, max(len(places) - 2, 0))
+    after = np.minimum(index + 1, len(places) - 1)
+    gap = np.where(after > index, places[after] - places[index], 1.0)
+    rows = np.arange(len(values))
+    share = (at - places[index]) / gap
+    return values[rows, index] + share * (values[rows, after] - values[rows, index])
+
+
+def _quantile(mean: Any, variance: Any, share: float) -> Any:
+    """Return a quantile of a gamma distribution (Wilson and Hilferty 1931, PNAS 17)."""
+    mean = np.maximum(mean, 1e-12)
+    ninth = np.maximum(variance, 1e-18) / (9 * mean**2)
+    normal = NormalDist().inv_cdf(share)
+    return mean * np.maximum(1 - ninth + normal * np.sqrt(ninth), 0.0) ** 3
+
+
+class _Figures(NamedTuple):
+    """Of rates, before saturation: means over requests, and variances."""
+
+    front_s: Any
+    ttft_s: Any
+    ttft_var: Any
+    tpot_s: Any
+    tpot_var: Any
+    span_s: Any
+    span_var: Any
+    running: Any
+    waiting: Any
+
+    def ttft_at(self, share: float) -> Any:
+        """Return the quantile of TTFT."""
+        return self.front_s + _quantile(self.ttft_s - self.front_s, self.ttft_var, share)
+
+    def tpot_at(self, share: float) -> Any:
+        """Return the quantile of TPOT."""
+        return _quantile(self.tpot_s, self.tpot_var, share)
+
+    def e2e_at(self, share: float) -> Any:
+        """Return the quantile of the time to the last token."""
+        both = self.ttft_s + self.span_s - self.front_s
+        return self.front_s + _quantile(both, self.ttft_var + self.span_var, share)
+
+
+class _ClosedForm:
+    """A deployment with lengths of requests."""
+
+    def __init__(
+        self, deployment: Deployment, prompt: Lengths, output: Lengths, prefix_tokens: int
+    ) -> None:
+        self.prompt, self.output = prompt, output
+        lengths = (prompt, output, prefix_tokens)
+        self.serving = _Station(
+            deployment.serving, *lengths, decodes=True, prefills=deployment.prefill is None
+        )
+        self.prefill: _Station | None = None
+        self.transfer_s = 0.0
+        if deployment.prefill is not None:
+            self.prefill = _Station(deployment.prefill, *lengths, decodes=False, prefills=True)
+            self.transfer_s = float(transfer_s(deployment, prompt.mean))
+        scheduler = deployment.pools[0].engine.software.scheduler
+        self.front_s = float(scheduler.frontend_s)
+        self.each_s = float(scheduler.frontend_per_request_s)
+        self.most, self.limit = self._most()
+        self.held = max(self.most, min(self._with_full_places(), 0.999 / self.each_s))
+
+    @property
+    def stations(self) -> tuple[_Station, ...]:
+        """Prefill first, where there are two."""
+        return (self.serving,) if self.prefill is None else (self.prefill, self.serving)
+
+    def _most(self) -> tuple[float, str]:
+        """Return the highest rate that is held, and what bounds it."""
+        high = 0.999 / self.each_s
+        low = 1e-9 * high
+        for _ in range(_ROUNDS):
+            rates = np.geomspace(low, high, _TRIES)
+            held = np.logical_and.reduce([each.decoding(rates)[1] for each in self.stations])
+            last = int(np.argmin(held)) if not held.all() else _TRIES
+            low, high = rates[max(last - 1, 0)], rates[min(last, _TRIES - 1)]
+        return float(low), self._limit_at(float(high))
+
+    def _with_full_places(self) -> float:
+        """Return the rate of a worker that runs prompts first when its places free them."""
+        station = self.serving
+        if self.prefill is not None or station.gate.mixed or not station.steps:
+            return 0.0
+        return station.workers * station.cap / station.gate.full_s(station.steps)
+
+    def _limit_at(self, rate: float) -> str:
+        for station in self.stations:
+            _, held, served, _ = station.decoding(np.array([rate]))
+            if not held[0]:
+                count, *_ = station.decoding(np.array([rate]))
+                if not station.decodes or _at(station.counts, served.used, count)[0] >= 0.98:
+                    return "tokens of a step"
+                return station.cap_name
+        return "arrivals"
+
+    # --- Poisson arrivals ----------------------------------------------------------------------
+    def at_rates(self, rate_per_s: Any) -> Steady:
+        """Return the load at Poisson rates."""
+        rate = np.asarray(rate_per_s, dtype=float)
+        if not (np.isfinite(rate) & (rate > 0)).all():
+            raise BadValueError("rate_per_s", rate_per_s, "positive numbers")
+        over = rate >= self.held
+        served = np.minimum(rate, self.held).ravel()
+        held = np.minimum(served, self.most * 0.9999)
+        if held.size > _RATES:
+            shares = 1 - np.geomspace(1, 1e-4, _RATES)
+            low = held.min()
+            grid = low + (self.most * 0.9999 - low) * shares / shares[-1]
+            few = self.figures(grid)
+            figures = _Figures(*(np.interp(held, grid, each) for each in few))
+        else:
+            figures = self.figures(held)
+        return self._steady(figures, served, rate.shape, over, rate / self.held)
+
+    def _steady(
+        self, figures: _Figures, served: Any, shape: tuple[int, ...], over: Any, utilisation: Any
+    ) -> Steady:
+        def shaped(values: Any, beyond: float | None = None) -> Any:
+            values = np.broadcast_to(values, served.shape).reshape(shape)
+            values = values if beyond is None else np.where(over, beyond, values)
+            return values if shape else values[()].item()
+
+        station = self.serving
+        kv_share = figures.running * station.blocks_each / (station.blocks * station.workers)
+        limit = np.where(over, self.limit, "arrivals")
+        return Steady(
+            ttft_s=shaped(figures.ttft_s, np.inf),
+            ttft_p90_s=shaped(figures.ttft_at(0.9), np.inf),
+            tpot_s=shaped(figures.tpot_s),
+            tpot_p90_s=shaped(figures.tpot_at(0.9)),
+            e2e_s=shaped(figures.ttft_s + figures.span_s, np.inf),
+            requests_per_s=shaped(served),
+            output_tokens_per_s=shaped(served * self.output.mean),
+            running=shaped(figures.running),
+            waiting=shaped(figures.waiting, np.inf),
+            kv_share=shaped(np.minimum(kv_share, 1.0)),
+            utilisation=shaped(np.ravel(utilisation)),
+            saturated=shaped(np.ravel(over)),
+            limit=limit if shape else str(limit),
+        )
+
+    def figures(self, rate: Floats) -> _Figures:
+        """Return what requests meet at rates below the highest."""
+        served, spans = self.serving.serve(rate)
+        return self._mean(rate, served, spans, self.serving.chances(rate, served, spans))
+
+    def alone(self, rate: Floats) -> _Figures:
+        """Return the same where the count of sequences does not change: in a closed loop."""
+        station = self.serving
+        served, spans = station.serve(rate)
+        here = rate[:, None] / station.workers
+        excess = station.counts[1:] - here * spans[:, 1:] - 1
+        count = np.minimum(_crossing(station.counts[1:], excess), station.counts[-1])
+        low = np.clip(np.searchsorted(station.counts, count, side="right") - 1, 1, None)
+        high = np.minimum(low + 1, len(station.counts) - 1)
+        gap = np.maximum(station.counts[high] - station.counts[low], 1.0)
+        share = np.clip((count - station.counts[low]) / gap, 0.0, 1.0)
+        chances = np.zeros_like(spans)
+        rows = np.arange(len(rate))
+        chances[rows, low] += 1 - share
+        chances[rows, high] += share
+        return self._mean(rate, served, spans, chances)
+
+    def _mean(self, rate: Floats, served: Served, spans: Floats, chances: Floats) -> _Figures:
+        station = self.serving
+        # Steps count by the tokens made in them: n / s(n) in a second.
+        seen = chances * station.counts / np.maximum(spans, 1e-12)
+        seen = seen / np.maximum(seen.sum(axis=1, keepdims=True), 1e-300)
+
+        def at_arrival(values: Floats) -> Any:
+            return (chances * values).sum(axis=1)
+
+        def while_decoding(values: Floats) -> Any:
+            return (seen * values).sum(axis=1)
+
+        ahead_s = at_arrival(served.wait_s + served.own_s)
+        ahead_var = at_arrival(served.wait_var)
+        waiting_s = at_arrival(served.wait_s)
+        if self.prefill is not None:
+            first, _ = self.prefill.serve(rate)
+            ahead_s = (first.wait_s + first.own_s)[:, 0] + self.transfer_s
+            ahead_var, waiting_s = first.wait_var[:, 0], first.wait_s[:, 0]
+        place_s, place_var = station.place(rate, self.most, served, spans)
+        queue = self.each_s**2 * rate / (2 * (1 - rate * self.each_s))
+        front_s = self.front_s + self.each_s + queue
+        between, after = while_decoding(served.between_s), while_decoding(served.after_s)
+        span_s = while_decoding(spans)
+        here = rate / station.workers
+        # Prompts that come while a request decodes are Poisson; counts of sequences change slowly.
+        prompts_var = here * span_s * while_decoding(served.prompt_s**2)
+        slow = while_decoding(served.between_s**2) - between**2
+        steps = max(station.steps, 1e-12)
+        after_var = after**2 * station.more**2
+        if self.prefill is not None:  # the place is waited for between first and second token
+            after, ahead_s, place_s = after + place_s, ahead_s - 0.0, 0.0 * place_s
+        tpot = station.a_token * between + station.more * after
+        running = rate * span_s
+        return _Figures(
+            front_s=front_s + 0.0 * rate,
+            ttft_s=front_s + ahead_s + place_s,
+            ttft_var=ahead_var + place_var,
+            tpot_s=tpot,
+            tpot_var=prompts_var / steps**2 + slow / 2 + after_var,
+            span_s=span_s,
+            span_var=prompts_var + steps**2 * slow / 2 + (station.steps_cv * span_s) ** 2,
+            running=running,
+            waiting=rate * (waiting_s + place_s),
+        )
+
+    def within(self, limits: Limits) -> tuple[float, str]:
+        """Return the highest rate within limits, and what bounds it."""
+        share = limits.percentile / 100
+        low, high, limit = 0.0, self.most * (1 - 1e-6), self.limit
+        for _ in range(_ROUNDS):
+            rates = np.linspace(low, high, _TRIES + 1)[1:]
+            figures = self.figures(rates)
+            kept = {
+                "TTFT": figures.ttft_at(share) <= (limits.ttft_s or np.inf),
+                "TPOT": figures.tpot_at(share) <= (limits.tpot_s or np.inf),
+                "E2E": figures.e2e_at(share) <= (limits.e2e_s or np.inf),
+            }
+            good = np.logical_and.reduce(list(kept.values()))
+            if good.all():
+                low = high
+                break
+            first = int(np.argmin(good))
+            limit = next(name for name, each in kept.items() if not each[first])
+            low, high = (rates[first - 1] if first else low), rates[first]
+        return float(low), limit
+
+    # --- a closed loop -------------------------------------------------------------------------
+    def with_users(self, users: Any, requests: Any) -> Steady:
+        """Return the load of users that always have one request each."""
+        given = np.asarray(users, dtype=float)
+        if not (np.isfinite(given) & (given >= 1)).all():
+            raise BadValueError("users", users, "at least 1")
+        sent = np.broadcast_to(np.inf if requests is None else requests, given.shape).astype(float)
+        if not (sent > 0).all():
+            raise BadValueError("requests", requests, "positive")
+        rates = self.most * _SHARES
+        figures = self.alone(rates)
+        # A request meets those of the other users.
+        known = np.maximum.accumulate(1 + rates * (figures.ttft_s + figures.span_s))
+        flat, sent = given.ravel(), np.maximum(sent, given).ravel()
+        at = _Figures(*(np.interp(flat, known, each) for each in figures))
+        more = np.maximum(flat - known[-1], 0.0) / self.most
+        at = self._with_bursts(at._replace(ttft_s=at.ttft_s + more), flat, sent)
+        served = flat / (at.ttft_s + at.span_s)
+        at = at._replace(running=served * at.span_s, waiting=served * (at.ttft_s - at.front_s))
+        # At the end the last requests run out one after the other.
+        with np.errstate(invalid="ignore"):
+            ends = np.where(np.isfinite(sent), self._last(flat) * at.span_s + at.ttft_s, 0.0)
+            whole = np.where(np.isfinite(sent), sent / ((sent - flat) / served + ends), served)
+        over = np.zeros(given.shape, dtype=bool)
+        return self._steady(at, whole, given.shape, over, served.reshape(given.shape) / self.most)
+
+    def _last(self, users: Floats) -> Any:
+        """Return how long the last of so many outputs still takes, over the mean output."""
+        station = self.serving
+        if not station.steps_cv:
+            return 1.0 + 0.0 * users
+        steps = np.sort(station.steps_each)
+        # Of outputs that are seen in their midst, rather the long ones, a random part is left.
+        left = (np.arange(64) + 0.5)[:, None] / 64 * steps
+        order = np.argsort(left.ravel())
+        reached = np.cumsum(np.broadcast_to(steps, left.shape).ravel()[order])
+        wanted = reached[-1] * (1 - 1 / (users / station.workers + 1))
+        ordered = left.ravel()[order]
+        return (
+            ordered[np.minimum(np.searchsorted(reached, wanted), ordered.size - 1)] / station.steps
+        )
+
+    def _with_bursts(self, at: _Figures, users: Floats, sent: Floats) -> _Figures:
+        """Return figures with the prompts that come together.
+
+        They do at the start, and as long as outputs are so equal that users stay together.
+        """
+        first = self.stations[0]
+        here = np.minimum(users / first.workers, self.serving.cap)
+        burst = first.gate.burst(here)
+        steps = max(self.serving.steps, 1.0)
+        generations = np.maximum(sent / users, 1.0)
+        mixed = first.gate.mixed and self.prefill is None
+        ttft, square, span = 0.0 * users, 0.0 * users, 0.0 * users
+        come_s = self.each_s * users
+        for number in range(_GENERATIONS):
+            last = number == _GENERATIONS - 1
+            weight = np.clip(generations - number, 0.0, np.inf if last else 1.0) / generations
+            weight = np.where(np.isfinite(generations), weight, 1.0 if last else 0.0)
+            after = (
+                np.where(np.isfinite(generations), (number + generations) / 2, 1e9)
+                if last
+                else number
+            )
+            spread = sqrt(12) * self.serving.steps_cv * np.sqrt(after) * at.span_s
+            width = np.hypot(np.hypot(come_s, spread), burst.whole_s if mixed and number else 0.0)
+            bunched = np.clip(1 - width / burst.whole_s, 0.0, 1.0)
+            own = at.front_s + come_s / 2 + (burst.whole_s + burst.step_s) / 2
+            mean = (1 - bunched) * at.ttft_s + bunched * np.maximum(own, at.ttft_s)
+            behind = (burst.whole_s - burst.step_s) / 2
+            if mixed:
+                behind = behind * (1 - burst.plain_s / burst.step_s)
+            together = steps * burst.plain_s + behind
+            ttft = ttft + weight * mean
+            square = square + weight * (mean**2 + bunched * burst.whole_s**2 / 12)
+            span = span + weight * ((1 - bunched) * at.span_s + bunched * together)
+        var = at.ttft_var + np.maximum(square - ttft**2, 0.0)
+        ratio = span / np.maximum(at.span_s, 1e-12)
+        return at._replace(ttft_s=ttft, ttft_var=var, span_s=span, tpot_s=at.tpot_s * ratio)

@@ -109,7 +109,7 @@ class Rank:
     """The sequences of one rank of attention's data parallelism."""
 
     __slots__ = (
-        "cache", "chunks", "committed", "context", "prefilling", "running", "waiting",
+        "cache", "chunks", "committed", "context", "made_room", "prefilling", "running", "waiting",
     )  # fmt: skip
 
     def __init__(self, cache: PrefixCache) -> None:
@@ -120,6 +120,7 @@ class Rank:
         self.committed = 0.0  # blocks of all admitted with what is reserved for their outputs
         self.cache = cache
         self.chunks: list[tuple[Request, int]] = []
+        self.made_room = False  # sequences were preempted before the next step
 
     @property
     def load(self) -> int:
@@ -318,6 +319,7 @@ class Worker:
             victim.done = victim.hit = 0
             rank.waiting.appendleft(victim)
             self.preemptions += 1
+            rank.made_room = True
 
     # --- the next step -------------------------------------------------------------------------
     def begin(self, now: float) -> None:
@@ -424,6 +426,10 @@ class Worker:
             left = self._chunk(rank, request, left)
             if left <= 0:
                 break
+        # What was preempted to let the others decode would fit again until they have.
+        made_room, rank.made_room = rank.made_room, False
+        if made_room and rank.running:
+            return "KV room"
         used: float | None = None
         while rank.waiting:
             request = rank.waiting[0]
