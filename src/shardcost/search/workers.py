@@ -10,6 +10,10 @@ sequences in each batch, an output of s steps takes the worker::
     requests in a second, decode     1 / d(b)
     requests in a second, both       1 / (p + d(b)), at a TPOT of T(b) + b x L x p / s
 
+Where prompts and decoding share a worker, all ranks of data parallelism wait for one with a prompt,
+and only prompts that come while another is prefilled run beside it: of dp ranks, 1 + rate x dp x p
+have one.
+
 The largest of these over the batches that memory and the limit of TPOT allow says in which order
 deployments are looked at in full (`deployments`); it knows no queues and no percentiles.
 """
@@ -28,7 +32,7 @@ from shardcost.cluster import Cluster
 from shardcost.errors import Reason, Rule
 from shardcost.layout import Layout
 from shardcost.load.engine import Engine
-from shardcost.load.requests import Floats, Ints, Lengths, Requests
+from shardcost.load.requests import Floats, Ints, Lengths
 from shardcost.load.result import Limits
 from shardcost.machine import machine_of
 from shardcost.model import Experts
@@ -53,8 +57,9 @@ SAME_AS_WORKERS: Final = Rule(
     "same_as_more_workers", "dp without experts over its ranks: the same as more workers"
 )
 ALONE: Final = Rule("max_{}_s", "{} of a request by itself above {}")
-LIMITED: Final = Rule("max_{}_s", "{} above {} at any load")
 TOO_FEW: Final = Rule("load_needs_more_gpus", "{} needs more than {} GPUs")
+_ROUNDS: Final = 6
+"""Of the fixed point of rate and prompts that are prefilled together."""
 _MOST_PROMPTS: Final = 64
 """Of one pass that is priced."""
 
@@ -67,8 +72,12 @@ class LoadQuestion:
     """One for every cluster, engine and number format; degrees of their layouts are varied."""
     gpus: tuple[int, ...]
     """In all: as many as a deployment has, or with a load that is given, the most it may have."""
-    requests: Requests
-    """Lengths, shared prefix and seed; `count` is that of a simulation."""
+    prompt: Lengths
+    output: Lengths
+    prefix_tokens: int = 0
+    """Of every prompt, the tokens that all begin with."""
+    seed: int = 0
+    """Of the simulations."""
     limits: Limits = field(default_factory=Limits)
     rate_per_s: float | None = None
     """Poisson arrivals that are to be held …"""
@@ -82,21 +91,20 @@ class LoadQuestion:
     """Of a GPU for an hour."""
 
     @property
-    def prompt(self) -> Lengths:
-        """Tokens of prompts."""
-        assert self.requests.prompt is not None
-        return self.requests.prompt
-
-    @property
-    def output(self) -> Lengths:
-        """Tokens of outputs."""
-        assert self.requests.output is not None
-        return self.requests.output
-
-    @property
     def load(self) -> float | None:
         """What is to be held: requests in a second, or users; None: as much as possible."""
         return self.rate_per_s if self.users is None else float(self.users)
+
+    @property
+    def least_rate_per_s(self) -> float | None:
+        """The rate that is to be held; of users, that at which their requests take longest."""
+        limits = self.limits
+        if self.users is None:
+            return self.rate_per_s
+        longest = limits.e2e_s
+        if longest is None and limits.ttft_s is not None and limits.tpot_s is not None:
+            longest = limits.ttft_s + limits.tpot_s * self.output.mean
+        return None if longest is None else self.users / longest
 
     @property
     def load_text(self) -> str:
@@ -184,14 +192,13 @@ class _Screen:
         kept = engine.kept_tokens
         self.kept, self.steps = kept, max((output.mean - 1) / kept, 1e-9)
         self.possible, self.rejected = self._possible()
-        self._figures: dict[int, _Figures] = {}
         places = np.flatnonzero(self.possible)
-        self.figures = self._priced(places) if len(places) else None
         self.places = places
+        self.figures = self._priced(places) if len(places) else _NOTHING
 
     def _laid_out(self, rows: Ints) -> Engine:
         """Return the engine with an array of layouts, one to a row."""
-        degrees = {name: rows[:, place, None] for place, name in enumerate(DEGREES)}
+        degrees: dict[str, Any] = {name: rows[:, n, None] for n, name in enumerate(DEGREES)}
         return replace(self.engine, layout=replace(self.engine.layout, **degrees))
 
     def _possible(self) -> tuple[Any, Counter[Reason]]:
@@ -208,7 +215,7 @@ class _Screen:
         # Ranks that share no experts step together for nothing.
         against[SAME_AS_WORKERS.reason()] = (layout.dp > 1) & (layout.ep <= layout.tp)
         for reason, where in against.items():
-            broken = left & np.broadcast_to(where, layout.tp.shape)[:, 0]
+            broken = left & np.broadcast_to(where, (len(left), 1))[:, 0]
             if broken.any():
                 counted[reason] += int(broken.sum())
                 left &= ~broken
@@ -220,7 +227,7 @@ class _Screen:
         batches = np.array(_doublings(scheduler.max_num_seqs))[None, :]
         lanes = layout.dp * layout.pp
         step_s = engine.decode(batches * layout.dp, self.context).time_s + 0.0 * lanes
-        cached = question_cached(self.question, engine)
+        cached = _cached(self.question, engine)
         new = max(self.prompt - cached, 1)
         many = min(max(scheduler.max_num_batched_tokens // new, 1), _MOST_PROMPTS)
         prompts = np.array([[1, many]])
@@ -239,8 +246,6 @@ class _Screen:
     def left(self, role: str) -> tuple[Any, Counter[Reason]]:
         """Return which priced layouts are left in a role, and all others by reason."""
         counted = Counter(self.rejected)
-        if self.figures is None:
-            return np.zeros(0, dtype=bool), counted
         figures, question, limits = self.figures, self.question, self.question.limits
         left = np.ones(len(self.places), dtype=bool)
 
@@ -265,7 +270,8 @@ class _Screen:
         for name, (seconds, exact) in alone.items():
             limit = getattr(limits, f"{name}_s")
             if limit is not None and exact:
-                strike(_limited(ALONE, name, limit), seconds > limit)
+                words = ALONE.text.format(name.upper(), format_time(limit))
+                strike(Reason(ALONE.code.format(name), words, (limit,)), seconds > limit)
         if question.rate_per_s is not None:
             most_workers = most // figures.gpus
             short = self._rates(role) * most_workers < question.rate_per_s
@@ -274,7 +280,6 @@ class _Screen:
 
     def _alone(self, role: str) -> dict[str, tuple[Floats, bool]]:
         """Return latencies of a request by itself, and whether all requests are alike in them."""
-        assert self.figures is not None
         ttft_s, step_s = self.figures.passes_s[:, 0], self.figures.step_s[:, 0]
         same_prompt, same = self.question.prompt.variation == 0, self.question.output.variation == 0
         known = {
@@ -287,7 +292,6 @@ class _Screen:
 
     def _rates(self, role: str) -> Floats:
         """Return the most requests in a second of one worker of each layout."""
-        assert self.figures is not None
         figures, limits = self.figures, self.question.limits
         lanes = figures.lanes[:, None]
         each_s = figures.passes_s / (figures.prompts * lanes)
@@ -300,20 +304,27 @@ class _Screen:
         tpot_s = limits.tpot_s or np.inf
         within = fit & (figures.step_s / self.kept <= tpot_s)
         if role == DECODE:
-            rates = 1 / decode_s
-        else:
-            # Prompts may take what the limit of TPOT leaves of the time.
-            spare = np.maximum(1 - figures.step_s / self.kept / tpot_s, 0.0) / prefill_s
-            rates = np.minimum(1 / (prefill_s + decode_s), spare)
-        return np.asarray(np.where(within, rates, 0.0).max(axis=1))
+            return np.asarray(np.where(within, 1 / decode_s, 0.0).max(axis=1))
+        # Prompts may take what the limit of TPOT leaves of the time.
+        spare = np.maximum(1 - figures.step_s / self.kept / tpot_s, 0.0)
+        ranks = self.grid[self.places, 2, None]
+        rank_s, own_s = ranks * prefill_s, prefill_s
+        rates = np.zeros(len(lanes))
+        for _ in range(_ROUNDS):
+            known = np.minimum(1 / (own_s + decode_s), spare / own_s)
+            rates = np.where(within, known, 0.0).max(axis=1)
+            # All ranks wait for one with a prompt: few come while another is prefilled.
+            own_s = rank_s / np.clip(1 + rates[:, None] * rank_s, 1.0, ranks)
+        return np.asarray(rates)
 
     def choices(self, group: int, role: str, left: Any) -> Iterator[Choice]:
         """Yield the layouts that are left in a role."""
-        if self.figures is None:
+        if not len(self.places):
             return
         rates = self._rates(role)
         for place in np.flatnonzero(left):
-            degrees = dict(zip(DEGREES, map(int, self.grid[self.places[place]]), strict=True))
+            row = self.grid[self.places[place]].tolist()
+            degrees: dict[str, Any] = dict(zip(DEGREES, row, strict=True))
             layout = replace(self.engine.layout, **degrees)
             yield Choice(
                 group,
@@ -342,25 +353,19 @@ class _Figures(NamedTuple):
     """… and at their mean one."""
 
 
-def question_cached(question: LoadQuestion, engine: Engine) -> int:
+_NOTHING: Final = _Figures(
+    *(np.zeros(0, dtype=np.int64),) * 3, np.ones((1, 1)), np.zeros((0, 1)), np.ones((1, 1)),
+    np.zeros((0, 1)), np.zeros(0, dtype=np.int64),
+)  # fmt: skip
+
+
+def _cached(question: LoadQuestion, engine: Engine) -> int:
     """Return the tokens of a prompt that an engine finds in its prefix cache."""
-    shared = question.requests.prefix_tokens if engine.software.scheduler.prefix_caching else 0
+    shared = question.prefix_tokens if engine.software.scheduler.prefix_caching else 0
     return min(shared, max(round(question.prompt.mean) - 1, 0))
 
 
-def _limited(rule: Rule, name: str, limit_s: float) -> Reason:
-    """Return the reason that a limit gives, coded by its name."""
-    words = rule.text.format(name.upper(), format_time(limit_s))
-    return Reason(rule.code.format(name), words, (limit_s,))
-
-
-def beyond_limit(name: str, limit_s: float) -> Reason:
-    """Return the reason that a limit is broken at any load."""
-    return _limited(LIMITED, name, limit_s)
-
-
 def _doublings(most: int) -> list[int]:
-    """Return 1, 2, 4 … with one between each two, up to the most."""
-    sizes = {1 << power for power in range(most.bit_length())}
-    sizes |= {3 * size // 2 for size in sizes if size > 1}
-    return sorted({each for each in sizes if each < most} | {most})
+    """Return 1 to 4, then four sizes to each doubling, up to the most."""
+    sizes = {each << power for each in (4, 5, 6, 7) for power in range(most.bit_length())}
+    return sorted({each for each in (1, 2, 3, *sizes) if each < most} | {most})
