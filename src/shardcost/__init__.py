@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
     from shardcost.estimate.step import estimate
     from shardcost.layout import Layout
+    from shardcost.load.deployment import Deployment, Pool
+    from shardcost.load.engine import Engine
+    from shardcost.load.requests import Lengths, Requests
+    from shardcost.load.result import Limits, Load
+    from shardcost.load.simulate import simulate
     from shardcost.model import Model
     from shardcost.search.found import Candidate, Found
     from shardcost.search.run import search
@@ -56,6 +61,11 @@ _HOMES = {
     "shardcost.estimate.step": ("estimate",),
     "shardcost.estimate.result": ("Estimate",),
     "shardcost.layout": ("Layout",),
+    "shardcost.load.deployment": ("Deployment", "Pool"),
+    "shardcost.load.engine": ("Engine",),
+    "shardcost.load.requests": ("Lengths", "Requests"),
+    "shardcost.load.result": ("Limits", "Load"),
+    "shardcost.load.simulate": ("simulate",),
     "shardcost.model": ("Model",),
     "shardcost.search.found": ("Candidate", "Found"),
     "shardcost.search.run": ("search",),
@@ -72,17 +82,24 @@ __all__ = [
     "Cluster",
     "CollectiveTime",
     "Decode",
+    "Deployment",
     "Device",
+    "Engine",
     "Estimate",
     "FormatError",
     "Found",
     "InfeasibleError",
     "Layout",
+    "Lengths",
+    "Limits",
+    "Load",
     "LostWorkerError",
     "MissingExtraError",
     "Model",
     "Network",
+    "Pool",
     "Prefill",
+    "Requests",
     "ShardcostError",
     "Software",
     "Space",
@@ -94,6 +111,7 @@ __all__ = [
     "collective_time",
     "estimate",
     "search",
+    "simulate",
     "tensor_parallel_allreduce_cost",
     "tensor_parallel_allreduce_cost_grid",
 ]

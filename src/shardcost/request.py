@@ -369,6 +369,7 @@ def _objective(given: Given, price: Price | None) -> str:
 _MOST_WORKERS: Final = 10_000
 _RATES: Final = (1e-6, 1e6)
 """Of requests in a second: from one in eleven days to more than any deployment serves."""
+_MOST_LOADS: Final = 100
 _PER_USER: Final = 10
 _PERCENTILES: Final = (1, 99)
 
@@ -646,11 +647,9 @@ def sweep_of(given: Given, finder: Finder, text: str, progress: Progress | None 
     name = {"rate": "rate", "concurrency": "users"}[over]
     for other in ("rate", "users", "arrival"):
         _refuse(given, other, "and --sweep exclude each other: it varies the load")
-    first = chosen[0] if chosen else 1
-    if given.get("trace") is None:
-        requests = requests_of({**given, name: first}, finder)
-    else:
-        requests = requests_of(given, finder)
+    # What varies only has to be there: each load has its own.
+    varying = {name: 1} if given.get("trace") is None else {}
+    requests = requests_of({**given, **varying}, finder)
     deployment, limits = deployment_of(given, finder), limits_of(given)
     count = None if requests.arrival == "trace" else value_of(given, options.LOAD["requests"])
     try:
@@ -681,11 +680,12 @@ def swept(text: str) -> tuple[str, list[float] | None]:
     if not equals:
         return name, None
     if name == "concurrency":
-        return name, [float(users) for users in values.wholes("--sweep", chosen)]
-    rates = values.numbers("--sweep", chosen)
-    for rate in rates:
-        _check_rate("--sweep", rate)
-    return name, rates
+        loads = [float(users) for users in values.wholes("--sweep", chosen)]
+    else:
+        loads = [_check_rate("--sweep", rate) for rate in values.numbers("--sweep", chosen)]
+    if len(loads) > _MOST_LOADS:
+        raise BadValueError("--sweep", chosen, f"of at most {_MOST_LOADS} loads")
+    return name, loads
 
 
 def gpu_price_of(given: Given, finder: Finder, deployment: Deployment) -> float | None:

@@ -38,6 +38,9 @@ class Scheduler(Noun):
     """… ``device``: weights, workspace and KV cache together have this share of the memory (vLLM's
     gpu_memory_utilization, SGLang's mem_fraction_static); ``free``: the KV cache has this share of
     what the others leave (TensorRT-LLM's free_gpu_memory_fraction)."""
+    kv_tokens: int | None = whole(default=None)
+    """Tokens that a rank's KV cache holds, where the engine's log states it or a flag sets it; None:
+    what fits in its memory."""
     block_tokens: int = whole(default=16)
     """Tokens of one block of the KV cache."""
     watermark: Quantity = share(default=0.0)
@@ -70,3 +73,8 @@ class Scheduler(Noun):
     """Of it, what requests that come together wait for one after the other."""
     source: str = text(default="given by the caller")
     """Who says so."""
+    handoff_s: Quantity = positive(default=1e-9)
+    """Disaggregated, once a request: from the end of its prefill until the decode worker has been
+    found and its first token is on its way, beside the transfer of the KV cache."""
+    layerwise_transfer: bool = flag(default=False)
+    """The KV cache of a layer is sent while the next one is computed; otherwise all at the end."""

@@ -132,7 +132,7 @@ class Engine:
         """Return how many sequences memory holds at their full length, beside one prefill."""
         context_tokens = prompt_tokens + output_tokens - 1
         free = self._free_bytes(prompt_tokens)
-        return _whole(self.layout.dp * largest(free // self._kv_bytes(context_tokens), 0))
+        return _whole(self.layout.dp * largest(free // self.kv_bytes(context_tokens), 0))
 
     def sequences(self, context_tokens: Any) -> Any:
         """Return how many sequences of so many tokens the KV cache of all ranks holds.
@@ -151,11 +151,11 @@ class Engine:
         """
         free = self._free_bytes(self.software.scheduler.max_num_batched_tokens)
         half, whole = max(most_context // 2, 1), max(most_context, 2)
-        few, many = (float(self._kv_bytes(tokens)) for tokens in (half, whole))
+        few, many = (float(self.kv_bytes(tokens)) for tokens in (half, whole))
         slope = max((many - few) / (whole - half), 1e-9 * many)
         return float(free), max(many - slope * whole, 0.0), slope
 
-    def _kv_bytes(self, context_tokens: Any) -> Any:
+    def kv_bytes(self, context_tokens: Any) -> Any:
         """Return the cache of one sequence on a rank."""
         work = Decode(batch=self.layout.dp, context_tokens=context_tokens, **self.formats)
         return self._memory(work)["kv_cache"]

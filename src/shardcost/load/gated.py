@@ -58,6 +58,8 @@ class Burst(NamedTuple):
 
     step_s: Any
     """Of as many prompts as go into one."""
+    full_s: Any
+    """The same, where all others decode in it."""
     whole_s: Any
     """Until all prompts are prefilled."""
     plain_s: Any
@@ -250,22 +252,23 @@ class Gate:
             used=used,
         )
 
-    def full_s(self, steps: float) -> float:
-        """Return seconds of decoding an output of so many steps in a worker whose places are taken.
+    def refilled(self, steps: float) -> tuple[Floats, Floats]:
+        """Return seconds between tokens, and of the own step, where requests follow those that end.
 
-        ``prefill-first``, prompts wait until sequences end: they come together, and sequences
-        decode in between, however many arrive.
+        ``prefill-first``: as no sequence ends while prompts run, none follow, and those that did
+        are prefilled together, however many arrive. So it is where all places are taken, and in a
+        closed loop.
+
+        Args:
+            steps: Of an output.
         """
-        plain = float(self.plain_s[-1])
-        if self.mixed or not self.prefills:
-            return plain * steps
-        most = float(self.most[0] * self.lanes)
-        freed = self.together * float(self.sequences[-1]) / max(steps, 1.0)
-        each = min(max(freed, 1.0), max(most, 1.0))
-        prefill = float(self.step_s(np.array([[each]]))[0, 0]) * freed / each
-        if self.first[0] < 0.999:
-            prefill = float(self.alone_s[0]) * freed
-        return steps * (plain + prefill / self.together)
+        most = np.maximum(self.most * self.lanes, self.first)
+        freed = self.together * self.sequences / max(steps, 1.0)
+        each = np.clip(freed, np.minimum(self.first, 1.0), np.maximum(most, 1.0))
+        one = self.step_s(each)
+        all_s = np.where(self.first < 0.999, self.alone_s * freed, one * freed / each)
+        own = np.where(self.first < 0.999, self.alone_s, one)
+        return self.plain_s + all_s / self.together, own
 
     def burst(self, requests: Floats) -> Burst:
         """Return what requests take that come to a worker at one time."""
@@ -273,15 +276,17 @@ class Gate:
         counts = np.maximum(self.sequences, 1.0)
         each = np.minimum(most, counts)
         # The first of the steps have nothing to decode beside prompts, the last almost all.
-        step = self.step_s(each)
-        step = (step + self.step_s(np.minimum(most[0], each))[0]) / 2 if self.mixed else step
+        full = self.step_s(each)
+        step = full
+        if self.mixed:
+            step = (full + np.array([self.step_s(np.array([count]))[0] for count in each])) / 2
         alone = np.where(self.first < 0.999, self.alone_s, step)
         whole = np.maximum(counts / each, 1.0) * step
-        values = (step, np.maximum(whole, alone), self.plain_s)
+        values = (step, full, np.maximum(whole, alone), self.plain_s)
         if len(self.sequences) == 1:
             part = np.maximum(np.minimum(requests, most[0]), 1.0)
             step = np.interp(part, self.places[0] * self.lanes, self.table_s[0])
-            return Burst(step, np.maximum(requests / part, 1.0) * step, 0.0 * step)
+            return Burst(step, step, np.maximum(requests / part, 1.0) * step, 0.0 * step)
         return Burst(*(np.interp(requests, self.sequences, value) for value in values))
 
     def _handed_over(self, plain_s: Floats) -> Served:

@@ -19,6 +19,7 @@ ARRIVALS: Final = ("poisson", "closed", "all-at-once", "trace")
 KINDS: Final = ("fixed", "uniform", "lognormal", "exponential")
 MOST_REQUESTS: Final = 10_000_000
 _MOST_TOKENS: Final = 100_000_000
+_ROUNDS: Final = 8
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -32,20 +33,25 @@ class Lengths(Noun):
     Lengths(kind='uniform', mean=921.5, low=819, high=1024, cv=None)
     >>> str(Lengths.parse("lognormal:300:1.2")), str(Lengths.parse("1024"))
     ('lognormal:300:1.2', '1024')
+    >>> Lengths.parse("lognormal:300:1.2:1024").most
+    1024.0
     """
 
     kind: str = one_of(*KINDS, default="fixed")
     mean: float = positive()
     low: int | None = whole(default=None)
-    """Of ``uniform``, the least …"""
+    """The least, of ``uniform``."""
     high: int | None = whole(default=None)
-    """… and the most."""
+    """The most: of ``uniform``, or where ``lognormal`` lengths are cut off; their mean is kept."""
     cv: float | None = positive(default=None)
     """Of ``lognormal``: standard deviation over mean."""
 
     @classmethod
     def parse(cls, text: str | float | Lengths, name: str = "length") -> Lengths:
-        """Return what a text means: ``1024``, ``819-1024``, ``lognormal:MEAN:CV``, ``exponential:MEAN``."""
+        """Return what a text means.
+
+        ``1024``, ``819-1024``, ``lognormal:MEAN:CV[:MOST]`` or ``exponential:MEAN``.
+        """
         if isinstance(text, Lengths):
             return text
         try:
@@ -58,10 +64,13 @@ class Lengths(Noun):
     def _parse(cls, text: str) -> Lengths:
         kind, _, rest = text.partition(":")
         if rest:
-            mean, *cv = (float(each) for each in rest.split(":"))
-            if (kind, len(cv)) not in {("lognormal", 1), ("exponential", 0)}:
+            mean, *more = (float(each) for each in rest.split(":"))
+            if (kind, len(more)) not in {("lognormal", 1), ("lognormal", 2), ("exponential", 0)}:
                 raise ValueError(text)
-            made = cls(kind=kind, mean=mean, cv=cv[0] if cv else None)
+            high = int(more[1]) if len(more) > 1 else None
+            if high is not None and high < mean:
+                raise ValueError(text)
+            made = cls(kind=kind, mean=mean, cv=more[0] if more else None, high=high)
         elif "-" in text[1:]:
             low, high = (int(each) for each in text.split("-"))
             if low > high:
@@ -78,7 +87,8 @@ class Lengths(Noun):
             return f"{self.low}-{self.high}"
         if self.kind == "fixed":
             return f"{self.mean:g}"
-        return f"{self.kind}:{self.mean:g}" + (f":{self.cv:g}" if self.cv else "")
+        shape = f":{self.cv:g}" if self.cv else ""
+        return f"{self.kind}:{self.mean:g}{shape}" + (f":{self.high}" if self.high else "")
 
     @property
     def variation(self) -> float:
@@ -127,7 +137,11 @@ class Lengths(Noun):
             lengths = random.lognormal(log(self.mean) - sigma**2 / 2, sigma, count)
         else:
             lengths = np.full(count, self.mean)
-        return np.clip(np.rint(lengths), 1, _MOST_TOKENS).astype(np.int64)
+        most = _MOST_TOKENS if self.high is None else self.high
+        if self.high is not None:
+            for _ in range(_ROUNDS):  # what is cut off the longest is given to the others
+                lengths *= self.mean / np.minimum(lengths, most).mean()
+        return np.clip(np.rint(lengths), 1, most).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,7 +108,7 @@ class _Simulation:
         heappush(self.events, (when, self.order, kind, item))
 
     def _send_next(self, now: float) -> None:
-        """Let the next request of the stream arrive: at its time, or when a user is free."""
+        """Let the next request of the stream arrive: at its time, or `now` that a user is free."""
         stream = self.stream
         while self.next < len(stream):
             index = self.next
@@ -127,7 +127,8 @@ class _Simulation:
                 continue
             self.arrival_s[index] = sent
             scheduler = self.pools[0][0].scheduler
-            self.frontend_s = max(self.frontend_s, sent) + scheduler.frontend_per_request_s
+            each_s = scheduler.frontend_per_request_s / len(self.pools[0])
+            self.frontend_s = max(self.frontend_s, sent) + each_s
             self._push(self.frontend_s + scheduler.frontend_s, _ARRIVAL, request)
             return
 

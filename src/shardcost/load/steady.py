@@ -35,7 +35,7 @@ so where outputs are equally long: their prompts are then prefilled one after th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, lgamma, sqrt
 from statistics import NormalDist
 from typing import Any, Final, NamedTuple
@@ -58,8 +58,7 @@ _OUTPUTS: Final = 256
 """Lengths that stand for the distributions of prompts and outputs."""
 _RATES: Final = 64
 """Rates that are computed; where more are given, they are interpolated."""
-_SHARES: Final = np.concatenate([np.geomspace(1e-4, 0.3, 32), np.linspace(0.32, 0.9999, 32)])
-"""Of the highest rate: those for which loads of users are computed."""
+_BISECTIONS: Final = 20
 _GENERATIONS: Final = 8
 """Requests of a user, one after the other, until users count as spread."""
 _ROUNDS, _TRIES = 3, 24
@@ -312,6 +311,20 @@ def _quantile(mean: Any, variance: Any, share: float) -> Any:
     return mean * np.maximum(1 - ninth + normal * np.sqrt(ninth), 0.0) ** 3
 
 
+def _generation(number: int, generations: Floats) -> tuple[Any, Any]:
+    """Return which share the requests of a generation have, and its number; the last: all others.
+
+    Args:
+        number: Of requests that each user sent before.
+        generations: How many there are, or infinitely many.
+    """
+    endless = np.isinf(generations)
+    counted = np.where(endless, 1e9, generations)
+    if number < _GENERATIONS - 1:
+        return np.clip(counted - number, 0.0, 1.0) / counted, number
+    return np.maximum(counted - number, 0.0) / counted, np.maximum((number + counted) / 2, number)
+
+
 class _Figures(NamedTuple):
     """Of rates, before saturation: means over requests, and variances."""
 
@@ -382,7 +395,8 @@ class _ClosedForm:
         station = self.serving
         if self.prefill is not None or station.gate.mixed or not station.steps:
             return 0.0
-        return station.workers * station.cap / station.gate.full_s(station.steps)
+        between, _ = station.gate.refilled(station.steps)
+        return float(station.workers * station.cap / (station.steps * between[-1]))
 
     def _limit_at(self, rate: float) -> str:
         for station in self.stations:
@@ -445,24 +459,39 @@ class _ClosedForm:
         served, spans = self.serving.serve(rate)
         return self._mean(rate, served, spans, self.serving.chances(rate, served, spans))
 
-    def alone(self, rate: Floats) -> _Figures:
-        """Return the same where the count of sequences does not change: in a closed loop."""
-        station = self.serving
-        served, spans = station.serve(rate)
-        here = rate[:, None] / station.workers
-        excess = station.counts[1:] - here * spans[:, 1:] - 1
-        count = np.minimum(_crossing(station.counts[1:], excess), station.counts[-1])
-        low = np.clip(np.searchsorted(station.counts, count, side="right") - 1, 1, None)
-        high = np.minimum(low + 1, len(station.counts) - 1)
-        gap = np.maximum(station.counts[high] - station.counts[low], 1.0)
-        share = np.clip((count - station.counts[low]) / gap, 0.0, 1.0)
-        chances = np.zeros_like(spans)
-        rows = np.arange(len(rate))
-        chances[rows, low] += 1 - share
-        chances[rows, high] += share
-        return self._mean(rate, served, spans, chances)
+    def by_count(self) -> tuple[Floats, _Figures]:
+        """Return rates at which counts of sequences decode that do not change, and figures there.
 
-    def _mean(self, rate: Floats, served: Served, spans: Floats, chances: Floats) -> _Figures:
+        So it is in a closed loop: n - 1 others decode beside a request.
+        """
+        station = self.serving
+        gate, counts = station.gate, station.counts[1:]
+        chances = np.eye(len(counts), len(counts) + 1, 1)
+        if self.prefill is None and not gate.mixed and station.steps:
+            between, own = gate.refilled(station.steps)
+            spans = station.steps * between
+            rate = np.maximum((counts - 1) / spans[1:], 1e-9 * self.most) * station.workers
+            served, _ = station.serve(np.minimum(rate, 0.999 * self.most))
+            none = 0.0 * served.own_s
+            served = replace(
+                served, own_s=own + none, between_s=between + none, after_s=none,
+                wait_s=(0.5 + gate.steps_ahead) * gate.plain_s + none,
+            )  # fmt: skip
+            return rate, self._mean(rate, served, spans + none, chances, closed=True)
+        low, high = np.zeros(len(counts)), np.full(len(counts), self.most / station.workers)
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            served = gate.serve(np.append(0.0, middle)[None, :], station.workers)
+            span = (station.steps * served.between_s + served.after_s)[0, 1:]
+            more = (middle * span > counts - 1) | (served.used[0, 1:] >= 0.999)
+            low, high = np.where(more, low, middle), np.where(more, middle, high)
+        rate = np.maximum(low, 1e-9 * self.most) * station.workers
+        served, spans = station.serve(rate)
+        return rate, self._mean(rate, served, spans, chances, closed=True)
+
+    def _mean(
+        self, rate: Floats, served: Served, spans: Floats, chances: Floats, *, closed: bool = False
+    ) -> _Figures:
         station = self.serving
         # Steps count by the tokens made in them: n / s(n) in a second.
         seen = chances * station.counts / np.maximum(spans, 1e-12)
@@ -481,7 +510,9 @@ class _ClosedForm:
             first, _ = self.prefill.serve(rate)
             ahead_s = (first.wait_s + first.own_s)[:, 0] + self.transfer_s
             ahead_var, waiting_s = first.wait_var[:, 0], first.wait_s[:, 0]
-        place_s, place_var = station.place(rate, self.most, served, spans)
+        place_s, place_var = 0.0 * rate, 0.0 * rate
+        if not closed:  # in a closed loop no more come than there are users
+            place_s, place_var = station.place(rate, self.most, served, spans)
         queue = self.each_s**2 * rate / (2 * (1 - rate * self.each_s))
         front_s = self.front_s + self.each_s + queue
         between, after = while_decoding(served.between_s), while_decoding(served.after_s)
@@ -538,38 +569,17 @@ class _ClosedForm:
         sent = np.broadcast_to(np.inf if requests is None else requests, given.shape).astype(float)
         if not (sent > 0).all():
             raise BadValueError("requests", requests, "positive")
-        rates = self.most * _SHARES
-        figures = self.alone(rates)
+        rates, figures = self.by_count()
         # A request meets those of the other users.
         known = np.maximum.accumulate(1 + rates * (figures.ttft_s + figures.span_s))
         flat, sent = given.ravel(), np.maximum(sent, given).ravel()
         at = _Figures(*(np.interp(flat, known, each) for each in figures))
-        more = np.maximum(flat - known[-1], 0.0) / self.most
+        more = np.maximum(flat - known[-1], 0.0) / rates[-1]
         at = self._with_bursts(at._replace(ttft_s=at.ttft_s + more), flat, sent)
         served = flat / (at.ttft_s + at.span_s)
         at = at._replace(running=served * at.span_s, waiting=served * (at.ttft_s - at.front_s))
-        # At the end the last requests run out one after the other.
-        with np.errstate(invalid="ignore"):
-            ends = np.where(np.isfinite(sent), self._last(flat) * at.span_s + at.ttft_s, 0.0)
-            whole = np.where(np.isfinite(sent), sent / ((sent - flat) / served + ends), served)
         over = np.zeros(given.shape, dtype=bool)
-        return self._steady(at, whole, given.shape, over, served.reshape(given.shape) / self.most)
-
-    def _last(self, users: Floats) -> Any:
-        """Return how long the last of so many outputs still takes, over the mean output."""
-        station = self.serving
-        if not station.steps_cv:
-            return 1.0 + 0.0 * users
-        steps = np.sort(station.steps_each)
-        # Of outputs that are seen in their midst, rather the long ones, a random part is left.
-        left = (np.arange(64) + 0.5)[:, None] / 64 * steps
-        order = np.argsort(left.ravel())
-        reached = np.cumsum(np.broadcast_to(steps, left.shape).ravel()[order])
-        wanted = reached[-1] * (1 - 1 / (users / station.workers + 1))
-        ordered = left.ravel()[order]
-        return (
-            ordered[np.minimum(np.searchsorted(reached, wanted), ordered.size - 1)] / station.steps
-        )
+        return self._steady(at, served, given.shape, over, served.reshape(given.shape) / self.most)
 
     def _with_bursts(self, at: _Figures, users: Floats, sent: Floats) -> _Figures:
         """Return figures with the prompts that come together.
@@ -582,29 +592,32 @@ class _ClosedForm:
         steps = max(self.serving.steps, 1.0)
         generations = np.maximum(sent / users, 1.0)
         mixed = first.gate.mixed and self.prefill is None
-        ttft, square, span = 0.0 * users, 0.0 * users, 0.0 * users
         come_s = self.each_s * users
+        many = burst.whole_s / burst.step_s
+        # Mixed, prompts are spread over steps, and so are ends. While the first successors are on
+        # their way through the front end, steps are short and more sequences end.
+        passed = (self.front_s + self.each_s) / burst.plain_s + 1 + first.gate.steps_ahead
+        line = np.minimum(many - 1, passed)
+        ttft, square, span = 0.0 * users, 0.0 * users, 0.0 * users
         for number in range(_GENERATIONS):
-            last = number == _GENERATIONS - 1
-            weight = np.clip(generations - number, 0.0, np.inf if last else 1.0) / generations
-            weight = np.where(np.isfinite(generations), weight, 1.0 if last else 0.0)
-            after = (
-                np.where(np.isfinite(generations), (number + generations) / 2, 1e9)
-                if last
-                else number
-            )
-            spread = sqrt(12) * self.serving.steps_cv * np.sqrt(after) * at.span_s
-            width = np.hypot(np.hypot(come_s, spread), burst.whole_s if mixed and number else 0.0)
-            bunched = np.clip(1 - width / burst.whole_s, 0.0, 1.0)
-            own = at.front_s + come_s / 2 + (burst.whole_s + burst.step_s) / 2
-            mean = (1 - bunched) * at.ttft_s + bunched * np.maximum(own, at.ttft_s)
-            behind = (burst.whole_s - burst.step_s) / 2
-            if mixed:
-                behind = behind * (1 - burst.plain_s / burst.step_s)
-            together = steps * burst.plain_s + behind
+            weight, age = _generation(number, generations)
+            spread = sqrt(12) * self.serving.steps_cv * np.sqrt(age) * at.span_s
+            bunched = np.clip(1 - np.hypot(come_s, spread) / burst.whole_s, 0.0, 1.0)
+            if mixed and number:
+                bunched = np.clip(1 - spread / burst.whole_s, 0.0, 1.0)
+                wait, scatter, own = line * burst.full_s, 0.0, burst.full_s
+                behind = (many - 1 - line) * (burst.full_s - burst.plain_s)
+            else:
+                wait = come_s / 2 + (burst.whole_s - burst.step_s) / 2
+                scatter, own = burst.whole_s**2 / 12, burst.step_s
+                behind = (burst.whole_s - burst.step_s) / 2
+                behind = behind * (1 - burst.plain_s / burst.step_s if mixed else 1.0)
+            together = at.front_s + wait + own
+            mean = (1 - bunched) * at.ttft_s + bunched * np.maximum(together, at.ttft_s)
             ttft = ttft + weight * mean
-            square = square + weight * (mean**2 + bunched * burst.whole_s**2 / 12)
-            span = span + weight * ((1 - bunched) * at.span_s + bunched * together)
+            square = square + weight * (mean**2 + bunched * scatter)
+            decoding = steps * burst.plain_s + behind
+            span = span + weight * ((1 - bunched) * at.span_s + bunched * decoding)
         var = at.ttft_var + np.maximum(square - ttft**2, 0.0)
         ratio = span / np.maximum(at.span_s, 1e-12)
         return at._replace(ttft_s=ttft, ttft_var=var, span_s=span, tpot_s=at.tpot_s * ratio)

@@ -30,7 +30,11 @@ _GROWTH: Final = 0.05
 """Seconds by which requests take longer with every second that passes: from here on the queue, or
 the batch, is taken to grow. Below, it is what a thousand random arrivals scatter by."""
 _FEW: Final = 30
-"""Requests that are needed to tell."""
+"""Requests that are needed to tell by first tokens …"""
+_STEADY: Final = 100
+"""… and by whole requests, both in …"""
+_BLOCKS: Final = 10
+"""… so many blocks."""
 _SHARES: Final = (0.1, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2)
 """Rates that are tried where none are given, relative to what is served of requests that all come
 at once."""
@@ -45,7 +49,6 @@ _GAIN: Final = 0.02
 """By how much more twice the users must be served, to count as faster …"""
 _IDLE: Final = 3
 """… and after how many doublings without that no limit will break any more."""
-_MOST_POINTS: Final = 100
 _MOST_USERS: Final = 2**16
 _PER_USER: Final = 10
 _TIMES_THE_BATCH: Final = 8
@@ -125,9 +128,11 @@ def sweep(
         raise UsageError("a trace has no users: its rate varies")
     run = _Run(deployment, requests, over, limits or Limits(), count, progress)
     if values is not None:
-        if not 0 < len(values) <= _MOST_POINTS:
-            raise BadValueError("sweep", len(values), f"of 1 to {_MOST_POINTS} loads")
+        if not values:
+            raise BadValueError("values", values, "loads, or None for those that suit")
         run.planned = len(values) + _HALVINGS
+        if over == "rate" and count is None and requests.arrival != "trace":
+            run.served_at_once()  # for the requests of a point
         for value in sorted(set(values)):
             run.at(value)
     elif over == "rate":
@@ -181,8 +186,9 @@ class _Run:
 
     def rates(self) -> None:
         """Try rates up to past what is served of requests that all come at once."""
-        most = self._served_at_once()
-        if not most:
+        most = self.served_at_once()
+        if not most:  # no request fits: any rate shows it
+            self.at(1.0)
             return
         for share in _SHARES:
             self.at(_rounded(share * most))
@@ -193,7 +199,7 @@ class _Run:
                 return
             self.at(_rounded(_SHARES[-1] * self.result.points[-1].value))
 
-    def _served_at_once(self) -> float:
+    def served_at_once(self) -> float:
         """Return the requests in a second, of enough of them; let each point have as many."""
         requests = self.requests
         if requests.arrival == "trace":
@@ -268,7 +274,7 @@ def queue_grows(load: Load) -> bool:
     life = float(spans.mean())
     first, last = float(load.arrival_s[0]), float(load.arrival_s[-1])
     steady = (load.arrival_s >= first + life) & (load.arrival_s <= last - life)
-    if steady.sum() < _FEW:
+    if steady.sum() < _STEADY:
         steady = np.ones(len(spans), dtype=bool)
         spans = load.first_token_s - load.arrival_s
     slope, error = _line(load.arrival_s[steady], spans[steady])
@@ -276,7 +282,13 @@ def queue_grows(load: Load) -> bool:
 
 
 def _line(places: Floats, values: Floats) -> tuple[float, float]:
-    """Return the slope of the line through values, by least squares, and its standard error."""
+    """Return the slope of the line through values, by least squares, and its standard error.
+
+    Requests that follow each other meet the same batch: the error is that of means over blocks.
+    """
+    cuts = np.linspace(0, len(values), _BLOCKS + 1).astype(int)[:-1]
+    sizes = np.diff([*cuts, len(values)])
+    places, values = (np.add.reduceat(each, cuts) / sizes for each in (places, values))
     spread = places - places.mean()
     square = float((spread**2).sum())
     if not square:

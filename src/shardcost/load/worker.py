@@ -97,6 +97,8 @@ class KVRoom:
         self.block = scheduler.block_tokens
         free, fixed, slope = engine.cache_bytes(most_context)
         self.blocks = max(floor(free / (slope * self.block)), 0)
+        if scheduler.kv_tokens is not None:
+            self.blocks = scheduler.kv_tokens // self.block
         self.state = fixed / (slope * self.block)
         """What a sequence holds however long it is (states of linear attention), in blocks."""
 
@@ -109,14 +111,19 @@ class Rank:
     """The sequences of one rank of attention's data parallelism."""
 
     __slots__ = (
-        "cache", "chunks", "committed", "context", "made_room", "prefilling", "running", "waiting",
+        "blocks", "cache", "chunks", "committed", "context", "made_room", "prefilling", "residues",
+        "running", "waiting",
     )  # fmt: skip
 
-    def __init__(self, cache: PrefixCache) -> None:
+    def __init__(self, cache: PrefixCache, block_tokens: int) -> None:
         self.waiting: deque[Request] = deque()
         self.prefilling: list[Request] = []
         self.running: dict[int, Request] = {}
         self.context = 0.0  # tokens of all that run
+        # A sequence with y tokens before its last at step 0 has (y + step) // block + 1 blocks: the
+        # sum of y // block, and how many sequences have each y % block.
+        self.blocks = 0
+        self.residues = [0] * block_tokens
         self.committed = 0.0  # blocks of all admitted with what is reserved for their outputs
         self.cache = cache
         self.chunks: list[tuple[Request, int]] = []
@@ -141,7 +148,8 @@ class Worker:
         self.stages = int(engine.layout.pp)
         self.kept, self.queries = engine.kept_tokens, engine.query_tokens
         self.ranks = [
-            Rank(PrefixCache(prefix_block, shared_tokens)) for _ in range(engine.layout.dp)
+            Rank(PrefixCache(prefix_block, shared_tokens), room.block)
+            for _ in range(engine.layout.dp)
         ]
         self.inbox: list[Request] = []
         self.ending: list[tuple[int, int, Request]] = []
@@ -269,6 +277,7 @@ class Worker:
         request.finish_step = self.step + ceil(left / self.kept - 1e-9)
         rank.running[request.index] = request
         rank.context += request.total
+        self._hold(rank, request, 1)
         heappush(self.ending, (request.finish_step, request.index, request))
 
     def _tokens_of(self, request: Request) -> float:
@@ -278,6 +287,7 @@ class Worker:
         rank = self.ranks[request.rank]
         del rank.running[request.index]
         rank.context -= self._tokens_of(request)
+        self._hold(rank, request, -1)
         if not rank.running:
             rank.context = 0.0
         self._release(rank, request)
@@ -293,12 +303,28 @@ class Worker:
 
     # --- KV room -------------------------------------------------------------------------------
     def _used(self, rank: Rank, ahead: int = 0) -> float:
-        """Return the blocks in use, `ahead` steps of decoding from now."""
-        room = self.room
+        """Return the blocks in use, `ahead` steps of decoding from now.
+
+        Where steps yield several tokens on average, a sequence may have begun its next block.
+        """
+        room, running = self.room, len(rank.running)
         used = sum(room.of(each.total - each.hit) for each in rank.prefilling)
-        for each in rank.running.values():
-            used += room.of(self._tokens_of(each) + self.kept * ahead - each.hit)
-        return used
+        used += running * (1 + room.state)
+        if self.kept != 1:
+            return used + (rank.context + running * self.kept * ahead) / room.block
+        step, block = self.step + ahead, room.block
+        return used + rank.blocks + sum(
+            count * ((residue + step) // block)
+            for residue, count in enumerate(rank.residues)
+            if count
+        )
+
+    def _hold(self, rank: Rank, request: Request, sign: int) -> None:
+        """Count the blocks of a sequence that decodes, or no longer count them."""
+        tokens = request.joined - request.hit - request.join_step - 1
+        blocks, residue = divmod(tokens, self.room.block)
+        rank.blocks += sign * blocks
+        rank.residues[residue] += sign
 
     def _bound(self, rank: Rank) -> float:
         """Return at least the blocks in use, without a look at every sequence."""

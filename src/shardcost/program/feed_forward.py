@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shardcost.arrays import choose
-from shardcost.dtypes import weight_format
+from shardcost.dtypes import weight_bytes, weight_format
 from shardcost.memory.parameters import expert_tensor_degree
 from shardcost.model import AnyFeedForward, Experts, FeedForward
 from shardcost.program.operations import (
@@ -181,11 +181,13 @@ def _sent(s: Setting, part: Experts, name: str, phase: str, tokens: Any, ranks: 
     hidden_bytes = tokens * hidden * s.element_bytes
     if library == "nccl":  # a row for each pair of token and expert
         return Collective(name, "all_to_all", part.top_k * hidden_bytes, "ep", ranks)
-    if library == "allgather":
-        collective = "all_gather" if phase == "dispatch" else "reduce_scatter"
-        return Collective(name, collective, ranks * hidden_bytes, "ep", ranks)
     narrow = s.software.narrow_dispatch and weight_format(s.expert_dtype).narrow_inputs
     there = s.dispatch_dtype or ("fp8" if narrow else "bf16")
+    if library == "allgather":
+        if phase == "dispatch":
+            gathered = ranks * tokens * hidden * weight_bytes(there)
+            return Collective(name, "all_gather", gathered, "ep", ranks)
+        return Collective(name, "reduce_scatter", ranks * hidden_bytes, "ep", ranks)
     routed = Routed(
         tokens,
         hidden,

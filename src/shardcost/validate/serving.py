@@ -52,6 +52,25 @@ _LINEAR: Final[Mapping[str, Any]] = {
     "value_head_dim": 128,
 }
 """Of the linear attention of Qwen3.5 (its config.json), whose layers a row counts only."""
+_ARRIVALS: Final = {"closed": "closed", "poisson": "poisson", "all at once": "all-at-once"}
+_UNIFORM: Final = re.compile(r"uniform (\d+)-(\d+) in, uniform (\d+)-(\d+) out")
+_AT_MOST: Final = re.compile(r"(\d+)(?: out)?$")
+_REQUESTS_PER_USER: Final = {"aggregated": 10, "disaggregated": 4}
+"""Of closed loops, where a row does not say how many requests were sent: chosen by how much of the
+mean TTFT is the burst at the start …"""
+_MANY: Final = 6000
+"""… and of one replica under other arrivals."""
+_PROMPT_TOKENS: Final = 300.0
+"""Mean prompt of OpenOrca's questions as MLPerf Inference has them, which it does not state: taken
+to be as long as the answers."""
+_LONGEST: Final = 1024
+"""Tokens of the longest prompts and answers of OpenOrca in MLPerf Inference and of ShareGPT as
+engines' benchmarks filter it."""
+_SPREAD: Final = 1.0
+"""Standard deviation over mean of the lengths of conversations."""
+_ACCEPTANCE = 0.75
+_GENERATED: Final = ("aiconfigurator_silicon",)
+"""Data sets whose engines were started with generated settings that rows do not state."""
 _BY_VERSION: Final = {"dynamo": "", "TensorRT": "trtllm_2024", "2023": "vllm_2024"}
 """What a row's version says where it is not the engine's own: that of the framework around an engine
 of 2025, that of TensorRT below the engine of MLPerf Inference v4.1 (2024), or the year."""
@@ -122,50 +141,60 @@ def _scheduled(software_: Software, row: Row) -> Software:
         stated["chunked_prefill"] = row["chunked_prefill"] == "1"
     if row.get("recv_interval"):
         stated["receive_interval"] = whole_cell(row, "recv_interval")
+    if row["dataset"] in _GENERATED and software_.scheduler.policy == "mixed":
+        # Its generated configurations give a step the tokens of one prompt beside the sequences.
+        prompt = round(number(row, "isl", 0, _MOST, "a number above 0"))
+        tokens = prompt + whole_cell(row, "concurrency", most=_MOST)
+        stated |= {"max_num_batched_tokens": tokens, "chunked_prefill": False}
     return replace(software_, scheduler=replace(software_.scheduler, **stated))
 
 
 def _speculation(row: Row) -> tuple[int, float]:
     said = row.get("speculative", "") or "0"
-    return (3 if said == "mtp" else int(said)), 0.5
-
-
-_UNIFORM = re.compile(r"uniform (\d+)-(\d+) in, uniform (\d+)-(\d+) out")
+    return (3 if said == "mtp" else int(said)), _ACCEPTANCE
 
 
 def requests_of(row: Row) -> Requests:
-    """Return the requests of a row."""
-    replicas = 1
-    stated = row.get("lengths", "fixed")
-    found = _UNIFORM.search(stated)
-    isl = row["isl"] or "300"
-    if found:
-        low, high, least, most = found.groups()
-        prompt, output = Lengths.parse(f"{low}-{high}"), Lengths.parse(f"{least}-{most}")
-    elif stated.startswith("fixed"):
-        prompt = Lengths(mean=float(isl))
-        output = Lengths(mean=float(row["osl"])) if stated == "fixed" else Lengths(kind="lognormal", mean=float(row["osl"]), cv=0.5)
+    """Return the requests of one replica of a row."""
+    replicas = whole_cell(row, "replicas", most=_MOST)
+    arrival = _ARRIVALS.get(row["arrival"])
+    if arrival is None:
+        raise UnknownNameError("arrival", row["arrival"], _ARRIVALS)
+    prompt, output = _lengths(row)
+    users = None
+    if arrival == "closed":
+        users = max(1, whole_cell(row, "concurrency", most=_MOST) // replicas)
+    if row.get("requests"):
+        count = max(1, whole_cell(row, "requests", most=_MOST) // replicas)
     else:
-        prompt = Lengths(kind="lognormal", mean=float(isl), cv=1.0)
-        output = Lengths(kind="lognormal", mean=float(row["osl"]), cv=1.0)
-    kinds = {"closed": "closed", "poisson": "poisson", "all at once": "all-at-once"}
-    arrival = kinds[row["arrival"]]
-    users = whole_cell(row, "concurrency", most=_MOST) if row["concurrency"] else None
-    if row["requests"]:
-        count = whole_cell(row, "requests", most=_MOST)
-    elif arrival == "closed":
-        count = 10 * (users or 1)
-    else:
-        count = 3000 * whole_cell(row, "replicas")
-    rate = float(row["request_rate"]) if row["request_rate"] else None
+        count = _REQUESTS_PER_USER[row["deployment"]] * users if users else _MANY
+    rate = None
+    if arrival == "poisson":
+        rate = number(row, "request_rate", 0, _MOST, "a number above 0") / replicas
     return Requests(
-        arrival=arrival,
-        users=users if arrival == "closed" else None,
-        rate_per_s=rate if arrival == "poisson" else None,
-        count=count,
-        prompt=prompt,
-        output=output,
+        arrival=arrival, users=users, rate_per_s=rate, count=count, prompt=prompt, output=output
     )
+
+
+def _lengths(row: Row) -> tuple[Lengths, Lengths]:
+    """Return the distributions of prompts and outputs, as far as a row states them."""
+    stated = row.get("lengths", "fixed")
+    uniform = _UNIFORM.search(stated)
+    if uniform:
+        low, high, least, most = uniform.groups()
+        return Lengths.parse(f"{low}-{high}"), Lengths.parse(f"{least}-{most}")
+    longest = [int(text) for text in _AT_MOST.findall(stated)]
+    output = Lengths(mean=max(1.0, number(row, "osl", 0, _MOST, "a number above 0")))
+    mean = number(row, "isl", 0, _MOST, "a number above 0") if row.get("isl") else _PROMPT_TOKENS
+    prompt = Lengths(mean=max(1.0, mean))
+    if stated == "fixed":
+        return prompt, output
+    most = longest[-1] if longest else _LONGEST
+    spread = {"kind": "lognormal", "cv": _SPREAD}
+    output = Lengths(mean=output.mean, high=max(most, round(output.mean) + 1), **spread)
+    if not stated.startswith("fixed"):
+        prompt = Lengths(mean=prompt.mean, high=max(_LONGEST, round(prompt.mean) + 1), **spread)
+    return prompt, output
 
 
 def answer(point: Point) -> dict[str, float]:
@@ -221,7 +250,13 @@ def layout_of(row: Row, prefix: str = "") -> Layout:
         ep, share = tp * dp, 1
     count = whole_cell(row, "experts", most=_MOST)
     redundant = -count % ep if share == 1 else 0
-    return Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=share, redundant_experts=redundant)
+    # TensorRT-LLM sends tokens to their experts by all-to-all only where a group has more ranks
+    # than a token has experts; otherwise every rank gathers all tokens.
+    gathers = row["engine"] == "trtllm" and 1 < ep <= whole_cell(row, "top_k", most=_MOST)
+    return Layout(
+        tp=tp, pp=pp, dp=dp, ep=ep, etp=share, redundant_experts=redundant,
+        dispatch="allgather" if gathers else "auto",
+    )  # fmt: skip
 
 
 def model_of(row: Row) -> Model:
