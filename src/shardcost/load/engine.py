@@ -141,7 +141,7 @@ class Engine:
         layout may be arrays.
         """
         free = self._free_bytes(self.software.scheduler.max_num_batched_tokens)
-        return _whole(self.layout.dp * largest(free // self._kv_bytes(context_tokens), 0))
+        return _whole(self.layout.dp * largest(free // self.kv_bytes(context_tokens), 0))
 
     def cache_bytes(self, most_context: int) -> tuple[float, float, float]:
         """Return a rank's bytes for the KV cache, and of one sequence: at any length, and a token.
