@@ -44,8 +44,9 @@ SLACK: Final = 1.3
 prompts and decoding take turns, where an engine that mixes them reads weights once for both."""
 _MANY: Final = 1000
 """Workers of a pool that never bounds the other one."""
-_POOLS: Final = 4
-"""Of each engine and number format, the prefill and the decode pools that are paired."""
+_POOLS: Final = 3
+"""Of each engine and number format, the prefill and the decode pools that are paired: so many of
+pipelines, and so many others."""
 _SPLITS: Final = 2
 """Of each pair of pools, the splits of the GPUs that are looked at."""
 _TIMES_KEPT: Final = 1.5
@@ -204,8 +205,15 @@ class Capacities:
             pools = self._best_pools(firsts, seconds), self._best_pools(seconds, firsts)
             splits += [split for pair in product(*pools) for split in self._splits(*pair)]
             splits.sort(key=lambda split: split.score)
-        computed = (self._computed(split) for split in splits[: ceil(_TIMES_KEPT * self.keep)])
+        computed = (self._computed(split) for split in self._varied(splits))
         return [planned for planned in computed if planned is not None]
+
+    def _varied(self, splits: Sequence[_Split]) -> Iterator[_Split]:
+        """Yield the best splits, with and without pipelines that prefill."""
+        most = ceil(_TIMES_KEPT * self.keep / 2)
+        for pipelined in (False, True):
+            own = [each for each in splits if (each.first.engine.layout.pp > 1) == pipelined]
+            yield from own[:most]
 
     def _groups(
         self, prefills: Sequence[Choice], decodes: Sequence[Choice]
@@ -222,16 +230,24 @@ class Capacities:
         return sorted(found, key=lambda pools: sum(self._least(each[0]) for each in pools))
 
     def _best_pools(self, own: Sequence[Choice], others: Sequence[Choice]) -> list[Choice]:
-        """Return the workers of which a pool takes the fewest GPU-seconds by itself."""
-        found: list[tuple[float, Choice]] = []
-        for choice in own:
-            if len(found) >= _POOLS and self._least(choice) / SLACK >= found[_POOLS - 1][0]:
-                break
-            rate = self._pool_rate(choice, others)
-            if rate:
-                found.append((self._price(choice) * choice.gpus / rate, choice))
-                found.sort(key=lambda pool: pool[0])
-        return [choice for _, choice in found[:_POOLS]]
+        """Return the workers of which a pool takes the fewest GPU-seconds by itself.
+
+        Some of them are pipelines and some are not, because the closed form knows less of those.
+        """
+        chosen: list[Choice] = []
+        for pipelined in (False, True):
+            found: list[tuple[float, Choice]] = []
+            for choice in own:
+                if (choice.engine.layout.pp > 1) != pipelined:
+                    continue
+                if len(found) >= _POOLS and self._least(choice) / SLACK >= found[_POOLS - 1][0]:
+                    break
+                rate = self._pool_rate(choice, others)
+                if rate:
+                    found.append((self._price(choice) * choice.gpus / rate, choice))
+                    found.sort(key=lambda pool: pool[0])
+            chosen += [choice for _, choice in found[:_POOLS]]
+        return chosen
 
     def _pool_rate(self, choice: Choice, others: Sequence[Choice]) -> float:
         """Return the requests in a second of one of about as many workers as a pool has.

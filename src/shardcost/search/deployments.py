@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from shardcost.errors import Reason
-from shardcost.load.deployment import Deployment
+from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.requests import Requests
 from shardcost.load.result import Load
 from shardcost.load.simulate import simulate
@@ -34,7 +34,7 @@ from shardcost.search.workers import LoadQuestion, screened
 SIMULATED: Final = 6
 """Deployments that are simulated, the best by the closed form …"""
 _TIMES_SIMULATED: Final = 1.5
-"""… and up to so many times more, as long as the next one promises more than was simulated."""
+"""… and up to so many times as many, as long as the next one promises more than was simulated."""
 _OF_EACH: Final = 2
 """Of them, deployments of one pool and of two, at least."""
 _LEAST_KEPT: Final = 8
@@ -50,7 +50,7 @@ _MOST: Final = 6000
 """Requests of a simulation: so many times those that decode together, at least the fewest.
 Deployments that need more than the most are ranked by the closed form alone."""
 _ALL_REQUESTS: Final = 50_000
-"""Of all simulations about; beyond, only the best `_OF_EACH` are simulated."""
+"""Of all simulations, about; beyond, only the best `_OF_EACH` are simulated."""
 _LOADS: Final = 5
 """Of each deployment, about."""
 _PER_USER: Final = 10
@@ -87,6 +87,8 @@ class _Planning:
         self.question, self.most, self.progress = question, simulated, progress
         self.simulations = self.done = 0
         self.left = _ALL_REQUESTS
+        self.shares: dict[Any, list[float]] = {}
+        """By kind of deployment: scores by simulation over those by the closed form."""
         self.whole = 4 * _LEAST_KEPT + 5 * simulated
         keep = max(simulated, _LEAST_KEPT)
         self.capacities = Capacities(question, keep, self._advance)
@@ -128,30 +130,31 @@ class _Planning:
         """Return deployments that hold the load: those that were simulated, then the others."""
         if not self.most:
             return list(planned)
-        first = self._first(planned)
-        done = [self._simulated(each) for each in first]
-        rest = [each for each in _apart(planned) if each not in first]
-        while rest and len(done) < _TIMES_SIMULATED * self.most and self.left > 0:
-            known = min((one.score(self.question) for one in done if one.held), default=np.inf)
-            if rest[0].score(self.question) >= known:
-                break
-            first.append(rest.pop(0))
-            done.append(self._simulated(first[-1]))
+        rest, done = _apart(planned), list[PlannedDeployment]()
+        of_each = [
+            [each for each in rest if each.disaggregated == two][:_OF_EACH] for two in (False, True)
+        ]
+        chosen: list[PlannedDeployment] = []
+        self.shares.clear()
+        while rest and len(done) < _TIMES_SIMULATED * self.most:
+            due = [each for some in of_each for each in some if each in rest]
+            best = min((one.score(self.question) for one in done if one.held), default=np.inf)
+            next_one = min(rest, key=self._promise)
+            if len(done) >= self.most or self.left <= 0:
+                if due:
+                    next_one = due[0]
+                elif self.left <= 0 or self._promise(next_one) >= best:
+                    break
+            rest.remove(next_one)
+            chosen.append(next_one)
+            done.append(self._simulated(next_one))
         good = sorted((each for each in done if each.held is not False), key=self._rank)
-        return [*good, *(each for each in planned if each not in first)] if good else []
+        return [*good, *(each for each in planned if each not in chosen)] if good else []
 
-    def _first(self, planned: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
-        """Return the best by the closed form, with some of one pool and some of two."""
-        apart = _apart(planned)
-        chosen, left = [], self.left
-        for each in apart[: self.most]:
-            left -= _LOADS * min(self._count(each), _MOST)
-            if len(chosen) < _OF_EACH or left > 0:
-                chosen.append(each)
-        for disaggregated in (False, True):
-            own = [each for each in apart if each.disaggregated == disaggregated]
-            chosen += [each for each in own[:_OF_EACH] if each not in chosen]
-        return chosen
+    def _promise(self, planned: PlannedDeployment) -> float:
+        """Return a deployment's score, corrected by what the simulation of its kind has shown."""
+        shares = self.shares.get(_kind(planned), [])
+        return planned.score(self.question) * (sum(shares) / len(shares) if shares else 1.0)
 
     def _simulated(self, planned: PlannedDeployment) -> PlannedDeployment:
         """Return a deployment with its simulation, where that is not too much work."""
@@ -160,7 +163,10 @@ class _Planning:
             return planned
         self.left -= _LOADS * count
         found = self._highest(planned) if self.question.load is None else self._at_load(planned)
-        if not found.held:
+        if found.held:
+            share = found.score(self.question) / planned.score(self.question)
+            self.shares.setdefault(_kind(planned), []).append(share)
+        else:
             self.capacities.note_nearest(planned)
         return found
 
@@ -310,10 +316,22 @@ def _apart(planned: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
     """
     known: dict[Any, PlannedDeployment] = {}
     for each in planned:
-        pools, prefills = each.deployment.pools, each.capacity.limit in _OF_PREFILL
-        pool = pools[0] if prefills else pools[-1]
-        software = pool.engine.software.name
-        formats = tuple(pool.engine.formats.items())
-        key = (each.disaggregated, prefills, software, formats, pool.engine.layout, pool.workers)
-        known.setdefault((*key, id(pool.engine.cluster)), each)
+        pool = _bounding(each)
+        engine = pool.engine
+        formats = tuple(engine.formats.items())
+        key = (id(engine.cluster), engine.software.name, formats, engine.layout, pool.workers)
+        known.setdefault((*_kind(each), *key), each)
     return list(known.values())
+
+
+def _kind(planned: PlannedDeployment) -> tuple[Any, ...]:
+    """Return what the closed form's error depends on: the pool that bounds, batches in flight."""
+    pools, pool = planned.deployment.pools, _bounding(planned)
+    layout = pool.engine.layout
+    return len(pools), pool is pools[0], layout.pp > 1, layout.dp > 1
+
+
+def _bounding(planned: PlannedDeployment) -> Pool:
+    """Return the pool that bounds a deployment, by the closed form."""
+    pools = planned.deployment.pools
+    return pools[0] if planned.capacity.limit in _OF_PREFILL else pools[-1]
