@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardcost.checks import Noun, Quantity, flag, noun, one_of, positive, share, text, whole
+from shardcost.checks import Noun, flag, noun, one_of, positive, share, text, whole
 
 POLICIES: Final = ("mixed", "prefill-first", "decode-first")
 SHARE_OF: Final = ("device", "free")
@@ -32,7 +32,7 @@ class Scheduler(Noun):
     """Sequences that decode together."""
     max_num_batched_tokens: int = whole(default=8192)
     """Tokens of one step, those of prompts and one for each sequence that decodes."""
-    memory_share: Quantity = share(default=0.9)
+    memory_share: float = share(default=0.9)
     """Of the device's memory, or of what weights and workspace leave of it: what is used …"""
     memory_share_of: str = one_of(*SHARE_OF, default="device")
     """… ``device``: weights, workspace and KV cache together have this share of the memory (vLLM's
@@ -43,9 +43,9 @@ class Scheduler(Noun):
     what fits in its memory."""
     block_tokens: int = whole(default=16)
     """Tokens of one block of the KV cache."""
-    watermark: Quantity = share(default=0.0)
+    watermark: float = share(default=0.0)
     """Share of the blocks that admission of a request leaves free."""
-    reserved_output: Quantity = share(default=0.0)
+    reserved_output: float = share(default=0.0)
     """Share of its remaining output for which blocks are kept free when a request is admitted:
     1 where no sequence is ever preempted (TensorRT-LLM's GUARANTEED_NO_EVICT), 0 where blocks are
     taken as tokens come."""
@@ -67,13 +67,13 @@ class Scheduler(Noun):
     the next …"""
     graph_most: int = whole(default=512)
     """… up to this many; larger batches run as they are."""
-    frontend_s: Quantity = positive(default=1e-9)
+    frontend_s: float = positive(default=1e-9)
     """Once a request, before its first token: web server, tokeniser, and the way back."""
-    frontend_per_request_s: Quantity = positive(default=1e-9)
+    frontend_per_request_s: float = positive(default=1e-9)
     """Of it, what requests that come together wait for one after the other."""
     source: str = text(default="given by the caller")
     """Who says so."""
-    handoff_s: Quantity = positive(default=1e-9)
+    handoff_s: float = positive(default=1e-9)
     """Disaggregated, once a request: from the end of its prefill until the decode worker has been
     found and its first token is on its way, beside the transfer of the KV cache."""
     layerwise_transfer: bool = flag(default=False)

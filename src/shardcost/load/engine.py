@@ -107,8 +107,13 @@ class Engine:
         return self._estimate(self._decode(batch, context_tokens))
 
     def _decode(self, batch: Any, context_tokens: Any) -> Decode:
-        speculation = {"draft_tokens": self.draft_tokens, "acceptance": self.acceptance}
-        return Decode(batch=batch, context_tokens=context_tokens, **speculation, **self.formats)
+        return Decode(
+            batch=batch,
+            context_tokens=context_tokens,
+            draft_tokens=self.draft_tokens,
+            acceptance=self.acceptance,
+            **self.formats,
+        )
 
     @property
     def query_tokens(self) -> int:

@@ -216,11 +216,11 @@ class Requests(Noun):
         """Return the requests one by one; the same seed gives the same ones."""
         if self.arrival == "trace":
             return _at_rate(self.trace, self.rate_per_s)
-        assert self.prompt is not None and self.output is not None
+        if self.prompt is None or self.output is None:  # see check
+            raise UsageError("requests need lengths of prompt and output")
         random = np.random.default_rng(self.seed)
         arrival_s = np.zeros(self.count)
-        if self.arrival == "poisson":
-            assert self.rate_per_s is not None
+        if self.arrival == "poisson" and self.rate_per_s is not None:
             arrival_s = np.cumsum(random.exponential(1 / self.rate_per_s, self.count))
         return Stream(
             arrival_s=arrival_s,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -48,12 +48,13 @@ class _Simulation:
         self.deployment, self.requests, self.stream = deployment, requests, stream
         self.longest = int((stream.prompt_tokens + stream.output_tokens).max())
         self.pools = [self._workers(pool) for pool in deployment.pools]
-        self.events: list[tuple[float, int, int, object]] = []
+        self.events: list[tuple[float, int, int, Any]] = []
         self.order = 0
         self.next = 0
         self.frontend_s = 0.0
         self.rejected = 0
         count = len(stream)
+        self.transfers_s = transfer_s(deployment, stream.prompt_tokens)
         self.arrival_s = np.full(count, np.nan)
         self.first_s, self.finished_s = np.full(count, np.nan), np.full(count, np.nan)
 
@@ -91,11 +92,11 @@ class _Simulation:
             if kind == _ARRIVAL:
                 if stream.users is None:
                     self._send_next(0.0)  # at its own time, however long the front end takes
-                self._route(self.pools[0], item, now)  # type: ignore[arg-type]
+                self._route(self.pools[0], item, now)
             elif kind == _MOVED:
-                self._route(self.pools[1], item, now)  # type: ignore[arg-type]
+                self._route(self.pools[1], item, now)
             else:
-                worker, version = item  # type: ignore[misc]
+                worker, version = item
                 if version != worker.version or worker.ends_s is None or worker.ends_s > now:
                     continue
                 ended += self._end_step(worker, now)
@@ -103,7 +104,7 @@ class _Simulation:
                     progress(ended + self.rejected, total)
         return self._result()
 
-    def _push(self, when: float, kind: int, item: object) -> None:
+    def _push(self, when: float, kind: int, item: Any) -> None:
         self.order += 1
         heappush(self.events, (when, self.order, kind, item))
 
@@ -148,7 +149,7 @@ class _Simulation:
             if worker.decodes:
                 self.first_s[request.index] = now
             else:
-                moved_s = now + transfer_s(self.deployment, request.prompt)
+                moved_s = now + self.transfers_s[request.index]
                 self.first_s[request.index] = moved_s
                 request.prefilled, request.first_s = True, moved_s
                 if request.output > 1:

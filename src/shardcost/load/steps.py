@@ -60,6 +60,7 @@ class StepTimes:
         )
         self._most_tokens = max(budget, self._most_chunk) + most_sequences
         self._most_sequences = max(most_sequences, 1)
+        self._per_sequence_s = float(engine.software.host_per_sequence_s)
         self._decode_cells: dict[int, tuple[float, list[float]]] = {}
         self._rest_cells: dict[tuple[int, int | None], float] = {}
 
@@ -129,7 +130,8 @@ class StepTimes:
         dp = self.engine.layout.dp
         chunks, befores = np.array(self._chunks)[:, None], np.array(self._befores)[None, :]
         step = self.engine.prefill(dp, chunks, befores)
-        return np.asarray(step.compute_s["attention"] + 0.0 * step.time_s).tolist()
+        grid: list[list[float]] = (step.compute_s["attention"] + 0.0 * step.time_s).tolist()
+        return grid
 
     @cached_property
     def _tokens(self) -> list[int]:
@@ -193,7 +195,7 @@ class StepTimes:
             return self.decode_s(sequences, context)
         tokens = sum(chunk for chunk, _ in chunks)
         attention = sum(self.attention_s(*chunk) for chunk in chunks)
-        host = self.engine.software.host_per_sequence_s * (len(chunks) - 1)
+        host = self._per_sequence_s * (len(chunks) - 1)
         if not sequences:
             return self.rest_s(tokens, mean_tokens) + attention + host
         rest, row = self._decode_of(sequences)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardcost.arrays import largest
 from shardcost.load.deployment import Deployment
 from shardcost.machine import machine_of
 
@@ -19,17 +20,18 @@ def transfer_s(deployment: Deployment, prompt_tokens: Any) -> Any:
     """Return the seconds between the end of a prompt's prefill and its cache at the decode worker.
 
     Args:
-        deployment: Two pools.
-        prompt_tokens: Of the prompt.
+        deployment: What serves; with one pool, nothing is sent.
+        prompt_tokens: Of the prompt, or an array of them.
     """
-    assert deployment.prefill is not None
+    if deployment.prefill is None:
+        return 0.0 * prompt_tokens
     sender, receiver = deployment.prefill.engine, deployment.serving.engine
     cluster = machine_of(sender.cluster).cluster
     inside = cluster.tiers[-1]
     rate = inside.bytes_per_s
     if cluster.network is not None and deployment.gpus > inside.gpus:
         rate = cluster.network.node_bytes_per_s(cluster.gpus_per_node) / cluster.gpus_per_node
-    held = max(float(each.kv_bytes(prompt_tokens)) for each in (sender, receiver))
+    held = largest(sender.kv_bytes(prompt_tokens), receiver.kv_bytes(prompt_tokens))
     scheduler = receiver.software.scheduler
     layers = sender.model.num_layers if scheduler.layerwise_transfer else 1
     return scheduler.handoff_s + held / layers / rate

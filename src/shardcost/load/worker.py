@@ -29,7 +29,8 @@ class Request:
     """A request on its way."""
 
     __slots__ = (
-        "arrival_s", "came_s", "done", "finish_step", "first_s", "hit", "index", "join_step", "joined",
+        "arrival_s", "came_s", "done", "finish_step", "first_s", "hit", "index", "join_step",
+        "joined",
         "made", "output", "prefilled", "prefixes", "prompt", "rank", "total",
     )  # fmt: skip
 
@@ -313,10 +314,14 @@ class Worker:
         if self.kept != 1:
             return used + (rank.context + running * self.kept * ahead) / room.block
         step, block = self.step + ahead, room.block
-        return used + rank.blocks + sum(
-            count * ((residue + step) // block)
-            for residue, count in enumerate(rank.residues)
-            if count
+        return (
+            used
+            + rank.blocks
+            + sum(
+                count * ((residue + step) // block)
+                for residue, count in enumerate(rank.residues)
+                if count
+            )
         )
 
     def _hold(self, rank: Rank, request: Request, sign: int) -> None:

@@ -1,28 +1,31 @@
-"""Predictions of engines that serve many requests at once: the time between a request's tokens.
+"""Predictions of engines that serve many requests at once, figure by figure of an operating point.
 
-A row is one figure of one operating point. A closed loop of so many users keeps as many requests in
-the engine; they are priced by `shardcost.load.engine.under_load`. What that cannot tell yet
-(first tokens behind a queue, throughput of arrivals at a rate, pools of prefill and decode workers,
-tokens drafted and accepted) is a named reason.
+A row is one figure of one run: TTFT, TPOT, time between tokens, end to end, throughput. Each run is
+simulated once (`shardcost.load.simulate`) with the arrivals, lengths and settings that it states,
+from its first request to its last: most of a short benchmark's mean TTFT is the burst of all users
+at the start. Static batches go from prompt to last token without a queue
+(`shardcost.load.engine.generation`). Where requests came at the highest rate that kept limits, as in
+MLPerf's Server scenario, throughput is the highest rate that the simulation holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-import re
-from dataclasses import replace
+import numpy as np
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.formats.tables import Row, Table, number
+from shardcost.layout import Layout
 from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.engine import Engine, generation
 from shardcost.load.requests import Lengths, Requests
 from shardcost.load.result import Limits
 from shardcost.load.simulate import simulate
-from shardcost.formats.tables import Row, Table, number
-from shardcost.layout import Layout
 from shardcost.machine import CATALOG, Fitted, machine_of
 from shardcost.model import (
     AnyAttention,
@@ -35,11 +38,10 @@ from shardcost.model import (
     Model,
 )
 from shardcost.software import Software
-from shardcost.validate.inference import arrivals_of, engine_of, known_by, weights_of
+from shardcost.validate.inference import engine_of, known_by, weights_of
 from shardcost.validate.predictions import Derived, Floats, Predictions, cases_of, whole_cell
 
 MEASURED: Final = "measured"
-_TPOT: Final = ("tpot_mean_ms", "tpot_median_ms")
 _MS: Final = 1e3
 _MOST: Final = 10**9
 _EXPERTS_ONLY: Final = ("nvfp4", "mxfp4", "int4")
@@ -68,7 +70,19 @@ _LONGEST: Final = 1024
 engines' benchmarks filter it."""
 _SPREAD: Final = 1.0
 """Standard deviation over mean of the lengths of conversations."""
-_ACCEPTANCE = 0.75
+_ACCEPTANCE: Final = 0.74
+"""Probability that a drafted token of InferenceX's random prompts is kept, which it does not state:
+chosen by the runs of TensorRT-LLM and SGLang with drafts."""
+_DRAFTS: Final = 3
+"""Tokens drafted per step where a row says that some were, not how many."""
+_LIMITS: Final = {"mlperf_inference": Limits(ttft_s=2.0, tpot_s=0.2, percentile=99)}
+"""What requests had to keep in the Server scenario (Llama-2-70B and Mixtral: MLPerf Inference rules,
+v4.1)."""
+_ROUNDS: Final = 9
+"""Simulations that find the highest rate held: the last interval is 0.4 % of the first."""
+_RATE_REQUESTS: Final = 2000
+_STATIC: Final = ("splitwise",)
+"""Data sets of static batches."""
 _GENERATED: Final = ("aiconfigurator_silicon",)
 """Data sets whose engines were started with generated settings that rows do not state."""
 _BY_VERSION: Final = {"dynamo": "", "TensorRT": "trtllm_2024", "2023": "vllm_2024"}
@@ -78,80 +92,92 @@ _GATED_OUTPUT: Final = "qwen3"
 
 
 class Point(NamedTuple):
-    """An operating point: what serves, and what it is asked."""
+    """An operating point of one replica: what serves, and what it is asked."""
 
     deployment: Deployment
     requests: Requests
+    replicas: int
+    """Workers that are alike and independent: throughput is of all."""
     static: bool
     """One batch from prompt to last token, without a queue."""
     limits: Limits | None
-    """Where arrivals came at the highest rate that keeps these."""
+    """Where requests came at the highest rate that keeps these."""
 
 
-class Worker(NamedTuple):
-    """One worker of a row, before its machine is known."""
-
-    layout: Layout
-    count: int
+Change = Callable[[Software], Software]
+"""What replaces constants of an engine, for fits."""
 
 
-def point_of(row: Row, fitted: Fitted = CATALOG, constants: Any = None) -> Point:
-    """Return the operating point of a row; raise where it cannot be simulated."""
-    software_ = _scheduled(Software.named(software(row)), row)
-    if row.get("eager") == "1" or row.get("version") == "2023":
-        software_ = software_.without_graphs()
-    if constants:
-        software_ = constants(software_, row)
-    draft, acceptance = _speculation(row)
-    model, cluster = model_of(row), _cluster(row)
-    machine = machine_of(cluster, software_, fitted)
-    formats = formats_of(row)
+def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
+    """Return the prediction of every row, in the unit of its figure."""
+    rows = list(table.records())
 
-    def pool(prefix: str, workers: str) -> Pool:
+    def figures(_: tuple[str, ...], places: list[int]) -> Floats:
+        wanted = [rows[place]["figure"] for place in places]
+        found = answer(point_of(rows[places[0]], fitted), wanted)
+        return np.array([found[figure] for figure in wanted])
+
+    return cases_of(table, case_of).predictions(figures)
+
+
+def case_of(row: Row) -> tuple[str, ...]:
+    """Return what tells the run of a row from others: all its cells but the measured one."""
+    requests_of(row)
+    return tuple(cell for name, cell in row.items() if name not in {"figure", MEASURED})
+
+
+def point_of(row: Row, fitted: Fitted = CATALOG, change: Change | None = None) -> Point:
+    """Return the operating point of a row; raise where it cannot be simulated.
+
+    Args:
+        row: Of the table.
+        fitted: The constants of machines.
+        change: Replaces constants of the engine, if given.
+    """
+    engine = _scheduled(Software.named(software(row)), row)
+    engine = engine if change is None else change(engine)
+    if row.get("eager") == "1" or row["dataset"] in _STATIC:
+        engine = engine.without_graphs()
+    machine = machine_of(_cluster(row), engine, fitted)
+    said = row.get("speculative", "") or "0"
+    drafts = _DRAFTS if said == "mtp" else int(number({"n": said}, "n", -1, 64, "a count"))
+
+    def pool(prefix: str) -> Pool:
         layout = layout_of(row, prefix)
-        own = replace(software_, scheduler=replace(software_.scheduler, **_pool_settings(row, prefix)))
-        engine = Engine(model, machine, layout, own, formats, draft, acceptance)
-        return Pool(engine, whole_cell(row, workers, most=_MOST))
+        worker = Engine(
+            model_of(row), machine, layout, engine, formats_of(row), drafts, _ACCEPTANCE
+        )
+        count = whole_cell(row, f"{prefix}workers", most=_MOST) if prefix else 1
+        return Pool(worker, count)
 
-    if row["deployment"] == "disaggregated":
-        deployment = Deployment(pool("decode_", "decode_workers"), pool("prefill_", "prefill_workers"))
-    else:
-        deployment = Deployment(pool("", "replicas"))
-    return Point(deployment, requests_of(row), _static(row), _limits(row))
-
-
-def _pool_settings(row: Row, prefix: str) -> dict[str, Any]:
-    return {}
-
-
-def _static(row: Row) -> bool:
-    return row["dataset"] == "splitwise"
-
-
-def _limits(row: Row) -> Limits | None:
-    if row["dataset"].startswith("mlperf") and row["arrival"] == "poisson":
-        return Limits(ttft_s=2.0, tpot_s=0.2, percentile=99)
-    return None
+    pools = (pool("decode_"), pool("prefill_"))[: 2 * (row["deployment"] == "disaggregated")]
+    return Point(
+        Deployment(*(pools or (pool(""),))),
+        requests_of(row),
+        whole_cell(row, "replicas", most=_MOST),
+        row["dataset"] in _STATIC,
+        next((own for name, own in _LIMITS.items() if row["dataset"].startswith(name)), None)
+        if row["arrival"] == "poisson"
+        else None,
+    )
 
 
-def _scheduled(software_: Software, row: Row) -> Software:
+def _scheduled(engine: Software, row: Row) -> Software:
+    """Return an engine with the settings that a row states."""
     names = ("max_num_batched_tokens", "max_num_seqs")
-    stated: dict[str, Any] = {name: whole_cell(row, name, most=_MOST) for name in names if row.get(name)}
+    stated: dict[str, Any] = {
+        name: whole_cell(row, name, most=_MOST) for name in names if row.get(name)
+    }
     if row.get("chunked_prefill"):
         stated["chunked_prefill"] = row["chunked_prefill"] == "1"
     if row.get("recv_interval"):
-        stated["receive_interval"] = whole_cell(row, "recv_interval")
-    if row["dataset"] in _GENERATED and software_.scheduler.policy == "mixed":
+        stated["receive_interval"] = whole_cell(row, "recv_interval", most=_MOST)
+    if row["dataset"] in _GENERATED and engine.scheduler.policy == "mixed":
         # Its generated configurations give a step the tokens of one prompt beside the sequences.
         prompt = round(number(row, "isl", 0, _MOST, "a number above 0"))
         tokens = prompt + whole_cell(row, "concurrency", most=_MOST)
         stated |= {"max_num_batched_tokens": tokens, "chunked_prefill": False}
-    return replace(software_, scheduler=replace(software_.scheduler, **stated))
-
-
-def _speculation(row: Row) -> tuple[int, float]:
-    said = row.get("speculative", "") or "0"
-    return (3 if said == "mtp" else int(said)), _ACCEPTANCE
+    return replace(engine, scheduler=replace(engine.scheduler, **stated))
 
 
 def requests_of(row: Row) -> Requests:
@@ -190,30 +216,67 @@ def _lengths(row: Row) -> tuple[Lengths, Lengths]:
     if stated == "fixed":
         return prompt, output
     most = longest[-1] if longest else _LONGEST
-    spread = {"kind": "lognormal", "cv": _SPREAD}
-    output = Lengths(mean=output.mean, high=max(most, round(output.mean) + 1), **spread)
+
+    def spread(mean: float, most: int) -> Lengths:
+        high = max(most, round(mean) + 1)
+        return Lengths(kind="lognormal", mean=mean, cv=_SPREAD, high=high)
+
     if not stated.startswith("fixed"):
-        prompt = Lengths(mean=prompt.mean, high=max(_LONGEST, round(prompt.mean) + 1), **spread)
-    return prompt, output
+        prompt = spread(prompt.mean, _LONGEST)
+    return prompt, spread(output.mean, most)
 
 
-def answer(point: Point) -> dict[str, float]:
-    """Return every figure of an operating point, by the names of the table's columns."""
+def answer(point: Point, wanted: Collection[str]) -> dict[str, float]:
+    """Return figures of an operating point by the names of the table's columns.
+
+    Args:
+        point: What serves, and what it is asked.
+        wanted: Which figures; others may be among those returned.
+    """
     if point.static:
-        engine, asked = point.deployment.serving.engine, point.requests
-        assert asked.prompt is not None and asked.output is not None
-        batch = generation(
-            engine, batch=asked.count, prompt_tokens=round(asked.prompt.mean), output_tokens=round(asked.output.mean)
-        )
-        return {"ttft_mean_ms": _MS * batch.ttft_s, "tpot_mean_ms": _MS * batch.tpot_s, "e2e_mean_ms": _MS * batch.latency_s}
-    load = simulate(point.deployment, point.requests)
-    figures = {}
-    for name, spread in (("ttft", load.ttft_s), ("tpot", load.tpot_s), ("itl", load.itl_s), ("e2e", load.e2e_s)):
-        for said, value in zip(("mean", "median", "p90", "p99"), spread, strict=True):
-            figures[f"{name}_{said}_ms"] = _MS * value
-    figures["output_tokens_per_s"] = load.output_tokens_per_s
-    figures["requests_per_s"] = load.requests_per_s
+        return _static(point)
+    held = None
+    rates = {"output_tokens_per_s", "requests_per_s"}
+    if point.limits is not None and rates & set(wanted):
+        held = _held(point, point.limits)
+    figures: dict[str, float] = {}
+    if held is None or set(wanted) - rates:
+        load = simulate(point.deployment, point.requests)
+        for name in ("ttft", "tpot", "itl", "e2e"):
+            spread = getattr(load, f"{name}_s")
+            for statistic, seconds in zip(("mean", "median", "p90", "p99"), spread, strict=True):
+                figures[f"{name}_{statistic}_ms"] = _MS * seconds
+        held = load.requests_per_s if held is None else held
+    figures["requests_per_s"] = point.replicas * held
+    figures["output_tokens_per_s"] = point.replicas * held * point.requests.mean_output_tokens
     return figures
+
+
+def _static(point: Point) -> dict[str, float]:
+    asked = point.requests
+    batch = generation(
+        point.deployment.serving.engine,
+        batch=asked.count,
+        prompt_tokens=round(asked.mean_prompt_tokens),
+        output_tokens=round(asked.mean_output_tokens),
+    )
+    times = {"ttft": batch.ttft_s, "tpot": batch.tpot_s, "e2e": batch.latency_s}
+    return {f"{name}_mean_ms": _MS * seconds for name, seconds in times.items()}
+
+
+def _held(point: Point, limits: Limits) -> float:
+    """Return the highest rate at which as many requests as the limits demand keep each of them."""
+    low, high = 0.0, 4.0 * (point.requests.rate_per_s or 1.0)
+    for _ in range(_ROUNDS):
+        rate = (low + high) / 2
+        requests = replace(point.requests, rate_per_s=rate, count=_RATE_REQUESTS)
+        load = simulate(point.deployment, requests)
+        kept = load.ttft_s.p99 <= (limits.ttft_s or np.inf)
+        if kept and load.tpot_s.p99 <= (limits.tpot_s or np.inf):
+            low = rate
+        else:
+            high = rate
+    return low
 
 
 def formats_of(row: Row) -> dict[str, str]:
