@@ -139,6 +139,15 @@ class Engine:
         free = self._free_bytes(prompt_tokens)
         return _whole(self.layout.dp * largest(free // self.kv_bytes(context_tokens), 0))
 
+    def sequences(self, context_tokens: Any) -> Any:
+        """Return how many sequences of so many tokens the KV cache of all ranks holds.
+
+        The cache has what weights and a step of `max_num_batched_tokens` leave; degrees of the
+        layout may be arrays.
+        """
+        free = self._free_bytes(self.software.scheduler.max_num_batched_tokens)
+        return _whole(self.layout.dp * largest(free // self.kv_bytes(context_tokens), 0))
+
     def cache_bytes(self, most_context: int) -> tuple[float, float, float]:
         """Return a rank's bytes for the KV cache, and of one sequence: at any length, and a token.
 
