@@ -3,8 +3,8 @@
     python benchmarks/load.py [--json]
 
 The closed form is timed with its step times, at arrays of rates and of users: one deployment and
-one pair of lengths, whose figures are computed at 64 rates and interpolated between them. `computed`
-counts only those 64, new each time. The trace has the
+one pair of lengths, whose figures are computed at 64 rates and interpolated between them;
+`computed` counts those 64 alone. The trace has the
 lengths, gaps and shared prefixes of a recorded one where `SHARDCOST_EVIDENCE` names a folder with
 Mooncake's (mooncake_conversation.csv), and drawn ones elsewhere; it is repeated to 100,000
 requests, at 80 % of what the deployment holds.
