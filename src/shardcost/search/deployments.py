@@ -27,14 +27,14 @@ from shardcost.load.result import Load
 from shardcost.load.simulate import simulate
 from shardcost.load.steady import steady
 from shardcost.load.sweep import broken_limits
+from shardcost.options import SIMULATED
 from shardcost.search.capacities import Capacities
 from shardcost.search.planned import FrontPoint, LoadPlan, PlannedDeployment, RunnerUp
 from shardcost.search.workers import LoadQuestion, screened
 
-SIMULATED: Final = 6
-"""Deployments that are simulated, the best by the closed form …"""
 _TIMES_SIMULATED: Final = 1.5
-"""… and up to so many times as many, as long as the next one promises more than was simulated."""
+"""How many times as many deployments are simulated as asked for, at most: as long as the next one
+promises more than was simulated."""
 _OF_EACH: Final = 2
 """Of them, deployments of one pool and of two, at least."""
 _LEAST_KEPT: Final = 8
@@ -69,7 +69,7 @@ Progress = Callable[[int, int], None]
 def plan_load(
     question: LoadQuestion,
     *,
-    simulated: int = SIMULATED,
+    simulated: int = SIMULATED.preset,
     progress: Progress | None = None,
 ) -> LoadPlan:
     """Return the deployments that hold most within limits, or a load with fewest GPUs.
@@ -101,6 +101,7 @@ class _Planning:
         rejected = workers.rejected + self.capacities.rejected
         order = sorted(rejected.items(), key=lambda item: (-item[1], item[0].message))
         front = self._front(planned) if best else ()
+        nearest = None if best else self._nearest()
         return LoadPlan(
             question=self.question,
             considered=workers.considered,
@@ -111,7 +112,7 @@ class _Planning:
             best=tuple(best),
             front=front,
             runner_up=self._runner_up(best),
-            nearest=None if best else self.capacities.nearest,
+            nearest=nearest,
             seconds=time.perf_counter() - started,
         )
 
@@ -121,6 +122,14 @@ class _Planning:
             left = 0 if self.simulations else 5 * self.most
             self.whole = max(self.whole, self.done + left)
             self.progress(self.done, self.whole)
+
+    def _nearest(self) -> PlannedDeployment | None:
+        """Return the deployment that holds most where none holds the load."""
+        known, question = self.capacities.nearest, self.question
+        if known is not None or question.load is None:
+            return known
+        most = plan_load(replace(question, rate_per_s=None, users=None), simulated=0)
+        return max(most.best, key=lambda each: each.requests_per_s, default=None)
 
     def _rank(self, planned: PlannedDeployment) -> tuple[float, float]:
         return planned.score(self.question), -planned.capacity.requests_per_s
@@ -183,13 +192,14 @@ class _Planning:
         is not, and halves what is between them.
         """
         held: Load | None = None
+        lowest: Load | None = None
         low, high, rate = 0.0, np.inf, planned.capacity.requests_per_s
         broken: tuple[str, ...] = ()
         steps = iter(_STEPS)
         for _ in range(_TRIES):
             load, beyond = self._simulate(planned.deployment, self._poisson(planned, rate))
             if beyond:
-                high, broken = rate, beyond
+                high, broken, lowest = rate, beyond, load
             else:
                 low, held = rate, load
             if high <= _CLOSE * low:
@@ -200,7 +210,8 @@ class _Planning:
                 step = next(steps)
                 rate = rate / step if beyond else rate * step
             rate = float(f"{rate:.4g}")
-        return replace(planned, load=held, held=held is not None, broken=broken)
+        found = replace(planned, load=held, held=held is not None)
+        return replace(found, broken=broken, beyond=lowest)
 
     def _at_load(self, planned: PlannedDeployment) -> PlannedDeployment:
         """Return a deployment at the load that is given, with more workers where it needs them."""
