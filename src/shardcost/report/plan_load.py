@@ -199,6 +199,7 @@ def _answers(plan: LoadPlan) -> Iterator[tuple[str, str]]:
     """Yield the lines below the table, each under its label."""
     best = plan.best[0]
     yield "best", verdict(plan)
+    yield "confirmed", _confirmed(best)
     if plan.runner_up is not None:
         yield "runner-up", runner_up(plan)
     other = next((each for each in plan.best if each.disaggregated != best.disaggregated), None)
@@ -209,6 +210,16 @@ def _answers(plan: LoadPlan) -> Iterator[tuple[str, str]]:
         said = f"at best {rate(other.requests_per_s)} requests/s on {other.gpus:,} GPUs{by}"
         yield label, f"{said} with {in_words(other)}: {_more(plan.question, behind)}"
     yield "command", command_of(plan, best)
+
+
+def _confirmed(best: PlannedDeployment) -> str:
+    """Return what the verdict rests on."""
+    if best.load is None:
+        return "no: by the closed form alone"
+    many = f"{len(best.load.served):,} requests"
+    if best.confirmed:
+        return f"by a simulation of {many} that it was not chosen by; the others are not"
+    return f"no: by the simulation of {many} that it was chosen by"
 
 
 def _more(question: LoadQuestion, behind: float) -> str:

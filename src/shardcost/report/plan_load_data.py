@@ -76,6 +76,7 @@ def _planned(plan: LoadPlan, each: PlannedDeployment) -> dict[str, Any]:
         "formats": dict(each.engine.formats),
         "disaggregated": each.disaggregated,
         "simulated": each.load is not None,
+        "confirmed": each.confirmed,
         "goodput_requests_per_s": each.requests_per_s,
         "per_gpu": each.requests_per_s_per_gpu,
         "tokens_per_s_per_gpu": each.output_tokens_per_s_per_gpu,

@@ -8,6 +8,9 @@
      arrays)         as it could be best)
 
 The closed form says in which order deployments are simulated; the simulation has the last word.
+Short simulations scatter, and the best of several is rather one that was lucky with its requests.
+So the first is simulated once more, longer and with other requests, and gives way if it does not
+hold its load there.
 """
 
 from __future__ import annotations
@@ -54,6 +57,13 @@ _ALL_REQUESTS: Final = 50_000
 _LOADS: Final = 5
 """Of each deployment, about."""
 _PER_USER: Final = 10
+_LONGER: Final = 5
+"""How many times as many requests confirm the first …"""
+_MOST_CONFIRMING: Final = 12_000
+_CONFIRMATIONS: Final = 8
+"""… and how many such simulations there are at most."""
+_LOWER: Final = 0.97
+"""By how much the rate of one that does not hold it is lowered."""
 _MORE_WORKERS: Final = 3
 """That are added where the simulation does not hold what the closed form does."""
 _NEAR_FRONT: Final = 24
@@ -97,10 +107,10 @@ class _Planning:
         started = time.perf_counter()
         workers = screened(self.question)
         planned = self.capacities.found(workers.choices)
-        best = self._ranked(planned)
+        best = self._confirmed(self._ranked(planned))
         rejected = workers.rejected + self.capacities.rejected
         order = sorted(rejected.items(), key=lambda item: (-item[1], item[0].message))
-        front = self._front(planned) if best else ()
+        front = self._front(best)
         nearest = None if best else self._nearest()
         return LoadPlan(
             question=self.question,
@@ -160,6 +170,52 @@ class _Planning:
         good = sorted((each for each in done if each.held is not False), key=self._rank)
         return [*good, *(each for each in planned if each not in chosen)] if good else []
 
+    def _confirmed(self, ranked: list[PlannedDeployment]) -> list[PlannedDeployment]:
+        """Return the deployments with a first one that holds its load with other requests, too."""
+        for _ in range(_CONFIRMATIONS):
+            if not ranked or ranked[0].load is None or ranked[0].confirmed:
+                break
+            first = self._confirm(ranked[0], ranked[0].load.requests)
+            simulated = [each for each in ranked[1:] if each.load is not None]
+            if first.held:
+                simulated.append(first)
+            else:
+                self.capacities.note_nearest(first)
+            others = [each for each in ranked[1:] if each.load is None]
+            ranked = [*sorted(simulated, key=self._rank), *others] if simulated else []
+        return ranked
+
+    def _confirm(self, planned: PlannedDeployment, asked: Requests) -> PlannedDeployment:
+        """Return a deployment with what it holds of more and other requests.
+
+        Where it does not hold its load, it has one worker more, or where no load is given, the rate
+        is lower.
+        """
+        count = max(asked.count, min(_LONGER * asked.count, _MOST_CONFIRMING))
+        asked = replace(asked, count=count, seed=asked.seed + 1)
+        for _ in range(1 + _MORE_WORKERS):
+            load, broken = self._simulate(planned.deployment, asked)
+            if not broken:
+                return replace(planned, load=load, held=True, confirmed=True)
+            planned = replace(planned, load=load, held=False, broken=broken, beyond=load)
+            if self.question.load is None:
+                rate = _LOWER * (asked.rate_per_s or 0.0)
+                asked = replace(asked, rate_per_s=float(f"{rate:.4g}"))
+                continue
+            larger = self._larger(planned)
+            if larger is None:
+                break
+            planned = larger
+        return planned
+
+    def _larger(self, planned: PlannedDeployment) -> PlannedDeployment | None:
+        """Return a deployment with a worker more, where there are GPUs for it."""
+        larger = _with_one_more(planned)
+        if larger.gpus > self.question.most_gpus:
+            return None
+        known = self.capacities.of(larger)
+        return None if isinstance(known, Reason) else PlannedDeployment(larger, known)
+
     def _promise(self, planned: PlannedDeployment) -> float:
         """Return a deployment's score, corrected by what the simulation of its kind has shown."""
         shares = self.shares.get(_kind(planned), [])
@@ -215,17 +271,13 @@ class _Planning:
 
     def _at_load(self, planned: PlannedDeployment) -> PlannedDeployment:
         """Return a deployment at the load that is given, with more workers where it needs them."""
-        question = self.question
         for _ in range(1 + _MORE_WORKERS):
             load, broken = self._simulate(planned.deployment, self._asked(planned))
             planned = replace(planned, load=load, held=not broken, broken=broken)
-            if not broken:
+            larger = self._larger(planned) if broken else None
+            if larger is None:
                 return planned
-            larger = _with_one_more(planned)
-            known = None if larger.gpus > question.most_gpus else self.capacities.of(larger)
-            if known is None or isinstance(known, Reason):
-                return planned
-            planned = PlannedDeployment(larger, known)
+            planned = larger
         return replace(planned, held=False)
 
     def _asked(self, planned: PlannedDeployment) -> Requests:
@@ -295,7 +347,11 @@ class _Planning:
         return tuple(kept)
 
     def _points(self, planned: PlannedDeployment) -> list[FrontPoint]:
-        rates = planned.capacity.requests_per_s * _SHARES
+        # The closed form's figures, up to the rate that is held by simulation or promised by it.
+        known = planned.capacity.requests_per_s
+        share = self._promise(planned) / planned.score(self.question)
+        most = known / max(share, 1.0) if planned.load is None else planned.requests_per_s
+        rates = min(known, most) * _SHARES
         found = steady(
             planned.deployment,
             prompt=self.question.prompt,

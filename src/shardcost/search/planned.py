@@ -35,6 +35,8 @@ class PlannedDeployment:
     """
     beyond: Load | None = None
     """… and the load that breaks it."""
+    confirmed: bool = False
+    """Whether the load is held by a longer simulation of other requests, too."""
 
     def __repr__(self) -> str:
         """Return the pools and what they hold."""
