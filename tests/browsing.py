@@ -26,7 +26,7 @@ PATIENCE_MS = 20_000
 expect.set_options(timeout=PATIENCE_MS)  # a busy machine is no fault of the page
 
 SIZES = {"wide": (1400, 900), "tablet": (768, 1024), "phone": (390, 844)}
-TABS = ("timeline", "scaling", "collective", "ring", "roofline", "memory", "plan")
+TABS = ("timeline", "scaling", "collective", "ring", "roofline", "memory", "load", "plan")
 FIRST = {
     "model": "llama3-70b",
     "on": "h100_sxm",

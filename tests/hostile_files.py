@@ -26,6 +26,11 @@ from typing import Any, Final
 MOST_SECONDS: Final = 5.0
 """Of the processor. Files are meant to take less than two; a slow or busy machine is no fault."""
 MOST_MEGABYTES: Final = 500
+SAMPLES: Final = Path(__file__).with_name("samples")
+SERVING: Final = (
+    "vllm-bench-detailed.json", "sglang-bench.jsonl", "genai-perf.json", "genai-perf.csv",
+    "inference-perf.json",
+)  # fmt: skip
 _ADDRESS_SPACE: Final = 3 * 2**29
 _LONGEST_LINE: Final = 700
 _GIVEN_UP_AFTER_S: Final = 30
@@ -300,6 +305,7 @@ def samples() -> dict[str, str]:
         "measurements": _measurements(),
         "table": _table(),
         "profile": _profile(),
+        **{name: (SAMPLES / name).read_text() for name in SERVING},
     }
 
 
@@ -502,6 +508,12 @@ def many() -> Files:
     yield "measurements-runs", (_measurements().partition("\n")[0] + "\n" + rows).encode()
     rules = "".join(f"allreduce,{k},{k},ring,ll,-1,{k % 1000},{k},-1,-1\n" for k in range(60_000))
     yield "tuner-rules", rules.encode()
+    result = '{"completed":1,"request_rate":1,"total_input_tokens":1,"mean_ttft_ms":1}\n'
+    yield "serving-runs", (result * 100_000).encode()
+    gaps = ",".join(["[0.1,0.1,0.1]"] * 500_000)
+    ones = ",".join(["1"] * 500_000)
+    lists = f'"input_lens":[{ones}],"output_lens":[{ones}],"itls":[{gaps}]'
+    yield "serving-requests", (result[:-2] + f",{lists}}}").encode()
     yield "matrix-devices", ("\t" + "\t".join(f"GPU{k}" for k in range(9000)) + "\n").encode()
     names = [f"GPU{k}" for k in range(128)] + [f"NIC{k}" for k in range(128)]
     square = ["\t".join(["", *names])] + ["\t".join([n] + ["PIX"] * 256) for n in names]

@@ -82,7 +82,17 @@ TASKS: dict[str, type[asks.Asked]] = {
     "scaling": asks.ScalingAsk,
     "why": asks.WhyAsk,
     "plan_check": asks.PlanAsk,
+    "load": asks.LoadAsk,
+    "ratio": asks.DeploymentAsk,
 }
+
+LOADS: tuple[dict[str, Any], ...] = (
+    {"rate": 8},
+    {"users": 4, "max_num_seqs": 1},
+    {"arrival": "all-at-once", "policy": "prefill-first"},
+    {"sweep": "rate=1,100", "max_ttft": "1s"},
+    {"rate": 8, "prefill_workers": 1, "decode_workers": 2, "gpus": None},
+)
 
 
 @some.composite
@@ -113,6 +123,8 @@ def questions(draw: some.DrawFn) -> tuple[str, dict[str, Any]]:
     fields[SIZES[phase]] = draw(COUNTS)
     if task == "why":
         fields["figure"] = draw(some.sampled_from(["time_s", "mfu", "memory_bytes", "comm_share"]))
+    if task in {"load", "ratio"}:
+        fields |= draw(some.sampled_from(LOADS)) | {"isl": "64-128", "osl": 16, "requests": 20}
     known = TASKS[task].model_fields
     return task, {name: value for name, value in fields.items() if name in known}
 

@@ -547,9 +547,12 @@ def test_every_tab_has_its_picture_and_follows_the_question(visit: Visit) -> Non
         ):
             assert len(label) > 20
         assert f"tab={name}" in visit.page.url or name == "timeline"
-    before = visit.text("#root-memory")
+    for name in ("memory", "load"):
+        before = visit.tab(name).text(f"#root-{name}")
+        visit.press("[data-axis=tp]", "ArrowLeft")
+        assert visit.text(f"#root-{name}") != before
+        visit.press("[data-axis=tp]", "ArrowRight")
     visit.press("[data-axis=tp]", "ArrowLeft")
-    assert visit.text("#root-memory") != before
     assert "tp4dp2" in visit.headline()["title"]
 
 

@@ -267,7 +267,7 @@ def test_dialogs_keep_the_focus_and_give_it_back(visit: Visit) -> None:
 
 def test_values_of_a_picture_are_read_with_the_arrow_keys(visit: Visit) -> None:
     visit.open()
-    for tab in ("timeline", "scaling", "collective", "roofline", "memory"):
+    for tab in ("timeline", "scaling", "collective", "roofline", "memory", "load"):
         visit.tab(tab)
         chart = visit.at(f"#root-{tab} svg.chart:visible").first
         chart.focus()

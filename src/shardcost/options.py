@@ -425,7 +425,7 @@ OBJECTIVE: Final = Option("objective", "name", "Optimise", "what to optimise", p
 PRICE: Final = Option(
     "price", "price", "Price of a GPU hour",
     "of a GPU for an hour, in any currency; or by cluster: h100_sxm=2.50,a100_sxm=1.20",
-    example="2.50",
+    example="2.50", place="more",
 )  # fmt: skip
 TOP: Final = Option("top", "whole", "Layouts to show", "how many of the best", preset=5)
 SEARCH: Final = (OBJECTIVE, PRICE, *LIMITS, TOP)
@@ -451,8 +451,9 @@ ARRIVALS: Final = (
     Option("requests", "whole", "Requests", "requests in all; of a trace, its first ones",
            otherwise="10 for each user, else 1000; all of a trace"),
     Option("prefix_tokens", "whole", "Shared prefix",
-           "tokens that all prompts begin with", preset=0, fewest=0),
-    Option("seed", "whole", "Seed", "of the random arrivals and lengths", preset=0, fewest=0),
+           "tokens that all prompts begin with", preset=0, fewest=0, place="more"),
+    Option("seed", "whole", "Seed", "of the random arrivals and lengths", preset=0, fewest=0,
+           place="more"),
 )  # fmt: skip
 """What a deployment is asked."""
 LATENCY: Final = (

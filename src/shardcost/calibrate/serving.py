@@ -10,9 +10,9 @@ version of the engine), and three constants hold it::
 Each run gives its time per output token and its time to the first token. The constants that a
 simulation of the same loads needs to show them are found by Gauss-Newton steps on the logarithms of
 predicted over measured, robustly (Huber 1964, Robust Estimation of a Location Parameter), so that
-one odd run does not decide. A constant that the runs cannot tell from the others, or whose range is
-as wide as itself, keeps its value: at one concurrency, what comes with the step and what comes with
-its sequences are the same.
+one odd run does not decide. A constant that the runs cannot tell from the others, or from none,
+keeps its value: at one concurrency, what comes with the step and what comes with its sequences are
+the same.
 
 Needs SciPy: ``pip install 'shardcost[fit]'``.
 """
@@ -55,6 +55,10 @@ _MOST_ROUNDS: Final = 8
 _HALVINGS: Final = 4
 _DONE: Final = 2e-3
 """A step that changes every constant by less than this share of its size ends the fit."""
+_COLLINEAR: Final = 1e12
+"""A condition number from which on constants are not told apart."""
+_FAR_PCT: Final = 15.0
+"""Predictions that stay farther off than this are not so for the host's sake."""
 _NUDGE: Final = 0.25
 """Of a constant's size, for its derivative: wide, because queues make results jump."""
 
@@ -195,7 +199,7 @@ class _Task:
         return constants, derivatives
 
     def _sizes(self, constants: Floats) -> Floats:
-        return np.maximum(self.size, constants)
+        return np.asarray(np.maximum(self.size, constants), dtype=float)
 
     def _derivatives(self, free: Sequence[int], at: Floats) -> Floats:
         places = range(len(self.points))
@@ -226,19 +230,61 @@ class _Task:
 
     def ranges(
         self, places: Sequence[int], active: Sequence[int], constants: Floats, derivatives: Floats
-    ) -> Floats:
-        """Return how far each constant may be off, nine times in ten, by the fit's curvature."""
-        residuals = self.residuals(places, constants)
+    ) -> tuple[Floats, Floats]:
+        """Return each constant's standard error, and how far it may be off nine times in ten.
+
+        By the curvature of the fit and the scatter of each figure (White 1980, A
+        Heteroskedasticity-Consistent Covariance Matrix Estimator): TPOT and TTFT scatter
+        differently, and what one of them determines is as uncertain as that one. Residuals count as
+        far as the fit lets them (Huber 1981, Robust Statistics, section 7.6).
+        """
         sizes = self._sizes(constants)[list(active)]
         matrix = derivatives * sizes
         information = matrix.T @ matrix
-        if np.linalg.cond(information) > 1e12:
-            return np.full(len(active), np.inf)
-        freedom = max(len(residuals) - len(active), 1)
-        spread = sqrt(float(np.sum(np.minimum(residuals**2, 9.0))) / freedom)
-        spread = max(spread, REPEATS / _SCATTER["tpot"])
-        scaled = np.sqrt(np.diag(np.linalg.inv(information)))
-        return np.asarray(_NINE_IN_TEN * spread * scaled * sizes, dtype=float)
+        if np.linalg.cond(information) > _COLLINEAR:
+            return np.full(len(active), np.inf), np.full(len(active), np.inf)
+        bread = np.linalg.inv(information)
+        residuals, names = self.residuals(places, constants), self._names(places, constants)
+        counts = {name: len({p for p, each in names if each == name}) for _, name in names}
+        free = max(1 - len(active) / sum(counts.values()), 0.0)
+        rows = np.array([name for _, name in names])
+        meat = np.zeros((2, *information.shape))
+        for name, count in counts.items():
+            part = matrix[rows == name]
+            spreads = _spreads(residuals[rows == name], count * free, REPEATS / _SCATTER[name])
+            for place, spread in enumerate(spreads):
+                meat[place] += spread**2 * part.T @ part
+        errors, ranges = (np.sqrt(np.diag(bread @ each @ bread)) * sizes for each in meat)
+        return errors, ranges
+
+    def _names(self, places: Sequence[int], constants: Floats) -> list[tuple[int, str]]:
+        """Return run and figure of each residual."""
+        return [(place, each.name) for place in places for each in self.figures(place, constants)]
+
+
+def _spreads(residuals: Floats, freedom: float, least: float) -> tuple[float, float]:
+    """Return a figure's scatter, and within what it lies nine times in ten.
+
+    Both in units of the usual scatter.
+
+    Args:
+        residuals: Of one figure over all runs.
+        freedom: How many runs more than constants there are.
+        least: No figure repeats itself more closely than this.
+    """
+    from scipy.stats import t
+
+    taken = np.clip(residuals, -_HUBER, _HUBER)
+    inside = max(float(np.mean(np.abs(residuals) <= _HUBER)), 0.1)
+    squares = float(taken @ taken)
+    if freedom < 1:  # too few to tell their own scatter, which is taken to be the usual one
+        spread = max(1.0, sqrt(squares) / inside)
+        return spread, _NINE_IN_TEN * spread
+    spread = max(sqrt(squares / freedom) / inside, least)
+    # Few may agree by chance: one more of the usual scatter, and Student's distribution.
+    cautious = sqrt((1.0 + squares) / (1.0 + freedom)) / inside
+    usual = _NINE_IN_TEN * max(spread, 1.0)
+    return spread, min(usual, float(t.ppf(0.95, freedom)) * max(cautious, least))
 
 
 def calibrate(
@@ -305,18 +351,26 @@ def fit_of(result: CalibratedServing) -> Fit:
 
 def _determined(task: _Task, places: Sequence[int]) -> tuple[list[int], Floats, Floats, Floats]:
     """Return which constants runs determine, all as fitted, ranges and derivatives of those."""
-    active = list(range(len(CONSTANTS)))
+    active, constants = list(range(len(CONSTANTS))), task.start
     while active:
         constants, derivatives = task.fitted(places, active, task.start)
-        ranges = task.ranges(places, active, constants, derivatives)
+        errors, ranges = task.ranges(places, active, constants, derivatives)
         wide = [
             index
-            for index, range_s in zip(active, ranges, strict=True)
-            if not range_s <= max(constants[index], task.size[index])
+            for index, error_s in zip(active, errors, strict=True)
+            if not _NINE_IN_TEN * error_s <= max(constants[index], task.size[index])
         ]
         if not wide:
             return active, constants, ranges, derivatives
         active.remove(next(index for index in _GIVEN_UP if index in wide))
+    off = _stats(_errors(task, places, constants))
+    for name, each in off.items():
+        if each.median_pct is not None and each.median_pct > _FAR_PCT:
+            least = f"{each.median_pct:.0f} % off ({each.bias_pct:+.0f} %)"
+            raise UsageError(
+                f"no constants of the host explain the runs: {name.upper()} stays {least};"
+                " look at machine, model, number formats and layout"
+            )
     names = ", ".join(kind.name for kind in CONSTANTS)
     raise UsageError(f"the runs determine none of {names}: give some at other loads")
 
@@ -328,23 +382,25 @@ def _points(
     points: list[_Point] = []
     skipped: dict[str, int] = {}
     for run in runs:
-        reason = ""
+        reason = "" if len(points) < MOST_POINTS else f"beyond the first {MOST_POINTS}"
         try:
-            requests = requests_of(run, _MOST_REQUESTS)
-            load = simulate(deployment, requests)
-            if not _used(run, load):
-                reason = "states neither TTFT nor TPOT"
-            elif load.rejected:
-                reason = "has requests that do not fit in the KV cache"
-            elif len(points) >= MOST_POINTS:
-                reason = f"beyond the first {MOST_POINTS}"
-            else:
-                points.append(_Point(run, requests))
+            if not reason:
+                requests = requests_of(run, _MOST_REQUESTS)
+                reason = _unusable(run, simulate(deployment, requests))
+                if not reason:
+                    points.append(_Point(run, requests))
         except ShardcostError as error:
             reason = str(error)
         if reason:
             skipped[reason] = skipped.get(reason, 0) + 1
     return points, skipped
+
+
+def _unusable(run: ServingResult, load: Load) -> str:
+    """Return why constants are not fitted to a run; empty where they are."""
+    if load.rejected:
+        return "has requests that do not fit in the KV cache"
+    return "" if _used(run, load) else "states neither TTFT nor TPOT"
 
 
 def _used(run: ServingResult, load: Load) -> tuple[Figure, ...]:

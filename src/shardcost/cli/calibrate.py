@@ -50,33 +50,34 @@ def parser() -> options.Parser:
 
 def run(given: Namespace) -> int:
     """Read the files, fit, write what was fitted and print what it rests on."""
+    from shardcost.catalog import checked_profile_name
     from shardcost.cli.progress import shown_progress
     from shardcost.formats.detect import read_file, with_gpus
     from shardcost.formats.reading import no_tick
     from shardcost.formats.serving_results import ServingResults
 
+    name = checked_profile_name(given.name)  # before files of gigabytes are read
     gpus = values.count("--gpus", given.gpus)
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
         readings = [with_gpus(read_file(Path(file), tick or no_tick), gpus) for file in given.files]
     served = [reading for reading in readings if isinstance(reading, ServingResults)]
     if served and len(served) < len(readings):
         raise UsageError("results of serving benchmarks and other files are calibrated apart")
-    return _engine(given, served) if served else _cluster(given, readings)
+    return _engine(given, name, served) if served else _cluster(given, name, readings)
 
 
-def _cluster(given: Namespace, readings: Sequence[Reading]) -> int:
+def _cluster(given: Namespace, name: str, readings: Sequence[Reading]) -> int:
     """Fit the constants of a cluster's collectives."""
     from shardcost.calibrate.calibrate import calibrate
     from shardcost.calibrate.gather import Stated, gathered
     from shardcost.calibrate.profile import as_profile
-    from shardcost.catalog import PROFILE_FIRST_LINE, checked_profile_name
+    from shardcost.catalog import PROFILE_FIRST_LINE
     from shardcost.files import write_whole
     from shardcost.report.calibrate import as_data, as_text
 
     wanted = deployment.requested(given)
     if wanted:
         raise UsageError(f"{wanted[0]} is for results of serving benchmarks; no file has any")
-    name = checked_profile_name(given.name)
     target = _target(given.output or f"{name}.toml", PROFILE_FIRST_LINE)
     points = gathered(readings, Stated(given.on, given.network, given.library))
     results = calibrate(points.curves, _say if sys.stderr.isatty() else lambda _: None)
@@ -85,7 +86,7 @@ def _cluster(given: Namespace, readings: Sequence[Reading]) -> int:
     return options.print_report(given, lambda: as_data(*shown), lambda: as_text(*shown))
 
 
-def _engine(given: Namespace, readings: Sequence[ServingResults]) -> int:
+def _engine(given: Namespace, name: str, readings: Sequence[ServingResults]) -> int:
     """Fit the host's constants of a serving engine."""
     from shardcost.calibrate.serving import calibrate, fit_of
     from shardcost.calibrate.software_file import (
@@ -99,8 +100,7 @@ def _engine(given: Namespace, readings: Sequence[ServingResults]) -> int:
 
     if given.library is not None:
         raise UsageError("--library is for times of collectives; no file has any")
-    name = checked_software_name(given.name)
-    target = _target(given.output or f"{name}.toml", FIRST_LINE)
+    target = _target(given.output or f"{checked_software_name(name)}.toml", FIRST_LINE)
     runs = [run for reading in readings for run in reading.runs]
     served_by = deployment.deployment_of(given, runs)
     result = calibrate(served_by, runs, _say if sys.stderr.isatty() else lambda _: None)

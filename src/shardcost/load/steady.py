@@ -102,7 +102,7 @@ class Capacity:
     limit: str
     """What bounds it, one of `LIMITS`."""
     steady: Steady
-    """The load there."""
+    """The load there; the least one where no rate is within the limits."""
 
 
 def steady(
@@ -156,7 +156,7 @@ def capacity(
     rate, limit = form.held, form.limit
     if limits is not None:
         rate, limit = form.within(limits)
-    return Capacity(rate, limit, form.at_rates(rate * (1 - 1e-9)))
+    return Capacity(rate, limit, form.at_rates(max(rate * (1 - 1e-9), 1e-6 * form.held)))
 
 
 class _Station:
@@ -168,6 +168,8 @@ class _Station:
     ) -> None:  # fmt: skip
         engine, self.workers = pool.engine, pool.workers
         scheduler = engine.software.scheduler
+        if scheduler.policy == "decode-first":
+            raise UsageError("static batches (decode-first) have no closed form: simulate them")
         longest = int(prompt.most + output.most)
         room = KVRoom(engine, longest)
         if room.of(prompt.mean + output.mean) > room.blocks:

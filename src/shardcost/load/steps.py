@@ -208,13 +208,13 @@ class StepTimes:
 
 def _doublings(most: int) -> list[int]:
     """Return 1 to 16, then a few sizes to each doubling, up to at least `most` and 2."""
-    sizes, size = list(range(1, 17)), 16
+    sizes, size, most = list(range(1, 17)), 16, max(most, 2)
     while size < most:
         sizes += [
             size + size * i // _CHUNKS_TO_A_DOUBLING for i in range(1, 1 + _CHUNKS_TO_A_DOUBLING)
         ]
         size *= 2
-    return [*(each for each in sizes if each < most), max(most, 2)]
+    return [*(each for each in sizes if each < most), most]
 
 
 def _between(places: Sequence[int], values: Sequence[float], at: float) -> float:

@@ -112,8 +112,8 @@ class Rank:
     """The sequences of one rank of attention's data parallelism."""
 
     __slots__ = (
-        "blocks", "cache", "chunks", "committed", "context", "made_room", "prefilling", "residues",
-        "running", "waiting",
+        "blocks", "cache", "chunks", "committed", "context", "prefilling", "residues", "running",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, cache: PrefixCache, block_tokens: int) -> None:
@@ -128,7 +128,6 @@ class Rank:
         self.committed = 0.0  # blocks of all admitted with what is reserved for their outputs
         self.cache = cache
         self.chunks: list[tuple[Request, int]] = []
-        self.made_room = False  # sequences were preempted before the next step
 
     @property
     def load(self) -> int:
@@ -350,7 +349,6 @@ class Worker:
             victim.done = victim.hit = 0
             rank.waiting.appendleft(victim)
             self.preemptions += 1
-            rank.made_room = True
 
     # --- the next step -------------------------------------------------------------------------
     def begin(self, now: float) -> None:
@@ -457,10 +455,6 @@ class Worker:
             left = self._chunk(rank, request, left)
             if left <= 0:
                 break
-        # What was preempted to let the others decode would fit again until they have.
-        made_room, rank.made_room = rank.made_room, False
-        if made_room and rank.running:
-            return "KV room"
         used: float | None = None
         while rank.waiting:
             request = rank.waiting[0]

@@ -67,7 +67,7 @@ def as_text(
 
 def _fitted(one: FittedConstant) -> tuple[str, str]:
     if one.plus_minus_s is None:
-        return "as before", "not determined by these runs"
+        return "as before", "not determined"
     if one.at_bound:
         return "none", f"at most {format_time(one.plus_minus_s)}"
     return format_time(one.after_s), f"± {format_time(one.plus_minus_s)}"

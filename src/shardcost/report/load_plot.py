@@ -155,11 +155,12 @@ def over_time(
     """
     bins = len(edges) - 1
     width = edges[1] - edges[0]
-    workers = sorted({moment.worker for moment in moments})
+    numbers = sorted({moment.worker for moment in moments})
+    workers = {number: row for row, number in enumerate(numbers)}
     sums = np.zeros((len(workers), bins))
     weights = np.zeros((len(workers), bins))
     for moment in moments:
-        row = workers.index(moment.worker)
+        row = workers[moment.worker]
         first = min(int(moment.start_s / width), bins - 1)
         last = min(int(moment.end_s / width), bins - 1)
         places = np.arange(first, last + 1)

@@ -88,6 +88,8 @@ _GENERATED: Final = ("aiconfigurator_silicon",)
 _BY_VERSION: Final = {"dynamo": "", "TensorRT": "trtllm_2024", "2023": "vllm_2024"}
 """What a row's version says where it is not the engine's own: that of the framework around an engine
 of 2025, that of TensorRT below the engine of MLPerf Inference v4.1 (2024), or the year."""
+_ON_ROCM: Final = {"vllm_2024": "vllm_rocm"}
+"""Engines that have other kernels on AMD's devices."""
 _GATED_OUTPUT: Final = "qwen3"
 
 
@@ -150,9 +152,10 @@ def point_of(row: Row, fitted: Fitted = CATALOG, change: Change | None = None) -
         count = whole_cell(row, f"{prefix}workers", most=_MOST) if prefix else 1
         return Pool(worker, count)
 
-    pools = (pool("decode_"), pool("prefill_"))[: 2 * (row["deployment"] == "disaggregated")]
+    apart = row["deployment"] == "disaggregated"
+    prefixes = ("decode_", "prefill_") if apart else ("",)
     return Point(
-        Deployment(*(pools or (pool(""),))),
+        Deployment(*map(pool, prefixes)),
         requests_of(row),
         whole_cell(row, "replicas", most=_MOST),
         row["dataset"] in _STATIC,
@@ -396,10 +399,10 @@ def _or(row: Row, name: str, otherwise: Any) -> Any:
 def software(row: Row) -> str:
     """Return the software of the catalog that ran a row."""
     version = row.get("version", "")
-    for word, name in _BY_VERSION.items():
-        if version.startswith(word):
-            return name or engine_of({**row, "engine": row["engine"]})
-    return engine_of({**row, "engine": f"{row['engine']} {version}"})
+    stated = next((name for word, name in _BY_VERSION.items() if version.startswith(word)), None)
+    own = "" if stated == "" else f" {version}"
+    name = stated or engine_of({**row, "engine": f"{row['engine']}{own}"})
+    return _ON_ROCM.get(name, name) if row["cluster"].startswith("mi") else name
 
 
 def kind(row: Row) -> str:

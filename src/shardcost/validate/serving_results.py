@@ -27,6 +27,8 @@ MOST_SIMULATED: Final = 5000
 _ROUNDS: Final = 4
 """How many times as many as are in flight: the first ones come together and wait longer."""
 _MOST_IN_FLIGHT: Final = 5000
+_MOST_TOKENS: Final = 10**8
+"""Of all outputs of a run that are simulated."""
 _USUAL: Final = 500
 """Requests of a run that does not say how many."""
 _SEED: Final = 0
@@ -118,6 +120,9 @@ def requests_of(run: ServingResult, most: int = MOST_SIMULATED) -> Requests:
         raise BadValueError("concurrency", run.concurrency, rule)
     random = np.random.default_rng(_SEED)
     count = min(_count(run), max(most, _ROUNDS * (run.concurrency or 0)))
+    if count * run.output_tokens > _MOST_TOKENS:
+        rule = f"at most {_MOST_TOKENS // count} for {count} requests to be simulated"
+        raise BadValueError("mean output tokens", run.output_tokens, rule)
     if run.each is not None:
         count = min(count, len(run.each.input_tokens))
         prompts = np.array(run.each.input_tokens[:count], dtype=np.int64)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import BadValueError, UsageError
 from shardcost.estimate.result import Estimate
 from shardcost.model import Model
-from shardcost.options import GPUS, SIZE, SWEEP, TOP
+from shardcost.options import GPUS, LOAD, SIZE, SWEEP, TOP
 from shardcost.report import estimate_data
 from shardcost.report.estimate import details, title
 from shardcost.request import (
@@ -22,10 +22,17 @@ from shardcost.request import (
     WorldSizeError,
     collective_name,
     collective_of,
+    deployment_of,
     estimate_of,
+    gpu_price_of,
+    limits_of,
     question_of,
+    requests_of,
     scaling_of,
     search_arguments,
+    simulated,
+    sweep_of,
+    swept,
     value_of,
     varied_name,
 )
@@ -33,6 +40,9 @@ from shardcost.web import limits
 from shardcost.web.finder import Pasted
 from shardcost.web.listing import listing
 from shardcost.workload import Train
+
+if TYPE_CHECKING:
+    from shardcost.load.requests import Requests
 
 Fields = dict[str, Any]
 
@@ -213,6 +223,92 @@ def commands(given: Fields) -> Any:
     return {"command": command_of(result), "python": python_of(result)}
 
 
+def load(given: Fields) -> Any:
+    """Return what ``shardcost load --json`` prints of one load or a sweep, and the command."""
+    from shardcost.load.parts import parts_of
+    from shardcost.report.load_page import command_of, load_as_data
+
+    if given["sweep"] is not None:
+        return _swept(given)
+    finder = Pasted(given)
+    latency = limits_of(given)
+    requests = _few(requests_of(given, finder))
+    deployment = deployment_of(given, finder)
+    price = gpu_price_of(given, finder, deployment)
+    result = simulated(deployment, requests)
+    if not len(result.served):
+        raise ImpossibleError(UsageError(_NONE_FITS))
+    parts, caveats = parts_of(result), _caveats(given, deployment.serving.engine.model)
+    shown = load_as_data(result, latency, price_per_hour=price, parts=parts, caveats=caveats)
+    return shown | {"command": command_of(given)}
+
+
+_NONE_FITS: Final = "every request is longer than the KV cache of a worker holds"
+
+
+def _few(requests: Requests) -> Requests:
+    """Return requests that are not too many to be simulated for the page."""
+    count = len(requests.trace) if requests.arrival == "trace" else requests.count
+    if count > limits.MOST_REQUESTS:
+        rule = f"at most {limits.MOST_REQUESTS} on the page; `shardcost load` has time"
+        raise BadValueError("--requests", count, rule)
+    return requests
+
+
+def _swept(given: Fields) -> Any:
+    """Return a deployment at loads from low to high."""
+    from shardcost.report.load_page import command_of, swept_as_data
+
+    finder = Pasted(given)
+    over, values = swept(given["sweep"])
+    if values is not None and len(values) > limits.MOST_LOADS:
+        raise BadValueError("--sweep", len(values), f"at most {limits.MOST_LOADS} loads")
+    workers = deployment_of(given, finder).serving.workers
+    asked = given
+    if over == "rate" and given.get("requests") is None:
+        count = min(limits.SWEPT_REQUESTS * workers, limits.MOST_SWEPT_REQUESTS)
+        asked = {**given, "requests": count}
+    elif over != "rate" and values is None:
+        users = min(limits.SWEPT_USERS * workers, limits.MOST_SWEPT_USERS)
+        asked = {**given, "sweep": f"{over}=1..{users}"}
+    most = {"rate": 1} if over == "rate" else {"users": int(max(values or [1]))}
+    _few(requests_of({**asked, **(most if given.get("trace") is None else {})}, finder))
+    found = sweep_of(asked, finder, asked["sweep"])
+    if not any(len(point.load.served) for point in found.points):
+        raise ImpossibleError(UsageError(_NONE_FITS))
+    return swept_as_data(found) | {"command": command_of(asked)}
+
+
+def ratio(given: Fields) -> Any:
+    """Return what a deployment holds as its GPUs are divided between prefill and decode."""
+    from shardcost.load.ratio import best_ratio
+    from shardcost.report.load_page import ratio_as_data
+
+    finder = Pasted(given)
+    deployment, latency = deployment_of(given, finder), limits_of(given)
+    if deployment.prefill is None:
+        raise UsageError("one pool has no GPUs to divide; give --prefill-workers")
+    workers = sum(pool.workers for pool in deployment.pools)
+    few = min(limits.SPLIT_REQUESTS * workers, limits.MOST_SPLIT_REQUESTS)
+    asked = {**given, "requests": value_of(given, LOAD["requests"]) or few}
+    if given.get("trace") is None:
+        asked |= {"rate": 1, "users": None, "arrival": None}
+    requests = _few(requests_of(asked, finder))
+    try:
+        found = best_ratio(
+            deployment.prefill,
+            deployment.serving,
+            deployment.gpus,
+            requests,
+            limits=latency,
+            count=requests.count,
+            most=limits.MOST_SPLITS,
+        )
+    except BadValueError as error:
+        raise ImpossibleError(error) from None
+    return ratio_as_data(found, deployment.prefill.workers)
+
+
 def plan_check(given: Fields) -> Any:
     """Return how many layouts a search would look at, if it is in good order and not too many."""
     from shardcost.search.objectives import Objective
@@ -299,7 +395,7 @@ def html(given: Fields) -> Document:
 
 _ANSWERS: Final = (
     catalog, estimate, advice, timeline, scaling, roofline, messages, collective, schedule, why,
-    commands, plan_check, trace, csv, html,
+    load, ratio, commands, plan_check, trace, csv, html,
 )  # fmt: skip
 QUESTIONS: Final[dict[str, Callable[[Fields], Any]]] = {
     answer.__name__: answer for answer in _ANSWERS

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from shardcost import options
-from shardcost.options import COLLECTIVE, LAYOUT, MACHINE, SEARCH, WORKLOAD, Option
+from shardcost.options import COLLECTIVE, LAYOUT, LOAD, MACHINE, SEARCH, WORKLOAD, Option
 from shardcost.request import names_of
 from shardcost.web import fields
 from shardcost.web.fields import OneOrMany, Size, Values, Whole, Word
@@ -23,11 +23,15 @@ _TYPES: Final[dict[str, Any]] = {
     "whole": Whole,
     "number": fields.Number,
     "flag": fields.Truth,
+    "switch": fields.Truth,
     "size": Size,
-    "share": OneOrMany,
-    "price": OneOrMany,
+    "lengths": fields.Tokens,
+    "share": fields.One,
+    "price": fields.One,
 }
 """By kind of option; others are words."""
+_SEVERAL: Final = ("share", "price")
+"""Kinds of which a search takes several values, beside whole numbers."""
 Phase = Literal["train", "prefill", "decode"]
 EXAMPLE: Final[dict[str, Any]] = {
     "model": "llama3-70b",
@@ -39,6 +43,13 @@ EXAMPLE: Final[dict[str, Any]] = {
     "context_tokens": 4096,
 }
 """The page's first request."""
+LOAD_EXAMPLE: Final[dict[str, Any]] = {
+    "isl": "1024",
+    "osl": "256",
+    "max_ttft": "1s",
+    "max_tpot": "50ms",
+}
+"""What the page's first load has beside its model, machine and layout."""
 
 
 class Asked(BaseModel):
@@ -60,8 +71,9 @@ def _with(rows: Iterable[Option], *, search: bool = False) -> Callable[[type[A]]
     def extended(body: type[A]) -> type[A]:
         added: dict[str, Any] = {}
         for option in rows:
-            many = search and option.several and option.kind == "whole"
-            text = option.described(names_of(option)) + (option.several if many else "")
+            listed = search and bool(option.several) and option.kind == "whole"
+            many = listed or (search and option.kind in _SEVERAL)
+            text = option.described(names_of(option)) + (option.several if listed else "")
             kind = OneOrMany if many else _TYPES.get(option.kind, Word)
             added[option.name] = (kind, Field(None, description=text))
         return create_model(
@@ -80,12 +92,17 @@ class _Place(Asked):
     )
 
 
-class _Run(_Place):
-    """What is run: a model of the catalog or a config, and a workload."""
+class _Modelled(_Place):
+    """A model of the catalog or a config."""
 
     config: fields.Config = Field(
         None, description="instead of `model`: the content of a Hugging Face config.json"
     )
+
+
+class _Run(_Modelled):
+    """What is run: a model and a workload."""
+
     phase: Phase = Field(description="a training step, a pass over prompts, or a step of decoding")
 
 
@@ -157,6 +174,36 @@ class PlanAsk(_Run):
     fix: fields.Fixed = Field(None, description="values by axis; axes that are left out are free")
 
 
+@_with(option for option in LOAD.values() if option.name != "trace")
+class DeploymentAsk(_Modelled):
+    """A deployment and what is asked of it: the options of `shardcost load`."""
+
+    model_config = _examples(
+        {"model": "llama3-8b", "on": "h100_sxm", "prefill_workers": 2, "decode_workers": 2}
+        | LOAD_EXAMPLE
+    )
+
+    trace: fields.Text = Field(
+        None,
+        description="instead of `isl` and `osl`: the content of a file of recorded requests",
+    )
+
+
+class LoadAsk(DeploymentAsk):
+    """One load of a deployment, or several from low to high."""
+
+    model_config = _examples(
+        {"model": "llama3-8b", "on": "h100_sxm", "rate": 4} | LOAD_EXAMPLE,
+        {"model": "llama3-8b", "on": "h100_sxm", "sweep": "rate"} | LOAD_EXAMPLE,
+    )
+
+    sweep: Word = Field(
+        None,
+        description="instead of `rate`, `users` and `arrival`: rate or concurrency, whose values go"
+        " to past what the deployment serves unless they are given, as in rate=1..64",
+    )
+
+
 _ON: Final = {"collective": "all_reduce", "size": "64MiB", "on": "h100_sxm"}
 FIRST: Final[dict[str, tuple[type[Asked], dict[str, Any]]]] = {
     "estimate": (Ask, EXAMPLE),
@@ -179,6 +226,15 @@ def field_values(kind: type[Asked], fields: dict[str, Any]) -> dict[str, Any]:
     return kind.model_validate(fields).model_dump()
 
 
+_LOAD_GROUPS: Final = {
+    "requests": options.ARRIVALS,
+    "limits": (*options.LATENCY, options.PRICE),
+    "workers": options.POOLS,
+    "engine": options.SCHEDULER,
+}
+"""The fields of the tab on load, in groups; the deployment's others are those of the page."""
+
+
 def page_module() -> bytes:
     """Return the table of options as the module that the page's controls are made from."""
     from shardcost.search.objectives import OBJECTIVES
@@ -195,6 +251,15 @@ def page_module() -> bytes:
             for name, option in options.AXES.items()
             if name not in options.OWN_AXES
         ],
+        "load": {
+            "first": LOAD_EXAMPLE,
+            "taken": [option.name for option in (*options.SERVING, *options.WORKER)],
+            "options": [
+                _on_page(option) | {"group": group, "otherwise": option.otherwise}
+                for group, rows in _LOAD_GROUPS.items()
+                for option in rows
+            ],
+        },
         "objectives": {name: aim.label for name, aim in OBJECTIVES.items()},
     }
     return f"export const TABLE = {json.dumps(table, ensure_ascii=False)};\n".encode()

@@ -21,8 +21,9 @@ from shardcost.web import asks, limits
 from shardcost.web.pool import BusyError, LateError, Reply, WorkerPool
 from shardcost.web.worker import LOW_PRIORITY
 
-_SLOW_TASKS: Final = ("html", "plan_check")
-"""Tasks that may take seconds: plots are drawn, every split of the GPUs is listed."""
+_SLOW_TASKS: Final = ("html", "plan_check", "load", "ratio")
+"""Tasks that may take seconds: plots are drawn, every split of the GPUs is listed, requests are
+followed one by one."""
 _SWEEP_EVERY_S: Final = 1.0
 _OVER: Final = ("done", "cancelled", "failed")
 _log = logging.getLogger("shardcost.web")

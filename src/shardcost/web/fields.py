@@ -116,6 +116,18 @@ def _value(value: Any) -> Any:
     return _word(value)
 
 
+def _one(value: Any) -> Any:
+    """Take a number or a text."""
+    if isinstance(value, bool):
+        raise _UnfitError("a number or a text")
+    return _value(value)
+
+
+def _tokens(value: Any) -> Any:
+    """Take a count of tokens, or a text that describes several."""
+    return _word(value) if isinstance(value, str) else _whole(value)
+
+
 def _values(value: Any) -> Any:
     if not isinstance(value, list):
         raise _UnfitError("a list of values")
@@ -144,6 +156,8 @@ Word = Annotated[Any, *_field(_word, _TEXT)]
 Text = Annotated[Any, *_field(_text, {"type": "string"})]
 Config = Annotated[Any, *_field(_only(dict, "an object"), _OBJECT)]
 Size = Annotated[Any, *_field(_size, _WHOLE | {"minimum": 1, "maximum": MOST_BYTES}, _TEXT)]
+One = Annotated[Any, *_field(_one, _WHOLE, _NUMBER, _TEXT)]
+Tokens = Annotated[Any, *_field(_tokens, _WHOLE | {"minimum": 1}, _TEXT)]
 Values = Annotated[Any, *_field(_values, _LIST)]
 OneOrMany = Annotated[Any, *_field(_one_or_many, _WHOLE, _NUMBER, _TEXT, _LIST)]
 Fixed = Annotated[Any, *_field(_fixed, _AXES)]

@@ -37,13 +37,31 @@ MOST_PASSES: Final = 100_000
 """Passes of micro-batches through stages in a step that is drawn, of which a part is shown."""
 MOST_WRITTEN_PASSES: Final = 10_000
 """The same of a step that is written in full, as a trace."""
+MOST_REQUESTS: Final = 20_000
+"""Requests of one load that is simulated."""
+MOST_LOADS: Final = 24
+"""Loads of a sweep whose values are given."""
+SWEPT_REQUESTS: Final = 1000
+"""Requests for each worker at every rate of a sweep, where their number is not given …"""
+MOST_SWEPT_REQUESTS: Final = 2400
+"""… and at most, of all workers."""
+SWEPT_USERS: Final = 512
+"""Users of a sweep for each worker, at most …"""
+MOST_SWEPT_USERS: Final = 2048
+"""… and of all workers."""
+MOST_SPLITS: Final = 6
+"""Divisions of GPUs between prefill and decode that are compared …"""
+SPLIT_REQUESTS: Final = 300
+"""… by so many requests for each worker …"""
+MOST_SPLIT_REQUESTS: Final = 1200
+"""… and at most, of all workers."""
 
 START_S: Final = 60.0
 """Time for a worker to start, on a busy machine."""
 TASK_S: Final = 10.0
 """Computing time of one request."""
 FILE_S: Final = 20.0
-"""Time to read a file and calibrate on it, or to draw a report."""
+"""Time to read a file and calibrate on it, to draw a report, or to simulate loads."""
 CALIBRATE_S: Final = 12.0
 """Of that, time to fit constants; a file that takes longer is only explained."""
 SEARCH_S: Final = 120.0

@@ -75,6 +75,14 @@ Steps = _shape(
     "Steps", "The steps of a collective by an algorithm.",
     collective=str, algorithm=str, ranks=int, steps=Rows,
 )  # fmt: skip
+Loaded = _shape(
+    "Loaded", "A deployment under load, or under several; as ``shardcost load --json``.",
+    title=str, model=str, gpus=int, pools=Rows, limits=Table, command=str,
+)  # fmt: skip
+Divided = _shape(
+    "Divided", "What each division of the GPUs holds.",
+    gpus=int, limits=Table, splits=Rows, words=str,
+)  # fmt: skip
 Explained = _shape(
     "Explained", "Where a figure comes from.", figure=str, title=str, formula=str, terms=Rows
 )

@@ -19,6 +19,7 @@
 //   #root-<id>[data-drawn] once drawn; [data-stale] while it is drawn anew; [data-failed] if it cannot be
 //   #why #why-title #why-value #why-formula #why-numbers #why-parts #why-error #why-back #why-close
 //   #plan-start #plan-cancel #plan-progress #plan-status #plan-table #plan-reasons #plan-front
+//   #load-<option> #load-trace #load-trace-choose #load-trace-drop #load-pools #load-more #load-words #load-commands
 //   #plan-objective #plan-gpus #plan-max_tpot … #plan-fix-<axis>
 //   .number[data-why=<figure>]                 every figure that can be asked
 
@@ -69,6 +70,7 @@ class Page {
         this.plan = plan;
         this.writeUrl(false);
       },
+      trace: () => this.ask.trace,
       view: (/** @type {string} */ name) => this.view[name],
       /** Keep what a tab shows in the address; "" is what it begins with. */
       setView: (/** @type {Record<string, string>} */ view) => {

@@ -13,6 +13,8 @@
 //   #ring-step #ring-back #ring-reset #ring-counter #ring-words #ring-counters #ring-links
 //   #ring-formula #ring-topology-words
 //   svg.roofline #roofline-words #roofline-detail #roofline-table
+//   svg.load-ttft svg.load-tpot svg.load-queue svg.load-kv svg.load-ratio #load-words #load-about
+//   #load-table #load-asked #load-notes #load-ratio-words
 //   svg.memory #memory-words #memory-table;  svg.front
 
 export { bars } from "./charts/bars.js";

@@ -12,7 +12,7 @@ import { TABLE } from "./options.js";
  *   start: Record<string, number>, example: string, group?: string, fixed?: boolean}} Option
  */
 
-export const TABS = ["timeline", "scaling", "collective", "ring", "roofline", "memory", "plan"];
+export const TABS = ["timeline", "scaling", "collective", "ring", "roofline", "memory", "load", "plan"];
 export const PHASES = ["train", "prefill", "decode"];
 
 /** The options of an estimate, in the order that a URL shows them. @type {Record<string, Option>} */
@@ -26,11 +26,17 @@ export const AXES = TABLE.axes;
 /** What a search optimises: label by name. @type {Record<string, string>} */
 export const OBJECTIVES = TABLE.objectives;
 const SEARCHED = [...PLAN.map(({ name }) => `plan_${name}`), ...AXES.map(({ name }) => `fix_${name}`)];
+/**
+ * What a load has beside the question: its options, which of the question's it takes, and what it begins with.
+ * @type {{first: Record<string, string>, taken: string[], options: (Option & {otherwise: string})[]}}
+ */
+export const LOAD = TABLE.load;
 /** What is looked at in the tabs, where it is not what they begin with. */
 export const VIEW = [
   "timeline_of", "scaling_vary", "ring_collective", "ring_algorithm", "ring_n", "ring_size",
   "collective_group", "collective_name", "collective_gpus", "collective_nodes",
   "collective_library", "collective_mode",
+  ...LOAD.options.map(({ name }) => `load_${name}`),
 ];
 const SHORT = /^[\w.\-+%=:, ]{1,80}$/u;
 
@@ -115,12 +121,12 @@ export function patched(ask, patch) {
 
 /** Do two questions ask the same? @param {Ask} one @param {Ask} other */
 export function same(one, other) {
-  return JSON.stringify(body(one)) === JSON.stringify(body(other));
+  return one.trace === other.trace && JSON.stringify(body(one)) === JSON.stringify(body(other));
 }
 
 // ------------------------------------------------------------------------------- the URL
 
-const FILES = ["config", "profile"];
+const FILES = ["config", "profile", "trace"];
 const LINK_LIMIT = 48 * 1024; // characters of the fragment: more is not a link that can be sent
 const FILE_LIMIT = 1024 * 1024; // bytes that a fragment may unfold to
 
@@ -143,7 +149,7 @@ export async function toUrl(ask, tab, plan = {}, view = {}) {
   const [parts, left] = [/** @type {string[]} */ ([]), /** @type {string[]} */ ([])];
   for (const name of FILES) {
     if (!ask[name]) continue;
-    const packed = await pack(name === "config" ? JSON.stringify(ask.config) : ask.profile);
+    const packed = await pack(name === "config" ? JSON.stringify(ask.config) : ask[name]);
     if (packed.length > LINK_LIMIT) left.push(name);
     else parts.push(`${name}=${packed}`);
   }

@@ -11,7 +11,7 @@ import { TABS } from "./state.js";
 /** @type {Record<string, string>} */
 const TITLES = {
   timeline: "Timeline", scaling: "Scaling", collective: "Collective", ring: "Algorithms",
-  roofline: "Roofline", memory: "Memory", plan: "Plan",
+  roofline: "Roofline", memory: "Memory", load: "Load", plan: "Plan",
 };
 
 /** @param {string} id */
