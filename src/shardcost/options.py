@@ -541,6 +541,23 @@ LOAD: Final[Mapping[str, Option]] = {
 }
 """What a load takes, by name."""
 
+KINDS_OF_POOLS: Final = Option(
+    "pools", "word", "Pools", "one pool of workers that prefill and decode, or two",
+    preset="both", allowed=("both", "aggregated", "disaggregated"),
+)  # fmt: skip
+SIMULATED: Final = Option(
+    "simulated", "whole", "Simulated deployments",
+    "deployments that are simulated, the best by the closed form", preset=6, fewest=0,
+)  # fmt: skip
+DEPLOYMENTS: Final = (
+    *(LOAD[name] for name in ("rate", "users", "isl", "osl", "prefix_tokens", "seed")),
+    *(LOAD[name] for name in ("max_e2e", "percentile")),
+    KINDS_OF_POOLS,
+    SIMULATED,
+    *SCHEDULER,
+)
+"""What a search for deployments takes beside what one for layouts does."""
+
 SIZE: Final = Option(
     "size", "size", "Size", "the whole buffer, as nccl-tests counts: 64MiB, 1GB, 4096"
 )

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from shardcost.load.sweep import Sweep
     from shardcost.model import Model
     from shardcost.search.objectives import Constraints, Price
+    from shardcost.search.workers import LoadQuestion
     from shardcost.software import Software
     from shardcost.workload import Workload
 
@@ -686,6 +687,136 @@ def swept(text: str) -> tuple[str, list[float] | None]:
     if len(loads) > _MOST_LOADS:
         raise BadValueError("--sweep", chosen, f"of at most {_MOST_LOADS} loads")
     return name, loads
+
+
+def load_question_of(given: Given, finder: Finder) -> LoadQuestion:
+    """Return which deployments are looked for, and for which load."""
+    from shardcost.load.engine import Engine
+    from shardcost.search.workers import LoadQuestion
+
+    _refuse_layouts(given)
+    names = _several(given, options.MODEL)
+    if len(names) > 1:
+        raise BadValueError("MODEL", given["model"], "one model with --load")
+    model = finder.model(names[0])
+    clusters = _clusters(given, finder)
+    engines = [
+        _engine_software({**given, "software": name}, finder)
+        for name in _several(given, options.SOFTWARE)
+    ]
+    drafts, (degrees, layout) = _drafts(given), _worker_space(given)
+    counts = given.get("gpus")
+    for name in ("isl", "osl"):
+        if given.get(name) is None:
+            raise UsageError(f"--load needs {flag(name)}")
+    if given.get("rate") is not None:
+        _refuse(given, "users", "and --rate exclude each other")
+    objective, price = _load_objective(given), _price(given, finder, clusters)
+    if objective == "cost" and price is None:
+        raise UsageError("--objective cost needs --price, of a GPU for an hour")
+    return LoadQuestion(
+        engines=tuple(
+            Engine(model, cluster, layout, software, formats, **drafts)
+            for cluster in clusters
+            for software in engines
+            for formats in _formats(given)
+        ),
+        gpus=tuple(
+            values.wholes("--gpus", counts)
+            if counts is not None
+            else sorted({int(cluster.gpus_per_node) for cluster in clusters})
+        ),
+        prompt=_lengths(given, "isl"),
+        output=_lengths(given, "osl"),
+        prefix_tokens=value_of(given, options.LOAD["prefix_tokens"]),
+        seed=value_of(given, options.LOAD["seed"]),
+        limits=limits_of(given),
+        rate_per_s=_rate(given),
+        users=value_of(given, options.LOAD["users"]),
+        pools=_pools(given),
+        degrees=degrees,
+        objective=objective,
+        price=price,
+    )
+
+
+_NOT_OF_LAYOUTS: Final = ("out", "engine", "jobs", "address", "explain", "notes")
+"""What `plan` takes, and not for a load."""
+
+
+def _refuse_layouts(given: Given) -> None:
+    """Raise for options of a search for layouts that mean nothing for a load."""
+    own = {option.name for option in (*options.LOAD.values(), *options.DEPLOYMENTS)}
+    rows = [row.name for row in (*options.WORKLOAD, *options.LIMITS) if row.name not in own]
+    for name in (*rows, *_NOT_OF_LAYOUTS):
+        if given.get(name) not in (None, False):
+            raise UsageError(f"{flag(name)} is not for --load")
+
+
+def refuse_load(given: Given) -> None:
+    """Raise for options of a load in a search for layouts."""
+    for option in options.DEPLOYMENTS:
+        _refuse(given, option.name, "is for --load")
+
+
+def _formats(given: Given) -> list[dict[str, Any]]:
+    """Return number formats, one set for each of ``--dtype``."""
+    rows = [
+        option for option in options.WORKER if option.kind == "word" and not _sets_layout(option)
+    ]
+    same = {
+        row.name: row.read(given[row.name])
+        for row in rows
+        if row.name != "dtype" and given.get(row.name) is not None
+    }
+    if given.get("dtype") is None:
+        return [same]
+    dtype = options.LOAD["dtype"]
+    return [
+        {"dtype": dtype.read(each), **same} for each in values.several("--dtype", given["dtype"])
+    ]
+
+
+def _worker_space(given: Given) -> tuple[dict[str, list[int]], Layout]:
+    """Return the degrees of workers that are given, and a layout with all that does not vary."""
+    from shardcost.layout import Layout
+    from shardcost.search.workers import DEGREES
+
+    degrees: dict[str, list[int]] = {}
+    fields: dict[str, Any] = {}
+    for text, chosen in _fixed(given.get("fix") or ()):
+        axis = text.strip().removeprefix("--").replace("-", "_")
+        known = [row.name for row in options.LAYOUT if row.name in options.LOAD]
+        if axis not in known:
+            raise UnknownNameError("axis in --fix", axis, known, "(with --load)")
+        if axis in degrees or axis in fields:
+            raise UsageError(f"--fix {axis} is given twice; write {axis}=A,B for several")
+        option = options.LOAD[axis]
+        several = option.read_several(chosen, f"--fix {axis}")
+        if axis in DEGREES:
+            degrees[axis] = several
+        elif len(several) == 1:
+            fields[axis] = several[0]
+        else:
+            raise BadValueError(f"--fix {axis}", chosen, "one value with --load")
+    return degrees, Layout(**fields)
+
+
+def _load_objective(given: Given) -> str:
+    from shardcost.search.workers import OBJECTIVES
+
+    name = given.get("objective")
+    if name is not None and name not in OBJECTIVES:
+        raise UnknownNameError("--objective", name, OBJECTIVES, "(with --load)")
+    return OBJECTIVES[0] if name is None else str(name)
+
+
+def _pools(given: Given) -> str:
+    option = options.KINDS_OF_POOLS
+    name = value_of(given, option)
+    if name not in option.allowed:
+        raise UnknownNameError(option.flag, name, option.allowed)
+    return str(name)
 
 
 def gpu_price_of(given: Given, finder: Finder, deployment: Deployment) -> float | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from shardcost import options
@@ -200,8 +201,16 @@ def add_question(
     add_options(parser, rows, several=several)
 
 
-def add_workload(parser: Parser, *, several: bool = False) -> None:
-    """Add the options that say what is computed."""
+def add_workload(
+    parser: Parser, *, several: bool = False, others: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Add the options that say what is computed.
+
+    Args:
+        parser: Where to add them.
+        several: Whether the command takes several values, as a search does.
+        others: What the command computes beside the phases, with their help.
+    """
     group = parser.add_argument_group("workload")
     kinds = group.add_mutually_exclusive_group(required=True)
     for phase, text in options.ABOUT_PHASES.items():
@@ -212,6 +221,10 @@ def add_workload(parser: Parser, *, several: bool = False) -> None:
             action="store_const",
             const=phase,
             help=f"{text}; needs {needed}",
+        )
+    for name, text in others.items():
+        kinds.add_argument(
+            options.flag(name), dest="phase", action="store_const", const=name, help=text
         )
     add_options(group, options.WORKLOAD, several=several)
 

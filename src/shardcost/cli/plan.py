@@ -1,4 +1,4 @@
-"""``shardcost plan``: which layout to run, of all that there are, and why the others lost."""
+"""``shardcost plan``: which layout or deployment to run, of all, and why the others lost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import UnknownNameError
-from shardcost.options import AXES, OWN_AXES, SEARCH, TOP
-from shardcost.request import search_arguments, value_of
+from shardcost.options import AXES, DEPLOYMENTS, OWN_AXES, SEARCH, SIMULATED, TOP
+from shardcost.request import load_question_of, refuse_load, search_arguments, value_of
 
 if TYPE_CHECKING:
     from shardcost.search.found import Found
@@ -23,7 +23,13 @@ _EXAMPLES: Final = """\
       --context-tokens 4096 --max-tpot 30ms --objective cost --price 2.50 --pareto
   shardcost plan llama3-70b --on h100_sxm --network ib_8x400g --gpus 64 \\
       --train --batch 512 --sequence-length 4096 --fix tp=4,8 --fix recompute=none --explain
+  shardcost plan llama3-70b --on h100_sxm --network ib_8x400g --gpus 16 --load \\
+      --isl 1024 --osl 256 --max-ttft 1s --max-tpot 30ms --software vllm,trtllm
 """
+_LOAD: Final = {
+    "load": "requests: which deployment holds most of them for each GPU, or --rate or --users with"
+    " fewest GPUs (--objective cost: at least cost); needs --isl and --osl"
+}
 
 
 def parser() -> options.Parser:
@@ -63,7 +69,8 @@ def parser() -> options.Parser:
     running.add_argument(
         "--array-backend", metavar="NAME", default="numpy", help="numpy, torch or cupy (numpy)"
     )
-    options.add_workload(parser, several=True)
+    options.add_workload(parser, several=True, others=_LOAD)
+    options.add_options(parser.add_argument_group("with --load"), DEPLOYMENTS)
     return parser
 
 
@@ -78,6 +85,9 @@ def run(given: Namespace) -> int:
         from shardcost.report.pictures import check_name
 
         check_name(Path(given.plot))
+    if given.phase in _LOAD:
+        return _run_load(given, top)
+    refuse_load(vars(given))
     result, caveats = _searched(given, top)
     plan = Plan.of(result, top=top, price=result.price, caveats=caveats)
     if given.plot is not None and plan.best:
@@ -96,6 +106,33 @@ def run(given: Namespace) -> int:
         if given.out is not None:
             before = f" ({result.resumed} tasks were done before)" if result.resumed else ""
             print(f"Table: {given.out}, {result.feasible:,} layouts{before}")
+    if plan.best:
+        return 0
+    print(f"shardcost: {failure_as_text(plan)}", file=sys.stderr)
+    return options.NOTHING_FEASIBLE
+
+
+def _run_load(given: Namespace, top: int) -> int:
+    """Search for deployments, and print what was found."""
+    from shardcost.cli.progress import shown_progress
+    from shardcost.report.plan_load import as_text, failure_as_text
+    from shardcost.report.plan_load_data import as_data
+    from shardcost.search.deployments import plan_load
+
+    finder = options.OnDisk()
+    question = load_question_of(vars(given), finder)
+    with shown_progress(wanted=not given.json, unit="deployments") as progress:
+        plan = plan_load(question, simulated=value_of(vars(given), SIMULATED), progress=progress)
+    if given.plot is not None and plan.best:
+        from shardcost.report.pictures import write_picture
+        from shardcost.report.plan_load_plot import sketch
+
+        write_picture(sketch(plan), Path(given.plot))
+    if given.json:
+        options.print_json(as_data(plan, top, finder.caveats))
+    elif plan.best:
+        print(as_text(plan, top, pareto=given.pareto, caveats=finder.caveats))
+        options.say_drawn(given.plot)
     if plan.best:
         return 0
     print(f"shardcost: {failure_as_text(plan)}", file=sys.stderr)

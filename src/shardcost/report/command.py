@@ -38,17 +38,17 @@ def command_of(result: Estimate) -> str:
 
 def words_of(result: Estimate) -> list[str]:
     """Return the model and the options that describe an estimate."""
-    words = [result.model.name if _is_known(result.model) else MODEL_FILE]
-    words += ["--on", result.cluster.name if _is_named(result.cluster) else CLUSTER_FILE]
+    words = [result.model.name if is_known(result.model) else MODEL_FILE]
+    words += ["--on", result.cluster.name if is_named(result.cluster) else CLUSTER_FILE]
     network, software = result.cluster.network, result.software
     if network is not None:
         words += ["--network", network.name if has_network(network.name) else NETWORK_FILE]
     if software.name != DEFAULT_SOFTWARE[result.workload.phase]:
         is_preset = software.name in all_names("software")
         words += ["--software", software.name if is_preset else SOFTWARE_FILE]
-    words += _options(LAYOUT, result.layout)
+    words += option_words(LAYOUT, result.layout)
     words.append(flag(result.workload.phase))
-    words += _options(WORKLOAD, _asked(result))
+    words += option_words(WORKLOAD, _asked(result))
     return words
 
 
@@ -56,15 +56,15 @@ def python_of(result: Estimate) -> str:
     """Return Python that prints the main figures of an estimate."""
     model, cluster, work = result.model, result.cluster, _asked(result)
     kind = type(work).__name__
-    where = repr(cluster.name) if _is_named(cluster) else f"Cluster.from_file({CLUSTER_FILE!r}"
+    where = repr(cluster.name) if is_named(cluster) else f"Cluster.from_file({CLUSTER_FILE!r}"
     network = ""
     if cluster.network is not None:
         network = f", {_argument('networks', cluster.network.name, NETWORK_FILE)}"
-    if not _is_named(cluster):
+    if not is_named(cluster):
         where += f"{network})"
     elif network:
         where = f"Cluster.named({where}{network})"
-    what = repr(model.name) if _is_known(model) else f"Model.from_hf({MODEL_FILE!r})"
+    what = repr(model.name) if is_known(model) else f"Model.from_hf({MODEL_FILE!r})"
     arguments = [what, where, _called("Layout", result.layout), _called(kind, work)]
     if result.software.name != DEFAULT_SOFTWARE[work.phase]:
         arguments.append(_argument("software", result.software.name, SOFTWARE_FILE))
@@ -91,11 +91,13 @@ def _asked(result: Estimate) -> Workload:
     return asked
 
 
-def _is_known(model: Model) -> bool:
+def is_known(model: Model) -> bool:
+    """Return whether the catalog has a model under its name."""
     return model.name in all_names("models") and Model.named(model.name) == model
 
 
-def _is_named(cluster: Cluster) -> bool:
+def is_named(cluster: Cluster) -> bool:
+    """Return whether the catalog has a cluster under its name."""
     return not cluster.profile and cluster.name in all_names("clusters")
 
 
@@ -107,7 +109,7 @@ def _argument(folder: Folder, name: str, file: str) -> str:
     return f"{noun}={value}"
 
 
-def _options(rows: Iterable[Option], noun: Any) -> Iterator[str]:
+def option_words(rows: Iterable[Option], noun: Any) -> Iterator[str]:
     """Yield the options that set the fields of a noun which are not the default."""
     chosen = _chosen(noun)
     for option in rows:

@@ -276,7 +276,7 @@ def _broken(point: Point) -> str:
 
 def sentence(sweep: Sweep) -> str:
     """Return what a deployment holds, and what breaks first beyond."""
-    limits = _limits_text(sweep.limits)
+    limits = limits_text(sweep.limits)
     knee, broken = sweep.knee, sweep.broken
     unit = "requests/s" if sweep.over == "rate" else "users"
     if knee is None:
@@ -292,7 +292,8 @@ def sentence(sweep: Sweep) -> str:
     return f"{held}; first limit, at {broken.value:g}: {_why(broken, sweep.limits)}."
 
 
-def _limits_text(limits: Limits) -> str:
+def limits_text(limits: Limits) -> str:
+    """Return the limits with their percentile, as the end of a sentence; nothing without any."""
     known = [
         f"{NAMES[name]} p{limits.percentile} {seconds(limit)}"
         for name in FIGURES

@@ -57,7 +57,7 @@ def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False, notes: b
         plan = plan._replace(crossovers=_most_telling(plan.crossovers)[:-1])
         answers = _answers(plan)
     most = min(_MOST_REASONS, max(_FEWEST_REASONS, room - len(answers) - 2))
-    lines = list(_counted(plan.found.rejected, most))
+    lines = list(counted(plan.found.rejected, most))
     reasons = "\n".join(("Rejected, by first reason:", *lines)) if lines else ""
     sections = [*first, "\n".join(answers), reasons, closing]
     if pareto:
@@ -82,7 +82,7 @@ def failure_as_text(plan: Plan) -> str:
     """Return why nothing is feasible, and what would be."""
     result = plan.found
     lines = [f"nothing feasible among {result.considered:,} layouts:"]
-    lines += _counted(result.rejected, _MOST_REASONS)
+    lines += counted(result.rejected, _MOST_REASONS)
     lines.append(paragraph(shortfall(result), "  "))
     for each in plan.relaxations:
         said = f"feasible: {each.words}: {format_time(each.candidate.time_s)} per step"
@@ -357,7 +357,7 @@ def _steady(stability: Stability) -> str:
     return text
 
 
-def _counted(rejected: Mapping[Reason, int], most: int) -> Iterator[str]:
+def counted(rejected: Mapping[Reason, int], most: int) -> Iterator[str]:
     """Yield the most frequent reasons with their counts, and the rest as one."""
     listed = [(reason.message, count) for reason, count in rejected.items()]
     if len(listed) > most:

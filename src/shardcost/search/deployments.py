@@ -8,6 +8,9 @@
      arrays)         as it could be best)
 
 The closed form says in which order deployments are simulated; the simulation has the last word.
+Short simulations scatter, and the best of several is rather one that was lucky with its requests.
+So the first is simulated once more, longer and with other requests, and gives way if it does not
+hold its load there.
 """
 
 from __future__ import annotations
@@ -27,14 +30,14 @@ from shardcost.load.result import Load
 from shardcost.load.simulate import simulate
 from shardcost.load.steady import steady
 from shardcost.load.sweep import broken_limits
+from shardcost.options import SIMULATED
 from shardcost.search.capacities import Capacities
 from shardcost.search.planned import FrontPoint, LoadPlan, PlannedDeployment, RunnerUp
 from shardcost.search.workers import LoadQuestion, screened
 
-SIMULATED: Final = 6
-"""Deployments that are simulated, the best by the closed form …"""
 _TIMES_SIMULATED: Final = 1.5
-"""… and up to so many times as many, as long as the next one promises more than was simulated."""
+"""How many times as many deployments are simulated as asked for, at most: as long as the next one
+promises more than was simulated."""
 _OF_EACH: Final = 2
 """Of them, deployments of one pool and of two, at least."""
 _LEAST_KEPT: Final = 8
@@ -54,6 +57,13 @@ _ALL_REQUESTS: Final = 50_000
 _LOADS: Final = 5
 """Of each deployment, about."""
 _PER_USER: Final = 10
+_LONGER: Final = 5
+"""How many times as many requests confirm the first …"""
+_MOST_CONFIRMING: Final = 12_000
+_CONFIRMATIONS: Final = 8
+"""… and how many such simulations there are at most."""
+_LOWER: Final = 0.97
+"""By how much the rate of one that does not hold it is lowered."""
 _MORE_WORKERS: Final = 3
 """That are added where the simulation does not hold what the closed form does."""
 _NEAR_FRONT: Final = 24
@@ -69,7 +79,7 @@ Progress = Callable[[int, int], None]
 def plan_load(
     question: LoadQuestion,
     *,
-    simulated: int = SIMULATED,
+    simulated: int = SIMULATED.preset,
     progress: Progress | None = None,
 ) -> LoadPlan:
     """Return the deployments that hold most within limits, or a load with fewest GPUs.
@@ -97,10 +107,11 @@ class _Planning:
         started = time.perf_counter()
         workers = screened(self.question)
         planned = self.capacities.found(workers.choices)
-        best = self._ranked(planned)
+        best = self._confirmed(self._ranked(planned))
         rejected = workers.rejected + self.capacities.rejected
         order = sorted(rejected.items(), key=lambda item: (-item[1], item[0].message))
-        front = self._front(planned) if best else ()
+        front = self._front(best)
+        nearest = None if best else self._nearest()
         return LoadPlan(
             question=self.question,
             considered=workers.considered,
@@ -111,7 +122,7 @@ class _Planning:
             best=tuple(best),
             front=front,
             runner_up=self._runner_up(best),
-            nearest=None if best else self.capacities.nearest,
+            nearest=nearest,
             seconds=time.perf_counter() - started,
         )
 
@@ -121,6 +132,14 @@ class _Planning:
             left = 0 if self.simulations else 5 * self.most
             self.whole = max(self.whole, self.done + left)
             self.progress(self.done, self.whole)
+
+    def _nearest(self) -> PlannedDeployment | None:
+        """Return the deployment that holds most where none holds the load."""
+        known, question = self.capacities.nearest, self.question
+        if known is not None or question.load is None:
+            return known
+        most = plan_load(replace(question, rate_per_s=None, users=None), simulated=0)
+        return max(most.best, key=lambda each: each.requests_per_s, default=None)
 
     def _rank(self, planned: PlannedDeployment) -> tuple[float, float]:
         return planned.score(self.question), -planned.capacity.requests_per_s
@@ -150,6 +169,52 @@ class _Planning:
             done.append(self._simulated(next_one))
         good = sorted((each for each in done if each.held is not False), key=self._rank)
         return [*good, *(each for each in planned if each not in chosen)] if good else []
+
+    def _confirmed(self, ranked: list[PlannedDeployment]) -> list[PlannedDeployment]:
+        """Return the deployments with a first one that holds its load with other requests, too."""
+        for _ in range(_CONFIRMATIONS):
+            if not ranked or ranked[0].load is None or ranked[0].confirmed:
+                break
+            first = self._confirm(ranked[0], ranked[0].load.requests)
+            simulated = [each for each in ranked[1:] if each.load is not None]
+            if first.held:
+                simulated.append(first)
+            else:
+                self.capacities.note_nearest(first)
+            others = [each for each in ranked[1:] if each.load is None]
+            ranked = [*sorted(simulated, key=self._rank), *others] if simulated else []
+        return ranked
+
+    def _confirm(self, planned: PlannedDeployment, asked: Requests) -> PlannedDeployment:
+        """Return a deployment with what it holds of more and other requests.
+
+        Where it does not hold its load, it has one worker more, or where no load is given, the rate
+        is lower.
+        """
+        count = max(asked.count, min(_LONGER * asked.count, _MOST_CONFIRMING))
+        asked = replace(asked, count=count, seed=asked.seed + 1)
+        for _ in range(1 + _MORE_WORKERS):
+            load, broken = self._simulate(planned.deployment, asked)
+            if not broken:
+                return replace(planned, load=load, held=True, confirmed=True)
+            planned = replace(planned, load=load, held=False, broken=broken, beyond=load)
+            if self.question.load is None:
+                rate = _LOWER * (asked.rate_per_s or 0.0)
+                asked = replace(asked, rate_per_s=float(f"{rate:.4g}"))
+                continue
+            larger = self._larger(planned)
+            if larger is None:
+                break
+            planned = larger
+        return planned
+
+    def _larger(self, planned: PlannedDeployment) -> PlannedDeployment | None:
+        """Return a deployment with a worker more, where there are GPUs for it."""
+        larger = _with_one_more(planned)
+        if larger.gpus > self.question.most_gpus:
+            return None
+        known = self.capacities.of(larger)
+        return None if isinstance(known, Reason) else PlannedDeployment(larger, known)
 
     def _promise(self, planned: PlannedDeployment) -> float:
         """Return a deployment's score, corrected by what the simulation of its kind has shown."""
@@ -183,13 +248,14 @@ class _Planning:
         is not, and halves what is between them.
         """
         held: Load | None = None
+        lowest: Load | None = None
         low, high, rate = 0.0, np.inf, planned.capacity.requests_per_s
         broken: tuple[str, ...] = ()
         steps = iter(_STEPS)
         for _ in range(_TRIES):
             load, beyond = self._simulate(planned.deployment, self._poisson(planned, rate))
             if beyond:
-                high, broken = rate, beyond
+                high, broken, lowest = rate, beyond, load
             else:
                 low, held = rate, load
             if high <= _CLOSE * low:
@@ -200,21 +266,18 @@ class _Planning:
                 step = next(steps)
                 rate = rate / step if beyond else rate * step
             rate = float(f"{rate:.4g}")
-        return replace(planned, load=held, held=held is not None, broken=broken)
+        found = replace(planned, load=held, held=held is not None)
+        return replace(found, broken=broken, beyond=lowest)
 
     def _at_load(self, planned: PlannedDeployment) -> PlannedDeployment:
         """Return a deployment at the load that is given, with more workers where it needs them."""
-        question = self.question
         for _ in range(1 + _MORE_WORKERS):
             load, broken = self._simulate(planned.deployment, self._asked(planned))
             planned = replace(planned, load=load, held=not broken, broken=broken)
-            if not broken:
+            larger = self._larger(planned) if broken else None
+            if larger is None:
                 return planned
-            larger = _with_one_more(planned)
-            known = None if larger.gpus > question.most_gpus else self.capacities.of(larger)
-            if known is None or isinstance(known, Reason):
-                return planned
-            planned = PlannedDeployment(larger, known)
+            planned = larger
         return replace(planned, held=False)
 
     def _asked(self, planned: PlannedDeployment) -> Requests:
@@ -284,7 +347,11 @@ class _Planning:
         return tuple(kept)
 
     def _points(self, planned: PlannedDeployment) -> list[FrontPoint]:
-        rates = planned.capacity.requests_per_s * _SHARES
+        # The closed form's figures, up to the rate that is held by simulation or promised by it.
+        known = planned.capacity.requests_per_s
+        share = self._promise(planned) / planned.score(self.question)
+        most = known / max(share, 1.0) if planned.load is None else planned.requests_per_s
+        rates = min(known, most) * _SHARES
         found = steady(
             planned.deployment,
             prompt=self.question.prompt,

@@ -31,8 +31,12 @@ class PlannedDeployment:
     held: bool | None = None
     """Whether the simulation holds any load, or the load that was given; None: not simulated."""
     broken: tuple[str, ...] = ()
-    """Of the simulation: what breaks first beyond, of `shardcost.load.sweep.FIGURES` or ``queue``.
+    """Of the simulation: what breaks first beyond, of `shardcost.load.sweep.FIGURES` or ``queue`` …
     """
+    beyond: Load | None = None
+    """… and the load that breaks it."""
+    confirmed: bool = False
+    """Whether the load is held by a longer simulation of other requests, too."""
 
     def __repr__(self) -> str:
         """Return the pools and what they hold."""

@@ -44,7 +44,6 @@ from shardcost.workload import Decode, Prefill
 
 SERVING, PREFILL, DECODE = ROLES = ("serving", "prefill", "decode")
 """What the workers of a pool do; ``serving`` is both."""
-POOLS: Final = ("both", "aggregated", "disaggregated")
 DEGREES: Final = ("tp", "pp", "dp", "ep")
 """Of a worker's layout: what is varied."""
 OBJECTIVES: Final = ("goodput", "cost")
