@@ -83,7 +83,7 @@ class Linear:
             weight = 1 / np.maximum(np.abs(error + slope @ found), _CAREFUL)
             matrix = (slope * weight[:, None]).T @ slope + _PULL * np.eye(len(found))
             found = np.linalg.solve(matrix, -(slope * weight[:, None]).T @ error)
-        return np.clip(found, -_MOST_FACTOR, _MOST_FACTOR)
+        return np.asarray(np.clip(found, -_MOST_FACTOR, _MOST_FACTOR), dtype=float)
 
     def without(self, column: str) -> NDArray[np.float64]:
         """Return the errors of every run by constants that have not seen runs alike in a column."""
