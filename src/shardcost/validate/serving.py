@@ -84,7 +84,7 @@ _STATIC: Final = ("splitwise",)
 """Data sets of static batches."""
 _GENERATED: Final = ("aiconfigurator_silicon",)
 """Data sets whose engines were started with generated settings that rows do not state."""
-_BY_VERSION: Final = {"dynamo": "", "TensorRT": "trtllm_2024", "2023": "vllm_2024"}
+_BY_VERSION: Final = {"dynamo": "", "TensorRT": "trtllm_2024", "2023": "vllm_2023"}
 """What a row's version says where it is not the engine's own: that of the framework around an
 engine of 2025, that of TensorRT below the engine of MLPerf Inference v4.1 (2024), or the year."""
 _ON_ROCM: Final = {"vllm_2024": "vllm_rocm"}
@@ -136,7 +136,7 @@ def point_of(row: Row, fitted: Fitted = CATALOG, change: Change | None = None) -
     """
     engine = _scheduled(Software.named(software(row)), row)
     engine = engine if change is None else change(engine)
-    if row.get("eager") == "1" or row["dataset"] in _STATIC:
+    if row.get("eager") == "1":
         engine = engine.without_graphs()
     machine = machine_of(_cluster(row), engine, fitted)
     said = row.get("speculative", "") or "0"
