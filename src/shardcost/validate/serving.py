@@ -394,4 +394,10 @@ def kind(row: Row) -> str:
     return "experts" if row.get("experts") else "dense"
 
 
-DERIVED: Final[Derived] = {"software": software, "kind": kind}
+def measure(row: Row) -> str:
+    """Return what a row's figure is of: ttft, tpot, itl, e2e or throughput."""
+    first = row["figure"].partition("_")[0]
+    return first if first in {"ttft", "tpot", "itl", "e2e"} else "throughput"
+
+
+DERIVED: Final[Derived] = {"software": software, "kind": kind, "measure": measure}
