@@ -425,7 +425,9 @@ class _ClosedForm:
         # Between the two rates, places are full and prompts come as places are freed.
         held = np.minimum(served, self.most * (0.9999 if self.held <= self.most else _NEAR))
         if held.size > _RATES:
-            shares = 1 - np.geomspace(1, 1e-4, _RATES)
+            # Evenly, and ever closer towards the rate at which queues grow.
+            even, close = np.linspace(0, 0.94, _RATES // 2), np.geomspace(0.05, 1e-4, _RATES // 2)
+            shares = np.append(even, 1 - close)
             low = held.min()
             grid = low + (self.most * 0.9999 - low) * shares / shares[-1]
             few = self.figures(grid)
