@@ -373,7 +373,7 @@ class _ClosedForm:
         self.transfer_s = 0.0
         if deployment.prefill is not None:
             self.prefill = _Station(deployment.prefill, *lengths, decodes=False, prefills=True)
-            self.transfer_s = float(transfer_s(deployment, round(prompt.mean)))
+            self.transfer_s = float(transfer_s(deployment, max(round(prompt.mean), 1)))
         scheduler = deployment.pools[0].engine.software.scheduler
         self.front_s = float(scheduler.frontend_s)
         self.each_s = float(scheduler.frontend_per_request_s)
