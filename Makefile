@@ -87,6 +87,7 @@ bench: .venv/dev ## speed, as ratios measured in one run
 	@$(BIN)/python benchmarks/simulation.py
 	@$(BIN)/python benchmarks/estimate.py
 	@$(BIN)/python benchmarks/search.py
+	@$(BIN)/python benchmarks/load.py
 	@$(BIN)/python benchmarks/trace.py
 	@$(BIN)/python benchmarks/serve.py
 	@$(BIN)/python benchmarks/page.py

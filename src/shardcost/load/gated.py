@@ -143,7 +143,7 @@ class Gate:
         """
         left = max(self._left(sequences), 1)
         decoding = (sequences, sequences * context)
-        steps, total, squares, whole_squares = 0, 0.0, 0.0, 0.0
+        steps, total, squares = 0, 0.0, 0.0
         for tokens, cached in self.prompts:
             own = 0.0
             chunk = min(tokens, left) if self.scheduler.chunked_prefill else tokens
@@ -151,11 +151,11 @@ class Gate:
                 seconds = self.times.step_s(
                     [(min(chunk, tokens - start), cached + start)], *decoding
                 )
-                steps, own, squares = steps + 1, own + seconds, squares + seconds**2
-            total, whole_squares = total + own, whole_squares + own**2
+                steps, own = steps + 1, own + seconds
+            total, squares = total + own, squares + own**2
         count = len(self.prompts)
         row = [self.times.step_s(self._chunks(many), *decoding) for many in counts]
-        return count / steps, total / steps, total / count, whole_squares / count, row
+        return count / steps, total / steps, total / count, squares / count, row
 
     def _chunks(self, many: float) -> list[tuple[int, int]]:
         """Return so many prompts, the last one in part."""
@@ -217,6 +217,7 @@ class Gate:
         )
         places = np.maximum(most, 1.0) * workers
         u = np.minimum(used, 1 - 1e-9)
+        # Sakasegawa's extension of Pollaczek and Khinchine's wait (see `shardcost.load.steady`).
         line = rest * u ** (np.sqrt(2 * (places + 1)) - 1) / (places * (1 - u))
         # A step that was scheduled already, while sequences decode, goes before.
         decoding = np.where(self.idle, 0.0, 1.0 if self.mixed else without * plain / mean_s)

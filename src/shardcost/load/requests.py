@@ -123,8 +123,10 @@ class Lengths(Noun):
             lengths = np.exp([normal.inv_cdf(float(share)) for share in shares])
         else:
             lengths = np.full(count, self.mean)
-        lengths = np.rint(lengths * (self.mean / lengths.mean()))
-        return np.asarray(np.clip(lengths, 1, _MOST_TOKENS), dtype=np.int64)
+        most = _MOST_TOKENS if self.high is None else self.high
+        for _ in range(3):  # what is cut off the longest is given to the others
+            lengths = lengths * (self.mean / np.minimum(lengths, most).mean())
+        return np.asarray(np.clip(np.rint(lengths), 1, most), dtype=np.int64)
 
     def draw(self, count: int, random: np.random.Generator) -> Ints:
         """Return so many lengths."""

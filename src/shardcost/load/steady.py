@@ -1,14 +1,6 @@
 """The closed form: a deployment under a steady load, on arrays of rates or users.
 
-**Steps.** A request that arrives while a step runs is prefilled in the next one, together with all
-others that came meanwhile (gated service). With n sequences that decode, steps are of two kinds: T0
-seconds without a prompt, T+ seconds with k prompts. The count of prompts in a step is Poisson with
-mean rate x seconds of the step before, so that the steps with prompts have on average::
-
-    k = rate x (r x T0 + T+(k)),   r = exp(-rate x T+) / (1 - exp(-rate x T0))
-
-prompts, r steps without for each one with. `mixed`, a sequence gets a token in each step;
-`prefill-first` only in those without prompts.
+**Steps** with n sequences, with and without prompts: `shardcost.load.gated`.
 
 **Sequences.** Sequences that decode share the steps like jobs a processor: with s(n) seconds from
 first to last token at n sequences, a queue with processor sharing whose speed depends on n. The
@@ -28,7 +20,11 @@ Whitt 1993, Prod. Oper. Manag. 2)::
 
 **Users.** In a closed loop the requests in the deployment are as many as users: of two equations,
 n = rate x s(n) and users = rate x (TTFT + s(n)), follows the rate. Users begin together, and stay
-so where outputs are equally long: their prompts are then prefilled one after the other.
+so where outputs are equally long: their prompts are then prefilled one after the other. Rates are
+those before the last requests run out.
+
+Static batches (``decode-first``) have no closed form here. Where the KV cache preempts sequences
+again and again, capacity is less than computed: the work that is done twice is left out.
 
 90th percentiles are those of gamma distributions with the mean and variance of the parts' sum.
 """
@@ -58,6 +54,8 @@ _OUTPUTS: Final = 256
 """Lengths that stand for the distributions of prompts and outputs."""
 _RATES: Final = 64
 """Rates that are computed; where more are given, they are interpolated."""
+_NEAR: Final = 0.97
+"""Of a rate at which queues grow: where figures stand for what lies beyond."""
 _BISECTIONS: Final = 20
 _GENERATIONS: Final = 8
 """Requests of a user, one after the other, until users count as spread."""
@@ -249,14 +247,20 @@ class _Station:
         chances[:, -1] /= 1 - tail
         return np.asarray(chances / chances.sum(axis=1, keepdims=True))
 
-    def place(self, rate: Floats, most: float, served: Served, spans: Floats) -> tuple[Any, Any]:
-        """Return mean and variance of the wait for a place among the sequences, at rates."""
+    def place(
+        self, rate: Floats, most: float, served: Served, spans: Floats, chances: Floats
+    ) -> tuple[Any, Any]:
+        """Return mean and variance of the wait for a place among the sequences, at rates.
+
+        As of a queue with so many places: chance that all are taken x service / (places x (1 - u)),
+        by half of 1 + cv^2 for services that scatter less or more than exponential ones.
+        """
         stay = served.own_s[:, -1] + spans[:, -1]
         places = self.cap * self.workers
         u = np.minimum(rate * stay / places, rate / most)
         cv = self.steps_cv * spans[:, -1] / np.maximum(stay, 1e-12)
-        chance = u ** (sqrt(2 * (places + 1)) - 1)
-        wait = stay * (1 + cv**2) / 2 * chance / (places * (1 - u))
+        chance = chances[:, -1]
+        wait = chance * stay * (1 + cv**2) / 2 / (places * (1 - u))
         return wait, wait**2 * (2 / np.maximum(chance, 1e-3) - 1)
 
     def decoding(self, rate: Any) -> tuple[Any, Any, Served, Floats]:
@@ -418,9 +422,12 @@ class _ClosedForm:
             raise BadValueError("rate_per_s", rate_per_s, "positive numbers")
         over = rate >= self.held
         served = np.minimum(rate, self.held).ravel()
-        held = np.minimum(served, self.most * 0.9999)
+        # Between the two rates, places are full and prompts come as places are freed.
+        held = np.minimum(served, self.most * (0.9999 if self.held <= self.most else _NEAR))
         if held.size > _RATES:
-            shares = 1 - np.geomspace(1, 1e-4, _RATES)
+            # Evenly, and ever closer towards the rate at which queues grow.
+            even, close = np.linspace(0, 0.94, _RATES // 2), np.geomspace(0.05, 1e-4, _RATES // 2)
+            shares = np.append(even, 1 - close)
             low = held.min()
             grid = low + (self.most * 0.9999 - low) * shares / shares[-1]
             few = self.figures(grid)
@@ -514,7 +521,7 @@ class _ClosedForm:
             ahead_var, waiting_s = first.wait_var[:, 0], first.wait_s[:, 0]
         place_s, place_var = 0.0 * rate, 0.0 * rate
         if not closed:  # in a closed loop no more come than there are users
-            place_s, place_var = station.place(rate, self.most, served, spans)
+            place_s, place_var = station.place(rate, self.most, served, spans, chances)
         queue = self.each_s**2 * rate / (2 * (1 - rate * self.each_s))
         front_s = self.front_s + self.each_s + queue
         between, after = while_decoding(served.between_s), while_decoding(served.after_s)
