@@ -216,7 +216,7 @@ class Table:
     columns: Mapping[str, list[str]]
     rows: int
     origins: Sequence[int] | None = None
-    """Of a table with a figure a row: which row of the file, from 0, each figure is of."""
+    """Of a table with a figure a row, or of a part of one: `file_rows`."""
 
     @property
     def file_rows(self) -> Sequence[int]:
@@ -235,7 +235,7 @@ class Table:
     def at(self, places: Sequence[int]) -> Table:
         """Return the table of the rows at some places, in their order."""
         columns = {name: [cells[i] for i in places] for name, cells in self.columns.items()}
-        origins = None if self.origins is None else [self.origins[i] for i in places]
+        origins = [self.file_rows[i] for i in places]
         return replace(self, columns=columns, rows=len(places), origins=origins)
 
 
@@ -247,8 +247,12 @@ def read_table(path: Path, *, strict: bool = True) -> Table:
         strict: Refuse columns that are not understood (`check_columns`).
     """
     file = path / RUNS if is_folder(path) and is_file(path / RUNS) else path
-    head, columns = read_columns(file)
+    head, records = opened_csv(file)
     kind = _kind(head, str(file))
+    columns: list[list[str]] = [[] for _ in head]
+    for record in records:
+        for column, cell in zip(columns, record, strict=True):
+            column.append(cell)
     table = Table(kind, path, dict(zip(head, columns, strict=True)), len(columns[0]))
     if strict:
         check_columns(table)
@@ -259,8 +263,8 @@ def read_table(path: Path, *, strict: bool = True) -> Table:
     return _by_figure(table)
 
 
-def read_columns(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the header of a CSV file and the cells of each column."""
+def opened_csv(path: Path) -> tuple[list[str], Iterator[list[str]]]:
+    """Return the header of a CSV file, and its rows as they are read."""
     file = str(path)
     text = read_text(path, MOST_BYTES)
     nul = text.find("\0")  # no text has one, and csv would keep it inside a cell
@@ -273,11 +277,7 @@ def read_columns(path: Path) -> tuple[list[str], list[list[str]]]:
     twice = next((name for name in head if head.count(name) > 1), None)
     if twice is not None:
         raise FormatError(file, f"line 1 names the column {shown(twice)} twice")
-    columns: list[list[str]] = [[] for _ in head]
-    for record in records:
-        for column, cell in zip(columns, record, strict=True):
-            column.append(cell)
-    return head, columns
+    return head, records
 
 
 def _by_figure(table: Table) -> Table:
