@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import run_json, run_text
+from running import run_error, run_json, run_text
 from test_memory_runs import ROW
 
 from lab.command import joined
@@ -157,3 +157,16 @@ def test_figures_of_runs_are_put_where_they_belong(tmp_path: Path) -> None:
     runs = runs_of(table)
     assert list(runs.file_rows) == [0, 1]
     assert by_figure(table, np.array([0.0, 1.0]), np.array([10.0, 11.0])).tolist() == [0, 10, 11]
+
+
+def test_columns_that_reading_makes_are_no_surprise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = all_reduces(tmp_path, "1.0,1.3", "1.0,1.3")
+    text = run_text(capsys, "inspect", str(path))
+    assert "2 rows" in text
+    assert "do not understand" not in text
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([f"{rows[0]},figure", f"{rows[1]},", f"{rows[2]},p99_rel"]))
+    assert run_json(capsys, "inspect", str(path))["rows"] == 2
+    assert "not understood: figure" in run_error(capsys, "validate", str(path))

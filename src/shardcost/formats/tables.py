@@ -197,6 +197,11 @@ VALIDATED: Final = (
 """The kinds whose rows shardcost predicts so far."""
 RUNS: Final = "runs.csv"
 """The file by which a folder of requests is known: its runs, each with a file of its name."""
+_MADE: Final = {
+    *("figure", "measured"),
+    *("request", "arrival_s", "prompt_tokens", "output_tokens"),
+}
+"""Columns of tables with a figure a row that stand in no header: reading makes them."""
 _COLUMNS_SHOWN: Final = 12
 _MEANT: Final = 0.5
 """Likeness from which on a header is taken for a misspelt one of a kind."""
@@ -222,6 +227,11 @@ class Table:
     def file_rows(self) -> Sequence[int]:
         """Which row of the file, from 0, each row is of."""
         return range(self.rows) if self.origins is None else self.origins
+
+    @property
+    def file_row_count(self) -> int:
+        """How many rows of the file the rows are of."""
+        return len(set(self.file_rows))
 
     def records(self) -> Iterator[Row]:
         """Yield each row as its cells by column."""
@@ -286,8 +296,9 @@ def _by_figure(table: Table) -> Table:
     if known is None:
         return table
     figures = [name for name in known if name in table.columns]
-    beside = [name for name in table.columns if name not in figures]
-    columns: dict[str, list[str]] = {name: [] for name in (*beside, "figure", "measured")}
+    own = ("figure", "measured")
+    beside = [name for name in table.columns if name not in (*figures, *own)]
+    columns: dict[str, list[str]] = {name: [] for name in (*beside, *own)}
     origins = []
     for place, row in enumerate(table.records()):
         for figure in [name for name in figures if row[name]] or figures:
@@ -312,7 +323,7 @@ def check_columns(table: Table) -> None:
 
 def unknown_columns(table: Table) -> list[str]:
     """Return the columns, not all blank, that predictions of a table's kind do not know."""
-    known = _known_columns(table.kind)
+    known = _known_columns(table.kind) | (_MADE if table.origins is not None else set())
     return [name for name, cells in table.columns.items() if name not in known and any(cells)]
 
 
