@@ -17,7 +17,7 @@ from typing import Final
 
 from shardcost.errors import BadValueError, FormatError, shown
 from shardcost.files import is_file
-from shardcost.formats.tables import RUNS, Row, Table, number, read_columns
+from shardcost.formats.tables import RUNS, Row, Table, number, opened_csv
 
 FIGURES: Final[Mapping[str, str]] = {"ttft_ms": "first_token_s", "e2e_ms": "finished_s"}
 """What is measured of a request, and the column with the time at which it ends."""
@@ -89,7 +89,7 @@ def _check_names(names: list[str], folder: Path) -> None:
 
 def _requests(path: Path) -> list[dict[str, str]]:
     """Return the checked requests of one run."""
-    head, cells = read_columns(path)
+    head, records = opened_csv(path)
     missing = [name for name in _STATED if name not in head]
     if missing:
         raise FormatError(str(path), f"line 1 lacks the columns {', '.join(missing)}")
@@ -97,9 +97,9 @@ def _requests(path: Path) -> list[dict[str, str]]:
     if unknown:
         reason = f"has columns that are not understood: {', '.join(map(shown, unknown))}"
         raise FormatError(str(path), reason)
-    if not cells[0]:
+    requests = [dict(zip(head, record, strict=True)) for record in records]
+    if not requests:
         raise FormatError(str(path), "has no requests")
-    requests = [dict(zip(head, row, strict=True)) for row in zip(*cells, strict=True)]
     for place, request in enumerate(requests):
         try:
             _check(request)

@@ -197,6 +197,11 @@ VALIDATED: Final = (
 """The kinds whose rows shardcost predicts so far."""
 RUNS: Final = "runs.csv"
 """The file by which a folder of requests is known: its runs, each with a file of its name."""
+_MADE: Final = {
+    *("figure", "measured"),
+    *("request", "arrival_s", "prompt_tokens", "output_tokens"),
+}
+"""Columns of tables with a figure a row that stand in no header: reading makes them."""
 _COLUMNS_SHOWN: Final = 12
 _MEANT: Final = 0.5
 """Likeness from which on a header is taken for a misspelt one of a kind."""
@@ -216,12 +221,17 @@ class Table:
     columns: Mapping[str, list[str]]
     rows: int
     origins: Sequence[int] | None = None
-    """Of a table with a figure a row: which row of the file, from 0, each figure is of."""
+    """Of a table with a figure a row, or of a part of one: `file_rows`."""
 
     @property
     def file_rows(self) -> Sequence[int]:
         """Which row of the file, from 0, each row is of."""
         return range(self.rows) if self.origins is None else self.origins
+
+    @property
+    def file_row_count(self) -> int:
+        """How many rows of the file the rows are of."""
+        return len(set(self.file_rows))
 
     def records(self) -> Iterator[Row]:
         """Yield each row as its cells by column."""
@@ -235,7 +245,7 @@ class Table:
     def at(self, places: Sequence[int]) -> Table:
         """Return the table of the rows at some places, in their order."""
         columns = {name: [cells[i] for i in places] for name, cells in self.columns.items()}
-        origins = None if self.origins is None else [self.origins[i] for i in places]
+        origins = [self.file_rows[i] for i in places]
         return replace(self, columns=columns, rows=len(places), origins=origins)
 
 
@@ -247,8 +257,12 @@ def read_table(path: Path, *, strict: bool = True) -> Table:
         strict: Refuse columns that are not understood (`check_columns`).
     """
     file = path / RUNS if is_folder(path) and is_file(path / RUNS) else path
-    head, columns = read_columns(file)
+    head, records = opened_csv(file)
     kind = _kind(head, str(file))
+    columns: list[list[str]] = [[] for _ in head]
+    for record in records:
+        for column, cell in zip(columns, record, strict=True):
+            column.append(cell)
     table = Table(kind, path, dict(zip(head, columns, strict=True)), len(columns[0]))
     if strict:
         check_columns(table)
@@ -259,8 +273,8 @@ def read_table(path: Path, *, strict: bool = True) -> Table:
     return _by_figure(table)
 
 
-def read_columns(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the header of a CSV file and the cells of each column."""
+def opened_csv(path: Path) -> tuple[list[str], Iterator[list[str]]]:
+    """Return the header of a CSV file, and its rows as they are read."""
     file = str(path)
     text = read_text(path, MOST_BYTES)
     nul = text.find("\0")  # no text has one, and csv would keep it inside a cell
@@ -273,11 +287,7 @@ def read_columns(path: Path) -> tuple[list[str], list[list[str]]]:
     twice = next((name for name in head if head.count(name) > 1), None)
     if twice is not None:
         raise FormatError(file, f"line 1 names the column {shown(twice)} twice")
-    columns: list[list[str]] = [[] for _ in head]
-    for record in records:
-        for column, cell in zip(columns, record, strict=True):
-            column.append(cell)
-    return head, columns
+    return head, records
 
 
 def _by_figure(table: Table) -> Table:
@@ -286,8 +296,9 @@ def _by_figure(table: Table) -> Table:
     if known is None:
         return table
     figures = [name for name in known if name in table.columns]
-    beside = [name for name in table.columns if name not in figures]
-    columns: dict[str, list[str]] = {name: [] for name in (*beside, "figure", "measured")}
+    own = ("figure", "measured")
+    beside = [name for name in table.columns if name not in (*figures, *own)]
+    columns: dict[str, list[str]] = {name: [] for name in (*beside, *own)}
     origins = []
     for place, row in enumerate(table.records()):
         for figure in [name for name in figures if row[name]] or figures:
@@ -312,7 +323,7 @@ def check_columns(table: Table) -> None:
 
 def unknown_columns(table: Table) -> list[str]:
     """Return the columns, not all blank, that predictions of a table's kind do not know."""
-    known = _known_columns(table.kind)
+    known = _known_columns(table.kind) | (_MADE if table.origins is not None else set())
     return [name for name, cells in table.columns.items() if name not in known and any(cells)]
 
 

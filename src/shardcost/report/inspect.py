@@ -49,7 +49,7 @@ def as_data(inspected: Inspected) -> dict[str, Any]:
     if isinstance(reading, ModelFile):
         data["model"] = model_as_data(reading.model)
     elif isinstance(reading, TableFile):
-        data |= {"table": reading.table.kind, "rows": reading.table.rows}
+        data |= {"table": reading.table.kind, "rows": reading.table.file_row_count}
         data["values"] = {name: sorted(values) for name, values in _values(reading).items()}
     else:
         cluster, calibrations = findings
@@ -109,7 +109,7 @@ def _table_as_text(reading: TableFile) -> str:
         uses = [f"Columns that predictions do not understand yet: {', '.join(unknown)}."]
     elif kind == "collectives":
         uses.append(f"shardcost calibrate {file} --name NAME: a profile of the machine.")
-    title = f"{file}: a measured table of {kind}, {reading.table.rows:,} rows"
+    title = f"{file}: a measured table of {kind}, {reading.table.file_row_count:,} rows"
     shown = table(("column", "values", "which, most frequent first"), rows, right="1")
     return f"{title}\n\n{shown}\n\n{paragraphs(uses)}"
 
