@@ -29,7 +29,7 @@ from shardcost.software import Software
 
 WITHIN = Limits(ttft_s=1.0, tpot_s=0.03)
 SMALL = (
-    "plan llama3-8b --on h100_sxm --gpus 2 --load --isl 1024 --osl 128 --max-ttft 1s"
+    "plan llama3-8b --on h100_sxm --gpus 2 --load --isl 1024 --osl 32 --max-ttft 1s"
     " --max-tpot 30ms --simulated 1"
 ).split()
 SCATTER = 1.05
