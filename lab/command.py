@@ -68,7 +68,8 @@ def tables_of(options: argparse.Namespace) -> Tables:
 def joined(tables: Sequence[Table]) -> list[Table]:
     """Return one table of each kind, with the rows of all of that kind.
 
-    A column that one of them lacks is blank in its rows. The first of a kind gives its path.
+    A column that one of them lacks is blank in its rows. The first of a kind gives its path; rows
+    of the files are counted on from one to the next.
     """
     kinds: dict[str, list[Table]] = {}
     for table in tables:
@@ -82,4 +83,8 @@ def _joined(tables: Sequence[Table]) -> Table:
         name: [cell for table in tables for cell in table.columns.get(name, [""] * table.rows)]
         for name in names
     }
-    return replace(tables[0], columns=columns, rows=sum(table.rows for table in tables))
+    origins: list[int] = []
+    for table in tables:
+        start = max(origins, default=-1) + 1
+        origins += [start + place for place in table.file_rows]
+    return replace(tables[0], columns=columns, rows=len(origins), origins=origins)

@@ -6,7 +6,6 @@ Collectives have a section of their own (`lab.cross_validation`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,13 +29,13 @@ _CONSTANTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "overlap": ("gpu",),
     "layer_ops": ("kind",),
     "memory": (),
-    "memory_runs": (),
+    "memory_runs": ("figure",),
     "training": ("software",),
     "inference": ("software",),
     "serving": ("software",),
     "dispatch": ("library",),
-    "jitter": (),
-    "jitter_steps": (),
+    "jitter": ("figure",),
+    "jitter_steps": ("figure",),
 }
 """The columns, own or derived, whose values share a set of fitted constants."""
 
@@ -65,8 +64,7 @@ def folds(validation: Validation, say: Say) -> Iterator[Fold]:
     kept = np.flatnonzero(usable)
     if not kept.size:
         return
-    columns = {name: [cells[i] for i in kept] for name, cells in table.columns.items()}
-    table = replace(table, columns=columns, rows=len(kept))
+    table = table.at(kept.tolist())
     errors, labels = errors_pct(validation)[kept], np.array(_labels(table))
     together: dict[tuple[str, str], list[tuple[Floats, Floats]]] = {}
     for tried in _every_way(table, say):

@@ -110,7 +110,9 @@ PLANS: Final[Mapping[str, Plan]] = {
         ("links",),
     ),
     "memory": _plan(("pipeline", "held"), ("held",), least=0.0),
-    "memory_runs": _plan(("layers", "held"), ("layers",), least=0.0, enough=20),
+    "memory_runs": _plan(
+        ("figure", "layers", "held"), ("figure", "layers"), ("figure",), least=0.0, enough=20
+    ),
     "training": _plan(
         ("layers", "software", "of", "span", "standing"),
         ("layers", "software", "of", "span"),
@@ -135,9 +137,10 @@ PLANS: Final[Mapping[str, Plan]] = {
         ("software",),
         beside=("vendor", "layers", "format"),
     ),
+    "requests": _plan(("figure",), least=0.0),
     "comm_fraction": _plan(("standing", "links"), ("links",), enough=20),
-    "jitter": _plan(("size",), least=0.0),
-    "jitter_steps": _plan(("logged",), least=0.0),
+    "jitter": _plan(("figure", "size"), ("figure",), least=0.0),
+    "jitter_steps": _plan(("figure", "logged"), ("figure",), least=0.0),
     "dispatch": _plan(
         ("standing", "whose", "launch", "kernels", "span"),
         ("standing", "whose", "launch", "kernels"),

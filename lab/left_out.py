@@ -363,9 +363,7 @@ def _if_inherited(facts: Facts) -> Facts:
 
 
 def _at(table: Table, kept: Mask) -> Table:
-    places = np.flatnonzero(kept)
-    columns = {name: [cells[i] for i in places] for name, cells in table.columns.items()}
-    return replace(table, columns=columns, rows=len(places))
+    return table.at(np.flatnonzero(kept).tolist())
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -618,14 +616,22 @@ def _memory(table: Table, say: Say) -> Iterator[Tried]:
 
 
 def _memory_runs(table: Table, say: Say) -> Iterator[Tried]:
-    """Yield peaks of runs, the policy's constants fitted without a family, a GPU or a degree."""
+    """Yield what runs held, the policy's constants fitted without a family, a GPU or a degree."""
     say("memory_runs: families, GPUs and degrees left out")
     trials, facts = refit_memory.Trials.of(table), tuple(facts_of_rows(table))
+    runs = refit_memory.runs_of(table)
     for column, title in refit_memory.FOLDS.items():
         parts = _column(table, column)
-        values, _ = trials.left_out(parts)
+        held = trials.left_out(_column(runs, column))
+        values = refit_memory.by_figure(table, *held)
         residuals = _logarithms(_measured(table), np.nan_to_num(values))
         yield Tried(title, np.arange(table.rows), tuple(parts), residuals, facts)
+
+
+def _requests(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield requests as the catalog predicts them: nothing was fitted to single ones."""
+    say("requests: as the catalog predicts them")
+    yield _as_catalogued(table, "a run", _column(table, "run"))
 
 
 def _runs(table: Table, say: Say) -> Iterator[Tried]:
@@ -812,6 +818,7 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "training": _runs,
     "inference": _runs,
     "serving": _runs,
+    "requests": _requests,
     "comm_fraction": _unfitted("dataset"),
     "dispatch": _dispatch,
     "jitter": _jitter,

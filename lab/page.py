@@ -27,7 +27,7 @@ from lab.sources import SOURCES, Source, grouped, stands_for
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table
 from shardcost.validate.shipped import is_shipped
-from shardcost.validate.validation import Stats, Validation, stats, validate
+from shardcost.validate.validation import Stats, Validation, of_headline, stats, validate
 
 LEFT_OUT: Final = "## What was left out of the fit"
 """Where the part of the page begins that takes minutes to compute."""
@@ -266,7 +266,7 @@ def _summary(validations: Sequence[Validation]) -> str:
             *markdown.figures(validation.overall)[1:],
             markdown.inside(validation.overall),
         )
-        for validation in validations
+        for validation in map(of_headline, validations)
     ]
     head = ("table", "a row is the", "rows predicted", *markdown.ERRORS, markdown.INSIDE)
     return "## Summary\n\n" + markdown.table(head, lines, right=2 + len(markdown.ERRORS))

@@ -18,7 +18,7 @@ from lab.page_tables import KINDS
 from lab.peers import Compared, Peer, compared, elsewhere
 from shardcost.report.pictures import COLOURS, GREY, Sketch, drawn
 from shardcost.validate.predictions import Floats
-from shardcost.validate.validation import Validation, errors_pct
+from shardcost.validate.validation import Validation, errors_pct, of_headline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +63,7 @@ class _Panel(NamedTuple):
 
 def pictures(validations: Sequence[Validation]) -> list[Picture]:
     """Return the pictures that validations, one of each kind, have the rows for."""
-    known = [validation for validation in validations if validation.overall.rows]
+    known = [of_headline(validation) for validation in validations if validation.overall.rows]
     if not known:
         return []
     every = [

@@ -12,7 +12,15 @@ import numpy as np
 
 from lab import markdown
 from lab import page_collectives as validation_collectives
-from shardcost.validate.validation import Validation, columns_of, rank, split, validate
+from shardcost.validate.validation import (
+    FIGURE,
+    Validation,
+    columns_of,
+    of_headline,
+    rank,
+    split,
+    validate,
+)
 
 
 class Kind(NamedTuple):
@@ -30,13 +38,14 @@ class Kind(NamedTuple):
 
 def section(validation: Validation) -> str:
     """Return the section of a table."""
-    kind = KINDS[validation.table.kind]
-    parts = [
-        f"## {kind.title}",
-        kind.about,
-        *_counts(validation),
-        *_splits(validation, kind.splits),
-    ]
+    kind, shown = KINDS[validation.table.kind], of_headline(validation)
+    parts = [f"## {kind.title}", kind.about, *_counts(shown)]
+    if validation.headline:
+        parts += [
+            markdown.grouped(split(validation, (FIGURE,))),
+            f"By other columns, of `{validation.headline}` alone:",
+        ]
+    parts += _splits(shown, kind.splits)
     if kind.more is not None:
         parts.extend(kind.more(validation))
     return "\n\n".join(parts)
@@ -83,15 +92,6 @@ def _decode(validation: Validation) -> Iterator[str]:
         if layers["rows"]:
             lines.append(_extra_line(column, value, layers, "rows"))
     yield markdown.table(("layers of", "rows", "median %", "p90 %"), lines, right=3)
-
-
-def _memory_runs(validation: Validation) -> Iterator[str]:
-    """Yield how well is predicted what stays allocated between two steps."""
-    stats = validation.extra["allocated_bytes"]
-    yield (
-        f"Allocated between two steps: {stats['rows']:,} rows, off by {stats['median_pct']:.1f} %"
-        f" (median) and {stats['p90_pct']:.1f} % (p90)."
-    )
 
 
 def _memory(validation: Validation) -> Iterator[str]:
@@ -273,9 +273,9 @@ KINDS: Final[Mapping[str, Kind]] = {
     "memory_runs": Kind(
         "Peak memory",
         "peak memory of a training run's last rank",
-        "What the last rank of Megatron-LM's functional tests held at its peak.",
+        "What the last rank of Megatron-LM's functional tests held at its peak (*peak_bytes*), and"
+        "\nbetween two steps (*allocated_bytes*).",
         (("family",), ("test_family",), ("gpu",)),
-        _memory_runs,
     ),
     "training": Kind(
         "Training",
@@ -300,6 +300,13 @@ KINDS: Final[Mapping[str, Kind]] = {
         "\nfigures, arrivals at a rate, pools of workers or drafted tokens are counted by reason.",
         (("software",), ("kind", "weight_dtype"), ("model",), ("tp",)),
     ),
+    "requests": Kind(
+        "Single requests",
+        "time from the arrival of a request to its last token",
+        "Runs of an engine, simulated with the arrivals and lengths of their requests: when each"
+        "\nrequest had its first token (*ttft_ms*) and its last (*e2e_ms*).",
+        (("run",), ("model",)),
+    ),
     "comm_fraction": Kind(
         "Shares of communication",
         "share of time in tensor-parallel communication",
@@ -316,13 +323,17 @@ KINDS: Final[Mapping[str, Kind]] = {
     "jitter": Kind(
         "Jitter of all-reduces",
         "99th percentile of single all-reduces over their median",
-        "How single all-reduces across nodes scatter, by nodes, size and algorithm.",
+        "How single all-reduces across nodes scatter, by nodes, size and algorithm: their 99th"
+        "\npercentile over their median (*p99_rel*), and the 90th (*p90_rel*), which follows from"
+        "\nthe same constants.",
         (("nodes",), ("size_bytes",), ("ran",)),
     ),
     "jitter_steps": Kind(
         "Jitter of training steps",
         "99th percentile of the steps of a run over their median",
-        "How the steps of one training run scatter, by number of GPUs and by who ran it.",
+        "How the steps of one training run scatter, by number of GPUs and by who ran it: their 99th"
+        "\npercentile over their median (*p99_over_median*), and the 90th, which follows from the"
+        "\nsame constant.",
         (("gpus",), ("submitter",), ("logged",)),
     ),
 }

@@ -21,7 +21,7 @@ from lab.command import ended, parser_of, say
 from shardcost.errors import FormatError, printable
 from shardcost.files import read_text, write_whole
 from shardcost.validate.shipped import shipped
-from shardcost.validate.validation import Validation, errors_pct, stats, validate
+from shardcost.validate.validation import Validation, errors_pct, of_headline, stats, validate
 
 _MOST_BYTES: Final = 2**20
 _COUNTS: Final = ("rows", "predicted")
@@ -55,7 +55,7 @@ Record = Mapping[Place, Figures]
 def figures(validations: Sequence[Validation]) -> Record:
     """Return the figures of validations, at most one of each kind: overall and by data set."""
     record: dict[Place, Figures] = {}
-    for validation in validations:
+    for validation in map(of_headline, validations):
         names = np.array(
             validation.table.columns.get("dataset", [""] * validation.table.rows), dtype=object
         )

@@ -57,10 +57,15 @@ _FILE: Final = Path("tuner") / "jitter.toml"
 
 
 def fitted(table: Table, kept: Mask | None = None) -> Jitter:
-    """Return the catalog's constants with those that a table's rows give, or some of them."""
+    """Return the catalog's constants with those that a table's rows give, or some of them.
+
+    They are fitted to 99th percentiles; others follow from the form of the distribution.
+    """
     kind: Any = {"jitter": jitter, "jitter_steps": jitter_steps}[table.kind]
     measured = measurements(table, kind.MEASURED)[0]
-    chosen = np.isfinite(measured) & (np.ones(table.rows, dtype=bool) if kept is None else kept)
+    chosen = np.isfinite(measured) & _of_figure(table, kind.HEADLINE)
+    if kept is not None:
+        chosen &= kept
     if table.kind == "jitter_steps":
         scatter = float(np.median(measured[chosen] - 1)) / SIGMAS[99]
         return replace(catalog_jitter(), step_scatter=_short(scatter))
@@ -82,6 +87,10 @@ def fitted(table: Table, kept: Mask | None = None) -> Jitter:
     )
     tail, index, half = (_short(value) for value in np.exp(minimum.at))
     return replace(catalog_jitter(), tail=tail, tail_index=index, half_bytes=half)
+
+
+def _of_figure(table: Table, figure: str) -> Mask:
+    return np.array([own == figure for own in table.columns["figure"]], dtype=bool)
 
 
 def unseen(table: Table, parts: NDArray[Any]) -> Floats:
@@ -163,15 +172,18 @@ def _of_percentiles(table: Table) -> dict[tuple[str, ...], Any]:
     own, measured = fitted(table), measurements(table, kind.MEASURED)[0]
     for column, title in FOLDS[table.kind].items():
         values = unseen(table, np.array(table.columns[column]))
-        points = 100 * np.abs(values - measured)
-        words = "median {:.1f} %, p90 {:.1f} %".format(*_errors(values, measured))
-        near = f"within 3 points {100 * np.mean(points <= 3):.0f} %"
-        near += f", within 20 % {100 * np.mean(np.abs(values / measured - 1) <= 0.2):.0f} %"
-        print(f"{section}, {title} left out: {words}, {near}")
-    seen = kind.predictions(table, jitter=own).values
+        for figure in kind.PERCENTS:
+            chosen = _of_figure(table, figure)
+            one, other = values[chosen], measured[chosen]
+            words = "median {:.1f} %, p90 {:.1f} %".format(*_errors(one, other))
+            near = f"within 3 points {100 * np.mean(100 * np.abs(one - other) <= 3):.0f} %"
+            near += f", within 20 % {100 * np.mean(np.abs(one / other - 1) <= 0.2):.0f} %"
+            print(f"{figure}, {title} left out: {words}, {near}")
+    chosen = _of_figure(table, kind.HEADLINE)
+    seen, measured = kind.predictions(table, jitter=own).values[chosen], measured[chosen]
     names_of = ", ".join(sorted(set(table.columns.get("dataset", ()))))
     source = f"fitted by shardcost to measured rows of {names_of} ({table.kind})"
-    fit = fit_of(source, _errors(seen, measured), table.rows)
+    fit = fit_of(source, _errors(seen, measured), len(measured))
     changes: dict[tuple[str, ...], Any] = {(section, name): getattr(own, name) for name in names}
     print(section, {name: getattr(own, name) for name in names}, fit)
     return changes | {(section, "fit", name): value for name, value in fit.items()}

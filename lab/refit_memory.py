@@ -10,7 +10,7 @@ Run: ``python -m lab.refit_memory memory_runs.csv``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from lab.command import ended, parser_of
 from lab.parts import Mask, leave_out
-from shardcost.formats.tables import Table, read_table
+from shardcost.formats.tables import Row, Table, read_table
 from shardcost.memory import MemoryPolicy
 from shardcost.memory.policy import policy_named
 from shardcost.validate import memory_runs
+from shardcost.validate.predictions import by_row
 from shardcost.validate.validation import Stats, measurements, stats
 
 Floats = NDArray[np.float64]
@@ -57,27 +58,28 @@ class Trials:
 
     @classmethod
     def of(cls, table: Table, start: MemoryPolicy | None = None) -> Trials:
-        """Return the predictions for a table's rows."""
+        """Return the predictions for a table's runs."""
         bare = replace(
             start or policy_named(FRAMEWORK), stage_buffers=0.0, peak_imbalance=_IMBALANCES[0]
         )
         once = replace(bare, stage_buffers=1.0)
-        rows = list(table.records())
+        runs = runs_of(table)
+        rows = list(runs.records())
         mixed = np.array([bool(row.get("experts")) for row in rows])
-        with_experts = table.where(lambda row: bool(row.get("experts")))
+        with_experts = runs.where(lambda row: bool(row.get("experts")))
         # Buffers add up; an imbalance changes runs with experts alone.
-        peaks = np.repeat(memory_runs.predictions(table, policy=bare).values[None], _LOADS, axis=0)
+        peaks = np.repeat(_of_runs(memory_runs.peak_bytes, runs, bare)[None], _LOADS, axis=0)
         for place, load in enumerate(_IMBALANCES):
             policy = replace(bare, peak_imbalance=load)
-            peaks[place, mixed] = memory_runs.predictions(with_experts, policy=policy).values
-        buffer = memory_runs.predictions(table, policy=once).values - peaks[0]
-        between = memory_runs.allocated(table, policy=bare).values
+            peaks[place, mixed] = _of_runs(memory_runs.peak_bytes, with_experts, policy)
+        buffer = _of_runs(memory_runs.peak_bytes, runs, once) - peaks[0]
+        between = _of_runs(memory_runs.allocated_bytes, runs, bare)
         more = np.array(_BUFFERS)
         return cls(
             peaks + more[:, None, None] * buffer,
             between + more[:, None] * buffer,
-            measurements(table, memory_runs.MEASURED)[0],
-            measurements(table, memory_runs.ALLOCATED)[0],
+            _measured(table, memory_runs.HEADLINE),
+            _measured(table, memory_runs.ALLOCATED),
             np.array([row["pp"] != "1" for row in rows]),
             mixed,
         )
@@ -109,6 +111,34 @@ class Trials:
         )
 
 
+def runs_of(table: Table) -> Table:
+    """Return one row for each run of a table, which has one for each of its figures."""
+    first = {origin: place for place, origin in reversed(list(enumerate(table.file_rows)))}
+    return table.at(sorted(first.values()))
+
+
+def by_figure(table: Table, peak: Floats, between: Floats) -> Floats:
+    """Return what is predicted of each row of a table, from both figures of each of its runs."""
+    values = {memory_runs.HEADLINE: peak, memory_runs.ALLOCATED: between}
+    places = {origin: place for place, origin in enumerate(runs_of(table).file_rows)}
+    each = zip(table.file_rows, table.columns["figure"], strict=True)
+    return np.array([values[figure][places[origin]] for origin, figure in each])
+
+
+def _of_runs(
+    figure: Callable[[Row, MemoryPolicy], float], runs: Table, policy: MemoryPolicy
+) -> Floats:
+    return by_row(runs, lambda row: figure(row, policy)).values
+
+
+def _measured(table: Table, figure: str) -> Floats:
+    """Return a figure of each run; NaN where it was not measured."""
+    values = measurements(table, memory_runs.MEASURED)[0]
+    each = zip(table.file_rows, table.columns["figure"], values, strict=True)
+    known = {origin: value for origin, own, value in each if own == figure}
+    return np.array([known.get(origin, np.nan) for origin in runs_of(table).file_rows])
+
+
 def _best(residuals: Floats) -> int:
     """Return the line with the smallest mean; the first where there are no rows."""
     known = residuals[:, np.isfinite(residuals).all(axis=0)]
@@ -127,9 +157,9 @@ def report(table: Table) -> Iterator[str]:
     chosen = constants(trials)
     yield f"stage_buffers = {chosen.stage_buffers:g}, peak_imbalance = {chosen.peak_imbalance:g}"
     for column, title in FOLDS.items():
-        parts = np.array(table.columns[column])
+        parts = np.array(runs_of(table).columns[column])
         yield _line(f"{title} left out", *trials.errors(*trials.left_out(parts)))
-    own, load = trials.fitted(np.ones(table.rows, dtype=bool))
+    own, load = trials.fitted(np.ones(len(trials.staged), dtype=bool))
     yield _line("in sample", *trials.errors(trials.peak[own, load], trials.between[own]))
 
 

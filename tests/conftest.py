@@ -66,10 +66,11 @@ def measured(evidence: Path) -> Callable[[str], Path]:
     """
 
     def found(kind: str) -> Path:
-        places = [evidence / "measured" / more / f"{kind}.csv" for more in ("", "more")]
-        if not any(path.is_file() for path in places):
-            pytest.skip(f"no measured {kind}.csv at {places[0].parent}")
-        return next(path for path in places if path.is_file())
+        folders = [evidence / "measured" / more for more in ("", "more")]
+        places = [folder / name for folder in folders for name in (f"{kind}.csv", kind)]
+        if not any(path.exists() for path in places):
+            pytest.skip(f"no measured {kind} at {folders[0]}")
+        return next(path for path in places if path.exists())
 
     return found
 

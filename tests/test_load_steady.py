@@ -41,8 +41,8 @@ def test_it_agrees_with_the_simulation_on_random_loads() -> None:
 
 
 def test_capacity_is_what_is_served_of_more() -> None:
-    rows = list(compared(70, seed=2000, least=400, most=1000))
-    assert len(rows) >= 10
+    rows = list(compared(45, seed=2000, least=400, most=1000))
+    assert len(rows) >= 6
     assert np.median([abs(row.capacity) for row in rows]) < 0.05
 
 

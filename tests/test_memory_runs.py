@@ -191,7 +191,7 @@ def test_constants_are_those_of_the_fit_and_hold_for_families_left_out(table: Ta
     policy = policy_named(refit_memory.FRAMEWORK)
     own = refit_memory.Constants(policy.stage_buffers, policy.peak_imbalance)
     assert refit_memory.constants(trials) == own
-    families = np.array(table.columns["test_family"])
+    families = np.array(refit_memory.runs_of(table).columns["test_family"])
     peak, between = trials.errors(*trials.left_out(families))
     assert peak.median_pct is not None
     assert peak.median_pct < 4

@@ -44,6 +44,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def is_file(path: Path) -> bool:
+    """Return whether a regular file is there; of what cannot be looked at, nobody knows."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read_text(path: Path, most_bytes: int) -> str:
     """Return a file's text, if it is a file, is not too large and is UTF-8."""
     with opened(path) as file:

@@ -9,8 +9,9 @@ GPUs of one node show no such growth.
 From one step to the next the whole run scatters, whatever its size: `over_median`, a normal
 distribution's quantile. Delays inside a network are rarer and longer: their distribution has a
 heavy tail, P(delay > x) ~ x^-a, of which the largest of N grows as N^(1/a) (Agarwal, Garg and
-Vishnoi, The Impact of Noise on the Scaling of Collectives, HiPC 2005). A delay is a smaller share
-of a longer transfer: `tail_of_all_reduce`.
+Vishnoi, The Impact of Noise on the Scaling of Collectives, HiPC 2005). So do its percentiles: what
+a share q of the times exceeds goes as q^(-1/a). A delay is a smaller share of a longer transfer:
+`tail_of_all_reduce`.
 
 All take numbers or arrays; the constants are data (`shardcost.machine.jitter`).
 """
@@ -54,17 +55,25 @@ def over_median(percent: int, scatter: Any) -> Any:
     return 1.0 + SIGMAS[percent] * scatter
 
 
-def tail_of_all_reduce(size_bytes: Any, nodes: Any, tail: Any, index: Any, half_bytes: Any) -> Any:
-    """Return the 99th percentile of single all-reduces across nodes over their median.
+def tail_of_all_reduce(
+    size_bytes: Any, nodes: Any, tail: Any, index: Any, half_bytes: Any, *, percent: Any = 99
+) -> Any:
+    """Return a percentile of single all-reduces across nodes over their median.
 
     >>> round(tail_of_all_reduce(0, 4, 0.1, 2.0, 2**24), 3)
     1.2
+    >>> round(tail_of_all_reduce(0, 4, 0.1, 2.0, 2**24, percent=96), 3)
+    1.1
 
     Args:
         size_bytes: Of the array.
         nodes: That take part.
-        tail: What delays add to a small array for one node, as a share of the median.
+        tail: What delays add to a small array for one node at the 99th percentile, as a share of
+            the median.
         index: How fast the tail of the delays falls: the exponent of its power law.
         half_bytes: The size from which on delays are less than half of that share.
+        percent: Which percentile, above the median.
     """
-    return 1.0 + tail * nodes ** (1.0 / index) / (1.0 + size_bytes / half_bytes)
+    # Of N nodes' delays one in 100 - percent is larger: nodes and percentile count alike.
+    rarer = nodes / (100.0 - percent)
+    return 1.0 + tail * rarer ** (1.0 / index) / (1.0 + size_bytes / half_bytes)

@@ -256,12 +256,14 @@ def _scheduler(content: dict[str, Any], file: str) -> Scheduler:
 
 def _in_seconds(constants: Mapping[str, Any]) -> dict[str, Any]:
     """Return constants with those in ms or us in seconds, by the names of their fields."""
-    return {
-        key[:-3] + "_s" if key[-3:] in _SECONDS else key: value * _SECONDS[key[-3:]]
-        if key[-3:] in _SECONDS
-        else value
-        for key, value in constants.items()
-    }
+    converted = {}
+    for key, value in constants.items():
+        unit = _SECONDS.get(key[-3:])
+        if unit is None or type(value) not in {int, float}:
+            converted[key] = value
+        else:
+            converted[f"{key[:-3]}_s"] = value * unit
+    return converted
 
 
 def _block(content: dict[str, Any], file: str) -> Block:

@@ -9,10 +9,11 @@ from typing import Final
 
 from shardcost.cli import options
 from shardcost.errors import UsageError
+from shardcost.formats.request_runs import files_of
 from shardcost.formats.tables import Table, read_table, write_table
 from shardcost.machine import CATALOG, by_profile
 from shardcost.machine.libraries import profile_in
-from shardcost.report.validate import PREDICTIONS_HEAD, as_data, as_text, prediction_rows
+from shardcost.report.validate import as_data, as_text, prediction_lines
 from shardcost.validate.shipped import not_in, shipped, tables_in
 from shardcost.validate.validation import validate
 
@@ -22,6 +23,7 @@ _EXAMPLES: Final = """\
   shardcost validate collectives.csv --by population --by size_band --json
   shardcost validate collectives.csv --predictions predicted.csv
   shardcost validate collectives.csv --on my-cluster.toml
+  shardcost validate requests --by run,figure
 """
 
 
@@ -30,7 +32,12 @@ def parser() -> options.Parser:
     text = "Predict every row of measured tables and say how far off the predictions are."
     parser = options.Parser("validate", text, _EXAMPLES)
     add = parser.add_argument
-    add("tables", nargs="*", metavar="TABLE.csv", help="measured tables (CSV)")
+    add(
+        "tables",
+        nargs="*",
+        metavar="TABLE.csv",
+        help="measured tables (CSV), or folders of measured requests (with runs.csv)",
+    )
     add(
         "--folder",
         metavar="DIR",
@@ -72,7 +79,7 @@ def run(given: Namespace) -> int:
     target = given.predictions
     if target is not None and len(tables) > 1:
         raise UsageError("--predictions is for one table; give one")
-    if target is not None and any(_are_same(Path(target), table.path) for table in named):
+    if target is not None and any(_is_of(Path(target), table) for table in named):
         raise UsageError(f"--predictions {target} is the measured table itself")
     # `--by a,b`, `--by a b` and `--by a --by b` are the same; a column counts once.
     by = list(dict.fromkeys(name.strip() for word in given.by for name in word.split(",")))
@@ -82,7 +89,8 @@ def run(given: Namespace) -> int:
         for table in tables
     ]
     if target is not None:
-        write_table(Path(target), PREDICTIONS_HEAD, prediction_rows(results[0]))
+        head, *lines = prediction_lines(results[0])
+        write_table(Path(target), head, lines)
     return options.print_report(given, lambda: as_data(results), lambda: as_text(results))
 
 
@@ -94,6 +102,12 @@ def _tables_in(name: str | None) -> list[Table]:
     for complaint in folder.left_out:
         print(f"left out: {complaint}", file=sys.stderr, flush=True)
     return folder.tables
+
+
+def _is_of(path: Path, table: Table) -> bool:
+    """Return whether a file is one that a table was read from."""
+    files = files_of(table) if table.kind == "requests" else [table.path]
+    return any(_are_same(path, file) for file in files)
 
 
 def _are_same(one: Path, other: Path) -> bool:

@@ -35,6 +35,8 @@ FIRST, LOADED_FIRST, NEXT, WHOLE, RATE = (
     "throughput",
 )
 """What of an inference run is measured."""
+PEAK: Final = "peak"
+"""Of a training run's memory, where both its peak and what stays between steps are measured."""
 OTHER_SOFTWARE: Final = "software that was not fitted"
 _TIMES: Final = ("time_s", "ttft_s", "tpot_s")
 _RATES: Final = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "mfu", "hfu")
@@ -107,9 +109,9 @@ def residuals_of_memory(found: Estimate) -> Residuals:
     """Return the residuals of what training runs allocated; no run of inference was measured."""
     held = held_band(found.memory_bytes)
     if not isinstance(found.workload, Train):  # of the two tables, the farther one
-        like = residuals_like("memory_runs", layers=_layers(found.model))
+        like = residuals_like("memory_runs", figure=PEAK, layers=_layers(found.model))
     elif found.software.name == _MEASURED_PEAKS:
-        like = residuals_like("memory_runs", layers=_layers(found.model), held=held)
+        like = residuals_like("memory_runs", figure=PEAK, layers=_layers(found.model), held=held)
     else:
         pipeline = "several stages" if anywhere(found.layout.pp > 1) else "one stage"
         like = residuals_like("memory", pipeline=pipeline, held=held)

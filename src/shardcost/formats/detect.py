@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from shardcost.errors import FormatError, shown
-from shardcost.files import is_folder, read_text
+from shardcost.files import is_file, is_folder, read_text
 from shardcost.formats import osu
 from shardcost.formats.hf_config import looks_like_hf_config, model_of_file
 from shardcost.formats.opened import MOST_JSON_BYTES, head_of, parse_object
 from shardcost.formats.reading import MeasurementLog, Reading, Tick, no_tick
-from shardcost.formats.tables import Table, begins_like_a_table, read_table
+from shardcost.formats.tables import RUNS, Table, begins_like_a_table, read_table
 from shardcost.model import Model
 
 READERS: Final = (
@@ -68,9 +68,9 @@ class ProfileFile(Reading):
 
 
 def read_file(path: Path, tick: Tick = no_tick) -> Reading:
-    """Return what a file holds, or the folder of a model."""
+    """Return what a file holds, or the folder of a model or of measured requests."""
     if is_folder(path):
-        path = path / "config.json"
+        path = path / (RUNS if is_file(path / RUNS) else "config.json")
     file = str(path)
     head = head_of(path)
     if not head.strip():

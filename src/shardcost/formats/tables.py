@@ -1,5 +1,8 @@
 """Measured tables: CSV files, one measurement a row, recognised by their header.
 
+Of kinds with several measured columns, each becomes a row of its own (`_by_figure`). A folder with
+``runs.csv`` and a file of requests for each run is a table too (`shardcost.formats.request_runs`).
+
 A table comes from anywhere, so it is read without trusting it: its size is bounded, its text must
 be UTF-8, every row must have as many cells as the header, and whatever is wrong becomes one line
 that names the file and the place. Cells stay text; what they mean is for those who predict them.
@@ -17,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from shardcost.errors import BadValueError, FormatError, printable, shown
-from shardcost.files import read_text, write_whole
+from shardcost.files import is_file, is_folder, read_text, write_whole
 
 MOST_BYTES: Final = 64 * 2**20
 """A table of ten thousand rows has 1 MiB; 64 MiB leaves room and still fits any memory."""
@@ -58,6 +61,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "inference": "model layers hidden heads tp engine batch isl osl metric value",
         "serving": "model layers hidden heads cluster engine weight_dtype deployment gpus replicas"
         " tp pp dp ep arrival concurrency isl osl tpot_mean_ms tpot_median_ms",
+        "requests": "run model layers hidden heads cluster engine weight_dtype tp pp dp ep"
+        " max_num_seqs max_num_batched_tokens",
         "comm_fraction": "model phase gpu tp total_ms comm_ms comm_fraction_pct",
         "jitter": "cluster network nodes gpus collective size_bytes p90_rel p99_rel",
         "jitter_steps": "model cluster gpus gbs logged_every p90_over_median p99_over_median",
@@ -68,6 +73,9 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 _FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
     "fp8_conversion": ("gemm_us", "quantize_us", "norm_us", "norm_and_quantize_us"),
     "sustained": ("burst_us", "sustained_us"),
+    "memory_runs": ("peak_bytes", "allocated_bytes"),
+    "jitter": ("p90_rel", "p99_rel"),
+    "jitter_steps": ("p90_over_median", "p99_over_median"),
     "serving": (
         "ttft_mean_ms",
         "ttft_median_ms",
@@ -85,7 +93,8 @@ _FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 """Kinds with several measured columns: each of their cells that is not blank becomes a row, whose
-column `figure` names what was measured and whose column `measured` has it."""
+column `figure` names what was measured and whose column `measured` has it. A row of the file with
+nothing measured at all becomes one for each of these columns, to be predicted all the same."""
 _BESIDE: Final[Mapping[str, frozenset[str]]] = {
     kind: frozenset(columns.split())
     for kind, columns in {
@@ -139,6 +148,12 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         " chunked_prefill max_num_batched_tokens max_num_seqs recv_interval eager ttft_mean_ms"
         " ttft_median_ms ttft_p90_ms ttft_p99_ms tpot_p99_ms itl_mean_ms itl_p99_ms e2e_mean_ms"
         " e2e_p99_ms output_tokens_per_s requests_per_s measured_on",
+        "requests": "hf_id kv_heads head_dim ffn gated vocab experts top_k expert_ffn shared_ffn"
+        " dense_layers q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim"
+        " index_top_k linear_layers window_layers window_tokens network nodes version cache_dtype"
+        " gpus chunked_prefill prefix_caching gpu_memory_utilization kv_cache_tokens block_size"
+        " eager arrival lengths requests ttft_mean_ms ttft_median_ms tpot_mean_ms e2e_mean_ms"
+        " output_tokens_per_s",
         "comm_fraction": "intra_link tokens_or_seq batch method",
         "jitter": "islands algorithm asked iterations p1_us p10_us median_us mean_us p90_us p99_us"
         " p99_9_us max_us p1_rel p10_rel mean_rel p99_9_rel max_rel",
@@ -173,12 +188,15 @@ VALIDATED: Final = (
     "training",
     "inference",
     "serving",
+    "requests",
     "comm_fraction",
     "dispatch",
     "jitter",
     "jitter_steps",
 )
 """The kinds whose rows shardcost predicts so far."""
+RUNS: Final = "runs.csv"
+"""The file by which a folder of requests is known: its runs, each with a file of its name."""
 _COLUMNS_SHOWN: Final = 12
 _MEANT: Final = 0.5
 """Likeness from which on a header is taken for a misspelt one of a kind."""
@@ -197,6 +215,13 @@ class Table:
     path: Path
     columns: Mapping[str, list[str]]
     rows: int
+    origins: Sequence[int] | None = None
+    """Of a table with a figure a row: which row of the file, from 0, each figure is of."""
+
+    @property
+    def file_rows(self) -> Sequence[int]:
+        """Which row of the file, from 0, each row is of."""
+        return range(self.rows) if self.origins is None else self.origins
 
     def records(self) -> Iterator[Row]:
         """Yield each row as its cells by column."""
@@ -205,18 +230,37 @@ class Table:
 
     def where(self, keep: Callable[[Row], bool]) -> Table:
         """Return the table of the rows that `keep` holds for."""
-        kept = [row for row in self.records() if keep(row)]
-        columns = {name: [row[name] for row in kept] for name in self.columns}
-        return replace(self, columns=columns, rows=len(kept))
+        return self.at([i for i, row in enumerate(self.records()) if keep(row)])
+
+    def at(self, places: Sequence[int]) -> Table:
+        """Return the table of the rows at some places, in their order."""
+        columns = {name: [cells[i] for i in places] for name, cells in self.columns.items()}
+        origins = None if self.origins is None else [self.origins[i] for i in places]
+        return replace(self, columns=columns, rows=len(places), origins=origins)
 
 
 def read_table(path: Path, *, strict: bool = True) -> Table:
-    """Return the measured table that a CSV file holds.
+    """Return the measured table that a CSV file holds, or a folder of requests.
 
     Args:
-        path: The file.
+        path: The file, or the folder.
         strict: Refuse columns that are not understood (`check_columns`).
     """
+    file = path / RUNS if is_folder(path) and is_file(path / RUNS) else path
+    head, columns = read_columns(file)
+    kind = _kind(head, str(file))
+    table = Table(kind, path, dict(zip(head, columns, strict=True)), len(columns[0]))
+    if strict:
+        check_columns(table)
+    if kind == "requests":
+        from shardcost.formats.request_runs import by_request
+
+        return by_request(table, file.parent)
+    return _by_figure(table)
+
+
+def read_columns(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the header of a CSV file and the cells of each column."""
     file = str(path)
     text = read_text(path, MOST_BYTES)
     nul = text.find("\0")  # no text has one, and csv would keep it inside a cell
@@ -226,31 +270,32 @@ def read_table(path: Path, *, strict: bool = True) -> Table:
     head = next(records, None)
     if head is None:
         raise FormatError(file, "is empty")
-    kind = _kind(head, file)
+    twice = next((name for name in head if head.count(name) > 1), None)
+    if twice is not None:
+        raise FormatError(file, f"line 1 names the column {shown(twice)} twice")
     columns: list[list[str]] = [[] for _ in head]
     for record in records:
         for column, cell in zip(columns, record, strict=True):
             column.append(cell)
-    table = Table(kind, path, dict(zip(head, columns, strict=True)), len(columns[0]))
-    if strict:
-        check_columns(table)
-    return _by_figure(table)
+    return head, columns
 
 
 def _by_figure(table: Table) -> Table:
     """Return a table with one measured figure a row."""
-    figures = _FIGURES.get(table.kind)
-    if figures is None:
+    known = _FIGURES.get(table.kind)
+    if known is None:
         return table
+    figures = [name for name in known if name in table.columns]
     beside = [name for name in table.columns if name not in figures]
     columns: dict[str, list[str]] = {name: [] for name in (*beside, "figure", "measured")}
-    for row in table.records():
-        for figure in figures:
-            if row.get(figure):
-                cells = (*(row[name] for name in beside), figure, row[figure])
-                for column, cell in zip(columns.values(), cells, strict=True):
-                    column.append(cell)
-    return replace(table, columns=columns, rows=len(columns["figure"]))
+    origins = []
+    for place, row in enumerate(table.records()):
+        for figure in [name for name in figures if row[name]] or figures:
+            cells = (*(row[name] for name in beside), figure, row[figure])
+            for column, cell in zip(columns.values(), cells, strict=True):
+                column.append(cell)
+            origins.append(place)
+    return replace(table, columns=columns, rows=len(origins), origins=origins)
 
 
 def check_columns(table: Table) -> None:
@@ -326,9 +371,6 @@ def _seen(cell: str) -> str:
 
 def _kind(head: list[str], file: str) -> str:
     """Return which kind of table a header is of, if it is of one that can be validated."""
-    twice = next((name for name in head if head.count(name) > 1), None)
-    if twice is not None:
-        raise FormatError(file, f"line 1 names the column {shown(twice)} twice")
     whole = [kind for kind, columns in _COLUMNS.items() if set(columns) <= set(head)]
     if whole:
         kind = max(whole, key=lambda each: len(_COLUMNS[each]))

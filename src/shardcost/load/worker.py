@@ -9,9 +9,9 @@ grow evenly with the context. A request that arrives meanwhile cuts them at the 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from math import ceil, floor, sqrt
+from math import ceil, floor, log, sqrt
 from typing import Final
 
 from shardcost.load.engine import Engine
@@ -164,6 +164,7 @@ class Worker:
         self.preemptions = 0
         self.waits_s = dict.fromkeys(WAITS, 0.0)
         self.gaps: dict[int, float] = {}
+        self.newcomers_s: list[float] = []  # since sequences last decoded
         self.moments: list[Moment] = []
         self._every = self._seen = 0
         self.running_time = self.waiting_time = 0.0
@@ -216,56 +217,60 @@ class Worker:
     def finish(self, now: float) -> tuple[list[Request], list[Request]]:
         """End the steps that ran; return requests with their first token, and those that ended."""
         ran, self.ends_s = self.steps, None
-        spent = now - self.began_s
-        self.busy_s += spent
-        firsts: list[Request] = []
-        ended: list[Request] = []
+        self.busy_s += now - self.began_s
         if self._decoding:
             self.step += ran
             for rank in self.ranks:
                 rank.context += len(rank.running) * self.kept * ran
             self._count_gaps(ran, now)
+        ended = self._ended()
+        firsts = [first for rank in self.ranks for first in self._end_chunks(rank, now)]
+        return firsts, ended + self._ended()  # those whose only token was their first one, too
+
+    def _ended(self) -> list[Request]:
+        """Drop the sequences that have all their tokens."""
+        ended = []
         while self.ending and self.ending[0][0] <= self.step:
-            _, _, request = heappop(self.ending)
-            if request.finish_step < 0 or request.index not in self.ranks[request.rank].running:
-                continue
-            self._leave(request)
-            ended.append(request)
-        for rank in self.ranks:
-            for request, chunk in rank.chunks:
-                request.done += chunk
-                if request.done >= request.total:
-                    rank.prefilling.remove(request)
-                    rank.cache.keep(request)
-                    if request.first_s is None:
-                        request.first_s = now
-                        firsts.append(request)
-                    if self.decodes:
-                        self._join(rank, request)
-                    else:
-                        self._release(rank, request)
-            rank.chunks = []
-        # A request whose only token was its first one ends with it.
-        while self.ending and self.ending[0][0] <= self.step:
-            _, _, request = heappop(self.ending)
-            if request.index in self.ranks[request.rank].running:
+            finish_step, _, request = heappop(self.ending)
+            if not self._stale(request, finish_step):
                 self._leave(request)
                 ended.append(request)
-        return firsts, ended
+        return ended
+
+    def _end_chunks(self, rank: Rank, now: float) -> Iterator[Request]:
+        """Let prompts that are done decode, or leave; yield those that have their first token."""
+        chunks, rank.chunks = rank.chunks, []
+        for request, chunk in chunks:
+            request.done += chunk
+            if request.done < request.total:
+                continue
+            rank.prefilling.remove(request)
+            rank.cache.keep(request)
+            if request.first_s is None:
+                request.first_s = now
+                yield request
+            if self.decodes:
+                self._join(rank, request)
+                self.newcomers_s.append(now)
+            else:
+                self._release(rank, request)
 
     def _count_gaps(self, ran: int, now: float) -> None:
+        """Count the time since the last token of every sequence that decoded."""
+        first_s = self.began_s + self.first_step_s
         sequences = sum(len(rank.running) for rank in self.ranks)
-        mean = (self.first_step_s + self.last_step_s) / 2
-        first_gap = self.began_s + self.first_step_s - self.decoded_s
-        self._gap(first_gap, sequences)
+        for joined_s in self.newcomers_s:
+            self._gap(first_s - joined_s, 1)
+        self._gap(first_s - self.decoded_s, sequences - len(self.newcomers_s))
         if ran > 1:
-            self._gap(mean, sequences * (ran - 1))
+            self._gap((self.first_step_s + self.last_step_s) / 2, sequences * (ran - 1))
+        self.newcomers_s.clear()
         self.decoded_s = now
 
     def _gap(self, seconds: float, count: float) -> None:
         # Bins of 0.1 %: a histogram of bounded size.
-        from math import log
-
+        if count <= 0:
+            return
         key = round(1000 * log(max(seconds, 1e-9)))
         self.gaps[key] = self.gaps.get(key, 0.0) + count
 
@@ -447,7 +452,7 @@ class Worker:
 
     def _fill(self, rank: Rank) -> str:
         """Give chunks of prompts to a rank's next step; return what stops the first that waits."""
-        scheduler, room = self.scheduler, self.room
+        scheduler = self.scheduler
         left = scheduler.max_num_batched_tokens * self.stages
         if scheduler.policy == "mixed":
             left -= len(rank.running) * self.queries
@@ -455,42 +460,19 @@ class Worker:
             left = self._chunk(rank, request, left)
             if left <= 0:
                 break
-        used: float | None = None
         while rank.waiting:
             request = rank.waiting[0]
             if len(rank.running) + len(rank.prefilling) >= scheduler.max_num_seqs * self.stages:
                 return "max_num_seqs"
-            whole = request.total - 1 if scheduler.chunked_prefill else request.total
-            if not request.prefilled and (
-                left <= 0 or (whole > left and not scheduler.chunked_prefill and rank.chunks)
-            ):
+            full = left <= 0 or (
+                not scheduler.chunked_prefill and request.total > left and bool(rank.chunks)
+            )
+            if full and not request.prefilled:
                 return "tokens of a step"
-            if used is None:
-                used = self._bound(rank)
-                if used > 0.5 * room.blocks:
-                    used = self._used(rank, 1)
-            request.hit = (
-                0 if request.prefilled or not scheduler.prefix_caching else rank.cache.hit(request)
-            )
-            # With room for one more token of each, what is admitted is not preempted at once.
-            needed = room.of(request.total + self.kept - request.hit)
-            kept_free = (
-                scheduler.watermark * room.blocks if rank.running or rank.prefilling else 0.0
-            )
-            commitment = self._commitment(request)
-            alone = not rank.running and not rank.prefilling
-            if (
-                not alone
-                and max(
-                    used + needed,
-                    (rank.committed + commitment) if scheduler.reserved_output else 0.0,
-                )
-                > room.blocks - kept_free
-            ):
+            if not self._admits(rank, request):
                 return "KV room"
             rank.waiting.popleft()
-            rank.committed += commitment
-            used += needed
+            rank.committed += self._commitment(request)
             request.done = request.hit
             if request.prefilled and not request.made:
                 request.done = request.total
@@ -499,6 +481,20 @@ class Worker:
                 rank.prefilling.append(request)
                 left = self._chunk(rank, request, left)
         return ""
+
+    def _admits(self, rank: Rank, request: Request) -> bool:
+        """Return whether there are KV blocks for a request; alone on its rank it always runs."""
+        scheduler, room = self.scheduler, self.room
+        found = scheduler.prefix_caching and not request.prefilled
+        request.hit = rank.cache.hit(request) if found else 0
+        if not rank.running and not rank.prefilling:
+            return True
+        free = (1 - scheduler.watermark) * room.blocks
+        if scheduler.reserved_output and rank.committed + self._commitment(request) > free:
+            return False
+        # With room for one more token of each, what is admitted is not preempted at once.
+        needed = room.of(request.total + self.kept - request.hit)
+        return self._bound(rank) + needed <= 0.5 * free or self._used(rank, 1) + needed <= free
 
     def _chunk(self, rank: Rank, request: Request, left: int) -> int:
         tokens = request.total - request.done

@@ -10,7 +10,7 @@ from numpy import isnan
 
 from shardcost.report.describe import attributes
 from shardcost.report.text import paragraph, table
-from shardcost.validate.validation import Stats, Validation
+from shardcost.validate.validation import FIGURE, Counts, Stats, Validation
 
 _HEAD: Final = ("rows", "median %", "mean %", "p90 %", "max %", "bias %", "inside %", "of")
 _LEGEND: Final = (
@@ -18,7 +18,12 @@ _LEGEND: Final = (
     " bias: the mean with its sign, above 0 where predictions are too slow; inside: rows within the"
     " 90 % intervals of their predictions."
 )
-PREDICTIONS_HEAD: Final = ("row", "predicted", "low", "high", "reason")
+_PREDICTED: Final = ("predicted", "low", "high", "reason")
+_METRIC: Final = "metric"
+"""How files of predictions call what tables call a figure: the name of the measured column."""
+_WHOSE: Final = ("run", "request")
+"""Columns by which lines of a file of predictions are known beside their row, where a table has
+both."""
 _QUESTIONS_SHOWN: Final = 12
 
 
@@ -88,22 +93,29 @@ def as_data(validations: Sequence[Validation]) -> dict[str, Any]:
     return {"tables": [_table_as_data(each) for each in validations]}
 
 
-def prediction_rows(validation: Validation) -> Iterator[tuple[int, str, str, str, str]]:
-    """Yield the lines of a file of predictions, one for each row of the table."""
+def prediction_lines(validation: Validation) -> Iterator[tuple[Any, ...]]:
+    """Yield a file of predictions: its header, and a line for each row of the table.
+
+    Of a table with several measured columns there is a line for each, with its name.
+    """
+    measured = validation.table
+    whose = [name for name in _WHOSE if set(_WHOSE) <= set(measured.columns)]
+    named = [FIGURE] if FIGURE in measured.columns else []
+    yield ("row", *whose, *(_METRIC for _ in named), *_PREDICTED)
+    known = (measured.columns[name] for name in (*whose, *named))
     values, reasons = validation.predictions
-    ends = zip(values, validation.low, validation.high, strict=True)
-    for row, (figures, reason) in enumerate(zip(ends, reasons, strict=True)):
-        value, low, high = ("" if isnan(figure) else f"{figure:.4f}" for figure in figures)
-        yield row, value, low, high, reason
+    ends = (values, validation.low, validation.high)
+    for row, reason, *cells in zip(measured.file_rows, reasons, *ends, *known, strict=True):
+        figures = ("" if isnan(figure) else f"{figure:.4f}" for figure in cells[: len(ends)])
+        yield (row, *cells[len(ends) :], *figures, reason)
 
 
 def _parts(validation: Validation) -> Iterator[str]:
-    total, skipped = validation.table.rows, sum(validation.skipped.values())
-    counts = f"{total:,} rows, {validation.predicted:,} predicted, {skipped:,} skipped"
-    if validation.unmeasured:
-        counts += f", {validation.unmeasured:,} without a measurement"
+    counts = _counted(validation.counts, "rows")
+    if FIGURE in validation.table.columns:
+        counts += f"; {_counted(_of_figures(validation), 'figures')}"
     yield paragraph(f"{validation.table.path}: {counts}", "  ")
-    lines = [_line(validation.overall, "all")]
+    lines = [_line(validation.overall, validation.headline or "all")]
     lines += [_line(group.stats, _label(group.key)) for group in validation.groups]
     yield table(_HEAD, lines, right="0123456")
     for name, value in validation.extra.items():
@@ -111,6 +123,20 @@ def _parts(validation: Validation) -> Iterator[str]:
     if validation.skipped:
         rows = [(f"{count:,}", reason) for reason, count in validation.skipped.items()]
         yield table(("skipped", "reason"), rows, right="0")
+
+
+def _counted(counts: Counts, what: str) -> str:
+    skipped = sum(counts.skipped.values())
+    text = f"{counts.rows:,} {what}, {counts.predicted:,} predicted, {skipped:,} skipped"
+    more = f", {counts.unmeasured:,} without a measurement" if counts.unmeasured else ""
+    return text + more
+
+
+def _of_figures(validation: Validation) -> Counts:
+    """Return the counts of a table's figures, which are the rows of its validation."""
+    return Counts(
+        validation.table.rows, validation.predicted, validation.unmeasured, validation.skipped
+    )
 
 
 def _line(stats: Stats, label: str) -> tuple[str, ...]:
@@ -131,12 +157,18 @@ def _label(key: Mapping[str, str]) -> str:
 
 
 def _table_as_data(validation: Validation) -> dict[str, Any]:
+    several = FIGURE in validation.table.columns
     return {
         "table": str(validation.table.path),
-        **attributes(validation.table, "kind rows"),
-        **attributes(validation, "predicted unmeasured"),
-        "skipped": [{"reason": r, "rows": rows} for r, rows in validation.skipped.items()],
+        **attributes(validation.table, "kind"),
+        **_counts_as_data(validation.counts),
+        **({"figures": _counts_as_data(_of_figures(validation))} if several else {}),
         "overall": asdict(validation.overall),
         **validation.extra,
         "groups": [{"key": dict(g.key), **asdict(g.stats)} for g in validation.groups],
     }
+
+
+def _counts_as_data(counts: Counts) -> dict[str, Any]:
+    skipped = [{"reason": reason, "rows": rows} for reason, rows in counts.skipped.items()]
+    return {**counts._asdict(), "skipped": skipped}

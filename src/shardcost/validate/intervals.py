@@ -46,6 +46,8 @@ from shardcost.validate import (
     gemm,
     grouped_gemm,
     inference,
+    jitter,
+    jitter_steps,
     layer_ops,
     linear_attention,
     memory,
@@ -328,6 +330,7 @@ def _of_memory(row: Row, _: Fitted) -> Facts:
 
 def _of_memory_run(row: Row, _: Fitted) -> Facts:
     return {
+        "figure": of_runs.PEAK if row["figure"] == memory_runs.HEADLINE else "between steps",
         "layers": "mixture of experts" if row.get("experts") else "dense model",
         "held": of_runs.held_band(memory_runs.peak_bytes(row)),
     }
@@ -341,6 +344,9 @@ def _of_share(row: Row, fitted: Fitted) -> Facts:
     cluster = comm_fraction.cluster_of(row["gpu"])
     standing = kernel_standing(machine_of(cluster, fitted=fitted), "bf16")
     return {"standing": standing, "links": links_of(cluster)}
+
+
+_OF_REQUESTS: Final = {"ttft_ms": of_runs.LOADED_FIRST, "e2e_ms": of_runs.WHOLE}
 
 
 _TOGETHER: Final[Mapping[str, tuple[Callable[[Table], Cases[Any]], Callable[..., list[Facts]]]]] = {
@@ -381,8 +387,13 @@ _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "inference": _of_inference,
     "serving": _of_serving,
     "comm_fraction": _of_share,
-    "jitter": lambda row, _: {"size": _band(row)},
+    "requests": lambda row, _: {"figure": _OF_REQUESTS[row["figure"]]},
+    "jitter": lambda row, _: {
+        "figure": f"{jitter.PERCENTS[row['figure']]}th percentile",
+        "size": _band(row),
+    },
     "jitter_steps": lambda row, _: {
-        "logged": "every step logged" if row["logged_every"] == "1" else "one step in many logged"
+        "figure": f"{jitter_steps.PERCENTS[row['figure']]}th percentile",
+        "logged": "every step logged" if row["logged_every"] == "1" else "one step in many logged",
     },
 }

@@ -1,4 +1,4 @@
-"""Predictions of how single all-reduces scatter: their 99th percentile over their median.
+"""Predictions of how single all-reduces scatter: two of their percentiles over their median.
 
 A row is one size of array on some nodes, run many times over. Islands of the fabric, the algorithm
 and what had been forced change no prediction: with the rows at hand they could not be told from the
@@ -13,26 +13,39 @@ from shardcost.formats.tables import Table
 from shardcost.jitter import tail_of_all_reduce
 from shardcost.machine import CATALOG, Fitted
 from shardcost.machine.jitter import Jitter, catalog_jitter
-from shardcost.validate.predictions import Derived, Floats, Predictions, cases_of, whole_cell
+from shardcost.validate.predictions import (
+    Derived,
+    Floats,
+    Predictions,
+    cases_of,
+    meaning_of,
+    whole_cell,
+)
 
-MEASURED: Final = "p99_rel"
+MEASURED: Final = "measured"
+HEADLINE: Final = "p99_rel"
+PERCENTS: Final = {"p90_rel": 90, HEADLINE: 99}
+"""The percentile that each figure is."""
+LEAST: Final = 1.0
+"""A percentile above the median, over the median."""
 
 
 def predictions(
     table: Table, _fitted: Fitted = CATALOG, *, jitter: Jitter | None = None
 ) -> Predictions:
-    """Return the predicted 99th percentile of every row, over its median."""
+    """Return the predicted percentile of every row, over its median."""
     by = jitter or catalog_jitter()
     known = cases_of(
         table,
-        lambda row: row["collective"],
+        lambda row: meaning_of(row, "figure", PERCENTS),
         lambda row: (whole_cell(row, "size_bytes"), whole_cell(row, "nodes")),
         width=2,
     )
 
-    def predict(_: str, places: list[int]) -> Floats:
+    def predict(percent: int, places: list[int]) -> Floats:
         size, nodes = known.sizes[places].T
-        tail: Floats = tail_of_all_reduce(size, nodes, by.tail, by.tail_index, by.half_bytes)
+        constants = (by.tail, by.tail_index, by.half_bytes)
+        tail: Floats = tail_of_all_reduce(size, nodes, *constants, percent=percent)
         return tail
 
     return known.predictions(predict)

@@ -1,7 +1,7 @@
 """Predicts what the last rank of Megatron-LM's functional tests holds: at its peak, between steps.
 
-A row has every argument that memory depends on. Peaks are what a table is validated by
-(`MEASURED`); the bytes allocated between two steps stand beside them in the report (`extra`).
+A row has every argument that memory depends on. Peaks stand for a table (`HEADLINE`); the bytes
+allocated between two steps are its other figure.
 
 The rank that was measured is in the last pipeline stage. A model of that stage's layers alone is
 accounted for, so that uneven stages and mixtures in some of the layers are where they were.
@@ -10,6 +10,7 @@ accounted for, so that uneven stages and mixtures in some of the layers are wher
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -45,7 +46,8 @@ from shardcost.validate.predictions import (
 from shardcost.validate.training import latent_attention_of, state_space_of
 from shardcost.workload import Train
 
-MEASURED: Final = "peak_bytes"
+MEASURED: Final = "measured"
+HEADLINE: Final = "peak_bytes"
 ALLOCATED: Final = "allocated_bytes"
 """The other measured column: what stays between two steps."""
 _FRAMEWORK: Final = "megatron_core"
@@ -76,7 +78,7 @@ class Run(NamedTuple):
 def predictions(
     table: Table, fitted: Fitted = CATALOG, policy: MemoryPolicy | None = None
 ) -> Predictions:
-    """Return the peak bytes of every run's last rank.
+    """Return the bytes of every run's last rank: at their peak, or between two steps.
 
     Args:
         table: The runs.
@@ -84,28 +86,30 @@ def predictions(
         policy: How the framework treats memory; by default what the catalog has on it.
     """
     del fitted
-    return by_row(table, lambda row: peak_bytes(row, policy))
+    return by_row(table, lambda row: held_bytes(row, policy))
+
+
+def held_bytes(row: Row, policy: MemoryPolicy | None = None) -> float:
+    """Return the figure of a row, of the last rank of its run."""
+    return meaning_of(row, "figure", _FIGURES)(footprint_of(row, policy))
 
 
 def peak_bytes(row: Row, policy: MemoryPolicy | None = None) -> float:
     """Return the peak of the last rank of a run."""
-    return float(_peak(footprint_of(row, policy)))
+    return _peak(footprint_of(row, policy))
 
 
-def allocated(table: Table, policy: MemoryPolicy | None = None) -> Predictions:
-    """Return the bytes that every run's last rank has allocated between two steps."""
-    return by_row(table, lambda row: float(footprint_of(row, policy).between_steps))
+def allocated_bytes(row: Row, policy: MemoryPolicy | None = None) -> float:
+    """Return what the last rank of a run has allocated between two steps."""
+    return float(footprint_of(row, policy).between_steps)
 
 
-def extra(table: Table, values: Floats, measured: Floats | None = None) -> dict[str, Any]:
-    """Return the errors of what is allocated between steps, of the rows whose peak is predicted."""
-    del measured
-    from shardcost.validate.validation import measurements, stats
+def extra(table: Table, values: Floats, measured: Floats) -> dict[str, Any]:
+    """Return the errors of what is allocated between steps."""
+    from shardcost.validate.validation import stats
 
-    if ALLOCATED not in table.columns:
-        return {}
-    between = np.where(np.isfinite(values), allocated(table).values, np.nan)
-    return {ALLOCATED: vars(stats(100 * (between / measurements(table, ALLOCATED)[0] - 1)))}
+    own = np.array([figure == ALLOCATED for figure in table.columns["figure"]], dtype=bool)
+    return {ALLOCATED: vars(stats(100 * (values[own] / measured[own] - 1)))} if own.any() else {}
 
 
 def footprint_of(row: Row, policy: MemoryPolicy | None = None) -> Footprint:
@@ -159,9 +163,15 @@ _ADAM_BYTES: Final = 12
 """Master copy and two means in fp32."""
 
 
-def _peak(held: Footprint) -> Any:
+def _peak(held: Footprint) -> float:
     """Return what the allocator has given out: all but what is taken outside of it."""
-    return held.total - held.framework
+    return float(held.total - held.framework)
+
+
+_FIGURES: Final[Mapping[str, Callable[[Footprint], float]]] = {
+    HEADLINE: _peak,
+    ALLOCATED: lambda held: float(held.between_steps),
+}
 
 
 def run_of(row: Row, policy: MemoryPolicy | None = None) -> Run:

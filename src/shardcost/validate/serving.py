@@ -5,13 +5,13 @@ simulated once (`shardcost.load.simulate`) with the arrivals, lengths and settin
 from its first request to its last: most of a short benchmark's mean TTFT is the burst of all users
 at the start. Static batches go from prompt to last token without a queue
 (`shardcost.load.engine.generation`). Where requests came at the highest rate that kept limits, as in
-MLPerf's Server scenario, throughput is the highest rate that the simulation holds.
+MLPerf's Server scenario, the figures are those at the highest rate that the simulation holds.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +24,7 @@ from shardcost.layout import Layout
 from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.engine import Engine, generation
 from shardcost.load.requests import Lengths, Requests
-from shardcost.load.result import Limits
+from shardcost.load.result import Limits, Load
 from shardcost.load.simulate import simulate
 from shardcost.machine import CATALOG, Fitted, machine_of
 from shardcost.model import (
@@ -60,11 +60,11 @@ _AT_MOST: Final = re.compile(r"(\d+)(?: out)?$")
 _REQUESTS_PER_USER: Final = {"aggregated": 10, "disaggregated": 4}
 """Of closed loops, where a row does not say how many requests were sent: chosen by how much of the
 mean TTFT is the burst at the start …"""
-_MANY: Final = 6000
+_MANY: Final = 5000
 """… and of one replica under other arrivals."""
-_PROMPT_TOKENS: Final = 300.0
-"""Mean prompt of OpenOrca's questions as MLPerf Inference has them, which it does not state: taken
-to be as long as the answers."""
+_PROMPT_TOKENS: Final = {"OpenOrca, at most": 220.0, "OpenOrca, GSM8K": 400.0}
+"""Mean prompt of the data sets of MLPerf Inference, which it does not state: chosen by what its
+Offline scenario reached."""
 _LONGEST: Final = 1024
 """Tokens of the longest prompts and answers of OpenOrca in MLPerf Inference and of ShareGPT as
 engines' benchmarks filter it."""
@@ -78,9 +78,11 @@ _DRAFTS: Final = 3
 _LIMITS: Final = {"mlperf_inference": Limits(ttft_s=2.0, tpot_s=0.2, percentile=99)}
 """What requests had to keep in the Server scenario (Llama-2-70B and Mixtral: MLPerf Inference rules,
 v4.1)."""
-_ROUNDS: Final = 9
-"""Simulations that find the highest rate held: the last interval is 0.4 % of the first."""
-_RATE_REQUESTS: Final = 2000
+_SHARES: Final = (0.3, 1.5)
+"""Of what a machine serves of requests that all wait, between which it holds a rate: the last ones
+of a finite batch run alone …"""
+_ROUNDS: Final = 7
+"""… and simulations that find the highest rate held, to 1 % of it."""
 _STATIC: Final = ("splitwise",)
 """Data sets of static batches."""
 _GENERATED: Final = ("aiconfigurator_silicon",)
@@ -115,9 +117,8 @@ def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     rows = list(table.records())
 
     def figures(_: tuple[str, ...], places: list[int]) -> Floats:
-        wanted = [rows[place]["figure"] for place in places]
-        found = answer(point_of(rows[places[0]], fitted), wanted)
-        return np.array([found[figure] for figure in wanted])
+        found = answer(point_of(rows[places[0]], fitted))
+        return np.array([found[rows[place]["figure"]] for place in places])
 
     return cases_of(table, case_of).predictions(figures)
 
@@ -214,8 +215,10 @@ def _lengths(row: Row) -> tuple[Lengths, Lengths]:
         return Lengths.parse(f"{low}-{high}"), Lengths.parse(f"{least}-{most}")
     longest = [int(text) for text in _AT_MOST.findall(stated)]
     output = Lengths(mean=max(1.0, number(row, "osl", 0, _MOST, "a number above 0")))
-    mean = number(row, "isl", 0, _MOST, "a number above 0") if row.get("isl") else _PROMPT_TOKENS
-    prompt = Lengths(mean=max(1.0, mean))
+    known = next((own for name, own in _PROMPT_TOKENS.items() if stated.startswith(name)), None)
+    if row.get("isl") or known is None:
+        known = number(row, "isl", 0, _MOST, "a number above 0")
+    prompt = Lengths(mean=max(1.0, known))
     if stated == "fixed":
         return prompt, output
     most = longest[-1] if longest else _LONGEST
@@ -229,29 +232,22 @@ def _lengths(row: Row) -> tuple[Lengths, Lengths]:
     return prompt, spread(output.mean, most)
 
 
-def answer(point: Point, wanted: Collection[str]) -> dict[str, float]:
-    """Return figures of an operating point by the names of the table's columns.
-
-    Args:
-        point: What serves, and what it is asked.
-        wanted: Which figures; others may be among those returned.
-    """
+def answer(point: Point) -> dict[str, float]:
+    """Return the figures of an operating point by the names of the table's columns."""
     if point.static:
         return _static(point)
-    held = None
-    rates = {"output_tokens_per_s", "requests_per_s"}
-    if point.limits is not None and rates & set(wanted):
-        held = _held(point, point.limits)
-    figures: dict[str, float] = {}
-    if held is None or set(wanted) - rates:
+    if point.limits is None:
         load = simulate(point.deployment, point.requests)
-        for name in ("ttft", "tpot", "itl", "e2e"):
-            spread = getattr(load, f"{name}_s")
-            for statistic, seconds in zip(("mean", "median", "p90", "p99"), spread, strict=True):
-                figures[f"{name}_{statistic}_ms"] = _MS * seconds
-        held = load.requests_per_s if held is None else held
-    figures["requests_per_s"] = point.replicas * held
-    figures["output_tokens_per_s"] = point.replicas * held * point.requests.mean_output_tokens
+    else:
+        load = _held(point, point.limits)
+    figures: dict[str, float] = {}
+    for name in ("ttft", "tpot", "itl", "e2e"):
+        spread = getattr(load, f"{name}_s")
+        for statistic, seconds in zip(("mean", "median", "p90", "p99"), spread, strict=True):
+            figures[f"{name}_{statistic}_ms"] = _MS * seconds
+    rate = load.requests.rate_per_s if point.limits else load.requests_per_s
+    figures["requests_per_s"] = point.replicas * (rate or 0.0)
+    figures["output_tokens_per_s"] = figures["requests_per_s"] * point.requests.mean_output_tokens
     return figures
 
 
@@ -267,19 +263,20 @@ def _static(point: Point) -> dict[str, float]:
     return {f"{name}_mean_ms": _MS * seconds for name, seconds in times.items()}
 
 
-def _held(point: Point, limits: Limits) -> float:
-    """Return the highest rate at which as many requests as the limits demand keep each of them."""
-    low, high = 0.0, 4.0 * (point.requests.rate_per_s or 1.0)
+def _held(point: Point, limits: Limits) -> Load:
+    """Return the load at the highest rate at which 99 of 100 requests keep each limit."""
+    once = replace(point.requests, arrival="all-at-once", rate_per_s=None)
+    rate, best = simulate(point.deployment, once).requests_per_s, None
+    low, high = (share * rate for share in _SHARES)
     for _ in range(_ROUNDS):
-        rate = (low + high) / 2
-        requests = replace(point.requests, rate_per_s=rate, count=_RATE_REQUESTS)
-        load = simulate(point.deployment, requests)
+        load = simulate(point.deployment, replace(point.requests, rate_per_s=rate))
         kept = load.ttft_s.p99 <= (limits.ttft_s or np.inf)
         if kept and load.tpot_s.p99 <= (limits.tpot_s or np.inf):
-            low = rate
+            low, best = rate, load
         else:
             high = rate
-    return low
+        rate = (low + high) / 2
+    return load if best is None else best
 
 
 def formats_of(row: Row) -> dict[str, str]:

@@ -18,7 +18,8 @@ from shardcost.cluster import Cluster
 from shardcost.collectives.group import Group, bus_factor
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import FormatError
-from shardcost.formats.tables import VALIDATED, Table, read_table
+from shardcost.formats.request_runs import files_of
+from shardcost.formats.tables import RUNS, VALIDATED, Table, read_table
 from shardcost.machine.libraries import name_and_version
 from shardcost.validate.collectives import MEASURED, CollectiveCase, cases
 from shardcost.validate.predictions import Cases
@@ -59,22 +60,30 @@ def tables_in(folder: Path) -> Folder:
     inner = folder / _MEASURED
     above = inner if inner.is_dir() else folder
     try:
-        paths = sorted(above.rglob("*.csv"), key=lambda path: (len(path.parts), path))
+        paths = sorted(above.rglob("*.csv"))
     except ValueError:  # a NUL character inside the name
         paths = []
     result = Folder([], [])
     depths: dict[str, int] = {}
-    for path in paths:
+    of_runs: set[Path] = set()
+    # A file of requests is no table: it belongs to the runs beside it, which are read before it.
+    for path in sorted(paths, key=lambda path: (len(path.parts), path.name != RUNS)):
+        if path in of_runs:
+            continue
         try:
             table = read_table(path)
         except FormatError as error:
             result.left_out.append(str(error))
             continue
+        if table.kind == "requests":
+            of_runs.update(files_of(table))
+            table = replace(table, path=path.parent)
         if depths.setdefault(table.kind, len(path.parts)) < len(path.parts):
             reason = f"a table of {table.kind} stands above it; name the file to validate it"
             result.left_out.append(str(FormatError(str(path), reason)))
             continue
         result.tables.append(table)
+    result.tables.sort(key=lambda table: (len(table.path.parts), table.path))
     if not result.tables:
         raise FormatError(str(folder), "has no measured table (a CSV file of a known kind)")
     return result

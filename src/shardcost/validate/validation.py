@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from shardcost.validate import collectives
 from shardcost.validate.intervals import factors_of_rows
 from shardcost.validate.predictions import Derived, Floats, Predictions, reason_of
 
+FIGURE: Final = "figure"
+"""The column that names what was measured, where tables have several figures a row."""
 _COLUMNS_SHOWN: Final = 40
 _BOUND: Final = re.compile(r"(<=|>)?([0-9.]+)")
 """A number, or a band of numbers."""
@@ -54,6 +56,17 @@ class GroupStats:
     stats: Stats
 
 
+class Counts(NamedTuple):
+    """How many rows there are, and what became of them."""
+
+    rows: int
+    predicted: int
+    unmeasured: int
+    """Of the predicted ones, those without a measurement to compare with."""
+    skipped: Mapping[str, int]
+    """The others, by reason, most first."""
+
+
 @dataclass(frozen=True, eq=False)
 class Validation:
     """A table's predictions and their errors."""
@@ -69,10 +82,14 @@ class Validation:
     inside: NDArray[np.bool_]
     """Which measurements are within."""
     skipped: Mapping[str, int]
-    """How many rows are not predicted, by reason, most first."""
+    """How many rows are not predicted, by reason, most first; of a table with several figures a
+    row, how many figures."""
     unmeasured: int
     """Rows that are predicted but have nothing to compare with: their measurement is left blank."""
     overall: Stats
+    """Of all rows, or of the headline."""
+    headline: str
+    """The figure that stands for the table, of kinds with several; blank where all rows do."""
     groups: tuple[GroupStats, ...]
     extra: Mapping[str, Any]
     """What tables of the kind have beyond errors: outcomes predicted right, regret."""
@@ -81,6 +98,29 @@ class Validation:
     def predicted(self) -> int:
         """How many rows are predicted."""
         return self.table.rows - sum(self.skipped.values())
+
+    @property
+    def counts(self) -> Counts:
+        """How many rows of the file there are, and what became of them.
+
+        A row with several figures is predicted where one of them is, and unmeasured where none
+        has a measurement; of one that is skipped, the first reason counts.
+        """
+        predicted: dict[int, bool] = {}
+        reasons: dict[int, str] = {}
+        each = zip(self.table.file_rows, self.predictions.reasons, self.measured, strict=True)
+        for row, reason, measured in each:
+            if reason:
+                reasons.setdefault(row, reason)
+            else:
+                predicted[row] = predicted.get(row, False) or bool(np.isfinite(measured))
+        skipped = Counter(reason for row, reason in reasons.items() if row not in predicted)
+        return Counts(
+            rows=len(predicted) + skipped.total(),
+            predicted=len(predicted),
+            unmeasured=sum(not measured for measured in predicted.values()),
+            skipped=dict(skipped.most_common()),
+        )
 
 
 class Kind(Protocol):
@@ -94,7 +134,9 @@ class Kind(Protocol):
     def predictions(self, table: Table, fitted: Fitted) -> Predictions:
         """Return the prediction of every row."""
 
-    # A kind may have `extra(table, values, measured)` too: what to report beyond errors.
+    # A kind may have `extra(table, values, measured)` too: what to report beyond errors; of those
+    # with several figures, `HEADLINE`: the one whose errors stand for the table; `BY`: the columns
+    # that rows are grouped by where nothing else is wanted; `LEAST`: what no figure can be below.
 
 
 def kind_of(table: Table) -> Kind:
@@ -109,12 +151,16 @@ def validate(
 
     Args:
         table: What was measured.
-        by: Columns whose values make a group: of the table, or derived (`columns_of`).
+        by: Columns whose values make a group: of the table, or derived (`columns_of`). By default
+            none, or the figures of a kind with several.
         ignore_versions: Predict every row by a library's newest version.
         fitted: The constants to predict by.
     """
     _check_columns(table, by)
     kind = kind_of(table)
+    headline = getattr(kind, "HEADLINE", "")
+    shown = _of_figure(headline, table)
+    by = by or getattr(kind, "BY", (FIGURE,) if FIGURE in table.columns else ())
     versions_dropped = ignore_versions and table.kind == "collectives"
     priced = collectives.without_versions(table) if versions_dropped else table
     predicted = kind.predictions(priced, fitted)
@@ -124,6 +170,7 @@ def validate(
     errors = 100 * (values / measured - 1)
     factors = factors_of_rows(priced, np.isfinite(values), fitted=fitted)
     low, high = (values * factor for factor in factors)
+    low = np.maximum(low, getattr(kind, "LEAST", -np.inf))
     inside = (low <= measured) & (measured <= high)
     skipped = Counter(reason for reason in reasons if reason)
     compared = int(np.isfinite(errors).sum())
@@ -136,9 +183,43 @@ def validate(
         inside=inside,
         skipped=dict(skipped.most_common()),
         unmeasured=table.rows - skipped.total() - compared,
-        overall=stats(errors, inside),
-        groups=grouped(table, by, errors, inside) if by else (),
+        overall=stats(errors[shown], inside[shown]),
+        headline=headline,
+        groups=grouped(table, by, _counted(by, table, headline, errors), inside) if by else (),
         extra=kind.extra(table, values, measured) if hasattr(kind, "extra") else {},  # noqa: S610
+    )
+
+
+def _of_figure(name: str, table: Table) -> NDArray[np.bool_]:
+    """Return which rows are of a figure; all where none is named."""
+    if not name:
+        return np.ones(table.rows, dtype=bool)
+    return np.array([figure == name for figure in table.columns[FIGURE]], dtype=bool)
+
+
+def _counted(by: Sequence[str], table: Table, headline: str, errors: Floats) -> Floats:
+    """Return the errors that groups are made of: unless they are by figure, of the headline."""
+    return errors if FIGURE in by else np.where(_of_figure(headline, table), errors, np.nan)
+
+
+def of_headline(validation: Validation) -> Validation:
+    """Return the validation of the rows that stand for the table: all, or those of one figure."""
+    if not validation.headline:
+        return validation
+    places = np.flatnonzero(_of_figure(validation.headline, validation.table))
+    reasons = [validation.predictions.reasons[i] for i in places]
+    values, measured = validation.predictions.values[places], validation.measured[places]
+    skipped = Counter(reason for reason in reasons if reason)
+    return replace(
+        validation,
+        table=validation.table.at(places.tolist()),
+        predictions=Predictions(values, reasons),
+        measured=measured,
+        low=validation.low[places],
+        high=validation.high[places],
+        inside=validation.inside[places],
+        skipped=dict(skipped.most_common()),
+        unmeasured=int((np.isfinite(values) & np.isnan(measured)).sum()),
     )
 
 
@@ -221,8 +302,13 @@ def errors_pct(validation: Validation) -> Floats:
 
 
 def split(validation: Validation, by: Sequence[str]) -> tuple[GroupStats, ...]:
-    """Return the errors of the rows that share the values of some columns, own or derived."""
-    return grouped(validation.table, by, errors_pct(validation), validation.inside)
+    """Return the errors of the rows that share the values of some columns, own or derived.
+
+    Of a table with a headline, they are of that figure unless `by` has the figures themselves.
+    """
+    table = validation.table
+    errors = _counted(by, table, validation.headline, errors_pct(validation))
+    return grouped(table, by, errors, validation.inside)
 
 
 def rank(value: str) -> tuple[float, bool, str]:
