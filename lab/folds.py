@@ -79,7 +79,7 @@ def folds(validation: Validation, say: Say) -> Iterator[Fold]:
 
 def _every_way(table: Table, say: Say) -> Iterator[Tried]:
     yield from left_out(table, say)
-    if table.kind in {"training", "inference", "serving"}:
+    if table.kind in {"training", "inference"}:
         tried = runs_without(table, "tp", "a TP degree", say)
         known = np.flatnonzero(np.isfinite(tried.residuals))
         yield tried._replace(rows=known, residuals=tried.residuals[known])

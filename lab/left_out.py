@@ -8,6 +8,7 @@ whole runs as if nobody knew what ran them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +28,7 @@ from lab import (
     refit_linear_attention,
     refit_memory,
     refit_mla,
+    refit_serving,
 )
 from lab.command import Say
 from lab.descent import in_seconds
@@ -46,7 +48,7 @@ from shardcost.machine.kernels import Section
 from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES
 from shardcost.memory.policy import policy_named
 from shardcost.software import Software
-from shardcost.validate import collectives, gemm, layer_ops, memory, training
+from shardcost.validate import collectives, gemm, layer_ops, memory, serving, training
 from shardcost.validate.collectives import network_of
 from shardcost.validate.intervals import (
     facts_of_collective,
@@ -740,6 +742,11 @@ def _refitted_engines(table: Table, column: str, say: Say) -> Floats:
     evidence = refit_engines.evidence_of(
         [table], lambda row: row["cluster"] != refit_engines.DEVICE
     )
+    by_others = {
+        q: places for q, places in known.items() if q.software.name in refit_serving.FITTED
+    }
+    for case, members in by_others.items():  # engines that were fitted to runs of another table
+        values[members] = kind.figures(case, [rows[i] for i in members])
     for name in refit_engines.FITTED:
         own = {q: places for q, places in known.items() if q.software.name == name}
         places = [i for entry in own.values() for i in entry]
@@ -768,6 +775,49 @@ def _thinned(evidence: refit_engines.Evidence) -> refit_engines.Evidence:
     rows = evidence.rows
     kept = {id(rows[i]) for i in _sample(rows)}
     return evidence.where(lambda row: id(row) in kept)
+
+
+def _serving(table: Table, say: Say) -> Iterator[Tried]:
+    """Yield runs under load: without their model, GPU or data set, and by no engine in particular.
+
+    The errors of an engine's runs are linear in its host's constants (`lab.refit_serving`), from
+    which follows what each run's would be by constants that had not seen its like.
+    """
+    facts = facts_of_rows(table)
+    residuals = _logarithms(_measured(table), kind_of(table).predictions(table, CATALOG).values)
+    places: dict[tuple[str, ...], list[tuple[int, str]]] = {}
+    for place, row in enumerate(table.records()):
+        if np.isfinite(residuals[place]):
+            figure = row["figure"].partition("_")[0]
+            places.setdefault(serving.case_of(row), []).append((place, figure))
+
+    def moved(about: refit_serving.Linear, errors: NDArray[np.float64], split: str) -> Tried:
+        """Return an engine's runs by constants that give TTFT and TPOT other errors."""
+        at: list[int] = []
+        changes: list[float] = []
+        for number, run in enumerate(about.runs):
+            first, later = errors[number] - about.errors[number]
+            for place, figure in places.get(serving.case_of(run), ()):
+                at.append(place)
+                changes.append(first if figure == "ttft" else later)
+        parts = (about.name,) * len(at)
+        left = residuals[at] - np.array(changes)
+        return Tried(split, np.array(at, dtype=np.intp), parts, left, tuple(facts[i] for i in at))
+
+    yield from _unmeasured(table, _by_column(table, "cluster"), say)
+    unknown = {"software": OTHER_SOFTWARE, "of": "any"}
+    with ProcessPoolExecutor(2) as pool:
+        for name, runs in refit_serving.runs_of(table, MOST_ROWS).items():
+            if name not in refit_serving.FITTED:
+                continue
+            say(f"serving: {name}, {len(runs)} runs")
+            about = refit_serving.linear(name, runs, refit_serving.constants_of(name), pool)
+            for column, split in refit_serving.SPLITS.items():
+                yield moved(about, about.without(column), split)
+            tried = moved(about, about.by_others(), "an engine")
+            yield tried._replace(
+                facts=tuple({**own, **unknown} if own else own for own in tried.facts)
+            )
 
 
 def _by_usual_framework(table: Table) -> Floats:
@@ -817,7 +867,7 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "memory_runs": _memory_runs,
     "training": _runs,
     "inference": _runs,
-    "serving": _runs,
+    "serving": _serving,
     "requests": _requests,
     "comm_fraction": _unfitted("dataset"),
     "dispatch": _dispatch,

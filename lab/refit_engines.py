@@ -1,11 +1,12 @@
 """Fits the constants of inference engines to whole runs.
 
-    python -m lab.refit_engines inference.csv serving.csv [--only ENGINE…]
+    python -m lab.refit_engines inference.csv [--only ENGINE…]
 
 Which kernels an engine has, and what it overlaps, are choices that its documentation states. What
 is left are two constants each, the same on every system: what its host does once a step, for each
 sequence or for each kernel, and what a collective waits for (`lab.descent`). What
-the fits are worth on rows that they have not seen is told by `lab.folds`.
+the fits are worth on rows that they have not seen is told by `lab.folds`. Engines that ran under
+load are fitted to those runs (`lab.refit_serving`).
 
 Kernels of a device that nobody measured by themselves are fitted the same way, to one half of the
 models, and checked on the other.
@@ -29,23 +30,17 @@ from shardcost.errors import ShardcostError
 from shardcost.formats.tables import Row, Table, read_table
 from shardcost.machine import CATALOG as CONSTANTS
 from shardcost.machine import Fitted
-from shardcost.validate import serving
 from shardcost.validate.inference import MEASURED, InferenceCase, case_of, figures
 from shardcost.validate.predictions import Floats
-from shardcost.validate.serving import ServingCase
 
 FITTED: Final[Mapping[str, tuple[str, str]]] = {
     "deepspeed_mii": ("step_overhead_ms", "host_per_sequence_us"),
     "fastertransformer": ("host_per_kernel_us", "collective_wait_us"),
     "megatron_inference": ("host_per_kernel_us", "host_per_sequence_us"),
-    "sglang": ("step_overhead_ms", "host_per_sequence_us"),
     "tokenweave": ("slowdown", "step_overhead_ms"),
-    "trtllm": ("step_overhead_ms", "host_per_sequence_us"),
     "trtllm_2023": ("step_overhead_ms", "collective_wait_us"),
     "trtllm_2024": ("step_overhead_ms", "collective_wait_us"),
-    "vllm": ("step_overhead_ms", "host_per_sequence_us"),
     "vllm_2024": ("step_overhead_ms", "host_per_sequence_us"),
-    "vllm_2025": ("step_overhead_ms", "host_per_sequence_us"),
 }
 """Which two constants each engine has."""
 START: Final = {
@@ -76,14 +71,10 @@ _SAME_LAUNCH: Final = (
 )
 
 
-_IN_BOTH: Final = ("aiconfigurator_silicon",)
-AnyCase = InferenceCase | ServingCase
-
-
 class Evidence(NamedTuple):
     """Rows of one engine, by what they share."""
 
-    groups: list[tuple[AnyCase, list[Row], Floats]]
+    groups: list[tuple[InferenceCase, list[Row], Floats]]
 
     @property
     def rows(self) -> list[Row]:
@@ -104,7 +95,7 @@ class Evidence(NamedTuple):
         given = in_seconds(constants)
         return np.concatenate(
             [
-                _figures(_with(case, given), rows, fitted) / measured
+                figures(_with(case, given), rows, fitted) / measured
                 for case, rows, measured in self.groups
             ]
         )
@@ -112,31 +103,20 @@ class Evidence(NamedTuple):
 
 def evidence_of(tables: Iterable[Table], wanted: Callable[[Row], bool]) -> dict[str, Evidence]:
     """Return the rows to fit, by engine."""
-    groups: dict[AnyCase, list[Row]] = {}
+    groups: dict[InferenceCase, list[Row]] = {}
     for table in tables:
-        served = table.kind == "serving"
         for row in table.records():
-            # Runs that both tables have are fitted once.
-            fits = row["dataset"] not in _IN_BOTH if served else _is_fitted(row)
-            if fits and wanted(row):
+            if _is_fitted(row) and wanted(row):
                 try:
-                    case = serving.case_of(row) if served else case_of(row)
-                    groups.setdefault(case, []).append(row)
+                    groups.setdefault(case_of(row), []).append(row)
                 except ShardcostError:
                     continue
     results: dict[str, Evidence] = {}
     for case, rows in groups.items():
-        column = serving.MEASURED if isinstance(case, ServingCase) else MEASURED
-        measured = np.array([float(row[column]) for row in rows])
+        measured = np.array([float(row[MEASURED]) for row in rows])
         each = results.setdefault(case.software.name, Evidence([]))
         each.groups.append((case, rows, measured))
     return results
-
-
-def _figures(case: AnyCase, rows: Sequence[Row], fitted: Fitted) -> Floats:
-    if isinstance(case, ServingCase):
-        return serving.figures(case, rows, fitted)
-    return figures(case, rows, fitted)
 
 
 def fitted(
@@ -196,7 +176,7 @@ def write_device(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit the engines named, or all, and the device; write the constants and print their errors."""
     parser = parser_of(__doc__)
-    parser.add_argument("tables", nargs="+", type=Path, help="tables of inference and serving")
+    parser.add_argument("tables", nargs="+", type=Path, help="tables of inference")
     parser.add_argument("--only", nargs="*", metavar="NAME", help=f"engines, or {DEVICE}")
     parser.add_argument("--output", type=Path, default=CATALOG, help="folder like the catalog's")
     options = parser.parse_args(arguments)
@@ -237,7 +217,7 @@ def _refit_device(evidence: Evidence, folder: Path) -> None:
     print(DEVICE, {".".join(path): value for path, value in constants.items()}, fit)
 
 
-def _with(case: AnyCase, given: Mapping[str, Any]) -> AnyCase:
+def _with(case: InferenceCase, given: Mapping[str, Any]) -> InferenceCase:
     return case._replace(software=replace(case.software, **given)) if given else case
 
 

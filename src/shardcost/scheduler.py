@@ -39,8 +39,8 @@ class Scheduler(Noun):
     gpu_memory_utilization, SGLang's mem_fraction_static); ``free``: the KV cache has this share of
     what the others leave (TensorRT-LLM's free_gpu_memory_fraction)."""
     kv_tokens: int | None = whole(default=None)
-    """Tokens that a rank's KV cache holds, where the engine's log states it or a flag sets it; None:
-    what fits in its memory."""
+    """Tokens that a rank's KV cache holds, where the engine's log states it or a flag sets it;
+    None: what fits in its memory."""
     block_tokens: int = whole(default=16)
     """Tokens of one block of the KV cache."""
     watermark: float = share(default=0.0)

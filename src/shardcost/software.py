@@ -179,8 +179,15 @@ class Software(Noun):
     def without_graphs(self) -> Software:
         """Return the same with every kernel started from the host, one by one."""
         own = self.eager_per_kernel_s
-        kept = {} if own is None else {"host_per_kernel_s": own, "host_scatter": None}
-        return replace(self, launch="eager", eager_per_kernel_s=None, **kept)
+        if own is None:
+            return replace(self, launch="eager")
+        return replace(
+            self,
+            launch="eager",
+            host_per_kernel_s=own,
+            host_scatter=None,
+            eager_per_kernel_s=None,
+        )
 
     @property
     def fit_text(self) -> str:

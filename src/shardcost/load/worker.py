@@ -513,12 +513,12 @@ class Worker:
         batches: list[list[tuple[int, int]]] = [[] for _ in range(self.stages)]
         sizes = [0] * self.stages
         for tokens, before in chunks:
-            while tokens > 0:
+            part = min(tokens, most) if self.scheduler.chunked_prefill else tokens
+            for start in range(0, tokens, part):
                 place = sizes.index(min(sizes))
-                part = min(tokens, most) if self.scheduler.chunked_prefill else tokens
-                batches[place].append((part, before))
-                sizes[place] += part
-                tokens, before = tokens - part, before + part
+                size = min(part, tokens - start)
+                batches[place].append((size, before + start))
+                sizes[place] += size
         return batches[sizes.index(max(sizes))]
 
     def _jump(self) -> int:
@@ -544,10 +544,10 @@ class Worker:
 
     def _note(self, now: float, blocked: str) -> None:
         """Count what is in the worker while the next step runs."""
-        assert self.ends_s is not None
         waiting = len(self.inbox) + sum(len(rank.waiting) for rank in self.ranks)
         running = sum(len(rank.running) for rank in self.ranks)
-        spent = self.ends_s - now
+        ends_s = now if self.ends_s is None else self.ends_s
+        spent = ends_s - now
         if blocked and waiting:
             self.waits_s[blocked] += waiting * spent
         self.running_time += running * spent
@@ -563,7 +563,7 @@ class Worker:
         prompts = sum(tokens for rank in self.ranks for _, tokens in rank.chunks)
         decoding = running if self._decoding else 0
         self.moments.append(
-            Moment(now, self.ends_s, self.number, self.steps, decoding, prompts, waiting, used)
+            Moment(now, ends_s, self.number, self.steps, decoding, prompts, waiting, used)
         )
         if len(self.moments) > _MOMENTS:
             self.moments = self.moments[::2]

@@ -15,10 +15,10 @@ from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.estimate.pieces import PassParts
 from shardcost.estimate.result import Estimate
-from shardcost.load.engine import Engine, under_load
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.layout import Layout
+from shardcost.load.engine import Engine, under_load
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.software import Software
 from shardcost.validate.inference import known_model

@@ -19,9 +19,9 @@ from shardcost import catalog
 from shardcost.arrays import ceil_div
 from shardcost.cluster import Cluster
 from shardcost.errors import UnknownNameError
-from shardcost.load.engine import Engine, generation, under_load
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
+from shardcost.load.engine import Engine, generation, under_load
 from shardcost.machine import CATALOG, Fitted, machine_of
 from shardcost.model import Attention, Block, Experts, FeedForward, Model
 from shardcost.software import Software

@@ -309,15 +309,19 @@ def _of_inference(row: Row, fitted: Fitted) -> Facts:
     )
 
 
+_SERVING_FIGURES: Final = {"ttft": "ttft", "tpot": "tpot", "itl": "tpot", "e2e": "e2e_latency"}
+
+
 def _of_serving(row: Row, fitted: Fitted) -> Facts:
-    case = serving.case_of(row)
+    figure = row["figure"].partition("_")[0]
+    pool = serving.point_of(row, fitted).deployment.serving
     return of_runs.facts_of_inference(
-        machine_of(case.cluster, fitted=fitted),
-        case.software.name,
-        case.layout,
+        machine_of(pool.engine.cluster, fitted=fitted),
+        serving.software(row),
+        pool.engine.layout,
         serving.formats_of(row)["dtype"],
-        "static tpot",
-        case.model,
+        f"in-flight {_SERVING_FIGURES.get(figure, 'output_throughput_total')}",
+        pool.engine.model,
     )
 
 

@@ -4,8 +4,9 @@ A row is one figure of one run: TTFT, TPOT, time between tokens, end to end, thr
 simulated once (`shardcost.load.simulate`) with the arrivals, lengths and settings that it states,
 from its first request to its last: most of a short benchmark's mean TTFT is the burst of all users
 at the start. Static batches go from prompt to last token without a queue
-(`shardcost.load.engine.generation`). Where requests came at the highest rate that kept limits, as in
-MLPerf's Server scenario, the figures are those at the highest rate that the simulation holds.
+(`shardcost.load.engine.generation`). Where requests came at the highest rate that kept limits, as
+in MLPerf's Server scenario, the figures are those at the highest rate that the closed form holds
+(`shardcost.load.steady.capacity`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from shardcost.layout import Layout
 from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.engine import Engine, generation
 from shardcost.load.requests import Lengths, Requests
-from shardcost.load.result import Limits, Load
+from shardcost.load.result import Limits
 from shardcost.load.simulate import simulate
+from shardcost.load.steady import capacity
 from shardcost.machine import CATALOG, Fitted, machine_of
 from shardcost.model import (
     AnyAttention,
@@ -76,20 +78,15 @@ chosen by the runs of TensorRT-LLM and SGLang with drafts."""
 _DRAFTS: Final = 3
 """Tokens drafted per step where a row says that some were, not how many."""
 _LIMITS: Final = {"mlperf_inference": Limits(ttft_s=2.0, tpot_s=0.2, percentile=99)}
-"""What requests had to keep in the Server scenario (Llama-2-70B and Mixtral: MLPerf Inference rules,
-v4.1)."""
-_SHARES: Final = (0.3, 1.5)
-"""Of what a machine serves of requests that all wait, between which it holds a rate: the last ones
-of a finite batch run alone …"""
-_ROUNDS: Final = 7
-"""… and simulations that find the highest rate held, to 1 % of it."""
+"""What requests had to keep in the Server scenario (Llama-2-70B and Mixtral: rules of MLPerf
+Inference v4.1)."""
 _STATIC: Final = ("splitwise",)
 """Data sets of static batches."""
 _GENERATED: Final = ("aiconfigurator_silicon",)
 """Data sets whose engines were started with generated settings that rows do not state."""
 _BY_VERSION: Final = {"dynamo": "", "TensorRT": "trtllm_2024", "2023": "vllm_2024"}
-"""What a row's version says where it is not the engine's own: that of the framework around an engine
-of 2025, that of TensorRT below the engine of MLPerf Inference v4.1 (2024), or the year."""
+"""What a row's version says where it is not the engine's own: that of the framework around an
+engine of 2025, that of TensorRT below the engine of MLPerf Inference v4.1 (2024), or the year."""
 _ON_ROCM: Final = {"vllm_2024": "vllm_rocm"}
 """Engines that have other kernels on AMD's devices."""
 _GATED_OUTPUT: Final = "qwen3"
@@ -236,16 +233,22 @@ def answer(point: Point) -> dict[str, float]:
     """Return the figures of an operating point by the names of the table's columns."""
     if point.static:
         return _static(point)
-    if point.limits is None:
-        load = simulate(point.deployment, point.requests)
-    else:
-        load = _held(point, point.limits)
+    requests = point.requests
+    if point.limits is not None and requests.prompt is not None and requests.output is not None:
+        held = capacity(
+            point.deployment,
+            prompt=requests.prompt,
+            output=requests.output,
+            limits=point.limits,
+        )
+        requests = replace(requests, rate_per_s=float(held.requests_per_s))
+    load = simulate(point.deployment, requests)
     figures: dict[str, float] = {}
     for name in ("ttft", "tpot", "itl", "e2e"):
         spread = getattr(load, f"{name}_s")
         for statistic, seconds in zip(("mean", "median", "p90", "p99"), spread, strict=True):
             figures[f"{name}_{statistic}_ms"] = _MS * seconds
-    rate = load.requests.rate_per_s if point.limits else load.requests_per_s
+    rate = requests.rate_per_s if point.limits else load.requests_per_s
     figures["requests_per_s"] = point.replicas * (rate or 0.0)
     figures["output_tokens_per_s"] = figures["requests_per_s"] * point.requests.mean_output_tokens
     return figures
@@ -261,22 +264,6 @@ def _static(point: Point) -> dict[str, float]:
     )
     times = {"ttft": batch.ttft_s, "tpot": batch.tpot_s, "e2e": batch.latency_s}
     return {f"{name}_mean_ms": _MS * seconds for name, seconds in times.items()}
-
-
-def _held(point: Point, limits: Limits) -> Load:
-    """Return the load at the highest rate at which 99 of 100 requests keep each limit."""
-    once = replace(point.requests, arrival="all-at-once", rate_per_s=None)
-    rate, best = simulate(point.deployment, once).requests_per_s, None
-    low, high = (share * rate for share in _SHARES)
-    for _ in range(_ROUNDS):
-        load = simulate(point.deployment, replace(point.requests, rate_per_s=rate))
-        kept = load.ttft_s.p99 <= (limits.ttft_s or np.inf)
-        if kept and load.tpot_s.p99 <= (limits.tpot_s or np.inf):
-            low, best = rate, load
-        else:
-            high = rate
-        rate = (low + high) / 2
-    return load if best is None else best
 
 
 def formats_of(row: Row) -> dict[str, str]:
