@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -308,7 +309,8 @@ def test_a_best_that_is_not_confirmed_gives_way(
         """Let every simulation fail that confirms: those have another seed."""
         return ("tpot",) if load.requests.seed else broken_limits(load, limits)
 
-    monkeypatch.setattr("shardcost.search.deployments.broken_limits", unlucky)
+    module = import_module("shardcost.search.deployments")
+    monkeypatch.setattr(module, "broken_limits", unlucky)
     words = [*SMALL, "--fix", "tp=1", "--fix", "pp=1", "--pools", "aggregated", "--json"]
     assert cli.main(words) == 3
     data = json.loads(capsys.readouterr().out)
