@@ -20,7 +20,7 @@ from shardcost.collectives.exact.algorithms import ALGORITHMS
 from shardcost.formats.hf_fields import families
 from shardcost.machine.libraries import catalog_calibrations
 
-SPEED = re.compile(r"[\d.]+ s, [\d,]+ layouts/s")
+SPEED = re.compile(r"[\d.]+ s, [\d,]+ layouts/s|(?<=simulations; )[\d.]+ s")
 """How fast a search was: the one figure of an output that differs from run to run."""
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from shardcost.cli.options import OnDisk
 from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.engine import Engine
 from shardcost.load.requests import Lengths, Requests
-from shardcost.load.result import Limits
+from shardcost.load.result import Limits, Load
 from shardcost.load.simulate import simulate
 from shardcost.load.steady import capacity
 from shardcost.load.sweep import broken_limits, sweep
@@ -29,7 +31,7 @@ from shardcost.software import Software
 
 WITHIN = Limits(ttft_s=1.0, tpot_s=0.03)
 SMALL = (
-    "plan llama3-8b --on h100_sxm --gpus 2 --load --isl 1024 --osl 128 --max-ttft 1s"
+    "plan llama3-8b --on h100_sxm --gpus 2 --load --isl 1024 --osl 32 --max-ttft 1s"
     " --max-tpot 30ms --simulated 1"
 ).split()
 SCATTER = 1.05
@@ -298,6 +300,23 @@ def test_limits_that_nothing_holds_are_answered_with_reasons(
     text = run_failing(capsys, *SMALL, *more.split())
     assert "no deployment on 2 GPUs holds" in text
     assert said in text
+
+
+def test_a_best_that_is_not_confirmed_gives_way(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unlucky(load: Load, limits: Limits) -> tuple[str, ...]:
+        """Let every simulation fail that confirms: those have another seed."""
+        return ("tpot",) if load.requests.seed else broken_limits(load, limits)
+
+    module = import_module("shardcost.search.deployments")
+    monkeypatch.setattr(module, "broken_limits", unlucky)
+    words = [*SMALL, "--fix", "tp=1", "--fix", "pp=1", "--pools", "aggregated", "--json"]
+    assert cli.main(words) == 3
+    data = json.loads(capsys.readouterr().out)
+    assert data["best"] == []
+    assert data["nearest"]["closed_form"]["requests_per_s"] > 0
+    assert not data["nearest"]["confirmed"]
 
 
 def test_a_model_that_does_not_fit_is_answered_with_reasons(

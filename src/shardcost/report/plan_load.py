@@ -129,8 +129,8 @@ def _heading(plan: LoadPlan) -> str:
     first = heading(paragraph(title(plan), "  "))
     second = paragraph(f"{engines}, {work}{limits_text(question.limits)}; best by {aim}", "  ")
     done = (
-        f"{plan.feasible:,} of {plan.considered:,} workers feasible, {plan.deployments:,}"
-        f" deployments in closed form, {plan.simulations:,} loads simulated; {plan.seconds:.1f} s"
+        f"{plan.feasible:,} of {plan.considered:,} workers feasible; {plan.deployments:,} closed"
+        f" forms, {plan.simulations:,} simulations; {plan.seconds:.1f} s"
     )
     return "\n  ".join((first, second, paragraph(done, "  ")))
 

@@ -180,7 +180,7 @@ class _Planning:
             if first.held:
                 simulated.append(first)
             else:
-                self.capacities.note_nearest(first)
+                self.capacities.note_nearest(PlannedDeployment(first.deployment, first.capacity))
             others = [each for each in ranked[1:] if each.load is None]
             ranked = [*sorted(simulated, key=self._rank), *others] if simulated else []
         return ranked
