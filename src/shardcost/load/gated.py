@@ -96,7 +96,7 @@ class Gate:
         self.times, self.scheduler, self.lanes = times, scheduler, lanes
         self.mixed = scheduler.policy == "mixed"
         self.prefills = prefills
-        self.steps_ahead = getattr(scheduler, "steps_ahead", 0)
+        self.steps_ahead = scheduler.steps_ahead
         # After steps with prompts alone nothing is left to prefill: the step that was scheduled
         # meanwhile decodes as well.
         self.together = 1 if self.mixed else 1 + self.steps_ahead

@@ -533,7 +533,7 @@ class Worker:
                 steps = min(steps, max(1, floor(free / (count * self.kept))))
         if self.inbox:
             every = self.scheduler.receive_interval
-            steps = min(steps, max(every - self.step % every, 1 + self.scheduler.steps_ahead))
+            steps = min(steps, every - self.step % every)
         if self.held_since is not None:
             steps = min(steps, self.held_since + self.scheduler.balance_steps - self.step)
         return max(1, steps)
