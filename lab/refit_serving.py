@@ -51,7 +51,7 @@ _STEP: Final = 1.3
 """Factor by which a constant is changed to see what it does."""
 _CAREFUL: Final = 0.05
 """Errors below this count by their square, above by their size."""
-_PULL: Final = 0.5
+_PULL: Final = 3.0
 _MOST_FACTOR: Final = 1.2
 """Logarithm of the most that a round changes a constant by."""
 _ROUNDS, _REWEIGHTED = 2, 30
