@@ -72,9 +72,9 @@ _LONGEST: Final = 1024
 engines' benchmarks filter it."""
 _SPREAD: Final = 1.0
 """Standard deviation over mean of the lengths of conversations."""
-_ACCEPTANCE: Final = 0.74
+_ACCEPTANCE: Final = {"sglang": 0.62, "trtllm": 0.78}
 """Probability that a drafted token of InferenceX's random prompts is kept, which it does not state:
-chosen by the runs of TensorRT-LLM and SGLang with drafts."""
+chosen by each engine's runs with drafts, what drafting costs its host included."""
 _DRAFTS: Final = 3
 """Tokens drafted per step where a row says that some were, not how many."""
 _LIMITS: Final = {"mlperf_inference": Limits(ttft_s=2.0, tpot_s=0.2, percentile=99)}
@@ -140,13 +140,12 @@ def point_of(row: Row, fitted: Fitted = CATALOG, change: Change | None = None) -
         engine = engine.without_graphs()
     machine = machine_of(_cluster(row), engine, fitted)
     said = row.get("speculative", "") or "0"
+    accepted = _ACCEPTANCE.get(row["engine"], max(_ACCEPTANCE.values()))
     drafts = _DRAFTS if said == "mtp" else int(number({"n": said}, "n", -1, 64, "a count"))
 
     def pool(prefix: str) -> Pool:
         layout = layout_of(row, prefix)
-        worker = Engine(
-            model_of(row), machine, layout, engine, formats_of(row), drafts, _ACCEPTANCE
-        )
+        worker = Engine(model_of(row), machine, layout, engine, formats_of(row), drafts, accepted)
         count = whole_cell(row, f"{prefix}workers", most=_MOST) if prefix else 1
         return Pool(worker, count)
 
