@@ -15,6 +15,7 @@ from shardcost.errors import BadValueError, UsageError
 from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.requests import Requests
 from shardcost.load.result import Limits
+from shardcost.load.steady import capacity
 from shardcost.load.sweep import FIGURES, sweep
 from shardcost.machine import machine_of
 
@@ -145,7 +146,19 @@ def best_ratio(
 def _highest(
     deployment: Deployment, requests: Requests, limits: Limits, count: int | None
 ) -> tuple[float, str]:
-    """Return the highest rate that a deployment holds, and what bounds it."""
+    """Return the highest rate that a deployment holds, and what bounds it.
+
+    By the closed form where lengths are distributions; a trace is simulated.
+    """
+    if requests.prompt is not None and requests.output is not None:
+        held = capacity(
+            deployment,
+            prompt=requests.prompt,
+            output=requests.output,
+            limits=limits,
+            prefix_tokens=requests.prefix_tokens,
+        )
+        return float(held.requests_per_s), held.limit
     found = sweep(deployment, requests, limits=limits, count=count)
     rate = 0.0 if found.knee is None else found.knee.value
     if found.broken is None:
