@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from math import ceil, floor, log, sqrt
-from typing import Final
+from typing import Final, NamedTuple
 
 from shardcost.load.engine import Engine
 from shardcost.load.result import Moment
@@ -135,6 +135,17 @@ class Rank:
         return len(self.waiting) + len(self.prefilling) + len(self.running)
 
 
+class _During(NamedTuple):
+    """What is in a worker while steps run between which nothing changes."""
+
+    blocked: str = ""
+    """What the requests that are not admitted wait for."""
+    running: int = 0
+    waiting: int = 0
+    prompt_tokens: int = 0
+    kv_share: float = 0.0
+
+
 class Worker:
     """An engine with its requests."""
 
@@ -167,6 +178,7 @@ class Worker:
         self.newcomers_s: list[float] = []  # since sequences last decoded
         self.moments: list[Moment] = []
         self._every = self._seen = 0
+        self.during = _During()
         self.running_time = self.waiting_time = 0.0
 
     # --- requests come -------------------------------------------------------------------------
@@ -206,18 +218,14 @@ class Worker:
             return False
         self.steps = wanted
         self.last_step_s = first + growth * (wanted - 1)
-        ends_s = self.began_s + wanted * (first + self.last_step_s) / 2
-        left_out = (self.ends_s or ends_s) - ends_s  # was counted when the steps began
-        self.running_time -= sum(len(rank.running) for rank in self.ranks) * left_out
-        self.waiting_time -= sum(len(rank.waiting) for rank in self.ranks) * left_out
-        self.ends_s = ends_s
+        self.ends_s = self.began_s + wanted * (first + self.last_step_s) / 2
         return True
 
     # --- a step ends ---------------------------------------------------------------------------
     def finish(self, now: float) -> tuple[list[Request], list[Request]]:
         """End the steps that ran; return requests with their first token, and those that ended."""
         ran, self.ends_s = self.steps, None
-        self.busy_s += now - self.began_s
+        self._note(now)
         if self._decoding:
             self.step += ran
             for rank in self.ranks:
@@ -393,7 +401,7 @@ class Worker:
             self.first_step_s = self.times.decode_s(sequences, context)
             self.last_step_s = self.times.decode_s(sequences, grown)
             self.ends_s = now + steps * (self.first_step_s + self.last_step_s) / 2
-        self._note(now, blocked)
+        self._observe(blocked)
 
     def _mean_tokens(self) -> float:
         """Return the tokens of the step on an average rank and batch in flight."""
@@ -542,28 +550,41 @@ class Worker:
         running = self.ranks[request.rank].running
         return request.index not in running or request.finish_step != finish_step
 
-    def _note(self, now: float, blocked: str) -> None:
-        """Count what is in the worker while the next step runs."""
+    def _observe(self, blocked: str) -> None:
+        """Keep what is in the worker while the next steps run."""
         waiting = len(self.inbox) + sum(len(rank.waiting) for rank in self.ranks)
         running = sum(len(rank.running) for rank in self.ranks)
-        ends_s = now if self.ends_s is None else self.ends_s
-        spent = ends_s - now
-        if blocked and waiting:
-            self.waits_s[blocked] += waiting * spent
-        self.running_time += running * spent
-        self.waiting_time += waiting * spent
         blocks = max(self.room.blocks, 1)
         used = max(min(self._bound(rank), blocks) for rank in self.ranks) / blocks
         for rank in self.ranks:
             rank.cache.shrink(int((1 - used) * blocks * self.room.block))
         self.peak = max(self.peak, used)
+        prompts = sum(tokens for rank in self.ranks for _, tokens in rank.chunks)
+        self.during = _During(blocked, running, waiting, prompts, used)
+
+    def _note(self, now: float) -> None:
+        """Count what was in the worker while the steps ran that end now."""
+        during, spent = self.during, now - self.began_s
+        self.busy_s += spent
+        if during.blocked and during.waiting:
+            self.waits_s[during.blocked] += during.waiting * spent
+        self.running_time += during.running * spent
+        self.waiting_time += during.waiting * spent
         self._seen += 1
         if self._seen % (1 << self._every):
             return
-        prompts = sum(tokens for rank in self.ranks for _, tokens in rank.chunks)
-        decoding = running if self._decoding else 0
+        decoding = during.running if self._decoding else 0
         self.moments.append(
-            Moment(now, ends_s, self.number, self.steps, decoding, prompts, waiting, used)
+            Moment(
+                self.began_s,
+                now,
+                self.number,
+                self.steps,
+                decoding,
+                during.prompt_tokens,
+                during.waiting,
+                during.kv_share,
+            )
         )
         if len(self.moments) > _MOMENTS:
             self.moments = self.moments[::2]
