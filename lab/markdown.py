@@ -26,6 +26,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: int) -> str
     return "\n".join([_line(head), f"|{rule}", *map(_line, rows)])
 
 
+def rows_of(text: str) -> list[tuple[str, ...]]:
+    r"""Return the cells of the first table in a text, as `table` wrote it, without its head.
+
+    >>> rows_of("Errors:\n\n" + table(("a", "b"), [("x", "1"), ("y", "")], right=1))
+    [('x', '1'), ('y', '')]
+    """
+    first = next((part for part in text.split("\n\n") if part.startswith("| ")), "")
+    return [tuple(line[2:-2].split(" | ")) for line in first.splitlines()[2:]]
+
+
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 

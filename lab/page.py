@@ -2,35 +2,53 @@
 
     make validate
     python -m lab.page docs/validation.md collectives.csv training.csv … --shipped
+    python -m lab.page docs/validation.md training.csv --only training
 
-Its figures are computed and its pictures drawn; only what explains them is typed by hand.
+With ``--only``, what the page and its pictures have of some kinds of table is made anew, and all
+else is taken over from the page as it stands. Figures are computed and pictures drawn; only what
+explains them is typed by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import argparse
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from lab import markdown
-from lab import page_collectives as validation_collectives
 from lab.command import Say, add_tables, ended, joined, parser_of, say, tables_of
-from lab.folds import Fold, folds
 from lab.left_out import MOST_ROWS
-from lab.page_plots import Picture, pictures
-from lab.page_tables import KINDS, section
-from lab.peers import Compared, Peer, compared, elsewhere
-from lab.sources import SOURCES, Source, grouped, stands_for
+from lab.page_parts import (
+    CANNOT,
+    CAUTIONS,
+    ELSEWHERE,
+    LEFT_OUT,
+    PEERS,
+    PICTURES,
+    SOURCES,
+    SUMMARY,
+    WHOLE,
+    Part,
+    Written,
+    in_sample,
+    made,
+    peer_line,
+    peer_link,
+    read,
+    stated,
+)
+from lab.page_plots import Picture, pictured
+from lab.page_tables import KINDS
+from lab.peers import Compared, elsewhere
+from lab.sources import SOURCES as ALL_SOURCES
+from lab.sources import Source, grouped, stands_for
+from shardcost.errors import BadValueError, FormatError
 from shardcost.files import write_whole
 from shardcost.formats.tables import Table
 from shardcost.validate.shipped import is_shipped
-from shardcost.validate.validation import Stats, Validation, of_headline, stats, validate
-
-LEFT_OUT: Final = "## What was left out of the fit"
-"""Where the part of the page begins that takes minutes to compute."""
+from shardcost.validate.validation import Validation, validate
 
 _OPENING: Final = """\
 # Validation
@@ -69,18 +87,12 @@ The tables are not part of the project."""
 _REFITS: Final = """\
  The fits of the cross-validation need SciPy, and take a quarter of an hour."""
 
-_PICTURES: Final = """\
-## In pictures"""
-
-_PEERS: Final = """\
-## Beside other cost models
+_PEERS: Final = f"""\
+{PEERS}
 
 What others state on rows that are public, or were seen to do there, and what shardcost does on
 those of them that the tables at hand have, by the same statistic of absolute errors. Where the
 others' error of each row is published, *theirs, here* is over just the rows that ours is over."""
-
-_ELSEWHERE: Final = """\
-Others state their errors on rows that are not public, so that nothing can be put beside them:"""
 
 _FOLDS: Final = """\
 {title}
@@ -91,8 +103,8 @@ rows, *left out* that of constants which had not seen them. *A system* is predic
 and the constants of its fallback device, as if nobody had measured it; *a framework* or *an engine*
 by those of another. Of a data set of whole runs, {most} rows at most are taken, evenly, to fit."""
 
-_CANNOT: Final = """\
-### What this cannot show
+_CANNOT: Final = f"""\
+{CANNOT}
 
 Only the numbers were fitted without these rows. What the formulas are (which kernels an engine
 runs, what overlaps, which terms a time has at all) was chosen with all of them in view; data sets
@@ -134,8 +146,8 @@ _CAUTIONS: Final = {
 _OUTLIERS: Final = """\
 - First rows of some tables carry warm-up, and a few in the middle are outliers. All are in."""
 
-_SOURCES: Final = """\
-## Where the measurements come from
+_SOURCES: Final = f"""\
+{SOURCES}
 
 Only the rows in `src/shardcost/validate/rows` are part of the project. Constants name the data sets
 that they were fitted to; these, and all others whose errors are above, were published in:"""
@@ -177,15 +189,57 @@ def page(
         say: Told what is being done.
         origin: What the tables are, for what the page says of itself.
     """
-    result = _validated(tables, say)
-    drawn = {picture.name: picture.draw() for picture in pictures(result)}
-    sections = [
-        errors_in_sample(result, target, origin),
-        *([_left_out(result, say)] if origin.refits else []),
-        _cautions(result),
-        _sources(result, origin),
+    validations = _validated(tables, say)
+    parts = [made(validation, say, refits=origin.refits) for validation in validations]
+    every = {v.table.kind: part for v, part in zip(validations, parts, strict=True)}
+    sets = _datasets(validations)
+    text = [
+        _in_sample(every, _opening(validations, target, origin), target),
+        *([_left_out(every)] if origin.refits else []),
+        _cautions(sets),
+        _sources(sets, named=origin.named),
     ]
-    return Page("\n\n".join(sections) + "\n", drawn)
+    return _page(text, every)
+
+
+def renewed(
+    before: Written, tables: Sequence[Table], target: str = _DEFAULT, say: Say = print
+) -> Page:
+    """Return a page with the parts of some kinds made anew and all else as it stands.
+
+    Its opening is taken over, too, and data sets that a table no longer has stay among the sources:
+    another kind may have them.
+
+    Args:
+        before: The page as it stands.
+        tables: Measured tables of the kinds to make anew, at most one of each.
+        target: Where the page is.
+        say: Told what is being done.
+    """
+    validations = _validated(tables, say)
+    new = {v.table.kind: made(v, say, refits=before.refits) for v in validations}
+    every = {kind: new.get(kind, part) for kind, part in before.parts.items()}
+    sets = _datasets(validations)
+    text = [
+        _in_sample(every, before.opening, target),
+        *([_left_out(every)] if before.refits else []),
+        _cautions(sets, before.cautions),
+        _sources(sets | before.datasets, named=before.named),
+    ]
+    return _page(text, every)
+
+
+def _page(text: Sequence[str], parts: Mapping[str, Part]) -> Page:
+    drawn = {picture.name: picture.draw() for picture in _pictured(parts)}
+    return Page("\n\n".join(text) + "\n", drawn)
+
+
+def _pictured(parts: Mapping[str, Part]) -> list[Picture]:
+    return pictured({kind: part.shown for kind, part in parts.items()}, _every_peer(parts))
+
+
+def _every_peer(parts: Mapping[str, Part]) -> list[Compared]:
+    return [comparison for part in parts.values() for comparison in part.beside]
 
 
 def picture_folder(target: str) -> Path:
@@ -208,14 +262,19 @@ def errors_in_sample(
     origin: Origin = Origin(),  # noqa: B008 - it cannot be changed
 ) -> str:
     """Return the first part of the page: all errors of the catalog's constants."""
-    shown = {picture.name: _picture(picture, target) for picture in pictures(validations)}
+    parts = {validation.table.kind: in_sample(validation) for validation in validations}
+    return _in_sample(parts, _opening(validations, target, origin), target)
+
+
+def _in_sample(parts: Mapping[str, Part], opening: str, target: str) -> str:
+    shown = {picture.name: _picture(picture, target) for picture in _pictured(parts)}
     beside = shown.pop("peers.svg", "")
     sections = [
-        _opening(validations, target, origin),
-        _summary(validations),
-        *([_PICTURES, *shown.values()] if shown else []),
-        _peers(validations, beside),
-        *(section(validation) for validation in validations),
+        opening,
+        _summary(parts),
+        *([PICTURES, *shown.values()] if shown else []),
+        _peers(_every_peer(parts), beside),
+        *(part.section for part in parts.values()),
     ]
     return "\n\n".join(sections)
 
@@ -257,31 +316,17 @@ def _filled(text: str) -> str:
     return fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
-def _summary(validations: Sequence[Validation]) -> str:
-    lines = [
-        (
-            f"[{KINDS[validation.table.kind].title}](#{_anchor(KINDS[validation.table.kind].title)})",
-            KINDS[validation.table.kind].what,
-            f"{validation.predicted:,} of {validation.table.rows:,}",
-            *markdown.figures(validation.overall)[1:],
-            markdown.inside(validation.overall),
-        )
-        for validation in map(of_headline, validations)
-    ]
+def _summary(parts: Mapping[str, Part]) -> str:
+    lines = [part.summary for part in parts.values()]
     head = ("table", "a row is the", "rows predicted", *markdown.ERRORS, markdown.INSIDE)
-    return "## Summary\n\n" + markdown.table(head, lines, right=2 + len(markdown.ERRORS))
+    return f"{SUMMARY}\n\n" + markdown.table(head, lines, right=2 + len(markdown.ERRORS))
 
 
-def _anchor(title: str) -> str:
-    return title.lower().replace(" ", "-")
-
-
-def _peers(validations: Sequence[Validation], picture: str) -> str:
-    every = [comparison for validation in validations for comparison in compared(validation)]
+def _peers(every: Sequence[Compared], picture: str) -> str:
     head = ("tool", "of", "rows of", "statistic", "their rows", "theirs %")
-    lines = [_peer_line(comparison) for comparison in every]
-    stated = [
-        (_linked(peer), peer.quantity, peer.statistic, _stated(peer), peer.version)
+    lines = [peer_line(comparison) for comparison in every]
+    rest = [
+        (peer_link(peer), peer.quantity, peer.statistic, stated(peer), peer.version)
         for peer in elsewhere()
     ]
     parts = [
@@ -290,88 +335,37 @@ def _peers(validations: Sequence[Validation], picture: str) -> str:
         markdown.table((*head, "rows here", "theirs, here %", "ours %"), lines, right=5)
         if lines
         else markdown.NO_ROWS,
-        _ELSEWHERE,
-        markdown.table(("tool", "of", "statistic", "stated %", "in"), stated, right=0),
+        ELSEWHERE,
+        markdown.table(("tool", "of", "statistic", "stated %", "in"), rest, right=0),
     ]
     return "\n\n".join(parts)
 
 
-def _peer_line(each: Compared) -> tuple[str, ...]:
-    peer = each.peer
-    theirs = "" if each.theirs_here_pct is None else f"{each.theirs_here_pct:.1f}"
-    return (
-        f"{_linked(peer)} ({peer.version})",
-        peer.quantity,
-        ", ".join(f"`{name}`" for name in peer.where.get("dataset", ())) or "nccl-tests",
-        peer.statistic,
-        f"{peer.rows:,}" if peer.rows else "not stated",
-        _stated(peer),
-        f"{each.rows:,}",
-        theirs,
-        f"**{each.ours_pct:.1f}**",
-    )
-
-
-def _linked(peer: Peer) -> str:
-    return f"[{peer.tool}]({peer.source})"
-
-
-def _stated(peer: Peer) -> str:
-    least, most = peer.error_pct
-    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
-
-
-def _left_out(validations: Sequence[Validation], say: Say) -> str:
-    every = [fold for validation in validations for fold in folds(validation, say)]
-    collectives = [
-        validation.table for validation in validations if validation.table.kind == "collectives"
-    ]
-    parts = [
+def _left_out(parts: Mapping[str, Part]) -> str:
+    lines = [line for part in parts.values() for line in part.folds]
+    head = ("constants of", "left out", "rows", "in sample: median %", "p90 %")
+    texts = [
         _FOLDS.format(title=LEFT_OUT, most=MOST_ROWS),
-        _folds(every),
-        *(validation_collectives.left_out(table, say) for table in collectives),
+        markdown.table((*head, "left out: median %", "p90 %", "bias %"), lines, right=6)
+        if lines
+        else markdown.NO_ROWS,
+        *(part.more_folds for part in parts.values() if part.more_folds),
         _CANNOT,
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(texts)
 
 
-def _folds(every: Sequence[Fold]) -> str:
-    if not every:
-        return markdown.NO_ROWS
-    lines = [_fold_line(fold.of, fold.left_out, fold) for fold in every if fold.unseen_pct.size]
-    head = ("constants of", "left out", "rows", "in sample: median %", "p90 %")
-    return markdown.table((*head, "left out: median %", "p90 %", "bias %"), lines, right=6)
+def _cautions(sets: Collection[str], before: Collection[str] = ()) -> str:
+    """Return what to mind about data sets, beside what a page says of others."""
+    said = [text for name, text in _CAUTIONS.items() if name in sets or text in before]
+    return f"{CAUTIONS}\n\n" + "\n".join([*said, _OUTLIERS])
 
 
-def _fold_line(of: str, left_out: str, fold: Fold) -> tuple[str, ...]:
-    seen, unseen = stats(np.asarray(fold.seen_pct)), stats(np.asarray(fold.unseen_pct))
-    return (
-        of,
-        left_out,
-        f"{unseen.rows:,}",
-        *_middle(seen),
-        *_middle(unseen),
-        markdown.figures(unseen)[-1],
-    )
-
-
-def _middle(errors: Stats) -> tuple[str, str]:
-    _, median, _, p90, *_ = markdown.figures(errors)
-    return median, p90
-
-
-def _cautions(validations: Sequence[Validation]) -> str:
-    """Return what to mind about the data sets of the tables."""
-    sets = _datasets(validations)
-    said = [text for name, text in _CAUTIONS.items() if name in sets]
-    return "## What to mind about the rows\n\n" + "\n".join([*said, _OUTLIERS])
-
-
-def _sources(validations: Sequence[Validation], origin: Origin) -> str:
+def _sources(sets: Collection[str], *, named: bool) -> str:
     """Return who published the rows, and the rows behind constants even where they are not here."""
-    known, unknown = grouped(_datasets(validations))
-    if not origin.named:
-        known = {source: list(source.datasets) for source in SOURCES}
+    known, unknown = grouped(sets)
+    if not named:
+        known = {source: list(source.datasets) for source in ALL_SOURCES}
     lines = [_source_line(source, names) for source, names in known.items()]
     lines += [(f"`{name}`", "not known here", "", "") for name in unknown]
     head = ("data sets", "published in", "licence, where stated", "what")
@@ -403,18 +397,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--quick", action="store_true", help="without cross-validation: seconds, and no SciPy"
     )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(KINDS),
+        metavar="KIND",
+        help="make what the page has of these kinds of table anew, and take over all else",
+    )
     options = parser.parse_args(arguments)
+    made_page = _renewed_page(options) if options.only else _whole_page(options)
+    folder = picture_folder(options.page)
+    if made_page.pictures:
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, content in made_page.pictures.items():
+        write_whole(folder / name, content)
+    write_whole(Path(options.page), made_page.text)
+    return 0
+
+
+def _whole_page(options: argparse.Namespace) -> Page:
     tables = tables_of(options)
     rows = sum(table.rows for table in tables.shipped) if options.shipped else None
     origin = Origin(rows, named=bool(tables.named), refits=not options.quick)
-    made = page(joined([*tables.named, *tables.shipped]), options.page, say, origin)
-    folder = picture_folder(options.page)
-    if made.pictures:
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, content in made.pictures.items():
-        write_whole(folder / name, content)
-    write_whole(Path(options.page), made.text)
-    return 0
+    return page(joined([*tables.named, *tables.shipped]), options.page, say, origin)
+
+
+def _renewed_page(options: argparse.Namespace) -> Page:
+    """Return a page made anew in part, by the options that it was written with."""
+    before = read(Path(options.page), picture_folder(options.page))
+    unknown = before.cautions - {*_CAUTIONS.values(), _OUTLIERS}
+    if unknown:
+        raise FormatError(options.page, f"has a caution of its own: {min(unknown)!r}{WHOLE}")
+    options.shipped = "--shipped" in before.command
+    every = tables_of(options)
+    named, shipped = (
+        [table for table in tables if table.kind in options.only]
+        for tables in (every.named, every.shipped)
+    )
+    for table in named:
+        if table.path.name not in before.command:
+            raise BadValueError("table", str(table.path), f"one that {options.page} is made from")
+    tables = joined([*named, *shipped])
+    known = {table.kind for table in tables} & set(before.parts)
+    for kind in options.only:
+        if kind not in known:
+            raise BadValueError("--only", kind, f"a kind of {options.page}, with a table")
+    return renewed(before, tables, options.page, say)
 
 
 if __name__ == "__main__":

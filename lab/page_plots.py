@@ -1,34 +1,34 @@
 """The pictures of the validation page: predictions over measurements, errors, intervals, peers.
 
-One panel for each kind of table. Clouds of points are drawn as pixels inside the SVG file, so that
-ten thousand of them stay small; text and lines stay text and lines. Colours are those of
-`shardcost.report.plot`; what colours tell apart, shapes do too. One validation gives one file, byte
-for byte.
+Panels for each kind of table (`lab.sheet`). Clouds of points are drawn as pixels inside the SVG
+file, so that ten thousand of them stay small; text and lines stay text and lines. Colours are those
+of `shardcost.report.plot`; what colours tell apart, shapes do too. One validation gives one file,
+byte for byte.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from lab.page_axes import DEGREES, MICROSECONDS, SIZES, UNITS, Axis, bins
 from lab.page_tables import KINDS
-from lab.peers import Compared, Peer, compared, elsewhere
-from shardcost.report.pictures import COLOURS, GREY, Sketch, drawn
+from lab.peers import Compared, Peer, elsewhere
+from lab.sheet import LEGEND_HEIGHT, PANEL_HEIGHT, PANEL_WIDTH, WIDTH, sheet
+from shardcost.report.pictures import COLOURS, GREY, Sketch, drawn, inline
 from shardcost.validate.predictions import Floats
-from shardcost.validate.validation import Validation, errors_pct, of_headline
+from shardcost.validate.validation import Validation, errors_pct, kind_of, of_headline, of_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _BLUE, _ORANGE = COLOURS[:2]
-_ACROSS: Final = 3
-_INCHES: Final = 8.4
-"""Width of a picture: about 800 pixels as browsers show it."""
-_PANEL_INCHES: Final = 2.15
+_AXES: Final = (0.2, 0.22, 0.76, 0.64)
+"""Left, bottom, width and height of the axes of a panel, as shares of it."""
 _LINE_INCHES: Final = 0.24
 _MANY: Final = 1000
 """Rows from which on their points are drawn smaller."""
@@ -54,6 +54,28 @@ class Picture(NamedTuple):
     draw: Callable[[], bytes]
 
 
+class Shown(NamedTuple):
+    """What a picture has of one kind of table."""
+
+    words: tuple[str, ...]
+    """Of what it shows in words, such as ``Collectives 82 %``."""
+    panels: tuple[Callable[[], str], ...]
+    """What draws each panel, as an SVG element on one line."""
+
+
+class _Sheet(NamedTuple):
+    """A picture with panels for each kind of table."""
+
+    alt: str
+    """What it shows; words of each kind follow."""
+    caption: str
+    up: str
+    """Label of the axis up."""
+    legend: tuple[Mapping[str, Any], ...]
+    of: Callable[[Sequence[_Part]], Iterator[tuple[str, Sequence[_Panel]]]]
+    """Yields the words for the parts of a table, blank where there are none, and their panels."""
+
+
 class _Panel(NamedTuple):
     title: str
     label: str
@@ -61,30 +83,119 @@ class _Panel(NamedTuple):
     draw: Callable[[Axes], None]
 
 
-def pictures(validations: Sequence[Validation]) -> list[Picture]:
-    """Return the pictures that validations, one of each kind, have the rows for."""
-    known = [of_headline(validation) for validation in validations if validation.overall.rows]
-    if not known:
+class _Part(NamedTuple):
+    """Rows of a table that share panels."""
+
+    title: str
+    validation: Validation
+
+
+_ROW: Final[dict[str, Any]] = {
+    "color": _BLUE,
+    "marker": "o",
+    "ls": "none",
+    "ms": 3,
+    "mew": 0,
+    "label": "a row",
+}
+_TENTH: Final[dict[str, Any]] = {"color": _ORANGE, "lw": 0.7, "label": "within a tenth"}
+_MEDIAN: Final[dict[str, Any]] = {
+    "color": _BLUE,
+    "marker": "o",
+    "ls": "-",
+    "ms": 3.5,
+    "lw": 1.1,
+    "label": "median",
+}
+_P90: Final[dict[str, Any]] = {
+    "color": _ORANGE,
+    "marker": "^",
+    "ls": "--",
+    "ms": 3.5,
+    "lw": 1.1,
+    "label": "p90",
+}
+_EDGE: Final[dict[str, Any]] = {"color": _ORANGE, "lw": 0.9, "label": "90 % interval"}
+
+
+def shown(validation: Validation) -> dict[str, Shown]:
+    """Return what each picture has of a table, by the picture's file; none without a prediction."""
+    parts = [part for part in _parts(validation) if part.validation.overall.rows]
+    found = {}
+    for name, each in _sheets().items():
+        pairs = list(each.of(parts))
+        panels = [panel for _, own in pairs for panel in own]
+        draws = tuple(
+            partial(_drawn_panel, panel, each.up, f"{validation.table.kind}-{place}")
+            for place, panel in enumerate(panels)
+        )
+        words = tuple(word for word, _ in pairs if word)
+        if words or draws:
+            found[name] = Shown(words, draws)
+    return found
+
+
+def pictured(every: Mapping[str, Mapping[str, Shown]], beside: Sequence[Compared]) -> list[Picture]:
+    """Return the pictures of what is shown of each kind of table, in the order of kinds.
+
+    Args:
+        every: By kind of table and picture.
+        beside: Other cost models' figures beside ours.
+    """
+    if not any(every.values()):
         return []
-    every = [
-        _panelled("predicted", "predicted", _predicted(known), _alt_predicted(known), _PREDICTED),
-        _panelled("by_size", "error, %", list(_by_size(known)), _alt_by_size(known), _BY_SIZE),
-        _panelled("by_degree", "error, %", list(_by_degree(known)), _ALT_DEGREE, _BY_DEGREE),
-        _intervals(known),
-        _peers(known),
-    ]
-    return [picture for picture in every if picture is not None]
+    found = []
+    for name, each in _sheets().items():
+        own = {kind: of[name] for kind, of in every.items() if name in of}
+        if not any(part.panels for part in own.values()):
+            continue
+        words = ", ".join(word for part in own.values() for word in part.words)
+        alt = f"{each.alt}: {words}" if words else each.alt
+        found.append(Picture(name, alt, each.caption, partial(_drawn_sheet, own, each.legend)))
+    return [*found, _peers(beside)]
 
 
+def words_in(name: str, alt: str) -> list[str]:
+    """Return the words of all kinds in what a picture shows."""
+    words = alt.removeprefix(_sheets()[name].alt).removeprefix(": ")
+    return words.split(", ") if words else []
+
+
+def kind_in(word: str) -> str:
+    """Return the kind of table that a word is of: it begins with the kind's title."""
+    known = [kind for kind, own in KINDS.items() if word.startswith(f"{own.title} ")]
+    return max(known, key=lambda kind: len(KINDS[kind].title), default="")
+
+
+@cache
+def _sheets() -> Mapping[str, _Sheet]:
+    """Return the pictures that have panels, by file."""
+    errors = (_MEDIAN, _P90)
+    return {
+        "predicted.svg": _Sheet(
+            _ALT_PREDICTED, _PREDICTED, "predicted", (_ROW, _TENTH), _predicted
+        ),
+        "by_size.svg": _Sheet(_ALT_SIZE, _BY_SIZE, "error, %", errors, _by_size),
+        "by_degree.svg": _Sheet(_ALT_DEGREE, _BY_DEGREE, "error, %", errors, _by_degree),
+        "intervals.svg": _Sheet(
+            _ALT_INTERVALS, _INTERVALS, "measured / predicted", (_ROW, _EDGE), _intervals
+        ),
+    }
+
+
+_ALT_PREDICTED: Final = "Predicted against measured, a panel for each table. Within a tenth"
 _PREDICTED: Final = """\
 Every row, predicted against measured. Between the lines, predictions are a tenth off at most."""
+_ALT_SIZE: Final = """\
+Median and p90 of the errors by size, a panel for each table. Medians overall"""
 _BY_SIZE: Final = """\
 Errors by the size of what was measured: the median (dots, full line) and p90 (triangles, dashed
 line), hollow where they are of fewer than five rows."""
-_BY_DEGREE: Final = """\
-Errors by how many devices share the work, drawn the same way."""
 _ALT_DEGREE: Final = """\
 Median and p90 of the errors by number of GPUs and by parallel degree, a panel for each table"""
+_BY_DEGREE: Final = """\
+Errors by how many devices share the work, drawn the same way."""
+_ALT_INTERVALS: Final = "Measured over predicted by size, with 90 % intervals. Rows inside"
 _INTERVALS: Final = """\
 What was measured over what was predicted, with the predicted 90 % interval (the band is the middle
 one of the rows of a size). Rows beyond the axes stand at their edge."""
@@ -93,50 +204,64 @@ Errors of other cost models beside shardcost's on the same rows, and, below the 
 state on rows that are not public. A bar is the range that is stated."""
 
 
-def _panelled(
-    name: str, across: str, panels: Sequence[_Panel], alt: str, caption: str
-) -> Picture | None:
-    """Return a picture of panels under each other, three in a row."""
-    if not panels:
-        return None
-    rows = -(-len(panels) // _ACROSS)
+def _drawn_sheet(own: Mapping[str, Shown], legend: Sequence[Mapping[str, Any]]) -> bytes:
+    panels = {kind: [draw() for draw in part.panels] for kind, part in own.items()}
+    return sheet(panels, _drawn_legend(legend))
+
+
+def _drawn_panel(panel: _Panel, up: str, name: str) -> str:
+    """Return a panel as an SVG element."""
 
     def fill(figure: Figure) -> None:
-        grid = figure.subplots(rows, _ACROSS, squeeze=False)
-        for place, axes in enumerate(grid.flat):
-            if place >= len(panels):
-                axes.set_axis_off()
-                continue
-            panel = panels[place]
-            axes.set_title(panel.title, fontsize=9, loc="left")
-            axes.set_xlabel(panel.label, fontsize=8)
-            if place % _ACROSS == 0:
-                axes.set_ylabel(across, fontsize=8)
-            axes.tick_params(labelsize=7)
-            axes.grid(visible=True, color="#e4e4e4", linewidth=0.5)
-            panel.draw(axes)
-        handles, labels = grid.flat[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside upper right", ncols=3, frameon=False, fontsize=8
-        )
+        figure.set_layout_engine("none")  # all axes lie alike, so that panels line up
+        axes = figure.add_axes(_AXES)
+        figure.text(0.03, 0.97, panel.title, fontsize=8, va="top")
+        axes.set_xlabel(panel.label, fontsize=8)
+        axes.set_ylabel(up, fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.grid(visible=True, color="#e4e4e4", linewidth=0.5)
+        panel.draw(axes)
 
-    inches = (_INCHES, 0.4 + rows * _PANEL_INCHES)
-    return Picture(f"{name}.svg", alt, caption, lambda: drawn(Sketch(fill, inches), _KIND))
+    return inline(Sketch(fill, (PANEL_WIDTH, PANEL_HEIGHT)), name, panel.title, "")
 
 
-def _title(validation: Validation) -> str:
-    return KINDS[validation.table.kind].title
+def _drawn_legend(legend: Sequence[Mapping[str, Any]]) -> str:
+    def fill(figure: Figure) -> None:
+        from matplotlib.lines import Line2D
+
+        figure.set_layout_engine("none")
+        handles = [Line2D([], [], **look) for look in legend]
+        figure.legend(handles=handles, loc="upper right", ncols=3, frameon=False, fontsize=8)
+
+    return inline(Sketch(fill, (WIDTH, LEGEND_HEIGHT)), "legend", "Legend", "")
 
 
-def _predicted(known: Sequence[Validation]) -> list[_Panel]:
-    return [
-        _Panel(
-            f"{_title(validation)}, {validation.overall.rows:,} rows",
-            f"measured, {UNITS.get(validation.table.kind, MICROSECONDS)}",
-            lambda axes, validation=validation: _draw_predicted(axes, validation),  # type: ignore[misc]
-        )
-        for validation in known
+def _parts(validation: Validation) -> Iterator[_Part]:
+    """Yield the rows of a table that have panels of their own: mostly all."""
+    kind = KINDS[validation.table.kind]
+    if kind.pictured is None:
+        yield _Part(kind.title, of_headline(validation))
+        return
+    column, values = kind.pictured
+    derived = kind_of(validation.table).DERIVED
+    cells = [
+        row[column] if column in row else derived[column](row) for row in validation.table.records()
     ]
+    for value in values:
+        places = [place for place, cell in enumerate(cells) if cell == value]
+        yield _Part(f"{kind.title} ({value.upper()})", of_rows(validation, places))
+
+
+def _predicted(parts: Sequence[_Part]) -> Iterator[tuple[str, Sequence[_Panel]]]:
+    for title, validation in parts:
+        errors = errors_pct(validation)
+        share = 100 * float(np.mean(np.abs(errors[np.isfinite(errors)]) <= 100 * _BAND))
+        panel = _Panel(
+            f"{title}, {validation.overall.rows:,} rows",
+            f"measured, {UNITS.get(validation.table.kind, MICROSECONDS)}",
+            partial(_draw_predicted, validation=validation),
+        )
+        yield f"{title} {share:.0f}{_PERCENT}", [panel]
 
 
 def _draw_predicted(axes: Axes, validation: Validation) -> None:
@@ -153,8 +278,7 @@ def _draw_predicted(axes: Axes, validation: Validation) -> None:
     axes.set_yscale("log")
     _cloud(axes, measured, predicted)
     for share in (1 - _BAND, 1 + _BAND):
-        label = "within a tenth" if share < 1 else None
-        axes.plot(ends, share * ends, color=_ORANGE, linewidth=0.7, zorder=3, label=label)
+        axes.plot(ends, share * ends, zorder=3, **_TENTH)
     axes.set_xlim(least, most)
     axes.set_ylim(least, most)
     _few_decades(axes.xaxis)
@@ -175,7 +299,6 @@ def _cloud(axes: Axes, across: Floats, up: Floats) -> None:
         alpha=faint,
         rasterized=True,
     )
-    axes.plot([], [], "o", color=_BLUE, markersize=3, markeredgewidth=0, label="a row")
 
 
 def _few_decades(axis: Any) -> None:
@@ -187,7 +310,7 @@ def _few_decades(axis: Any) -> None:
         axis.set_major_locator(LogLocator(numticks=5))
     else:
         axis.set_major_locator(LogLocator(subs=(1, 3), numticks=6))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     axis.set_minor_locator(NullLocator())
 
 
@@ -202,22 +325,25 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
-def _by_size(known: Sequence[Validation]) -> Iterator[_Panel]:
-    for validation in known:
-        axis = SIZES[validation.table.kind]
-        if np.isfinite(axis.of(validation)).any():
-            yield _errors_panel(validation, axis)
+def _by_size(parts: Sequence[_Part]) -> Iterator[tuple[str, Sequence[_Panel]]]:
+    for part in parts:
+        validation, axis = part.validation, SIZES[part.validation.table.kind]
+        known = np.isfinite(axis.of(validation)).any()
+        words = f"{part.title} {validation.overall.median_pct:.1f}{_PERCENT}"
+        yield words, [_errors_panel(part, axis)] if known else []
 
 
-def _by_degree(known: Sequence[Validation]) -> Iterator[_Panel]:
-    for validation in known:
-        for axis in DEGREES.get(validation.table.kind, ()):
-            if np.unique(axis.of(validation)[np.isfinite(errors_pct(validation))]).size > 1:
-                yield _errors_panel(validation, axis)
+def _by_degree(parts: Sequence[_Part]) -> Iterator[tuple[str, Sequence[_Panel]]]:
+    for part in parts:
+        predicted = np.isfinite(errors_pct(part.validation))
+        every = DEGREES.get(part.validation.table.kind, ())
+        telling = [a for a in every if np.unique(a.of(part.validation)[predicted]).size > 1]
+        yield "", [_errors_panel(part, axis) for axis in telling]
 
 
-def _errors_panel(validation: Validation, axis: Axis) -> _Panel:
-    return _Panel(_title(validation), axis.label, lambda axes: _draw_errors(axes, validation, axis))
+def _errors_panel(part: _Part, axis: Axis) -> _Panel:
+    draw = partial(_draw_errors, validation=part.validation, axis=axis)
+    return _Panel(part.title, axis.label, draw)
 
 
 def _draw_errors(axes: Axes, validation: Validation, axis: Axis) -> None:
@@ -234,12 +360,9 @@ def _draw_errors(axes: Axes, validation: Validation, axis: Axis) -> None:
     axes.set_xscale("log", base=2 if pooled.middles.max() < 5000 else 10)
     axes.set_yscale("log")
     few = np.array([rows.size < _FEW for rows in pooled.members])
-    for line, colour, style, name in (
-        (lines[0], _BLUE, "o-", "median"),
-        (lines[1], _ORANGE, "^--", "p90"),
-    ):
-        axes.plot(pooled.middles, line, style, color=colour, ms=3.5, lw=1.1, label=name)
-        axes.plot(pooled.middles[few], line[few], style[0], color=colour, ms=3.5, mfc="white")
+    for line, look in zip(lines, (_MEDIAN, _P90), strict=True):
+        axes.plot(pooled.middles, line, **look)
+        axes.plot(pooled.middles[few], line[few], **look | {"ls": "none", "mfc": "white"})
     axes.set_ylim(*_ERRORS_PCT)
     axes.yaxis.set_major_locator(FixedLocator([0.1, 1, 10, 100]))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -268,30 +391,21 @@ def _interval(validation: Validation) -> tuple[Floats, Floats] | None:
     return (low, high) if known.any() else None
 
 
-def _intervals(known: Sequence[Validation]) -> Picture | None:
-    """Return the picture of measurements inside and outside of their predicted interval."""
-    with_one = [
-        (validation, interval)
-        for validation in known
-        if (interval := _interval(validation)) is not None
-    ]
-    panels = [
-        _Panel(
-            f"{_title(validation)}, {validation.overall.coverage_pct:.0f} % inside",
-            SIZES[validation.table.kind].label,
-            lambda axes, validation=validation, interval=interval: _draw_interval(
-                axes, validation, *interval
-            ),  # type: ignore[misc]
+def _intervals(parts: Sequence[_Part]) -> Iterator[tuple[str, Sequence[_Panel]]]:
+    """Yield the panels of measurements inside and outside of their predicted interval."""
+    for title, validation in parts:
+        interval = _interval(validation)
+        if interval is None:
+            continue
+        low, high = interval
+        share, axis = validation.overall.coverage_pct, SIZES[validation.table.kind]
+        panel = _Panel(
+            f"{title}, {share:.0f} % inside",
+            axis.label,
+            partial(_draw_interval, validation=validation, low=low, high=high),
         )
-        for validation, interval in with_one
-        if np.isfinite(SIZES[validation.table.kind].of(validation)).any()
-    ]
-    told = ", ".join(
-        f"{_title(validation)} {validation.overall.coverage_pct:.0f}{_PERCENT}"
-        for validation, _ in with_one
-    )
-    alt = f"Measured over predicted by size, with 90 % intervals. Rows inside: {told}"
-    return _panelled("intervals", "measured / predicted", panels, alt, _INTERVALS)
+        known = np.isfinite(axis.of(validation)).any()
+        yield f"{title} {share:.0f}{_PERCENT}", [panel] if known else []
 
 
 def _draw_interval(axes: Axes, validation: Validation, low: Floats, high: Floats) -> None:
@@ -309,8 +423,8 @@ def _draw_interval(axes: Axes, validation: Validation, low: Floats, high: Floats
     axes.fill_between(
         pooled.middles, edges[0], edges[1], color=_ORANGE, alpha=0.25, linewidth=0, zorder=3
     )
-    for edge, label in zip(edges, ("90 % interval", None), strict=True):
-        axes.plot(pooled.middles, edge, color=_ORANGE, linewidth=0.9, zorder=4, label=label)
+    for edge in edges:
+        axes.plot(pooled.middles, edge, zorder=4, **_EDGE)
     axes.axhline(1, color=GREY, linewidth=0.7)
     axes.set_ylim(*_RATIOS)
     axes.yaxis.set_major_locator(FixedLocator([0.5, 0.7, 1, 1.4, 2]))
@@ -319,9 +433,8 @@ def _draw_interval(axes: Axes, validation: Validation, low: Floats, high: Floats
     _few_decades(axes.xaxis)
 
 
-def _peers(known: Sequence[Validation]) -> Picture:
+def _peers(beside: Sequence[Compared]) -> Picture:
     """Return the picture of other cost models' errors beside ours."""
-    beside = [comparison for validation in known for comparison in compared(validation)]
     rest = elsewhere()
     lines = len(beside) + len(rest)
     ahead = sum(comparison.ours_pct < _theirs(comparison)[0] for comparison in beside)
@@ -336,7 +449,7 @@ def _peers(known: Sequence[Validation]) -> Picture:
         lambda: drawn(
             Sketch(
                 lambda figure: _draw_peers(figure, beside),
-                (_INCHES, 0.9 + _LINE_INCHES * lines),
+                (WIDTH, 0.9 + _LINE_INCHES * lines),
             ),
             _KIND,
         ),
@@ -386,29 +499,3 @@ def _draw_peers(figure: Figure, beside: Sequence[Compared]) -> None:
     axes.tick_params(axis="x", labelsize=8)
     axes.set_xlabel("error", fontsize=8)
     figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8)
-
-
-def _alt_predicted(known: Sequence[Validation]) -> str:
-    told = ", ".join(
-        f"{_title(validation)} {share:.0f}{_PERCENT}"
-        for validation, share in _within(known).items()
-    )
-    return f"Predicted against measured, a panel for each table. Within a tenth: {told}"
-
-
-def _within(known: Sequence[Validation]) -> Mapping[Validation, float]:
-    """Return the share of rows that are predicted within a tenth, by validation."""
-    shares = {}
-    for validation in known:
-        errors = errors_pct(validation)
-        sizes = np.abs(errors[np.isfinite(errors)])
-        shares[validation] = 100 * float(np.mean(sizes <= 100 * _BAND))
-    return shares
-
-
-def _alt_by_size(known: Sequence[Validation]) -> str:
-    told = ", ".join(
-        f"{_title(validation)} {validation.overall.median_pct:.1f}{_PERCENT}"
-        for validation in known
-    )
-    return f"Median and p90 of the errors by size, a panel for each table. Medians overall: {told}"

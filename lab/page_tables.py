@@ -34,6 +34,9 @@ class Kind(NamedTuple):
     """Columns, own or derived, by whose values errors are shown."""
     more: Callable[[Validation], Iterator[str]] | None = None
     """What such tables have beyond errors."""
+    pictured: tuple[str, tuple[str, ...]] | None = None
+    """Where pictures are of some rows alone: the column, own or derived, and the values of it that
+    have panels of their own."""
 
 
 def section(validation: Validation) -> str:
@@ -295,10 +298,17 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "serving": Kind(
         "Serving",
-        "time per output token under load",
-        "Engines with many users at once: the time between a request's tokens. Rows with other"
-        "\nfigures, arrivals at a rate, pools of workers or drafted tokens are counted by reason.",
-        (("software",), ("kind", "weight_dtype"), ("model",), ("tp",)),
+        "figure of a run under load",
+        "Engines with many users at once: time to the first token (*ttft*), per output token"
+        "\n(*tpot*), between two tokens (*itl*) and from end to end (*e2e*), as means or"
+        "\npercentiles, and throughput.",
+        (
+            ("deployment", "kind", "measure"),
+            ("software", "measure"),
+            ("model", "measure"),
+            ("tp", "measure"),
+        ),
+        pictured=("measure", ("tpot", "ttft")),
     ),
     "requests": Kind(
         "Single requests",

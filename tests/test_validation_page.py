@@ -20,20 +20,21 @@ from lab.folds import folds
 from lab.other_constants import inherited_constants
 from lab.page import main
 from lab.page_axes import DEGREES, MOST_BINS, SIZES, bins
-from lab.page_plots import pictures
+from lab.page_plots import kind_in, pictured, shown
 from lab.page_tables import KINDS, section
 from lab.peers import compared, peers
 from lab.sources import grouped, source_of
 from shardcost import Cluster, catalog
 from shardcost.catalog import Folder
 from shardcost.collectives.library_time import collective_time
-from shardcost.errors import BadValueError, MissingExtraError, UnknownNameError
+from shardcost.errors import BadValueError, FormatError, MissingExtraError, UnknownNameError
 from shardcost.formats.tables import VALIDATED, Table, read_table
 from shardcost.machine import machine_of
 from shardcost.software import Software
 from shardcost.validate import training
+from shardcost.validate.predictions import Predictions
 from shardcost.validate.shipped import shipped
-from shardcost.validate.validation import errors_pct, split, validate
+from shardcost.validate.validation import Validation, errors_pct, split, stats, validate
 
 
 def rows() -> list[dict[str, str]]:
@@ -448,7 +449,7 @@ def test_a_page_without_matplotlib_says_what_to_install(
 
 def test_intervals_are_drawn() -> None:
     found = [validate(table) for table in shipped() if table.kind == "gemm"]
-    drawn = {each.name: each for each in pictures(found)}
+    drawn = {each.name: each for each in pictured({"gemm": shown(found[0])}, [])}
     inside = 100 * np.mean(found[0].inside)
     assert 85 < inside <= 100
     assert (
@@ -464,7 +465,7 @@ def test_intervals_are_drawn() -> None:
 def test_nothing_predicted_is_nothing_drawn(tmp_path: Path) -> None:
     path = tmp_path / "passes.csv"
     path.write_text("dataset,gpu,op,bytes,time_us\nmine,h200_sxm,dance,1048576,3\n")
-    assert pictures([validate(read_table(path))]) == []
+    assert pictured({"elementwise": shown(validate(read_table(path)))}, []) == []
 
 
 def test_many_values_are_pooled_over_equal_ratios() -> None:
@@ -478,3 +479,111 @@ def test_many_values_are_pooled_over_equal_ratios() -> None:
 def test_every_validated_kind_has_a_size() -> None:
     assert set(SIZES) == set(VALIDATED)
     assert set(DEGREES) <= set(VALIDATED)
+
+
+# A page made anew in part.
+
+
+def overlap_rows(folder: Path, times: float) -> None:
+    """Write a table of overlapped products whose times are so many times those of `overlap_table`.
+
+    With one shape less, so that counts change as well as errors.
+    """
+    head, *lines = overlap_table(folder).read_text().split()
+    kept = [line.split(",") for line in lines[:-1]]
+    changed = [",".join([*cells[:-1], str(times * float(cells[-1]))]) for cells in kept]
+    (folder / "overlap.csv").write_text("\n".join([head, *changed, ""]))
+
+
+def several_tables(folder: Path) -> list[str]:
+    """Write tables of four kinds with peers, several panels and folds; return their names."""
+    folder.mkdir()
+    written(folder, [LIKE | {"cluster": "h100_sxm", "size_bytes": "65536", "time_us": "20"}])
+    overlap_table(folder)
+    (folder / "passes.csv").write_text(
+        "dataset,gpu,op,bytes,time_us\n"
+        "own_h200_torch2.11,h200_sxm,copy,1048576,3\n"
+        "nobody,h200_sxm,copy,16777216,9\n"
+    )
+    runs = [RUN | {"dataset": "vtrain_single_node", "tp": tp, "dp": dp} for tp, dp in ("18", "24")]
+    tabled(folder, runs)
+    return ["overlap.csv", "passes.csv", "made.csv", "table.csv"]
+
+
+def files_of_page(folder: Path) -> dict[str, bytes]:
+    paths = [folder / "page.md", *sorted((folder / "page").iterdir())]
+    return {path.name: path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("options", [[], ["--shipped", "--quick"]])
+def test_a_page_made_anew_in_part_is_the_whole_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    names = several_tables(tmp_path / "one")
+    several_tables(tmp_path / "other")
+    monkeypatch.chdir(tmp_path / "one")
+    assert main(["page.md", *names, *options]) == 0
+    before = files_of_page(tmp_path / "one")
+    overlap_rows(tmp_path / "one", 1.5)
+    assert main(["page.md", "overlap.csv", "--only", "overlap"]) == 0
+    monkeypatch.chdir(tmp_path / "other")
+    overlap_rows(tmp_path / "other", 1.5)
+    assert main(["page.md", *names, *options]) == 0
+    after, whole = files_of_page(tmp_path / "one"), files_of_page(tmp_path / "other")
+    assert after == whole
+    assert {name for name in whole if whole[name] != before[name]} >= {"page.md", "predicted.svg"}
+    assert (
+        b"| [vTrain](https://arxiv.org/abs/2312.12391) (profiles the target GPU) |"
+        in (after["page.md"])
+    )
+    assert (b"### Collectives: a system" in after["page.md"]) == ("--quick" not in options)
+    assert b"`nobody` | not known here" in after["page.md"]
+
+
+def test_of_a_page_only_what_it_has_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = several_tables(tmp_path / "one")
+    monkeypatch.chdir(tmp_path / "one")
+    assert main(["page.md", *names]) == 0
+    before = files_of_page(tmp_path / "one")
+    with pytest.raises(BadValueError, match=r"a kind of page\.md, with a table, got 'training'"):
+        main(["page.md", "overlap.csv", "--only", "overlap", "training"])
+    Path("renamed.csv").write_bytes(Path("overlap.csv").read_bytes())
+    with pytest.raises(BadValueError, match=r"one that page\.md is made from, got 'renamed\.csv'"):
+        main(["page.md", "renamed.csv", "--only", "overlap"])
+    assert files_of_page(tmp_path / "one") == before
+    Path("page/by_size.svg").write_text("<svg/>")
+    with pytest.raises(FormatError, match="is no sheet of panels; write the whole page"):
+        main(["page.md", "overlap.csv", "--only", "overlap"])
+
+
+def test_pictures_of_serving_tell_figures_apart() -> None:
+    row = {"figure": "", "measured": "10", "concurrency": "8", "experts": ""}
+    figures = ["tpot_mean_ms", "tpot_p99_ms", "ttft_mean_ms", "requests_per_s"]
+    rows = [row | {"figure": figure} for figure in figures]
+    columns = {name: [each[name] for each in rows] for name in row}
+    values = np.array([10.5, 10.6, 20.0, 30.0])
+    measured = np.full(4, 10.0)
+    validation = Validation(
+        table=Table("serving", Path("serving.csv"), columns, 4),
+        predictions=Predictions(values, [""] * 4),
+        measured=measured,
+        low=values - 1,
+        high=values + 1,
+        inside=np.abs(values - measured) < 1,
+        skipped={},
+        unmeasured=0,
+        overall=stats(10 * (values - measured)),
+        headline="",
+        groups=(),
+        extra={},
+    )
+    found = shown(validation)["predicted.svg"]
+    assert found.words == (
+        "Serving (TPOT) 100\N{NO-BREAK SPACE}%",
+        "Serving (TTFT) 0\N{NO-BREAK SPACE}%",
+    )
+    assert "Serving (TPOT), 2 rows" in found.panels[0]()
+    assert all(kind_in(word) == "serving" for word in found.words)
+    assert {"kind", "measure"} <= set(KINDS["serving"].splits[0])

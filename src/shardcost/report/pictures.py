@@ -191,7 +191,7 @@ def inline(sketch: Sketch, name: str, label: str, style: str) -> Markup:
                 child.tail = None
     values = [value for part in root.iter() for value in part.attrib.values()]
     used = {name for value in values for name in _REFERENCE.findall(value)}
-    used |= {part.attrib[_LINK][1:] for part in root.iter() if _LINK in part.attrib}
+    used |= {part.attrib[_LINK].removeprefix("#") for part in root.iter() if _LINK in part.attrib}
     for part in root.iter():
         _rename(part, name, used)
     for attribute in ("width", "height", "version"):
@@ -211,8 +211,9 @@ def _rename(part: ET.Element, name: str, used: set[str]) -> None:
         part.set(key, _shorter(renamed) if key == "d" else renamed)
     if own in used:
         part.set("id", f"{name}-{own}")
-    if link is not None:
-        part.set("href", f"#{name}-{link[1:]}")
+    if link is not None:  # a part of the picture, or an image that it contains
+        inside = link.startswith("#")
+        part.set("href", f"#{name}-{link[1:]}" if inside else "".join(link.split()))
 
 
 def _shorter(path: str) -> str:

@@ -206,20 +206,30 @@ def of_headline(validation: Validation) -> Validation:
     """Return the validation of the rows that stand for the table: all, or those of one figure."""
     if not validation.headline:
         return validation
-    places = np.flatnonzero(_of_figure(validation.headline, validation.table))
+    shown = _of_figure(validation.headline, validation.table)
+    return of_rows(validation, np.flatnonzero(shown).tolist())
+
+
+def of_rows(validation: Validation, places: Sequence[int]) -> Validation:
+    """Return the validation of some rows, without predicting them again.
+
+    Its groups and what it has beyond errors stay those of the whole table.
+    """
     reasons = [validation.predictions.reasons[i] for i in places]
     values, measured = validation.predictions.values[places], validation.measured[places]
+    inside = validation.inside[places]
     skipped = Counter(reason for reason in reasons if reason)
     return replace(
         validation,
-        table=validation.table.at(places.tolist()),
+        table=validation.table.at(places),
         predictions=Predictions(values, reasons),
         measured=measured,
         low=validation.low[places],
         high=validation.high[places],
-        inside=validation.inside[places],
+        inside=inside,
         skipped=dict(skipped.most_common()),
         unmeasured=int((np.isfinite(values) & np.isnan(measured)).sum()),
+        overall=stats(100 * (values / measured - 1), inside),
     )
 
 
