@@ -333,10 +333,17 @@ def _pass_time(rows: Sequence[Row]) -> PassTime:
     return PassTime(device_s, kernels, hops)
 
 
+_EXPERT_LAUNCHES: Final = 8
+"""Of an engine's experts: top-k and offsets, sorted rows, their conversion, two grouped GEMMs, the
+activation between them, the sum."""
+
+
 def _launches(op: Operation) -> Any:
     """Return how many kernels the host starts for a compute operation."""
     if isinstance(op, Elementwise):
         return op.kernels
+    if isinstance(op, ExpertKernels):
+        return _EXPERT_LAUNCHES
     return op.launches if isinstance(op, Gemm) else 1
 
 

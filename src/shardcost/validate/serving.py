@@ -59,6 +59,7 @@ _LINEAR: Final[Mapping[str, Any]] = {
 _ARRIVALS: Final = {"closed": "closed", "poisson": "poisson", "all at once": "all-at-once"}
 _UNIFORM: Final = re.compile(r"uniform (\d+)-(\d+) in, uniform (\d+)-(\d+) out")
 _AT_MOST: Final = re.compile(r"(\d+)(?: out)?$")
+_MEASURED_CELL: Final = re.compile(rf"figure|{MEASURED}|(ttft|tpot|itl|e2e)_.*|.*_per_s")
 _REQUESTS_PER_USER: Final = {"aggregated": 10, "disaggregated": 4}
 """Of closed loops, where a row does not say how many requests were sent: chosen by how much of the
 mean TTFT is the burst at the start …"""
@@ -123,7 +124,7 @@ def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
 def case_of(row: Row) -> tuple[str, ...]:
     """Return what tells the run of a row from others: all its cells but the measured one."""
     requests_of(row)
-    return tuple(cell for name, cell in row.items() if name not in {"figure", MEASURED})
+    return tuple(cell for name, cell in row.items() if not _MEASURED_CELL.fullmatch(name))
 
 
 def point_of(row: Row, fitted: Fitted = CATALOG, change: Change | None = None) -> Point:
