@@ -30,8 +30,7 @@ class Request:
 
     __slots__ = (
         "arrival_s", "came_s", "done", "finish_step", "first_s", "hit", "index", "join_step",
-        "joined",
-        "made", "output", "prefilled", "prefixes", "prompt", "rank", "total",
+        "joined", "made", "output", "prefilled", "prefixes", "prompt", "rank", "total",
     )  # fmt: skip
 
     def __init__(
@@ -447,7 +446,9 @@ class Worker:
         most = self.scheduler.balance_steps
         if not most or len(self.ranks) == 1 or any(rank.prefilling for rank in self.ranks):
             return False
-        with_prompts = sum(1 for rank in self.ranks if rank.waiting)
+        with_prompts = sum(
+            1 for rank in self.ranks if rank.waiting and not rank.waiting[0].prefilled
+        )
         if with_prompts in {0, len(self.ranks)} or not any(rank.running for rank in self.ranks):
             self.held_since = None
             return False
