@@ -13,7 +13,8 @@ import pytest
 
 from lab import cross_validation
 from lab.command import joined
-from lab.page import LEFT_OUT, errors_in_sample
+from lab.page import errors_in_sample
+from lab.page_parts import LEFT_OUT
 from lab.page_tables import KINDS
 from lab.peers import compared
 from lab.refit_collectives import usable
