@@ -147,7 +147,10 @@ def test_explain_has_settings_steps_and_what_ttft_is_made_of(
     assert "Source: vLLM's engine arguments" in text
     scheduler = Software.named("vllm").scheduler
     front_s = scheduler.frontend_s + scheduler.frontend_per_request_s
-    assert f"front end {1e3 * front_s:.3g} ms" in text
+    # Requests that come together wait for each other in the front end.
+    assert front_s <= explanation["ttft_s"]["front end"] < 2 * front_s
+    assert re.search(r"front end [0-9.]+ ms, queue [0-9.]+ ms, prefill [0-9.]+ ms", text)
+    assert "KV transfer" not in text
     assert "(90 %)" in text
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from shardcost.arrays import largest
 from shardcost.errors import BadValueError
 from shardcost.load.engine import Engine
+from shardcost.machine import machine_of
 
 
 @dataclass(frozen=True)
@@ -48,3 +51,28 @@ class Deployment:
     def gpus(self) -> int:
         """Of all pools."""
         return sum(pool.gpus for pool in self.pools)
+
+    def transfer_s(self, prompt_tokens: Any) -> Any:
+        """Return the seconds between the end of a prompt's prefill and its cache at the decoder.
+
+        The ranks of two workers send side by side, each over its own link: what a rank holds of
+        the prompt's cache, over the rate of the link (DistServe, section 3.3). Where layers are
+        sent as they are computed (Splitwise), only the last one is left when the prompt ends.
+        Before it, the workers agree on where the cache goes, which takes a fixed time. With one
+        pool, nothing is sent.
+
+        Args:
+            prompt_tokens: Of the prompt, or an array of them.
+        """
+        if self.prefill is None:
+            return 0.0 * prompt_tokens
+        sender, receiver = self.prefill.engine, self.serving.engine
+        cluster = machine_of(sender.cluster).cluster
+        inside = cluster.tiers[-1]
+        rate = inside.bytes_per_s
+        if cluster.network is not None and self.gpus > inside.gpus:
+            rate = cluster.network.node_bytes_per_s(cluster.gpus_per_node) / cluster.gpus_per_node
+        held = largest(sender.kv_bytes(prompt_tokens), receiver.kv_bytes(prompt_tokens))
+        scheduler = receiver.software.scheduler
+        layers = sender.model.num_layers if scheduler.layerwise_transfer else 1
+        return scheduler.handoff_s + held / layers / rate

@@ -66,7 +66,7 @@ class Generation:
 
 
 @dataclass(frozen=True, eq=False)
-class Load:
+class InFlight:
     """An engine that always has so many requests. Figures are numbers, or arrays."""
 
     requests: Any
@@ -135,17 +135,18 @@ class Engine:
 
     def room(self, prompt_tokens: Any, output_tokens: Any) -> Any:
         """Return how many sequences memory holds at their full length, beside one prefill."""
-        context_tokens = prompt_tokens + output_tokens - 1
-        free = self._free_bytes(prompt_tokens)
-        return _whole(self.layout.dp * largest(free // self.kv_bytes(context_tokens), 0))
+        return self.sequences(prompt_tokens + output_tokens - 1, prompt_tokens)
 
-    def sequences(self, context_tokens: Any) -> Any:
-        """Return how many sequences of so many tokens the KV cache of all ranks holds.
+    def sequences(self, context_tokens: Any, step_tokens: Any = None) -> Any:
+        """Return how many sequences the KV cache of all ranks holds. Degrees may be arrays.
 
-        The cache has what weights and a step of `max_num_batched_tokens` leave; degrees of the
-        layout may be arrays.
+        Args:
+            context_tokens: Of each.
+            step_tokens: Of the largest step, whose activations the cache leaves room for;
+                `max_num_batched_tokens` if None.
         """
-        free = self._free_bytes(self.software.scheduler.max_num_batched_tokens)
+        most = self.software.scheduler.max_num_batched_tokens
+        free = self._free_bytes(most if step_tokens is None else step_tokens)
         return _whole(self.layout.dp * largest(free // self.kv_bytes(context_tokens), 0))
 
     def cache_bytes(self, most_context: int) -> tuple[float, float, float]:
@@ -170,10 +171,8 @@ class Engine:
         work = Prefill(batch=self.layout.dp, prompt_tokens=prompt_tokens, **self.formats)
         first = self._memory(work)
         fixed = sum(first.values()) - first["kv_cache"]
-        scheduler, memory = (
-            self.software.scheduler,
-            machine_of(self.cluster).cluster.device.memory_bytes,
-        )
+        scheduler = self.software.scheduler
+        memory = machine_of(self.cluster).cluster.device.memory_bytes
         if scheduler.memory_share_of == "free":
             return scheduler.memory_share * (memory - fixed)
         return scheduler.memory_share * memory - fixed
@@ -222,7 +221,7 @@ def under_load(
     prompt_tokens: Any,
     output_tokens: Any,
     arrivals: str = "at random",
-) -> Load:
+) -> InFlight:
     """Return what an engine does that always has so many requests.
 
     Args:
@@ -252,7 +251,7 @@ def under_load(
     decode, step_s = engine.steps(running, prompt_tokens, output_tokens)
     life_s = each * prefill_s + output_tokens * step_s
     ttft_s = prefill_s * ((1 + each) / 2 if arrivals == "together" else bunch)
-    return Load(
+    return InFlight(
         requests=running,
         ttft_s=ttft_s,
         tpot_s=(life_s - ttft_s) / output_tokens,

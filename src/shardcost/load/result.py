@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -12,6 +12,9 @@ from shardcost.load.deployment import Deployment
 from shardcost.load.requests import Floats, Ints, Requests
 
 PERCENTILES: Final = (50, 90, 99)
+TTFT_PARTS: Final = ("front end", "queue", "prefill", "KV transfer")
+"""Until a request is at its worker; until the first step with its prompt begins; until its steps
+end, with what decodes in them; until its KV cache is where it is decoded."""
 
 
 class Distribution(NamedTuple):
@@ -77,6 +80,8 @@ class Load:
     output_tokens: Ints
     served: Ints
     """Which requests of the stream those are."""
+    ttft_parts_s: Mapping[str, float]
+    """What the mean time to first token is made of, by `TTFT_PARTS`; they add up to it."""
     rejected: int
     """Requests that no worker can ever hold."""
     preemptions: int

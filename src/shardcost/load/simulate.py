@@ -20,10 +20,9 @@ import numpy as np
 from shardcost.errors import BadValueError
 from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.requests import Requests, Stream
-from shardcost.load.result import Load
+from shardcost.load.result import TTFT_PARTS, Load
 from shardcost.load.steps import StepTimes
-from shardcost.load.transfer import transfer_s
-from shardcost.load.worker import KVRoom, Request, Worker
+from shardcost.load.worker import GAP_BINS, KVRoom, Request, Worker
 
 _ARRIVAL, _STEP, _MOVED = range(3)
 _NONE: Final[Sequence[int]] = ()
@@ -54,7 +53,8 @@ class _Simulation:
         self.frontend_s = 0.0
         self.rejected = 0
         count = len(stream)
-        self.transfers_s = transfer_s(deployment, stream.prompt_tokens)
+        self.transfers_s = deployment.transfer_s(stream.prompt_tokens)
+        self.parts_s = np.zeros((count, len(TTFT_PARTS)))
         self.arrival_s = np.full(count, np.nan)
         self.first_s, self.finished_s = np.full(count, np.nan), np.full(count, np.nan)
 
@@ -146,6 +146,13 @@ class _Simulation:
     def _end_step(self, worker: Worker, now: float) -> int:
         firsts, ended = worker.finish(now)
         for request in firsts:
+            scheduled_s = now if request.scheduled_s is None else request.scheduled_s
+            self.parts_s[request.index] = (
+                request.came_s - request.arrival_s,
+                scheduled_s - request.came_s,
+                now - scheduled_s,
+                0.0 if worker.decodes else self.transfers_s[request.index],
+            )
             if worker.decodes:
                 self.first_s[request.index] = now
             else:
@@ -187,9 +194,14 @@ class _Simulation:
             finished_s=self.finished_s[served],
             output_tokens=self.stream.output_tokens[served],
             served=served,
+            ttft_parts_s=dict(
+                zip(TTFT_PARTS, self.parts_s[served].mean(axis=0).tolist(), strict=True)
+            )
+            if len(served)
+            else dict.fromkeys(TTFT_PARTS, 0.0),
             rejected=self.rejected,
             preemptions=sum(worker.preemptions for worker in every),
-            gaps_s=np.exp(np.array(sorted(gaps), dtype=float) / 1000),
+            gaps_s=np.exp(np.array(sorted(gaps), dtype=float) / GAP_BINS),
             gap_counts=np.array([gaps[key] for key in sorted(gaps)]),
             kv_peak_share=max(worker.peak for worker in serving),
             busy_share={

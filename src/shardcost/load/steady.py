@@ -44,7 +44,6 @@ from shardcost.load.gated import Gate, Served
 from shardcost.load.requests import Floats, Lengths
 from shardcost.load.result import Limits
 from shardcost.load.steps import StepTimes
-from shardcost.load.transfer import transfer_s
 from shardcost.load.worker import KVRoom
 
 LIMITS: Final = ("arrivals", "KV room", "max_num_seqs", "tokens of a step", "TTFT", "TPOT", "E2E")
@@ -373,7 +372,7 @@ class _ClosedForm:
         self.transfer_s = 0.0
         if deployment.prefill is not None:
             self.prefill = _Station(deployment.prefill, *lengths, decodes=False, prefills=True)
-            self.transfer_s = float(transfer_s(deployment, max(round(prompt.mean), 1)))
+            self.transfer_s = float(deployment.transfer_s(max(round(prompt.mean), 1)))
         scheduler = deployment.pools[0].engine.software.scheduler
         self.front_s = float(scheduler.frontend_s)
         self.each_s = float(scheduler.frontend_per_request_s)

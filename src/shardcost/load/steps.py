@@ -14,8 +14,8 @@ host's work for each sequence, comes on top.
 
 Batches are of one rank of attention's data parallelism. The ranks step together: attention and
 dense layers take as long as on the rank with most tokens, experts, which all ranks share, as long
-as the mean of the ranks' tokens needs. A pipeline of pp
-stages keeps pp batches in flight: each passes all stages while the others are in the other stages.
+as the mean of the ranks' tokens needs. A pipeline of pp stages keeps pp batches in flight: each
+passes all stages while the others are in the other stages.
 """
 
 from __future__ import annotations

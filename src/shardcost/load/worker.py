@@ -21,6 +21,8 @@ from shardcost.scheduler import Scheduler
 
 WAITS: Final = ("KV room", "max_num_seqs", "tokens of a step", "decoding")
 """What a request that has arrived may wait for before it is admitted."""
+GAP_BINS: Final = 1000
+"""Of the histogram of times between tokens, to each factor of e: it stays small."""
 _MOMENTS: Final = 8192
 """Moments that are kept at most; beyond, every second one goes."""
 
@@ -30,7 +32,8 @@ class Request:
 
     __slots__ = (
         "arrival_s", "came_s", "done", "finish_step", "first_s", "hit", "index", "join_step",
-        "joined", "made", "output", "prefilled", "prefixes", "prompt", "rank", "total",
+        "joined", "made", "output", "prefilled", "prefixes", "prompt", "rank", "scheduled_s",
+        "total",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +48,7 @@ class Request:
         self.first_s: float | None = None
         self.prefilled = False  # by another worker
         self.came_s = arrival_s  # at the worker
+        self.scheduled_s: float | None = None  # when the first step with its prompt began
         self.rank = 0
         self.joined = 0  # tokens in the cache when it began to decode, at …
         self.join_step = 0
@@ -275,10 +279,9 @@ class Worker:
         self.decoded_s = now
 
     def _gap(self, seconds: float, count: float) -> None:
-        # Bins of 0.1 %: a histogram of bounded size.
         if count <= 0:
             return
-        key = round(1000 * log(max(seconds, 1e-9)))
+        key = round(GAP_BINS * log(max(seconds, 1e-9)))
         self.gaps[key] = self.gaps.get(key, 0.0) + count
 
     def _join(self, rank: Rank, request: Request) -> None:
@@ -369,12 +372,12 @@ class Worker:
         # steps that only prefill, hosts wait for the tokens of the first.
         ahead = self.scheduler.steps_ahead and self.steps and self._decoding
         self.scheduled_s = now - self.last_step_s if ahead else now
+        self.began_s = now
         self._receive()
         blocked = self._choose()
         chunked = any(rank.chunks for rank in self.ranks)
         running = max((len(rank.running) for rank in self.ranks), default=0)
         self.version += 1
-        self.began_s = now
         if not chunked and not running:
             self.ends_s, self.steps = None, 0
             if self.inbox:  # nothing runs: what came meanwhile is taken at once
@@ -481,6 +484,8 @@ class Worker:
             if not self._admits(rank, request):
                 return "KV room"
             rank.waiting.popleft()
+            if request.scheduled_s is None:
+                request.scheduled_s = self.began_s
             rank.committed += self._commitment(request)
             request.done = request.hit
             if request.prefilled and not request.made:

@@ -214,7 +214,8 @@ def explained(load: Load, parts: Parts) -> Iterator[tuple[str, str]]:
     source = settings.pop("source")
     words = ", ".join(f"{name} {_value(value)}" for name, value in settings.items())
     yield "settings", f"{words}. Source: {source}"
-    made = ", ".join(f"{name} {seconds(value)}" for name, value in parts.ttft_s.items())
+    parts_s = {name: value for name, value in load.ttft_parts_s.items() if value > 0}
+    made = ", ".join(f"{name} {seconds(value)}" for name, value in parts_s.items())
     yield "TTFT", f"mean {seconds(load.ttft_s.mean)}: {made}"
     for label, found in (("prefill", parts.prefill), ("decode", parts.decode)):
         work = found.workload

@@ -128,7 +128,7 @@ def _explained(load: Load, parts: Parts) -> dict[str, Any]:
     }
     return {
         "scheduler": noun_as_data(load.deployment.serving.engine.software.scheduler),
-        "ttft_s": parts.ttft_s,
+        "ttft_s": dict(load.ttft_parts_s),
         "kv_tokens": parts.kv_tokens,
         **steps,
     }
