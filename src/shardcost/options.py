@@ -455,7 +455,7 @@ ARRIVALS: Final = (
     Option("seed", "whole", "Seed", "of the random arrivals and lengths", preset=0, fewest=0,
            place="more"),
 )  # fmt: skip
-"""What a deployment is asked."""
+"""The requests of a load."""
 LATENCY: Final = (
     Option("max_ttft", "time", "TTFT at most",
            "the longest time to the first token of a good request, like 1s",

@@ -376,7 +376,7 @@ _PERCENTILES: Final = (1, 99)
 
 
 def load_of(given: Given, finder: Finder, progress: Progress | None = None) -> Load:
-    """Return how the requests that the options describe fare at the deployment they describe.
+    """Return the load that the options describe, on the deployment that they describe.
 
     Raises:
         ImpossibleError: The request is in good order, but there is no such deployment.
@@ -385,7 +385,7 @@ def load_of(given: Given, finder: Finder, progress: Progress | None = None) -> L
 
 
 def simulated(deployment: Deployment, requests: Requests, progress: Progress | None = None) -> Load:
-    """Return how requests fare at a deployment.
+    """Return latencies and throughput of requests at a deployment.
 
     Raises:
         ImpossibleError: The deployment cannot be, or its GPUs do not hold the model.
@@ -522,7 +522,7 @@ def _workers(given: Given, name: str, layout: Layout) -> int:
 
 
 def requests_of(given: Given, finder: Finder) -> Requests:
-    """Return what a deployment is asked: a trace, or arrivals and lengths."""
+    """Return the requests of a load: a trace, or arrivals and lengths."""
     from shardcost.load.requests import Requests
 
     arrival = _arrival(given)
@@ -637,7 +637,7 @@ def sweep_of(given: Given, finder: Finder, text: str, progress: Progress | None 
         finder: Where models, machines and traces are found.
         text: What varies, with its values or without: ``rate``, ``rate=1..64``,
             ``concurrency=8,16,32``.
-        progress: Is told how many of about how many loads were simulated.
+        progress: Called with the loads that were simulated, and about how many there are.
 
     Raises:
         ImpossibleError: The request is in good order, but there is no such deployment.

@@ -32,7 +32,7 @@ def parser() -> options.Parser:
     """Return the parser of this command."""
     parser = options.Parser(
         "load",
-        "How requests fare at a deployment: latencies, throughput, queue, and what limits it.",
+        "Latencies, throughput and queue of requests at a deployment, and what limits it.",
         _EXAMPLES,
     )
     options.add_question(parser, rows=SERVING[2:])

@@ -34,7 +34,7 @@ _MOST: Final = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """How requests fare at a worker by its rate of requests (rows) and sequences (columns)."""
+    """Latencies at a worker by its rate of requests (rows) and sequences (columns)."""
 
     wait_s: Floats
     """Before the step of the own prompt: rest of the running step, and the line where prompts fill
@@ -178,7 +178,7 @@ class Gate:
         return seconds
 
     def serve(self, rate: Any, workers: int = 1) -> Served:
-        """Return how requests fare that come at rates to one worker of several.
+        """Return latencies of requests that come at rates to one worker of several.
 
         Args:
             rate: Requests in a second to the worker, along the first axis of two.
@@ -291,7 +291,7 @@ class Gate:
         return Burst(*(np.interp(requests, self.sequences, value) for value in values))
 
     def _handed_over(self, plain_s: Floats) -> Served:
-        """Return how requests fare whose prompts came from elsewhere: they join at a step's end."""
+        """Return latencies of requests prefilled elsewhere: they join at a step's end."""
         none = 0.0 * plain_s
         return Served(
             wait_s=none, own_s=none, between_s=plain_s,

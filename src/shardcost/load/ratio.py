@@ -123,11 +123,11 @@ def best_ratio(
         prefill: A pool of the workers that prefill.
         decode: A pool of the workers that decode.
         gpus: To be divided.
-        requests: What is asked; their rate varies.
+        requests: Those of each load; their rate varies.
         limits: Of latency; if None, a rate is held where the deployment keeps up.
         count: Requests at each rate; if None, as many as show it.
         most: Splits with prefill workers that are tried at most.
-        progress: Is told how many of how many splits were tried.
+        progress: Called with the splits that were tried, and all.
     """
     machines = [machine_of(pool.engine.cluster).cluster for pool in (prefill, decode)]
     if machines[0].device != machines[1].device:

@@ -168,7 +168,7 @@ class Stream:
 
 @noun
 class Requests(Noun):
-    """What a deployment is asked: arrivals and lengths. A trace states both by itself.
+    """The requests of a load: arrivals and lengths. A trace states both by itself.
 
     >>> closed = Requests(arrival="closed", users=8, count=80, prompt=Lengths(mean=1024),
     ...                   output=Lengths(mean=256))

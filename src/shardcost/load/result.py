@@ -1,4 +1,4 @@
-"""The result: `Load`, how requests fared at a deployment."""
+"""The result: `Load`, latencies and throughput of requests at a deployment."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ Progress = Callable[[int, int], None]
 def simulate(
     deployment: Deployment, requests: Requests, *, progress: Progress | None = None
 ) -> Load:
-    """Return how requests fare at a deployment.
+    """Return latencies and throughput of requests at a deployment.
 
     Args:
         deployment: What serves them.
         requests: When they come and how long they are.
-        progress: Is told now and then how many of how many requests have ended.
+        progress: Called now and then with the requests that have ended, and all.
     """
     return _Simulation(deployment, requests, requests.stream()).run(progress)
 

@@ -112,7 +112,7 @@ def steady(
     requests: Any = None,
     prefix_tokens: int = 0,
 ) -> Steady:
-    """Return how a deployment fares under Poisson arrivals, or with users that always wait for one.
+    """Return a deployment's figures under Poisson arrivals, or in a closed loop of users.
 
     Args:
         deployment: What serves.
@@ -221,7 +221,7 @@ class _Station:
         )  # fmt: skip
 
     def serve(self, rate: Any) -> tuple[Served, Floats]:
-        """Return how requests fare at rates (rows) by sequences, and seconds that they decode."""
+        """Return latencies at rates (rows) by sequences, and seconds of decoding."""
         served = self.gate.serve(
             np.asarray(rate, dtype=float)[:, None] / self.workers, self.workers
         )

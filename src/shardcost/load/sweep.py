@@ -110,17 +110,17 @@ def sweep(
     count: int | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Return how a deployment fares at loads from low to high.
+    """Return a deployment's figures at loads from low to high.
 
     Args:
         deployment: What serves.
-        requests: What is asked; their rate or users vary.
+        requests: Those of each load; their rate or users vary.
         over: ``rate`` of Poisson arrivals or of a trace, or ``concurrency``: users of a closed
             loop.
         values: Loads to try; from low to past what the deployment serves if None.
         limits: Of latency; if None, a load is held where the deployment keeps up.
         count: Requests at each load; if None, as many as show it.
-        progress: Is told how many of about how many loads were simulated.
+        progress: Called with the loads that were simulated, and about how many there are.
     """
     if over not in OVER:
         raise UnknownNameError("sweep", over, OVER)

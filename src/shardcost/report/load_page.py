@@ -115,7 +115,7 @@ def _split(split: Split) -> str:
 
 
 def command_of(given: Mapping[str, Any]) -> str:
-    """Return the command line that asks for the same load.
+    """Return the command line of the same load.
 
     >>> command_of({"model": "llama3-8b", "on": "h100_sxm", "rate": 4, "isl": 1024, "osl": 256})
     'shardcost load llama3-8b --on h100_sxm --isl 1024 --osl 256 --rate 4'

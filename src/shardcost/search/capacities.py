@@ -232,7 +232,8 @@ class Capacities:
     def _best_pools(self, own: Sequence[Choice], others: Sequence[Choice]) -> list[Choice]:
         """Return the workers of which a pool takes the fewest GPU-seconds by itself.
 
-        Some of them are pipelines and some are not, because the closed form knows less of those.
+        Some of them are pipelines and some are not, because the closed form is less accurate for
+        those.
         """
         chosen: list[Choice] = []
         for pipelined in (False, True):

@@ -7,10 +7,10 @@
      bounds, on      pool and two, as long  ranked again    why the second lost)
      arrays)         as it could be best)
 
-The closed form says in which order deployments are simulated; the simulation has the last word.
-Short simulations scatter, and the best of several is rather one that was lucky with its requests.
-So the first is simulated once more, longer and with other requests, and gives way if it does not
-hold its load there.
+The closed form orders the deployments that are simulated; the simulation ranks them. Short
+simulations scatter, and the best of several is chosen in part by chance. So the first is simulated
+once more, longer and with other requests, and is replaced by the next if it does not hold its load
+there.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def plan_load(
     Args:
         question: Workers, load and limits.
         simulated: How many of the best are simulated and ranked again; 0: none.
-        progress: Is told how many of about how many deployments and loads were computed.
+        progress: Called with the deployments and loads that were computed, and about how many there are.
     """
     return _Planning(question, simulated, progress).run()
 
@@ -306,9 +306,9 @@ class _Planning:
             **arrivals,
         )
 
-    # --- what one asks next --------------------------------------------------------------------
+    # --- what follows from it --------------------------------------------------------------------
     def _runner_up(self, best: Sequence[PlannedDeployment]) -> RunnerUp | None:
-        """Return how the second fares where each of its GPUs has to do as much as the first's."""
+        """Return the second's figures where each of its GPUs has to do as much as the first's."""
         if len(best) < 2:
             return None
         first, second = best[:2]

@@ -147,7 +147,7 @@ class RunnerUp(NamedTuple):
     rate_per_s: float
     """What it would have to hold …"""
     at: Steady
-    """… and how it fares there, by the closed form."""
+    """… and its figures there, by the closed form."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,7 +94,7 @@ _GATED_OUTPUT: Final = "qwen3"
 
 
 class Point(NamedTuple):
-    """An operating point of one replica: what serves, and what it is asked."""
+    """An operating point of one replica: what serves, and its requests."""
 
     deployment: Deployment
     requests: Requests

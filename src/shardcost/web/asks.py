@@ -176,7 +176,7 @@ class PlanAsk(_Run):
 
 @_with(option for option in LOAD.values() if option.name != "trace")
 class DeploymentAsk(_Modelled):
-    """A deployment and what is asked of it: the options of `shardcost load`."""
+    """A deployment and its requests: the options of `shardcost load`."""
 
     model_config = _examples(
         {"model": "llama3-8b", "on": "h100_sxm", "prefill_workers": 2, "decode_workers": 2}
