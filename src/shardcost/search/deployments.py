@@ -87,7 +87,7 @@ def plan_load(
     Args:
         question: Workers, load and limits.
         simulated: How many of the best are simulated and ranked again; 0: none.
-        progress: Called with the deployments and loads that were computed, and about how many there are.
+        progress: Called with what was computed, and about how much there is.
     """
     return _Planning(question, simulated, progress).run()
 

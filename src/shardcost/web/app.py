@@ -84,7 +84,7 @@ _QUESTIONS: Final = tuple(_Question(*columns) for columns in (
      "A collective step by step: who sends what to whom"),
     ("why", asks.WhyAsk, shapes.Explained, "Where a figure comes from"),
     ("load", asks.LoadAsk, shapes.Loaded,
-     "Latencies and throughput of requests at a deployment, under one load or several from low to high"),
+     "Latencies and throughput at a deployment, under one load or several from low to high"),
     ("load/ratio", asks.DeploymentAsk, shapes.Divided,
      "What a deployment holds as its GPUs are divided between prefill and decode"),
     ("commands", asks.Ask, shapes.Commands, "The same request as a command and as Python"),
