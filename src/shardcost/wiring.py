@@ -116,6 +116,25 @@ class Wiring(Noun):
             links for each in self.switches for one, links in zip(*each, strict=True) if one == gpu
         )
 
+    @property
+    def is_even(self) -> bool:
+        """Whether each device has the same NVLinks to each other, network cards aside."""
+        if len(self.switches) == 1 and not self.cables:
+            (switch,) = self.switches
+            return len(switch.gpus) == self.gpus and len(set(switch.links)) == 1
+        pairs = self.gpus * (self.gpus - 1) // 2
+        alike = len({cable.links for cable in self.cables}) == 1
+        return not self.switches and len(self.cables) == pairs and alike
+
+    @property
+    def has_even_nics(self) -> bool:
+        """Whether each device has as many network cards of its own, alike."""
+        own = [
+            sorted((nic.way, nic.bytes_per_s or 0.0) for nic in self.nics if nic.gpus == (gpu,))
+            for gpu in range(self.gpus)
+        ]
+        return all(each == own[0] for each in own) and sum(map(len, own)) == len(self.nics)
+
     def _is_joined(self) -> bool:
         """Return whether NVLinks lead from each device to each."""
         groups = [set(cable[:2]) for cable in self.cables] + [set(s.gpus) for s in self.switches]

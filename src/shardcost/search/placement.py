@@ -18,7 +18,7 @@ priced whose rates no other order has at least all of: a step is never longer on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -83,6 +83,8 @@ class Placement:
     """Whether every order was tried that differs from the others."""
     reason: str = ""
     """Why no order was tried; else empty."""
+    is_known: bool = True
+    """Whether it is known how the devices are wired."""
 
     @property
     def gain(self) -> float:
@@ -116,27 +118,33 @@ def placement_of(estimate: Estimate) -> Placement:
     used = int(min(estimate.layout.devices, estimate.cluster.gpus_per_node))
     if topology is None:
         time_s = float(estimate.time_s)
-        return Placement(estimate, tuple(range(used)), time_s, time_s, (), reason=reason)
+        alone = Placement(estimate, tuple(range(used)), time_s, time_s, (), reason=reason)
+        return replace(alone, is_known=reason != _unknown(estimate))
     return _Search(estimate, topology, used).best()
 
 
 def _node_of(estimate: Estimate) -> tuple[str, Topology | None]:
     """Return the links of a node, or why their order makes no difference."""
     cluster = estimate.cluster
-    tier = cluster.tiers[0]
-    if cluster.wiring is not None:
-        return "", of_wiring(cluster.wiring)
+    tier, wiring = cluster.tiers[0], cluster.wiring
     if estimate.layout.devices == 1:
         return "one device has no peers", None
-    if tier.kind in _EVEN:
+    crosses = estimate.layout.devices > cluster.gpus_per_node
+    even = tier.kind in _EVEN if wiring is None else wiring.is_even
+    if wiring is not None and not (even and (wiring.has_even_nics or not crosses)):
+        return "", of_wiring(wiring)
+    if even:
         return f"each device of {cluster.name} has the same links to each other", None
     if tier.kind == "cube_mesh":
         return "", of_cluster(cluster, int(cluster.gpus_per_node))
-    reason = (
-        f"how the devices of {cluster.name} are wired is not known (`shardcost inspect TOPOLOGY"
-        " --write-machine FILE` writes it from the output of nvidia-smi topo -m)"
+    return _unknown(estimate), None
+
+
+def _unknown(estimate: Estimate) -> str:
+    return (
+        f"how the devices of {estimate.cluster.name} are wired is not known (`shardcost inspect"
+        " TOPOLOGY --write-machine FILE` writes it from the output of nvidia-smi topo -m)"
     )
-    return reason, None
 
 
 class _Node(NamedTuple):
