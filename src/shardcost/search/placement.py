@@ -6,7 +6,9 @@ same in every node. Each order gives the layout's groups other links. What it co
 1. All groups of a degree run at once. Their rate on the links of the node, inside and out to the
    network cards, is that of `shardcost.collectives.exact.rings`.
 2. A collective takes what it takes on links of that rate: the priced path with its bytes by the
-   ratio of the rate to the one that the cluster's tier has (`time_on_links_s`).
+   ratio of the rate to the one that the cluster's tier has (`time_on_links_s`). Constants of PCIe
+   were fitted on hosts with sockets of their own, which a ratio would count twice: there the bytes
+   over the rate are added and those over the tier's rate taken off.
 3. The step follows from the ledger with those prices, so that hidden communication stays hidden.
 
 Of nodes with up to eight devices every order is tried, but for those that differ only in the
@@ -18,7 +20,7 @@ priced whose rates no other order has at least all of: a step is never longer on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -114,37 +116,40 @@ def placement_of(estimate: Estimate) -> Placement:
     Args:
         estimate: Of one layout, not of arrays of them.
     """
-    reason, topology = _node_of(estimate)
     used = int(min(estimate.layout.devices, estimate.cluster.gpus_per_node))
-    if topology is None:
-        time_s = float(estimate.time_s)
-        alone = Placement(estimate, tuple(range(used)), time_s, time_s, (), reason=reason)
-        return replace(alone, is_known=reason != _unknown(estimate))
-    return _Search(estimate, topology, used).best()
+    topology, reason, is_known = _node_of(estimate)
+    if topology is not None:
+        return _Search(estimate, topology, used).best()
+    order, time_s = tuple(range(used)), float(estimate.time_s)
+    return Placement(estimate, order, time_s, time_s, (), reason=reason, is_known=is_known)
 
 
-def _node_of(estimate: Estimate) -> tuple[str, Topology | None]:
-    """Return the links of a node, or why their order makes no difference."""
+class _Wired(NamedTuple):
+    """The links of a node, or why no order is tried on them."""
+
+    topology: Topology | None
+    reason: str = ""
+    is_known: bool = True
+
+
+def _node_of(estimate: Estimate) -> _Wired:
     cluster = estimate.cluster
     tier, wiring = cluster.tiers[0], cluster.wiring
     if estimate.layout.devices == 1:
-        return "one device has no peers", None
+        return _Wired(None, "one device has no peers")
     crosses = estimate.layout.devices > cluster.gpus_per_node
     even = tier.kind in _EVEN if wiring is None else wiring.is_even
     if wiring is not None and not (even and (wiring.has_even_nics or not crosses)):
-        return "", of_wiring(wiring)
+        return _Wired(of_wiring(wiring))
     if even:
-        return f"each device of {cluster.name} has the same links to each other", None
+        return _Wired(None, f"each device of {cluster.name} has the same links to each other")
     if tier.kind == "cube_mesh":
-        return "", of_cluster(cluster, int(cluster.gpus_per_node))
-    return _unknown(estimate), None
-
-
-def _unknown(estimate: Estimate) -> str:
-    return (
-        f"how the devices of {estimate.cluster.name} are wired is not known (`shardcost inspect"
-        " TOPOLOGY --write-machine FILE` writes it from the output of nvidia-smi topo -m)"
+        return _Wired(of_cluster(cluster, int(cluster.gpus_per_node)))
+    reason = (
+        f"how the devices of {cluster.name} are wired is not known (`shardcost inspect TOPOLOGY"
+        " --write-machine FILE` writes it from the output of nvidia-smi topo -m)"
     )
+    return _Wired(None, reason, is_known=False)
 
 
 class _Node(NamedTuple):
@@ -307,10 +312,18 @@ class _Search:
             return seconds
         result = prices.collective(op)
         group = result.group
-        nominal = group.pair_bytes_per_s if how == "send" else group.link_bytes_per_s
-        inside = 1.0 if rate.inside is None else rate.inside / float(nominal)
-        outside = 1.0 if rate.outside is None else rate.outside / float(group.port_bytes_per_s)
-        return float(result.time_on_links_s(inside, outside))
+        nominal = float(group.pair_bytes_per_s if how == "send" else group.link_bytes_per_s)
+        port = float(group.port_bytes_per_s)
+        if group.has_nvlink:
+            inside = 1.0 if rate.inside is None else rate.inside / nominal
+            outside = 1.0 if rate.outside is None else rate.outside / port
+            return float(result.time_on_links_s(inside, outside))
+        total, least = float(seconds), 0.0
+        for sent, there, usual in zip(prices.sent(op)[1:], rate, (nominal, port), strict=True):
+            if there is not None:
+                total += float(sent) * (1.0 / there - 1.0 / usual)
+                least = max(least, float(sent) / there)
+        return max(total, least)
 
     def _orders(self) -> Iterator[Order]:
         """Yield every order, of those that differ by the numbers of like ranks only one.

@@ -23,8 +23,9 @@ from shardcost.collectives.exact.topology import Route, Topology
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 
-_MOST_TRIED: Final = 8
-"""Members of a group of which every ring is tried; of more, those that go to the widest link."""
+_MOST_ALONE, _MOST_TRIED = 8, 6
+"""Members of a group of which every ring is tried, of one group or of several at once; of more,
+those that always go on over the widest link and the shortest way."""
 _LEAST: Final = 1e-9
 """A share of a link's rate that is nothing."""
 _MOST_CHANNELS: Final = 64
@@ -59,7 +60,9 @@ class LinkRates:
             load: Counter[int] = Counter()
             rings = []
             for group in groups:
-                ring = max(self._rings(group, left), key=lambda ring: self._worth(ring, load, left))
+                every = len(group) <= (_MOST_ALONE if len(groups) == 1 else _MOST_TRIED)
+                rings_here = self._every_ring(group) if every else self._few_rings(group, left)
+                ring = max(rings_here, key=lambda ring: self._worth(ring, load, left))
                 rings.append(ring)
                 load.update(self._links_of(ring))
             rate = min(left[link] / often for link, often in load.items())
@@ -128,25 +131,30 @@ class LinkRates:
 
     def _worth(
         self, ring: Sequence[int], load: Counter[int], left: Sequence[float]
-    ) -> tuple[float, float]:
-        """Return the rate that a ring leaves to all groups, then the sum of its links' rates."""
+    ) -> tuple[float, float, int]:
+        """Return the rate that a ring leaves to all groups, how wide its links are, and hops."""
         own = Counter(self._links_of(ring))
         slowest = min(left[link] / (often + load[link]) for link, often in own.items())
-        return slowest, sum(left[link] for link in own) / len(own)
+        return slowest, sum(left[link] for link in own) / len(own), -own.total()
 
-    def _rings(self, group: tuple[int, ...], left: Sequence[float]) -> Iterator[tuple[int, ...]]:
-        """Yield rings through a group; of a large one, those that go on to the widest link."""
-        if len(group) <= _MOST_TRIED:
-            for others in permutations(group[1:]):
-                yield (group[0], *others)
-            return
+    def _every_ring(self, group: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        for others in permutations(group[1:]):
+            yield (group[0], *others)
+
+    def _few_rings(
+        self, group: tuple[int, ...], left: Sequence[float]
+    ) -> Iterator[tuple[int, ...]]:
+        """Yield rings that go on over the widest link and the shortest way, from several starts."""
+
+        def onward(at: int, rest: list[int]) -> int:
+            routes = {gpu: self._route(at, gpu) for gpu in rest}
+            return max(rest, key=lambda gpu: (min(left[i] for i in routes[gpu]), -len(routes[gpu])))
+
         yield group
-        yield group[::-1]
         for start in group[:_MOST_TRIED]:
             ring, rest = [start], [gpu for gpu in group if gpu != start]
             while rest:
-                at = ring[-1]
-                onward = max(rest, key=lambda gpu: min(left[k] for k in self._route(at, gpu)))
-                rest.remove(onward)
-                ring.append(onward)
+                ring.append(onward(ring[-1], rest))
+                rest.remove(ring[-1])
             yield tuple(ring)
+            yield tuple(ring[::-1])
