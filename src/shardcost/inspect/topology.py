@@ -311,12 +311,11 @@ def _network(graph: DeviceGraph, cards: Sequence[Card], preset: Cluster | None) 
     stated = [network for network in exact if network.nics_per_node] or exact
     if stated:
         return stated[0].name
-    if fits and rate is not None:
-        return fits[0].name
     word = next((word for word, (kind, _) in KINDS.items() if kind == graph.network_kind), None)
     each = None if rate is None else rate / count
-    states_all = word is not None and each is not None and each == int(each)
-    return f"{word}_{count}x{each:.0f}g" if states_all else None
+    if word is not None and each is not None and each == int(each) > 0:
+        return f"{word}_{count}x{each:.0f}g"
+    return fits[0].name if fits and rate is not None else None
 
 
 def _inspected_graphs(reading: NcclGraphs) -> GraphInspection:
