@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import random
 import tomllib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
-from itertools import permutations
+from itertools import combinations, permutations
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -110,26 +111,74 @@ def test_rings_of_groups_share_the_link_between_sockets() -> None:
     assert rates.exchange_bytes_per_s(across) < rates.exchange_bytes_per_s(apart)
 
 
-@pytest.mark.parametrize(
-    "topology", [cube_mesh(LINK), of_wiring(BOX), of_wiring(BRIDGES)], ids=["cube", "box", "bridge"]
-)
+WIRED = {"cube": cube_mesh(LINK), "box": of_wiring(BOX), "bridges": of_wiring(BRIDGES)}
+
+
+@pytest.mark.parametrize("name", WIRED)
 @pytest.mark.parametrize("size", [2, 4])
-def test_the_faster_order_by_the_formula_is_the_faster_in_simulation(
-    topology: Topology, size: int
-) -> None:
-    rates, draw = LinkRates(topology), random.Random(size)
+def test_the_rings_that_are_chosen_run_at_their_rates_in_simulation(name: str, size: int) -> None:
+    """That links are not given away twice; whether other rings were better is the next test."""
+    rates, draw = LinkRates(WIRED[name]), random.Random(size)
     bytes_each = 48_000_000
-    results = []
     for _ in range(12):
         order = draw.sample(range(8), 8)
         groups = tuple(tuple(sorted(order[i : i + size])) for i in range(0, 8, size))
         formula = (size - 1) / size * bytes_each / rates.ring_bytes_per_s(groups)
-        simulated = simulate(ring_schedule(rates, groups), topology, bytes_each).time_s
-        assert simulated == pytest.approx(formula, rel=0.02)
-        results.append((formula, simulated))
-    for one, other in permutations(results, 2):
-        if one[0] < 0.95 * other[0]:
-            assert one[1] < other[1]
+        simulated = simulate(ring_schedule(rates, groups), WIRED[name], bytes_each).time_s
+        assert simulated == pytest.approx(formula)
+
+
+def partitions(devices: tuple[int, ...], size: int) -> Iterator[Groups]:
+    """Yield all ways to divide devices into groups."""
+    if not devices:
+        yield ()
+        return
+    for others in combinations(devices[1:], size - 1):
+        group = (devices[0], *others)
+        rest = tuple(device for device in devices if device not in group)
+        for more in partitions(rest, size):
+            yield (group, *more)
+
+
+def best_packing(topology: Topology, groups: Groups) -> float:
+    """Return the highest rate of any rings through all groups: a linear program over every ring."""
+    optimize = pytest.importorskip("scipy.optimize")
+    columns = []
+    for number, group in enumerate(groups):
+        for others in permutations(group[1:]):
+            ring = (group[0], *others)
+            hops = zip(ring, (*others, group[0]), strict=True)
+            columns.append((number, Counter(k for hop in hops for k in topology.route(*hop))))
+    loads = [[each[link] for _, each in columns] + [0] for link in range(len(topology.links))]
+    owned = [[-(own == g) for own, _ in columns] + [1] for g in range(len(groups))]
+    rates = [link.bytes_per_s / LINK for link in topology.links]
+    aim = [0.0] * len(columns) + [-1.0]
+    bounds = rates + [0.0] * len(groups)
+    return -float(optimize.linprog(aim, A_ub=loads + owned, b_ub=bounds).fun) * LINK
+
+
+@pytest.mark.parametrize(("name", "size", "exact"), [
+    ("cube", 2, 105), ("cube", 4, 30), ("box", 2, 105), ("box", 4, 35),
+    ("bridges", 2, 105), ("bridges", 4, 35),
+])  # fmt: skip
+def test_the_faster_groups_by_the_formula_are_the_faster_at_the_optimum(
+    name: str, size: int, exact: int
+) -> None:
+    topology = WIRED[name]
+    rates = LinkRates(topology)
+    rows = [
+        (rates.ring_bytes_per_s(groups), best_packing(topology, groups))
+        for groups in partitions(tuple(range(8)), size)
+    ]
+    assert all(0.499 < chosen / optimum < 1.001 for chosen, optimum in rows)
+    assert sum(chosen > 0.999 * optimum for chosen, optimum in rows) == exact
+    inverted = [
+        (one, other)
+        for one, other in permutations(rows, 2)
+        if one[0] > 1.001 * other[0] and one[1] < 0.999 * other[1]
+    ]
+    assert not inverted
+    assert max(rows)[1] == pytest.approx(max(optimum for _, optimum in rows))
 
 
 def test_routes_of_a_wired_node_are_nvlinks_or_pcie_and_not_both() -> None:
@@ -159,7 +208,7 @@ def test_tensor_groups_of_four_follow_the_cables_however_devices_are_numbered() 
     numbers = random.Random(1).sample(range(8), 8)
     mixed = placed_on(on(relabelled(CUBE, numbers)), Layout(tp=4, dp=2))
     assert mixed.best_s == pytest.approx(natural.best_s)
-    assert mixed.gain > 0.1
+    assert mixed.matters
     back = {device: old for old, device in enumerate(numbers)}
     groups = {frozenset(back[device] for device in mixed.order[i : i + 4]) for i in (0, 4)}
     assert groups == {frozenset(range(4)), frozenset(range(4, 8))}
@@ -167,7 +216,7 @@ def test_tensor_groups_of_four_follow_the_cables_however_devices_are_numbered() 
 
 def test_data_parallel_groups_of_the_cube_mesh_are_placed_too() -> None:
     best = placed_on(Cluster.named("v100_cube"), Layout(tp=2, dp=4))
-    assert best.gain > 0.1
+    assert 0.03 < best.gain < 0.06
     assert {frozenset(best.order[i::2]) for i in (0, 1)} == {
         frozenset(range(4)),
         frozenset(range(4, 8)),
@@ -246,7 +295,9 @@ def test_plan_shows_what_an_order_gains(capsys: pytest.CaptureFixture[str]) -> N
     assert main([*command.split(), *options.split()]) == 0
     shown = capsys.readouterr().out
     assert "device of each rank of a node" in shown
-    assert "CUDA_VISIBLE_DEVICES=0,3,1,2,6,5,7,4" in shown
+    order = [int(device) for device in shown.partition("CUDA_VISIBLE_DEVICES=")[2].split(",")]
+    pairs = [tuple(sorted(order[i : i + 2])) for i in range(0, 8, 2)]
+    assert [CUBE_MESH[one, other] for one, other in pairs] == [2, 2, 2, 2]  # doubled cables
 
 
 def test_the_text_counts_layouts_that_gain_nothing() -> None:
@@ -254,7 +305,7 @@ def test_the_text_counts_layouts_that_gain_nothing() -> None:
     other = placed_on(Cluster.named("v100_cube"), Layout(tp=8))
     text = as_text([other, one])
     assert "tp8" in text
-    assert "+13" in text
+    assert "+4.4 %" in text
 
 
 def inspection_of(path: Path, text: str, base: str | None = None) -> TopologyInspection:
