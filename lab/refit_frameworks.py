@@ -41,7 +41,6 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
         "host_scatter": 0.4,
     },
     "megatron_rocm": {"slowdown": 1.0},
-    "deepspeed": {"slowdown": 1.0},
     "megatron_lm": {"slowdown": 1.0, "step_overhead_ms": 10.0},
     "nanotron": {
         "slowdown": 1.0,
