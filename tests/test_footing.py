@@ -41,6 +41,7 @@ KNOWN: Final = {
     ("rtx_pro_6000", "rtx_6000_ada"): 0.1,
     ("rtx_6000_ada", "a30"): 0.12,
     ("l40s", "rtx_a6000"): 0.06,
+    ("l40s_peers", "rtx_a6000"): 0.06,
     ("mi250x", "mi250"): 0.005,
 }
 """Experts of one token were measured on the RTX PRO 6000, with their conversion to mxfp8, which the
