@@ -39,7 +39,7 @@ CLOCKS_ALIKE: Final = 0.97
 """Clocks as near as those of H200 and B200, 1,980 and 1,965 MHz, count as the same."""
 KNOWN: Final = {
     ("rtx_pro_6000", "rtx_6000_ada"): 0.1,
-    ("rtx_6000_ada", "a30"): 0.12,
+    ("rtx_6000_ada", "a30"): 0.15,
     ("l40s", "rtx_a6000"): 0.06,
     ("l40s_peers", "rtx_a6000"): 0.06,
     ("mi250x", "mi250"): 0.005,
