@@ -184,7 +184,7 @@ def test_measured_runs_with_adapters_fit_and_take_as_long(evidence: Path) -> Non
 
 
 def test_measured_runs_on_other_vendors_and_on_pcie_take_as_long(evidence: Path) -> None:
-    """MI300X, L40S and Gaudi 2: one constant was fitted to the first, none to the others."""
+    """MI300X (a slowdown fitted to these rows), L40S (peers, set by serving) and Gaudi 2."""
     path = evidence / "measured" / "more" / "training_runs.csv"
     if not path.exists():
         pytest.skip("no table of further training runs")
