@@ -173,6 +173,9 @@ class Tier(Noun):
     """The switch can add up data that passes through it (NVLink SHARP)."""
     peer_access: bool = flag(default=True)
     """Devices reach each other's memory directly, without a copy through the host."""
+    peer_gpus: int | None = whole(default=None)
+    """On PCIe: how many devices do so at the full rate at once. Larger groups are staged through
+    the host's memory, at what their library was measured to have left there. None: pairs."""
 
     def check(self) -> None:
         """A mesh has peers, and the cube mesh is one of eight."""

@@ -189,6 +189,7 @@ def _tier(link: _Sheet) -> Tier:
         links_per_gpu=link.take("links_per_gpu", "tiers.links_per_gpu", optional=True),
         in_switch_reduction=link.take("in_switch_reduction", "tiers.in_switch_reduction"),
         peer_access=link.take("peer_access", "tiers.peer_access"),
+        peer_gpus=link.take("peer_gpus", "tiers.peer_gpus", optional=True),
     )
 
 
