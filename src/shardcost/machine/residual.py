@@ -30,8 +30,8 @@ MOST_COORDINATES: Final = 6
 _FARTHEST: Final = 1e3
 """Of a coordinate from 0: a logarithm beyond that is of no size or count."""
 _FARTHEST_LOG: Final = 1.0986122886681098
-"""Of a factor from 1, in logarithms (a factor of 3): where a formula is farther off than that, it is
-of another machine, and no table mends it."""
+"""Of a factor from 1, in logarithms (a factor of 3): where a formula is farther off than that, it
+is of another machine, and no table mends it."""
 _MOST_WEIGHT: Final = 1e3
 
 
@@ -54,14 +54,13 @@ class Residual(Noun):
         weights = _figures("residual weights", self.weights, _MOST_WEIGHT, -_MOST_WEIGHT)
         if not 1 <= len(weights) <= MOST_POINTS:
             raise BadValueError("residual weights", len(weights), f"1 to {MOST_POINTS} of them")
-        if isinstance(self.points, str | bytes) or not isinstance(self.points, list | tuple):
-            raise BadTypeError("residual points", self.points, "a list of points")
-        if len(self.points) != len(weights):
+        given: Any = self.points
+        if not isinstance(given, list | tuple):
+            raise BadTypeError("residual points", given, "a list of points")
+        if len(given) != len(weights):
             rule = f"as many as weights, {len(weights)}"
-            raise BadValueError("residual points", len(self.points), rule)
-        points = tuple(
-            _figures("residual points", point, _FARTHEST, -_FARTHEST) for point in self.points
-        )
+            raise BadValueError("residual points", len(given), rule)
+        points = tuple(_figures("residual points", point, _FARTHEST, -_FARTHEST) for point in given)
         wrong = next((point for point in points if len(point) != len(scales)), None)
         if wrong is not None:
             rule = f"of as many coordinates as there are scales, {len(scales)}"
