@@ -18,6 +18,7 @@ from shardcost.machine.constants import (
     in_file_name,
     in_file_units,
 )
+from shardcost.machine.residual import CollectiveTable
 
 _KIND_NAMES: Final = {
     RingLibrary: "ring",
@@ -53,6 +54,7 @@ def as_profile(name: str, cluster: Cluster, calibrated: Sequence[Calibrated]) ->
             + ("" if one.measured else " # as in the family: no point says more")
             for one in entry.constants
         ]
+        lines += [line for one in entry.calibration.residuals for line in _table_lines(one)]
     return "\n".join(lines) + "\n"
 
 
@@ -81,4 +83,21 @@ def entry_lines(calibration: Calibration, system: str = "") -> list[str]:
         "",
         "[library.constants]",
         *(f"{name} = {value!r}" for name, value in in_file_units(calibration.constants).items()),
+    ]
+
+
+def _table_lines(table: CollectiveTable) -> list[str]:
+    """Return a table of residuals as the lines of a file."""
+    points = ", ".join(f"[{', '.join(f'{x:g}' for x in point)}]" for point in table.residual.points)
+    return [
+        "",
+        "[[library.residual]] # measured over predicted, at log2 of bytes, ranks, nodes",
+        f"collective = {quoted(table.collective)}",
+        f"library = {quoted(table.library)}",
+        f"mode = {quoted(table.mode)}",
+        f"held = {str(table.held).lower()}",
+        *([] if table.within_pct is None else [f"within_pct = {table.within_pct:.2f}"]),
+        f"scales = [{', '.join(f'{scale:g}' for scale in table.residual.scales)}]",
+        f"points = [{points}]",
+        f"weights = [{', '.join(f'{weight!r}' for weight in table.residual.weights)}]",
     ]

@@ -286,6 +286,7 @@ def inherited(cluster: Cluster, donors: list[Calibration]) -> Calibration:
         system=cluster.name,
         constants=type(donors[0].constants)(**mean),
         inherited_from=tuple(each.system for each in donors),
+        residuals=(),  # of one machine alone
     )
 
 
