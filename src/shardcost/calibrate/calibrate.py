@@ -244,7 +244,7 @@ def calibrated_library(
         tables = task.tables(known, calibration.constants)
         after = task.errors_pct(known, calibration.constants, tables)
         return Calibrated(
-            calibration=replace(calibration, fit=fit_of(known, after), residuals=tables),
+            calibration=replace(calibration, fit=fit_of(known, alone), residuals=tables),
             before=stats(task.errors_pct(known, start.constants)),
             after=stats(after),
             started_from=named,
@@ -296,7 +296,7 @@ def _calibrated(task: _Task, started_from: str, eager: Sequence[Curve] = ()) -> 
     alone = task.errors_pct(task.known, calibration.constants)
     after = task.errors_pct(task.known, calibration.constants, tables)
     low, high = _interval_pct(left_out.alone)
-    fit = replace(fit_of(task.known, after), low_pct=low, high_pct=high)
+    fit = replace(fit_of(task.known, alone), low_pct=low, high_pct=high)
     uncertainty = covariance(solution, alone)
     formula = WithoutTables(stats(alone), stats(left_out.alone), stats(counts.alone))
     return Calibrated(

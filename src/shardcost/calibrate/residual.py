@@ -104,23 +104,23 @@ def _left_out(table: Points, choice: _Choice) -> Iterator[Floats]:
 def _solved(table: Points, choice: _Choice) -> Residual:
     covariance = _covariance(table.at, table.at, choice)
     noise = _noise(covariance, table.log_ratios)
-    weights = choice.variance * np.linalg.solve(covariance + np.diag(noise), table.log_ratios)
-    return _residual(table.at, weights, choice.scales)
-
-
-def _residual(at: Floats, weights: Floats, scales: tuple[float, ...]) -> Residual:
-    return Residual(
-        points=tuple(tuple(round(float(x), 4) for x in row) for row in at),
-        weights=tuple(float(f"{weight:.5g}") for weight in weights),
-        scales=scales,
-    )
+    weights = np.linalg.solve(covariance + np.diag(noise), table.log_ratios)
+    return _residual(table.at, (choice.variance * weights).tolist(), choice.scales)
 
 
 def interpolating(table: Points, scales: tuple[float, ...]) -> Residual:
     """Return the residual of given reach that passes through all points of a table."""
     covariance = _covariance(table.at, table.at, _Choice(1.0, scales))
     weights = np.linalg.solve(covariance + _NUGGET * np.eye(len(covariance)), table.log_ratios)
-    return _residual(table.at, weights, scales)
+    return _residual(table.at, weights.tolist(), scales)
+
+
+def _residual(at: Floats, weights: Sequence[float], scales: tuple[float, ...]) -> Residual:
+    return Residual(
+        points=tuple(tuple(round(float(x), 4) for x in row) for row in at),
+        weights=tuple(float(f"{weight:.5g}") for weight in weights),
+        scales=scales,
+    )
 
 
 def _covariance(at: Floats, others: Floats, choice: _Choice) -> Floats:

@@ -28,8 +28,8 @@ MOST_POINTS: Final = 400
 """Of one table: pricing takes a term for each."""
 MOST_COORDINATES: Final = 6
 MOST_TABLES: Final = 64
-COORDINATES: Final = ("log2 of bytes", "log2 of ranks", "log2 of nodes")
-_OF_RESIDUAL: Final = ("points", "weights", "scales")
+COORDINATES: Final = ("log2_bytes", "log2_ranks", "log2_nodes")
+"""Of tables of collectives, as files name them."""
 _OF_TABLE: Final = ("collective", "library", "mode", "held", "within_pct")
 _FARTHEST: Final = 1e3
 """Of a coordinate from 0: a logarithm beyond that is of no size or count."""
@@ -144,10 +144,16 @@ def tables_of(entries: Any) -> tuple[CollectiveTable, ...]:
 
 
 def _table(entry: dict[str, Any]) -> CollectiveTable:
-    lacking = [name for name in _OF_RESIDUAL if name not in entry]
+    lacking = [name for name in (*COORDINATES, "weights", "scales") if name not in entry]
     if lacking:
         raise BadValueError("residual", ", ".join(map(str, entry)), f"with {lacking[0]} too")
-    residual = Residual(**{name: entry.pop(name) for name in _OF_RESIDUAL})
+    columns = [
+        _figures(f"residual {name}", entry.pop(name), _FARTHEST, -_FARTHEST) for name in COORDINATES
+    ]
+    if len({len(column) for column in columns}) > 1:
+        raise BadValueError("residual points", [len(each) for each in columns], "as many of each")
+    points = tuple(zip(*columns, strict=True))
+    residual = Residual(points=points, weights=entry.pop("weights"), scales=entry.pop("scales"))
     unknown = [name for name in entry if name not in _OF_TABLE]
     if unknown:
         raise BadValueError("key of a residual", unknown[0], f"one of {', '.join(_OF_TABLE)}")
