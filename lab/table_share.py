@@ -1,13 +1,13 @@
 """What tables of residuals add to a formula: calibrated on 30 % of a family, tried on the rest.
 
-    python -m lab.table_share collectives.csv [--share 0.3] [--seed 0]
+    python -m lab.table_share collectives.csv [--share 0.3] [--seed 0] [--counts]
 
 A family is all that one data set has of one library on one system: collectives, sizes, GPU counts.
 A random share of its points calibrates a profile, which predicts the others, by the formula alone
 and with its tables. Constants start from the other data sets of the same library and system, else
 from the family's: from nothing that has seen the points.
 
-Then each GPU count is left out whole: there a table has no points and must not do harm.
+With ``--counts`` each GPU count is left out whole: a table has no points there and must not harm.
 """
 
 from __future__ import annotations
@@ -137,14 +137,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("table", type=Path, help="measured collectives (CSV)")
     parser.add_argument("--share", type=float, default=SHARE, help="of points that are seen")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
+    parser.add_argument("--counts", action="store_true", help="leave GPU counts out, whole")
     given = parser.parse_args(arguments)
     table = read_table(given.table)
+    if given.counts:
+        print("each GPU count left out whole:\n")
+        print(summary(list(by_count(table)), lambda each: each.system))
+        return
     tried = list(by_share(table, given.share, given.seed))
     print(f"{100 * given.share:.0f} % of the points seen, the others predicted:\n")
     print(summary(tried, lambda each: each.system), "\n")
-    print(summary(tried, lambda each: each.library), "\n")
-    print("each GPU count left out whole:\n")
-    print(summary(list(by_count(table)), lambda each: each.system))
+    print(summary(tried, lambda each: each.library))
 
 
 if __name__ == "__main__":

@@ -117,6 +117,30 @@ def test_tables_are_of_what_was_measured(dented: Calibrated) -> None:
     assert not libraries.library(other, "nccl").residuals
 
 
+def test_a_network_has_tables_of_its_own() -> None:
+    """They hold across domains, those of the library inside one; in arrays, cell by cell."""
+    cluster = Cluster.named(SYSTEM, "ib_8x400g")
+    machine = machine_of(cluster)
+    slower, faster = (
+        CollectiveTable(
+            collective="all_reduce",
+            library="nccl",
+            mode="graph",
+            residual=Residual(points=((28, 4, 1),), weights=(weight,), scales=(9, 9, 9)),
+        )
+        for weight in (0.2, -0.2)
+    )
+    both = machine.with_own(
+        replace(machine.library("nccl"), residuals=(faster,)),
+        replace(machine.network, residuals=(slower,)),
+    )
+    gpus = np.array([4, 16])
+    inside, across = collective_time("all_reduce", 2.0**28, both, gpus).factor
+    assert inside < 1 < across
+    assert across == pytest.approx(np.exp(0.2))
+    assert collective_time("all_reduce", 2.0**28, both, 16).factor == pytest.approx(across)
+
+
 def test_arrays_are_priced_like_numbers(dented: Calibrated) -> None:
     machine = machine_of(SYSTEM).with_own(dented.calibration)
     gpus = np.array([[4], [8]])
