@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Device, Network, Source, Tier
-from shardcost.errors import FormatError, ShardcostError, shown
+from shardcost.errors import BadTypeError, FormatError, ShardcostError, shown
 from shardcost.model import (
     Attention,
     Block,
@@ -164,6 +164,22 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
 
 def _tier(link: _Sheet) -> Tier:
     kind = link.plain("kind")
+    torus: dict[str, Any] = {}
+    if kind == "torus":
+        shape = link.take("shape", "tiers.shape")
+        sides = len(shape) if isinstance(shape, list) else 0
+        torus = {
+            "shape": _several("shape", shape),
+            "wraps": _several("wraps", link.take("wraps", "tiers.wraps")),
+            "axis_shares": _several(
+                "axis_shares",
+                link.take("axis_shares", "tiers.axis_shares", optional=True) or [1] * sides,
+            ),
+            "devices_per_chip": link.take(
+                "devices_per_chip", "tiers.devices_per_chip", optional=True
+            )
+            or 1,
+        }
     return Tier(
         name=kind,
         kind=kind,
@@ -172,7 +188,15 @@ def _tier(link: _Sheet) -> Tier:
         links_per_gpu=link.take("links_per_gpu", "tiers.links_per_gpu", optional=True),
         in_switch_reduction=link.take("in_switch_reduction", "tiers.in_switch_reduction"),
         peer_access=link.take("peer_access", "tiers.peer_access"),
+        **torus,
     )
+
+
+def _several(key: str, value: Any) -> tuple[Any, ...]:
+    """Return a figure with an entry for each axis of a torus."""
+    if not isinstance(value, list):
+        raise BadTypeError(key, value, "a list with a number for each axis")
+    return tuple(value)
 
 
 def network_from(content: dict[str, Any], file: str, architecture: str | None = None) -> Network:

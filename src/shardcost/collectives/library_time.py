@@ -35,7 +35,7 @@ from shardcost.collectives.engine_kernels import (
     without_switch,
 )
 from shardcost.collectives.group import Group, bus_factor, nominal_rate, wire_bound_s
-from shardcost.collectives.paths import Parts, ring_library_paths, total
+from shardcost.collectives.paths import Parts, ring_library_paths, torus_paths, total
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.collectives.tuner import PathName, tuner_times
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
@@ -48,6 +48,7 @@ from shardcost.machine.constants import (
     FrameworkLibrary,
     NetworkConstants,
     RingLibrary,
+    TorusLibrary,
     stated,
 )
 from shardcost.machine.libraries import (
@@ -224,6 +225,12 @@ class CollectiveTime:
             outside: The same for the network.
         """
         group = replace(self.group, port_bytes_per_s=self.group.port_bytes_per_s * outside)
+        torus = self.calibrations[0].constants
+        if isinstance(torus, TorusLibrary):
+            faster = replace(torus, rate_share=torus.rate_share * inside)
+            beyond = _network_constants(self.calibrations)
+            on_torus = torus_paths(faster, beyond, self.collective, self.size_bytes, group)
+            return weighted(on_torus, self.weights)
         ring, network = _ring_constants(self.calibrations)
         scaled = _on_links(ring, inside)
         paths = dict(ring_library_paths(scaled, network, self.collective, self.size_bytes, group))
@@ -376,11 +383,16 @@ def _check_shapes(size: Any, group: Group) -> None:
 def _used(own: Calibration, machine: Machine, group: Group) -> tuple[Calibration, ...]:
     """Return the calibrations that a prediction rests on: the library's, NCCL's, the network's."""
     used = [own]
-    if not isinstance(own.constants, RingLibrary):
+    if not isinstance(own.constants, RingLibrary | TorusLibrary):
         used.append(machine.library(default_library(machine.cluster)))
     if machine.cluster.network is not None and anywhere(group.domains > 1):
         used.append(machine.network)
     return tuple(used)
+
+
+def _network_constants(used: tuple[Calibration, ...]) -> NetworkConstants:
+    known = (each.constants for each in used if isinstance(each.constants, NetworkConstants))
+    return next(known, NO_NETWORK)
 
 
 def _ring_constants(used: tuple[Calibration, ...]) -> tuple[RingLibrary, NetworkConstants]:
@@ -401,6 +413,10 @@ def _paths_and_weights(
     forced: Forced,
 ) -> tuple[dict[PathName, Parts], Weights]:
     own = used[0]
+    if isinstance(own.constants, TorusLibrary):
+        beyond = _network_constants(used)
+        on_torus = dict(torus_paths(own.constants, beyond, collective, size, group))
+        return on_torus, fastest_weights(on_torus, group)
     constants, network = _ring_constants(used)
     chooser = next(each.chooser for each in used if isinstance(each.constants, RingLibrary))
     paths = dict(ring_library_paths(constants, network, collective, size, group))
@@ -453,6 +469,10 @@ def _sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, An
     if collective == "all_to_all":
         far = whole * (group.ranks - per_domain) / largest(group.ranks - 1, 1)
     near = whole - far
+    if algorithm == "torus":  # what arrives at a chip serves all of its ranks
+        near = near / group.torus.on_chip
+        if collective == "all_to_all":  # over several links each
+            near = near * group.tier.bytes_per_s / group.exchange_bytes_per_s
     if algorithm in {"tree", "nvls_tree"}:
         far = choose(across, bus_factor(collective, group.domains) / per_domain, 0.0)
     if algorithm in IN_SWITCH:

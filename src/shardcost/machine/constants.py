@@ -161,7 +161,20 @@ class FrameworkLibrary(Noun):
     """At which a rank's block passes buffers of the framework where collectives reduce."""
 
 
-Constants: TypeAlias = RingLibrary | EngineLibrary | FrameworkLibrary | NetworkConstants
+@noun
+class TorusLibrary(Noun):
+    """Constants of collectives on a torus, along rings of all axes at once."""
+
+    start_s: Quantity = positive()
+    hop_s: Quantity = positive()
+    """One link of the way."""
+    rate_share: Quantity = positive()
+    """Of the links' nominal rate."""
+
+
+Constants: TypeAlias = (
+    RingLibrary | EngineLibrary | FrameworkLibrary | TorusLibrary | NetworkConstants
+)
 
 LINK_RATES: Final = frozenset(
     {
@@ -182,6 +195,7 @@ _KINDS: Final[dict[str, type[Constants]]] = {
     "ring": RingLibrary,
     "direct": EngineLibrary,
     "framework": FrameworkLibrary,
+    "torus": TorusLibrary,
     "wire": NetworkConstants,
 }
 _UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
@@ -234,7 +248,9 @@ class Calibration(Noun):
     """First version of the library that these constants are for."""
     chooser: str = one_of("nccl-tuner", "fastest", "limits", default="fastest")
     """How the library chooses among its paths."""
-    constants: Constants = instance(RingLibrary, EngineLibrary, FrameworkLibrary, NetworkConstants)
+    constants: Constants = instance(
+        RingLibrary, EngineLibrary, FrameworkLibrary, TorusLibrary, NetworkConstants
+    )
     fit: Fit = instance(Fit)
     inherited_from: tuple[str, ...] = ()
     """The systems whose constants were carried over; empty if the system itself was measured."""

@@ -25,6 +25,8 @@ _GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
 """Each GEMM section with the widest format that it holds for, in bits."""
 _COMMON: Final = "fp16"
 """The format by whose peak SMs of one architecture are compared."""
+_WIDE_FORMAT: Final = "bf16"
+"""The format by whose peak matrix units of different kinds are told apart."""
 _TENSOR_FLOAT: Final = "tf32"
 _WIDE: Final = 16
 _TUNED: Final = 8
@@ -90,8 +92,8 @@ class KernelTables:
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the measured systems and their sections, the device's own first, then the nearest.
 
-        Nearest is the same architecture, else the same vendor at the nearest compute capability,
-        else the nearest memory bandwidth.
+        Nearest is the same architecture, else the same vendor, else the same kind of matrix units,
+        at the nearest compute capability, else the nearest memory bandwidth.
         """
         for system in nearest_systems(device, catalog.names(table)):
             yield system, self.content(table, system)
@@ -360,12 +362,22 @@ def _is_device(system: str, device: Device) -> bool:
     return catalog.cluster_named(system).device.name == device.name
 
 
-def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, float, float]:
+def is_systolic(device: Device) -> bool:
+    """Return whether a device has few large matrix units, such as TPUs, rather than many SMs."""
+    peaks = device.peak_flop_per_s
+    if _WIDE_FORMAT not in peaks:
+        return False
+    least = catalog.tuner_table("gemm")["systolic"]["tflops_per_unit"]
+    return float(peaks[_WIDE_FORMAT]) / float(device.sms) >= 1e12 * least
+
+
+def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, bool, float, float]:
     """Return how far apart two devices are; what counts most stands first."""
     return (
         one.name != other.name,
         one.architecture != other.architecture,
         one.vendor != other.vendor,
+        is_systolic(one) != is_systolic(other),
         abs(float(one.compute_capability or 0) - float(other.compute_capability or 0)),
         abs(log(float(one.memory_bytes_per_s) / float(other.memory_bytes_per_s))),
     )

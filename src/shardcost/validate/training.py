@@ -222,7 +222,14 @@ _MAMBA_TAPS: Final = 4
 
 def machine(row: Row) -> Cluster:
     """Return the cluster of the catalog that a row names, with as many links as the row says."""
-    cluster = Cluster.named(row.get("cluster", ""), row.get("network", "") or None)
+    slices = count_or(row, "slices", 1)
+    network = row.get("network", "") or (_BETWEEN_SLICES if slices > 1 else None)
+    cluster = Cluster.named(row.get("cluster", ""), network)
+    if cluster.tiers[-1].kind == "torus":
+        shape = _TOPOLOGY.fullmatch(row.get("topology", ""))
+        if shape is not None:
+            return cluster.sliced(tuple(map(int, shape[0].split("x"))))
+        return cluster.holding(whole_cell(row, "gpus") // slices)
     stated = _LINKS.search(row.get("intra_link", ""))
     usual = cluster.tiers[-1].links_per_gpu
     if stated is None or usual is None or (links := int(stated[1])) == usual:
@@ -235,6 +242,8 @@ def machine(row: Row) -> Cluster:
     return replace(cluster, name=name, tiers=(*cluster.tiers[:-1], fewer))
 
 
+_TOPOLOGY: Final = re.compile(r"[0-9]{1,3}(x[0-9]{1,3}){1,2}")
+_BETWEEN_SLICES: Final = "dcn"
 _LINKS: Final = re.compile(r"\b(\d+)-link\b")
 
 
@@ -392,9 +401,42 @@ def _recomputed(row: Row) -> dict[str, Any]:
         return {"recompute": "full", "recompute_layers": int(layers) if layers.isdigit() else None}
     if not recompute.startswith("selective"):
         return {"recompute": "none"}
+    if _framework(row) == "maxtext":
+        return _by_policy(row)
     modules = (row.get("recompute_modules", "") or "core_attn").split("+")
     known = [each for each in modules if each in RECOMPUTE_MODULES]
     return {"recompute": "+".join(known) or "selective"}
+
+
+def _by_policy(row: Row) -> dict[str, Any]:
+    """Return what MaxText computes again by a policy: all that the policy does not keep.
+
+    A policy names what is kept, on the device or in the host's memory. Norms are always computed
+    again, and attention unless its output is kept. Activations alone, and the product after
+    attention, are little beside the GEMMs and count as kept.
+    """
+    policy = row.get("recompute_modules", "")
+    stated = dict(each.split(":", 1) for each in row.get("saved_activations", "").split("+") if each)
+    kept = set(stated) or set(_KEPT.get(policy, ()))
+    places = set(stated.values()) or {"offload" if "offload" in policy else "device"}
+    away = {"offload_activations": 1.0 if places == {"offload"} else 0.0}
+    if not {"query_proj", "key_proj", "value_proj"} <= kept:
+        return {"recompute": "full", **away}
+    modules = ["layernorm"]
+    if "context" not in kept:
+        modules.append("core_attn")
+    if "mlpwi" not in kept:
+        modules += ["mlp", "moe"]
+    return {"recompute": "+".join(modules), **away}
+
+
+_DOTS: Final = frozenset({"query_proj", "key_proj", "value_proj", "out_proj", "mlpwo"})
+_KEPT: Final[Mapping[str, frozenset[str]]] = {
+    "minimal": _DOTS | {"mlpwi"},
+    "minimal_offloaded": _DOTS | {"mlpwi"},
+    "save_dot_except_logits_ffn1": _DOTS,
+}
+"""What MaxText's policies keep, by the names of its checkpoints."""
 
 
 def train_of(row: Row) -> Train:
@@ -403,12 +445,14 @@ def train_of(row: Row) -> Train:
     described = f"{row['model']} {row.get('notes', '')}".lower()
     packed = "packed" in described and "without a mask" not in described
     # DeepSpeed sums gradients of fp16 as they are.
+    # XLA reduces gradients as its GEMMs write them.
+    compiled = _framework(row) == "maxtext"
     fp16_sums = row.get("dtype") == "fp16" and _framework(row) == "megatron_deepspeed"
     return Train(
         global_batch=whole_cell(row, "gbs"),
         sequence_length=whole_cell(row, "seq"),
         dtype="fp8" if "fp8" in dtype else {"nvfp4": "fp4"}.get(dtype, dtype),
-        gradient_dtype="fp16" if fp16_sums else "fp32",
+        gradient_dtype="fp16" if fp16_sums else "bf16" if compiled else "fp32",
         adapters="lora" in row["model"].lower() or bool(row.get("adapters")),
         adapter_rank=count_or(row, "adapters", _NEMO_RANK),
         adapter_targets=_ADAPTED.get(row.get("adapter_targets", ""), "all"),
