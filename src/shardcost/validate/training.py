@@ -242,6 +242,11 @@ def machine(row: Row) -> Cluster:
     return replace(cluster, name=name, tiers=(*cluster.tiers[:-1], fewer))
 
 
+def is_on_torus(row: Row) -> bool:
+    """Return whether a row's run was on devices with torus links."""
+    return Cluster.named(row.get("cluster", "")).tiers[-1].kind == "torus"
+
+
 _TOPOLOGY: Final = re.compile(r"[0-9]{1,3}(x[0-9]{1,3}){1,2}")
 _BETWEEN_SLICES: Final = "dcn"
 _LINKS: Final = re.compile(r"\b(\d+)-link\b")
@@ -313,6 +318,8 @@ def software_of(row: Row) -> Software:
         software = replace(software, dispatch=dispatch)
     if row.get("a2a_overlap") == "1":
         software = replace(software, expert_overlap="1f1b")
+    if _drops_tokens(row):  # one dense product for each expert
+        software = replace(software, expert_launch="each")
     if row.get("cuda_graph") in _WHOLE_GRAPHS:
         software = replace(software, launch="graph")
     if software.host_per_hop_s is None or _has_slow_hops(row):
@@ -348,7 +355,11 @@ def _framework(row: Row) -> str:
 
 
 def layout_of(row: Row) -> Layout:
-    """Return the layout of a row."""
+    """Return the layout of a row.
+
+    MaxText splits activations between tensor-parallel products along the width of the model, which
+    sends and computes as much as sequence parallelism does (`activation_embed` in its base.yml).
+    """
     framework = _framework(row)
     degrees: dict[str, Any] = {
         name: count_or(row, name, 1) for name in ("tp", "pp", "dp", "cp", "ep")
@@ -366,7 +377,7 @@ def layout_of(row: Row) -> Layout:
         virtual_stages=virtual_stages if degrees["pp"] > 1 else 1,
         micro_batch=micro,
         schedule="interleaved" if virtual_stages > 1 and degrees["pp"] > 1 else "1f1b",
-        sequence_parallel=row.get("sp") == "1" and degrees["tp"] > 1,
+        sequence_parallel=(row.get("sp") == "1" or framework == "maxtext") and degrees["tp"] > 1,
         **_recomputed(row),
         last_stage_layers=_last_stage_layers(row, degrees["pp"]),
         zero=_ZERO.get(sharding, 3 if shards > 1 else usual_zero),
@@ -374,7 +385,13 @@ def layout_of(row: Row) -> Layout:
         context_scheme="ring",
         etp=count_or(row, "etp", 1) if row.get("etp") else None,
         order=row.get("order") or "tp-cp-dp-pp",
+        routing="even" if _drops_tokens(row) else "random",
     )
+
+
+def _drops_tokens(row: Row) -> bool:
+    """Return whether MaxText gave all experts as many tokens, and dropped those beyond that."""
+    return _framework(row) == "maxtext" and row.get("moe_routing") == "tokens dropped"
 
 
 def _last_stage_layers(row: Row, stages: int) -> int | None:
@@ -419,7 +436,7 @@ def _by_policy(row: Row) -> dict[str, Any]:
     stated = dict(each.split(":", 1) for each in row.get("saved_activations", "").split("+") if each)
     kept = set(stated) or set(_KEPT.get(policy, ()))
     places = set(stated.values()) or {"offload" if "offload" in policy else "device"}
-    away = {"offload_activations": 1.0 if places == {"offload"} else 0.0}
+    away = {"offload_activations": _moved(row, kept) if places == {"offload"} else 0.0}
     if not {"query_proj", "key_proj", "value_proj"} <= kept:
         return {"recompute": "full", **away}
     modules = ["layernorm"]
@@ -428,6 +445,31 @@ def _by_policy(row: Row) -> dict[str, Any]:
     if "mlpwi" not in kept:
         modules += ["mlp", "moe"]
     return {"recompute": "+".join(modules), **away}
+
+
+def _moved(row: Row, kept: set[str]) -> float:
+    """Return the share of what layers keep that a policy sends to the host.
+
+    Layouts keep the inputs of all products (`shardcost.memory.saved`), a policy the results of
+    some; what it does not name and is not recomputed here stays on the device.
+    """
+    hidden, width = whole_cell(row, "hidden"), whole_cell(row, "ffn")
+    queries = whole_cell(row, "heads") * count_or(row, "head_dim", 1)
+    keys = count_or(row, "kv_heads", 1) * count_or(row, "head_dim", 1)
+    inner = (2 if row.get("gated") == "1" else 1) * width
+    sizes = {
+        "decoder_layer_input": hidden,
+        "query_proj": queries,
+        "key_proj": keys,
+        "value_proj": keys,
+        "out_proj": hidden,
+        "mlpwi": inner,
+        "mlpwo": hidden,
+    }
+    named = sum(size for name, size in sizes.items() if name in kept)
+    recomputed = 0 if "mlpwi" in kept else inner + width
+    every = 4 * hidden + 2 * queries + 2 * keys + inner + width - recomputed
+    return min(1.0, named / every)
 
 
 _DOTS: Final = frozenset({"query_proj", "key_proj", "value_proj", "out_proj", "mlpwo"})
