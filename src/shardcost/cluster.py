@@ -235,7 +235,8 @@ class Tier(Noun):
         torus it is the links of all axes that the group covers (`shardcost.torus`).
         """
         if self.kind == "torus":
-            return self.link_bytes_per_s * self.spanned(num_gpus, stride).links
+            rate: Quantity = self.link_bytes_per_s * self.spanned(num_gpus, stride).links
+            return rate
         if self.kind == "full_mesh":
             return self.bytes_per_s * (num_gpus - 1) / (self.gpus - 1)
         if self.kind == "cube_mesh":

@@ -19,7 +19,7 @@ networks, 2004, chapter 3).
 from __future__ import annotations
 
 from functools import reduce
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from operator import add
 from typing import Any, NamedTuple
@@ -111,6 +111,6 @@ def compact(chips: int, pod: Shape) -> Shape | None:
     found = [
         each
         for each in product(*sides)
-        if prod(each) == chips and all(one <= two for one, two in zip(each, each[1:], strict=False))
+        if prod(each) == chips and all(one <= two for one, two in pairwise(each))
     ]
     return min(found, key=sum) if found else None

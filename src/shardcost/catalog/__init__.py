@@ -114,7 +114,7 @@ def cluster_named(name: str, network: str | Network | None = None) -> Cluster:
 
     A name may end with a slice of its torus: ``tpu_v5p:4x8x8``.
     """
-    stated = _SLICE.fullmatch(name) if isinstance(name, str) else None
+    stated = _SLICE.fullmatch(name if isinstance(name, str) else "")  # type: ignore[redundant-expr]
     if stated is None:
         return cast("Cluster", _named("clusters", name, network))
     shape = tuple(map(int, stated[2].split("x")))

@@ -110,7 +110,8 @@ class Group:
         if self.tier.kind != "torus":
             return self.link_bytes_per_s
         near = largest(self.ranks_per_domain, 2)
-        return self.tier.link_bytes_per_s * (near - 1) / near / self.torus.exchange
+        rate: Quantity = self.tier.link_bytes_per_s * (near - 1) / near / self.torus.exchange
+        return rate
 
     @cached_property
     def ranks_per_domain(self) -> Count:

@@ -368,7 +368,7 @@ def is_systolic(device: Device) -> bool:
     if _WIDE_FORMAT not in peaks:
         return False
     least = catalog.tuner_table("gemm")["systolic"]["tflops_per_unit"]
-    return float(peaks[_WIDE_FORMAT]) / float(device.sms) >= 1e12 * least
+    return bool(peaks[_WIDE_FORMAT] / device.sms >= 1e12 * least)
 
 
 def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, bool, float, float]:

@@ -433,7 +433,9 @@ def _by_policy(row: Row) -> dict[str, Any]:
     attention, are little beside the GEMMs and count as kept.
     """
     policy = row.get("recompute_modules", "")
-    stated = dict(each.split(":", 1) for each in row.get("saved_activations", "").split("+") if each)
+    stated = dict(
+        each.split(":", 1) for each in row.get("saved_activations", "").split("+") if each
+    )
     kept = set(stated) or set(_KEPT.get(policy, ()))
     places = set(stated.values()) or {"offload" if "offload" in policy else "device"}
     away = {"offload_activations": _moved(row, kept) if places == {"offload"} else 0.0}
