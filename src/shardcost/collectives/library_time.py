@@ -100,7 +100,9 @@ class CollectiveTime:
             return ("NCCL's own model, built to rank paths: no constant is fitted to measurements",)
         said, group = [], self.group
         for used in self.calibrations:
-            if used.inherited_from == (used.system,):
+            if used.fit.rows == 0:
+                said.append(f"constants of {used.title} are assumed: nothing was measured")
+            elif used.inherited_from == (used.system,):
                 words = "was measured on another datasheet; constants are scaled by it"
                 said.append(f"{used.title} {words}")
             elif used.inherited_from:

@@ -207,7 +207,8 @@ class Fit(Noun):
     """The rows behind a set of constants, and the error on them."""
 
     source: str = text()
-    rows: int = whole()
+    rows: int = whole(least=0)
+    """0 where nothing was measured: constants are then assumed, and so are the errors."""
     median_pct: float = positive()
     p90_pct: float = positive()
     least_gpus: int = whole()
@@ -225,7 +226,9 @@ class Fit(Noun):
         self, collective: str, size_bytes: Any, ranks: Any, what: str = "", where: str = ""
     ) -> list[str]:
         """Return in which ways a request lies outside of the measurements, in words."""
-        said = []
+        said: list[str] = []
+        if self.rows == 0:
+            return said
         if collective not in self.collectives:
             said.append(f"no {collective} measurements for {what}")
         least, most = (self.least_bytes / 2, self.most_bytes * 2)
@@ -268,6 +271,8 @@ class Calibration(Noun):
             stated_by = f"inherited from {', '.join(self.inherited_from)}, scaled by datasheet"
             here = " with this datasheet" if self.inherited_from == (self.system,) else ""
             return Source(stated_by, f"{self.system}{here} was not measured")
+        if self.fit.rows == 0:
+            return Source(self.fit.source, "nothing was measured")
         error = f"median error {self.fit.median_pct:.1f} %, p90 {self.fit.p90_pct:.1f} %"
         return Source(f"{self.fit.source}; {self.fit.rows} rows, {error}")
 

@@ -432,7 +432,7 @@ def _remarks(result: CollectiveTime, *, cited: bool = False) -> list[str]:
             f"Fit of {own.title}: {own.fit.rows:,} rows, median error"
             f" {own.fit.median_pct:.1f} %, p90 {own.fit.p90_pct:.1f} %"
             for own in result.calibrations
-            if not own.inherited_from
+            if not own.inherited_from and own.fit.rows
         ]
     return [paragraphs(said)] if said else []
 
