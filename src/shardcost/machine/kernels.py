@@ -70,7 +70,7 @@ class KernelTables:
     def without(self, *systems: str) -> KernelTables:
         """Return the same as if some systems had never been measured.
 
-        What no other system has stays: every device inherits it.
+        What no other system with such matrix units has stays: every device inherits it.
         """
         return KernelTables(self._hidden | set(systems), self._changed)
 
@@ -83,7 +83,12 @@ class KernelTables:
         own = self._changed.get((table, system)) or catalog.raw(table, system)
         if system not in self._hidden:
             return own
-        others = (name for name in catalog.names(table) if name not in self._hidden)
+        kind = is_systolic(catalog.cluster_named(system).device)
+        others = (
+            name
+            for name in catalog.names(table)
+            if name not in self._hidden and is_systolic(catalog.cluster_named(name).device) == kind
+        )
         elsewhere = {name for other in others for name in catalog.raw(table, other)}
         return {name: section for name, section in own.items() if name not in elsewhere}
 
