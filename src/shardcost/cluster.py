@@ -42,6 +42,7 @@ from shardcost.dtypes import (
 )
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.torus import Spanned, compact, spanned
+from shardcost.wiring import Wiring
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,6 +184,9 @@ class Tier(Noun):
     """Rates of the axes' links, relative to each other."""
     devices_per_chip: int = whole(default=1)
     """Devices that share the links of one chip."""
+    peer_gpus: int | None = whole(default=None)
+    """On PCIe: how many devices do so at the full rate at once. Larger groups are staged through
+    the host's memory, at what their library was measured to have left there. None: pairs."""
 
     def check(self) -> None:
         """A mesh has peers, the cube mesh is one of eight, and a torus has a shape."""
@@ -317,6 +321,8 @@ class Cluster(Noun):
     host_update_per_s: Quantity = positive(default=4e9)
     """Weights that the processors of a node update by Adam in a second, of states in their memory:
     assumed, the size of what ZeRO-Offload reports (Ren et al. 2021, arXiv:2101.06840)."""
+    wiring: Wiring | None = instance(Wiring, default=None)
+    """Which link of a node joins which devices, where that is known and not the same for all."""
     sources: Mapping[str, Source] = table(_source, default_factory=dict)
     """For each figure, by its path such as ``device.memory_bytes``: who says so, and the caveat."""
     based_on: str | None = text(default=None)
@@ -325,7 +331,9 @@ class Cluster(Noun):
     """The text of the cluster's calibrated profile, if it has one: constants fitted on it."""
 
     def check(self) -> None:
-        """Tiers grow outward."""
+        """Tiers grow outward; a wiring is of all devices of a node."""
+        if self.wiring is not None and self.wiring.gpus != self.gpus_per_node:
+            raise BadValueError("Wiring.gpus", self.wiring.gpus, f"{self.gpus_per_node}, a node's")
         for inner, outer in zip(self.tiers, self.tiers[1:], strict=False):
             if not outer.gpus > inner.gpus:
                 raise BadValueError(

@@ -91,7 +91,7 @@ class Group:
                 tier.ring_bytes_per_s(largest(2, -(-ranks // domains)), stride),
                 tier.ring_bytes_per_s(largest(2, ranks // domains), stride),
             ),
-            pair_bytes_per_s=tier.ring_bytes_per_s(2, stride),
+            pair_bytes_per_s=_pair_bytes_per_s(tier, stride),
             port_bytes_per_s=port,
             stride=stride,
         )
@@ -159,6 +159,12 @@ class Group:
     def has_nvlink(self) -> bool:
         """Whether devices of a domain reach each other over links of their own, not PCIe."""
         return self.tier.kind in NVLINK_KINDS
+
+
+def _pair_bytes_per_s(tier: Tier, stride: Any) -> Any:
+    """Return the rate from one rank to the next: on a torus that may be on another chip."""
+    rate = tier.ring_bytes_per_s(2, stride)
+    return smallest(rate, tier.link_bytes_per_s) if tier.kind == "torus" else rate
 
 
 def sits_unevenly(cluster: Cluster, ranks: Any, stride: Any = 1) -> Any:
