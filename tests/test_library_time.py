@@ -392,8 +392,11 @@ def test_every_measured_set_of_constants_is_small_physical_and_sourced() -> None
     for each in catalog_calibrations():
         constants = stated(each.constants)
         assert len(constants) <= 24
-        assert each.fit.rows >= 4
-        assert each.fit.source.startswith("fitted by shardcost to measured rows of ")
+        if each.fit.rows == 0:
+            assert each.fit.source.startswith("assumed")
+        else:
+            assert each.fit.rows >= 4
+            assert each.fit.source.startswith("fitted by shardcost to measured rows of ")
         if isinstance(each.constants, NetworkConstants):
             assert catalog.network_named(each.system).name == each.system
             assert max(constants["efficiency"], constants["spine"]) <= 1

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from shardcost.catalog.wiring import RATES, wiring_from
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Device, Network, Source, Tier
-from shardcost.errors import FormatError, ShardcostError, shown
+from shardcost.errors import BadTypeError, FormatError, ShardcostError, shown
 from shardcost.model import (
     Attention,
     Block,
@@ -181,6 +181,22 @@ def _wiring(topology: _Sheet, gpus: Any) -> Wiring | None:
 
 def _tier(link: _Sheet) -> Tier:
     kind = link.plain("kind")
+    torus: dict[str, Any] = {}
+    if kind == "torus":
+        shape = link.take("shape", "tiers.shape")
+        sides = len(shape) if isinstance(shape, list) else 0
+        torus = {
+            "shape": _several("shape", shape),
+            "wraps": _several("wraps", link.take("wraps", "tiers.wraps")),
+            "axis_shares": _several(
+                "axis_shares",
+                link.take("axis_shares", "tiers.axis_shares", optional=True) or [1] * sides,
+            ),
+            "devices_per_chip": link.take(
+                "devices_per_chip", "tiers.devices_per_chip", optional=True
+            )
+            or 1,
+        }
     return Tier(
         name=kind,
         kind=kind,
@@ -190,7 +206,15 @@ def _tier(link: _Sheet) -> Tier:
         in_switch_reduction=link.take("in_switch_reduction", "tiers.in_switch_reduction"),
         peer_access=link.take("peer_access", "tiers.peer_access"),
         peer_gpus=link.take("peer_gpus", "tiers.peer_gpus", optional=True),
+        **torus,
     )
+
+
+def _several(key: str, value: Any) -> tuple[Any, ...]:
+    """Return a figure with an entry for each axis of a torus."""
+    if not isinstance(value, list):
+        raise BadTypeError(key, value, "a list with a number for each axis")
+    return tuple(value)
 
 
 def network_from(content: dict[str, Any], file: str, architecture: str | None = None) -> Network:

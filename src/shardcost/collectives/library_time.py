@@ -36,7 +36,7 @@ from shardcost.collectives.engine_kernels import (
 )
 from shardcost.collectives.generic import library_paths
 from shardcost.collectives.group import Group, bus_factor, nominal_rate, wire_bound_s
-from shardcost.collectives.paths import Parts, total
+from shardcost.collectives.paths import Parts, torus_paths, total
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.collectives.tuner import PathName, tuner_times
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
@@ -50,6 +50,7 @@ from shardcost.machine.constants import (
     GenericLibrary,
     NetworkConstants,
     RingLibrary,
+    TorusLibrary,
     stated,
 )
 from shardcost.machine.libraries import (
@@ -103,17 +104,8 @@ class CollectiveTime:
         """Where the prediction goes beyond what was measured."""
         if self.library == TUNER:
             return ("NCCL's own model, built to rank paths: no constant is fitted to measurements",)
-        said, group = [], self.group
-        for used in self.calibrations:
-            if isinstance(used.constants, GenericLibrary):
-                said.append("generic library: textbook algorithms with assumed constants")
-            elif used.inherited_from == (used.system,):
-                words = "was measured on another datasheet; constants are scaled by it"
-                said.append(f"{used.title} {words}")
-            elif used.inherited_from:
-                donors = ", ".join(used.inherited_from)
-                words = f"no measurements for {used.title}; constants inherited from {donors}"
-                said.append(words)
+        group = self.group
+        said = [words for used in self.calibrations if (words := _origin(used))]
         for used in self.calibrations:
             if isinstance(used.constants, GenericLibrary):
                 continue
@@ -234,6 +226,12 @@ class CollectiveTime:
             outside: The same for the network.
         """
         group = replace(self.group, port_bytes_per_s=self.group.port_bytes_per_s * outside)
+        torus = self.calibrations[0].constants
+        if isinstance(torus, TorusLibrary):
+            faster = replace(torus, rate_share=torus.rate_share * inside)
+            beyond = _network_constants(self.calibrations)
+            on_torus = torus_paths(faster, beyond, self.collective, self.size_bytes, group)
+            return weighted(on_torus, self.weights)
         ring, network = _ring_constants(self.calibrations)
         scaled = _on_links(ring, inside)
         paths = dict(library_paths(scaled, network, self.collective, self.size_bytes, group))
@@ -273,6 +271,20 @@ class CollectiveTime:
         """Return the parts of the path that runs, in seconds. For one cell only."""
         running = self.paths[self.algorithm, self.protocol]
         return {name: float(value) for name, value in running.items()}
+
+
+def _origin(used: Calibration) -> str:
+    """Return where constants come from, if not from measurements of the very system."""
+    if isinstance(used.constants, GenericLibrary):
+        return "generic library: textbook algorithms with assumed constants"
+    if used.fit.rows == 0:
+        return f"constants of {used.title} are assumed: nothing was measured"
+    if used.inherited_from == (used.system,):
+        return f"{used.title} was measured on another datasheet; constants are scaled by it"
+    if used.inherited_from:
+        donors = ", ".join(used.inherited_from)
+        return f"no measurements for {used.title}; constants inherited from {donors}"
+    return ""
 
 
 def collective_time(
@@ -416,11 +428,16 @@ def _check_shapes(size: Any, group: Group) -> None:
 def _used(own: Calibration, machine: Machine, group: Group) -> tuple[Calibration, ...]:
     """Return the calibrations that a prediction rests on: the library's, NCCL's, the network's."""
     used = [own]
-    if not isinstance(own.constants, RingLibrary | GenericLibrary):
+    if not isinstance(own.constants, RingLibrary | TorusLibrary | GenericLibrary):
         used.append(machine.library(default_library(machine.cluster)))
     if machine.cluster.network is not None and anywhere(group.domains > 1):
         used.append(machine.network)
     return tuple(used)
+
+
+def _network_constants(used: tuple[Calibration, ...]) -> NetworkConstants:
+    known = (each.constants for each in used if isinstance(each.constants, NetworkConstants))
+    return next(known, NO_NETWORK)
 
 
 def _ring_constants(
@@ -445,6 +462,10 @@ def _paths_and_weights(
     forced: Forced,
 ) -> tuple[dict[PathName, Parts], Weights]:
     own = used[0]
+    if isinstance(own.constants, TorusLibrary):
+        beyond = _network_constants(used)
+        on_torus = dict(torus_paths(own.constants, beyond, collective, size, group))
+        return on_torus, fastest_weights(on_torus, group)
     constants, network = _ring_constants(used)
     ring = (each for each in used if isinstance(each.constants, RingLibrary | GenericLibrary))
     chooser = next(ring).chooser
@@ -498,6 +519,10 @@ def _sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, An
     if collective == "all_to_all":
         far = whole * (group.ranks - per_domain) / largest(group.ranks - 1, 1)
     near = whole - far
+    if algorithm == "torus":  # what arrives at a chip serves all of its ranks
+        near = near / group.torus.on_chip
+        if collective == "all_to_all":  # over several links each
+            near = near * group.tier.bytes_per_s / group.exchange_bytes_per_s
     if algorithm in {"tree", "nvls_tree"}:
         far = choose(across, bus_factor(collective, group.domains) / per_domain, 0.0)
     if algorithm in IN_SWITCH:

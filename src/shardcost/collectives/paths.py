@@ -28,7 +28,7 @@ from shardcost.checks import anywhere
 from shardcost.collectives.group import Group, most_heads
 from shardcost.collectives.tuner import PathName, gathers_in_switch, steps, tables
 from shardcost.machine.constants import NetworkConstants as Network
-from shardcost.machine.constants import RingLibrary
+from shardcost.machine.constants import RingLibrary, TorusLibrary
 from shardcost.traced import step
 
 Parts: TypeAlias = Mapping[str, Any]
@@ -423,6 +423,44 @@ def _gathers_in_switch(constants: RingLibrary, group: Group) -> bool:
     """Return whether the switch may gather and scatter: in domains larger than a node's."""
     possible = constants.nvls_base_s is not None and group.tier.in_switch_reduction
     return possible and group.tier.gpus > most_heads() and anywhere(gathers_in_switch(group))
+
+
+TORUS: Final[PathName] = ("torus", "rings")
+
+
+def torus_paths(
+    constants: TorusLibrary, network: Network, collective: str, size_bytes: Any, group: Group
+) -> Mapping[PathName, Parts]:
+    """Return the parts of a collective on a torus: rings along all axes that the group covers.
+
+    Across slices each rank exchanges its share of the buffer with those of the same place through
+    the ports of its own host: a reduce-scatter inside, an all-reduce across, an all-gather inside
+    (the hierarchical collectives of Multislice; Jouppi et al. 2023, arXiv:2304.01433).
+    """
+    near, domains, egress = group.ranks_per_domain, group.domains, port(group)
+    twice = 2.0 if collective == "all_reduce" else 1.0
+    rate = constants.rate_share * group.link_bytes_per_s
+    sent: Any = twice * (near - 1) / near
+    far: Any = twice * (domains - 1) / domains / near
+    hops = group.torus.hops
+    if collective == "all_to_all":
+        rate = constants.rate_share * group.exchange_bytes_per_s
+        sent, far = (near - 1) / group.ranks, (group.ranks - near) / group.ranks
+    elif collective == "send_recv":
+        rate = constants.rate_share * group.pair_bytes_per_s
+        sent, far, hops = choose(domains > 1, 0.0, 1.0), choose(domains > 1, 1.0, 0.0), 1
+    elif collective in {"broadcast", "reduce"}:
+        sent, far = choose(near > 1, 1.0, 0.0), choose(domains > 1, 1.0, 0.0) / near
+    crossing = choose(domains > 1, twice, 0.0)
+    across = size_bytes * far / (reached(network, group) * egress) + crossing * network.latency_s
+    return {
+        TORUS: {
+            "start": constants.start_s,
+            "hops": twice * hops * constants.hop_s,
+            "wire": size_bytes * sent / rate,
+            "between slices": choose(domains > 1, across, 0.0),
+        }
+    }
 
 
 def exists(path: PathName, group: Group) -> Any:

@@ -22,7 +22,7 @@ from shardcost.collectives.engine_kernels import (
 from shardcost.collectives.generic import generic_paths
 from shardcost.collectives.group import Group, wire_bound_s
 from shardcost.collectives.library_time import IN_SWITCH, CollectiveTime
-from shardcost.collectives.paths import Parts, ring_library_paths, total
+from shardcost.collectives.paths import Parts, ring_library_paths, torus_paths, total
 from shardcost.collectives.tuner import PathName, tuner_times
 from shardcost.machine import Machine
 from shardcost.machine.constants import (
@@ -33,6 +33,7 @@ from shardcost.machine.constants import (
     GenericLibrary,
     NetworkConstants,
     RingLibrary,
+    TorusLibrary,
 )
 from shardcost.machine.libraries import TUNER
 from shardcost.receipt import SENT, Receipt, Term, identifiers
@@ -47,6 +48,10 @@ MEANINGS: Final = {
     "fewest_per_domain": "GPUs that share the emptiest domain",
     "link": "a GPU's links to the group, nominal, one way",
     "links": "all links of a GPU, nominal, one way",
+    "bisection": "what the middle of the longest axis leaves to each device, nominal",
+    "hops": "links from one end of the group to the other, along all axes",
+    "hop_s": "one link of the way",
+    "rate_share": "of the links' nominal rate",
     "pair": "a GPU's links to one other, nominal, one way",
     "port": "a GPU's share of the network ports, nominal",
     "ports": "the network ports that a domain sends through, nominal",
@@ -100,7 +105,7 @@ OF_DISPATCH: Final = {
 }
 """The same for dispatch and combine."""
 _SENT_NAMES: Final = frozenset({"inside_bytes", "network_bytes", "row_bytes"})
-_RATES: Final = frozenset({"link", "links", "pair", "port", "ports"})
+_RATES: Final = frozenset({"bisection", "link", "links", "pair", "port", "ports"})
 _FALLBACK: Final = "fallback_"
 """Begins an engine's own name for a constant of the library that it falls back to."""
 _NEGLIGIBLE: Final = 1e-3
@@ -138,6 +143,9 @@ def _parts(result: CollectiveTime, path: PathName) -> Parts:
     network: Any = (
         _constants(by_kind[NetworkConstants]) if NetworkConstants in by_kind else NO_NETWORK
     )
+    if TorusLibrary in by_kind:
+        torus = _constants(by_kind[TorusLibrary])
+        return torus_paths(torus, network, result.collective, size, group)[path]
     if path[1] == "direct":
         parts = kernel_paths(own, size, group)[path]
     elif GenericLibrary in by_kind:
@@ -303,6 +311,8 @@ def _group(group: Group) -> Any:
         pair_bytes_per_s=_traced("pair", group.pair_bytes_per_s),
         port_bytes_per_s=_traced("port", group.port_bytes_per_s),
         domain_port_bytes_per_s=_traced("ports", group.domain_port_bytes_per_s),
+        exchange_bytes_per_s=_exchange(group),
+        torus=SimpleNamespace(hops=_hops(group)),
         has_nvlink=group.has_nvlink,
         beyond_leaf=group.beyond_leaf,
         tier=SimpleNamespace(
@@ -312,6 +322,16 @@ def _group(group: Group) -> Any:
             in_switch_reduction=tier.in_switch_reduction,
         ),
     )
+
+
+def _hops(group: Group) -> Traced | int:
+    return _traced("hops", group.torus.hops) if group.tier.kind == "torus" else 0
+
+
+def _exchange(group: Group) -> Traced:
+    """Return the rate of an all-to-all: on a torus, what the middle of the longest axis leaves."""
+    name = "bisection" if group.tier.kind == "torus" else "link"
+    return _traced(name, group.exchange_bytes_per_s)
 
 
 def _estimate(result: CollectiveTime, path: PathName, size: Traced) -> dict[str, Any]:

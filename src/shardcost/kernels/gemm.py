@@ -236,8 +236,10 @@ def tile_shapes_of(
     """
     form = device.multiplied(dtype)
     bandwidth, units = device.memory_bytes_per_s, device.sms
-    # Of one SM, through the cache.
-    load_rate = constants["load_bytes_per_clock"] * clock_hz(device)
+    if "load_memory_share" in constants:  # no cache stands between the memory and matrix units
+        load_rate = constants["load_memory_share"] * bandwidth / units
+    else:  # of one SM, through the cache
+        load_rate = constants["load_bytes_per_clock"] * clock_hz(device)
     peak = device.peak(form.product)
     if form.block_scaled and form.narrow_inputs:
         peak = peak * tuner_table("gemm")["block_scaled"]["peak_share"]

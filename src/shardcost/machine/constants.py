@@ -163,6 +163,17 @@ class FrameworkLibrary(Noun):
 
 
 @noun
+class TorusLibrary(Noun):
+    """Constants of collectives on a torus, along rings of all axes at once."""
+
+    start_s: Quantity = positive()
+    hop_s: Quantity = positive()
+    """One link of the way."""
+    rate_share: Quantity = positive()
+    """Of the links' nominal rate."""
+
+
+@noun
 class GenericLibrary(Noun):
     """Assumed constants of textbook algorithms, for links whose library nobody measured."""
 
@@ -179,7 +190,12 @@ class GenericLibrary(Noun):
 
 
 Constants: TypeAlias = (
-    RingLibrary | EngineLibrary | FrameworkLibrary | GenericLibrary | NetworkConstants
+    RingLibrary
+    | EngineLibrary
+    | FrameworkLibrary
+    | TorusLibrary
+    | GenericLibrary
+    | NetworkConstants
 )
 
 LINK_RATES: Final = frozenset(
@@ -202,6 +218,7 @@ _KINDS: Final[dict[str, type[Constants]]] = {
     "ring": RingLibrary,
     "direct": EngineLibrary,
     "framework": FrameworkLibrary,
+    "torus": TorusLibrary,
     "generic": GenericLibrary,
     "wire": NetworkConstants,
 }
@@ -214,7 +231,8 @@ class Fit(Noun):
     """The rows behind a set of constants, and the error on them."""
 
     source: str = text()
-    rows: int = whole()
+    rows: int = whole(least=0)
+    """0 where nothing was measured: constants are then assumed, and so are the errors."""
     median_pct: float = positive()
     p90_pct: float = positive()
     least_gpus: int = whole()
@@ -232,7 +250,9 @@ class Fit(Noun):
         self, collective: str, size_bytes: Any, ranks: Any, what: str = "", where: str = ""
     ) -> list[str]:
         """Return in which ways a request lies outside of the measurements, in words."""
-        said = []
+        said: list[str] = []
+        if self.rows == 0:
+            return said
         if collective not in self.collectives:
             said.append(f"no {collective} measurements for {what}")
         least, most = (self.least_bytes / 2, self.most_bytes * 2)
@@ -256,7 +276,12 @@ class Calibration(Noun):
     chooser: str = one_of("nccl-tuner", "fastest", "limits", default="fastest")
     """How the library chooses among its paths."""
     constants: Constants = instance(
-        RingLibrary, EngineLibrary, FrameworkLibrary, GenericLibrary, NetworkConstants
+        RingLibrary,
+        EngineLibrary,
+        FrameworkLibrary,
+        TorusLibrary,
+        GenericLibrary,
+        NetworkConstants,
     )
     fit: Fit = instance(Fit)
     inherited_from: tuple[str, ...] = ()
@@ -287,6 +312,8 @@ class Calibration(Noun):
             stated_by = f"inherited from {', '.join(self.inherited_from)}, scaled by datasheet"
             here = " with this datasheet" if self.inherited_from == (self.system,) else ""
             return Source(stated_by, f"{self.system}{here} was not measured")
+        if self.fit.rows == 0:
+            return Source(self.fit.source, "nothing was measured")
         error = f"median error {self.fit.median_pct:.1f} %, p90 {self.fit.p90_pct:.1f} %"
         return Source(f"{self.fit.source}; {self.fit.rows} rows, {error}")
 

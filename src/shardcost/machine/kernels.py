@@ -25,6 +25,8 @@ _GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
 """Each GEMM section with the widest format that it holds for, in bits."""
 _COMMON: Final = "fp16"
 """The format by whose peak SMs of one architecture are compared."""
+_WIDE_FORMAT: Final = "bf16"
+"""The format by whose peak matrix units of different kinds are told apart."""
 _TENSOR_FLOAT: Final = "tf32"
 _WIDE: Final = 16
 _TUNED: Final = 8
@@ -68,7 +70,7 @@ class KernelTables:
     def without(self, *systems: str) -> KernelTables:
         """Return the same as if some systems had never been measured.
 
-        What no other system has stays: every device inherits it.
+        What no other system with such matrix units has stays: every device inherits it.
         """
         return KernelTables(self._hidden | set(systems), self._changed)
 
@@ -81,7 +83,12 @@ class KernelTables:
         own = self._changed.get((table, system)) or catalog.raw(table, system)
         if system not in self._hidden:
             return own
-        others = (name for name in catalog.names(table) if name not in self._hidden)
+        kind = is_systolic(catalog.cluster_named(system).device)
+        others = (
+            name
+            for name in catalog.names(table)
+            if name not in self._hidden and is_systolic(catalog.cluster_named(name).device) == kind
+        )
         elsewhere = {name for other in others for name in catalog.raw(table, other)}
         return {name: section for name, section in own.items() if name not in elsewhere}
 
@@ -90,8 +97,8 @@ class KernelTables:
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the measured systems and their sections, the device's own first, then the nearest.
 
-        Nearest is the same architecture, else the same vendor at the nearest compute capability,
-        else the nearest memory bandwidth.
+        Nearest is the same architecture, else the same vendor, else the same kind of matrix units,
+        at the nearest compute capability, else the nearest memory bandwidth.
         """
         for system in nearest_systems(device, catalog.names(table)):
             yield system, self.content(table, system)
@@ -360,7 +367,16 @@ def _is_device(system: str, device: Device) -> bool:
     return catalog.cluster_named(system).device.name == device.name
 
 
-def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, float, float]:
+def is_systolic(device: Device) -> bool:
+    """Return whether a device has few large matrix units, such as TPUs, rather than many SMs."""
+    peaks = device.peak_flop_per_s
+    if _WIDE_FORMAT not in peaks:
+        return False
+    least = catalog.tuner_table("gemm")["systolic"]["tflops_per_unit"]
+    return bool(peaks[_WIDE_FORMAT] / device.sms >= 1e12 * least)
+
+
+def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, bool, float, float]:
     """Return how far apart two devices are; what counts most stands first.
 
     Compute capabilities compare devices of one vendor only.
@@ -371,6 +387,7 @@ def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, float, floa
         one.name != other.name,
         one.architecture != other.architecture,
         one.vendor != other.vendor,
+        is_systolic(one) != is_systolic(other),
         abs(generations[0] - generations[1]),
         abs(log(float(one.memory_bytes_per_s) / float(other.memory_bytes_per_s))),
     )

@@ -195,7 +195,8 @@ class Libraries:
             other = catalog.cluster_named(name)
             own = self._own(other, library, since)
             alike = link_family(other) == link_family(cluster)
-            if library in FRAMEWORKS:  # a matter of the host, whatever the links
+            if library in FRAMEWORKS and not _on_torus(cluster):
+                # A matter of the host, whatever the links.
                 alike = other.device.vendor == cluster.device.vendor
             if own and name != cluster.system and alike:
                 family.append((other, own))
@@ -208,9 +209,14 @@ CATALOG_LIBRARIES: Final = Libraries()
 """The catalog's own constants."""
 
 
+def _on_torus(cluster: Cluster) -> bool:
+    return cluster.tiers[-1].kind == "torus"
+
+
 def default_library(cluster: Cluster) -> str:
     """Return the library of a device's vendor, which engines fall back to.
 
+    Devices on a torus are programmed through XLA, which has collectives of its own there.
     The generic one where the vendor's was measured neither on the cluster nor on its family.
     """
     own = vendors_library(cluster)
@@ -223,6 +229,8 @@ def default_library(cluster: Cluster) -> str:
 
 def vendors_library(cluster: Cluster) -> str | None:
     """Return the name of the library that a device's vendor has, measured or not."""
+    if _on_torus(cluster):
+        return "xla"
     if cluster.device.architecture.startswith("gaudi"):
         return "hccl"
     return _VENDORS_OWN.get(cluster.device.vendor)
@@ -280,6 +288,8 @@ def version_numbers(version: str) -> tuple[int, ...]:
 def link_family(cluster: Cluster) -> tuple[str, str]:
     """Return what systems must share for one to inherit another's constants."""
     tier = cluster.tiers[0]
+    if tier.kind == "torus":
+        return "any", "torus"
     if tier.kind != "pcie":
         return cluster.device.vendor, "links"
     return cluster.device.vendor, "pcie" if tier.peer_access else "pcie through the host"

@@ -194,6 +194,8 @@ def link(result: CollectiveTime) -> Link:
     unknown = Source("given by the caller")
     to_one = collective == "send_recv"
     inside = group.pair_bytes_per_s if to_one else group.link_bytes_per_s
+    if collective == "all_to_all":
+        inside = group.exchange_bytes_per_s
     if network is not None and rate < inside:
         together = "per node" if group.domains == group.nodes else "per domain"
         share = "per GPU" if to_one or collective == "all_to_all" else together
@@ -201,7 +203,10 @@ def link(result: CollectiveTime) -> Link:
         return Link(rate, f"network ports of {network.name}, {share}", source)
     reach = "GPU to GPU" if to_one and rate < group.tier.bytes_per_s else "per GPU"
     source = cluster.sources.get("tiers.bytes_per_s", unknown)
-    return Link(rate, f"{group.tier.kind} links of {cluster.name}, {reach}", source)
+    if group.tier.kind == "torus":
+        along = "x".join(f"{axis:g}" for axis in group.torus.axes)
+        reach = f"{reach}, {along} of the axes"
+    return Link(rate, f"{group.tier.title} links of {cluster.name}, {reach}", source)
 
 
 def alternatives(result: CollectiveTime) -> list[Alternative]:
@@ -443,7 +448,7 @@ def _remarks(result: CollectiveTime, *, cited: bool = False) -> list[str]:
             f"Fit of {own.title}: {own.fit.rows:,} rows, median error"
             f" {own.fit.median_pct:.1f} %, p90 {own.fit.p90_pct:.1f} %"
             for own in result.calibrations
-            if not own.inherited_from
+            if not own.inherited_from and own.fit.rows
         ]
     return [paragraphs(said)] if said else []
 
