@@ -63,7 +63,7 @@ def test_bandwidths_follow_from_sizes_and_times() -> None:
         0.875 * found.points[0].algbw_bytes_per_s
     )
     assert found.suspicious == ()
-    assert found.not_predicted == "no machine is known"
+    assert found.not_predicted == "no machine is known: name it with --on"
 
 
 def test_the_peak_and_where_it_begins() -> None:
@@ -148,9 +148,14 @@ def test_more_than_the_links_can_carry_is_doubted() -> None:
     assert doubted(inspected(fast), "above the nominal rate") == []
 
 
-def test_far_slower_than_predicted_is_doubted() -> None:
-    found = inspected(slowed(run(), SIZES[-1], 10.0), Cluster.named("h100_sxm"))
-    assert SIZES[-1] in doubted(found, "the predicted time")
+def test_a_row_above_its_neighbours_is_doubted_against_the_prediction() -> None:
+    cluster = Cluster.named("h100_sxm")
+    healthy = run()
+    predicted = {each.point: each.predicted_s for each in inspected(healthy, cluster).points}
+    points = tuple(replace(each, time_s=predicted[each]) for each in healthy.points)
+    found = inspected(slowed(replace(healthy, points=points), 2**28, 1.5), cluster)
+    assert doubted(found, "slower than its neighbours") == [2**28, 2**28]
+    assert doubted(inspected(replace(healthy, points=points), cluster), "slower") == []
 
 
 def test_plain_data_has_what_others_read() -> None:
