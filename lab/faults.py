@@ -7,12 +7,14 @@ by the prices that the verdict compares with: the constants of the faulty machin
 that are tried, PCIe is that of one measured system rather than of the family, a slow port is
 simulated event by event, and on top come a level and a slope drawn from the interval of the
 prediction and 3 % of scatter. Drawn again are faults that change less than a fifth of anything: on
-such a curve there is nothing to see.
+such a curve there is nothing to see. With ``--measured FILE`` the curves of a table of measured
+collectives are judged, which are of machines that somebody thought worth publishing.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,6 +40,8 @@ from shardcost.validate.predictions import Floats
 CASES: Final = 50
 """Of each kind."""
 NOISE: Final = 0.03
+_FEWEST: Final = 8
+"""Points of a measured curve."""
 _VISIBLE: Final = np.log(1.25)
 _INSIDE: Final = ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "a100_sxm", "gb200_nvl72")
 _REDUCING: Final = ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm")
@@ -374,13 +378,55 @@ def scored(name: str, kind: Kind, cases: int, seed: int) -> Counter[str]:
     return found
 
 
+def measured(file: str) -> Counter[str]:
+    """Return the verdicts on the curves of a table: fine, or what is named first."""
+    curves: dict[tuple[str, ...], list[Point]] = {}
+    with open(file, newline="", encoding="utf-8") as rows:  # noqa: PTH123
+        for row in csv.DictReader(rows):
+            if row["library"] in {"nccl", "rccl"} and not row.get("channels"):
+                key = (
+                    "cluster",
+                    "network",
+                    "num_gpus",
+                    "nodes",
+                    "library",
+                    "collective",
+                    "dataset",
+                )
+                point = Point(int(float(row["size_bytes"])), 1e-6 * float(row["time_us"]))
+                curves.setdefault(tuple(row[name] for name in key), []).append(point)
+    found: Counter[str] = Counter()
+    for (name, network, gpus, nodes, library, collective, dataset), points in curves.items():
+        if len(points) < _FEWEST:
+            continue
+        run = Run(
+            collective=collective,
+            num_gpus=int(gpus),
+            nodes=int(nodes or 0),
+            library=library,
+            version="2",
+            points=tuple(sorted(points, key=lambda point: point.size_bytes)),
+        )
+        verdict = verdict_on([run], cluster_named(name, network or None))
+        named = FINE if verdict.verdict == FINE else first_named(verdict)[0]
+        found[named] += 1
+        if named != FINE:
+            print(f"{dataset} {collective} on {gpus}: {named}")
+    return found
+
+
 def main() -> None:
     """Print, by kind, the share named first and what else was."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=CASES)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=[*KINDS, "healthy"])
+    parser.add_argument("--measured", metavar="FILE")
     given = parser.parse_args()
+    if given.measured:
+        verdicts = measured(given.measured)
+        print(f"{sum(verdicts.values())} curves: {dict(verdicts.most_common())}")
+        return
     total: Counter[str] = Counter()
     for name, kind in KINDS.items():
         if given.kind not in {None, name}:

@@ -20,6 +20,7 @@ from shardcost.catalog import network_named, tuner_table
 from shardcost.cluster import Cluster, Network, Tier
 from shardcost.collectives.group import Group
 from shardcost.collectives.library_time import CollectiveTime, collective_time
+from shardcost.collectives.paths import exists, total
 from shardcost.collectives.tuner import architecture_row
 from shardcost.collectives.tuner import tables as nccl_tables
 from shardcost.errors import ShardcostError
@@ -190,7 +191,8 @@ def _forced(algorithm: str | None = None, protocol: str | None = None) -> Price:
 def _few_channels(curve: Curve, channels: float) -> Floats | None:
     """Return the seconds on a few channels, each at the rate that NCCL's search gives it.
 
-    Of that rate LL and LL128 have a share; a channel leads out of a node by one network card.
+    Of that rate LL and LL128 have a share; a channel leads out of a node by one network card. NCCL
+    knows its channels when it chooses: the fastest path counts, where that is another.
     """
     graph, group = nccl_tables()["graph"], curve.group
     own = curve.machine.library(curve.library)
@@ -216,7 +218,10 @@ def _few_channels(curve: Curve, channels: float) -> Floats | None:
         share = min(1.0, channels / curve.cards)
         constants = replace(constants, efficiency=constants.efficiency * share)
         changed.append(replace(across, constants=constants))
-    return curve.time_s(curve.machine.with_own(*changed))
+    result = curve.result(curve.machine.with_own(*changed))
+    left = {path: parts for path, parts in result.paths.items() if exists(path, group)}
+    fastest = np.minimum.reduce([result.time_s, *map(total, left.values())])
+    return times_s(replace(result, time_s=fastest), single_process=curve.single_process)
 
 
 def _links_down(curve: Curve, share: float) -> Floats | None:

@@ -1,10 +1,10 @@
 """What the times in a log say: bandwidths, how they compare with links and predictions, and doubts.
 
-A row is doubted, with a reason, where no well-behaved machine would give it: a time above those of
-its neighbours, against the prediction or against a larger message, a bus bandwidth above the rate
-of the links, or the same call in place and out of place at different speeds. Doubts are about
-single rows; what a curve as a whole says of the machine is for `shardcost.inspect.verdict`, which
-looks at the rows that are not doubted.
+A row is doubted, with a reason, where no well-behaved machine would give it: a time above what its
+neighbours suggest (where nothing is predicted: above that of a larger message), a bus bandwidth
+above the rate of the links, or the same call in place and out of place at different speeds. Doubts
+are about single rows; what a curve as a whole says of the machine is for
+`shardcost.inspect.verdict`, which looks at the rows that are not doubted.
 """
 
 from __future__ import annotations
@@ -200,18 +200,22 @@ def _doubts(points: Sequence[RatedPoint]) -> Iterator[Doubt]:
 
 
 def _slow_rows(points: Sequence[RatedPoint]) -> Iterator[Doubt]:
-    """Yield the rows that take longer than a larger message, or than neighbours lead to expect."""
-    doubts = list(_out_of_order([rated.point for rated in points]))
-    yield from doubts
-    doubted = {id(doubt.point) for doubt in doubts}
+    """Yield the rows that take longer than others suggest.
+
+    Where there are predictions, those that stand above their neighbours in measured over predicted
+    time; else those that take longer than a larger message.
+    """
     predicted = [rated for rated in points if rated.predicted_s]
+    if not predicted:
+        yield from _out_of_order([rated.point for rated in points])
     predicted.sort(key=lambda rated: rated.point.size_bytes)
     ratios = [log(rated.point.time_s / (rated.predicted_s or 1.0)) for rated in predicted]
-    for place, above in _peaks(ratios).items():
+    for place, above in sorted(_peaks(ratios).items()):
         point = predicted[place].point
-        if id(point) not in doubted:
-            kind = FIRST_ROW if point is points[0].point else UNLIKE_NEIGHBOURS
-            yield Doubt(point, kind, f"{kind}: {exp(above):.1f} times as long as they suggest")
+        kind = FIRST_ROW if point is points[0].point else UNLIKE_NEIGHBOURS
+        yield Doubt(
+            point, kind, f"{kind}: {exp(above):.1f} times as long as the rows beside it suggest"
+        )
 
 
 def _peaks(heights: Sequence[float]) -> dict[int, float]:

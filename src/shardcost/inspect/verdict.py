@@ -61,9 +61,10 @@ _MOST_NAMED: Final = 3
 _WORTH_NAMING: Final = 0.02
 """Probability from which on a cause is listed beside the first one."""
 _MOST_ROWS: Final = 6
-_MOST_POINTS: Final = 480
+_MOST_CURVES: Final = 24
+"""Of one comparison, evenly picked of more."""
+_MOST_POINTS: Final = 360
 """Of one comparison; of more, some sizes of each curve are looked at."""
-_FEWEST_POINTS: Final = 4
 _NEGLIGIBLE: Final = 1e-9
 ROW_CAUSES: Final = ("warm_up", "jitter")
 """Causes that single rows tell."""
@@ -252,9 +253,8 @@ def _at(curve: Curve, size_bytes: Floats) -> Curve:
 
 def _thinned(series: Sequence[_Series]) -> list[_Series]:
     """Return as many curves, and of each as many sizes, as one comparison has room for."""
-    most = _MOST_POINTS // _FEWEST_POINTS
-    picked = [series[k] for k in _evenly(len(series), most)]
-    room = max(_FEWEST_POINTS, _MOST_POINTS // len(picked))
+    picked = [series[k] for k in _evenly(len(series), _MOST_CURVES)]
+    room = _MOST_POINTS // len(picked)
     return [_part(each, _evenly(len(each.points), room)) for each in picked]
 
 
@@ -430,7 +430,7 @@ def _beside(rated: RatedPoint, explained_s: float, series: _Series) -> str:
     return (
         f"{run.collective} of {format_bytes(rated.point.size_bytes)} on {run.num_gpus} GPUs:"
         f" measured {shown(rated.point.time_s)}, healthy {shown(ends[0])} to {shown(ends[1])}"
-        f" (90 %), so explained {shown(explained_s)}"
+        f" (90 %), with this cause {shown(explained_s)}"
     )
 
 
