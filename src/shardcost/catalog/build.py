@@ -8,9 +8,10 @@ units and keeps its source under the path of the field that it becomes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any, Final, TypeVar
 
+from shardcost.catalog.wiring import RATES, wiring_from
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Device, Network, Source, Tier
 from shardcost.errors import FormatError, ShardcostError, shown
@@ -27,6 +28,7 @@ from shardcost.model import (
 from shardcost.scalars import positive_number
 from shardcost.scheduler import Scheduler
 from shardcost.software import Fit, Software
+from shardcost.wiring import Wiring
 
 GB, GIB, MIB, GBIT, TERA, MEGA = 10**9, 2**30, 2**20, 10**9 / 8, 10**12, 10**6
 
@@ -117,6 +119,7 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
     device = _Sheet(file, top.plain("device"), cited, "device")
     peaks = _Sheet(file, device.plain("peak_dense_tflops"), cited, "device.peak_dense_tflops")
     link = _Sheet(file, top.plain("link"), cited, "link")
+    topology = _Sheet(file, top.plain("topology", {}), cited, "topology")
     try:
         cluster = Cluster(
             name=top.plain("name"),
@@ -149,17 +152,31 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
             ),
             tiers=(_tier(link),),
             network=network,
-            sources={**top.sources, **device.sources, **peaks.sources, **link.sources},
         )
+        wiring = _wiring(topology, cluster.gpus_per_node)
+        sheets = (top, device, peaks, link, topology)
+        sources = {name: source for sheet in sheets for name, source in sheet.sources.items()}
+        cluster = replace(cluster, wiring=wiring, sources=sources)
     except ShardcostError as error:
         raise FormatError.within(file, error) from None
-    for sheet in (top, device, peaks, link):
+    for sheet in sheets:
         sheet.close()
     sizes = {"gpus_per_node": cluster.gpus_per_node, "domain_gpus": cluster.tiers[0].gpus}
     for figure, count in sizes.items():
         if count > _MOST_GPUS:
             raise FormatError(file, f"{figure} must be at most {_MOST_GPUS}, got {shown(count)}")
     return cluster
+
+
+def _wiring(topology: _Sheet, gpus: Any) -> Wiring | None:
+    if not topology.rest:
+        return None
+
+    def rate(key: str, field: str, unit: float) -> Any:
+        return topology.take(key, field, unit, optional=True)
+
+    plain = {key: topology.rest.pop(key) for key in list(topology.rest) if key not in RATES}
+    return wiring_from(plain, rate, gpus, topology.file)
 
 
 def _tier(link: _Sheet) -> Tier:
@@ -172,6 +189,7 @@ def _tier(link: _Sheet) -> Tier:
         links_per_gpu=link.take("links_per_gpu", "tiers.links_per_gpu", optional=True),
         in_switch_reduction=link.take("in_switch_reduction", "tiers.in_switch_reduction"),
         peer_access=link.take("peer_access", "tiers.peer_access"),
+        peer_gpus=link.take("peer_gpus", "tiers.peer_gpus", optional=True),
     )
 
 

@@ -21,6 +21,7 @@ ALGORITHMS: Final = {
     "chain": "from GPU to GPU along a chain, in chunks",
     "one_shot": "each GPU reads all other buffers and adds them up itself",
     "two_shot": "each GPU adds up one share, then gathers the others'",
+    "recursive": "pairs exchange halves, quarters and so on",
     "multicast": "each GPU has the switch add up one share and multicast it",
 }
 """Every algorithm by name, with what it does."""

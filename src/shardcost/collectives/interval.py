@@ -23,8 +23,8 @@ from shardcost.catalog.errors import (
 )
 from shardcost.checks import anywhere, is_array
 from shardcost.collectives.library_time import CollectiveTime
-from shardcost.machine.constants import Calibration, NetworkConstants
-from shardcost.machine.libraries import ENGINES, FRAMEWORKS, name_and_version
+from shardcost.machine.constants import Calibration, GenericLibrary, NetworkConstants
+from shardcost.machine.libraries import ENGINES, FRAMEWORKS, GENERIC, name_and_version
 
 if TYPE_CHECKING:
     from shardcost.collectives.dispatch import DispatchTime
@@ -62,8 +62,13 @@ def interval_of(result: CollectiveTime) -> Interval:
 
     Within the rows of a user's own profile it is the profile's; else that of rows like it.
     """
-    facts, size, counted = facts_of(result), result.size_bytes, _counted(result)
-    known = [residuals_like(KIND, **counted, **facts, band=band) for band in BANDS]
+    size = result.size_bytes
+    if any(isinstance(each.constants, GenericLibrary) for each in result.calibrations):
+        facts = generic_facts_of(result)
+        known = [residuals_like(GENERIC, **facts | {"band": band}) for band in BANDS]
+    else:
+        facts, counted = facts_of(result), _counted(result)
+        known = [residuals_like(KIND, **counted, **facts, band=band) for band in BANDS]
     which = band_of(size)
     fit = result.calibrations[0].fit if result.calibrations else None
     if fit is not None and fit.low_pct is not None and fit.high_pct is not None:
@@ -85,6 +90,21 @@ def interval_of(result: CollectiveTime) -> Interval:
     distance = next((each.distance for each in used if each.distance), "")
     low_s = largest(result.time_s * low, smallest(result.bound_s, result.time_s))
     return Interval(low_s, result.time_s * high, like, rows, distance)
+
+
+def generic_facts_of(result: CollectiveTime) -> dict[str, str]:
+    """Return what decides which rows a result of the generic library is like."""
+    facts = facts_of(result)
+    size = result.size_bytes
+    least = size.min() if is_array(size) else size
+    across = "one domain" if facts["span"] == "one domain" else "across nodes"
+    band = list(BANDS)[int(band_of(least))]
+    return {
+        "span": across,
+        "links": facts["links"],
+        "collective": facts["collective"],
+        "band": band,
+    }
 
 
 def _counted(result: CollectiveTime) -> dict[str, Any]:

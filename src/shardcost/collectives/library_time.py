@@ -34,8 +34,9 @@ from shardcost.collectives.engine_kernels import (
     launched,
     without_switch,
 )
+from shardcost.collectives.generic import library_paths
 from shardcost.collectives.group import Group, bus_factor, nominal_rate, wire_bound_s
-from shardcost.collectives.paths import Parts, ring_library_paths, total
+from shardcost.collectives.paths import Parts, total
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.collectives.tuner import PathName, tuner_times
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
@@ -46,12 +47,14 @@ from shardcost.machine.constants import (
     Calibration,
     EngineLibrary,
     FrameworkLibrary,
+    GenericLibrary,
     NetworkConstants,
     RingLibrary,
     stated,
 )
 from shardcost.machine.libraries import (
     ENGINES,
+    GENERIC,
     TUNER,
     default_library,
     generation,
@@ -99,7 +102,9 @@ class CollectiveTime:
             return ("NCCL's own model, built to rank paths: no constant is fitted to measurements",)
         said, group = [], self.group
         for used in self.calibrations:
-            if used.inherited_from == (used.system,):
+            if isinstance(used.constants, GenericLibrary):
+                said.append("generic library: textbook algorithms with assumed constants")
+            elif used.inherited_from == (used.system,):
                 words = "was measured on another datasheet; constants are scaled by it"
                 said.append(f"{used.title} {words}")
             elif used.inherited_from:
@@ -107,13 +112,15 @@ class CollectiveTime:
                 words = f"no measurements for {used.title}; constants inherited from {donors}"
                 said.append(words)
         for used in self.calibrations:
+            if isinstance(used.constants, GenericLibrary):
+                continue
             network = isinstance(used.constants, NetworkConstants)
             ranks = group.ranks if network else group.ranks_per_domain
             where = "" if network or not anywhere(group.domains > 1) else " per domain"
             request = (self.collective, self.size_bytes, ranks, used.title, where)
             said += [f"{words}; extrapolated" for words in used.fit.outside(*request)]
         own, cluster = self.calibrations[0], self.machine.cluster
-        if own.system != cluster.name:
+        if own.system not in {cluster.name, GENERIC}:
             said.append(f"constants of {own.system} are used for {cluster.name}")
         engine, version = name_and_version(self.library)
         if engine in ENGINES and own.since != generation(engine, version):
@@ -226,7 +233,7 @@ class CollectiveTime:
         group = replace(self.group, port_bytes_per_s=self.group.port_bytes_per_s * outside)
         ring, network = _ring_constants(self.calibrations)
         scaled = _on_links(ring, inside)
-        paths = dict(ring_library_paths(scaled, network, self.collective, self.size_bytes, group))
+        paths = dict(library_paths(scaled, network, self.collective, self.size_bytes, group))
         engine = self.calibrations[0].constants
         if isinstance(engine, FrameworkLibrary):
             paths = {
@@ -297,8 +304,9 @@ def collective_time(
             work at the same time.
         network: What joins the nodes, if the cluster does not say.
         library: ``nccl``, ``rccl``, ``oneccl``, an engine (``vllm``, ``sglang``, ``trtllm``), which
-            may name its version (``sglang==0.5.10``), ``xla``: NCCL as XLA launches it, or
-            ``nccl-tuner``: NCCL's own estimate.
+            may name its version (``sglang==0.5.10``), ``xla``: NCCL as XLA launches it,
+            ``nccl-tuner``: NCCL's own estimate, or ``generic``: textbook algorithms with assumed
+            constants.
         mode: ``graph`` (if left out): kernels follow each other on the device, as in a CUDA graph
             or in nccl-tests; ``eager``: an engine launches each from the host.
         algorithm: One of `ALGORITHMS` that must run, as NCCL_ALGO says it to NCCL; the library
@@ -376,16 +384,20 @@ def _check_shapes(size: Any, group: Group) -> None:
 def _used(own: Calibration, machine: Machine, group: Group) -> tuple[Calibration, ...]:
     """Return the calibrations that a prediction rests on: the library's, NCCL's, the network's."""
     used = [own]
-    if not isinstance(own.constants, RingLibrary):
+    if not isinstance(own.constants, RingLibrary | GenericLibrary):
         used.append(machine.library(default_library(machine.cluster)))
     if machine.cluster.network is not None and anywhere(group.domains > 1):
         used.append(machine.network)
     return tuple(used)
 
 
-def _ring_constants(used: tuple[Calibration, ...]) -> tuple[RingLibrary, NetworkConstants]:
+def _ring_constants(
+    used: tuple[Calibration, ...],
+) -> tuple[RingLibrary | GenericLibrary, NetworkConstants]:
     """Return the constants of the library that rings run by, and those of the network."""
     by_kind: dict[type, Any] = {type(each.constants): each.constants for each in used}
+    if GenericLibrary in by_kind:
+        return by_kind[GenericLibrary], by_kind.get(NetworkConstants, NO_NETWORK)
     ring, engine = by_kind[RingLibrary], by_kind.get(EngineLibrary)
     if engine is not None:
         ring = fallback_constants(engine, ring)
@@ -402,8 +414,9 @@ def _paths_and_weights(
 ) -> tuple[dict[PathName, Parts], Weights]:
     own = used[0]
     constants, network = _ring_constants(used)
-    chooser = next(each.chooser for each in used if isinstance(each.constants, RingLibrary))
-    paths = dict(ring_library_paths(constants, network, collective, size, group))
+    ring = (each for each in used if isinstance(each.constants, RingLibrary | GenericLibrary))
+    chooser = next(ring).chooser
+    paths = dict(library_paths(constants, network, collective, size, group))
     framework = own.constants if isinstance(own.constants, FrameworkLibrary) else None
     if framework is not None:
         paths = without_switch(own.library, paths)

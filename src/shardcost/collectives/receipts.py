@@ -19,6 +19,7 @@ from shardcost.collectives.engine_kernels import (
     multimem_calibrations,
     multimem_s,
 )
+from shardcost.collectives.generic import generic_paths
 from shardcost.collectives.group import Group, wire_bound_s
 from shardcost.collectives.library_time import IN_SWITCH, CollectiveTime
 from shardcost.collectives.paths import Parts, ring_library_paths, total
@@ -29,6 +30,7 @@ from shardcost.machine.constants import (
     Calibration,
     EngineLibrary,
     FrameworkLibrary,
+    GenericLibrary,
     NetworkConstants,
     RingLibrary,
 )
@@ -64,6 +66,9 @@ MEANINGS: Final = {
     "latency_s": "one crossing of the network",
     "network_ll_bytes_per_s": "what LL gets through the network",
     "turnaround_s": "one step of a ring whose ranks share a crossing",
+    "step_s": "from a GPU to another of its domain",
+    "peer_s": "each further peer of a direct exchange",
+    "link_share": "share of the links' rate that is reached",
     "efficiency": "share of the ports' rate that is reached",
     "spine": "share of that beyond the leaf switches",
     "ll_crowd": "what is left of the rate when more than two GPUs share the host",
@@ -130,16 +135,19 @@ def _parts(result: CollectiveTime, path: PathName) -> Parts:
     engine = by_kind.get(EngineLibrary)
     own: Any = None if engine is None else _constants(engine)
     group = _group(result.group)
+    network: Any = (
+        _constants(by_kind[NetworkConstants]) if NetworkConstants in by_kind else NO_NETWORK
+    )
     if path[1] == "direct":
         parts = kernel_paths(own, size, group)[path]
+    elif GenericLibrary in by_kind:
+        generic = _constants(by_kind[GenericLibrary])
+        parts = generic_paths(generic, network, result.collective, size, group)[path]
     else:
         ring = _constants(by_kind[RingLibrary])
         for name, constant in vars(own).items() if own else ():
             if name.startswith(_FALLBACK) and constant is not None:
                 setattr(ring, name.removeprefix(_FALLBACK), constant)
-        network: Any = (
-            _constants(by_kind[NetworkConstants]) if NetworkConstants in by_kind else NO_NETWORK
-        )
         parts = ring_library_paths(ring, network, result.collective, size, group)[path]
     if result.mode == "eager":
         parts = eager(own, parts, size)
@@ -296,6 +304,7 @@ def _group(group: Group) -> Any:
         beyond_leaf=group.beyond_leaf,
         tier=SimpleNamespace(
             bytes_per_s=_traced("links", tier.bytes_per_s),
+            kind=tier.kind,
             gpus=tier.gpus,
             in_switch_reduction=tier.in_switch_reduction,
         ),

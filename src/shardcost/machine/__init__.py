@@ -26,6 +26,7 @@ from shardcost.machine.kernels import (
 from shardcost.machine.libraries import (
     CATALOG_LIBRARIES,
     ENGINES,
+    GENERIC,
     MULTIMEM,
     Libraries,
     default_library,
@@ -154,6 +155,7 @@ class Machine:
         if "tensor library" not in self.memo:
             own = self.engine_library
             in_switch = own == MULTIMEM and self.cluster.tiers[-1].in_switch_reduction
+            in_switch = in_switch and default_library(self.cluster) != GENERIC
             if not own or not (in_switch or self.has_library(own)):
                 own = default_library(self.cluster)
             self.memo["tensor library"] = own

@@ -161,7 +161,25 @@ class FrameworkLibrary(Noun):
     """At which a rank's block passes buffers of the framework where collectives reduce."""
 
 
-Constants: TypeAlias = RingLibrary | EngineLibrary | FrameworkLibrary | NetworkConstants
+@noun
+class GenericLibrary(Noun):
+    """Assumed constants of textbook algorithms, for links whose library nobody measured."""
+
+    start_s: Quantity = positive()
+    """One collective, before anything is sent."""
+    step_s: Quantity = positive()
+    """From a device to another of its domain: the alpha of the alpha-beta model."""
+    peer_s: Quantity = positive()
+    """Each further peer of a direct exchange."""
+    link_share: Quantity = positive()
+    """Share of the links' nominal rate that is reached."""
+    fill: Quantity = positive()
+    """Of the geometric mean of latency and stream, what pipelining does not hide."""
+
+
+Constants: TypeAlias = (
+    RingLibrary | EngineLibrary | FrameworkLibrary | GenericLibrary | NetworkConstants
+)
 
 LINK_RATES: Final = frozenset(
     {
@@ -174,6 +192,7 @@ LINK_RATES: Final = frozenset(
         "one_shot_bytes_per_s",
         "two_shot_bytes_per_s",
         "multicast_bytes_per_s",
+        "link_share",
     }
 )
 """Constants that are rates of a link inside a domain; the others are of copies, warps or hosts."""
@@ -182,6 +201,7 @@ _KINDS: Final[dict[str, type[Constants]]] = {
     "ring": RingLibrary,
     "direct": EngineLibrary,
     "framework": FrameworkLibrary,
+    "generic": GenericLibrary,
     "wire": NetworkConstants,
 }
 _UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
@@ -234,7 +254,9 @@ class Calibration(Noun):
     """First version of the library that these constants are for."""
     chooser: str = one_of("nccl-tuner", "fastest", "limits", default="fastest")
     """How the library chooses among its paths."""
-    constants: Constants = instance(RingLibrary, EngineLibrary, FrameworkLibrary, NetworkConstants)
+    constants: Constants = instance(
+        RingLibrary, EngineLibrary, FrameworkLibrary, GenericLibrary, NetworkConstants
+    )
     fit: Fit = instance(Fit)
     inherited_from: tuple[str, ...] = ()
     """The systems whose constants were carried over; empty if the system itself was measured."""
@@ -244,10 +266,14 @@ class Calibration(Noun):
         """What the constants are of, in a sentence."""
         if isinstance(self.constants, NetworkConstants):
             return f"network {self.system}"
+        if isinstance(self.constants, GenericLibrary):
+            return "the generic library"
         return f"{self.library} on {self.system}"
 
     def source(self) -> Source:
         """Return who states the constants, and what to mind."""
+        if isinstance(self.constants, GenericLibrary):
+            return Source(self.fit.source, "no library of this vendor was measured")
         if self.inherited_from:
             stated_by = f"inherited from {', '.join(self.inherited_from)}, scaled by datasheet"
             here = " with this datasheet" if self.inherited_from == (self.system,) else ""

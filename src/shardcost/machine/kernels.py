@@ -361,11 +361,16 @@ def _is_device(system: str, device: Device) -> bool:
 
 
 def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, float, float]:
-    """Return how far apart two devices are; what counts most stands first."""
+    """Return how far apart two devices are; what counts most stands first.
+
+    Compute capabilities compare devices of one vendor only.
+    """
+    stated = one.compute_capability, other.compute_capability
+    generations = [float(each or 0) for each in stated] if one.vendor == other.vendor else [0, 0]
     return (
         one.name != other.name,
         one.architecture != other.architecture,
         one.vendor != other.vendor,
-        abs(float(one.compute_capability or 0) - float(other.compute_capability or 0)),
+        abs(generations[0] - generations[1]),
         abs(log(float(one.memory_bytes_per_s) / float(other.memory_bytes_per_s))),
     )

@@ -28,6 +28,8 @@ FRAMEWORKS: Final = ("xla",)
 MULTIMEM: Final = "multimem"
 """The library name of all-reduces by multimem instructions, in the switch."""
 TUNER: Final = "nccl-tuner"
+GENERIC: Final = "generic"
+"""The library of textbook algorithms, for links whose own library nobody measured."""
 _VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
 _HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/calibration.md"
 _BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s", "p2p_channel_bytes_per_s"})
@@ -51,8 +53,15 @@ _FEW_ROWS: Final = 10
 
 
 def catalog_calibrations() -> tuple[Calibration, ...]:
-    """Return every calibration of the catalog."""
-    return tuple(each for name in catalog.names("collectives") for each in _in_catalog(name))
+    """Return every calibration of the catalog: of all systems and networks that were measured."""
+    names = (name for name in catalog.names("collectives") if name != GENERIC)
+    return tuple(each for name in names for each in _in_catalog(name))
+
+
+def generic_library() -> Calibration:
+    """Return the assumed constants of the generic library, which hold on every machine."""
+    (assumed,) = _in_catalog(GENERIC)
+    return assumed
 
 
 @cache  # parsing and checking a file takes milliseconds, and every machine asks for it
@@ -103,14 +112,18 @@ class Libraries:
         known = {
             each.library for each in self.every if not isinstance(each.constants, NetworkConstants)
         }
-        return [name for name in sorted(known) if self.has(cluster, name)]
+        return [name for name in sorted({*known, GENERIC}) if self.has(cluster, name)]
 
     def has(self, cluster: Cluster, library: str) -> bool:
         """Return whether a library's time can be predicted on a cluster."""
+        if library == GENERIC:
+            return True
         return self._own(cluster, library) is not None or bool(self.donors(cluster, library))
 
     def library(self, cluster: Cluster, library: str, version: str | None = None) -> Calibration:
         """Return the constants of a library on a cluster: its own, else its family's."""
+        if library == GENERIC:
+            return generic_library()
         since = generation(library, version) if library in ENGINES else "0"
         own = self._own(cluster, library, since)
         if own is not None:
@@ -118,15 +131,11 @@ class Libraries:
         donors = self.donors(cluster, library, since)
         if donors:
             return inherited(cluster, donors)
-        known = self.names(cluster)
-        if not known:
-            rule = "one whose constants you fitted: none was measured there or on its family"
-            raise BadValueError(f"library on {cluster.name}", library, f"{rule}{_HOW_TO_FIT}")
         raise UnknownNameError(
             f"library on {cluster.name}",
             library,
-            [*known, *([TUNER] if cluster.device.vendor == "nvidia" else [])],
-            f"(measured there or on its family){_HOW_TO_FIT}",
+            [*self.names(cluster), *([TUNER] if cluster.device.vendor == "nvidia" else [])],
+            f"(measured there or on its family, or {GENERIC}){_HOW_TO_FIT}",
         )
 
     def network(self, network: Network) -> Calibration:
@@ -191,10 +200,30 @@ CATALOG_LIBRARIES: Final = Libraries()
 
 
 def default_library(cluster: Cluster) -> str:
-    """Return the library of a device's vendor, which engines fall back to."""
+    """Return the library of a device's vendor, which engines fall back to.
+
+    The generic one where the vendor's was measured neither on the cluster nor on its family.
+    """
+    own = vendors_library(cluster)
+    if own is None:
+        return GENERIC
+    if cluster.profile and any(each.library == own for each in profile_calibrations(cluster)):
+        return own
+    return own if link_family(cluster) in _measured_families(own) else GENERIC
+
+
+def vendors_library(cluster: Cluster) -> str | None:
+    """Return the name of the library that a device's vendor has, measured or not."""
     if cluster.device.architecture.startswith("gaudi"):
         return "hccl"
-    return _VENDORS_OWN.get(cluster.device.vendor, "nccl")
+    return _VENDORS_OWN.get(cluster.device.vendor)
+
+
+@cache  # the catalog does not change, and every collective of an estimate asks
+def _measured_families(library: str) -> frozenset[tuple[str, str]]:
+    """Return the families of links on which the catalog has a library's constants."""
+    systems = {each.system for each in catalog_calibrations() if each.library == library}
+    return frozenset(link_family(catalog.cluster_named(name)) for name in systems)
 
 
 def name_and_version(library: str) -> tuple[str, str | None]:
