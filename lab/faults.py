@@ -4,9 +4,10 @@
 to 8 GiB, one to three collectives, random machine and GPUs), and asks `judged`. A fault is not made
 by the prices that the verdict compares with: the constants of the faulty machine are other ones
 (every rate scaled by 0.85 to 1.15, every latency by 0.8 to 1.25), its severity lies between those
-that are tried, PCIe is that of one measured system rather than of the family, a slow port is
-simulated event by event, and on top come a level and a slope drawn from the interval of the
-prediction and 3 % of scatter. Drawn again are faults that change less than a fifth of anything: on
+that are tried, PCIe is that of one measured system rather than of the family, few channels and
+launches have formulas of their own, the rate of a ring with one slow port is simulated event by
+event, and on top come a level and a slope drawn from the interval of the
+prediction and 3 % of scatter. Drawn again are faults that slow no size by a quarter: on
 such a curve there is nothing to see. With ``--measured FILE`` the curves of a table of measured
 collectives are judged, which are of machines that somebody thought worth publishing.
 """
@@ -40,6 +41,11 @@ from shardcost.validate.predictions import Floats
 CASES: Final = 50
 """Of each kind."""
 NOISE: Final = 0.03
+_CURVE: Final = (
+    *("cluster", "network", "num_gpus", "nodes", "library", "collective", "dataset"),
+    "single_process",
+)
+"""Columns that the points of a measured curve have in common."""
 _FEWEST: Final = 8
 """Points of a measured curve."""
 _VISIBLE: Final = np.log(1.25)
@@ -384,19 +390,11 @@ def measured(file: str) -> Counter[str]:
     with open(file, newline="", encoding="utf-8") as rows:  # noqa: PTH123
         for row in csv.DictReader(rows):
             if row["library"] in {"nccl", "rccl"} and not row.get("channels"):
-                key = (
-                    "cluster",
-                    "network",
-                    "num_gpus",
-                    "nodes",
-                    "library",
-                    "collective",
-                    "dataset",
-                )
                 point = Point(int(float(row["size_bytes"])), 1e-6 * float(row["time_us"]))
-                curves.setdefault(tuple(row[name] for name in key), []).append(point)
+                curves.setdefault(tuple(row[name] for name in _CURVE), []).append(point)
     found: Counter[str] = Counter()
-    for (name, network, gpus, nodes, library, collective, dataset), points in curves.items():
+    for key, points in curves.items():
+        name, network, gpus, nodes, library, collective, dataset, single = key
         if len(points) < _FEWEST:
             continue
         run = Run(
@@ -405,6 +403,7 @@ def measured(file: str) -> Counter[str]:
             nodes=int(nodes or 0),
             library=library,
             version="2",
+            single_process=single == "1",
             points=tuple(sorted(points, key=lambda point: point.size_bytes)),
         )
         verdict = verdict_on([run], cluster_named(name, network or None))
