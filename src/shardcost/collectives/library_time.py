@@ -56,7 +56,6 @@ from shardcost.machine.libraries import (
     ENGINES,
     GENERIC,
     TUNER,
-    default_library,
     generation,
     name_and_version,
 )
@@ -385,7 +384,7 @@ def _used(own: Calibration, machine: Machine, group: Group) -> tuple[Calibration
     """Return the calibrations that a prediction rests on: the library's, NCCL's, the network's."""
     used = [own]
     if not isinstance(own.constants, RingLibrary | GenericLibrary):
-        used.append(machine.library(default_library(machine.cluster)))
+        used.append(machine.library(machine.default_library))
     if machine.cluster.network is not None and anywhere(group.domains > 1):
         used.append(machine.network)
     return tuple(used)

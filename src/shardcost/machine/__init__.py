@@ -150,14 +150,22 @@ class Machine:
         return resolved
 
     @property
+    def default_library(self) -> str:
+        """The library of the device's vendor, or the generic one."""
+        if "default library" not in self.memo:
+            self.memo["default library"] = default_library(self.cluster)
+        name: str = self.memo["default library"]
+        return name
+
+    @property
     def tensor_library(self) -> str:
         """The library of tensor-parallel collectives: the software's where it has constants."""
         if "tensor library" not in self.memo:
             own = self.engine_library
             in_switch = own == MULTIMEM and self.cluster.tiers[-1].in_switch_reduction
-            in_switch = in_switch and default_library(self.cluster) != GENERIC
+            in_switch = in_switch and self.default_library != GENERIC
             if not own or not (in_switch or self.has_library(own)):
-                own = default_library(self.cluster)
+                own = self.default_library
             self.memo["tensor library"] = own
         name: str = self.memo["tensor library"]
         return name

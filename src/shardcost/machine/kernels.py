@@ -129,6 +129,11 @@ class KernelConstants:
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     """What was resolved so far, and GEMM constants in units of the device: a value's own cache."""
 
+    @property
+    def changed(self) -> bool:
+        """Whether the device has another datasheet than the one that constants are of."""
+        return self.device != self.like
+
     def section(self, table: KernelTable, *names: str) -> Section:
         """Return the first of some sections that the device has, or that it inherits."""
         key = (table, *names)
