@@ -15,7 +15,7 @@ from math import log
 from typing import Any, Final, NamedTuple
 
 from shardcost import values
-from shardcost.cluster import Cluster, Device, Source
+from shardcost.cluster import Cluster, Device, Network, Source
 from shardcost.dtypes import BITS
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.scalars import positive_number, whole_number
@@ -267,6 +267,18 @@ class Change(NamedTuple):
         return f"{self.figure.name} {before} -> {after}"
 
 
+def unchanged_network(cluster: Cluster) -> Network | None:
+    """Return the catalog's network of the name of a cluster's; None where it has none."""
+    from shardcost import catalog
+    from shardcost.catalog.build import network_from
+
+    network = cluster.network
+    if network is None or not catalog.has_network(network.name):
+        return None
+    content, file = catalog.preset("networks", network.name)
+    return network_from(content, file, cluster.device.architecture)
+
+
 def changes_of(cluster: Cluster) -> tuple[Change, ...]:
     """Return the figures in which a machine of the catalog, or its network, was changed."""
     return tuple(_changes(cluster))
@@ -274,7 +286,6 @@ def changes_of(cluster: Cluster) -> tuple[Change, ...]:
 
 def _changes(cluster: Cluster) -> Iterator[Change]:
     from shardcost import catalog
-    from shardcost.catalog.build import network_from
 
     if cluster.system in catalog.names("clusters"):
         known = catalog.cluster_named(cluster.system)
@@ -283,11 +294,9 @@ def _changes(cluster: Cluster) -> Iterator[Change]:
             before, after = value_of(known, figure), value_of(cluster, figure)
             if figure.table != "network" and before != after:
                 yield Change(figure, before, after)
-    network = cluster.network
-    if network is None or network.name not in catalog.names("networks"):
+    usual = unchanged_network(cluster)
+    if usual is None:
         return
-    architecture = cluster.device.architecture
-    usual = network_from(catalog.raw("networks", network.name), "", architecture)
     joined = replace(cluster, network=usual)
     for figure in FIGURES:
         before, after = value_of(joined, figure), value_of(cluster, figure)
