@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 import tomlkit
+from tomlkit.exceptions import TOMLKitError
 
 from shardcost import Decode, Layout, estimate
 from shardcost.catalog import cluster_in_text, cluster_named, names, raw
@@ -259,7 +260,7 @@ def mutated(text: str, dice: random.Random) -> str:
 def _key(text: str, dice: random.Random) -> tuple[Any, Any, str] | None:
     try:
         document: Any = tomlkit.parse(text)
-    except ValueError:
+    except (ValueError, TOMLKitError):
         return None
     known = places(document.unwrap())
     if not known:

@@ -39,6 +39,7 @@ from shardcost.dtypes import (
     weight_format,
 )
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.wiring import Wiring
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -172,6 +173,9 @@ class Tier(Noun):
     """The switch can add up data that passes through it (NVLink SHARP)."""
     peer_access: bool = flag(default=True)
     """Devices reach each other's memory directly, without a copy through the host."""
+    peer_gpus: int | None = whole(default=None)
+    """On PCIe: how many devices do so at the full rate at once. Larger groups are staged through
+    the host's memory, at what their library was measured to have left there. None: pairs."""
 
     def check(self) -> None:
         """A mesh has peers, and the cube mesh is one of eight."""
@@ -267,6 +271,8 @@ class Cluster(Noun):
     host_update_per_s: Quantity = positive(default=4e9)
     """Weights that the processors of a node update by Adam in a second, of states in their memory:
     assumed, the size of what ZeRO-Offload reports (Ren et al. 2021, arXiv:2101.06840)."""
+    wiring: Wiring | None = instance(Wiring, default=None)
+    """Which link of a node joins which devices, where that is known and not the same for all."""
     sources: Mapping[str, Source] = table(_source, default_factory=dict)
     """For each figure, by its path such as ``device.memory_bytes``: who says so, and the caveat."""
     based_on: str | None = text(default=None)
@@ -275,7 +281,9 @@ class Cluster(Noun):
     """The text of the cluster's calibrated profile, if it has one: constants fitted on it."""
 
     def check(self) -> None:
-        """Tiers grow outward."""
+        """Tiers grow outward; a wiring is of all devices of a node."""
+        if self.wiring is not None and self.wiring.gpus != self.gpus_per_node:
+            raise BadValueError("Wiring.gpus", self.wiring.gpus, f"{self.gpus_per_node}, a node's")
         for inner, outer in zip(self.tiers, self.tiers[1:], strict=False):
             if not outer.gpus > inner.gpus:
                 raise BadValueError(

@@ -10,10 +10,11 @@ converts the value to base units and keeps its source under the path of the fiel
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any, Final, TypeVar
 
 from shardcost.catalog.figures import BY_PATH, KINDS, Figure, peak_of
+from shardcost.catalog.wiring import RATES, wiring_from
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Device, Network, Source, Tier
 from shardcost.errors import FormatError, ShardcostError, shown
@@ -30,6 +31,7 @@ from shardcost.model import (
 from shardcost.scalars import positive_number
 from shardcost.scheduler import Scheduler
 from shardcost.software import Fit, Software
+from shardcost.wiring import Wiring
 
 _ATTENTIONS: Final[dict[str, type[Noun]]] = {
     "softmax": Attention,
@@ -78,12 +80,12 @@ class _Sheet:
             raise FormatError(self.file, f"{key} is missing")
         return self.rest.pop(key, default)
 
-    def take(self, field: str, *, optional: bool = False) -> Any:
-        """Return a figure in base units and keep its source under the path `field`.
+    def take(self, field: str | Figure, *, optional: bool = False) -> Any:
+        """Return a figure in base units and keep its source under the path of its field.
 
         It stands under its name, or under the key of the catalog, which has its unit.
         """
-        figure = _figure(field)
+        figure = _figure(field) if isinstance(field, str) else field
         both = [key for key in dict.fromkeys((figure.key, figure.short)) if key in self.rest]
         if len(both) > 1:
             raise FormatError(self.file, f"{both[0]} and {both[1]} are one figure: give one")
@@ -91,7 +93,7 @@ class _Sheet:
         entry = self.plain(key, None if optional else ...)
         if entry is None:
             return None
-        path = field.removeprefix("network.") if self.own_sources else field
+        path = figure.path.removeprefix("network.") if self.own_sources else figure.path
         if not isinstance(entry, dict):
             self.sources[path] = Source(f"stated in {self.file}")
             return self._stated(key, figure, entry)
@@ -159,6 +161,7 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
     host = _Sheet(file, top.plain("host", {}), cited, "host")
     if "link" in host.rest:
         device.rest.setdefault("host_link", host.rest.pop("link"))
+    topology = _Sheet(file, top.plain("topology", {}), cited, "topology")
     try:
         name = top.plain("name")
         own_network = _own_network(top.plain("network", None), name, file, cited, device.rest)
@@ -171,13 +174,14 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
             tiers=(_tier(link),),
             network=own_network if network is None else network,
             **({} if updates is None else {"host_update_per_s": updates}),
-            sources={
-                **top.sources, **device.sources, **peaks.sources, **link.sources, **host.sources
-            },
-        )  # fmt: skip
+        )
+        wiring = _wiring(topology, cluster.gpus_per_node)
+        sheets = (top, device, peaks, link, host, topology)
+        sources = {name: source for sheet in sheets for name, source in sheet.sources.items()}
+        cluster = replace(cluster, wiring=wiring, sources=sources)
     except ShardcostError as error:
         raise FormatError.within(file, error) from None
-    for sheet in (top, device, peaks, link, host):
+    for sheet in sheets:
         sheet.close()
     sizes = {"gpus_per_node": cluster.gpus_per_node, "domain_gpus": cluster.tiers[0].gpus}
     for figure, count in sizes.items():
@@ -230,6 +234,17 @@ def _own_network(
     return network_from({"title": f"network of {machine}", **given}, file)
 
 
+def _wiring(topology: _Sheet, gpus: Any) -> Wiring | None:
+    if not topology.rest:
+        return None
+
+    def rate(key: str, field: str, unit: float) -> Any:
+        return topology.take(Figure(key, "rate", field, key, unit, ""), optional=True)
+
+    plain = {key: topology.rest.pop(key) for key in list(topology.rest) if key not in RATES}
+    return wiring_from(plain, rate, gpus, topology.file)
+
+
 def _tier(link: _Sheet) -> Tier:
     if not isinstance(link.rest.get("kind"), str) and "kind" in link.rest:
         raise FormatError(link.file, f"kind must be a text, got {shown(link.rest['kind'])}")
@@ -245,6 +260,7 @@ def _tier(link: _Sheet) -> Tier:
         gpus=link.take("tiers.gpus"),
         bytes_per_s=link.take("tiers.bytes_per_s"),
         links_per_gpu=link.take("tiers.links_per_gpu", optional=True),
+        peer_gpus=link.take("tiers.peer_gpus", optional=True),
         **flags,
     )
 

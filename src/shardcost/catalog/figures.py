@@ -140,6 +140,8 @@ FIGURES: Final = (
            "in_switch_reduction", 1, "the switch adds up what passes it"),
     Figure("link.peer_access", "flag", "tiers.peer_access", "peer_access", 1,
            "devices reach each other's memory without a copy through the host"),
+    Figure("link.peer_gpus", "count", "tiers.peer_gpus", "peer_gpus", 1,
+           "on PCIe, devices that do so at the full rate at once"),
     Figure("network.nic_rate", "rate", "network.nic_bytes_per_s", "nic_rate_gbit_per_s", GBIT,
            "one port, one direction, line rate", required=True, is_rate=True),
     Figure("network.nics_per_node", "count", "network.nics_per_node", "nics_per_node", 1,

@@ -37,6 +37,8 @@ Parts: TypeAlias = Mapping[str, Any]
 
 _NO_TIME: Final = 1e-9
 _ROUNDING: Final = 1e-9
+_PAIR: Final = 2
+"""Devices on PCIe that are peers where nobody says how many are."""
 
 
 class _Protocol(NamedTuple):
@@ -512,12 +514,17 @@ def linked(rate: Any, group: Group) -> Any:
 
 
 def _crowded(rate: Any, group: Group, crowd: Any, socket: Any) -> Any:
-    """Return a rate as it is left when a PCIe group is more than a pair, or on both sockets."""
+    """Return a rate as it is left when a PCIe group is more than peers, or on both sockets."""
     if crowd is None:
         return linked(rate, group)
     ranks = group.ranks_per_domain
     across = choose(ranks > group.tier.gpus / 2, socket, 1.0)
-    return rate * choose(ranks > 2, crowd * across, 1.0)
+    staged = rate * choose(ranks > _PAIR, crowd * across, 1.0)
+    peers = group.tier.peer_gpus
+    if peers is None:
+        return staged
+    direct = rate * choose(ranks > _PAIR, tables()["peers"]["share"], 1.0)
+    return choose(ranks > peers, staged, direct)
 
 
 def _slowest(by: _Protocol, group: Group) -> Any:

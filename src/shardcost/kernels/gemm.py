@@ -20,11 +20,11 @@ performance documentation, 2023).
 
 The library chooses a shape that is nearly the fastest, not always the very one: the time is a mean
 over shapes and splits, weighted by ``(fastest / time)^(1 / spread)``. On a device whose datasheet
-was changed the choice is that of the device before: a mean over other shapes could be slower though
-every shape is faster. It chooses for the whole device. Where another kernel holds some of the
-multiprocessors (`sms_taken`), the same shape runs on the rest, and waves that were full no longer
-are. Blocks of a GEMM start in clusters on neighbouring SMs (CUDA programming guide, thread block
-clusters), so one SM that is held takes the places of a whole cluster.
+was changed, the choice of the device before bounds it: a mean over other shapes could be slower
+though every shape is faster. It chooses for the whole device. Where another kernel holds some of
+the multiprocessors (`sms_taken`), the same shape runs on the rest, and waves that were full no
+longer are. Blocks of a GEMM start in clusters on neighbouring SMs (CUDA programming guide, thread
+block clusters), so one SM that is held takes the places of a whole cluster.
 
 Launching adds a constant. Weights may be stored in fewer bits than are multiplied (AWQ,
 arXiv:2306.00978): then they are read narrow and the arithmetic is that of the wider format.
@@ -42,14 +42,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from shardcost.arrays import ceil, choose, largest, sqrt
+from shardcost.arrays import ceil, choose, largest, smallest, sqrt
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
 from shardcost.dtypes import WeightFormat, weight_format
 from shardcost.kernels.cache import cache_of_weights, replayed_byte_s
 from shardcost.kernels.tiles import waves_of
-from shardcost.machine.kernels import KernelConstants, Section, clock_hz
+from shardcost.machine.kernels import KernelConstants, Section, clock_hz, has_no_less
 from shardcost.traced import step
 
 
@@ -118,10 +118,28 @@ def gemm_time_s(
         return _time_s(kernel._replace(cache_bytes=cache_bytes, cache_bytes_per_s=rate), *sizes)
     before = _before(on, dtype)
     if dimensions:
-        chooser = None if before is None else _kernel(before, dtype, dimensions)
-        return _time_s(_kernel(on, dtype, dimensions), *sizes, chooser=chooser)
-    chosen_by = None if before is None else _tile_shapes(before, dtype)
-    return _plain_time_s(_tile_shapes(on, dtype), *sizes, chosen_by=chosen_by)
+        kernel = _kernel(on, dtype, dimensions)
+        new_s = _time_s(kernel, *sizes)
+        if before is None:
+            return new_s
+        chooser = _kernel(before, dtype, dimensions)
+        return _bounded(on, _time_s(kernel, *sizes, chooser=chooser), new_s)
+    shapes = _tile_shapes(on, dtype)
+    new_s = _plain_time_s(shapes, *sizes)
+    if before is None:
+        return new_s
+    return _bounded(on, _plain_time_s(shapes, *sizes, chosen_by=_tile_shapes(before, dtype)), new_s)
+
+
+def _bounded(on: KernelConstants, old_s: Any, new_s: Any) -> Any:
+    """Return the time by the shapes chosen before or after a change of the datasheet.
+
+    The faster of both on a better device, the slower one on a lesser; on one that is neither, that
+    by the shapes chosen before.
+    """
+    if has_no_less(on.device, on.like):
+        return smallest(old_s, new_s)
+    return largest(old_s, new_s) if has_no_less(on.like, on.device) else old_s
 
 
 def _tile_shapes(on: KernelConstants, dtype: str) -> list[Kernel]:
@@ -153,8 +171,11 @@ def gemm_parts(on: KernelConstants, dtype: str, m: Any, n: Any, k: Any, *, batch
 
     kernel, before = _kernel(on, dtype, 0), _before(on, dtype)
     shapes = by_shape(kernel, m, n, k, batch)
-    chooser = kernel if before is None else _kernel(before, dtype, 0)
-    weights = _weights(chooser, by_shape(chooser, m, n, k, batch).time_s)
+    weights = _weights(kernel, shapes.time_s)
+    if before is not None:
+        old = _weights(kernel, by_shape(_kernel(before, dtype, 0), m, n, k, batch).time_s)
+        old_s, new_s = ((each * shapes.time_s).sum() for each in (old, weights))
+        weights = old if _bounded(on, old_s, new_s) == old_s else weights
     best = int(np.argmax(weights))
     counted = weights * shapes.time_s
     compute_s = float(shapes.waves[best] * shapes.tile_s[best])

@@ -54,6 +54,7 @@ _STRUCTURE: Final = frozenset(
         "link.gpus",
         "link.in_switch_reduction",
         "link.peer_access",
+        "link.peer_gpus",
         "network.leaf_domains",
     }
 )

@@ -344,13 +344,17 @@ def _fed_more(one: Device, other: Device, product: str) -> Any:
 
 
 def dominates(one: Device, other: Device) -> bool:
-    """Return whether a device has at least as much of everything as another of its architecture.
+    """Return whether a device has at least as much of everything as another of its architecture."""
+    alike = one.architecture == other.architecture and one.name != other.name
+    return alike and has_no_less(one, other)
+
+
+def has_no_less(one: Device, other: Device) -> bool:
+    """Return whether a device has at least as much of everything as another.
 
     Peaks of the formats that both multiply and that networks are computed in, memory and its
     bandwidth, SMs, clock and power.
     """
-    if one.architecture != other.architecture or one.name == other.name:
-        return False
     formats = [name for name in PRODUCTS if name in other.peak_flop_per_s]
     pairs: list[tuple[Any, Any]] = [
         (one.peak_flop_per_s.get(name, 0), other.peak(name)) for name in formats
@@ -366,11 +370,16 @@ def _is_device(system: str, device: Device) -> bool:
 
 
 def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, float, float]:
-    """Return how far apart two devices are; what counts most stands first."""
+    """Return how far apart two devices are; what counts most stands first.
+
+    Compute capabilities compare devices of one vendor only.
+    """
+    stated = one.compute_capability, other.compute_capability
+    generations = [float(each or 0) for each in stated] if one.vendor == other.vendor else [0, 0]
     return (
         one.name != other.name,
         one.architecture != other.architecture,
         one.vendor != other.vendor,
-        abs(float(one.compute_capability or 0) - float(other.compute_capability or 0)),
+        abs(generations[0] - generations[1]),
         abs(log(float(one.memory_bytes_per_s) / float(other.memory_bytes_per_s))),
     )

@@ -38,6 +38,7 @@ from shardcost.model import (
 )
 from shardcost.software import Software
 from shardcost.validate.predictions import (
+    SERVERS,
     Derived,
     Floats,
     Predictions,
@@ -55,6 +56,8 @@ _FRAMEWORKS: Final = (
     ("llm-foundry", "llm_foundry"),
     ("maxtext", "maxtext"),
     ("megatron-deepspeed", "megatron_deepspeed"),
+    ("nemo/megatron-core (rocm)", "megatron_rocm"),
+    ("deepspeed", "deepspeed"),
     ("megatron-lm 0", "megatron_lm"),
     ("megatron-lm", "megatron_2021"),
 )
@@ -222,7 +225,8 @@ _MAMBA_TAPS: Final = 4
 
 def machine(row: Row) -> Cluster:
     """Return the cluster of the catalog that a row names, with as many links as the row says."""
-    cluster = Cluster.named(row.get("cluster", ""), row.get("network", "") or None)
+    name = row.get("cluster", "")
+    cluster = Cluster.named(SERVERS.get(name, name), row.get("network", "") or None)
     stated = _LINKS.search(row.get("intra_link", ""))
     usual = cluster.tiers[-1].links_per_gpu
     if stated is None or usual is None or (links := int(stated[1])) == usual:
@@ -347,7 +351,7 @@ def layout_of(row: Row) -> Layout:
     virtual_stages, micro = count_or(row, "vp", 1), whole_cell(row, "mbs")
     sharding = row.get("zero_fsdp", "")
     shards = int(sharding) if sharding.isdigit() else 1
-    usual_zero = 1 if framework in {_DEFAULT, "megatron_lm"} else 0
+    usual_zero = 1 if framework in {_DEFAULT, "megatron_lm", "megatron_rocm"} else 0
     if framework == "torchtitan" and degrees["pp"] > 1:
         # TorchTitan cuts a replica's batch into as many micro-batches as there are stages.
         micro = max(1, micro // degrees["pp"])
