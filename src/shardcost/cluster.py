@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import looked_up
 from shardcost.checks import (
@@ -384,6 +384,19 @@ class Cluster(Noun):
         shapes = (compact(each, tier.shape) for each in range(chips, prod(tier.shape)))
         shape = next((each for each in shapes if each is not None), None)
         return self if shape is None else self.sliced(shape)
+
+    def with_figures(self, changes: Mapping[str, Any]) -> Cluster:
+        """Return the same machine with other figures, by name; texts have a unit.
+
+        >>> faster = Cluster.named("h100_sxm").with_figures({"device.memory_bandwidth": "8TB/s"})
+        >>> faster.device.memory_bytes_per_s
+        8000000000000.0
+
+        Its constants follow the datasheet, and an interval widens with what was changed.
+        """
+        from shardcost.catalog.figures import with_figures
+
+        return with_figures(self, changes)
 
     @property
     def system(self) -> str:

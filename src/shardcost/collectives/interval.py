@@ -26,6 +26,7 @@ from shardcost.checks import anywhere, is_array
 from shardcost.collectives.library_time import CollectiveTime, tables_for
 from shardcost.machine.constants import Calibration, GenericLibrary, NetworkConstants
 from shardcost.machine.libraries import ENGINES, FRAMEWORKS, GENERIC, name_and_version
+from shardcost.machine.provenance import widening
 
 if TYPE_CHECKING:
     from shardcost.collectives.dispatch import DispatchTime
@@ -37,6 +38,7 @@ BANDS: Final = {"up to 64 KiB": 2.0**16, "up to 16 MiB": 2.0**24, "above 16 MiB"
 FEW_ROWS: Final = 40
 """A fit to fewer says little of what else a library does."""
 _ALIKE: Final = {"reduce_scatter": "gather or scatter", "all_gather": "gather or scatter"}
+CHANGED: Final = "wider for figures that are not the catalog's"
 _OWN_ROWS: Final = "held-out measurements of your own profile"
 
 
@@ -90,6 +92,10 @@ def interval_of(result: CollectiveTime) -> Interval:
     like = "; ".join(dict.fromkeys(each.like for each in used))
     rows = min(each.rows for each in used)
     distance = next((each.distance for each in used if each.distance), "")
+    more = widening(result.group.cluster)
+    if more:
+        low, high = low * exp(-more), high * exp(more)
+        distance = "; ".join(filter(None, (distance, CHANGED)))
     low_s = largest(result.time_s * low, smallest(result.bound_s, result.time_s))
     return Interval(low_s, result.time_s * high, like, rows, distance)
 

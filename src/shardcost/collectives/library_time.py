@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import choose, largest, looked_up, named, smallest
 from shardcost.checks import anywhere, is_array
@@ -57,7 +59,6 @@ from shardcost.machine.libraries import (
     ENGINES,
     GENERIC,
     TUNER,
-    default_library,
     generation,
     name_and_version,
 )
@@ -75,6 +76,16 @@ MOST_BYTES: Final = 2.0**62
 
 _SENT: Final = ("all_to_all", "send_recv")
 IN_SWITCH: Final = ("nvls", "nvls_tree", "multicast")
+
+
+class _Usual(NamedTuple):
+    """The ranks of a collective on the machine of the catalog whose rates were changed."""
+
+    group: Group
+    better: bool
+    """No rate was lowered …"""
+    worse: bool
+    """… or none was raised."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,7 +357,11 @@ def collective_time(
         return _by_tuner(collective, size, group, machine, forced)
     own = machine.library(engine, version)
     used = _used(own, machine, group)
-    paths, weights = _paths_and_weights(collective, size, group, used, version, forced)
+    before = machine.unchanged
+    usual = None
+    if before is not None:
+        usual = _Usual(Group.on(before.cluster, gpus, nodes, stride), before.better, before.worse)
+    paths, weights = _paths_and_weights(collective, size, group, used, version, forced, usual)
     if mode == "eager":
         constants = own.constants
         if not isinstance(constants, EngineLibrary) or constants.eager_launch_s is None:
@@ -429,7 +444,7 @@ def _used(own: Calibration, machine: Machine, group: Group) -> tuple[Calibration
     """Return the calibrations that a prediction rests on: the library's, NCCL's, the network's."""
     used = [own]
     if not isinstance(own.constants, RingLibrary | TorusLibrary | GenericLibrary):
-        used.append(machine.library(default_library(machine.cluster)))
+        used.append(machine.library(machine.default_library))
     if machine.cluster.network is not None and anywhere(group.domains > 1):
         used.append(machine.network)
     return tuple(used)
@@ -460,6 +475,7 @@ def _paths_and_weights(
     used: tuple[Calibration, ...],
     version: str | None,
     forced: Forced,
+    usual: _Usual | None,
 ) -> tuple[dict[PathName, Parts], Weights]:
     own = used[0]
     if isinstance(own.constants, TorusLibrary):
@@ -477,6 +493,9 @@ def _paths_and_weights(
     if chooser == TUNER and collective in TUNED:
         estimates = tuner_times(collective, size, group)
         weights = tuner_weights(estimates, paths)
+        if usual is not None:
+            before = tuner_weights(tuner_times(collective, size, usual.group), paths)
+            weights = _steady(paths, before, weights, usual)
     elif chooser == TUNER and collective in _SENT:
         weights = send_weights(paths, collective, size, group)
     else:
@@ -492,6 +511,30 @@ def _paths_and_weights(
             for path, parts in paths.items()
         }
     return paths, weights
+
+
+def _steady(
+    paths: Mapping[PathName, Parts], before: Weights, after: Weights, usual: _Usual
+) -> Weights:
+    """Return weights by which a machine is not slower for a higher rate, nor faster for a lower.
+
+    NCCL chooses by its own model, which may be wrong: at a higher rate it may turn to a path that
+    is slower than the one before. Where rates of a machine of the catalog were raised, the faster
+    of both choices counts, where they were lowered the slower one, and the choice before where some
+    were raised and others lowered.
+
+    Args:
+        paths: What every path takes, at the new rates.
+        before: The choice at the catalog's rates …
+        after: … and at the new ones.
+        usual: The same ranks on the machine of the catalog.
+    """
+    if not (usual.better or usual.worse):
+        return before
+    old_s, new_s = weighted(paths, before), weighted(paths, after)
+    kept = old_s <= new_s if usual.better else old_s >= new_s
+    old, new = (reduce(add, each.values()) for each in (before, after))
+    return {path: choose(kept, before[path] / old, after[path] / new) for path in after}
 
 
 def _in_words(library: str, collective: str, group: Group) -> str:

@@ -35,7 +35,7 @@ from shardcost.machine import Machine
 from shardcost.machine.dispatch import kernel_of as dispatch_kernel
 from shardcost.machine.experts import default_kernel, experts_section
 from shardcost.machine.kernels import KernelTable, Section
-from shardcost.machine.libraries import MULTIMEM, default_library
+from shardcost.machine.libraries import MULTIMEM
 from shardcost.machine.linear_attention import default_kernel as default_state_kernel
 from shardcost.machine.linear_attention import (
     kind_of,
@@ -533,7 +533,7 @@ class Prices:
         """Return the library that runs a collective: the engine's for the tensor group."""
         if op.group == "tp":
             return self.machine.tensor_library
-        return default_library(self.machine.cluster)
+        return self.machine.default_library
 
     def is_multimem(self, op: Collective) -> bool:
         """Return whether an all-reduce runs by multimem instructions, not by a library."""
@@ -592,7 +592,7 @@ class Prices:
             )
         library = self.library_of(op)
         if library == MULTIMEM:
-            library = default_library(self.machine.cluster)
+            library = self.machine.default_library
         return collective_time(
             op.collective, op.size_bytes, self.machine, op.ranks, stride=op.stride, library=library
         )

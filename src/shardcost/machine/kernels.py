@@ -136,6 +136,11 @@ class KernelConstants:
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     """What was resolved so far, and GEMM constants in units of the device: a value's own cache."""
 
+    @property
+    def changed(self) -> bool:
+        """Whether the device has another datasheet than the one that constants are of."""
+        return self.device != self.like
+
     def section(self, table: KernelTable, *names: str) -> Section:
         """Return the first of some sections that the device has, or that it inherits."""
         key = (table, *names)
@@ -346,13 +351,17 @@ def _fed_more(one: Device, other: Device, product: str) -> Any:
 
 
 def dominates(one: Device, other: Device) -> bool:
-    """Return whether a device has at least as much of everything as another of its architecture.
+    """Return whether a device has at least as much of everything as another of its architecture."""
+    alike = one.architecture == other.architecture and one.name != other.name
+    return alike and has_no_less(one, other)
+
+
+def has_no_less(one: Device, other: Device) -> bool:
+    """Return whether a device has at least as much of everything as another.
 
     Peaks of the formats that both multiply and that networks are computed in, memory and its
     bandwidth, SMs, clock and power.
     """
-    if one.architecture != other.architecture or one.name == other.name:
-        return False
     formats = [name for name in PRODUCTS if name in other.peak_flop_per_s]
     pairs: list[tuple[Any, Any]] = [
         (one.peak_flop_per_s.get(name, 0), other.peak(name)) for name in formats

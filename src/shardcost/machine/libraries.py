@@ -224,7 +224,12 @@ def default_library(cluster: Cluster) -> str:
         return GENERIC
     if cluster.profile and any(each.library == own for each in profile_calibrations(cluster)):
         return own
-    return own if link_family(cluster) in _measured_families(own) else GENERIC
+    if any(each.library == own for each in _in_catalog(cluster.system)):
+        return own
+    measured = (each.system for each in catalog_calibrations() if each.library == own)
+    family = link_family(cluster)
+    alike = (link_family(catalog.cluster_named(name)) == family for name in measured)
+    return own if any(alike) else GENERIC
 
 
 def vendors_library(cluster: Cluster) -> str | None:
@@ -234,13 +239,6 @@ def vendors_library(cluster: Cluster) -> str | None:
     if cluster.device.architecture.startswith("gaudi"):
         return "hccl"
     return _VENDORS_OWN.get(cluster.device.vendor)
-
-
-@cache  # the catalog does not change, and every collective of an estimate asks
-def _measured_families(library: str) -> frozenset[tuple[str, str]]:
-    """Return the families of links on which the catalog has a library's constants."""
-    systems = {each.system for each in catalog_calibrations() if each.library == library}
-    return frozenset(link_family(catalog.cluster_named(name)) for name in systems)
 
 
 def name_and_version(library: str) -> tuple[str, str | None]:

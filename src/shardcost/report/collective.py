@@ -18,12 +18,13 @@ from shardcost.collectives.receipts import path_receipts
 from shardcost.collectives.sweep import switches
 from shardcost.collectives.tuner import PathName, tables
 from shardcost.errors import BadValueError
+from shardcost.machine import provenance
 from shardcost.machine.constants import stated
 from shardcost.machine.libraries import ENGINES, TUNER, generation, name_and_version
 from shardcost.receipt import Receipt, identifiers, in_unit
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.describe import attributes, number, plain
+from shardcost.report.describe import attributes, number, plain, provenance_data
 from shardcost.report.text import bar, heading, paragraph, paragraphs, sparkline, table, width
 from shardcost.units import format_bytes, format_rate, format_time
 from shardcost.validate.shipped import Point
@@ -303,6 +304,7 @@ def _rows(sweep: CollectiveTime) -> list[dict[str, Any]]:
 def _foundation(result: CollectiveTime) -> dict[str, Any]:
     return {
         "notes": notes(result),
+        "provenance": provenance_data(result.machine),
         "calibrations": [
             {name: value for name, value in noun_as_data(own).items() if name != "residuals"}
             | {"constants": stated(own.constants), "stated_by": str(own.source())}
@@ -325,7 +327,9 @@ def notes(result: CollectiveTime) -> list[str]:
     if result.group.ranks == 1:
         return [_NOTHING_TO_SEND]
     beyond = np.any(result.link_share > 1)
-    return [*result.notes, *([_FASTER_THAN_A_RING] if beyond else [])]
+    machine = provenance.in_words(result.machine)
+    whose = [f"constants {machine}"] if machine else []
+    return [*result.notes, *whose, *([_FASTER_THAN_A_RING] if beyond else [])]
 
 
 def _figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
