@@ -52,6 +52,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "sustained": "gpu dtype m n k burst_us sustained_us",
         "overlap": "gpu m n k ctas gemm_us_alone gemm_us_overlapped",
         "launch": "gpu what time_us",
+        "kernels": "gpu kind dtype mode kernel m n k groups largest_group batch heads kv_heads"
+        " head_dim query_tokens context_tokens tokens width bytes_moved time_us",
         "layer_ops": "model op phase gpu tp tokens msg_bytes time_us",
         "training": "model layers hidden heads seq mbs gbs gpus tp pp dp measured_step_s",
         "memory": "gpu capacity_GB layers hidden heads seq mbs dp pp tp zero_stage outcome"
@@ -103,6 +105,7 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         "dispatch": "gpus_per_node version dest_gpus dest_nodes payload_bytes stated stated_unit",
         "gemm": "framework",
         "layers": "model",
+        "kernels": "device software calls min_us p90_us",
         "decode": "model",
         "experts": "version mode model routing alpha",
         "grouped_gemm": "model dtype experts_here top_k tokens routing",
@@ -182,6 +185,7 @@ VALIDATED: Final = (
     "linear_attention",
     "sustained",
     "overlap",
+    "kernels",
     "layers",
     "decode",
     "layer_ops",

@@ -102,8 +102,8 @@ def prefill_time_s(
     )
     if anywhere(context_tokens < query_tokens):
         raise BadValueError("context_tokens", context_tokens, "at least query_tokens")
-    table = on.section("attention", "prefill").constants
-    device = on.device
+    section = on.section("attention", "prefill")
+    table, device = section.constants, on.device
     dims = head_dim + (head_dim if value_dim is None else value_dim)
     tiles = step("tiles", ceil(query_tokens / table["tile_queries"]), "", _TILES)
     before = context_tokens - query_tokens
@@ -128,7 +128,10 @@ def prefill_time_s(
     memory_s = step("memory", moved_bytes / (device.memory_bytes_per_s * table["memory_share"]))
     time_s = _smooth_maximum(compute_s, memory_s, table["overlap_power"])
     time_s = step("overlapped", time_s, meaning="compute and memory")
-    return _plain(1e-6 * table["launch_us"] + time_s)
+    time_s = 1e-6 * table["launch_us"] + time_s
+    if section.residual is not None:
+        time_s = time_s * section.measured_factor(batch * heads, query_tokens, context_tokens, dims)
+    return _plain(time_s)
 
 
 def decode_time_s(
@@ -186,8 +189,8 @@ def decode_time_s(
         new_tokens=new_tokens,
         window_tokens=window_tokens,
     )
-    table = on.section("attention", section).constants
-    device = on.device
+    fitted = on.section("attention", section)
+    table, device = fitted.constants, on.device
     seen = 1.0 * context_tokens
     if window_tokens is not None:
         seen = smallest(seen, window_tokens + new_tokens - 1)
@@ -210,6 +213,10 @@ def decode_time_s(
     product_s = 2 * blocks * tile * seen * dims / (_matrix_peak(device) * table["matrix_share"])
     product_s = step("matrix_units", product_s, meaning="tiles at the rate of the matrix units")
     grouped_s = largest(step("walk", grouped_s, meaning="over the cache"), product_s)
+    if value_dim is None and fitted.residual is not None:
+        grouped_s = grouped_s * fitted.measured_factor(
+            batch, kv_heads, heads / kv_heads, seen, dims
+        )
     if value_dim is not None or "vector" not in table:
         return _plain(grouped_s)
     vector = grouped._replace(blocks=blocks * rows, rows=0)

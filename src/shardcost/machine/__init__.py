@@ -33,6 +33,7 @@ from shardcost.machine.libraries import (
     on_this_datasheet,
     profile_calibrations,
 )
+from shardcost.machine.profile_kernels import profile_sections
 from shardcost.software import Software
 
 
@@ -202,7 +203,18 @@ def _machine_of(
         like = preset if preset.name == like.name else like
     # A clock that nobody states is looked up once: every kernel asks for it.
     device, like = (replace(each, boost_clock_hz=clock_hz(each)) for each in (cluster.device, like))
-    constants = KernelConstants(device, like, kernels, timed_with=timed_with, tables=fitted.kernels)
+    constants = KernelConstants(
+        device,
+        like,
+        kernels,
+        timed_with=timed_with,
+        tables=fitted.kernels,
+    )
+    given = profile_sections(cluster)
+    if ("gemm", "bf16") in given and ("gemm", "fp8") not in given:
+        # What was measured in 16 bits stands in for nothing that the catalog has in 8.
+        given["gemm", "fp8"] = constants.section("gemm", "fp8", "bf16")
+    constants = replace(constants, sections=given)
     own = tuple(on_this_datasheet(each, cluster) for each in profile_calibrations(cluster))
     return Machine(cluster, constants, fitted.libraries, library, own, fitted.dispatch)
 

@@ -15,10 +15,14 @@ from math import log
 from typing import Any, Final, Literal, NamedTuple
 
 from shardcost import catalog
+from shardcost.arrays import largest, log2
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, PRODUCTS, canonical_dtype
 from shardcost.errors import UnknownNameError
+from shardcost.machine.residual import Residual
+from shardcost.receipt import Term
+from shardcost.traced import Traced
 
 KernelTable = Literal["gemm", "attention", "elementwise", "experts", "linear_attention", "mla"]
 _GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
@@ -52,6 +56,22 @@ class Section(NamedTuple):
     fit: Fit
     inherited_from: str | None
     """The system whose constants these are; None where the device itself was measured."""
+    residual: Residual | None = None
+    """What a profile's measurements leave between the formula and the time, over log2 of sizes."""
+
+    def measured_factor(self, *sizes: Any) -> Any:
+        """Return measured over predicted by the formula at some sizes; 1 without a residual.
+
+        Traced numbers get one as well: a term of the receipt, not the sum that it is.
+        """
+        if self.residual is None:
+            return 1.0
+        plain = [getattr(size, "value", size) for size in sizes]
+        factor = self.residual.factor(*(log2(largest(size, 1.0)) for size in plain))
+        if all(one is other for one, other in zip(plain, sizes, strict=True)):
+            return factor
+        meaning = "residual of the formula, measured on this machine"
+        return Traced.named(Term("measured", float(factor), "", meaning))
 
 
 class KernelTables:
